@@ -1,0 +1,49 @@
+//! Everything Hearth hashes: identity (BLAKE3), payload checksums (XXH3-64), engine chains (XXH3-128),
+//! and payload patterns that prove themselves. Little-endian hosts only.
+
+const std = @import("std");
+const prefix = @import("prefix.zig");
+const short = @import("short.zig");
+const xxh3 = @import("xxh3.zig");
+const copying = @import("copy.zig");
+const pattern = @import("pattern.zig");
+const Blake3 = std.crypto.hash.Blake3;
+
+pub const prefixDigests = prefix.prefixDigests;
+pub const blockKeys = short.blockKeys;
+pub const chainDigests = short.chainDigests;
+
+pub const checksum = copying.checksum;
+pub const copy = copying.copy;
+pub const copyChecksum = copying.copyChecksum;
+
+pub const patternFill = pattern.patternFill;
+pub const patternCheck = pattern.patternCheck;
+
+/// XXH3-128 with seed 0; its canonical bytes are the number big endian.
+pub const xxh3Wide = xxh3.hash128;
+
+/// BLAKE3-256.
+pub fn hash(data: []const u8, out: *[32]u8) void {
+    Blake3.hash(data, out, .{});
+}
+
+/// Keyed BLAKE3-256.
+pub fn keyed(key: *const [32]u8, data: []const u8, out: *[32]u8) void {
+    Blake3.hash(data, out, .{ .key = key.* });
+}
+
+/// BLAKE3 in its key derivation mode: a 32-byte key from `material`, for the purpose `context`.
+pub fn deriveKey(context: []const u8, material: []const u8, out: *[32]u8) void {
+    var hasher = Blake3.initKdf(context, .{});
+    hasher.update(material);
+    hasher.final(out);
+}
+
+test {
+    _ = prefix;
+    _ = short;
+    _ = xxh3;
+    _ = copying;
+    _ = pattern;
+}
