@@ -1,0 +1,18 @@
+/**
+ * Runs once before any test file: builds the native library when Zig is there (nothing to do when it is
+ * fresh), and says what is skipped when it is not. The verdict travels in the environment, because test
+ * files and the processes they start must see the same one.
+ */
+import { ensureHost } from "../scripts/lib/native-build.ts";
+import { NATIVE_VERDICT } from "./support/native.ts";
+
+const outcome = await ensureHost();
+if (outcome.kind === "failed") {
+  process.stderr.write(`${outcome.output}\nnative: ${outcome.why}\n`);
+  process.env[NATIVE_VERDICT] = `failed ${outcome.why}`;
+} else if (outcome.kind === "skipped") {
+  process.stderr.write(`native: suites that need the library are skipped: ${outcome.why}\n`);
+  process.env[NATIVE_VERDICT] = `skipped ${outcome.why}`;
+} else {
+  process.env[NATIVE_VERDICT] = "ready";
+}
