@@ -1,0 +1,44 @@
+const std = @import("std");
+
+/// `zig build` makes the library; `bindings` rewrites src/native/abi.gen.ts; `test` runs the Zig tests.
+pub fn build(b: *std.Build) void {
+    const target = b.standardTargetOptions(.{});
+    const optimize = b.standardOptimizeOption(.{});
+
+    const library = b.addLibrary(.{
+        .linkage = .dynamic,
+        .name = "hearth",
+        .root_module = b.createModule(.{
+            .root_source_file = b.path("zig/root.zig"),
+            .target = target,
+            .optimize = optimize,
+            .link_libc = true,
+            .pic = true,
+            .strip = optimize != .Debug,
+        }),
+    });
+    b.installArtifact(library);
+
+    const generator = b.addExecutable(.{
+        .name = "generate-bindings",
+        .root_module = b.createModule(.{
+            .root_source_file = b.path("zig/generate.zig"),
+            .target = b.graph.host,
+            .link_libc = true,
+        }),
+    });
+    const generated = b.addRunArtifact(generator).captureStdOut(.{});
+    const update = b.addUpdateSourceFiles();
+    update.addCopyFileToSource(generated, "src/native/abi.gen.ts");
+    b.step("bindings", "Write src/native/abi.gen.ts").dependOn(&update.step);
+
+    const tests = b.addTest(.{
+        .root_module = b.createModule(.{
+            .root_source_file = b.path("zig/root.zig"),
+            .target = target,
+            .optimize = optimize,
+            .link_libc = true,
+        }),
+    });
+    b.step("test", "Run the Zig tests").dependOn(&b.addRunArtifact(tests).step);
+}

@@ -1,0 +1,51 @@
+import { HearthError } from "./errors.ts";
+
+/**
+ * Time as a parameter: what ships is what is simulated. Durations are measured on the monotonic clock
+ * only, so a jump of the wall clock never expires anything.
+ */
+export interface Clock {
+  /** Milliseconds since an arbitrary start, never going back; fractions are meaningful. */
+  monotonicMs(): number;
+  /** Milliseconds since 1970, for printing and for files only. */
+  wallMs(): number;
+  /** Calls `run` once after `ms`, unless disposed before. */
+  after(ms: number, run: () => void): Disposable;
+  /** Calls `run` about every `ms` until disposed; a late call is not made up for. */
+  every(ms: number, run: () => void): Disposable;
+}
+
+export const systemClock: Clock = {
+  monotonicMs: () => performance.now(),
+  wallMs: () => Date.now(),
+  after(ms, run) {
+    const timer = setTimeout(run, ms);
+    return { [Symbol.dispose]: () => clearTimeout(timer) };
+  },
+  every(ms, run) {
+    const timer = setInterval(run, ms);
+    return { [Symbol.dispose]: () => clearInterval(timer) };
+  },
+};
+
+/** Resolves after `ms`; rejects with ABORTED as soon as the signal fires. */
+export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const aborted = () => new HearthError("ABORTED", "the wait was given up");
+    if (signal?.aborted) return reject(aborted());
+    const onAbort = () => {
+      timer[Symbol.dispose]();
+      reject(aborted());
+    };
+    const timer = clock.after(ms, () => {
+      signal?.removeEventListener("abort", onAbort);
+      resolve();
+    });
+    signal?.addEventListener("abort", onAbort, { once: true });
+  });
+}
+
+/** Lets everything else that is ready run first. Long loops call it between slices. */
+export function yieldToLoop(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,62 @@
+/** Faults, as opposed to expected outcomes (a miss, `full`, `stale`), which are tagged results. */
+
+/**
+ * Every fault Hearth can report, with what a caller may do about it. The code is stable: log lines,
+ * HTTP answers and exit messages carry it, and `hearth reference errors` prints this table.
+ */
+export const ERROR_CODES = {
+  CONFIG_INVALID: { retryable: false, meaning: "the configuration was refused" },
+  USAGE: { retryable: false, meaning: "the command line was refused" },
+  NATIVE_UNAVAILABLE: { retryable: false, meaning: "the native library cannot be loaded here" },
+  NATIVE_ABI_MISMATCH: {
+    retryable: false,
+    meaning: "library and bindings are of different builds",
+  },
+  NATIVE_FAILED: { retryable: false, meaning: "a native call returned a status it should not" },
+  ARENA_UNAVAILABLE: { retryable: false, meaning: "the RAM arena cannot get its memory" },
+  SOCKET_IN_USE: { retryable: false, meaning: "another agent answers on the engine socket" },
+  ENGINE_PROTOCOL: { retryable: false, meaning: "a frame broke the engine protocol" },
+  ENGINE_REFUSED: { retryable: false, meaning: "the agent refused the request, in words" },
+  ENGINE_CLOSED: { retryable: true, meaning: "the connection to the agent is gone" },
+  DEADLINE: { retryable: true, meaning: "the operation did not finish in its time" },
+  ABORTED: { retryable: true, meaning: "the caller gave up" },
+  TRACE_INVALID: { retryable: false, meaning: "a trace file cannot be read" },
+  LIMIT: { retryable: true, meaning: "a cap was reached" },
+  UNSUPPORTED: { retryable: false, meaning: "this host or build cannot do that" },
+  INTERNAL: { retryable: false, meaning: "an invariant does not hold: a bug in Hearth" },
+} as const satisfies Record<string, { retryable: boolean; meaning: string }>;
+
+export type ErrorCode = keyof typeof ERROR_CODES;
+
+export interface HearthErrorOptions {
+  readonly cause?: unknown;
+  /** What the reader can do about it, as an imperative: "raise LimitMEMLOCK to infinity". */
+  readonly fix?: string;
+}
+
+export class HearthError extends Error {
+  override readonly name = "HearthError";
+  readonly code: ErrorCode;
+  readonly fix: string | undefined;
+
+  constructor(code: ErrorCode, message: string, options: HearthErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.code = code;
+    this.fix = options.fix;
+  }
+
+  get retryable(): boolean {
+    return ERROR_CODES[this.code].retryable;
+  }
+
+  /** One line for people: message, then the fix where there is one. */
+  get text(): string {
+    return this.fix === undefined ? this.message : `${this.message}: ${this.fix}`;
+  }
+}
+
+/** The message of whatever was thrown. */
+export function messageOf(thrown: unknown): string {
+  if (thrown instanceof HearthError) return thrown.text;
+  return thrown instanceof Error ? thrown.message : String(thrown);
+}

@@ -1,0 +1,63 @@
+/** Sizes and durations as people write them. Sizes are binary only; "GB" is refused, not guessed. */
+
+const SIZE_UNITS: Record<string, number> = {
+  B: 1,
+  KiB: 2 ** 10,
+  MiB: 2 ** 20,
+  GiB: 2 ** 30,
+  TiB: 2 ** 40,
+};
+
+const DURATION_UNITS: Record<string, number> = {
+  ms: 1,
+  s: 1_000,
+  m: 60_000,
+  h: 3_600_000,
+  d: 86_400_000,
+};
+
+export type Parsed =
+  | { readonly ok: true; readonly value: number }
+  | { readonly ok: false; readonly why: string };
+
+function parseWithUnit(text: string, units: Record<string, number>, example: string): Parsed {
+  const match = /^([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)$/.exec(text.trim());
+  const names = Object.keys(units).join(", ");
+  if (match === null)
+    return { ok: false, why: `wants a number and a unit (${names}), as in "${example}"` };
+  const unit = Object.hasOwn(units, match[2]!) ? units[match[2]!] : undefined;
+  if (unit === undefined)
+    return { ok: false, why: `unknown unit "${match[2]}": use one of ${names}` };
+  const value = Number(match[1]) * unit;
+  if (!Number.isSafeInteger(Math.round(value))) return { ok: false, why: "is too large" };
+  if (Math.abs(value - Math.round(value)) > 1e-6)
+    return { ok: false, why: "is not a whole number of its smallest unit" };
+  return { ok: true, value: Math.round(value) };
+}
+
+/** `"64GiB"` → bytes. */
+export function parseBytes(text: string): Parsed {
+  return parseWithUnit(text, SIZE_UNITS, "64GiB");
+}
+
+/** `"7d"`, `"250ms"` → milliseconds. */
+export function parseDuration(text: string): Parsed {
+  return parseWithUnit(text, DURATION_UNITS, "7d");
+}
+
+/** 1610612736 → `"1.5GiB"`: the largest unit that leaves at most two decimals of rounding. */
+export function formatBytes(bytes: number): string {
+  const entries = Object.entries(SIZE_UNITS).reverse();
+  for (const [unit, size] of entries) {
+    if (bytes >= size) return `${Number((bytes / size).toFixed(2))}${unit}`;
+  }
+  return `${bytes}B`;
+}
+
+/** 90000 → `"90s"`: the largest unit that divides it, so that it parses back to the same value. */
+export function formatDuration(ms: number): string {
+  for (const [unit, size] of Object.entries(DURATION_UNITS).reverse()) {
+    if (ms >= size && ms % size === 0) return `${ms / size}${unit}`;
+  }
+  return `${ms}ms`;
+}

@@ -1,0 +1,246 @@
+import { assert, HearthError } from "../core/index.ts";
+import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
+import { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
+import { openLibrary, type Symbols } from "./library.ts";
+import { NativeError, type StatusName, statusName } from "./status.ts";
+
+export type { StatusName } from "./status.ts";
+
+/** Who is at the other end of a Unix socket, as the kernel saw it at connect(). */
+export interface SocketPeer {
+  readonly pid: number;
+  readonly uid: number;
+  readonly gid: number;
+  /** A descriptor of the process, for `Queue.watch`; null where the kernel has none. */
+  readonly pidFd: number | null;
+}
+
+export interface Build {
+  readonly abiHash: string;
+  readonly optimizeMode: "Debug" | "ReleaseSafe" | "ReleaseFast" | "ReleaseSmall";
+  readonly hasAes: boolean;
+}
+
+const OPTIMIZE_MODES = ["Debug", "ReleaseSafe", "ReleaseFast", "ReleaseSmall"] as const;
+const EMPTY = new Uint8Array(new ArrayBuffer(8));
+
+/**
+ * The native library with its calls given shape. Made once per process by `loadNative`; every call
+ * throws NativeError where the library returns a status that its callers need not expect.
+ */
+export class Native {
+  readonly symbols: Symbols;
+  readonly #request: NativeBuffer = nativeBuffer(256);
+  readonly #answer: NativeBuffer = nativeBuffer(256);
+  readonly #answerView: DataView;
+
+  constructor(symbols: Symbols) {
+    this.symbols = symbols;
+    this.#answerView = new DataView(this.#answer.bytes.buffer);
+  }
+
+  /** Throws where `code` is negative, else hands it on. */
+  check(call: string, code: number): number {
+    if (code >= 0) return code;
+    throw new NativeError(call, code, this.symbols.hearth_last_errno());
+  }
+
+  /** Calls a function that takes one struct and fills another. */
+  exchange<In extends StructName, Out extends StructName>(
+    call: "hearth_region_create" | "hearth_region_map" | "hearth_queue_create",
+    [inName, value]: readonly [In, StructValue<In>],
+    outName: Out,
+  ): StructValue<Out> {
+    writeStruct(inName, value, this.#request.bytes);
+    this.check(call, this.symbols[call](this.#request.bytes, this.#answer.bytes));
+    return readStruct(outName, this.#answer.bytes);
+  }
+
+  regionInfo(handle: number): StructValue<"RegionInfo"> {
+    const out = this.#answer.bytes;
+    this.check("hearth_region_info", this.symbols.hearth_region_info(handle, out));
+    return readStruct("RegionInfo", out);
+  }
+
+  build(): Build {
+    this.check("hearth_abi", this.symbols.hearth_abi(this.#answer.bytes));
+    const info = readStruct("AbiInfo", this.#answer.bytes);
+    return {
+      abiHash: info.abi_hash.toHex(),
+      optimizeMode: OPTIMIZE_MODES[info.optimize_mode]!,
+      hasAes: info.has_aes === 1,
+    };
+  }
+
+  /** BLAKE3-256 of `data`. */
+  blake3(data: Uint8Array): Uint8Array {
+    const out = this.#answer.bytes;
+    this.check("hearth_blake3", this.symbols.hearth_blake3(passable(data), data.length, out));
+    return out.slice(0, 32);
+  }
+
+  /** BLAKE3-256 keyed with 32 bytes. */
+  blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array {
+    assert(key.length === 32, "a BLAKE3 key has 32 bytes");
+    const out = this.#answer.bytes;
+    const code = this.symbols.hearth_blake3_keyed(key, passable(data), data.length, out);
+    this.check("hearth_blake3_keyed", code);
+    return out.slice(0, 32);
+  }
+
+  /** BLAKE3 in key derivation mode; `context` names the use and is fixed in the program. */
+  blake3DeriveKey(context: string, material: Uint8Array): Uint8Array {
+    const name = new TextEncoder().encode(context);
+    const out = this.#answer.bytes;
+    const call = this.symbols.hearth_blake3_derive_key;
+    const code = call(passable(name), name.length, passable(material), material.length, out);
+    this.check("hearth_blake3_derive_key", code);
+    return out.slice(0, 32);
+  }
+
+  /**
+   * Digests of every full block of a prompt in one pass: 32 bytes each into `out`. Returns their number,
+   * floor(tokens / blockTokens).
+   */
+  prefixDigests(
+    key: Uint8Array,
+    tokens: Uint32Array,
+    blockTokens: number,
+    out: Uint8Array,
+  ): number {
+    const count = Math.floor(tokens.length / blockTokens);
+    assert(key.length === 32 && out.length >= count * 32, "room for every digest");
+    if (count === 0) return 0;
+    const request = this.#request.bytes;
+    const staged = this.#stage(tokens, count * 32);
+    writeStruct(
+      "DigestRequest",
+      {
+        key,
+        tokens: BigInt(staged.tokensAt),
+        out: BigInt(staged.outAt),
+        token_count: tokens.length,
+        block_tokens: blockTokens,
+      },
+      request,
+    );
+    this.check("hearth_prefix_digests", this.symbols.hearth_prefix_digests(request));
+    out.set(staged.out.subarray(0, count * 32));
+    return count;
+  }
+
+  #staging: NativeBuffer = nativeBuffer(4096);
+
+  /** Copies tokens to where their address may be kept, with room for the digests behind them. */
+  #stage(tokens: Uint32Array, outBytes: number) {
+    const needed = tokens.byteLength + outBytes;
+    if (this.#staging.bytes.length < needed) {
+      this.#staging = nativeBuffer(2 ** Math.ceil(Math.log2(needed)));
+    }
+    const { bytes, address } = this.#staging;
+    bytes.set(new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength));
+    return {
+      tokensAt: address,
+      outAt: address + tokens.byteLength,
+      out: bytes.subarray(tokens.byteLength, needed),
+    };
+  }
+
+  /** Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. */
+  chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number {
+    const count = items.length / itemBytes;
+    assert(Number.isInteger(count) && out.length >= count * 32, "whole items, room for digests");
+    if (count === 0) return 0;
+    const code = this.symbols.hearth_chain_digests(key, items, itemBytes, count, out);
+    this.check("hearth_chain_digests", code);
+    return count;
+  }
+
+  /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
+  blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void {
+    const count = digests.length / 32;
+    assert(Number.isInteger(count) && out.length >= digests.length, "room for every key");
+    if (count === 0) return;
+    this.check("hearth_block_keys", this.symbols.hearth_block_keys(digests, layer, count, out));
+  }
+
+  /** XXH3-64, seed 0. */
+  xxh3_64(data: Uint8Array): bigint {
+    const out = this.#answer.bytes;
+    this.check("hearth_xxh3_64", this.symbols.hearth_xxh3_64(passable(data), data.length, out));
+    return this.#answerView.getBigUint64(0, true);
+  }
+
+  /** XXH3-128, seed 0: 16 bytes, big-endian. */
+  xxh3_128(data: Uint8Array): Uint8Array {
+    const out = this.#answer.bytes;
+    this.check("hearth_xxh3_128", this.symbols.hearth_xxh3_128(passable(data), data.length, out));
+    return out.slice(0, 16);
+  }
+
+  socketPeer(socketFd: number): SocketPeer {
+    const out = this.#answer.bytes;
+    this.check("hearth_socket_peer", this.symbols.hearth_socket_peer(socketFd, out));
+    const { pid, uid, gid, pid_fd } = readStruct("PeerInfo", out);
+    return { pid, uid, gid, pidFd: pid_fd < 0 ? null : pid_fd };
+  }
+
+  /** Sends bytes with a descriptor on the first of them; how many went, or `try_again`, `closed`. */
+  sendFd(socketFd: number, bytes: Uint8Array, fd: number): number | StatusName {
+    const code = this.symbols.hearth_socket_send_fd(socketFd, bytes, bytes.length, fd);
+    return code >= 0 ? code : statusName(code);
+  }
+
+  /** Receives bytes and the descriptor that came along, if one did. */
+  receiveFd(socketFd: number, into: Uint8Array): { count: number; fd: number | null } | StatusName {
+    const out = this.#answer.bytes;
+    const code = this.symbols.hearth_socket_receive_fd(socketFd, into, into.length, out);
+    if (code < 0) return statusName(code);
+    const fd = this.#answerView.getInt32(0, true);
+    return { count: code, fd: fd < 0 ? null : fd };
+  }
+
+  closeFd(fd: number): void {
+    this.check("hearth_close_fd", this.symbols.hearth_close_fd(fd));
+  }
+
+  /** Tells systemd our state (sd_notify); false where nobody listens. */
+  notify(socketPath: string, state: string): boolean {
+    const encoder = new TextEncoder();
+    const path = encoder.encode(socketPath);
+    const text = encoder.encode(state);
+    return this.symbols.hearth_notify(path, path.length, text, text.length) === 0;
+  }
+
+  /** Whether this process may make an io_uring. */
+  probeIoUring(): { readonly ok: boolean; readonly errno: number } {
+    const ok = this.symbols.hearth_probe_io_uring() === 0;
+    return { ok, errno: ok ? 0 : this.symbols.hearth_last_errno() };
+  }
+}
+
+/** An empty array crosses as an address that is valid and never read. */
+function passable(data: Uint8Array): Uint8Array {
+  return data.length === 0 ? EMPTY : data;
+}
+
+let loaded: Native | undefined;
+
+/** The library of this process, opened on first use. Throws NATIVE_UNAVAILABLE with the reason. */
+export function loadNative(): Native {
+  loaded ??= new Native(openLibrary());
+  return loaded;
+}
+
+/** Whether the library can be had here, and if not why: for tests and `hearth doctor`. */
+export function nativeAvailable():
+  | { readonly ok: true }
+  | { readonly ok: false; readonly why: string } {
+  try {
+    loadNative();
+    return { ok: true };
+  } catch (error) {
+    if (error instanceof HearthError) return { ok: false, why: error.text };
+    throw error;
+  }
+}

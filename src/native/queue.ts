@@ -1,0 +1,182 @@
+import { assert } from "../core/index.ts";
+import { OPERATION } from "./abi.gen.ts";
+import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
+import type { Native } from "./native.ts";
+import type { Region } from "./region.ts";
+import { NativeError, type StatusName, statusName } from "./status.ts";
+
+const SUBMISSION_BYTES = 48;
+const COMPLETION_BYTES = 24;
+const REAP_MAX = 256;
+/** Tokens of watches have this bit; those of operations do not. */
+const WATCH_BIT = 0x8000_0000;
+
+/** How an operation ended. `result` is the operation's own (a checksum, say). */
+export type Completed =
+  | { readonly ok: true; readonly result: bigint }
+  | { readonly ok: false; readonly status: StatusName; readonly errno: number };
+
+export interface QueueOptions {
+  /** Operations in flight at most; a power of two. */
+  readonly entries: number;
+  readonly threads: number;
+  /** Processes watched at the same time at most. */
+  readonly watches: number;
+}
+
+/**
+ * Work for native threads, as promises. Threads fill a completion ring and write an eventfd; one reader
+ * of the eventfd drains the ring, so a burst of completions costs one wake.
+ */
+export class Queue implements AsyncDisposable {
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #entries: number;
+  readonly #submission: NativeBuffer = nativeBuffer(SUBMISSION_BYTES);
+  readonly #submissionView: DataView;
+  readonly #completions: NativeBuffer = nativeBuffer(COMPLETION_BYTES * REAP_MAX);
+  readonly #completionView: DataView;
+  readonly #waiting = new Map<number, (completed: Completed) => void>();
+  readonly #watching = new Map<number, { pidFd: number; onDeath: () => void }>();
+  readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
+  readonly #drained: Promise<void>;
+  #nextToken = 1;
+  #closed = false;
+
+  constructor(native: Native, options: QueueOptions) {
+    this.#native = native;
+    this.#entries = options.entries;
+    const request = { ...options, reserved: 0 };
+    const info = native.exchange("hearth_queue_create", ["QueueRequest", request], "QueueInfo");
+    this.#handle = Number(info.handle);
+    this.#submissionView = new DataView(this.#submission.bytes.buffer);
+    this.#completionView = new DataView(this.#completions.bytes.buffer);
+    this.#reader = Bun.file(info.event_fd).stream().getReader();
+    this.#drained = this.#drainOnWake();
+  }
+
+  /** Operations submitted and not completed. */
+  get inFlight(): number {
+    return this.#waiting.size;
+  }
+
+  /** Backs a span of an arena with memory, on a native thread. */
+  populate(region: Region, offset: number, bytes: number): Promise<Completed> {
+    return this.#submit(OPERATION.populate, region.handle, offset, bytes, 0n);
+  }
+
+  /** XXH3-64 of a span, on a native thread. */
+  checksum(region: Region, offset: number, bytes: number): Promise<Completed> {
+    return this.#submit(OPERATION.checksum, region.handle, offset, bytes, 0n);
+  }
+
+  /** Goes the whole way and back; `result` is `argument`. */
+  nop(argument: bigint): Promise<Completed> {
+    return this.#submit(OPERATION.nop, 0, 0, 0, argument);
+  }
+
+  #submit(
+    operation: number,
+    region: number,
+    offset: number,
+    bytes: number,
+    argument: bigint,
+  ): Promise<Completed> {
+    assert(!this.#closed, "nothing is submitted to a closed queue");
+    if (this.#waiting.size >= this.#entries) {
+      return Promise.resolve({ ok: false, status: "full", errno: 0 });
+    }
+    const token = this.#takeToken();
+    const view = this.#submissionView;
+    view.setBigUint64(0, BigInt(token), true);
+    view.setBigUint64(8, BigInt(region), true);
+    view.setBigUint64(16, BigInt(offset), true);
+    view.setBigUint64(24, BigInt(bytes), true);
+    view.setBigUint64(32, argument, true);
+    view.setUint32(40, operation, true);
+    const submit = this.#native.symbols.hearth_queue_submit;
+    const code = submit(this.#handle, this.#submission.bytes, 1);
+    if (code < 0) {
+      return Promise.resolve({ ok: false, status: statusName(code), errno: 0 });
+    }
+    return new Promise((resolve) => this.#waiting.set(token, resolve));
+  }
+
+  #takeToken(): number {
+    do {
+      this.#nextToken = (this.#nextToken + 1) % WATCH_BIT;
+    } while (this.#waiting.has(this.#nextToken) || this.#watching.has(this.#nextToken));
+    return this.#nextToken;
+  }
+
+  /**
+   * Calls `onDeath` once when the process behind `pidFd` has ended; the descriptor is the queue's from
+   * now on. Dispose what comes back to stop watching. Throws NativeError `full` over the cap.
+   */
+  watch(pidFd: number, onDeath: () => void): Disposable {
+    const token = this.#takeToken();
+    const call = this.#native.symbols.hearth_queue_watch;
+    this.#native.check("hearth_queue_watch", call(this.#handle, pidFd, WATCH_BIT + token));
+    this.#watching.set(token, { pidFd, onDeath });
+    return { [Symbol.dispose]: () => this.#unwatch(token) };
+  }
+
+  #unwatch(token: number): void {
+    const watch = this.#watching.get(token);
+    if (watch === undefined || this.#closed) return;
+    this.#watching.delete(token);
+    // A death already on its way has closed the descriptor: then there is nothing left to end.
+    this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
+  }
+
+  async #drainOnWake(): Promise<void> {
+    while (true) {
+      const { done } = await this.#reader.read();
+      if (done || this.#closed) return;
+      this.#drain();
+    }
+  }
+
+  #drain(): void {
+    let count: number;
+    do {
+      const { bytes } = this.#completions;
+      count = this.#native.symbols.hearth_queue_reap(this.#handle, bytes, REAP_MAX);
+      for (let i = 0; i < count; i++) this.#deliver(i * COMPLETION_BYTES);
+    } while (count === REAP_MAX);
+    if (count < 0) throw new NativeError("hearth_queue_reap", count, 0);
+  }
+
+  #deliver(at: number): void {
+    const view = this.#completionView;
+    const token = view.getUint32(at, true);
+    if (token >= WATCH_BIT) {
+      const watch = this.#watching.get(token - WATCH_BIT);
+      this.#watching.delete(token - WATCH_BIT);
+      watch?.onDeath();
+      return;
+    }
+    const status = view.getInt32(at + 16, true);
+    const completed: Completed =
+      status === 0
+        ? { ok: true, result: view.getBigUint64(at + 8, true) }
+        : { ok: false, status: statusName(status), errno: view.getInt32(at + 20, true) };
+    const resolve = this.#waiting.get(token);
+    assert(resolve !== undefined, "a completion has somebody waiting");
+    this.#waiting.delete(token);
+    resolve(completed);
+  }
+
+  /** Ends the threads and resolves what was not done as `closed`. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    await this.#reader.cancel();
+    await this.#drained;
+    this.#native.check("hearth_queue_close", this.#native.symbols.hearth_queue_close(this.#handle));
+    for (const resolve of this.#waiting.values())
+      resolve({ ok: false, status: "closed", errno: 0 });
+    this.#waiting.clear();
+    this.#watching.clear();
+  }
+}

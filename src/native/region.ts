@@ -1,0 +1,153 @@
+import { assert } from "../core/index.ts";
+import type { NativeBuffer } from "./buffers.ts";
+import { nativeBuffer } from "./buffers.ts";
+import { writeStruct } from "./layout.ts";
+import type { Native } from "./native.ts";
+import { NativeError } from "./status.ts";
+
+/** A wish for something the host may not give. */
+export type Wish = "off" | "try" | "require";
+
+const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
+const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
+const FLAG_LOCK_REFUSED = 1;
+
+export interface RegionState {
+  /** Bytes backed by memory so far. */
+  readonly populatedBytes: number;
+  readonly lockedBytes: number;
+  /** The kernel refused to lock at least once (`try`). */
+  readonly lockRefused: boolean;
+}
+
+/**
+ * Shared memory: the arena this process made, or a view of somebody else's. All access goes by offset
+ * and length, checked natively against the region's size.
+ */
+export class Region implements Disposable {
+  readonly handle: number;
+  readonly bytes: number;
+  readonly fd: number;
+  readonly pageBytes: number;
+  readonly #native: Native;
+  readonly #request: NativeBuffer = nativeBuffer(64);
+  readonly #answer = new BigUint64Array(new ArrayBuffer(8));
+  readonly #answerBytes = new Uint8Array(this.#answer.buffer);
+
+  private constructor(native: Native, handle: number, bytes: number, fd: number, page: number) {
+    this.#native = native;
+    this.handle = handle;
+    this.bytes = bytes;
+    this.fd = fd;
+    this.pageBytes = page;
+  }
+
+  /** A new arena. Throws NativeError: `no_memory`, `not_permitted`, `bad_request`. */
+  static create(
+    native: Native,
+    options: { readonly bytes: number; readonly hugePages: Wish; readonly lockMemory: Wish },
+  ): Region {
+    const request = {
+      bytes: BigInt(options.bytes),
+      huge_pages: WISHES[options.hugePages],
+      lock_memory: WISHES[options.lockMemory],
+    };
+    const call = "hearth_region_create";
+    const info = native.exchange(call, ["RegionRequest", request], "RegionInfo");
+    return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
+  }
+
+  /** A view of an arena received as `fd`, which is the region's from now on. */
+  static map(
+    native: Native,
+    options: { readonly fd: number; readonly bytes: number; readonly writable: boolean },
+  ): Region {
+    const request = {
+      bytes: BigInt(options.bytes),
+      fd: options.fd,
+      writable: options.writable ? 1 : 0,
+    };
+    const info = native.exchange("hearth_region_map", ["MapRequest", request], "RegionInfo");
+    return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
+  }
+
+  state(): RegionState {
+    const info = this.#native.regionInfo(this.handle);
+    return {
+      populatedBytes: Number(info.populated_bytes),
+      lockedBytes: Number(info.locked_bytes),
+      lockRefused: (info.flags & FLAG_LOCK_REFUSED) !== 0,
+    };
+  }
+
+  /** Copies `bytes` from `from` into the region; XXH3-64 of them where asked for, else 0. */
+  copyIn(offset: number, from: NativeBuffer, bytes: number, checksum: boolean): bigint {
+    return this.#copy("hearth_region_copy_in", offset, from, bytes, checksum);
+  }
+
+  /** Copies `bytes` out of the region into `into`. */
+  copyOut(offset: number, into: NativeBuffer, bytes: number, checksum: boolean): bigint {
+    return this.#copy("hearth_region_copy_out", offset, into, bytes, checksum);
+  }
+
+  #copy(
+    call: "hearth_region_copy_in" | "hearth_region_copy_out",
+    offset: number,
+    buffer: NativeBuffer,
+    bytes: number,
+    checksum: boolean,
+  ): bigint {
+    assert(bytes <= buffer.bytes.length, "the copy fits the buffer");
+    writeStruct(
+      "CopyRequest",
+      {
+        region: BigInt(this.handle),
+        offset: BigInt(offset),
+        bytes: BigInt(bytes),
+        buffer: BigInt(buffer.address),
+        checksum: checksum ? 1 : 0,
+        reserved: 0,
+      },
+      this.#request.bytes,
+    );
+    const code = this.#native.symbols[call](this.#request.bytes, this.#answerBytes);
+    this.#native.check(call, code);
+    return checksum ? this.#answer[0]! : 0n;
+  }
+
+  /** XXH3-64 of a span. */
+  checksum(offset: number, bytes: number): bigint {
+    this.#span(offset, bytes, 0n);
+    const call = this.#native.symbols.hearth_region_checksum;
+    this.#native.check("hearth_region_checksum", call(this.#request.bytes, this.#answerBytes));
+    return this.#answer[0]!;
+  }
+
+  /** Fills a span with the bytes that belong to `seed`. */
+  fill(offset: number, bytes: number, seed: bigint): void {
+    this.#span(offset, bytes, seed);
+    const code = this.#native.symbols.hearth_region_fill(this.#request.bytes);
+    this.#native.check("hearth_region_fill", code);
+  }
+
+  /** First offset in the span at which the bytes are not those of `seed`; null where all are. */
+  firstWrong(offset: number, bytes: number, seed: bigint): number | null {
+    this.#span(offset, bytes, seed);
+    const call = this.#native.symbols.hearth_region_check;
+    this.#native.check("hearth_region_check", call(this.#request.bytes, this.#answerBytes));
+    const at = this.#answer[0]!;
+    return at === NOTHING_WRONG ? null : Number(at);
+  }
+
+  #span(offset: number, bytes: number, seed: bigint): void {
+    const region = BigInt(this.handle);
+    const span = { region, offset: BigInt(offset), bytes: BigInt(bytes), seed };
+    writeStruct("SpanRequest", span, this.#request.bytes);
+  }
+
+  /** Unmaps and closes. Throws where the queue still works on it. */
+  [Symbol.dispose](): void {
+    const code = this.#native.symbols.hearth_region_close(this.handle);
+    if (code < 0) throw new NativeError("hearth_region_close", code, 0);
+  }
+}

@@ -1,0 +1,113 @@
+import { BLOCK_KEY_BYTES, DIGEST_BYTES } from "../core/index.ts";
+import { type NativeBuffer, nativeBuffer } from "../native/index.ts";
+
+/**
+ * What happened to one block of a request. The numbers are the engine protocol's (docs/engine-protocol.md),
+ * so that an answer needs no translation.
+ */
+export const BlockOutcome = {
+  ok: 0,
+  miss: 1,
+  full: 2,
+  present: 3,
+  stale: 4,
+  corrupt: 5,
+  tooLarge: 6,
+  late: 7,
+  pending: 8,
+  skipped: 9,
+  rejected: 10,
+} as const;
+export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
+
+/** Bits of `AddressBatch.flags`. */
+export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
+
+const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
+
+/**
+ * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` are `BlockKey`s as eight
+ * words each, derived from digests and layer by `deriveKeys`.
+ */
+export interface AddressBatch {
+  count: number;
+  layer: number;
+  readonly capacity: number;
+  /** 32 bytes a block. */
+  readonly digests: Uint8Array;
+  readonly keys: Uint32Array;
+  /** 32 bytes a block; all zero: no parent. Only where blocks are written or mirrored. */
+  readonly parents: Uint8Array;
+  readonly parentKeys: Uint32Array;
+  /** The engine's 64-bit hash of the block, with `BlockFlag.aliasGiven`. */
+  readonly aliasLo: Uint32Array;
+  readonly aliasHi: Uint32Array;
+  readonly bytes: Uint32Array;
+  readonly flags: Uint32Array;
+  /** The columns' own memory, whose addresses native code is given. */
+  readonly native: { readonly digests: NativeBuffer; readonly parents: NativeBuffer };
+  readonly keyBytes: Uint8Array;
+  readonly parentKeyBytes: Uint8Array;
+}
+
+export function createAddressBatch(capacity: number): AddressBatch {
+  const digests = nativeBuffer(capacity * DIGEST_BYTES);
+  const parents = nativeBuffer(capacity * DIGEST_BYTES);
+  const keys = nativeBuffer(capacity * BLOCK_KEY_BYTES);
+  const parentKeys = nativeBuffer(capacity * BLOCK_KEY_BYTES);
+  return {
+    count: 0,
+    layer: 0,
+    capacity,
+    digests: digests.bytes,
+    keys: new Uint32Array(keys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
+    parents: parents.bytes,
+    parentKeys: new Uint32Array(parentKeys.bytes.buffer, 0, capacity * WORDS_PER_KEY),
+    aliasLo: new Uint32Array(capacity),
+    aliasHi: new Uint32Array(capacity),
+    bytes: new Uint32Array(capacity),
+    flags: new Uint32Array(capacity),
+    native: { digests, parents },
+    keyBytes: keys.bytes,
+    parentKeyBytes: parentKeys.bytes,
+  };
+}
+
+/** Slots by number and generation, with what is said of each: requests fill some columns, answers others. */
+export interface HandleBatch {
+  count: number;
+  readonly capacity: number;
+  readonly outcome: Uint32Array;
+  readonly slot: Uint32Array;
+  readonly generation: Uint32Array;
+  /** Capacity of a reserved slot, length of an acquired block. */
+  readonly bytes: Uint32Array;
+  /** Of the slot in the arena. */
+  readonly offset: Float64Array;
+  readonly checksum: BigUint64Array;
+  /** Bit 0 in a commit: the writer gave a checksum. */
+  readonly flags: Uint32Array;
+}
+
+export const CommitFlag = { checksumGiven: 1 } as const;
+
+export function createHandleBatch(capacity: number): HandleBatch {
+  return {
+    count: 0,
+    capacity,
+    outcome: new Uint32Array(capacity),
+    slot: new Uint32Array(capacity),
+    generation: new Uint32Array(capacity),
+    bytes: new Uint32Array(capacity),
+    offset: new Float64Array(capacity),
+    checksum: new BigUint64Array(capacity),
+    flags: new Uint32Array(capacity),
+  };
+}
+
+/** Whether block `index` names a parent. */
+export function hasParent(batch: AddressBatch, index: number): boolean {
+  const start = index * DIGEST_BYTES;
+  for (let i = start; i < start + DIGEST_BYTES; i++) if (batch.parents[i] !== 0) return true;
+  return false;
+}

@@ -1,0 +1,94 @@
+import type { NamespaceIndex } from "../core/index.ts";
+import type { AddressBatch, HandleBatch } from "./batches.ts";
+
+/** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
+export interface BlockStore {
+  readonly arena: ArenaAccess;
+  /** Bytes of the largest block that can be stored. */
+  readonly blockBytesMax: number;
+  /** Fills `keys` from `digests` and `layer`; with `parents`, `parentKeys` too. */
+  deriveKeys(batch: AddressBatch, withParents: boolean): void;
+  /** One per engine connection. What it takes is given back through it alone. */
+  openHolder(options: HolderOptions): Holder;
+}
+
+/** The shared memory behind the RAM tier. */
+export interface ArenaAccess {
+  readonly fd: number;
+  readonly bytes: number;
+  /** Bytes that are backed by memory and may hold blocks; grows until it is `bytes`. */
+  readyBytes(): number;
+}
+
+export interface HolderOptions {
+  readonly namespace: NamespaceIndex;
+  /** Slots held at the same time, at most. */
+  readonly handlesMax: number;
+}
+
+export interface AcquireOptions {
+  /** Tiers that may answer, as a bit mask; 0 = all. */
+  readonly tiers: number;
+  /** Milliseconds after which the rest is `late`. */
+  readonly deadlineMs: number;
+  /** After the first block that is not to be had, the rest is `skipped`. */
+  readonly stopAtMiss: boolean;
+}
+
+export interface SessionStatus {
+  readonly known: boolean;
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+/**
+ * One engine connection's hold on blocks. Promises:
+ * - A block of another namespace is as if it were not there.
+ * - What was reserved is seen by nobody before `commit` answered `ok` for it, and `commit` answers `ok`
+ *   only after the bytes were hashed (and equal the writer's checksum where it gave one).
+ * - What was acquired does not move, change or go until it is released.
+ * - No call waits for room: without a free slot the outcome is `full`.
+ * - Handles of another holder, of an earlier generation or never given out are `stale`.
+ */
+export interface Holder {
+  /** Slots held now, reserved and acquired together (a slot acquired twice counts twice). */
+  readonly held: number;
+
+  /** Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best tier's bit. */
+  match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
+
+  /** `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. */
+  reserve(batch: AddressBatch, session: bigint, out: HandleBatch): void;
+
+  /** Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. */
+  commit(handles: HandleBatch): Promise<void>;
+
+  /** Gives reserved slots back unwritten. */
+  abort(handles: HandleBatch): void;
+
+  /** `ok` with a slot to read, its length and checksum; or `miss`, `late`, `skipped`, `rejected`. */
+  acquire(batch: AddressBatch, options: AcquireOptions, out: HandleBatch): void;
+
+  release(handles: HandleBatch): void;
+
+  /** The engine says what its GPU holds, so that `match` and the router know. */
+  gpuStored(batch: AddressBatch, out: HandleBatch): void;
+  gpuEvicted(batch: AddressBatch, out: HandleBatch): void;
+
+  /** Moves the session's lock forward to this block: the new lock is taken before the old one goes. */
+  sessionCommit(session: bigint, batch: AddressBatch): number;
+  sessionRelease(session: bigint): number;
+  sessionStatus(session: bigint): SessionStatus;
+
+  /** Gives blocks another name: 64-bit engine hashes, or SHA-256 page keys of 32 bytes each. */
+  alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void;
+
+  /**
+   * The connection is over but its process may live and still touch what it held: reads stay locked,
+   * half-written slots leave the tree, and none of these slots is reused before `buried`.
+   */
+  abandon(): void;
+
+  /** The process is dead: everything it held is free again. */
+  buried(): void;
+}

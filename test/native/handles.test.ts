@@ -1,0 +1,136 @@
+import { expect, test } from "bun:test";
+import {
+  FUNCTIONS,
+  type FunctionName,
+  loadNative,
+  type Native,
+  nativeBuffer,
+  Queue,
+  Region,
+  STATUS,
+} from "../../src/native/index.ts";
+import { describeNative } from "../support/native.ts";
+
+const PAGE = 4096;
+
+function region(native: Native): Region {
+  return Region.create(native, { bytes: PAGE, hugePages: "off", lockMemory: "off" });
+}
+
+/** Every export that takes a handle, called with one and otherwise valid arguments. */
+function callsWithHandle(native: Native): Record<string, (handle: number) => number> {
+  const { symbols } = native;
+  const memory = nativeBuffer(PAGE);
+  const out = nativeBuffer(256);
+  const request = (handle: number, buffer: number) => {
+    const bytes = new Uint8Array(new ArrayBuffer(48));
+    const view = new DataView(bytes.buffer);
+    view.setBigUint64(0, BigInt(handle), true);
+    view.setBigUint64(16, 64n, true);
+    view.setBigUint64(24, BigInt(buffer), true);
+    return bytes;
+  };
+  const copy = (handle: number) => request(handle, memory.address);
+  const span = (handle: number) => request(handle, 0);
+  return {
+    hearth_region_info: (handle) => symbols.hearth_region_info(handle, out.bytes),
+    hearth_region_close: (handle) => symbols.hearth_region_close(handle),
+    hearth_region_copy_in: (handle) => symbols.hearth_region_copy_in(copy(handle), out.bytes),
+    hearth_region_copy_out: (handle) => symbols.hearth_region_copy_out(copy(handle), out.bytes),
+    hearth_region_checksum: (handle) => symbols.hearth_region_checksum(span(handle), out.bytes),
+    hearth_region_fill: (handle) => symbols.hearth_region_fill(span(handle)),
+    hearth_region_check: (handle) => symbols.hearth_region_check(span(handle), out.bytes),
+    hearth_queue_submit: (handle) => symbols.hearth_queue_submit(handle, memory.bytes, 0),
+    hearth_queue_reap: (handle) => symbols.hearth_queue_reap(handle, memory.bytes, 1),
+    hearth_queue_watch: (handle) => symbols.hearth_queue_watch(handle, 1_000_000, 1),
+    hearth_queue_unwatch: (handle) => symbols.hearth_queue_unwatch(handle, 1_000_000),
+    hearth_queue_close: (handle) => symbols.hearth_queue_close(handle),
+  };
+}
+
+/** Exports that take no handle, with the arguments that make every pointer null. */
+const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
+  hearth_abi: [0],
+  hearth_abi_echo: [0, 0, 0],
+  hearth_region_create: [0, 0],
+  hearth_region_map: [0, 0],
+  hearth_region_copy_in: [0, 0],
+  hearth_region_copy_out: [0, 0],
+  hearth_region_checksum: [0, 0],
+  hearth_region_fill: [0],
+  hearth_region_check: [0, 0],
+  hearth_queue_create: [0, 0],
+  hearth_prefix_digests: [0],
+  hearth_chain_digests: [0, 0, 32, 1, 0],
+  hearth_block_keys: [0, 0, 1, 0],
+  hearth_blake3: [0, 1, 0],
+  hearth_blake3_keyed: [0, 0, 1, 0],
+  hearth_blake3_derive_key: [0, 1, 0, 1, 0],
+  hearth_xxh3_64: [0, 1, 0],
+  hearth_xxh3_128: [0, 1, 0],
+  hearth_socket_peer: [-1, 0],
+  hearth_socket_send_fd: [-1, 0, 1, 0],
+  hearth_socket_receive_fd: [-1, 0, 1, 0],
+  hearth_notify: [0, 1, 0, 1],
+};
+
+/** Nothing in them can be stale or null. */
+const WITHOUT_POINTERS = ["hearth_last_errno", "hearth_close_fd", "hearth_probe_io_uring"];
+
+describeNative("handles", () => {
+  test("every export is covered here", () => {
+    const covered = new Set([
+      ...Object.keys(callsWithHandle(loadNative())),
+      ...Object.keys(NULL_CALLS),
+      ...WITHOUT_POINTERS,
+    ]);
+    expect([...covered].sort()).toEqual(Object.keys(FUNCTIONS).sort());
+  });
+
+  test("null, invented and foreign handles are stale for every export", async () => {
+    const native = loadNative();
+    using open = region(native);
+    const invented = [0, 1, 2, 0xffff, 2 ** 32, 2 ** 52, open.handle + 1, open.handle + 2 ** 16];
+    for (const [name, call] of Object.entries(callsWithHandle(native))) {
+      for (const handle of invented) {
+        expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
+      }
+      if (!name.startsWith("hearth_queue")) continue;
+      expect(call(open.handle)).toBe(STATUS.stale_handle);
+    }
+    await using queue = new Queue(native, { entries: 8, threads: 1, watches: 1 });
+    expect(queue.inFlight).toBe(0);
+  });
+
+  test("closed and double-freed region handles are stale for every export", () => {
+    const native = loadNative();
+    const open = region(native);
+    const calls = callsWithHandle(native);
+    expect(calls.hearth_region_fill!(open.handle)).toBe(0);
+    expect(calls.hearth_region_close!(open.handle)).toBe(0);
+    using reused = region(native);
+    expect(reused.handle).not.toBe(open.handle);
+    for (const [name, call] of Object.entries(calls)) {
+      expect(`${name} ${call(open.handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
+    }
+  });
+
+  test("a closed queue's handle is stale for every export", () => {
+    const native = loadNative();
+    const request = { entries: 8, threads: 1, watches: 1, reserved: 0 };
+    const info = native.exchange("hearth_queue_create", ["QueueRequest", request], "QueueInfo");
+    const handle = Number(info.handle);
+    expect(native.symbols.hearth_queue_close(handle)).toBe(0);
+    for (const [name, call] of Object.entries(callsWithHandle(native))) {
+      expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
+    }
+  });
+
+  test("a null pointer is a status for every export, never a crash", () => {
+    const { symbols } = loadNative();
+    for (const [name, args] of Object.entries(NULL_CALLS)) {
+      const code = symbols[name as FunctionName](...args);
+      expect(`${name} ${code}`).toBe(`${name} ${STATUS.null_argument}`);
+    }
+  });
+});

@@ -1,0 +1,100 @@
+import { dlopen } from "bun:ffi";
+import { expect, test } from "bun:test";
+import { loadNative, Queue, Region } from "../../src/native/index.ts";
+import { describeNative } from "../support/native.ts";
+import { waitFor } from "../support/wait.ts";
+
+function queue(entries = 64): Queue {
+  return new Queue(loadNative(), { entries, threads: 2, watches: 8 });
+}
+
+describeNative("the submission and completion rings", () => {
+  test("each completion reaches the one who submitted", async () => {
+    await using rings = queue();
+    const rounds = 200;
+    for (let round = 0; round < rounds; round++) {
+      const values = Array.from({ length: 60 }, (_, i) => BigInt(round * 1000 + i));
+      const done = await Promise.all(values.map((value) => rings.nop(value)));
+      expect(done).toEqual(values.map((result) => ({ ok: true as const, result })));
+    }
+    expect(rings.inFlight).toBe(0);
+  });
+
+  test("more than the ring holds is full at once, and the rest is not lost", async () => {
+    await using rings = queue(16);
+    const done = await Promise.all(Array.from({ length: 40 }, (_, i) => rings.nop(BigInt(i))));
+    expect(done.slice(0, 16).every((completed) => completed.ok)).toBeTrue();
+    expect(done.slice(16)).toEqual(Array(24).fill({ ok: false, status: "full", errno: 0 }));
+    expect(await rings.nop(5n)).toEqual({ ok: true, result: 5n });
+  });
+
+  test("populate and checksum work on a region, which cannot close meanwhile", async () => {
+    const native = loadNative();
+    await using rings = queue();
+    const region = Region.create(native, { bytes: 2 ** 24, hugePages: "off", lockMemory: "off" });
+    const populated = rings.populate(region, 0, 2 ** 24);
+    expect(await populated).toEqual({ ok: true, result: BigInt(2 ** 24) });
+    expect(region.state().populatedBytes).toBe(2 ** 24);
+    region.fill(0, 2 ** 24, 9n);
+    const sums = Array.from({ length: 8 }, () => rings.checksum(region, 0, 2 ** 24));
+    expect(native.symbols.hearth_region_close(region.handle)).toBeLessThan(0);
+    const expected = region.checksum(0, 2 ** 24);
+    for (const sum of await Promise.all(sums)) expect(sum).toEqual({ ok: true, result: expected });
+    region[Symbol.dispose]();
+    expect(await rings.checksum(region, 0, 1)).toMatchObject({ status: "stale_handle" });
+  });
+
+  test("spans outside of the region and unaligned ones are refused", async () => {
+    await using rings = queue();
+    const options = { bytes: 8192, hugePages: "off", lockMemory: "off" } as const;
+    using region = Region.create(loadNative(), options);
+    expect(await rings.checksum(region, 1, 8192)).toMatchObject({ status: "out_of_range" });
+    expect(await rings.populate(region, 100, 4096)).toMatchObject({ status: "bad_request" });
+  });
+
+  test("the death of a watched process is told once", async () => {
+    const native = loadNative();
+    await using rings = queue();
+    const child = Bun.spawn(["sleep", "60"]);
+    let deaths = 0;
+    const pidFd = openPidFd(child.pid);
+    rings.watch(pidFd, () => deaths++);
+    await rings.nop(1n);
+    expect(deaths).toBe(0);
+    child.kill("SIGKILL");
+    await waitFor(() => deaths === 1);
+    await rings.nop(1n);
+    expect(deaths).toBe(1);
+    expect(native.symbols.hearth_close_fd(pidFd)).toBeLessThan(0);
+  });
+
+  test("an ended watch says nothing", async () => {
+    await using rings = queue();
+    const child = Bun.spawn(["sleep", "60"]);
+    let deaths = 0;
+    const watch = rings.watch(openPidFd(child.pid), () => deaths++);
+    watch[Symbol.dispose]();
+    child.kill("SIGKILL");
+    await child.exited;
+    await rings.nop(1n);
+    expect(deaths).toBe(0);
+  });
+
+  test("watches are bounded", async () => {
+    await using rings = new Queue(loadNative(), { entries: 8, threads: 1, watches: 1 });
+    const first = openPidFd(process.pid);
+    using _watch = rings.watch(first, () => {});
+    const second = openPidFd(process.pid);
+    expect(() => rings.watch(second, () => {})).toThrow("full");
+    loadNative().closeFd(second);
+  });
+});
+
+/** A descriptor of a process, the way a server gets it: from a socket's peer or, here, by hand. */
+function openPidFd(pid: number): number {
+  const libc = dlopen("libc.so.6", {
+    syscall: { args: ["i64", "i32", "u32"], returns: "i32" },
+  });
+  const pidfdOpen = 434;
+  return libc.symbols.syscall(pidfdOpen, pid, 0);
+}

@@ -1,0 +1,91 @@
+import { expect, test } from "bun:test";
+import { openSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { loadNative, NativeError, nativeBuffer, Region } from "../../src/native/index.ts";
+import { describeNative, withTempDir } from "../support/index.ts";
+
+const MIB = 2 ** 20;
+
+function arena(bytes = MIB): Region {
+  return Region.create(loadNative(), { bytes, hugePages: "off", lockMemory: "off" });
+}
+
+function statusOf(run: () => unknown): string {
+  try {
+    run();
+  } catch (error) {
+    if (error instanceof NativeError) return error.status;
+    throw error;
+  }
+  return "ok";
+}
+
+describeNative("regions", () => {
+  test("bytes come out as they went in, with the checksum of both ways", () => {
+    using region = arena();
+    const from = nativeBuffer(5000);
+    crypto.getRandomValues(from.bytes);
+    const sent = region.copyIn(4096, from, 5000, true);
+    const into = nativeBuffer(5000);
+    expect(region.copyOut(4096, into, 5000, true)).toBe(sent);
+    expect(into.bytes).toEqual(from.bytes);
+    expect(sent).toBe(Bun.hash.xxHash3(from.bytes));
+    expect(region.checksum(4096, 5000)).toBe(sent);
+  });
+
+  test("a pattern proves itself: another seed, a shift or one wrong byte is found", () => {
+    using region = arena();
+    region.fill(0, 100_000, 42n);
+    expect(region.firstWrong(0, 100_000, 42n)).toBeNull();
+    expect(region.firstWrong(0, 100_000, 43n)).not.toBeNull();
+    expect(region.firstWrong(8, 99_000, 42n)).not.toBeNull();
+    const one = nativeBuffer(1);
+    region.copyOut(70_001, one, 1, false);
+    one.bytes[0] = one.bytes[0]! ^ 1;
+    region.copyIn(70_001, one, 1, false);
+    expect(region.firstWrong(0, 100_000, 42n)).toBe(70_001);
+  });
+
+  test("spans outside are refused and touch nothing", () => {
+    using region = arena(4096);
+    const some = nativeBuffer(64);
+    expect(statusOf(() => region.copyIn(4095, some, 2, false))).toBe("out_of_range");
+    expect(statusOf(() => region.copyOut(4097, some, 0, false))).toBe("out_of_range");
+    expect(statusOf(() => region.fill(0, 4097, 1n))).toBe("out_of_range");
+    expect(statusOf(() => region.checksum(2 ** 52, 1))).toBe("out_of_range");
+  });
+
+  test("odd sizes and impossible wishes are refused", () => {
+    expect(statusOf(() => arena(5000))).toBe("bad_request");
+    expect(statusOf(() => arena(0))).toBe("bad_request");
+    const wish = { bytes: 4096, hugePages: "require", lockMemory: "off" } as const;
+    expect(statusOf(() => Region.create(loadNative(), wish))).toBe("bad_request");
+  });
+
+  test("a second view sees the same bytes; a read-only one cannot write", () => {
+    const native = loadNative();
+    using region = arena();
+    const path = `/proc/self/fd/${region.fd}`;
+    const fd = openSync(path, "r");
+    using view = Region.map(native, { fd, bytes: MIB, writable: false });
+    region.fill(0, 4096, 7n);
+    expect(view.firstWrong(0, 4096, 7n)).toBeNull();
+    expect(statusOf(() => view.fill(0, 4096, 8n))).toBe("not_permitted");
+    const again = openSync(path, "r");
+    const tooLong = { fd: again, bytes: 2 * MIB, writable: false };
+    expect(statusOf(() => Region.map(native, tooLong))).toBe("out_of_range");
+    native.closeFd(again);
+  });
+
+  test("an unsealed file is not mapped: its owner could cut it under us", async () => {
+    const native = loadNative();
+    await withTempDir(async (folder) => {
+      const path = join(folder, "arena");
+      writeFileSync(path, new Uint8Array(MIB));
+      const fd = openSync(path, "r+");
+      const map = () => Region.map(native, { fd, bytes: MIB, writable: true });
+      expect(statusOf(map)).not.toBe("ok");
+      native.closeFd(fd);
+    });
+  });
+});

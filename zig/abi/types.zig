@@ -1,0 +1,144 @@
+//! Everything that crosses the boundary. Explicit widths, no implicit padding: `assertNoPadding` holds it.
+
+const std = @import("std");
+
+pub const AbiInfo = extern struct {
+    /// First 16 bytes of SHA-256 over the manifest text (see manifest.zig).
+    abi_hash: [16]u8,
+    /// 0 Debug, 1 ReleaseSafe, 2 ReleaseFast, 3 ReleaseSmall.
+    optimize_mode: u32,
+    /// 1 where the code was compiled for AES instructions.
+    has_aes: u32,
+};
+
+/// How to get the memory of an arena. Each wish: 0 off, 1 try, 2 require.
+pub const RegionRequest = extern struct {
+    bytes: u64,
+    huge_pages: u32,
+    lock_memory: u32,
+};
+
+/// A mapping of somebody else's arena.
+pub const MapRequest = extern struct {
+    bytes: u64,
+    fd: i32,
+    writable: u32,
+};
+
+pub const RegionInfo = extern struct {
+    handle: u64,
+    address: u64,
+    bytes: u64,
+    fd: i32,
+    /// 4096, or the huge page size where they were had.
+    page_bytes: u32,
+    /// Bytes whose pages were populated through the queue, in total.
+    populated_bytes: u64,
+    /// Of these, locked in memory.
+    locked_bytes: u64,
+    /// Bit 0: kernel refused to lock at least once. Bit 1: transparent huge pages were advised.
+    flags: u32,
+    reserved: u32,
+};
+
+/// A copy between a region and private memory of the caller.
+pub const CopyRequest = extern struct {
+    region: u64,
+    offset: u64,
+    bytes: u64,
+    /// Address of the caller's memory.
+    buffer: u64,
+    /// 1: out receives XXH3-64 of the bytes.
+    checksum: u32,
+    reserved: u32,
+};
+
+/// A stretch of a region, and the seed of its pattern.
+pub const SpanRequest = extern struct {
+    region: u64,
+    offset: u64,
+    bytes: u64,
+    seed: u64,
+};
+
+pub const QueueRequest = extern struct {
+    /// Operations submitted and not reaped yet, at most; a power of two up to 65,536.
+    entries: u32,
+    threads: u32,
+    /// Processes watched at the same time, at most.
+    watches: u32,
+    reserved: u32,
+};
+
+pub const QueueInfo = extern struct {
+    handle: u64,
+    event_fd: i32,
+    reserved: u32,
+};
+
+pub const Operation = enum(u32) {
+    /// Completes at once; `result` is `argument`.
+    nop = 0,
+    /// Populates (and, where asked for at creation, locks) the pages of the span.
+    populate = 1,
+    /// `result` is XXH3-64 of the span.
+    checksum = 2,
+};
+
+pub const Submission = extern struct {
+    token: u64,
+    region: u64,
+    offset: u64,
+    bytes: u64,
+    argument: u64,
+    /// An `Operation`.
+    operation: u32,
+    reserved: u32,
+};
+
+pub const Completion = extern struct {
+    token: u64,
+    result: u64,
+    /// Zero or a `Status`.
+    status: i32,
+    /// The errno behind it, or 0.
+    errno: i32,
+};
+
+pub const PeerInfo = extern struct {
+    pid: u32,
+    uid: u32,
+    gid: u32,
+    /// A descriptor of the process itself, to be closed by the caller; -1 where the kernel has none.
+    pid_fd: i32,
+};
+
+pub const DigestRequest = extern struct {
+    key: [32]u8,
+    /// Address of `token_count` little-endian u32.
+    tokens: u64,
+    /// Address of 32 bytes for each full block.
+    out: u64,
+    token_count: u32,
+    block_tokens: u32,
+};
+
+/// Structs in the order of their numbers for the round-trip test.
+pub const all = .{
+    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest,   SpanRequest,
+    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,      DigestRequest,
+};
+
+fn assertNoPadding(comptime T: type) void {
+    var end: usize = 0;
+    for (@typeInfo(T).@"struct".fields) |field| {
+        std.debug.assert(@offsetOf(T, field.name) == end);
+        end += @sizeOf(field.type);
+    }
+    std.debug.assert(end == @sizeOf(T));
+    std.debug.assert(@sizeOf(T) % 8 == 0);
+}
+
+comptime {
+    for (all) |T| assertNoPadding(T);
+}

@@ -1,0 +1,36 @@
+//! Errno in one place: each named where it means something, the rest kept for `hearth_last_errno`.
+
+const std = @import("std");
+const linux = std.os.linux;
+const Error = @import("../abi/status.zig").Error;
+
+threadlocal var last: i32 = 0;
+
+/// The errno behind this thread's last `error.System` (or any other system error).
+pub fn lastErrno() i32 {
+    return last;
+}
+
+/// The value of a raw system call, or the error its errno stands for.
+pub fn check(result: usize) Error!usize {
+    const errno = linux.errno(result);
+    if (errno == .SUCCESS) return result;
+    last = @intFromEnum(errno);
+    return switch (errno) {
+        .NOMEM, .NOBUFS, .MFILE, .NFILE, .NOSPC => error.OutOfMemory,
+        .PERM, .ACCES => error.NotPermitted,
+        .AGAIN, .INTR => error.TryAgain,
+        .NOSYS, .OPNOTSUPP, .NOPROTOOPT => error.Unsupported,
+        .PIPE, .CONNRESET, .NOTCONN, .SRCH => error.Closed,
+        .BUSY => error.Busy,
+        else => error.System,
+    };
+}
+
+/// As `check`, for a call that may be cut short by a signal and is then simply repeated.
+pub fn checkRepeat(comptime function: anytype, args: anytype) Error!usize {
+    while (true) {
+        const result: usize = @call(.auto, function, args);
+        if (linux.errno(result) != .INTR) return check(result);
+    }
+}

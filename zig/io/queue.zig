@@ -1,0 +1,295 @@
+//! Submission and completion rings: the event loop submits many operations, native threads do them,
+//! one eventfd says that completions wait. Native threads never call into JavaScript.
+//!
+//! What is in flight and not reaped is bounded by `entries`; the completion ring has room for all of
+//! it and for every watched process, so a completion is never lost and a thread never waits to report.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const sync = @import("../base/mutex.zig");
+const types = @import("../abi/types.zig");
+const hash = @import("../hash/root.zig");
+const status = @import("../abi/status.zig");
+const Region = @import("../mem/root.zig").Region;
+const regions = @import("../mem/root.zig").table;
+const Error = status.Error;
+
+const entries_max = 65_536;
+const threads_max = 16;
+const watches_max = 4096;
+/// The watch thread's own wake-up in its epoll set.
+const wake_token = std.math.maxInt(u64);
+
+const Job = struct {
+    submission: types.Submission,
+    region: ?*Region,
+};
+
+fn Ring(comptime T: type) type {
+    return struct {
+        const Self = @This();
+        items: []T,
+        head: usize = 0,
+        count: usize = 0,
+
+        fn push(self: *Self, item: T) void {
+            std.debug.assert(self.count < self.items.len);
+            self.items[(self.head + self.count) % self.items.len] = item;
+            self.count += 1;
+        }
+
+        fn pop(self: *Self) T {
+            std.debug.assert(self.count > 0);
+            const item = self.items[self.head];
+            self.head = (self.head + 1) % self.items.len;
+            self.count -= 1;
+            return item;
+        }
+    };
+}
+
+pub const Queue = struct {
+    allocator: std.mem.Allocator,
+    entries: u32,
+    watches: u32,
+    event_fd: i32,
+    epoll_fd: i32,
+    wake_fd: i32,
+    mutex: sync.Mutex = .{},
+    work: sync.Condition = .{},
+    jobs: Ring(Job),
+    done: Ring(types.Completion),
+    /// Submitted and not reaped.
+    outstanding: u32 = 0,
+    watching: u32 = 0,
+    stopping: bool = false,
+    threads: []std.Thread,
+    threads_started: usize = 0,
+
+    pub fn create(allocator: std.mem.Allocator, request: types.QueueRequest) Error!*Queue {
+        const entries_ok = std.math.isPowerOfTwo(request.entries) and request.entries <= entries_max;
+        if (request.entries == 0 or !entries_ok) return error.BadRequest;
+        if (request.threads == 0 or request.threads > threads_max) return error.BadRequest;
+        if (request.watches > watches_max) return error.BadRequest;
+        const queue = try allocator.create(Queue);
+        errdefer allocator.destroy(queue);
+        const jobs = try allocator.alloc(Job, request.entries);
+        errdefer allocator.free(jobs);
+        const done = try allocator.alloc(types.Completion, request.entries + request.watches);
+        errdefer allocator.free(done);
+        const threads = try allocator.alloc(std.Thread, request.threads + 1);
+        errdefer allocator.free(threads);
+        const event_flags = linux.EFD.CLOEXEC | linux.EFD.NONBLOCK;
+        const event_fd: i32 = @intCast(try errno.check(linux.eventfd(0, event_flags)));
+        errdefer _ = linux.close(event_fd);
+        const wake_fd: i32 = @intCast(try errno.check(linux.eventfd(0, event_flags)));
+        errdefer _ = linux.close(wake_fd);
+        const epoll_fd: i32 = @intCast(try errno.check(linux.epoll_create1(linux.EPOLL.CLOEXEC)));
+        errdefer _ = linux.close(epoll_fd);
+        queue.* = .{
+            .allocator = allocator,
+            .entries = request.entries,
+            .watches = request.watches,
+            .event_fd = event_fd,
+            .epoll_fd = epoll_fd,
+            .wake_fd = wake_fd,
+            .jobs = .{ .items = jobs },
+            .done = .{ .items = done },
+            .threads = threads,
+        };
+        try queue.addToEpoll(wake_fd, wake_token, linux.EPOLL.IN);
+        errdefer queue.stopThreads();
+        try queue.startThreads();
+        return queue;
+    }
+
+    /// Waits for the threads to end: operations already taken finish, the rest is dropped.
+    pub fn destroy(queue: *Queue) void {
+        queue.stopThreads();
+        while (queue.jobs.count > 0) release(queue.jobs.pop().region);
+        _ = linux.close(queue.epoll_fd);
+        _ = linux.close(queue.wake_fd);
+        _ = linux.close(queue.event_fd);
+        const allocator = queue.allocator;
+        allocator.free(queue.jobs.items);
+        allocator.free(queue.done.items);
+        allocator.free(queue.threads);
+        allocator.destroy(queue);
+    }
+
+    fn startThreads(queue: *Queue) Error!void {
+        // With libc, a spawn fails only for want of memory or of a free process slot.
+        for (queue.threads, 0..) |*thread, index| {
+            thread.* = if (index == 0)
+                std.Thread.spawn(.{}, watchLoop, .{queue}) catch return error.OutOfMemory
+            else
+                std.Thread.spawn(.{}, workLoop, .{queue}) catch return error.OutOfMemory;
+            queue.threads_started += 1;
+        }
+    }
+
+    fn stopThreads(queue: *Queue) void {
+        queue.mutex.lock();
+        queue.stopping = true;
+        queue.work.broadcast();
+        queue.mutex.unlock();
+        ring(queue.wake_fd);
+        for (queue.threads[0..queue.threads_started]) |thread| thread.join();
+    }
+
+    /// Takes all of `submissions`, or none and says why. Regions they name stay open until reaped.
+    pub fn submit(queue: *Queue, submissions: []const types.Submission) Error!u32 {
+        queue.mutex.lock();
+        defer queue.mutex.unlock();
+        if (submissions.len > queue.entries - queue.outstanding) return error.Full;
+        for (submissions, 0..) |submission, index| {
+            const job = prepare(submission) catch |err| {
+                queue.takeBack(index);
+                return err;
+            };
+            queue.jobs.push(job);
+        }
+        queue.outstanding += @intCast(submissions.len);
+        if (submissions.len == 1) queue.work.signal() else queue.work.broadcast();
+        return @intCast(submissions.len);
+    }
+
+    /// Removes the newest `count` jobs, which no thread can have taken: the mutex was held throughout.
+    fn takeBack(queue: *Queue, count: usize) void {
+        for (0..count) |_| {
+            const ring_jobs = &queue.jobs;
+            ring_jobs.count -= 1;
+            const at = (ring_jobs.head + ring_jobs.count) % ring_jobs.items.len;
+            release(ring_jobs.items[at].region);
+        }
+    }
+
+    fn prepare(submission: types.Submission) Error!Job {
+        const operation = std.enums.fromInt(types.Operation, submission.operation) orelse
+            return error.BadRequest;
+        if (operation == .nop) return .{ .submission = submission, .region = null };
+        const region = try regions.acquire(submission.region);
+        errdefer release(region);
+        _ = try region.span(submission.offset, submission.bytes);
+        return .{ .submission = submission, .region = region };
+    }
+
+    /// Moves up to `out.len` completions; never waits.
+    pub fn reap(queue: *Queue, out: []types.Completion) u32 {
+        queue.mutex.lock();
+        defer queue.mutex.unlock();
+        const count = @min(out.len, queue.done.count);
+        for (out[0..count]) |*completion| {
+            completion.* = queue.done.pop();
+        }
+        return @intCast(count);
+    }
+
+    /// Says once, by a completion with `token`, when the process behind `pid_fd` has ended. Takes over
+    /// the descriptor: it is closed then, or by `unwatch`.
+    pub fn watch(queue: *Queue, pid_fd: i32, token: u64) Error!void {
+        if (token == wake_token or token > std.math.maxInt(u32)) return error.BadRequest;
+        queue.mutex.lock();
+        defer queue.mutex.unlock();
+        if (queue.watching == queue.watches) return error.Full;
+        // The descriptor rides in the upper half of the event's data.
+        const data = (@as(u64, @intCast(pid_fd)) << 32) | token;
+        try queue.addToEpoll(pid_fd, data, linux.EPOLL.IN | linux.EPOLL.ONESHOT);
+        queue.watching += 1;
+    }
+
+    /// Ends a watch. A completion that was already under way may still come.
+    pub fn unwatch(queue: *Queue, pid_fd: i32) Error!void {
+        queue.mutex.lock();
+        defer queue.mutex.unlock();
+        _ = try errno.check(linux.epoll_ctl(queue.epoll_fd, linux.EPOLL.CTL_DEL, pid_fd, null));
+        _ = linux.close(pid_fd);
+        queue.watching -= 1;
+    }
+
+    fn addToEpoll(queue: *Queue, fd: i32, data: u64, events: u32) Error!void {
+        var event: linux.epoll_event = .{ .events = events, .data = .{ .u64 = data } };
+        _ = try errno.check(linux.epoll_ctl(queue.epoll_fd, linux.EPOLL.CTL_ADD, fd, &event));
+    }
+
+    fn watchLoop(queue: *Queue) void {
+        var events: [64]linux.epoll_event = undefined;
+        while (true) {
+            const result = linux.epoll_wait(queue.epoll_fd, &events, events.len, -1);
+            // Only EINTR can come here: the descriptor lives as long as the thread.
+            if (linux.errno(result) != .SUCCESS) continue;
+            queue.mutex.lock();
+            defer queue.mutex.unlock();
+            if (queue.stopping) return;
+            for (events[0..result]) |event| queue.reportDeath(event.data.u64);
+        }
+    }
+
+    fn reportDeath(queue: *Queue, data: u64) void {
+        const pid_fd: i32 = @intCast(data >> 32);
+        // `unwatch` may have come between the event and the mutex: then it is gone from the set.
+        const removed = linux.epoll_ctl(queue.epoll_fd, linux.EPOLL.CTL_DEL, pid_fd, null);
+        if (linux.errno(removed) != .SUCCESS) return;
+        _ = linux.close(pid_fd);
+        queue.watching -= 1;
+        const token = data & std.math.maxInt(u32);
+        queue.complete(.{ .token = token, .result = 1, .status = 0, .errno = 0 });
+    }
+
+    fn workLoop(queue: *Queue) void {
+        queue.mutex.lock();
+        defer queue.mutex.unlock();
+        while (true) {
+            while (queue.jobs.count == 0 and !queue.stopping) queue.work.wait(&queue.mutex);
+            if (queue.stopping) return;
+            const job = queue.jobs.pop();
+            queue.mutex.unlock();
+            const completion = execute(job);
+            release(job.region);
+            queue.mutex.lock();
+            queue.complete(completion);
+            queue.outstanding -= 1;
+        }
+    }
+
+    /// With the mutex held.
+    fn complete(queue: *Queue, completion: types.Completion) void {
+        queue.done.push(completion);
+        if (queue.done.count == 1) ring(queue.event_fd);
+    }
+};
+
+fn execute(job: Job) types.Completion {
+    const submission = job.submission;
+    var completion: types.Completion =
+        .{ .token = submission.token, .result = 0, .status = 0, .errno = 0 };
+    completion.result = perform(submission, job.region) catch |err| {
+        completion.status = @intFromEnum(status.fromError(err));
+        completion.errno = errno.lastErrno();
+        return completion;
+    };
+    return completion;
+}
+
+fn perform(submission: types.Submission, region: ?*Region) Error!u64 {
+    const operation: types.Operation = @enumFromInt(submission.operation);
+    switch (operation) {
+        .nop => return submission.argument,
+        .populate => {
+            try region.?.populate(submission.offset, submission.bytes);
+            return submission.bytes;
+        },
+        .checksum => return hash.checksum(try region.?.span(submission.offset, submission.bytes)),
+    }
+}
+
+fn release(region: ?*Region) void {
+    if (region) |open| regions.release(open);
+}
+
+/// Wakes whoever reads the eventfd. It cannot fail short of 2^64 unread wakes.
+fn ring(fd: i32) void {
+    const one: u64 = 1;
+    _ = linux.write(fd, std.mem.asBytes(&one), 8);
+}

@@ -1,0 +1,59 @@
+//! Shared memory: the arena and the views of it.
+
+const std = @import("std");
+const handles = @import("../base/handles.zig");
+const sync = @import("../base/mutex.zig");
+const types = @import("../abi/types.zig");
+const status = @import("../abi/status.zig");
+const System = @import("../base/system.zig").System;
+const Error = status.Error;
+
+pub const Region = @import("region.zig").RegionOf(System);
+
+const allocator = std.heap.c_allocator;
+const regions_max = 1024;
+
+/// All regions of this process.
+pub const table = struct {
+    var live: handles.HandleTable(Region, regions_max, 1) = .{};
+    /// Orders "is it in use?" and "close it" against each other.
+    var closing: sync.Mutex = .{};
+
+    pub fn add(region: Region) Error!u64 {
+        const kept = try allocator.create(Region);
+        errdefer allocator.destroy(kept);
+        kept.* = region;
+        return live.add(kept);
+    }
+
+    pub fn get(handle: u64) Error!*Region {
+        return live.get(handle);
+    }
+
+    /// As `get`; the region cannot close until `release`.
+    pub fn acquire(handle: u64) Error!*Region {
+        closing.lock();
+        defer closing.unlock();
+        const region = try live.get(handle);
+        _ = region.in_flight.fetchAdd(1, .acquire);
+        return region;
+    }
+
+    pub fn release(region: *Region) void {
+        _ = region.in_flight.fetchSub(1, .release);
+    }
+
+    pub fn close(handle: u64) Error!void {
+        closing.lock();
+        defer closing.unlock();
+        const region = try live.get(handle);
+        if (region.in_flight.load(.acquire) != 0) return error.Busy;
+        _ = try live.remove(handle);
+        region.destroy();
+        allocator.destroy(region);
+    }
+};
+
+test {
+    _ = @import("../testing/failing_system.zig");
+}

@@ -1,0 +1,124 @@
+//! What Bun's Unix sockets cannot do: pass descriptors, name the peer, and tell systemd how we are.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const types = @import("../abi/types.zig");
+const Error = @import("../abi/status.zig").Error;
+
+const scm_rights = 1;
+const so_peerpidfd = 77;
+
+/// `cmsghdr` with room for exactly one descriptor.
+const RightsMessage = extern struct {
+    len: usize = @sizeOf(usize) + 2 * @sizeOf(i32) + @sizeOf(i32),
+    level: i32 = linux.SOL.SOCKET,
+    kind: i32 = scm_rights,
+    fd: i32,
+    padding: i32 = 0,
+};
+
+/// Credentials of the process that connected, and a descriptor of it that no reuse of its id fools.
+pub fn peerOf(socket: i32) Error!types.PeerInfo {
+    const Credentials = extern struct { pid: u32, uid: u32, gid: u32 };
+    var credentials: Credentials = undefined;
+    try option(socket, linux.SO.PEERCRED, std.mem.asBytes(&credentials));
+    var pid_fd: i32 = -1;
+    option(socket, so_peerpidfd, std.mem.asBytes(&pid_fd)) catch {
+        // Before Linux 6.5. The id may have been reused since connect(): the best there is.
+        const opened = linux.pidfd_open(@intCast(credentials.pid), 0);
+        pid_fd = if (errno.check(opened)) |fd| @intCast(fd) else |_| -1;
+    };
+    return .{
+        .pid = credentials.pid,
+        .uid = credentials.uid,
+        .gid = credentials.gid,
+        .pid_fd = pid_fd,
+    };
+}
+
+fn option(socket: i32, name: u32, out: []u8) Error!void {
+    var length: linux.socklen_t = @intCast(out.len);
+    const result = linux.getsockopt(socket, linux.SOL.SOCKET, name, out.ptr, &length);
+    _ = try errno.check(result);
+    if (length != out.len) return error.Unsupported;
+}
+
+/// Sends `bytes` with `fd` riding on the first of them. Returns how many went; the rest is ordinary.
+pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
+    const parts = [_]std.posix.iovec_const{.{ .base = bytes.ptr, .len = bytes.len }};
+    const control: RightsMessage = .{ .fd = fd };
+    const message: linux.msghdr_const = .{
+        .name = null,
+        .namelen = 0,
+        .iov = &parts,
+        .iovlen = 1,
+        .control = &control,
+        .controllen = @sizeOf(RightsMessage),
+        .flags = 0,
+    };
+    const flags = linux.MSG.NOSIGNAL | linux.MSG.DONTWAIT;
+    return @intCast(try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags }));
+}
+
+/// Receives into `bytes` and takes the descriptor that came along, or -1 where none did.
+pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
+    var parts = [_]std.posix.iovec{.{ .base = bytes.ptr, .len = bytes.len }};
+    var control: RightsMessage = .{ .fd = -1 };
+    var message: linux.msghdr = .{
+        .name = null,
+        .namelen = 0,
+        .iov = &parts,
+        .iovlen = 1,
+        .control = &control,
+        .controllen = @sizeOf(RightsMessage),
+        .flags = 0,
+    };
+    const flags = linux.MSG.DONTWAIT | linux.MSG.CMSG_CLOEXEC;
+    const count = try errno.checkRepeat(linux.recvmsg, .{ socket, &message, flags });
+    const got_rights = message.controllen >= @offsetOf(RightsMessage, "padding") and
+        control.level == linux.SOL.SOCKET and control.kind == scm_rights;
+    fd.* = if (got_rights) control.fd else -1;
+    if (count == 0 and fd.* == -1) return error.Closed;
+    return @intCast(count);
+}
+
+/// One datagram to systemd's notification socket (sd_notify(3)); `@name` is an abstract socket.
+pub fn notify(path: []const u8, state: []const u8) Error!void {
+    var address: linux.sockaddr.un = .{ .path = @splat(0) };
+    if (path.len == 0 or path.len >= address.path.len) return error.BadRequest;
+    @memcpy(address.path[0..path.len], path);
+    if (path[0] == '@') address.path[0] = 0;
+    const kind = linux.SOCK.DGRAM | linux.SOCK.CLOEXEC;
+    const socket: i32 = @intCast(try errno.check(linux.socket(linux.AF.UNIX, kind, 0)));
+    defer _ = linux.close(socket);
+    const length = @offsetOf(linux.sockaddr.un, "path") + path.len;
+    const flags = linux.MSG.NOSIGNAL | linux.MSG.DONTWAIT;
+    const to: *const linux.sockaddr = @ptrCast(&address);
+    const sent = linux.sendto(socket, state.ptr, state.len, flags, to, @intCast(length));
+    _ = try errno.check(sent);
+}
+
+/// Whether this kernel lets this process make an io_uring.
+pub fn probeIoUring() Error!void {
+    var parameters = std.mem.zeroes(linux.io_uring_params);
+    const fd = try errno.check(linux.io_uring_setup(8, &parameters));
+    _ = linux.close(@intCast(fd));
+}
+
+test "a descriptor crosses a socket pair" {
+    var pair: [2]i32 = undefined;
+    _ = try errno.check(linux.socketpair(linux.AF.UNIX, linux.SOCK.STREAM, 0, &pair));
+    defer for (pair) |fd| {
+        _ = linux.close(fd);
+    };
+    const file: i32 = @intCast(try errno.check(linux.memfd_create("x", 0)));
+    defer _ = linux.close(file);
+    try std.testing.expectEqual(@as(u32, 5), try sendWithFd(pair[0], "hello", file));
+    var bytes: [16]u8 = undefined;
+    var received: i32 = -1;
+    try std.testing.expectEqual(@as(u32, 5), try receiveWithFd(pair[1], &bytes, &received));
+    try std.testing.expect(received > 2 and received != file);
+    _ = linux.close(received);
+    try std.testing.expectError(error.TryAgain, receiveWithFd(pair[1], &bytes, &received));
+}

@@ -1,0 +1,19 @@
+//! libhearth: what moves, hashes and checks bytes for the TypeScript above it.
+
+const std = @import("std");
+const exports = @import("abi/exports.zig").exports;
+
+comptime {
+    for (@typeInfo(exports).@"struct".decls) |decl| {
+        @export(&@field(exports, decl.name), .{ .name = decl.name });
+    }
+}
+
+test {
+    _ = @import("abi/status.zig");
+    _ = @import("base/handles.zig");
+    _ = @import("hash/root.zig");
+    _ = @import("io/queue.zig");
+    _ = @import("mem/root.zig");
+    _ = @import("net/unix.zig");
+}

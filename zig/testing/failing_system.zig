@@ -1,0 +1,126 @@
+//! The kernel that says no: each call can be made to fail, and what is open is counted.
+
+const std = @import("std");
+const Error = @import("../abi/status.zig").Error;
+const System = @import("../base/system.zig").System;
+
+pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, lock };
+
+pub const FailingSystem = struct {
+    pub var failing: Call = .none;
+    pub var open_files: i32 = 0;
+    pub var mappings: i32 = 0;
+
+    fn gate(call: Call) Error!void {
+        if (failing == call) return error.OutOfMemory;
+    }
+
+    pub fn memfdCreate(name: [*:0]const u8, flags: u32) Error!i32 {
+        try gate(.memfd);
+        const fd = try System.memfdCreate(name, flags);
+        open_files += 1;
+        return fd;
+    }
+
+    pub fn truncate(fd: i32, bytes: u64) Error!void {
+        try gate(.truncate);
+        return System.truncate(fd, bytes);
+    }
+
+    pub fn sizeOf(fd: i32) Error!u64 {
+        return System.sizeOf(fd);
+    }
+
+    pub fn seal(fd: i32, wanted: u32) Error!void {
+        try gate(.seal);
+        return System.seal(fd, wanted);
+    }
+
+    pub fn sealsOf(fd: i32) Error!u32 {
+        return System.sealsOf(fd);
+    }
+
+    pub fn map(fd: i32, bytes: u64, writable: bool) Error![*]align(4096) u8 {
+        try gate(.map);
+        const base = try System.map(fd, bytes, writable);
+        mappings += 1;
+        return base;
+    }
+
+    pub fn unmap(address: [*]align(4096) u8, bytes: u64) void {
+        mappings -= 1;
+        System.unmap(address, bytes);
+    }
+
+    pub fn adviseHuge(address: [*]align(4096) u8, bytes: u64) Error!void {
+        try gate(.huge);
+        return System.adviseHuge(address, bytes);
+    }
+
+    pub fn excludeFromDumps(address: [*]align(4096) u8, bytes: u64) Error!void {
+        try gate(.dump);
+        return System.excludeFromDumps(address, bytes);
+    }
+
+    pub fn populate(address: [*]u8, bytes: u64) Error!void {
+        try gate(.populate);
+        return System.populate(address, bytes);
+    }
+
+    pub fn lock(address: [*]const u8, bytes: u64) Error!void {
+        try gate(.lock);
+        return System.lock(address, bytes);
+    }
+
+    pub fn close(fd: i32) void {
+        open_files -= 1;
+        System.close(fd);
+    }
+};
+
+const Region = @import("../mem/region.zig").RegionOf(FailingSystem);
+
+fn request(lock_memory: u32) @import("../abi/types.zig").RegionRequest {
+    return .{ .bytes = 1 << 20, .huge_pages = 0, .lock_memory = lock_memory };
+}
+
+test "a create that fails half-way leaves neither file nor mapping" {
+    inline for (.{ Call.memfd, Call.truncate, Call.seal, Call.map, Call.dump }) |call| {
+        FailingSystem.failing = call;
+        defer FailingSystem.failing = .none;
+        try std.testing.expectError(error.OutOfMemory, Region.create(request(0)));
+        try std.testing.expectEqual(@as(i32, 0), FailingSystem.open_files);
+        try std.testing.expectEqual(@as(i32, 0), FailingSystem.mappings);
+    }
+}
+
+test "memory that cannot be had or locked is an error or a flag, as wished" {
+    var region = try Region.create(request(1));
+    defer region.destroy();
+    FailingSystem.failing = .populate;
+    try std.testing.expectError(error.OutOfMemory, region.populate(0, 4096));
+    FailingSystem.failing = .lock;
+    defer FailingSystem.failing = .none;
+    try region.populate(0, 4096);
+    try std.testing.expectEqual(@as(u32, 1), region.info(1).flags & 1);
+    region.lock_wish = .require;
+    try std.testing.expectError(error.OutOfMemory, region.populate(4096, 4096));
+}
+
+test "spans outside of the region are refused, also where the sum wraps" {
+    var region = try Region.create(request(0));
+    defer region.destroy();
+    try std.testing.expectError(error.OutOfRange, region.span(1 << 20, 1));
+    try std.testing.expectError(error.OutOfRange, region.span(std.math.maxInt(u64), 2));
+    try std.testing.expectError(error.OutOfRange, region.span(1, std.math.maxInt(u64)));
+    _ = try region.span(1 << 20, 0);
+}
+
+test "an arena is sealed against resizing" {
+    var region = try Region.create(request(0));
+    defer region.destroy();
+    try std.testing.expectError(error.NotPermitted, System.truncate(region.fd, 4096));
+    const foreign: @import("../abi/types.zig").MapRequest =
+        .{ .bytes = 2 << 20, .fd = region.fd, .writable = 0 };
+    try std.testing.expectError(error.OutOfRange, Region.mapForeign(foreign));
+}
