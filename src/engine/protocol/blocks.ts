@@ -1,0 +1,268 @@
+import { DIGEST_BYTES } from "../../core/index.ts";
+import {
+  checkItems,
+  copyIn,
+  copyOut,
+  halves,
+  isZero,
+  readSafeU64,
+  reservedField,
+  undefinedBits,
+  writeSafeU64,
+} from "./fields.ts";
+import type { Frame } from "./frame.ts";
+import type { AcquiredItems, BlockItems, DigestItems, SlotItems } from "./items.ts";
+import { AcquireFlag, BlockFlag, Op, Outcome, TIER_MASK_ALL } from "./layout.ts";
+import { beginReply, beginRequest, type Output } from "./output.ts";
+import { malformed, type Refusal } from "./refusal.ts";
+
+/** Requests that hand out slots, reserve and acquire, and the notices about the GPU tier. */
+
+const BLOCK_ITEM_BYTES = 80;
+const RESERVED_ITEM_BYTES = 24;
+const ACQUIRED_ITEM_BYTES = 32;
+const BLOCK_FLAGS = BlockFlag.transient | BlockFlag.aliasGiven;
+
+export interface ReserveOptions {
+  /** The conversation the blocks belong to; 0 = none. */
+  session: bigint;
+}
+
+export interface AcquireOptions {
+  /** Tiers a block may be fetched from, as a mask of `TierBit`; 0 = all. */
+  tiers: number;
+  /** How long a promotion may take; 0 = as long as the agent thinks right. */
+  deadlineMs: number;
+  stopAtMiss: boolean;
+}
+
+export function encodeReserveRequest(
+  output: Output,
+  requestId: number,
+  session: bigint,
+  blocks: Readonly<BlockItems>,
+): void {
+  const bodyBytes = 16 + blocks.count * BLOCK_ITEM_BYTES;
+  const at = beginRequest(output, Op.reserve, requestId, blocks.count, bodyBytes);
+  output.view.setUint32(at, blocks.layer, true);
+  output.view.setUint32(at + 4, 0, true);
+  output.view.setBigUint64(at + 8, session, true);
+  writeBlocks(output, at + 16, blocks);
+}
+
+export function decodeReserveRequest(
+  frame: Frame,
+  options: ReserveOptions,
+  into: BlockItems,
+): Refusal | null {
+  const bad = checkItems(frame, 16, BLOCK_ITEM_BYTES, into.bytes.length);
+  if (bad !== null) return bad;
+  if (frame.view.getUint32(frame.body + 4, true) !== 0) return reservedField(frame);
+  options.session = frame.view.getBigUint64(frame.body + 8, true);
+  return readBlocks(frame, frame.body + 16, into);
+}
+
+export function encodeGpuStoredRequest(
+  output: Output,
+  requestId: number,
+  blocks: Readonly<BlockItems>,
+  noReply = false,
+): void {
+  const bodyBytes = 8 + blocks.count * BLOCK_ITEM_BYTES;
+  const at = beginRequest(output, Op.gpuStored, requestId, blocks.count, bodyBytes, noReply);
+  output.view.setUint32(at, blocks.layer, true);
+  output.view.setUint32(at + 4, 0, true);
+  writeBlocks(output, at + 8, blocks);
+}
+
+export function decodeGpuStoredRequest(frame: Frame, into: BlockItems): Refusal | null {
+  const bad = checkItems(frame, 8, BLOCK_ITEM_BYTES, into.bytes.length);
+  if (bad !== null) return bad;
+  if (frame.view.getUint32(frame.body + 4, true) !== 0) return reservedField(frame);
+  return readBlocks(frame, frame.body + 8, into);
+}
+
+export function encodeGpuEvictedRequest(
+  output: Output,
+  requestId: number,
+  blocks: Readonly<DigestItems>,
+  noReply = false,
+): void {
+  const digestsBytes = blocks.count * DIGEST_BYTES;
+  const at = beginRequest(
+    output,
+    Op.gpuEvicted,
+    requestId,
+    blocks.count,
+    8 + digestsBytes,
+    noReply,
+  );
+  output.view.setUint32(at, blocks.layer, true);
+  output.view.setUint32(at + 4, 0, true);
+  copyIn(blocks.digests, digestsBytes, output.bytes, at + 8);
+}
+
+export function decodeGpuEvictedRequest(frame: Frame, into: DigestItems): Refusal | null {
+  const bad = checkItems(frame, 8, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
+  if (bad !== null) return bad;
+  if (frame.view.getUint32(frame.body + 4, true) !== 0) return reservedField(frame);
+  into.layer = frame.view.getUint32(frame.body, true);
+  into.count = frame.count;
+  copyOut(frame.bytes, frame.body + 8, frame.count * DIGEST_BYTES, into.digests);
+  return null;
+}
+
+function writeBlocks(output: Output, at: number, blocks: Readonly<BlockItems>): void {
+  const { bytes, view } = output;
+  for (let i = 0; i < blocks.count; i++, at += BLOCK_ITEM_BYTES) {
+    for (let k = 0; k < DIGEST_BYTES; k++) {
+      bytes[at + k] = blocks.digests[DIGEST_BYTES * i + k]!;
+      bytes[at + DIGEST_BYTES + k] = blocks.parents[DIGEST_BYTES * i + k]!;
+    }
+    view.setUint32(at + 64, blocks.aliasLo[i]!, true);
+    view.setUint32(at + 68, blocks.aliasHi[i]!, true);
+    view.setUint32(at + 72, blocks.bytes[i]!, true);
+    view.setUint32(at + 76, blocks.flags[i]!, true);
+  }
+}
+
+function readBlocks(frame: Frame, at: number, into: BlockItems): Refusal | null {
+  const { bytes, view } = frame;
+  for (let i = 0; i < frame.count; i++, at += BLOCK_ITEM_BYTES) {
+    for (let k = 0; k < DIGEST_BYTES; k++) {
+      into.digests[DIGEST_BYTES * i + k] = bytes[at + k]!;
+      into.parents[DIGEST_BYTES * i + k] = bytes[at + DIGEST_BYTES + k]!;
+    }
+    const aliasLo = view.getUint32(at + 64, true);
+    const aliasHi = view.getUint32(at + 68, true);
+    const flags = view.getUint32(at + 76, true);
+    if ((flags & ~BLOCK_FLAGS) !== 0) return undefinedBits(frame, "an item's flags");
+    if ((flags & BlockFlag.aliasGiven) === 0 && (aliasLo | aliasHi) !== 0)
+      return malformed("an alias without its flag: set item flag bit 1, or send alias 0");
+    into.aliasLo[i] = aliasLo;
+    into.aliasHi[i] = aliasHi;
+    into.bytes[i] = view.getUint32(at + 72, true);
+    into.flags[i] = flags;
+  }
+  into.layer = view.getUint32(frame.body, true);
+  into.count = frame.count;
+  return null;
+}
+
+/** `bytes` goes out as the slot's capacity. Of an item that got no slot only the outcome is sent. */
+export function encodeReserveReply(
+  output: Output,
+  requestId: number,
+  slots: Readonly<SlotItems>,
+): void {
+  const { count } = slots;
+  let at = beginReply(output, Op.reserve, requestId, count, count * RESERVED_ITEM_BYTES);
+  for (let i = 0; i < count; i++, at += RESERVED_ITEM_BYTES) writeSlot(output, at, slots, i);
+}
+
+export function decodeReserveReply(frame: Frame, into: SlotItems): Refusal | null {
+  const bad = checkItems(frame, 0, RESERVED_ITEM_BYTES, into.outcome.length);
+  if (bad !== null) return bad;
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += RESERVED_ITEM_BYTES)
+    if (!readSlot(frame, at, into, i)) return slotOutOfRange(frame);
+  into.count = frame.count;
+  return null;
+}
+
+export function encodeAcquireRequest(
+  output: Output,
+  requestId: number,
+  options: Readonly<AcquireOptions>,
+  blocks: Readonly<DigestItems>,
+): void {
+  const digestsBytes = blocks.count * DIGEST_BYTES;
+  const at = beginRequest(output, Op.acquire, requestId, blocks.count, 16 + digestsBytes);
+  output.view.setUint32(at, blocks.layer, true);
+  output.view.setUint32(at + 4, options.tiers, true);
+  output.view.setUint32(at + 8, options.deadlineMs, true);
+  output.view.setUint32(at + 12, options.stopAtMiss ? AcquireFlag.stopAtMiss : 0, true);
+  copyIn(blocks.digests, digestsBytes, output.bytes, at + 16);
+}
+
+export function decodeAcquireRequest(
+  frame: Frame,
+  options: AcquireOptions,
+  into: DigestItems,
+): Refusal | null {
+  const bad = checkItems(frame, 16, DIGEST_BYTES, into.digests.length / DIGEST_BYTES);
+  if (bad !== null) return bad;
+  const { view, body } = frame;
+  const tiers = view.getUint32(body + 4, true);
+  const flags = view.getUint32(body + 12, true);
+  if (tiers > TIER_MASK_ALL) return undefinedBits(frame, "tiers");
+  if ((flags & ~AcquireFlag.stopAtMiss) !== 0) return undefinedBits(frame, "flags");
+  options.tiers = tiers;
+  options.deadlineMs = view.getUint32(body + 8, true);
+  options.stopAtMiss = (flags & AcquireFlag.stopAtMiss) !== 0;
+  into.layer = view.getUint32(body, true);
+  into.count = frame.count;
+  copyOut(frame.bytes, body + 16, frame.count * DIGEST_BYTES, into.digests);
+  return null;
+}
+
+/** Of an item that was not acquired only the outcome is sent. */
+export function encodeAcquireReply(
+  output: Output,
+  requestId: number,
+  slots: Readonly<AcquiredItems>,
+): void {
+  const { count } = slots;
+  let at = beginReply(output, Op.acquire, requestId, count, count * ACQUIRED_ITEM_BYTES);
+  const checksums = halves(slots.checksum, count);
+  for (let i = 0; i < count; i++, at += ACQUIRED_ITEM_BYTES) {
+    writeSlot(output, at, slots, i);
+    const ok = slots.outcome[i] === Outcome.ok;
+    output.view.setUint32(at + 24, ok ? checksums[2 * i]! : 0, true);
+    output.view.setUint32(at + 28, ok ? checksums[2 * i + 1]! : 0, true);
+  }
+}
+
+export function decodeAcquireReply(frame: Frame, into: AcquiredItems): Refusal | null {
+  const bad = checkItems(frame, 0, ACQUIRED_ITEM_BYTES, into.outcome.length);
+  if (bad !== null) return bad;
+  const { view } = frame;
+  const checksums = halves(into.checksum, frame.count);
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += ACQUIRED_ITEM_BYTES) {
+    if (!readSlot(frame, at, into, i)) return slotOutOfRange(frame);
+    checksums[2 * i] = view.getUint32(at + 24, true);
+    checksums[2 * i + 1] = view.getUint32(at + 28, true);
+  }
+  into.count = frame.count;
+  return null;
+}
+
+function writeSlot(output: Output, at: number, slots: Readonly<SlotItems>, i: number): void {
+  const { view } = output;
+  const outcome = slots.outcome[i]!;
+  const ok = outcome === Outcome.ok;
+  view.setUint32(at, outcome, true);
+  view.setUint32(at + 4, ok ? slots.slot[i]! : 0, true);
+  view.setUint32(at + 8, ok ? slots.generation[i]! : 0, true);
+  view.setUint32(at + 12, ok ? slots.bytes[i]! : 0, true);
+  writeSafeU64(view, at + 16, ok ? slots.offset[i]! : 0);
+}
+
+/** False where outcome or offset are out of range, or an item without a slot names one. */
+function readSlot(frame: Frame, at: number, into: SlotItems, i: number): boolean {
+  const { view } = frame;
+  const outcome = view.getUint32(at, true);
+  const offset = readSafeU64(view, at + 16);
+  if (outcome > Outcome.rejected || offset === null) return false;
+  if (outcome !== Outcome.ok && !isZero(frame.bytes, at + 4, at + RESERVED_ITEM_BYTES))
+    return false;
+  into.outcome[i] = outcome;
+  into.slot[i] = view.getUint32(at + 4, true);
+  into.generation[i] = view.getUint32(at + 8, true);
+  into.bytes[i] = view.getUint32(at + 12, true);
+  into.offset[i] = offset;
+  return true;
+}
+
+function slotOutOfRange(frame: Frame): Refusal {
+  return malformed(`reply ${frame.requestId}: an outcome, a slot or an offset is out of range`);
+}

@@ -1,0 +1,96 @@
+import { assert } from "../../core/index.ts";
+import type { Frame } from "./frame.ts";
+import { FrameStatus, opName } from "./layout.ts";
+import { malformed, type Refusal, refusal } from "./refusal.ts";
+
+const U32_RANGE = 2 ** 32;
+/** The upper word of the largest integer a double holds exactly. */
+const SAFE_HIGH_MAX = 2 ** 21 - 1;
+
+/** Judges length and count together, before anything is read or allocated. */
+export function checkItems(
+  frame: Frame,
+  headBytes: number,
+  itemBytes: number,
+  countMax: number,
+): Refusal | null {
+  const wanted = headBytes + frame.count * itemBytes;
+  if (frame.end - frame.body !== wanted)
+    return malformed(
+      `${opName(frame.op)} of ${frame.count} items: the body is ${wanted} bytes long, not ${frame.end - frame.body}`,
+    );
+  return checkCount(frame, countMax);
+}
+
+export function checkCount(frame: Frame, countMax: number): Refusal | null {
+  if (frame.count > countMax)
+    return refusal(
+      FrameStatus.limit,
+      `${frame.count} items in one frame: split it, at most ${countMax} are taken`,
+    );
+  return null;
+}
+
+/** Judges a body without items: `count` has to be `count`, the body `bytes` long. */
+export function checkFixed(frame: Frame, count: number, bytes: number): Refusal | null {
+  if (frame.count !== count)
+    return malformed(`${opName(frame.op)}: the count is ${count}, not ${frame.count}`);
+  if (frame.end - frame.body !== bytes)
+    return malformed(
+      `${opName(frame.op)}: the body is ${bytes} bytes long, not ${frame.end - frame.body}`,
+    );
+  return null;
+}
+
+export function reservedField(frame: Frame): Refusal {
+  return malformed(`${opName(frame.op)}: reserved fields and padding are zero`);
+}
+
+export function undefinedBits(frame: Frame, field: string): Refusal {
+  return malformed(`${opName(frame.op)}: undefined bits are set in ${field}`);
+}
+
+/** Whether `bytes[from, to)` are all zero. */
+export function isZero(bytes: Uint8Array, from: number, to: number): boolean {
+  for (let i = from; i < to; i++) if (bytes[i] !== 0) return false;
+  return true;
+}
+
+/** A u64 as number, or null where a double would round it. */
+export function readSafeU64(view: DataView, at: number): number | null {
+  const high = view.getUint32(at + 4, true);
+  return high > SAFE_HIGH_MAX ? null : high * U32_RANGE + view.getUint32(at, true);
+}
+
+export function writeSafeU64(view: DataView, at: number, value: number): void {
+  assert(Number.isSafeInteger(value) && value >= 0, "a u64 given as number is a safe integer");
+  view.setUint32(at, value % U32_RANGE, true);
+  view.setUint32(at + 4, Math.floor(value / U32_RANGE), true);
+}
+
+/** Copies `bytes[from, from + length)` to the front of `into`. */
+export function copyOut(bytes: Uint8Array, from: number, length: number, into: Uint8Array): void {
+  into.set(bytes.subarray(from, from + length), 0);
+}
+
+/** Copies the first `length` bytes of `from` to `at`. */
+export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: number): void {
+  into.set(from.length === length ? from : from.subarray(0, length), at);
+}
+
+/** The 32-bit halves of u64s, low half first: they are copied without becoming bigints. */
+export function halves(words: BigUint64Array, count: number): Uint32Array {
+  return new Uint32Array(words.buffer, words.byteOffset, 2 * count);
+}
+
+const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** Text of `bytes[from, to)`, or null where it is not UTF-8. */
+export function readUtf8(bytes: Uint8Array, from: number, to: number): string | null {
+  try {
+    return strictUtf8.decode(bytes.subarray(from, to));
+  } catch (thrown) {
+    if (thrown instanceof TypeError) return null;
+    throw thrown;
+  }
+}

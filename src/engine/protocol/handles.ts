@@ -1,0 +1,124 @@
+import { checkItems, halves, reservedField, undefinedBits } from "./fields.ts";
+import type { Frame } from "./frame.ts";
+import type { CommitItems, HandleItems, OutcomeItems } from "./items.ts";
+import { CommitFlag, Op, Outcome } from "./layout.ts";
+import { beginReply, beginRequest, type Output } from "./output.ts";
+import { malformed, type Refusal } from "./refusal.ts";
+
+/** Requests that name slots already handed out: commit, abort, release. */
+
+const COMMIT_ITEM_BYTES = 24;
+const HANDLE_ITEM_BYTES = 8;
+const OUTCOME_ITEM_BYTES = 8;
+
+export function encodeCommitRequest(
+  output: Output,
+  requestId: number,
+  handles: Readonly<CommitItems>,
+  noReply = false,
+): void {
+  const { count } = handles;
+  let at = beginRequest(output, Op.commit, requestId, count, count * COMMIT_ITEM_BYTES, noReply);
+  const { view } = output;
+  const checksums = halves(handles.checksum, count);
+  for (let i = 0; i < count; i++, at += COMMIT_ITEM_BYTES) {
+    const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
+    view.setUint32(at, handles.slot[i]!, true);
+    view.setUint32(at + 4, handles.generation[i]!, true);
+    view.setUint32(at + 8, given ? checksums[2 * i]! : 0, true);
+    view.setUint32(at + 12, given ? checksums[2 * i + 1]! : 0, true);
+    view.setUint32(at + 16, handles.flags[i]!, true);
+    view.setUint32(at + 20, 0, true);
+  }
+}
+
+export function decodeCommitRequest(frame: Frame, into: CommitItems): Refusal | null {
+  const bad = checkItems(frame, 0, COMMIT_ITEM_BYTES, into.slot.length);
+  if (bad !== null) return bad;
+  const { view } = frame;
+  const checksums = halves(into.checksum, frame.count);
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += COMMIT_ITEM_BYTES) {
+    const low = view.getUint32(at + 8, true);
+    const high = view.getUint32(at + 12, true);
+    const flags = view.getUint32(at + 16, true);
+    if (view.getUint32(at + 20, true) !== 0) return reservedField(frame);
+    if ((flags & ~CommitFlag.checksumGiven) !== 0) return undefinedBits(frame, "an item's flags");
+    if (flags === 0 && (low | high) !== 0)
+      return malformed("a checksum without its flag: set item flag bit 0, or send checksum 0");
+    into.slot[i] = view.getUint32(at, true);
+    into.generation[i] = view.getUint32(at + 4, true);
+    checksums[2 * i] = low;
+    checksums[2 * i + 1] = high;
+    into.flags[i] = flags;
+  }
+  into.count = frame.count;
+  return null;
+}
+
+type HandleOp = typeof Op.abort | typeof Op.release;
+
+/** ABORT and RELEASE have one shape. */
+export function encodeHandlesRequest(
+  output: Output,
+  op: HandleOp,
+  requestId: number,
+  handles: Readonly<HandleItems>,
+  noReply = false,
+): void {
+  const { count } = handles;
+  let at = beginRequest(output, op, requestId, count, count * HANDLE_ITEM_BYTES, noReply);
+  for (let i = 0; i < count; i++, at += HANDLE_ITEM_BYTES) {
+    output.view.setUint32(at, handles.slot[i]!, true);
+    output.view.setUint32(at + 4, handles.generation[i]!, true);
+  }
+}
+
+export function decodeHandlesRequest(frame: Frame, into: HandleItems): Refusal | null {
+  const bad = checkItems(frame, 0, HANDLE_ITEM_BYTES, into.slot.length);
+  if (bad !== null) return bad;
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += HANDLE_ITEM_BYTES) {
+    into.slot[i] = frame.view.getUint32(at, true);
+    into.generation[i] = frame.view.getUint32(at + 4, true);
+  }
+  into.count = frame.count;
+  return null;
+}
+
+/** Operations whose reply is one outcome for each item. */
+export type OutcomeOp = Exclude<
+  (typeof Op)[keyof typeof Op],
+  | typeof Op.hello
+  | typeof Op.ping
+  | typeof Op.identify
+  | typeof Op.match
+  | typeof Op.reserve
+  | typeof Op.acquire
+  | typeof Op.sessionStatus
+>;
+
+export function encodeOutcomesReply(
+  output: Output,
+  op: OutcomeOp,
+  requestId: number,
+  outcomes: Readonly<OutcomeItems>,
+): void {
+  const { count } = outcomes;
+  let at = beginReply(output, op, requestId, count, count * OUTCOME_ITEM_BYTES);
+  for (let i = 0; i < count; i++, at += OUTCOME_ITEM_BYTES) {
+    output.view.setUint32(at, outcomes.outcome[i]!, true);
+    output.view.setUint32(at + 4, 0, true);
+  }
+}
+
+export function decodeOutcomesReply(frame: Frame, into: OutcomeItems): Refusal | null {
+  const bad = checkItems(frame, 0, OUTCOME_ITEM_BYTES, into.outcome.length);
+  if (bad !== null) return bad;
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += OUTCOME_ITEM_BYTES) {
+    const outcome = frame.view.getUint32(at, true);
+    if (outcome > Outcome.rejected) return malformed(`reply: outcome ${outcome} is not defined`);
+    if (frame.view.getUint32(at + 4, true) !== 0) return reservedField(frame);
+    into.outcome[i] = outcome;
+  }
+  into.count = frame.count;
+  return null;
+}

@@ -1,0 +1,23 @@
+export * from "./blocks.ts";
+export * from "./error-reply.ts";
+export {
+  emptyFrame,
+  type Frame,
+  type FrameDirection,
+  wantsReply,
+} from "./frame.ts";
+export * from "./frame-reader.ts";
+export * from "./handles.ts";
+export * from "./hello.ts";
+export * from "./items.ts";
+export * from "./layout.ts";
+export * from "./lookups.ts";
+export {
+  consumeOutput,
+  createOutput,
+  type Output,
+  pendingBytes,
+  pendingOutput,
+} from "./output.ts";
+export { type Decoded, type Refusal, refusal } from "./refusal.ts";
+export * from "./sessions.ts";

@@ -1,0 +1,144 @@
+/**
+ * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` is the same in
+ * prose; every integer is little-endian, every frame a multiple of eight bytes.
+ */
+
+export const PROTOCOL_VERSION = 1;
+export const HELLO_MAGIC = 0x4854_5248; // "HRTH" read as u32 LE
+export const CHECKSUM_XXH3_64 = 1;
+
+export const HEADER_BYTES = 16;
+export const ALIGNMENT = 8;
+export const NAME_BYTES = 32;
+export const ALIAS_BYTES = 32;
+export const PING_BYTES_MAX = 64;
+export const ERROR_TEXT_BYTES_MAX = 512;
+export const MANIFEST_BYTES_MAX = 64 * 1024;
+
+export const DEFAULT_LIMITS = {
+  frameBytesMax: 1024 * 1024,
+  itemsMax: 4096,
+  handlesMax: 65_536,
+  connectionsMax: 256,
+  unreadBytesMax: 4 * 1024 * 1024,
+  unreadMs: 5_000,
+  leaseMs: 30_000,
+} as const;
+
+export const Op = {
+  hello: 1,
+  ping: 2,
+  identify: 3,
+  match: 4,
+  reserve: 5,
+  commit: 6,
+  abort: 7,
+  acquire: 8,
+  release: 9,
+  gpuStored: 10,
+  gpuEvicted: 11,
+  sessionCommit: 12,
+  sessionRelease: 13,
+  sessionStatus: 14,
+  alias: 15,
+} as const;
+export type OpName = keyof typeof Op;
+export type Op = (typeof Op)[OpName];
+
+export const FrameFlag = { reply: 1, noReply: 2 } as const;
+
+/** Status of a whole frame; 0 in every request and in every reply that carries a result. */
+export const FrameStatus = {
+  ok: 0,
+  malformed: 1,
+  unknownOp: 2,
+  version: 3,
+  frameTooLarge: 4,
+  notGreeted: 5,
+  limit: 6,
+  internal: 7,
+  manifestRefused: 8,
+  overstayed: 9,
+  draining: 10,
+} as const;
+export type FrameStatusName = keyof typeof FrameStatus;
+export type FrameStatus = (typeof FrameStatus)[FrameStatusName];
+
+/** Outcome of one item of a frame. */
+export const Outcome = {
+  ok: 0,
+  miss: 1,
+  full: 2,
+  present: 3,
+  stale: 4,
+  corrupt: 5,
+  tooLarge: 6,
+  late: 7,
+  pending: 8,
+  skipped: 9,
+  rejected: 10,
+} as const;
+export type OutcomeName = keyof typeof Outcome;
+export type Outcome = (typeof Outcome)[OutcomeName];
+
+/** Bits of a tier mask; a mask of 0 asks for every tier. */
+export const TierBit = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
+export const TIER_MASK_ALL = 15;
+
+export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
+export const CommitFlag = { checksumGiven: 1 } as const;
+export const AcquireFlag = { stopAtMiss: 1 } as const;
+
+/** What the items of an IDENTIFY are, and their size on the wire in bytes. */
+export const IdentifyKind = { tokens: 0, chainKeys: 1, engineHashes: 2 } as const;
+export type IdentifyKind = (typeof IdentifyKind)[keyof typeof IdentifyKind];
+export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = { 0: 4, 1: 32, 2: 8 };
+
+/** What the alias of an ALIAS item is: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
+export const AliasKind = { engineHash: 0, sha256: 1 } as const;
+export type AliasKind = (typeof AliasKind)[keyof typeof AliasKind];
+
+const OP_NAMES = namesByNumber(Op);
+const STATUS_NAMES = namesByNumber(FrameStatus);
+const OUTCOME_NAMES = namesByNumber(Outcome);
+
+function namesByNumber<Name extends string>(table: Readonly<Record<Name, number>>): Name[] {
+  const names: Name[] = [];
+  for (const name of Object.keys(table) as Name[]) names[table[name]] = name;
+  return names;
+}
+
+/** The operation's name, or null for a number that is none of them. */
+export function opName(op: number): OpName | null {
+  return OP_NAMES[op] ?? null;
+}
+
+export function frameStatusName(status: number): FrameStatusName | null {
+  return STATUS_NAMES[status] ?? null;
+}
+
+export function outcomeName(outcome: number): OutcomeName | null {
+  return OUTCOME_NAMES[outcome] ?? null;
+}
+
+/** Requests that may go without an answer: those whose answer the client need not act on. */
+const NO_REPLY_ALLOWED: ReadonlySet<number> = new Set([
+  Op.ping,
+  Op.commit,
+  Op.abort,
+  Op.release,
+  Op.gpuStored,
+  Op.gpuEvicted,
+  Op.sessionCommit,
+  Op.sessionRelease,
+  Op.alias,
+]);
+
+export function mayGoUnanswered(op: number): boolean {
+  return NO_REPLY_ALLOWED.has(op) || opName(op) === null;
+}
+
+/** Rounds up to the next multiple of eight bytes. */
+export function padded(bytes: number): number {
+  return Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+}

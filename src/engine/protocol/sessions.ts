@@ -1,0 +1,175 @@
+import { assert, DIGEST_BYTES } from "../../core/index.ts";
+import {
+  checkFixed,
+  checkItems,
+  copyIn,
+  copyOut,
+  isZero,
+  readSafeU64,
+  reservedField,
+  writeSafeU64,
+} from "./fields.ts";
+import type { Frame } from "./frame.ts";
+import type { DigestItems } from "./items.ts";
+import { ALIAS_BYTES, AliasKind, Op, Outcome } from "./layout.ts";
+import { beginReply, beginRequest, type Output } from "./output.ts";
+import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
+
+/** Requests about conversations, and about other names of blocks. */
+
+const SESSION_COMMIT_HEAD_BYTES = 16;
+const SESSION_STATUS_BYTES = 32;
+const ALIAS_ITEM_BYTES = DIGEST_BYTES + ALIAS_BYTES;
+const ENGINE_HASH_BYTES = 8;
+
+export interface SessionStatus {
+  /** `ok`, or `miss` where no such session is known: then the rest is 0. */
+  readonly outcome: Outcome;
+  /** What of the session is in RAM now. */
+  readonly blocks: number;
+  readonly tokens: number;
+  readonly bytes: number;
+}
+
+/** `blocks` holds one digest: the session's new deepest block. */
+export function encodeSessionCommitRequest(
+  output: Output,
+  requestId: number,
+  session: bigint,
+  blocks: Readonly<DigestItems>,
+  noReply = false,
+): void {
+  assert(blocks.count === 1, "a session has one deepest block");
+  const bodyBytes = SESSION_COMMIT_HEAD_BYTES + DIGEST_BYTES;
+  const at = beginRequest(output, Op.sessionCommit, requestId, 1, bodyBytes, noReply);
+  output.view.setBigUint64(at, session, true);
+  output.view.setUint32(at + 8, blocks.layer, true);
+  output.view.setUint32(at + 12, 0, true);
+  copyIn(blocks.digests, DIGEST_BYTES, output.bytes, at + SESSION_COMMIT_HEAD_BYTES);
+}
+
+export function decodeSessionCommitRequest(
+  frame: Frame,
+  options: { session: bigint },
+  into: DigestItems,
+): Refusal | null {
+  const bad = checkFixed(frame, 1, SESSION_COMMIT_HEAD_BYTES + DIGEST_BYTES);
+  if (bad !== null) return bad;
+  const { view, body } = frame;
+  if (view.getUint32(body + 12, true) !== 0) return reservedField(frame);
+  options.session = view.getBigUint64(body, true);
+  into.layer = view.getUint32(body + 8, true);
+  into.count = 1;
+  copyOut(frame.bytes, body + SESSION_COMMIT_HEAD_BYTES, DIGEST_BYTES, into.digests);
+  return null;
+}
+
+type SessionOp = typeof Op.sessionRelease | typeof Op.sessionStatus;
+
+/** SESSION_RELEASE and SESSION_STATUS have one shape. */
+export function encodeSessionRequest(
+  output: Output,
+  op: SessionOp,
+  requestId: number,
+  session: bigint,
+  noReply = false,
+): void {
+  assert(!noReply || op === Op.sessionRelease, "a status is asked for to be read");
+  const at = beginRequest(output, op, requestId, 0, 8, noReply);
+  output.view.setBigUint64(at, session, true);
+}
+
+export function decodeSessionRequest(frame: Frame, options: { session: bigint }): Refusal | null {
+  const bad = checkFixed(frame, 0, 8);
+  if (bad !== null) return bad;
+  options.session = frame.view.getBigUint64(frame.body, true);
+  return null;
+}
+
+export function encodeSessionStatusReply(
+  output: Output,
+  requestId: number,
+  status: SessionStatus,
+): void {
+  const at = beginReply(output, Op.sessionStatus, requestId, 1, SESSION_STATUS_BYTES);
+  const { view } = output;
+  view.setUint32(at, status.outcome, true);
+  view.setUint32(at + 4, 0, true);
+  writeSafeU64(view, at + 8, status.blocks);
+  writeSafeU64(view, at + 16, status.tokens);
+  writeSafeU64(view, at + 24, status.bytes);
+}
+
+export function decodeSessionStatusReply(frame: Frame): Decoded<SessionStatus> {
+  const bad = checkFixed(frame, 1, SESSION_STATUS_BYTES);
+  if (bad !== null) return refused(bad);
+  const { view, body } = frame;
+  const outcome = view.getUint32(body, true);
+  if (!isOutcome(outcome)) return refused(malformed(`reply: outcome ${outcome} is not defined`));
+  if (view.getUint32(body + 4, true) !== 0) return refused(reservedField(frame));
+  const blocks = readSafeU64(view, body + 8);
+  const tokens = readSafeU64(view, body + 16);
+  const bytes = readSafeU64(view, body + 24);
+  if (blocks === null || tokens === null || bytes === null)
+    return refused(malformed("session status: counts are below 2^53"));
+  return decoded({ outcome, blocks, tokens, bytes });
+}
+
+function isOutcome(value: number): value is Outcome {
+  return value <= Outcome.rejected;
+}
+
+export interface AliasOptions {
+  kind: AliasKind;
+}
+
+/** `aliases` holds 32 bytes a block; a u64 alias lies little-endian in the first eight, the rest is 0. */
+export function encodeAliasRequest(
+  output: Output,
+  requestId: number,
+  kind: AliasKind,
+  blocks: Readonly<DigestItems>,
+  aliases: Uint8Array,
+  noReply = false,
+): void {
+  const { count } = blocks;
+  const bodyBytes = 8 + count * ALIAS_ITEM_BYTES;
+  let at = beginRequest(output, Op.alias, requestId, count, bodyBytes, noReply);
+  output.view.setUint32(at, blocks.layer, true);
+  output.view.setUint32(at + 4, kind, true);
+  at += 8;
+  for (let i = 0; i < count; i++, at += ALIAS_ITEM_BYTES) {
+    for (let k = 0; k < DIGEST_BYTES; k++) {
+      output.bytes[at + k] = blocks.digests[DIGEST_BYTES * i + k]!;
+      output.bytes[at + DIGEST_BYTES + k] = aliases[ALIAS_BYTES * i + k]!;
+    }
+  }
+}
+
+export function decodeAliasRequest(
+  frame: Frame,
+  options: AliasOptions,
+  into: DigestItems,
+  aliases: Uint8Array,
+): Refusal | null {
+  const bad = checkItems(frame, 8, ALIAS_ITEM_BYTES, aliases.length / ALIAS_BYTES);
+  if (bad !== null) return bad;
+  const { bytes, view, body } = frame;
+  const kind = view.getUint32(body + 4, true);
+  if (kind !== AliasKind.engineHash && kind !== AliasKind.sha256)
+    return malformed(`alias: kind ${kind} is none of 0, 1`);
+  for (let i = 0, at = body + 8; i < frame.count; i++, at += ALIAS_ITEM_BYTES) {
+    const aliasAt = at + DIGEST_BYTES;
+    const short = kind === AliasKind.engineHash;
+    if (short && !isZero(bytes, aliasAt + ENGINE_HASH_BYTES, aliasAt + ALIAS_BYTES))
+      return reservedField(frame);
+    for (let k = 0; k < DIGEST_BYTES; k++) {
+      into.digests[DIGEST_BYTES * i + k] = bytes[at + k]!;
+      aliases[ALIAS_BYTES * i + k] = bytes[aliasAt + k]!;
+    }
+  }
+  options.kind = kind;
+  into.layer = view.getUint32(body, true);
+  into.count = frame.count;
+  return null;
+}

@@ -1,0 +1,488 @@
+import * as protocol from "../../src/engine/protocol/index.ts";
+
+/** Every frame of the golden folder: what it says, how it is written, how it is read. */
+
+const { Op, Outcome } = protocol;
+
+export interface Columns {
+  count: number;
+  layer: number;
+  digests: Uint8Array;
+  parents: Uint8Array;
+  aliases: Uint8Array;
+  aliasLo: Uint32Array;
+  aliasHi: Uint32Array;
+  bytes: Uint32Array;
+  flags: Uint32Array;
+  outcome: Uint32Array;
+  slot: Uint32Array;
+  generation: Uint32Array;
+  offset: Float64Array;
+  checksum: BigUint64Array;
+}
+
+export const CAPACITY = 64;
+
+export function columns(capacity = CAPACITY): Columns {
+  const u32 = () => new Uint32Array(capacity).fill(0xdeadbeef);
+  const keys = () => new Uint8Array(32 * capacity).fill(0xee);
+  return {
+    count: 0,
+    layer: 0,
+    digests: keys(),
+    parents: keys(),
+    aliases: keys(),
+    aliasLo: u32(),
+    aliasHi: u32(),
+    bytes: u32(),
+    flags: u32(),
+    outcome: u32(),
+    slot: u32(),
+    generation: u32(),
+    offset: new Float64Array(capacity).fill(-1),
+    checksum: new BigUint64Array(capacity).fill(0xdeadn),
+  };
+}
+
+type Column = Exclude<keyof Columns, "count" | "layer">;
+const KEY_COLUMNS: ReadonlySet<Column> = new Set(["digests", "parents", "aliases"]);
+
+/** The first `count` entries of the named columns, as plain values. */
+export function plain(batch: Columns, names: readonly Column[], layer = false) {
+  const out: Record<string, unknown> = { count: batch.count };
+  if (layer) out.layer = batch.layer;
+  for (const name of names) {
+    const width = KEY_COLUMNS.has(name) ? 32 : 1;
+    out[name] = Array.from<number | bigint>(
+      batch[name].slice(0, batch.count * width) as Uint8Array,
+    );
+  }
+  return out;
+}
+
+/** A batch with the given entries; columns not named are zero. */
+export function batchOf(given: Partial<Record<Column, ArrayLike<number | bigint>>>, layer = 0) {
+  const batch = columns();
+  for (const name of Object.keys(batch) as (keyof Columns)[])
+    if (name === "checksum") batch.checksum.fill(0n);
+    else if (name !== "count" && name !== "layer") batch[name].fill(0);
+  batch.layer = layer;
+  for (const name of Object.keys(given) as Column[]) {
+    const values = Array.from(given[name]!);
+    (batch[name] as { set(values: ArrayLike<number | bigint>): void }).set(values);
+    batch.count = KEY_COLUMNS.has(name) ? values.length / 32 : values.length;
+  }
+  return batch;
+}
+
+export interface Case {
+  readonly golden: string;
+  readonly direction: protocol.FrameDirection;
+  encode(output: protocol.Output): void;
+  /** The decoded value in plain form, or a refusal. */
+  decode(frame: protocol.Frame): unknown;
+  /** What `decode` makes of the golden bytes. */
+  readonly value: unknown;
+}
+
+export const sequence = (first: number) => Array.from({ length: 32 }, (_, i) => (first + i) & 0xff);
+const A = sequence(0xa0);
+const B = sequence(0x40);
+const C = sequence(0x01);
+const ZERO = new Array<number>(32).fill(0);
+const ALL = 0xffff_ffff;
+const BLOCK = ["digests", "parents", "aliasLo", "aliasHi", "bytes", "flags"] as const;
+const SLOT = ["outcome", "slot", "generation", "bytes", "offset"] as const;
+
+/** Runs a decoder that fills columns; `extra` is what it filled beside them. */
+function fill(
+  run: (into: Columns) => protocol.Refusal | null,
+  names: readonly Column[],
+  layer: boolean,
+  extra: () => object = () => ({}),
+) {
+  const into = columns();
+  const refused = run(into);
+  return refused ?? { ...plain(into, names, layer), ...extra() };
+}
+
+function unwrap<Value>(result: protocol.Decoded<Value>): Value | protocol.Refusal {
+  return result.ok ? result.value : result.refusal;
+}
+
+function outcomesCase(golden: string, op: protocol.OutcomeOp, id: number, outcome: number[]): Case {
+  return {
+    golden,
+    direction: "replies",
+    encode: (output) => protocol.encodeOutcomesReply(output, op, id, batchOf({ outcome })),
+    decode: (frame) =>
+      fill((into) => protocol.decodeOutcomesReply(frame, into), ["outcome"], false),
+    value: { count: outcome.length, outcome },
+  };
+}
+
+function identifyCase(name: string, id: number, request: protocol.IdentifyRequest): Case {
+  return {
+    golden: `identify.${name}.request`,
+    direction: "requests",
+    encode: (output) => protocol.encodeIdentifyRequest(output, id, request),
+    decode(frame) {
+      const into = protocol.emptyIdentifyRequest();
+      const refused = protocol.decodeIdentifyRequest(frame, 1, 1 << 20, into);
+      return refused ?? { ...into, items: new Uint8Array(into.items) };
+    },
+    value: request,
+  };
+}
+
+function blocksCase(
+  golden: string,
+  encode: (output: protocol.Output, batch: Columns) => void,
+  decode: (
+    frame: protocol.Frame,
+    into: Columns,
+    options: { session: bigint },
+  ) => protocol.Refusal | null,
+  layer: number,
+  given: Parameters<typeof batchOf>[0],
+  session: bigint,
+): Case {
+  const batch = batchOf(given, layer);
+  return {
+    golden,
+    direction: "requests",
+    encode: (output) => encode(output, batch),
+    decode(frame) {
+      const options = { session: 0n };
+      return fill(
+        (into) => decode(frame, into, options),
+        BLOCK,
+        true,
+        () => options,
+      );
+    },
+    value: { ...plain(batch, BLOCK, true), session },
+  };
+}
+
+function handlesCase(
+  golden: string,
+  op: 7 | 9,
+  id: number,
+  handle: number[],
+  noReply: boolean,
+): Case {
+  const batch = batchOf({ slot: [handle[0]!], generation: [handle[1]!] });
+  return {
+    golden,
+    direction: "requests",
+    encode: (output) => protocol.encodeHandlesRequest(output, op, id, batch, noReply),
+    decode: (frame) =>
+      fill((into) => protocol.decodeHandlesRequest(frame, into), ["slot", "generation"], false),
+    value: plain(batch, ["slot", "generation"]),
+  };
+}
+
+function sessionCase(golden: string, op: 13 | 14, id: number): Case {
+  return {
+    golden,
+    direction: "requests",
+    encode: (output) => protocol.encodeSessionRequest(output, op, id, 77n),
+    decode(frame) {
+      const options = { session: 0n };
+      return protocol.decodeSessionRequest(frame, options) ?? options;
+    },
+    value: { session: 77n },
+  };
+}
+
+function aliasCase(golden: string, id: number, kind: 0 | 1, layer: number, alias: number[]): Case {
+  const batch = batchOf({ digests: A, aliases: alias }, layer);
+  return {
+    golden,
+    direction: "requests",
+    encode: (output) => protocol.encodeAliasRequest(output, id, kind, batch, batch.aliases),
+    decode(frame) {
+      const options: protocol.AliasOptions = { kind: 0 };
+      const run = (into: Columns) =>
+        protocol.decodeAliasRequest(frame, options, into, into.aliases);
+      return fill(run, ["digests", "aliases"], true, () => options);
+    },
+    value: { ...plain(batch, ["digests", "aliases"], true), kind },
+  };
+}
+
+const hello: protocol.HelloRequest = {
+  versionMin: 1,
+  versionMax: 1,
+  features: 0,
+  name: "golden",
+  manifest: Uint8Array.from({ length: 21 }, (_, i) => 0x10 + i),
+};
+
+const helloReply: protocol.HelloReply = {
+  version: 1,
+  checksumAlgorithm: 1,
+  features: 0,
+  namespaceId: Uint8Array.from(A),
+  incarnation: 0x1122334455667788n,
+  arenaBytes: 5 * 2 ** 30,
+  arenaReadyBytes: 2 ** 30,
+  blockBytesMax: 16 * 2 ** 20,
+  frameBytesMax: 2 ** 20,
+  itemsMax: 4096,
+  handlesMax: 65_536,
+  leaseMs: 30_000,
+  blockTokens: 16,
+};
+
+const encoder = new TextEncoder();
+const checkedPing = (frame: protocol.Frame) =>
+  protocol.checkPing(frame) ?? { payload: [...frame.bytes.subarray(frame.body, frame.end)] };
+const HASH = [0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe];
+const TOKENS = new Uint8Array(Uint32Array.of(1, 2, 3, 70_000, 0xfffffffe).buffer);
+const reserved = batchOf({
+  outcome: [Outcome.ok, Outcome.present],
+  slot: [12, 0],
+  generation: [3, 0],
+  bytes: [262_144, 0],
+  offset: [5 * 2 ** 30 - 262_144, 0],
+});
+const acquired = batchOf({
+  outcome: [Outcome.ok, Outcome.miss],
+  slot: [12, 0],
+  generation: [3, 0],
+  bytes: [262_144, 0],
+  offset: [5 * 2 ** 30 - 262_144, 0],
+  checksum: [0x0123456789abcdefn, 0n],
+});
+const committed = batchOf({
+  slot: [12, 13],
+  generation: [3, 1],
+  checksum: [0x0123456789abcdefn, 0n],
+  flags: [1, 0],
+});
+const pair = batchOf({ digests: [...A, ...B] }, ALL);
+const first = batchOf({ digests: A }, ALL);
+const second = batchOf({ digests: B }, ALL);
+const acquireOptions: protocol.AcquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true };
+const status: protocol.SessionStatus = { outcome: 0, blocks: 3, tokens: 48, bytes: 786_432 };
+
+export const CASES: readonly Case[] = [
+  {
+    golden: "hello.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeHelloRequest(output, 1, hello),
+    decode: (frame) => unwrap(protocol.decodeHelloRequest(frame)),
+    value: hello,
+  },
+  {
+    golden: "hello.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeHelloReply(output, 1, helloReply),
+    decode: (frame) => unwrap(protocol.decodeHelloReply(frame)),
+    value: helloReply,
+  },
+  {
+    golden: "ping.request",
+    direction: "requests",
+    encode: (output) => protocol.encodePingRequest(output, 2, encoder.encode("pingpong")),
+    decode: checkedPing,
+    value: { payload: [...encoder.encode("pingpong")] },
+  },
+  {
+    golden: "ping.reply",
+    direction: "replies",
+    encode(output) {
+      const frame = protocol.emptyFrame();
+      const bytes = encoder.encode("..pingpong");
+      Object.assign(frame, { requestId: 2, bytes, body: 2, end: 10 });
+      protocol.encodePingReply(output, frame);
+    },
+    decode: checkedPing,
+    value: { payload: [...encoder.encode("pingpong")] },
+  },
+  {
+    golden: "ping.no-reply.request",
+    direction: "requests",
+    encode: (output) => protocol.encodePingRequest(output, 3, new Uint8Array(0), true),
+    decode: checkedPing,
+    value: { payload: [] },
+  },
+  identifyCase("tokens", 4, { kind: 0, layer: ALL, count: 5, items: TOKENS }),
+  identifyCase("chain-keys", 5, { kind: 1, layer: ALL, count: 1, items: Uint8Array.from(C) }),
+  identifyCase("engine-hashes", 6, {
+    kind: 2,
+    layer: 7,
+    count: 2,
+    items: Uint8Array.from([...HASH, 1, 0, 0, 0, 0, 0, 0, 0]),
+  }),
+  {
+    golden: "identify.reply",
+    direction: "replies",
+    encode: (output) =>
+      protocol.encodeIdentifyReply(output, 6, 2, Uint8Array.from([...A, ...ZERO])),
+    decode: (frame) =>
+      fill((into) => protocol.decodeIdentifyReply(frame, into), ["digests"], false),
+    value: { count: 2, digests: [...A, ...ZERO] },
+  },
+  {
+    golden: "match.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeMatchRequest(output, 7, 6, pair),
+    decode(frame) {
+      const options: protocol.MatchOptions = { tiers: 0 };
+      const run = (into: Columns) => protocol.decodeMatchRequest(frame, options, into);
+      return fill(run, ["digests"], true, () => options);
+    },
+    value: { ...plain(pair, ["digests"], true), tiers: 6 },
+  },
+  {
+    golden: "match.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeMatchReply(output, 7, 2, 1, Uint8Array.of(2, 0, 9)),
+    decode(frame) {
+      const best = new Uint8Array(CAPACITY);
+      const leading = protocol.decodeMatchReply(frame, best);
+      if (typeof leading !== "number") return leading;
+      return { leading, best: [...best.subarray(0, frame.count)] };
+    },
+    value: { leading: 1, best: [2, 0] },
+  },
+  blocksCase(
+    "reserve.request",
+    (output, batch) => protocol.encodeReserveRequest(output, 8, 77n, batch),
+    (frame, into, options) => protocol.decodeReserveRequest(frame, options, into),
+    ALL,
+    {
+      digests: [...A, ...B],
+      parents: [...ZERO, ...A],
+      aliasLo: [0x76543210, 0],
+      aliasHi: [0xfedcba98, 0],
+      bytes: [262_144, 262_144],
+      flags: [2, 1],
+    },
+    77n,
+  ),
+  {
+    golden: "reserve.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeReserveReply(output, 8, reserved),
+    decode: (frame) => fill((into) => protocol.decodeReserveReply(frame, into), SLOT, false),
+    value: plain(reserved, SLOT),
+  },
+  {
+    golden: "commit.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeCommitRequest(output, 9, committed),
+    decode(frame) {
+      const run = (into: Columns) => protocol.decodeCommitRequest(frame, into);
+      return fill(run, ["slot", "generation", "checksum", "flags"], false);
+    },
+    value: plain(committed, ["slot", "generation", "checksum", "flags"]),
+  },
+  outcomesCase("commit.reply", Op.commit, 9, [Outcome.ok, Outcome.corrupt]),
+  handlesCase("abort.request", Op.abort, 10, [13, 1], false),
+  outcomesCase("abort.reply", Op.abort, 10, [Outcome.stale]),
+  {
+    golden: "acquire.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeAcquireRequest(output, 11, acquireOptions, pair),
+    decode(frame) {
+      const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+      const run = (into: Columns) => protocol.decodeAcquireRequest(frame, options, into);
+      return fill(run, ["digests"], true, () => options);
+    },
+    value: { ...plain(pair, ["digests"], true), ...acquireOptions },
+  },
+  {
+    golden: "acquire.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeAcquireReply(output, 11, acquired),
+    decode(frame) {
+      const run = (into: Columns) => protocol.decodeAcquireReply(frame, into);
+      return fill(run, [...SLOT, "checksum"], false);
+    },
+    value: plain(acquired, [...SLOT, "checksum"]),
+  },
+  handlesCase("release.request", Op.release, 12, [12, 3], true),
+  outcomesCase("release.reply", Op.release, 12, [Outcome.ok]),
+  blocksCase(
+    "gpu-stored.request",
+    (output, batch) => protocol.encodeGpuStoredRequest(output, 13, batch),
+    (frame, into) => protocol.decodeGpuStoredRequest(frame, into),
+    7,
+    { digests: A, parents: B, aliasLo: [0x1234], aliasHi: [0], bytes: [262_144], flags: [2] },
+    0n,
+  ),
+  outcomesCase("gpu-stored.reply", Op.gpuStored, 13, [Outcome.ok]),
+  {
+    golden: "gpu-evicted.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeGpuEvictedRequest(output, 14, first),
+    decode: (frame) =>
+      fill((into) => protocol.decodeGpuEvictedRequest(frame, into), ["digests"], true),
+    value: plain(first, ["digests"], true),
+  },
+  outcomesCase("gpu-evicted.reply", Op.gpuEvicted, 14, [Outcome.miss]),
+  {
+    golden: "session-commit.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, 77n, second),
+    decode(frame) {
+      const options = { session: 0n };
+      const run = (into: Columns) => protocol.decodeSessionCommitRequest(frame, options, into);
+      return fill(run, ["digests"], true, () => options);
+    },
+    value: { ...plain(second, ["digests"], true), session: 77n },
+  },
+  outcomesCase("session-commit.reply", Op.sessionCommit, 15, [Outcome.ok]),
+  sessionCase("session-release.request", Op.sessionRelease, 16),
+  outcomesCase("session-release.reply", Op.sessionRelease, 16, [Outcome.ok]),
+  sessionCase("session-status.request", Op.sessionStatus, 17),
+  {
+    golden: "session-status.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeSessionStatusReply(output, 17, status),
+    decode: (frame) => unwrap(protocol.decodeSessionStatusReply(frame)),
+    value: status,
+  },
+  aliasCase("alias.engine-hash.request", 18, 0, ALL, [...HASH, ...ZERO.slice(8)]),
+  aliasCase("alias.sha256.request", 19, 1, 7, C),
+  outcomesCase("alias.reply", Op.alias, 19, [Outcome.ok]),
+  {
+    golden: "error.reply",
+    direction: "replies",
+    encode(output) {
+      const text = "MATCH comes after HELLO: greet first";
+      protocol.encodeErrorReply(output, Op.match, 20, protocol.FrameStatus.notGreeted, text);
+    },
+    decode: (frame) => unwrap(protocol.decodeErrorReply(frame)),
+    value: { status: 5, text: "MATCH comes after HELLO: greet first" },
+  },
+];
+
+/** Bytes of a golden file: hex, with comments from `#` to the end of the line. */
+export async function goldenBytes(name: string): Promise<Uint8Array> {
+  const text = await Bun.file(new URL(`golden/${name}.hex`, import.meta.url)).text();
+  return Uint8Array.fromHex(text.replace(/#.*$/gm, "").replace(/\s+/g, ""));
+}
+
+/** Everything the reader yields for these bytes, decoded inside the sink, then the fault if any. */
+export function decodeAll(bytes: Uint8Array, frames: Case): unknown[] {
+  const reader = protocol.createFrameReader({
+    direction: frames.direction,
+    frameBytesMax: protocol.DEFAULT_LIMITS.frameBytesMax,
+  });
+  const seen: unknown[] = [];
+  const fault = reader.push(bytes, (frame) => {
+    seen.push(frames.decode(frame));
+    return true;
+  });
+  if (fault !== null) seen.push(fault);
+  return seen;
+}
+
+export function isRefusal(value: unknown): value is protocol.Refusal {
+  return typeof value === "object" && value !== null && "fatal" in value && "text" in value;
+}

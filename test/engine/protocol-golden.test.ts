@@ -1,0 +1,81 @@
+import { describe, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
+import { createOutput, Op, opName, pendingOutput } from "../../src/engine/protocol/index.ts";
+import { CASES, type Case, decodeAll, goldenBytes, isRefusal } from "./protocol-cases.ts";
+
+const goldens = await Promise.all(
+  CASES.map(async (one) => ({ one, bytes: await goldenBytes(one.golden) })),
+);
+
+describe("golden frames", () => {
+  test("each file has a case and each case a file", () => {
+    const files = readdirSync(new URL("golden", import.meta.url)).sort();
+    expect(CASES.map((one) => `${one.golden}.hex`).sort()).toEqual(files);
+  });
+
+  test("there is a request and a reply of every operation, and an error", () => {
+    const seen = goldens.map(({ one, bytes }) => `${opName(bytes[4]!)} ${one.direction}`);
+    for (const op of Object.values(Op)) {
+      expect(seen).toContain(`${opName(op)} requests`);
+      expect(seen).toContain(`${opName(op)} replies`);
+    }
+    expect(CASES.some((one) => one.golden === "error.reply")).toBe(true);
+  });
+
+  for (const { one, bytes } of goldens) {
+    test(`${one.golden} is written byte for byte`, () => {
+      const output = createOutput();
+      output.bytes.fill(0xcc);
+      one.encode(output);
+      expect(pendingOutput(output).toHex()).toBe(bytes.toHex());
+    });
+
+    test(`${one.golden} is read`, () => {
+      expect(decodeAll(bytes, one)).toEqual([one.value]);
+    });
+  }
+});
+
+/** Length and count lies that are legal frames all the same: padding hides one count, a ping any length. */
+function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boolean {
+  if (bytes[4] === Op.ping)
+    return at === 0 && value < bytes.length && value % 8 === 0 && value >= 16;
+  if (at !== 12) return false;
+  if (one.golden === "identify.tokens.request") return value === 6;
+  return one.golden === "match.reply" && value >= 1 && value <= 8;
+}
+
+describe("lies about a golden frame", () => {
+  for (const { one, bytes } of goldens) {
+    test(`${one.golden} cut short, its length corrected, is refused`, () => {
+      for (let length = 0; length < bytes.length; length++) {
+        const cut = bytes.slice(0, length);
+        expect(decodeAll(cut, one)).toEqual([]);
+        if (length < 16) continue;
+        new DataView(cut.buffer).setUint32(0, length, true);
+        const [seen] = decodeAll(cut, one);
+        if (!isLegal(one, bytes, 0, length)) expect(isRefusal(seen)).toBe(true);
+      }
+    });
+
+    test(`${one.golden} with any other length or count is refused or waits for more`, () => {
+      for (const at of [0, 1, 2, 3, 12, 13, 14, 15])
+        for (let value = 0; value < 256; value++) {
+          if (value === bytes[at] || isLegal(one, bytes, at, value)) continue;
+          const lie = bytes.slice();
+          lie[at] = value;
+          const taken = decodeAll(lie, one).filter((seen) => !isRefusal(seen));
+          if (taken.length > 0) expect({ at, value, taken }).toEqual({ at, value, taken: [] });
+        }
+    });
+
+    test(`${one.golden} with any bit changed is refused or read, and never throws`, () => {
+      for (let bit = 0; bit < 8 * bytes.length; bit++) {
+        const lie = bytes.slice();
+        lie[bit >> 3]! ^= 1 << (bit & 7);
+        const seen = decodeAll(lie, one).length;
+        if (seen > 1 + bytes.length / 16) expect(seen).toBe(1);
+      }
+    });
+  }
+});
