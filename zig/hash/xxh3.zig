@@ -263,3 +263,47 @@ test "the 64-bit form equals the standard library's at every kind of length" {
         try std.testing.expectEqual(expected, hash64(data[0..len]));
     }
 }
+
+/// The test input of xxHash's own sanity check.
+fn sanityInput(into: []u8) void {
+    var generator: u64 = 2654435761;
+    for (into) |*byte| {
+        byte.* = @truncate(generator >> 56);
+        generator *%= 0x9e3779b185ebca8d;
+    }
+}
+
+test "the 128-bit form gives xxHash's own test values at every kind of length" {
+    // Cyan4973/xxHash, XSUM_XXH128_testdata, seed 0 (values are facts about the function).
+    const cases = [_]struct { usize, u128 }{
+        .{ 0, 0x99aa06d3014798d86001c324468d497f },
+        .{ 1, 0xa6cd5e9392000f6ac44bdff4074eecdb },
+        .{ 3, 0x20efc49ff02422ea54247382a8d6b94d },
+        .{ 4, 0x970d585ac632bf8e2e7d8d6876a39fe9 },
+        .{ 6, 0x082afe0b8162d12a3e7039bdda43cfc6 },
+        .{ 8, 0x47a7f080d82bb45664c69cab4bb21dc5 },
+        .{ 9, 0x564ef6078950d457ed7ccbc501eb7501 },
+        .{ 12, 0x6e3efd8fc7802b18061a192713f69ad9 },
+        .{ 16, 0xc68c368ecf8a9c05562980258a998629 },
+        .{ 17, 0x955fa78643ed3669abbc12d11973d7db },
+        .{ 24, 0x0ce966e4678d37611e7044d28b1b901d },
+        .{ 48, 0xa002ac4e5478227ef942219aed80f67b },
+        .{ 81, 0x4952f58181ab00425e8bafb9f95fb803 },
+        .{ 128, 0x39992220e045260aebb15e34a7fb5ab1 },
+        .{ 129, 0x03815fc91f1b30b686c9e3bc8f0a3b5c },
+        .{ 222, 0x337e09641b948717f1aebd597cec6b3a },
+        .{ 240, 0xaa4202daa2769dc85c9aae94c8ebe5a0 },
+        .{ 241, 0x99a80ecf0ecfc647c5a639ecd2030e5e },
+        .{ 403, 0x1b6de21e332dd73dcdeb804d65c6dea4 },
+        .{ 512, 0x18d2d110dcc9bca1617e49599013cb6b },
+        .{ 1024, 0x0d30d24071c64c57dd85c9b5c1109c5c },
+        .{ 2048, 0xf736557fd47073a5dd59e2c3a5f038e0 },
+        .{ 2240, 0xccb134fbfa7ce49d6e73a90539cf2948 },
+        .{ 2367, 0xe89c0f6ff369b427cb37aeb9e5d361ed },
+        .{ 4096, 0xb9cfaea2ca5626a4e91206429d1f48f9 },
+    };
+    var data: [4096]u8 = undefined;
+    sanityInput(&data);
+    for (cases) |case| try std.testing.expectEqual(case[1], hash128(data[0..case[0]]));
+    try std.testing.expectEqual(0x06b05ab6733a618578af5f94892f3950, hash128("abc"));
+}
