@@ -1,6 +1,6 @@
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
-export { describePython, findPython, pythonEnvironment, requirePython } from "./python.ts";
-export { isRequired, noteSkip } from "./skips.ts";
+export { describePython, pythonEnvironment, requirePython } from "./python.ts";
+export { noteSkip } from "./skips.ts";
 export { tempDir, withTempDir } from "./temp-dir.ts";
 export { waitFor } from "./wait.ts";

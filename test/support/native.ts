@@ -1,5 +1,6 @@
 import { describe, test } from "bun:test";
-import { isRequired, noteSkip } from "./skips.ts";
+import { isRequired } from "../../scripts/lib/required.ts";
+import { noteSkip } from "./skips.ts";
 
 /** Set by the preload: `ready`, `skipped WHY` or `failed WHY`. */
 export const NATIVE_VERDICT = "HEARTH_TEST_NATIVE";

@@ -3,11 +3,6 @@ import { appendFileSync } from "node:fs";
 /** Where `scripts/test.ts` collects what was skipped and why, for the end of its report. */
 const SKIPS_FILE = "HEARTH_SKIPS_FILE";
 
-/** True where a skip must be a failure: under CI, or when the one switch asks for it. */
-export function isRequired(what: string): boolean {
-  return process.env.CI === "true" || process.env[`REQUIRE_${what}`] === "1";
-}
-
 /** Says that a suite was left out. Nothing is ever skipped without a line that tells why. */
 export function noteSkip(suite: string, why: string): void {
   const line = `skipped: ${suite}: ${why}\n`;

@@ -1,0 +1,103 @@
+/** `bun run test`: the Zig, Python and Bun tests, and one line that sums them up. */
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { delimiter, dirname, join } from "node:path";
+import { ensureHost } from "./lib/native-build.ts";
+import { ROOT } from "./lib/paths.ts";
+import { findPython, pythonEnvironment } from "./lib/python.ts";
+import { isRequired } from "./lib/required.ts";
+import { run } from "./lib/run.ts";
+import {
+  type Outcome,
+  parseBunReport,
+  parsePythonSummary,
+  summaryLine,
+  total,
+} from "./lib/summary.ts";
+import { runZigTests } from "./lib/zig-tests.ts";
+
+const HELP = `
+Builds the native library, then runs the Zig, Python and Bun tests.
+
+  bun run test                     everything
+  bun run test test/core           only the Bun tests whose path contains test/core
+  bun run test -t "evicts"         any option of \`bun test\`
+
+REQUIRE_NATIVE=1, REQUIRE_PYTHON=1 (or CI=true for both) turn skipped suites into failures.
+The last line is "N passed, N failed, N skipped". Exit codes: 0 all passed; 1 something failed.
+`;
+
+const NO_TESTS: Outcome = { kind: "ran", passed: 0, failed: 1, skipped: 0 };
+
+async function nativeTests(): Promise<Outcome> {
+  const built = await ensureHost();
+  if (built.kind !== "failed") return runZigTests();
+  console.error(`${built.output}\nnative: ${built.why}`);
+  return NO_TESTS;
+}
+
+async function pythonTests(): Promise<Outcome> {
+  const python = findPython();
+  if (python.kind === "skipped") return python;
+  const command = [python.path, "-m", "unittest", "discover", "-s", "python/tests", "-t", "python"];
+  const result = await run(command, { env: pythonEnvironment(), echo: true });
+  return parsePythonSummary(result.output, result.code);
+}
+
+async function bunTests(args: string[], folder: string): Promise<Outcome> {
+  const report = join(folder, "junit.xml");
+  const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
+  const child = Bun.spawn([process.execPath, "test", ...reporter, ...args], {
+    cwd: ROOT,
+    env: { ...process.env, HEARTH_SKIPS_FILE: join(folder, "skips") },
+    stdio: ["ignore", "inherit", "inherit"],
+  });
+  const code = await child.exited;
+  return parseBunReport(existsSync(report) ? readFileSync(report, "utf8") : undefined, code);
+}
+
+/** A skipped runner, as one line; under CI it counts as a failure. */
+function judge(name: string, needs: "NATIVE" | "PYTHON", outcome: Outcome): Outcome {
+  if (outcome.kind === "ran") return outcome;
+  const required = isRequired(needs);
+  console.log(`${required ? "required" : "skipped"}: ${name} tests: ${outcome.why}`);
+  return required ? NO_TESTS : outcome;
+}
+
+function printSkips(file: string): void {
+  if (!existsSync(file)) return;
+  process.stdout.write(`\n${readFileSync(file, "utf8")}`);
+}
+
+function printRunner(name: string, outcome: Outcome): void {
+  const text = outcome.kind === "ran" ? summaryLine(outcome) : `skipped: ${outcome.why}`;
+  console.log(`${name.padEnd(7)} ${text}`);
+}
+
+async function main(): Promise<number> {
+  const args = process.argv.slice(2);
+  if (args.includes("--help") || args.includes("-h")) {
+    console.log(HELP.trim());
+    return 0;
+  }
+  process.env.PATH = `${dirname(process.execPath)}${delimiter}${process.env.PATH ?? ""}`;
+  const folder = mkdtempSync(join(tmpdir(), "hearth-test-"));
+  try {
+    const outcomes: [string, Outcome][] = [];
+    if (args.length === 0) {
+      outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
+      outcomes.push(["python", judge("Python", "PYTHON", await pythonTests())]);
+    }
+    outcomes.push(["bun", await bunTests(args, folder)]);
+    printSkips(join(folder, "skips"));
+    console.log("");
+    for (const [name, outcome] of outcomes) printRunner(name, outcome);
+    const sum = total(outcomes.map(([, outcome]) => outcome));
+    console.log(summaryLine(sum));
+    return sum.failed === 0 ? 0 : 1;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+process.exit(await main());
