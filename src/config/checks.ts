@@ -1,0 +1,137 @@
+import { formatDuration } from "../core/index.ts";
+import type { MachineFacts } from "./facts.ts";
+import { exactBytes } from "./kinds.ts";
+import type { Config } from "./schema.ts";
+
+/** The parts of a request to reserve blocks: frame header, request header, one block. */
+const RESERVE_HEADER_BYTES = 32;
+const RESERVE_ITEM_BYTES = 80;
+/** What one entry of the block table costs at most, all its columns included. */
+const TABLE_ENTRY_BYTES = 220;
+
+export interface Finding {
+  readonly what: string;
+  readonly instead: string;
+}
+
+/** A rule over several keys, or over a key and the machine. */
+export interface SumCheck {
+  /** Dotted names; the finding is placed at the first one that the file sets. */
+  readonly keys: readonly string[];
+  find(config: Config, facts: MachineFacts): Finding | null;
+}
+
+/** All of them. A rule's keys are all reloadable or none is, so that no reload can break a rule. */
+export const SUM_CHECKS: readonly SumCheck[] = [
+  {
+    keys: ["kv.low_water", "kv.high_water"],
+    find: ({ kv }) =>
+      unless(
+        kv.lowWater < kv.highWater,
+        `low_water ${kv.lowWater} is not below high_water ${kv.highWater}`,
+        "leave room between the two, as in 0.9 and 0.95",
+      ),
+  },
+  {
+    keys: ["engine.items_max", "engine.frame_max"],
+    find({ engine: { itemsMax, frameBytesMax } }) {
+      const needed = RESERVE_HEADER_BYTES + RESERVE_ITEM_BYTES * itemsMax;
+      const fit = Math.floor((frameBytesMax - RESERVE_HEADER_BYTES) / RESERVE_ITEM_BYTES);
+      return unless(
+        needed <= frameBytesMax,
+        `${itemsMax} blocks need a frame of ${needed} bytes; frame_max is ${frameBytesMax}`,
+        `set items_max to at most ${fit} or frame_max to at least ${wholeKiB(needed)}`,
+      );
+    },
+  },
+  {
+    keys: ["engine.handles_max", "engine.items_max"],
+    find: ({ engine: { handlesMax, itemsMax } }) =>
+      unless(
+        handlesMax >= itemsMax,
+        `handles_max ${handlesMax} is below items_max ${itemsMax}`,
+        `set handles_max to at least ${itemsMax}`,
+      ),
+  },
+  {
+    keys: ["engine.unread_max", "engine.frame_max"],
+    find({ engine }) {
+      const unread = exactBytes(engine.unreadBytesMax);
+      const frame = exactBytes(engine.frameBytesMax);
+      return unless(
+        engine.unreadBytesMax >= engine.frameBytesMax,
+        `unread_max ${unread} is below frame_max ${frame}`,
+        `set unread_max to at least ${frame}`,
+      );
+    },
+  },
+  {
+    keys: ["engine.acquire_deadline", "engine.lease"],
+    find({ engine }) {
+      const deadline = formatDuration(engine.acquireDeadlineMs);
+      const lease = formatDuration(engine.leaseMs);
+      return unless(
+        engine.acquireDeadlineMs < engine.leaseMs,
+        `acquire_deadline ${deadline} is not below lease ${lease}`,
+        `use less than ${lease}, or a longer lease`,
+      );
+    },
+  },
+  {
+    keys: ["engine.gpu_window_blocks", "kv.blocks_max"],
+    find: ({ engine: { gpuWindowBlocks }, kv: { blocksMax } }) =>
+      unless(
+        gpuWindowBlocks < blocksMax,
+        `a mirror of ${gpuWindowBlocks} blocks leaves no room in a table of ${blocksMax}`,
+        `set kv.blocks_max above ${gpuWindowBlocks} or lower engine.gpu_window_blocks`,
+      ),
+  },
+  {
+    keys: ["api.listen", "api.token_file"],
+    find: ({ api }) =>
+      unless(
+        api.listen.loopback || api.tokenFile !== null,
+        `${api.listen.host} can be reached from other machines, and api.token_file is not set`,
+        'set api.token_file, or listen on "127.0.0.1:7171"',
+      ),
+  },
+  {
+    keys: ["kv.ram_gib"],
+    find: ({ kv }, { memoryBytes }) =>
+      unless(
+        memoryBytes === null || kv.ramBytes <= memoryBytes,
+        `${gibUp(kv.ramBytes)} is more than this machine or its control group allows`,
+        `use less than ${gibDown(memoryBytes ?? 0)}, or raise the limit (MemoryMax=, container)`,
+      ),
+  },
+  {
+    keys: ["kv.blocks_max", "kv.ram_gib"],
+    find({ kv }, { memoryBytes }) {
+      if (memoryBytes === null || kv.ramBytes > memoryBytes) return null;
+      const table = kv.blocksMax * TABLE_ENTRY_BYTES;
+      const beside = `${gibUp(kv.ramBytes)} for blocks and ${gibUp(table)} for the table of them`;
+      return unless(
+        kv.ramBytes + table <= memoryBytes,
+        `${beside} are more than the ${gibDown(memoryBytes)} allowed here`,
+        "lower kv.blocks_max or the RAM for blocks",
+      );
+    },
+  },
+];
+
+function unless(holds: boolean, what: string, instead: string): Finding | null {
+  return holds ? null : { what, instead };
+}
+
+function gibUp(bytes: number): string {
+  return `${Math.ceil((bytes / 2 ** 30) * 100) / 100}GiB`;
+}
+
+function gibDown(bytes: number): string {
+  return `${Math.floor((bytes / 2 ** 30) * 100) / 100}GiB`;
+}
+
+/** Bytes up to the next whole KiB, as text. */
+function wholeKiB(bytes: number): string {
+  return exactBytes(Math.ceil(bytes / 1024) * 1024);
+}

@@ -1,0 +1,10 @@
+export { type MachineFacts, type MemoryFacts, readMachineFacts, readMemoryFacts } from "./facts.ts";
+export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from "./key-locator.ts";
+export { formatListen, type ListenAddress } from "./listen-address.ts";
+export { loadConfig } from "./load.ts";
+export { CONFIG_BYTES_MAX, type ConfigResult, parseConfig } from "./parse.ts";
+export { type ConfigProblem, formatProblem } from "./problems.ts";
+export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
+export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
+export { type Config, SCHEMA_KEYS, type SchemaKey } from "./schema.ts";
+export { deriveBlocksMax } from "./sections/kv.ts";

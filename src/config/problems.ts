@@ -1,0 +1,49 @@
+/** One thing wrong with a configuration file, at its place. */
+export interface ConfigProblem {
+  readonly file: string;
+  /** From 1; 0 where the file as a whole is meant (it cannot be read). */
+  readonly line: number;
+  /** From 1, in characters; 0 where the file as a whole is meant. */
+  readonly column: number;
+  /** Dotted, as in `kv.ram_gib`; a section alone, as in `kv`; empty where no key is involved. */
+  readonly key: string;
+  /** What is wrong. */
+  readonly what: string;
+  /** What to write instead. */
+  readonly instead: string;
+}
+
+const TEXT_MAX = 60;
+
+/**
+ * `text` in quotes, cut and escaped so that what a file holds can neither forge a line nor steer a
+ * terminal.
+ */
+export function quoteText(text: string): string {
+  const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}...` : text;
+  return JSON.stringify(cut).replace(
+    /[^\x20-\x7e]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+/** `["kv", "ram_gib"]` → `kv.ram_gib`; segments that are no bare keys are quoted. */
+export function formatKey(path: readonly string[]): string {
+  const shown = path
+    .slice(0, 8)
+    .map((part) => (/^[A-Za-z0-9_-]{1,60}$/.test(part) ? part : quoteText(part)));
+  return shown.join(".") + (path.length > shown.length ? "..." : "");
+}
+
+/** `file:line:column key: what is wrong; what to write instead`. */
+export function formatProblem(problem: ConfigProblem): string {
+  const place =
+    problem.line === 0 ? problem.file : `${problem.file}:${problem.line}:${problem.column}`;
+  const key = problem.key === "" ? "" : ` ${problem.key}`;
+  return `${place}${key}: ${problem.what}; ${problem.instead}`;
+}
+
+/** In reading order. */
+export function sortProblems(problems: readonly ConfigProblem[]): ConfigProblem[] {
+  return [...problems].sort((a, b) => a.line - b.line || a.column - b.column);
+}

@@ -1,0 +1,137 @@
+import { durationKind, integerKind, pathKind, patternKind, sizeKind } from "../kinds.ts";
+import { optional, section, withDefault } from "../spec.ts";
+
+const KIB = 2 ** 10;
+const MIB = 2 ** 20;
+/** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
+const SOCKET_PATH_BYTES_MAX = 107;
+const MINUTE_MS = 60_000;
+
+const socket = withDefault({
+  key: "socket",
+  kind: pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: "/run/hearth/engine.sock" }),
+  standard: "/run/hearth/engine.sock",
+  reload: false,
+  doc:
+    "The Unix socket engines connect to. It gets mode 0660; its folder should be 0750 and " +
+    "belong to the agent. The path is limited to 107 bytes by the kernel.",
+});
+
+const socketGroup = optional({
+  key: "socket_group",
+  kind: patternKind<string>({
+    name: "group name",
+    pattern: /^(?:[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10})$/,
+    words: "the name or number of a group",
+    example: "hearth",
+  }),
+  reload: false,
+  doc:
+    "The group that owns the socket, so that engines of other users in that group can connect. " +
+    "Unset: the group the agent runs under.",
+  example: "hearth",
+});
+
+const clientsMax = withDefault({
+  key: "clients_max",
+  kind: integerKind({ min: 1, max: 4096 }),
+  standard: 256,
+  reload: true,
+  doc:
+    "How many engine processes may be connected at once; the next one is refused in words. Each " +
+    "takes two file descriptors.",
+});
+
+const frameBytesMax = withDefault({
+  key: "frame_max",
+  kind: sizeKind({ min: 4 * KIB, max: 64 * MIB, multiple: 8, example: "1MiB" }),
+  standard: "1MiB",
+  reload: false,
+  doc:
+    "The largest frame either side may send. It must hold a reservation of `items_max` blocks: " +
+    "32 bytes and 80 for each. Engines learn it when they connect.",
+});
+
+const itemsMax = withDefault({
+  key: "items_max",
+  kind: integerKind({ min: 16, max: 65_536 }),
+  standard: 4096,
+  reload: false,
+  doc:
+    "How many blocks one request may name. Engines learn it when they connect and split longer " +
+    "prompts. Larger values let one request hold the agent's loop for longer.",
+});
+
+const handlesMax = withDefault({
+  key: "handles_max",
+  kind: integerKind({ min: 16, max: 2 ** 20 }),
+  standard: 65_536,
+  reload: false,
+  doc:
+    "How many blocks one connection may hold reserved or acquired at a time; beyond it a block " +
+    "is answered `rejected`. At least `items_max`.",
+});
+
+const leaseMs = withDefault({
+  key: "lease",
+  kind: durationKind({ min: 1_000, max: 60 * MINUTE_MS, example: "30s" }),
+  standard: "30s",
+  reload: false,
+  doc:
+    "How long a connection that holds blocks may stay silent before it is cut off. What it held " +
+    "is not reused while its process lives. Clients send a ping within this time.",
+});
+
+const unreadBytesMax = withDefault({
+  key: "unread_max",
+  kind: sizeKind({ min: 64 * KIB, max: 256 * MIB, example: "4MiB" }),
+  standard: "4MiB",
+  reload: false,
+  doc:
+    "How many bytes of answers may wait for one client that does not read, before the agent " +
+    "stops reading from it. At least `frame_max`.",
+});
+
+const drainStallMs = withDefault({
+  key: "drain_stall",
+  kind: durationKind({ min: 100, max: 5 * MINUTE_MS, example: "5s" }),
+  standard: "5s",
+  reload: true,
+  doc:
+    "How long a client whose answers wait at `unread_max` may go on not reading before its " +
+    "connection is closed.",
+});
+
+const acquireDeadlineMs = withDefault({
+  key: "acquire_deadline",
+  kind: durationKind({ min: 1, max: MINUTE_MS, example: "2s" }),
+  standard: "2s",
+  reload: false,
+  doc:
+    "How long an acquire may wait for blocks when the engine names no deadline itself. Blocks " +
+    "that are not there by then are answered `late`. Shorter than `lease`.",
+});
+
+const gpuWindowBlocks = withDefault({
+  key: "gpu_window_blocks",
+  kind: integerKind({ min: 0, max: 2 ** 26 }),
+  standard: 262_144,
+  reload: false,
+  doc:
+    "How many blocks of the engines' GPU memory the agent mirrors, all engines together; beyond " +
+    "it the oldest notices are forgotten. 0 keeps no mirror. Counts towards `kv.blocks_max`.",
+});
+
+export const engineSection = section("The socket that engines on this host speak to.", {
+  socket,
+  socketGroup,
+  clientsMax,
+  frameBytesMax,
+  itemsMax,
+  handlesMax,
+  leaseMs,
+  unreadBytesMax,
+  drainStallMs,
+  acquireDeadlineMs,
+  gpuWindowBlocks,
+});

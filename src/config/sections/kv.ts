@@ -1,0 +1,140 @@
+import {
+  choiceKind,
+  durationKind,
+  gibKind,
+  integerKind,
+  pagesKind,
+  ratioKind,
+  sizeKind,
+} from "../kinds.ts";
+import { type KeySpec, section, withDefault } from "../spec.ts";
+
+const MIB = 2 ** 20;
+const RAM_LIMITS = { min: MIB, max: 64 * 2 ** 40 };
+const BLOCKS_MAX_LIMITS = { min: 64, max: 2 ** 28 };
+/** The table is sized for blocks of this many bytes on average: one layer of a small block. */
+const BLOCK_BYTES_EXPECTED = 32 * 1024;
+const BLOCKS_DERIVED_MIN = 65_536;
+
+/** Entries for `ramBytes` full of small blocks and for the mirror of the GPU beside them. */
+export function deriveBlocksMax(ramBytes: number, gpuWindowBlocks: number): number {
+  const blocks = Math.ceil(ramBytes / BLOCK_BYTES_EXPECTED) + gpuWindowBlocks;
+  return Math.min(BLOCKS_MAX_LIMITS.max, Math.max(BLOCKS_DERIVED_MIN, blocks));
+}
+
+const ramBytes: KeySpec<number> = {
+  key: "ram_gib",
+  kind: gibKind(RAM_LIMITS),
+  standard: { is: "required" },
+  reload: false,
+  doc:
+    "Memory for blocks, in GiB; fractions are allowed and are rounded down to whole 4 KiB " +
+    "pages. It is taken from the machine for good: leave room for the engine's own pinned " +
+    "memory. A value above the machine's memory or the control group's limit is refused.",
+  example: 8,
+  also: {
+    key: "ram",
+    kind: pagesKind({ ...RAM_LIMITS, example: "64GiB" }),
+    doc: "The same as `ram_gib`, written as a size with its unit. A file sets one of the two.",
+    example: "8GiB",
+  },
+};
+
+const blocksMax: KeySpec<number> = {
+  key: "blocks_max",
+  kind: integerKind(BLOCKS_MAX_LIMITS),
+  standard: {
+    is: "derived",
+    words: "one for each 32 KiB of RAM plus `engine.gpu_window_blocks`, at least 65536",
+    needs: ["kv.ram_gib", "engine.gpu_window_blocks"],
+    from: ({ number }) => deriveBlocksMax(number("kv.ram_gib"), number("engine.gpu_window_blocks")),
+  },
+  reload: false,
+  doc:
+    "How many blocks the table can know, all tiers together. Each entry costs up to 220 bytes " +
+    "of memory beside the RAM tier. When the table is full, blocks are evicted as if memory " +
+    "were. Raise it for blocks smaller than 32 KiB.",
+  example: 4_000_000,
+};
+
+const policy = withDefault({
+  key: "policy",
+  kind: choiceKind(["lru"]),
+  standard: "lru",
+  reload: false,
+  doc: "Which blocks leave RAM first. `lru`: the least recently used, leaves before parents.",
+});
+
+const highWater = withDefault({
+  key: "high_water",
+  kind: ratioKind({ min: 0.05, max: 1 }),
+  standard: 0.95,
+  reload: true,
+  doc:
+    "Share of RAM in use above which the background walk begins to evict. Lower it when engines " +
+    "see `full` during bursts of writes.",
+});
+
+const lowWater = withDefault({
+  key: "low_water",
+  kind: ratioKind({ min: 0, max: 0.99 }),
+  standard: 0.9,
+  reload: true,
+  doc:
+    "Share of RAM in use down to which the walk evicts. It must be below `high_water`; the room " +
+    "between the two is what writers find free at once.",
+});
+
+const evictIntervalMs = withDefault({
+  key: "evict_interval",
+  kind: durationKind({ min: 10, max: 1_000, example: "1s" }),
+  standard: "1s",
+  reload: true,
+  doc:
+    "How often the background walk looks, at the least. Pressure wakes it earlier, so shorter " +
+    "times rarely help.",
+});
+
+const lockMemory = withDefault({
+  key: "lock_memory",
+  kind: choiceKind(["try", "require", "off"]),
+  standard: "try",
+  reload: false,
+  doc:
+    "Whether block memory is locked so that it never goes to swap. `try` goes on unlocked with " +
+    "a warning, `require` refuses the start where the limit (LimitMEMLOCK, ulimit -l) is too " +
+    "low, `off` does not ask.",
+});
+
+const hugePages = withDefault({
+  key: "huge_pages",
+  kind: choiceKind(["try", "require", "off"]),
+  standard: "try",
+  reload: false,
+  doc:
+    "Whether block memory uses huge pages, from the reserved pool or transparent ones. `try` " +
+    "falls back to 4 KiB pages, `require` refuses the start without them. `hearth doctor` says " +
+    "what the host offers.",
+});
+
+const prefaultSliceBytes = withDefault({
+  key: "prefault_slice",
+  kind: sizeKind({ min: 4096, max: 2 ** 30, multiple: 4096, example: "64MiB" }),
+  standard: "64MiB",
+  reload: false,
+  doc:
+    "How much memory is touched at a time while the arena grows to its size after the start. " +
+    "The agent serves meanwhile; a smaller slice makes it smoother, a larger one ready sooner.",
+});
+
+export const kvSection = section("The tiers that hold blocks.", {
+  ramBytes,
+  policy,
+  highWater,
+  lowWater,
+  evictIntervalMs,
+  lockMemory,
+  hugePages,
+  prefaultSliceBytes,
+  blocksMax,
+});

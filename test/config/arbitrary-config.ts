@@ -1,0 +1,103 @@
+import fc from "fast-check";
+import { type Config, deriveBlocksMax, parseConfig } from "../../src/config/index.ts";
+
+const MIB = 2 ** 20;
+const PAGE = 4096;
+
+export const NO_FACTS = { hostname: "test-host", memoryBytes: null };
+
+/** The configuration of `text`; throws with the problems where it is refused. */
+export function configOf(
+  text: string,
+  facts = NO_FACTS as Parameters<typeof parseConfig>[2],
+): Config {
+  const result = parseConfig(text, "test.toml", facts);
+  if (!result.ok) throw new Error(JSON.stringify(result.problems, null, 1));
+  return result.config;
+}
+
+const word = <T extends string>(...words: T[]) => fc.constantFrom(...words);
+const absolutePath = (max: number) =>
+  fc.stringMatching(/^[ !#-~]{1,80}$/).map((tail) => `/${tail.replaceAll("/", "_").slice(0, max)}`);
+
+const listen = fc
+  .tuple(
+    word("127.0.0.1", "127.8.9.10", "::1", "localhost", "0.0.0.0", "::", "gpu-1.example"),
+    fc.nat(65_535),
+  )
+  .map(([host, port]) => ({
+    host,
+    port,
+    loopback: host.startsWith("127.") || host === "::1" || host === "localhost",
+  }));
+
+/** Valid configurations of every shape, all sums among them. */
+export const arbitraryConfig: fc.Arbitrary<Config> = fc
+  .record({
+    node: fc.record({ id: fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/) }),
+    ramPages: fc.integer({ min: MIB / PAGE, max: 2 ** 28 }),
+    low: fc.double({ min: 0, max: 0.9, noNaN: true }),
+    room: fc.double({ min: 0.06, max: 0.1, noNaN: true }),
+    evictIntervalMs: fc.integer({ min: 10, max: 1000 }),
+    lockMemory: word("try", "require", "off"),
+    hugePages: word("try", "require", "off"),
+    slicePages: fc.integer({ min: 1, max: 2 ** 18 }),
+    blocks: fc.option(fc.integer({ min: 1, max: 2 ** 27 })),
+    socket: absolutePath(60),
+    socketGroup: fc.option(word("hearth", "_svc", "1000")),
+    clientsMax: fc.integer({ min: 1, max: 4096 }),
+    itemsMax: fc.integer({ min: 16, max: 65_536 }),
+    frameRoom: fc.integer({ min: 512, max: 2 ** 20 }),
+    unreadRoom: fc.nat(2 ** 24),
+    leaseMs: fc.integer({ min: 1000, max: 3_600_000 }),
+    acquireShare: fc.double({ min: 0.001, max: 0.999, noNaN: true }),
+    drainStallMs: fc.integer({ min: 100, max: 300_000 }),
+    gpuWindowBlocks: fc.nat(2 ** 26),
+    listen,
+    tokenFile: absolutePath(80),
+    needsToken: fc.boolean(),
+    level: word("error", "warn", "info", "debug"),
+    format: word("text", "json"),
+  })
+  .map((draw) => {
+    const ramBytes = draw.ramPages * PAGE;
+    const frameBytesMax = 8 * Math.ceil((32 + 80 * draw.itemsMax) / 8 + draw.frameRoom);
+    return {
+      node: draw.node as Config["node"],
+      kv: {
+        ramBytes,
+        policy: "lru" as const,
+        highWater: Math.max(0.05, draw.low + draw.room),
+        lowWater: draw.low,
+        evictIntervalMs: draw.evictIntervalMs,
+        lockMemory: draw.lockMemory,
+        hugePages: draw.hugePages,
+        prefaultSliceBytes: draw.slicePages * PAGE,
+        blocksMax:
+          draw.blocks === null
+            ? deriveBlocksMax(ramBytes, draw.gpuWindowBlocks)
+            : Math.max(64, draw.blocks + draw.gpuWindowBlocks),
+      },
+      engine: {
+        socket: draw.socket,
+        socketGroup: draw.socketGroup,
+        clientsMax: draw.clientsMax,
+        frameBytesMax,
+        itemsMax: draw.itemsMax,
+        handlesMax: Math.max(draw.itemsMax, draw.clientsMax),
+        leaseMs: draw.leaseMs,
+        unreadBytesMax: Math.max(65_536, frameBytesMax + draw.unreadRoom),
+        drainStallMs: draw.drainStallMs,
+        acquireDeadlineMs: Math.max(
+          1,
+          Math.floor(Math.min(60_000, draw.leaseMs) * draw.acquireShare),
+        ),
+        gpuWindowBlocks: draw.gpuWindowBlocks,
+      },
+      api: {
+        listen: draw.listen,
+        tokenFile: draw.needsToken || !draw.listen.loopback ? draw.tokenFile : null,
+      },
+      log: { level: draw.level, format: draw.format },
+    };
+  });

@@ -1,0 +1,219 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import fc from "fast-check";
+import {
+  CONFIG_BYTES_MAX,
+  formatProblem,
+  parseConfig,
+  renderConfig,
+  renderConfigReference,
+  renderSampleConfig,
+  SCHEMA_KEYS,
+} from "../../src/config/index.ts";
+import { arbitraryConfig, configOf, NO_FACTS } from "./arbitrary-config.ts";
+
+const GIB = 2 ** 30;
+const MINIMAL = "[kv]\nram_gib = 8\n";
+
+describe("good files", () => {
+  test("the least a file needs gives every default", () => {
+    expect(configOf(MINIMAL)).toEqual({
+      node: { id: "test-host" as never },
+      kv: {
+        ramBytes: 8 * GIB,
+        policy: "lru",
+        highWater: 0.95,
+        lowWater: 0.9,
+        evictIntervalMs: 1000,
+        lockMemory: "try",
+        hugePages: "try",
+        prefaultSliceBytes: 64 * 2 ** 20,
+        blocksMax: 8 * 32_768 + 262_144,
+      },
+      engine: {
+        socket: "/run/hearth/engine.sock",
+        socketGroup: null,
+        clientsMax: 256,
+        frameBytesMax: 2 ** 20,
+        itemsMax: 4096,
+        handlesMax: 65_536,
+        leaseMs: 30_000,
+        unreadBytesMax: 4 * 2 ** 20,
+        drainStallMs: 5000,
+        acquireDeadlineMs: 2000,
+        gpuWindowBlocks: 262_144,
+      },
+      api: { listen: { host: "127.0.0.1", port: 7171, loopback: true }, tokenFile: null },
+      log: { level: "info", format: "text" },
+    });
+  });
+
+  test("the result is frozen all through", () => {
+    const config = configOf(MINIMAL);
+    expect(Object.isFrozen(config)).toBe(true);
+    for (const section of Object.values(config)) expect(Object.isFrozen(section)).toBe(true);
+    expect(Object.isFrozen(config.api.listen)).toBe(true);
+  });
+
+  test("the RAM can be said in GiB, in fractions of it, and as a size", () => {
+    expect(configOf("[kv]\nram_gib = 0.5").kv.ramBytes).toBe(GIB / 2);
+    expect(configOf('[kv]\nram = "750MiB"').kv.ramBytes).toBe(750 * 2 ** 20);
+    expect(configOf("[kv]\nram_gib = 0.3").kv.ramBytes % 4096).toBe(0);
+    expect(configOf('[kv]\nram = "1048577B"').kv.ramBytes).toBe(2 ** 20);
+  });
+
+  test("inline tables, dotted keys, quoted keys and comments mean the same", () => {
+    const written = [
+      '[kv] # here\n"ram_gib" = 2\n\'policy\' = "lru"\n[log]\nlevel = "warn" # quiet\n',
+      'kv = { ram_gib = 2, policy = "lru" }\nlog = { level = "warn" }\n',
+      'kv.ram_gib = 2\nkv."policy" = "lru"\nlog.level = \'warn\'\n',
+    ];
+    for (const text of written) expect(configOf(text)).toEqual(configOf(written[0]!));
+  });
+
+  test("the worker id comes from the host name, made fit for subjects", () => {
+    const idOf = (hostname: string) => configOf(MINIMAL, { hostname, memoryBytes: null }).node.id;
+    expect(idOf("gpu-01.example.org")).toBe("gpu-01-example-org" as never);
+    expect(idOf("-a b-")).toBe("a-b-" as never);
+  });
+
+  test("a host name that gives no worker id asks for one", () => {
+    for (const hostname of [null, "", "..."]) {
+      const result = parseConfig(MINIMAL, "f.toml", { hostname, memoryBytes: null });
+      const problems = result.ok ? [] : result.problems.map(formatProblem);
+      expect(problems).toEqual([
+        "f.toml:1:1 node.id: is missing and cannot be worked out here; " +
+          'write id = "gpu-node-01" below [node]',
+      ]);
+    }
+  });
+
+  test("memory is compared with the machine only where it is known", () => {
+    const text = "[kv]\nram_gib = 1000\n";
+    expect(parseConfig(text, "f", NO_FACTS).ok).toBe(true);
+    expect(parseConfig(text, "f", { hostname: "a", memoryBytes: GIB }).ok).toBe(false);
+  });
+
+  test("rendering any configuration and parsing it gives the same", () => {
+    fc.assert(
+      fc.property(arbitraryConfig, (config) => {
+        expect(configOf(renderConfig(config))).toEqual(config);
+      }),
+      { seed: 20_260_731, numRuns: 500 },
+    );
+  });
+});
+
+describe("config/hearth.toml", () => {
+  const file = new URL("../../config/hearth.toml", import.meta.url).pathname;
+  const text = readFileSync(file, "utf8");
+
+  test("is what the schema renders", () => {
+    expect(text).toBe(renderSampleConfig());
+  });
+
+  test("parses and equals the defaults", () => {
+    expect(configOf(text)).toEqual(configOf(MINIMAL));
+  });
+
+  test("names every key, and what it names in comments is the default", () => {
+    for (const { spec } of SCHEMA_KEYS) {
+      expect(text).toMatch(new RegExp(`^#?${spec.key} = `, "m"));
+      if (spec.also !== undefined) expect(text).toMatch(new RegExp(`^#?${spec.also.key} = `, "m"));
+    }
+    const examples = SCHEMA_KEYS.filter(({ spec }) => spec.standard.is !== "literal");
+    const others = ["ram", ...examples.map(({ spec }) => spec.key)].join("|");
+    const uncommented = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
+    expect(uncommented).toContain('\npolicy = "lru"');
+    expect(configOf(uncommented)).toEqual(configOf(MINIMAL));
+  });
+
+  test("parses with every example in it, too", () => {
+    const all = text.replace(/^#(?!ram )([a-z_]+ = )/gm, "$1");
+    const config = configOf(all);
+    expect(config.engine.socketGroup).toBe("hearth");
+    expect(config.api.tokenFile).toBe("/etc/hearth/token");
+    expect(configOf(all.replace("ram_gib = 8", 'ram = "8GiB"'))).toEqual(config);
+  });
+});
+
+describe("the reference page", () => {
+  const page = renderConfigReference();
+
+  test("has an entry with type, default and paragraph for every key", () => {
+    for (const { name, spec } of SCHEMA_KEYS) {
+      const entry = page.split(`### ${name}\n`)[1]?.split("###")[0] ?? "";
+      expect(entry).toContain(`| ${spec.kind.name} |`);
+      expect(entry).toContain(spec.doc);
+      expect(entry).toContain(`${spec.key} = ${JSON.stringify(spec.example)}`);
+      expect(spec.doc.length).toBeGreaterThan(40);
+      expect(entry).toContain(spec.reload ? "| reload |" : "| restart |");
+    }
+    expect(page).toContain("### kv.ram\n");
+  });
+
+  test("shows only examples that are allowed", () => {
+    for (const { spec } of SCHEMA_KEYS) {
+      expect(spec.kind.read(spec.example).ok).toBe(true);
+      if (spec.also !== undefined) expect(spec.also.kind.read(spec.also.example).ok).toBe(true);
+    }
+  });
+});
+
+describe("hostile input", () => {
+  test("no text makes it throw, and every refusal has a place in the file", () => {
+    const pieces = fc.constantFrom(
+      ..."[]{}=.,#'\"\\\n\r\t _-+0123456789abeknrtuvx\u0000\u2028é".split(""),
+      ...['"""', "'''", "[kv]\n", "[[kv]]\n", "ram_gib = 1\n", "kv.", "= {", "1979-05-27", "inf"],
+    );
+    const text = fc.array(pieces, { maxLength: 60 }).map((parts) => parts.join(""));
+    fc.assert(
+      fc.property(text, (source) => {
+        const result = parseConfig(source, "f", NO_FACTS);
+        if (result.ok) return;
+        expect(result.problems.length).toBeGreaterThan(0);
+        const lines = source.split("\n");
+        for (const { line, column, what, instead } of result.problems) {
+          expect(line).toBeGreaterThanOrEqual(1);
+          expect(line).toBeLessThanOrEqual(lines.length);
+          expect(column).toBeGreaterThanOrEqual(1);
+          expect(column).toBeLessThanOrEqual(lines[line - 1]!.length + 1);
+          expect(what).not.toBe("");
+          expect(instead).not.toBe("");
+        }
+      }),
+      { seed: 20_260_731, numRuns: 5000 },
+    );
+  });
+
+  test("what is too large is refused unread", () => {
+    const result = parseConfig(`#${"x".repeat(CONFIG_BYTES_MAX)}`, "f", NO_FACTS);
+    expect(result.ok ? [] : result.problems.map(formatProblem)).toEqual([
+      "f: is larger than 256 KiB; name a TOML file",
+    ]);
+  });
+
+  const worst: Readonly<Record<string, string>> = {
+    "open brackets": "[".repeat(CONFIG_BYTES_MAX),
+    "nested arrays": `a = ${"[".repeat(CONFIG_BYTES_MAX - 10)}`,
+    "nested tables": "a={b=".repeat(50_000),
+    "one deep key": `${"a.".repeat(CONFIG_BYTES_MAX / 2 - 8)}a = 1`,
+    "a deep header over many keys": `[${"a.".repeat(60_000)}a]\n${"b = 1\n".repeat(20_000)}`,
+    "the same key again and again": "[kv]\nram_gib = 1\n".concat("policy = 1\n".repeat(20_000)),
+    "thousands of unknown keys": Array.from({ length: 20_000 }, (_, i) => `k${i} = 1`).join("\n"),
+    "thousands of broken lines": "a 1\n".repeat(60_000),
+    "an integer without end": `[kv]\nblocks_max = ${"9".repeat(200_000)}`,
+    "quotes only": '"'.repeat(CONFIG_BYTES_MAX),
+  };
+  for (const [name, text] of Object.entries(worst)) {
+    test(`${name}: a bounded answer in bounded time`, () => {
+      const started = Bun.nanoseconds();
+      const result = parseConfig(text.slice(0, CONFIG_BYTES_MAX), "f", NO_FACTS);
+      expect((Bun.nanoseconds() - started) / 1e6).toBeLessThan(2_000);
+      expect(result.ok ? 0 : result.problems.length).toBeWithin(1, 130);
+      for (const problem of result.ok ? [] : result.problems) {
+        expect(formatProblem(problem).length).toBeLessThan(1_000);
+      }
+    });
+  }
+});
