@@ -1,0 +1,79 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { noteSkip, tempDir } from "../support/index.ts";
+import { configOf } from "./arbitrary-config.ts";
+
+const unit = readFileSync(new URL("../../config/hearth.service", import.meta.url), "utf8");
+const dir = tempDir();
+
+/** Every value a directive is given, in order. */
+function valuesOf(name: string): string[] {
+  return [...unit.matchAll(new RegExp(`^${name}=(.*)$`, "gm"))].map((match) => match[1]!);
+}
+
+/** The tool where it is new enough to judge a file without a running systemd. */
+function systemdAnalyze(): string | null {
+  const path = Bun.which("systemd-analyze");
+  if (path === null) return null;
+  const version = /^systemd ([0-9]+)/.exec(Bun.spawnSync([path, "--version"]).stdout.toString());
+  return Number(version?.[1] ?? 0) >= 250 ? path : null;
+}
+
+describe("config/hearth.service", () => {
+  test("starts, reloads and stops the agent as the agent expects it", () => {
+    expect(valuesOf("Type")).toEqual(["notify"]);
+    expect(valuesOf("NotifyAccess")).toEqual(["main"]);
+    expect(valuesOf("ExecStart")).toEqual([
+      "/usr/local/bin/hearth agent --config /etc/hearth/hearth.toml",
+    ]);
+    expect(valuesOf("ExecReload")[0]).toEndWith("-HUP $MAINPID");
+    expect(valuesOf("KillSignal")).toEqual(["SIGTERM"]);
+    expect(Number(valuesOf("TimeoutStopSec")[0])).toBeGreaterThan(10);
+    expect(Number(valuesOf("WatchdogSec")[0])).toBeGreaterThan(0);
+    expect(valuesOf("Restart")).toEqual(["on-failure"]);
+  });
+
+  test("makes the folder that the default socket lives in, closed to others", () => {
+    const { socket } = configOf("[kv]\nram_gib = 1\n").engine;
+    expect(`/run/${valuesOf("RuntimeDirectory")[0]}`).toBe(dirname(socket));
+    expect(valuesOf("RuntimeDirectoryMode")).toEqual(["0750"]);
+  });
+
+  test("lets the arena be locked and every engine connect", () => {
+    const { clientsMax } = configOf("[kv]\nram_gib = 1\n[engine]\nclients_max = 4096\n").engine;
+    expect(valuesOf("LimitMEMLOCK")).toEqual(["infinity"]);
+    expect(Number(valuesOf("LimitNOFILE")[0])).toBeGreaterThan(clientsMax * 2);
+  });
+
+  test("closes the environment and leaves the JIT its memory", () => {
+    const unset = valuesOf("UnsetEnvironment").join(" ").split(" ");
+    expect(unset).toContain("BUN_OPTIONS");
+    expect(unset).toContain("BUN_BE_BUN");
+    for (const name of ["Environment", "EnvironmentFile", "PassEnvironment"]) {
+      expect(valuesOf(name)).toEqual([]);
+    }
+    expect(valuesOf("MemoryDenyWriteExecute")).toEqual([]);
+    expect(valuesOf("WorkingDirectory")).toEqual(["/"]);
+  });
+
+  const analyze = systemdAnalyze();
+  if (analyze === null) noteSkip("hearth.service under systemd-analyze", "no version 250 or later");
+
+  test.skipIf(analyze === null)("systemd finds nothing wrong with it", () => {
+    const copy = join(dir, "hearth.service");
+    writeFileSync(copy, unit.replace("/usr/local/bin/hearth", process.execPath));
+    const run = Bun.spawnSync([analyze!, "verify", copy], { stderr: "pipe" });
+    const complaints = run.stderr.toString().split("\n");
+    expect(complaints.filter((line) => line.includes("hearth.service"))).toEqual([]);
+  });
+
+  test.skipIf(analyze === null)("systemd rates its exposure at 2.0 of 10 or less", () => {
+    const copy = join(dir, "rated.service");
+    writeFileSync(copy, unit);
+    const arguments_ = ["security", "--offline=true", "--threshold=20", "--no-pager", copy];
+    const run = Bun.spawnSync([analyze!, ...arguments_], { stderr: "pipe" });
+    expect(run.stderr.toString()).toBe("");
+    expect(run.exitCode).toBe(0);
+  });
+});
