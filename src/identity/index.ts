@@ -1,0 +1,48 @@
+export {
+  blockKeyAt,
+  blockKeys,
+  type ChainKeyBytes,
+  digestAt,
+  digestsOfChainKeys,
+  digestsOfPrompt,
+  type PackedDigests,
+} from "./digests.ts";
+export {
+  type BlockNames,
+  type EngineName,
+  type NamesRequest,
+  namesOfPrompt,
+} from "./engine-names.ts";
+export type { Hashing } from "./hashing.ts";
+export {
+  BLOCK_TOKENS_MAX,
+  MANIFEST_BYTES_MAX,
+  MANIFEST_EXTRA_MAX,
+  MANIFEST_TEXT_BYTES_MAX,
+  manifestProblem,
+  type NamespaceManifest,
+} from "./manifest.ts";
+export {
+  type DecodedManifest,
+  decodeManifest,
+  encodeManifest,
+  namespaceKey,
+} from "./manifest-codec.ts";
+export {
+  type SglangChain,
+  type SglangPage,
+  sglangEventSeed,
+  sglangExternalHash,
+  sglangPageHashes,
+  sglangStorageSeed,
+} from "./sglang-hashes.ts";
+export {
+  VLLM_DEFAULT_SEED,
+  type VllmChain,
+  type VllmExtraKey,
+  type VllmHashAlgorithm,
+  vllmBlockHashes,
+  vllmDigestBytes,
+  vllmExternalHash,
+  vllmNoneHash,
+} from "./vllm-hashes.ts";
