@@ -1,8 +1,8 @@
 import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
 
 /**
- * The options of a script. `--help` prints `help` and exits 0; an option nobody knows prints the reason
- * and exits 2.
+ * The options of a script. `--help` prints `help` and exits 0; an option nobody knows prints the
+ * reason and exits 2.
  */
 export function scriptOptions<Config extends ParseArgsOptionsConfig>(
   help: string,

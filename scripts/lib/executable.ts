@@ -18,7 +18,9 @@ import { hostTarget, TARGETS, type Target } from "./targets.ts";
 const ENTRY = "src/main.ts";
 const DIST = join(ROOT, "dist");
 
-/** What the executable was built from is not on disk, or did not come out right; says what to do. */
+/**
+ * What the executable was built from is not on disk, or did not come out right; says what to do.
+ */
 export class BuildError extends Error {
   override readonly name = "BuildError";
 }
@@ -32,8 +34,8 @@ export async function sourceCommit(): Promise<string> {
 }
 
 /**
- * Bun's executable for `target`, into which the program is put: the one that runs this, or, for another
- * platform, the npm package that carries it. Nothing is run of what is fetched.
+ * Bun's executable for `target`, into which the program is put: the one that runs this, or, for
+ * another platform, the npm package that carries it. Nothing is run of what is fetched.
  */
 async function runtimeFor(target: Target): Promise<string> {
   const host = hostTarget();
@@ -117,8 +119,9 @@ function digestOfInputs(constants: Constants): string {
 }
 
 /**
- * Builds one executable at `outfile`, or leaves it when nothing it is made from changed. The finished
- * file takes its name in one step: one that runs now goes on undisturbed. Throws BuildError.
+ * Builds one executable at `outfile`, or leaves it when nothing it is made from changed. The
+ * finished file takes its name in one step: one that runs now goes on undisturbed. Throws
+ * BuildError.
  */
 export async function ensureExecutable(
   target: Target,

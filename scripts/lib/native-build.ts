@@ -27,7 +27,9 @@ export interface LibraryChoice {
   readonly canary?: boolean;
 }
 
-/** What the files on disk were made from; content decides, so a checkout or a copy never misleads. */
+/**
+ * What the files on disk were made from; content decides, so a checkout or a copy never misleads.
+ */
 interface Stamp {
   readonly inputs: string;
   readonly product: string;
@@ -97,8 +99,8 @@ function failed(why: string, result: RunResult): NativeOutcome {
 }
 
 /**
- * The library for one target, built when its sources changed since the last time. Runs side by side do
- * no harm: each builds into a folder of its own and moves the finished file into place.
+ * The library for one target, built when its sources changed since the last time. Runs side by side
+ * do no harm: each builds into a folder of its own and moves the finished file into place.
  */
 export async function ensureLibrary(choice: LibraryChoice): Promise<NativeOutcome> {
   const product = libraryFile(choice);
@@ -156,7 +158,10 @@ function noZig(): string {
   return `no Zig for ${process.platform}-${process.arch} in node_modules: run \`bun install\``;
 }
 
-/** Under CI nothing generated may differ from what was committed; elsewhere it is brought up to date. */
+/**
+ * Under CI nothing generated may differ from what was committed; elsewhere it is brought up to
+ * date.
+ */
 export function bindingsMode(): "write" | "check" {
   return process.env.CI === "true" ? "check" : "write";
 }

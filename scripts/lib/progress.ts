@@ -1,8 +1,8 @@
 import { seconds } from "./run.ts";
 
 /**
- * One line on standard error that tells what is going on: redrawn with the time on a terminal, printed
- * once elsewhere. Standard output stays free for results.
+ * One line on standard error that tells what is going on: redrawn with the time on a terminal,
+ * printed once elsewhere. Standard output stays free for results.
  */
 export interface Progress {
   end(text: string): void;

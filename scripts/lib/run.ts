@@ -15,7 +15,9 @@ export interface RunOptions {
   readonly echo?: boolean;
 }
 
-/** Runs a program to its end and keeps what it printed. A program that cannot start has code 127. */
+/**
+ * Runs a program to its end and keeps what it printed. A program that cannot start has code 127.
+ */
 export async function run(command: string[], options: RunOptions = {}): Promise<RunResult> {
   const started = performance.now();
   const done = (code: number, output: string): RunResult => {

@@ -42,8 +42,8 @@ export function parsePythonSummary(output: string, exitCode: number): Ran {
 }
 
 /**
- * Reads the totals of the JUnit report that `bun test` writes at its end. No report means that Bun died
- * on the way: one failure.
+ * Reads the totals of the JUnit report that `bun test` writes at its end. No report means that Bun
+ * died on the way: one failure.
  */
 export function parseBunReport(report: string | undefined, exitCode: number): Ran {
   const root = /<testsuites [^>]*>/.exec(report ?? "")?.[0];

@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { ROOT } from "./paths.ts";
 
 /**
- * Commands for the tools in node_modules. Their entries in `.bin` are Node scripts; run by the Bun that
- * runs us, a host without Node will do.
+ * Commands for the tools in node_modules. Their entries in `.bin` are Node scripts; run by the Bun
+ * that runs us, a host without Node will do.
  */
 export function biome(...args: string[]): string[] {
   return [process.execPath, join(ROOT, "node_modules/.bin/biome"), ...args];

@@ -7,7 +7,9 @@ interface Timer {
   readonly run: () => void;
 }
 
-/** A clock that stands still until a test moves it. Timers fire in the order in which they are due. */
+/**
+ * A clock that stands still until a test moves it. Timers fire in the order in which they are due.
+ */
 export class ManualClock implements Clock {
   readonly #wallStartMs: number;
   readonly #timers = new Set<Timer>();

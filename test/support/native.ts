@@ -17,8 +17,9 @@ export function nativeVerdict(): NativeVerdict {
 }
 
 /**
- * A `describe` for suites that call the native library. On a host that cannot have it they are skipped
- * with a printed reason; under `REQUIRE_NATIVE=1` or `CI=true`, or where the build broke, they fail.
+ * A `describe` for suites that call the native library. On a host that cannot have it they are
+ * skipped with a printed reason; under `REQUIRE_NATIVE=1` or `CI=true`, or where the build broke,
+ * they fail.
  */
 export function describeNative(name: string, suite: () => void): void {
   const verdict = nativeVerdict();

@@ -1,0 +1,81 @@
+const UNDER_BENCH = [
+  "core",
+  "native",
+  "config",
+  "observability",
+  "events",
+  "bus",
+  "blocks",
+  "identity",
+  "traces",
+  "index",
+  "leases",
+  "tiers",
+  "peers",
+  "engine",
+  "control",
+  "router",
+  "replay",
+];
+
+/**
+ * Who may import whom inside `src/`. Bottom first: a folder may name only folders above its own
+ * line, so the table cannot hold a circle. Rooms that are not built yet have their doors planned
+ * here.
+ */
+export const FOLDERS: Readonly<Record<string, readonly string[]>> = {
+  core: [],
+  native: ["core"],
+  config: ["core"],
+  observability: ["core"],
+  events: ["core"],
+  bus: ["core"],
+  blocks: ["core"],
+  identity: ["core", "native"],
+  traces: ["core"],
+  index: ["core", "blocks", "native"],
+  leases: ["core", "blocks", "index"],
+  tiers: ["core", "blocks", "index", "native", "identity", "observability"],
+  peers: ["core", "tiers", "native"],
+  engine: ["core", "tiers", "leases", "blocks", "identity", "native", "observability", "events"],
+  control: ["core", "tiers", "leases", "peers", "bus", "events"],
+  router: ["core", "events", "bus", "native", "observability"],
+  replay: ["core", "engine", "traces", "identity", "native"],
+  bench: UNDER_BENCH,
+  api: ["core", "config", "tiers", "engine", "observability"],
+  app: [...UNDER_BENCH, "bench", "api"],
+  cli: [...UNDER_BENCH, "bench", "api", "app"],
+};
+
+/** The one file outside the folders; it starts the command line and nothing else. */
+export const MAIN = "src/main.ts";
+export const MAIN_MAY_IMPORT: readonly string[] = ["cli", "core"];
+
+/** Where a package is at home: what it speaks stops at that folder's door. */
+export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
+  "bun:ffi": ["native"],
+  elysia: ["api"],
+  "@elysiajs/openapi": ["api"],
+  "prom-client": ["observability"],
+  "smol-toml": ["config"],
+};
+
+/** Time, chance and timers come in as parameters; these spellings are for `src/core` only. */
+export const SEAM: Readonly<Record<string, RegExp>> = {
+  "Date.now": /\bDate\.now\b/,
+  "new Date()": /\bnew Date\(\s*\)/,
+  "Math.random": /\bMath\.random\b/,
+  "performance.now": /\bperformance\.now\b/,
+  setTimeout: /\bsetTimeout\b/,
+  setInterval: /\bsetInterval\b/,
+  setImmediate: /\bsetImmediate\b/,
+  "Bun.sleep": /\bBun\.sleep(?:Sync)?\b/,
+  "AbortSignal.timeout": /\bAbortSignal\.timeout\b/,
+  "crypto.randomUUID": /\brandomUUID\b/,
+};
+
+/** Exceptions to the seam: path of a file to the spellings it may use, each with its reason. */
+export const SEAM_EXCEPTIONS: Readonly<Record<string, readonly string[]>> = {};
+
+/** Only the command line ends the process; everything else throws or returns. */
+export const MAY_EXIT: readonly string[] = ["src/cli/", MAIN];
