@@ -1,4 +1,5 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
+import { encodeManifest } from "../../src/identity/index.ts";
 
 /** Every frame of the golden folder: what it says, how it is written, how it is read. */
 
@@ -217,7 +218,21 @@ const hello: protocol.HelloRequest = {
   versionMax: 1,
   features: 0,
   name: "golden",
-  manifest: Uint8Array.from({ length: 21 }, (_, i) => 0x10 + i),
+  manifest: encodeManifest({
+    model: "demo/model",
+    weightsRevision: null,
+    dtype: "bfloat16",
+    quantisation: null,
+    layout: "test:flat",
+    blockTokens: 16,
+    tpSize: 1,
+    tpRank: 0,
+    ppSize: 1,
+    ppRank: 0,
+    loraDigest: null,
+    tenantSalt: "t",
+    extra: { b: "2", a: "é" },
+  }),
 };
 
 const helloReply: protocol.HelloReply = {

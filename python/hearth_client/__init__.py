@@ -1,0 +1,42 @@
+"""Client of the Hearth agent: KV blocks in shared memory, named over a Unix socket.
+
+    with Client("/run/hearth/engine.sock", Manifest(...)) as client:
+        digests = client.identify(tokens)
+        client.put(digests[0], None, block)
+        found = client.get(digests)
+"""
+
+from .client import Client, ReadableBlock, WritableSlot
+from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError
+from .manifest import Manifest
+from .protocol import (
+    LAYER_ALL,
+    Block,
+    FrameStatus,
+    Hello,
+    Match,
+    Outcome,
+    SessionStatus,
+    Tier,
+)
+from .xxh3 import xxh3_64
+
+__all__ = [
+    "LAYER_ALL",
+    "Block",
+    "Client",
+    "ConnectionClosed",
+    "FrameStatus",
+    "HearthError",
+    "Hello",
+    "Manifest",
+    "Match",
+    "Outcome",
+    "ProtocolError",
+    "ReadableBlock",
+    "RefusedError",
+    "SessionStatus",
+    "Tier",
+    "WritableSlot",
+    "xxh3_64",
+]

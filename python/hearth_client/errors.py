@@ -1,0 +1,33 @@
+"""What can go wrong, as exceptions. Expected outcomes (a miss, ``full``) are values, never exceptions."""
+
+from __future__ import annotations
+
+from .protocol import FrameStatus
+
+
+class HearthError(Exception):
+    """Anything this package raises beside ValueError for wrong arguments."""
+
+
+class RefusedError(HearthError):
+    """The agent refused a whole frame. ``status`` says which kind of refusal, ``text`` what to do."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self.text = text
+        super().__init__(f"{status_name(status)}: {text}")
+
+
+class ProtocolError(HearthError, ValueError):
+    """The agent sent something the protocol does not allow. The connection is closed."""
+
+
+class ConnectionClosed(HearthError, ConnectionError):
+    """The connection is gone, and with it every handle. Connect anew to go on."""
+
+
+def status_name(status: int) -> str:
+    try:
+        return FrameStatus(status).name.lower()
+    except ValueError:
+        return f"status {status}"

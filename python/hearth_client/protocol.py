@@ -1,0 +1,508 @@
+"""The engine protocol, version 1, as bytes: requests are written, replies are read.
+
+``docs/engine-protocol.md`` describes it. Readers raise ValueError for every frame that lies about itself.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from struct import Struct
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+
+VERSION = 1
+MAGIC = b"HRTH"
+CHECKSUM_XXH3_64 = 1
+HEADER_BYTES = 16
+DIGEST_BYTES = 32
+NAME_BYTES = 32
+MANIFEST_BYTES_MAX = 65_536
+PING_BYTES_MAX = 64
+#: The layer of a block whose layers all lie in one object.
+LAYER_ALL = 0xFFFF_FFFF
+
+FLAG_REPLY = 1
+FLAG_NO_REPLY = 2
+
+Readable = Union[bytes, bytearray, memoryview]
+
+
+class Op(IntEnum):
+    HELLO = 1
+    PING = 2
+    IDENTIFY = 3
+    MATCH = 4
+    RESERVE = 5
+    COMMIT = 6
+    ABORT = 7
+    ACQUIRE = 8
+    RELEASE = 9
+    GPU_STORED = 10
+    GPU_EVICTED = 11
+    SESSION_COMMIT = 12
+    SESSION_RELEASE = 13
+    SESSION_STATUS = 14
+    ALIAS = 15
+
+
+class FrameStatus(IntEnum):
+    """Why a whole frame is refused."""
+
+    OK = 0
+    MALFORMED = 1
+    UNKNOWN_OP = 2
+    VERSION = 3
+    FRAME_TOO_LARGE = 4
+    NOT_GREETED = 5
+    LIMIT = 6
+    INTERNAL = 7
+    MANIFEST_REFUSED = 8
+    OVERSTAYED = 9
+    DRAINING = 10
+
+
+class Outcome(IntEnum):
+    """What became of one block of a request."""
+
+    OK = 0
+    MISS = 1
+    FULL = 2
+    PRESENT = 3
+    STALE = 4
+    CORRUPT = 5
+    TOO_LARGE = 6
+    LATE = 7
+    PENDING = 8
+    SKIPPED = 9
+    REJECTED = 10
+
+
+class Tier(IntFlag):
+    """Tiers as a mask; in a request ``Tier(0)`` stands for all."""
+
+    GPU = 1
+    RAM = 2
+    SSD = 4
+    PEER = 8
+
+
+TIER_ANY = Tier(0)
+TIER_MASK = 15
+
+
+class IdentifyKind(IntEnum):
+    TOKENS = 0
+    CHAIN_KEYS = 1
+    ENGINE_HASHES = 2
+
+
+class AliasKind(IntEnum):
+    ENGINE_HASH = 0
+    SHA256 = 1
+
+
+class Header(NamedTuple):
+    length: int
+    op: int
+    flags: int
+    status: int
+    request_id: int
+    count: int
+
+
+class Hello(NamedTuple):
+    """The agent's answer to the greeting; sizes in bytes."""
+
+    version: int
+    checksum_algorithm: int
+    features: int
+    namespace_id: bytes
+    incarnation: int
+    arena_bytes: int
+    arena_ready_bytes: int
+    block_bytes_max: int
+    frame_bytes_max: int
+    items_max: int
+    handles_max: int
+    lease_ms: int
+    block_tokens: int
+
+
+class Block(NamedTuple):
+    """A block to be written or mirrored: its name, its parent's (None: none) and its length in bytes."""
+
+    digest: bytes
+    bytes: int
+    parent: Optional[bytes] = None
+    #: The engine's own 64-bit hash of the block.
+    alias: Optional[int] = None
+    #: Never written to SSD, purged first.
+    transient: bool = False
+
+
+class Slot(NamedTuple):
+    """Answer for one block of a RESERVE; all but ``outcome`` are 0 unless it is OK."""
+
+    outcome: Outcome
+    slot: int
+    generation: int
+    capacity: int
+    offset: int
+
+
+class Acquired(NamedTuple):
+    """Answer for one block of an ACQUIRE; all but ``outcome`` are 0 unless it is OK."""
+
+    outcome: Outcome
+    slot: int
+    generation: int
+    bytes: int
+    offset: int
+    checksum: int
+
+
+class Commit(NamedTuple):
+    slot: int
+    generation: int
+    #: XXH3-64 of the block's bytes; None lets the agent compute it.
+    checksum: Optional[int] = None
+
+
+class Match(NamedTuple):
+    """How many leading blocks are present, and for each block the best tier that has it (0: none)."""
+
+    leading: int
+    best: List[Tier]
+
+
+class SessionStatus(NamedTuple):
+    """What of a session is in RAM. ``outcome`` is MISS where no such session is known."""
+
+    outcome: Outcome
+    blocks: int
+    tokens: int
+    bytes: int
+
+
+Handle = Tuple[int, int]
+
+_HEADER = Struct("<IBBHII")
+_HELLO_HEAD = Struct("<4sHHII32sII")
+_HELLO_REPLY = Struct("<HHI32sQQQQIIIIII")
+_TWO = Struct("<II")
+_FOUR = Struct("<IIII")
+_RESERVE_HEAD = Struct("<IIQ")
+_BLOCK = Struct("<32s32sQII")
+_SLOT = Struct("<IIIIQ")
+_COMMIT_REST = Struct("<QII")
+_ACQUIRED = Struct("<IIIIQQ")
+_SESSION = Struct("<Q")
+_SESSION_COMMIT = Struct("<QII")
+_SESSION_STATUS = Struct("<IIQQQ")
+_NO_DIGEST = bytes(DIGEST_BYTES)
+_IDENTIFY_ITEM_BYTES = {
+    IdentifyKind.TOKENS: 4,
+    IdentifyKind.CHAIN_KEYS: 32,
+    IdentifyKind.ENGINE_HASHES: 8,
+}
+_NO_REPLY_ALLOWED = frozenset(
+    (
+        Op.PING,
+        Op.COMMIT,
+        Op.ABORT,
+        Op.RELEASE,
+        Op.GPU_STORED,
+        Op.GPU_EVICTED,
+        Op.SESSION_COMMIT,
+        Op.SESSION_RELEASE,
+        Op.ALIAS,
+    )
+)
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def request(op: Op, request_id: int, count: int, body: Readable, no_reply: bool = False) -> bytes:
+    """One frame. The body is already a multiple of eight bytes."""
+    if len(body) % 8 != 0:
+        raise ValueError("a frame is a multiple of eight bytes")
+    if no_reply and op not in _NO_REPLY_ALLOWED:
+        raise ValueError(f"{op.name} hands something out: its reply has to be read")
+    flags = FLAG_NO_REPLY if no_reply else 0
+    header = _HEADER.pack(HEADER_BYTES + len(body), op, flags, 0, request_id, count)
+    return header + bytes(body)
+
+
+def read_header(data: Readable, frame_bytes_max: int) -> Header:
+    """The header of a reply, from its first sixteen bytes."""
+    header = Header(*_HEADER.unpack_from(data))
+    if header.length < HEADER_BYTES or header.length % 8 != 0:
+        raise ValueError(f"a frame of {header.length} bytes")
+    if header.length > frame_bytes_max:
+        raise ValueError(f"a frame of {header.length} bytes, {frame_bytes_max} are allowed")
+    if header.flags != FLAG_REPLY:
+        raise ValueError(f"flags {header.flags} in a reply")
+    return header
+
+
+def read_error(body: Readable) -> str:
+    """The text of a reply whose status is not 0."""
+    if len(body) < 8:
+        raise ValueError("an error reply cut short")
+    length, reserved = _TWO.unpack_from(body)
+    if reserved != 0 or len(body) != 8 + _padded(length):
+        raise ValueError("an error reply whose lengths do not agree")
+    _check_zero(body, 8 + length)
+    return bytes(body[8 : 8 + length]).decode("utf-8")
+
+
+def _padded(length: int) -> int:
+    return length + -length % 8
+
+
+def _pad(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def _check_zero(body: Readable, start: int) -> None:
+    if any(body[start:]):
+        raise ValueError("padding that is not zero")
+
+
+def _check_length(op: Op, body: Readable, wanted: int) -> None:
+    if len(body) != wanted:
+        raise ValueError(f"{op.name}: a body of {len(body)} bytes instead of {wanted}")
+
+
+def _outcome(value: int) -> Outcome:
+    return Outcome(value)  # ValueError for a number that is none
+
+
+def _digests(digests: Sequence[bytes]) -> bytes:
+    for digest in digests:
+        if len(digest) != DIGEST_BYTES:
+            raise ValueError(f"a digest is 32 bytes, not {len(digest)}")
+    return b"".join(digests)
+
+
+def _tiers(tiers: int) -> int:
+    if tiers & ~TIER_MASK:
+        raise ValueError(f"tiers {tiers:#x}: only the lowest four bits name tiers")
+    return int(tiers)
+
+
+def _u64(value: int, what: str) -> int:
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{what} {value} is not an unsigned 64-bit number")
+    return value
+
+
+def _u32(value: int, what: str) -> int:
+    if not 0 <= value < 1 << 32:
+        raise ValueError(f"{what} {value} is not an unsigned 32-bit number")
+    return value
+
+
+# --- hello, ping, names ---------------------------------------------------------------------------
+
+
+def hello_request(request_id: int, name: str, manifest: bytes) -> bytes:
+    encoded = name.encode("utf-8")
+    if len(encoded) > NAME_BYTES:
+        raise ValueError(f"a client's name is at most {NAME_BYTES} bytes, not {len(encoded)}")
+    if not name.isprintable():
+        raise ValueError("a client's name has no control characters")
+    if len(manifest) > MANIFEST_BYTES_MAX:
+        raise ValueError(f"a manifest is at most {MANIFEST_BYTES_MAX} bytes")
+    head = _HELLO_HEAD.pack(MAGIC, VERSION, VERSION, 0, 0, encoded, len(manifest), 0)
+    return request(Op.HELLO, request_id, 0, head + _pad(manifest))
+
+
+def read_hello(count: int, body: Readable) -> Hello:
+    _check_length(Op.HELLO, body, _HELLO_REPLY.size)
+    *fields, reserved = _HELLO_REPLY.unpack_from(body)
+    if count != 0 or reserved != 0:
+        raise ValueError("HELLO: a reserved field in use")
+    return Hello(*fields)
+
+
+def ping_request(request_id: int, payload: bytes, no_reply: bool = False) -> bytes:
+    if len(payload) > PING_BYTES_MAX or len(payload) % 8 != 0:
+        raise ValueError("a ping carries 0 to 64 bytes, a multiple of 8")
+    return request(Op.PING, request_id, 0, payload, no_reply)
+
+
+def identify_request(
+    request_id: int, kind: IdentifyKind, layer: int, count: int, items: bytes
+) -> bytes:
+    """``items`` are packed little-endian: u32 tokens, 32-byte keys or u64 hashes."""
+    if len(items) != count * _IDENTIFY_ITEM_BYTES[kind]:
+        raise ValueError(f"{count} items do not have {len(items)} bytes")
+    head = _TWO.pack(kind, _u32(layer, "layer"))
+    return request(Op.IDENTIFY, request_id, count, head + _pad(items))
+
+
+def read_identify(count: int, body: Readable) -> List[bytes]:
+    _check_length(Op.IDENTIFY, body, count * DIGEST_BYTES)
+    return [bytes(body[at : at + DIGEST_BYTES]) for at in range(0, len(body), DIGEST_BYTES)]
+
+
+def alias_request(
+    request_id: int,
+    kind: AliasKind,
+    layer: int,
+    items: Sequence[Tuple[bytes, bytes]],
+    no_reply: bool = False,
+) -> bytes:
+    """``items`` are pairs of digest and alias: 8 bytes little-endian, or 32 bytes of SHA-256."""
+    wanted = 8 if kind == AliasKind.ENGINE_HASH else 32
+    parts = [_TWO.pack(_u32(layer, "layer"), kind)]
+    for digest, alias in items:
+        if len(alias) != wanted:
+            raise ValueError(f"an alias of this kind is {wanted} bytes, not {len(alias)}")
+        parts.append(_digests([digest]))
+        parts.append(alias.ljust(32, b"\0"))
+    return request(Op.ALIAS, request_id, len(items), b"".join(parts), no_reply)
+
+
+# --- lookups --------------------------------------------------------------------------------------
+
+
+def match_request(request_id: int, layer: int, tiers: int, digests: Sequence[bytes]) -> bytes:
+    head = _TWO.pack(_u32(layer, "layer"), _tiers(tiers))
+    return request(Op.MATCH, request_id, len(digests), head + _digests(digests))
+
+
+def read_match(count: int, body: Readable) -> Match:
+    _check_length(Op.MATCH, body, 8 + _padded(count))
+    leading, reserved = _TWO.unpack_from(body)
+    if leading > count or reserved != 0:
+        raise ValueError("MATCH: more leading blocks than asked for, or a reserved field in use")
+    _check_zero(body, 8 + count)
+    best = bytes(body[8 : 8 + count])
+    if any(tier & ~TIER_MASK for tier in best):
+        raise ValueError("MATCH: a tier that is none")
+    return Match(leading, [Tier(tier) for tier in best])
+
+
+def acquire_request(
+    request_id: int,
+    layer: int,
+    tiers: int,
+    deadline_ms: int,
+    stop_at_miss: bool,
+    digests: Sequence[bytes],
+) -> bytes:
+    head = _FOUR.pack(
+        _u32(layer, "layer"), _tiers(tiers), _u32(deadline_ms, "deadline_ms"), int(stop_at_miss)
+    )
+    return request(Op.ACQUIRE, request_id, len(digests), head + _digests(digests))
+
+
+def read_acquire(count: int, body: Readable) -> List[Acquired]:
+    _check_length(Op.ACQUIRE, body, count * _ACQUIRED.size)
+    answers = []
+    for outcome, *rest in _ACQUIRED.iter_unpack(body):
+        if outcome != Outcome.OK and any(rest):
+            raise ValueError("ACQUIRE: a block that was not acquired has a slot")
+        answers.append(Acquired(_outcome(outcome), *rest))
+    return answers
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _blocks(blocks: Sequence[Block]) -> bytes:
+    parts = []
+    for block in blocks:
+        parent = _NO_DIGEST if block.parent is None else block.parent
+        _digests([block.digest, parent])
+        alias = 0 if block.alias is None else _u64(block.alias, "alias")
+        flags = int(block.transient) | (0 if block.alias is None else 2)
+        length = _u32(block.bytes, "a block's length")
+        parts.append(_BLOCK.pack(block.digest, parent, alias, length, flags))
+    return b"".join(parts)
+
+
+def reserve_request(request_id: int, layer: int, session: int, blocks: Sequence[Block]) -> bytes:
+    head = _RESERVE_HEAD.pack(_u32(layer, "layer"), 0, _u64(session, "session"))
+    return request(Op.RESERVE, request_id, len(blocks), head + _blocks(blocks))
+
+
+def read_reserve(count: int, body: Readable) -> List[Slot]:
+    _check_length(Op.RESERVE, body, count * _SLOT.size)
+    answers = []
+    for outcome, *rest in _SLOT.iter_unpack(body):
+        if outcome != Outcome.OK and any(rest):
+            raise ValueError("RESERVE: a block without a slot has one")
+        answers.append(Slot(_outcome(outcome), *rest))
+    return answers
+
+
+def _handle(slot: int, generation: int) -> bytes:
+    return _TWO.pack(_u32(slot, "slot"), _u32(generation, "generation"))
+
+
+def commit_request(request_id: int, items: Sequence[Commit], no_reply: bool = False) -> bytes:
+    parts = []
+    for item in items:
+        given = item.checksum is not None
+        checksum = 0 if item.checksum is None else _u64(item.checksum, "checksum")
+        handle = _handle(item.slot, item.generation)
+        parts.append(handle + _COMMIT_REST.pack(checksum, int(given), 0))
+    return request(Op.COMMIT, request_id, len(items), b"".join(parts), no_reply)
+
+
+def handles_request(
+    op: Op, request_id: int, handles: Sequence[Handle], no_reply: bool = False
+) -> bytes:
+    """ABORT and RELEASE, which have one shape."""
+    body = b"".join(_handle(slot, generation) for slot, generation in handles)
+    return request(op, request_id, len(handles), body, no_reply)
+
+
+def read_outcomes(op: Op, count: int, body: Readable) -> List[Outcome]:
+    _check_length(op, body, count * _TWO.size)
+    outcomes = []
+    for outcome, reserved in _TWO.iter_unpack(body):
+        if reserved != 0:
+            raise ValueError(f"{op.name}: a reserved field in use")
+        outcomes.append(_outcome(outcome))
+    return outcomes
+
+
+# --- the GPU mirror and sessions ------------------------------------------------------------------
+
+
+def gpu_stored_request(
+    request_id: int, layer: int, blocks: Sequence[Block], no_reply: bool = False
+) -> bytes:
+    body = _TWO.pack(_u32(layer, "layer"), 0) + _blocks(blocks)
+    return request(Op.GPU_STORED, request_id, len(blocks), body, no_reply)
+
+
+def gpu_evicted_request(
+    request_id: int, layer: int, digests: Sequence[bytes], no_reply: bool = False
+) -> bytes:
+    body = _TWO.pack(_u32(layer, "layer"), 0) + _digests(digests)
+    return request(Op.GPU_EVICTED, request_id, len(digests), body, no_reply)
+
+
+def session_commit_request(
+    request_id: int, session: int, layer: int, digest: bytes, no_reply: bool = False
+) -> bytes:
+    head = _SESSION_COMMIT.pack(_u64(session, "session"), _u32(layer, "layer"), 0)
+    return request(Op.SESSION_COMMIT, request_id, 1, head + _digests([digest]), no_reply)
+
+
+def session_request(op: Op, request_id: int, session: int, no_reply: bool = False) -> bytes:
+    """SESSION_RELEASE and SESSION_STATUS, which have one shape."""
+    return request(op, request_id, 0, _SESSION.pack(_u64(session, "session")), no_reply)
+
+
+def read_session_status(count: int, body: Readable) -> SessionStatus:
+    _check_length(Op.SESSION_STATUS, body, _SESSION_STATUS.size)
+    outcome, reserved, *rest = _SESSION_STATUS.unpack_from(body)
+    if count != 1 or reserved != 0:
+        raise ValueError("SESSION_STATUS: a reserved field in use")
+    return SessionStatus(_outcome(outcome), *rest)

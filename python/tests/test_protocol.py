@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import struct
+import unittest
+from typing import Callable, Dict, List
+
+from hearth_client import protocol as p
+from hearth_client.manifest import Manifest
+from hearth_client.protocol import Acquired, Block, Commit, Op, Outcome, Slot, Tier
+
+from .golden import A, B, C, FOLDER, golden
+
+ALL = p.LAYER_ALL
+HASH = 0xFEDC_BA98_7654_3210
+MANIFEST = Manifest(
+    model="demo/model",
+    dtype="bfloat16",
+    layout="test:flat",
+    block_tokens=16,
+    tenant_salt="t",
+    extra={"b": "2", "a": "\u00e9"},
+)
+TOKENS = struct.pack("<5I", 1, 2, 3, 70_000, 0xFFFF_FFFE)
+
+REQUESTS: Dict[str, bytes] = {
+    "hello": p.hello_request(1, "golden", MANIFEST.encode()),
+    "ping": p.ping_request(2, b"pingpong"),
+    "ping.no-reply": p.ping_request(3, b"", no_reply=True),
+    "identify.tokens": p.identify_request(4, p.IdentifyKind.TOKENS, ALL, 5, TOKENS),
+    "identify.chain-keys": p.identify_request(5, p.IdentifyKind.CHAIN_KEYS, ALL, 1, C),
+    "identify.engine-hashes": p.identify_request(
+        6, p.IdentifyKind.ENGINE_HASHES, 7, 2, struct.pack("<QQ", HASH, 1)
+    ),
+    "match": p.match_request(7, ALL, Tier.RAM | Tier.SSD, [A, B]),
+    "reserve": p.reserve_request(
+        8,
+        ALL,
+        77,
+        [Block(A, 262_144, alias=HASH), Block(B, 262_144, parent=A, transient=True)],
+    ),
+    "commit": p.commit_request(9, [Commit(12, 3, 0x0123_4567_89AB_CDEF), Commit(13, 1)]),
+    "abort": p.handles_request(Op.ABORT, 10, [(13, 1)]),
+    "acquire": p.acquire_request(11, ALL, Tier.RAM, 250, True, [A, B]),
+    "release": p.handles_request(Op.RELEASE, 12, [(12, 3)], no_reply=True),
+    "gpu-stored": p.gpu_stored_request(13, 7, [Block(A, 262_144, parent=B, alias=0x1234)]),
+    "gpu-evicted": p.gpu_evicted_request(14, ALL, [A]),
+    "session-commit": p.session_commit_request(15, 77, ALL, B),
+    "session-release": p.session_request(Op.SESSION_RELEASE, 16, 77),
+    "session-status": p.session_request(Op.SESSION_STATUS, 17, 77),
+    "alias.engine-hash": p.alias_request(
+        18, p.AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
+    ),
+    "alias.sha256": p.alias_request(19, p.AliasKind.SHA256, 7, [(A, C)]),
+}
+
+OFFSET = 5 * 2**30 - 262_144
+HELLO = p.Hello(
+    version=1,
+    checksum_algorithm=1,
+    features=0,
+    namespace_id=A,
+    incarnation=0x1122_3344_5566_7788,
+    arena_bytes=5 * 2**30,
+    arena_ready_bytes=2**30,
+    block_bytes_max=16 * 2**20,
+    frame_bytes_max=2**20,
+    items_max=4096,
+    handles_max=65_536,
+    lease_ms=30_000,
+    block_tokens=16,
+)
+ACQUIRED = [
+    Acquired(Outcome.OK, 12, 3, 262_144, OFFSET, 0x0123_4567_89AB_CDEF),
+    Acquired(Outcome.MISS, 0, 0, 0, 0, 0),
+]
+RESERVED = [Slot(Outcome.OK, 12, 3, 262_144, OFFSET), Slot(Outcome.PRESENT, 0, 0, 0, 0)]
+
+Reader = Callable[[int, bytes], object]
+
+
+def outcomes(op: Op) -> Reader:
+    return lambda count, body: p.read_outcomes(op, count, body)
+
+
+REPLIES: Dict[str, "tuple[Reader, object]"] = {
+    "hello": (p.read_hello, HELLO),
+    "ping": (lambda _count, body: bytes(body), b"pingpong"),
+    "identify": (p.read_identify, [A, bytes(32)]),
+    "match": (p.read_match, p.Match(1, [Tier.RAM, Tier(0)])),
+    "reserve": (p.read_reserve, RESERVED),
+    "commit": (outcomes(Op.COMMIT), [Outcome.OK, Outcome.CORRUPT]),
+    "abort": (outcomes(Op.ABORT), [Outcome.STALE]),
+    "acquire": (p.read_acquire, ACQUIRED),
+    "release": (outcomes(Op.RELEASE), [Outcome.OK]),
+    "gpu-stored": (outcomes(Op.GPU_STORED), [Outcome.OK]),
+    "gpu-evicted": (outcomes(Op.GPU_EVICTED), [Outcome.MISS]),
+    "session-commit": (outcomes(Op.SESSION_COMMIT), [Outcome.OK]),
+    "session-release": (outcomes(Op.SESSION_RELEASE), [Outcome.OK]),
+    "session-status": (p.read_session_status, p.SessionStatus(Outcome.OK, 3, 48, 786_432)),
+    "alias": (outcomes(Op.ALIAS), [Outcome.OK]),
+    "error": (
+        lambda _count, body: p.read_error(body),
+        "MATCH comes after HELLO: greet first",
+    ),
+}
+
+
+class Golden(unittest.TestCase):
+    def test_every_file_has_a_case(self) -> None:
+        files = sorted(path.name for path in FOLDER.glob("*.hex"))
+        cases = [f"{name}.request.hex" for name in REQUESTS]
+        cases += [f"{name}.reply.hex" for name in REPLIES]
+        self.assertEqual(sorted(cases), files)
+
+    def test_requests_are_written_byte_for_byte(self) -> None:
+        for name, frame in REQUESTS.items():
+            with self.subTest(name):
+                self.assertEqual(frame.hex(" "), golden(f"{name}.request").hex(" "))
+
+    def test_replies_are_read(self) -> None:
+        for name, (read, value) in REPLIES.items():
+            with self.subTest(name):
+                frame = golden(f"{name}.reply")
+                header = p.read_header(frame, 1 << 20)
+                self.assertEqual(header.length, len(frame))
+                self.assertEqual(read(header.count, frame[16:]), value)
+
+
+class Lies(unittest.TestCase):
+    def test_a_reply_cut_short_or_too_long_is_a_value_error(self) -> None:
+        for name, (read, _value) in REPLIES.items():
+            if name == "ping":
+                continue
+            frame = golden(f"{name}.reply")
+            count = p.read_header(frame, 1 << 20).count
+            for length in range(16, len(frame)):
+                with self.subTest(name, length=length), self.assertRaises(ValueError):
+                    read(count, frame[16:length])
+            with self.subTest(name, length="longer"), self.assertRaises(ValueError):
+                read(count, frame[16:] + bytes(8))
+
+    def test_any_changed_bit_is_a_value_error_or_is_read(self) -> None:
+        for name, (read, _value) in REPLIES.items():
+            frame = golden(f"{name}.reply")
+            for bit in range(8 * len(frame)):
+                lie = bytearray(frame)
+                lie[bit >> 3] ^= 1 << (bit & 7)
+                try:
+                    header = p.read_header(lie, 1 << 20)
+                    read(header.count, bytes(lie[16:]))
+                except ValueError:
+                    continue
+
+    def test_headers(self) -> None:
+        good = golden("ping.reply")
+        for at, value in ((0, 17), (0, 8), (3, 1), (5, 0), (5, 3)):
+            lie = bytearray(good)
+            lie[at] = value
+            with self.subTest(at=at, value=value), self.assertRaises(ValueError):
+                p.read_header(lie, 1 << 20)
+
+    def test_arguments(self) -> None:
+        calls: List[Callable[[], object]] = [
+            lambda: p.match_request(1, ALL, 16, [A]),
+            lambda: p.match_request(1, -1, 0, [A]),
+            lambda: p.match_request(1, ALL, 0, [A[:31]]),
+            lambda: p.reserve_request(1, ALL, 1 << 64, []),
+            lambda: p.reserve_request(1, ALL, 0, [Block(A, 1 << 32)]),
+            lambda: p.reserve_request(1, ALL, 0, [Block(A, 1, parent=b"")]),
+            lambda: p.reserve_request(1, ALL, 0, [Block(A, 1, alias=-1)]),
+            lambda: p.commit_request(1, [Commit(1, 1, 1 << 64)]),
+            lambda: p.hello_request(1, "x" * 33, b""),
+            lambda: p.hello_request(1, "a\nb", b""),
+            lambda: p.hello_request(1, "", bytes(65_537)),
+            lambda: p.ping_request(1, b"1234"),
+            lambda: p.ping_request(1, bytes(72)),
+            lambda: p.alias_request(1, p.AliasKind.SHA256, ALL, [(A, b"12345678")]),
+            lambda: p.identify_request(1, p.IdentifyKind.TOKENS, ALL, 2, bytes(4)),
+            lambda: p.request(Op.RESERVE, 1, 0, bytes(16), no_reply=True),
+        ]
+        for index, call in enumerate(calls):
+            with self.subTest(index), self.assertRaises(ValueError):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()
