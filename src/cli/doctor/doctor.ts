@@ -1,0 +1,96 @@
+import { type Clock, messageOf } from "../../core/index.ts";
+import { checkCuda, checkRdma } from "./check-devices.ts";
+import { checkDirectIo } from "./check-direct-io.ts";
+import { checkEngineSocket } from "./check-engine-socket.ts";
+import {
+  checkHugePages,
+  checkMemfd,
+  checkMemlock,
+  checkMemory,
+  checkNuma,
+  checkOpenFiles,
+  checkShm,
+} from "./check-memory.ts";
+import { checkNats } from "./check-nats.ts";
+import {
+  checkCpu,
+  checkIoUring,
+  checkKernel,
+  checkLibrary,
+  checkSystemd,
+  type Probe,
+} from "./check-system.ts";
+import { hostFiles } from "./host-files.ts";
+import type { Check, DoctorReport } from "./report.ts";
+
+export interface DoctorOptions {
+  readonly clock: Clock;
+  /** Where /proc, /sys, /dev, /etc, /usr and /run are; "/" but for tests. */
+  readonly root?: string;
+  /** As `process.arch` says it. */
+  readonly arch?: string;
+  /** User the agent runs as; this process's own where not said. */
+  readonly uid?: number;
+  /** Size of the RAM tier to measure the host against; null: none is known. */
+  readonly ramBytes?: number | null;
+  /** Path of the engine socket, from the configuration. */
+  readonly engineSocket: string;
+  /** Folders on which O_DIRECT is tried. */
+  readonly directPaths?: readonly string[];
+  /** NATS server to reach; not tried where null. */
+  readonly natsUrl?: string | null;
+  readonly natsTimeoutMs?: number;
+  /** $NOTIFY_SOCKET, where systemd gave one. */
+  readonly notifySocket?: string | undefined;
+  /** Loads the native library; says why not in `detail`. */
+  readonly probeLibrary?: () => Probe;
+  /** Makes an io_uring and closes it. Called only where the library loads. */
+  readonly probeIoUring?: () => Probe;
+}
+
+const NATS_TIMEOUT_MS = 2_000;
+
+/** A probe that throws has failed. */
+function tried(probe: (() => Probe) | undefined): Probe | null {
+  if (probe === undefined) return null;
+  try {
+    return probe();
+  } catch (thrown) {
+    return { ok: false, detail: messageOf(thrown) };
+  }
+}
+
+/** Looks at everything the agent needs or could use. Changes nothing and never rejects. */
+export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
+  const root = options.root ?? "/";
+  const files = hostFiles(root);
+  const ramBytes = options.ramBytes ?? null;
+  const uid = options.uid ?? process.getuid?.() ?? 0;
+  const library = tried(options.probeLibrary);
+  const ring = library?.ok === false ? null : tried(options.probeIoUring);
+  const nats = checkNats(
+    options.natsUrl ?? null,
+    options.clock,
+    options.natsTimeoutMs ?? NATS_TIMEOUT_MS,
+  );
+  const checks: Check[] = [
+    checkKernel(files),
+    checkCpu(files, options.arch ?? process.arch),
+    checkLibrary(library),
+    checkMemory(root, ramBytes),
+    checkMemlock(files, ramBytes),
+    checkHugePages(files, ramBytes),
+    checkMemfd(files),
+    checkShm(files),
+    checkOpenFiles(files),
+    checkNuma(files),
+    checkIoUring(files, ring),
+    ...(options.directPaths ?? []).map(checkDirectIo),
+    checkCuda(files),
+    checkRdma(files),
+    await checkEngineSocket(files, options.engineSocket, uid, options.clock),
+    await nats,
+    checkSystemd(files, options.notifySocket),
+  ];
+  return { ok: checks.every(({ status }) => status !== "fail"), checks };
+}
