@@ -3,13 +3,12 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { ensureHost } from "./lib/native-build.ts";
-import { ROOT } from "./lib/paths.ts";
 import { findPython, pythonEnvironment } from "./lib/python.ts";
 import { isRequired } from "./lib/required.ts";
 import { run } from "./lib/run.ts";
 import {
   type Outcome,
-  parseBunReport,
+  parseBunSummary,
   parsePythonSummary,
   summaryLine,
   total,
@@ -44,16 +43,11 @@ async function pythonTests(): Promise<Outcome> {
   return parsePythonSummary(result.output, result.code);
 }
 
-async function bunTests(args: string[], folder: string): Promise<Outcome> {
-  const report = join(folder, "junit.xml");
-  const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
-  const child = Bun.spawn([process.execPath, "test", ...reporter, ...args], {
-    cwd: ROOT,
-    env: { ...process.env, HEARTH_SKIPS_FILE: join(folder, "skips") },
-    stdio: ["ignore", "inherit", "inherit"],
-  });
-  const code = await child.exited;
-  return parseBunReport(existsSync(report) ? readFileSync(report, "utf8") : undefined, code);
+async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
+  const colours = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
+  const env = { ...process.env, ...colours, HEARTH_SKIPS_FILE: skipsFile };
+  const result = await run([process.execPath, "test", ...args], { env, echo: true });
+  return parseBunSummary(result.output, result.code);
 }
 
 /** A skipped runner, as one line; under CI it counts as a failure. */
@@ -82,14 +76,15 @@ async function main(): Promise<number> {
   }
   process.env.PATH = `${dirname(process.execPath)}${delimiter}${process.env.PATH ?? ""}`;
   const folder = mkdtempSync(join(tmpdir(), "hearth-test-"));
+  const skipsFile = join(folder, "skips");
   try {
     const outcomes: [string, Outcome][] = [];
     if (args.length === 0) {
       outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
       outcomes.push(["python", judge("Python", "PYTHON", await pythonTests())]);
     }
-    outcomes.push(["bun", await bunTests(args, folder)]);
-    printSkips(join(folder, "skips"));
+    outcomes.push(["bun", await bunTests(args, skipsFile)]);
+    printSkips(skipsFile);
     console.log("");
     for (const [name, outcome] of outcomes) printRunner(name, outcome);
     const sum = total(outcomes.map(([, outcome]) => outcome));

@@ -13,7 +13,7 @@ import { ensureLibrary, libraryFile, sha256 } from "./native-build.ts";
 import { ROOT, TOOLCHAIN_DIR } from "./paths.ts";
 import { startProgress } from "./progress.ts";
 import { run, seconds } from "./run.ts";
-import { hostTarget, TARGETS, type Target } from "./targets.ts";
+import { hostTarget, TARGET_NAMES, TARGETS, type Target } from "./targets.ts";
 
 const ENTRY = "src/main.ts";
 const DIST = join(ROOT, "dist");
@@ -80,7 +80,7 @@ async function constantsFor(target: Target, library: Uint8Array): Promise<Consta
   };
 }
 
-/** An ELF file for the wanted machine with exactly this library inside. */
+/** An ELF file for the wanted machine with this library inside and no other target's. */
 function verify(file: string, target: Target, library: Buffer): void {
   const bytes = readFileSync(file);
   if (bytes.readUInt32BE(0) !== 0x7f454c46) throw new BuildError(`${file} is no ELF file`);
@@ -89,6 +89,12 @@ function verify(file: string, target: Target, library: Buffer): void {
     throw new BuildError(`${file} is for ELF machine ${machine}, not for ${target}`);
   }
   if (!bytes.includes(library)) throw new BuildError(`${file} does not carry its library`);
+  for (const other of TARGET_NAMES) {
+    const foreign = libraryFile({ target: other });
+    if (other === target || !existsSync(foreign)) continue;
+    if (!bytes.includes(readFileSync(foreign))) continue;
+    throw new BuildError(`${file} also carries the library for ${other}`);
+  }
 }
 
 async function libraryFor(target: Target): Promise<Buffer> {

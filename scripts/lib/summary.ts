@@ -18,7 +18,8 @@ function settle(ran: Ran, exitCode: number): Ran {
 }
 
 /** Reads `Build Summary: 3/3 steps succeeded; 40/42 tests passed (1 skipped, 1 failed)`. */
-export function parseZigSummary(output: string, exitCode: number): Ran {
+export function parseZigSummary(printed: string, exitCode: number): Ran {
+  const output = Bun.stripANSI(printed);
   const line = /^Build Summary: .*$/m.exec(output)?.[0] ?? "";
   const passed = count(line, /(\d+)\/\d+ tests passed/);
   const skipped = count(line, /(\d+) skipped/);
@@ -28,7 +29,8 @@ export function parseZigSummary(output: string, exitCode: number): Ran {
 }
 
 /** Reads unittest's `Ran 12 tests in 0.1s` and `FAILED (failures=1, errors=2, skipped=3)`. */
-export function parsePythonSummary(output: string, exitCode: number): Ran {
+export function parsePythonSummary(printed: string, exitCode: number): Ran {
+  const output = Bun.stripANSI(printed);
   const total = count(output, /^Ran (\d+) tests? in/m);
   const verdict = /^(?:OK|FAILED|NO TESTS RAN)(?: \(.*\))?\s*$/m.exec(output)?.[0] ?? "";
   const failed =
@@ -42,15 +44,20 @@ export function parsePythonSummary(output: string, exitCode: number): Ran {
 }
 
 /**
- * Reads the totals of the JUnit report that `bun test` writes at its end. No report means that Bun
- * died on the way: one failure.
+ * Reads the lines ` 12 pass`, ` 1 fail`, ` 3 skip`, ` 1 todo` above the last `Ran 17 tests across 2
+ * files.` A file that cannot be loaded is among the failures. Without that end Bun died on the way:
+ * one failure more.
  */
-export function parseBunReport(report: string | undefined, exitCode: number): Ran {
-  const root = /<testsuites [^>]*>/.exec(report ?? "")?.[0];
-  if (root === undefined) return { kind: "ran", passed: 0, failed: 1, skipped: 0 };
-  const failed = count(root, /failures="(\d+)"/) + count(root, /errors="(\d+)"/);
-  const skipped = count(root, /skipped="(\d+)"/);
-  const passed = count(root, /tests="(\d+)"/) - failed - skipped;
+export function parseBunSummary(output: string, exitCode: number): Ran {
+  const lines = Bun.stripANSI(output).trimEnd().split("\n");
+  const end = lines.findLastIndex((line) => /^Ran \d+ tests? across \d+ files?\./.test(line));
+  if (end < 0) return { kind: "ran", passed: 0, failed: 1, skipped: 0 };
+  let start = end;
+  while (start > 0 && /^ \d+ /.test(lines[start - 1]!)) start--;
+  const block = lines.slice(start, end).join("\n");
+  const passed = count(block, /^ (\d+) pass$/m);
+  const failed = count(block, /^ (\d+) fail$/m);
+  const skipped = count(block, /^ (\d+) skip$/m) + count(block, /^ (\d+) todo$/m);
   return settle({ kind: "ran", passed, failed, skipped }, exitCode);
 }
 

@@ -122,6 +122,7 @@ export function checkWords(tree: Tree): string[] {
 
 const KEBAB = /^[a-z0-9]+(?:-[a-z0-9]+)*(?:\.[a-z]+)*$/;
 const SNAKE = /^_{0,2}[a-z0-9]+(?:_[a-z0-9]+)*(?:__)?(?:\.[a-z]+)?$/;
+const METADATA = /^(?:README|LICENSE|NOTICE)(?:[-.][a-z0-9.-]+)?$/;
 const ZIG_NAME = /^(?:[a-z0-9]+(?:_[a-z0-9]+)*|[A-Z]\w*)(?:\.zig)?$/;
 
 /** TypeScript in kebab-case, Python in snake_case, Zig as its standard library does. */
@@ -134,7 +135,7 @@ export function checkNames(tree: Tree): string[] {
   return [...tree.keys()].filter((path) => {
     const rule = rules.find(([where]) => where.test(path));
     if (rule === undefined || isFixture(path)) return false;
-    return path.split("/").some((name) => !rule[1].test(name));
+    return path.split("/").some((name) => !rule[1].test(name) && !METADATA.test(name));
   });
 }
 

@@ -1,15 +1,15 @@
 import { describe, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { findPython } from "../../scripts/lib/python.ts";
 import {
-  parseBunReport,
+  parseBunSummary,
   parsePythonSummary,
   parseZigSummary,
   summaryLine,
   total,
 } from "../../scripts/lib/summary.ts";
+import { withTempDir } from "../support/index.ts";
 
 const ran = (passed: number, failed: number, skipped: number) => {
   return { kind: "ran", passed, failed, skipped } as const;
@@ -47,53 +47,52 @@ describe("python -m unittest", () => {
   });
 
   const python = findPython();
-  test.skipIf(python.kind !== "ready")("as this host's Python really prints it", () => {
-    const folder = mkdtempSync(join(tmpdir(), "hearth-"));
-    const source = `import unittest
+  test.skipIf(python.kind !== "ready")("as this host's Python really prints it", async () => {
+    await withTempDir((folder) => {
+      const source = `import unittest
 class T(unittest.TestCase):
     def test_a(self): self.assertTrue(True)
     def test_b(self): self.assertTrue(False)
     def test_c(self): self.skipTest("why")
 `;
-    try {
       writeFileSync(join(folder, "test_x.py"), source);
       const path = python.kind === "ready" ? python.path : "";
       const child = Bun.spawnSync([path, "-m", "unittest", "discover", "-s", folder]);
       expect(parsePythonSummary(child.stderr.toString(), child.exitCode)).toEqual(ran(1, 1, 1));
-    } finally {
-      rmSync(folder, { recursive: true, force: true });
-    }
+    });
   });
 });
 
 describe("bun test", () => {
-  test("as this Bun really reports it", () => {
-    const folder = mkdtempSync(join(tmpdir(), "hearth-"));
-    const source = `import { test, describe, expect } from "bun:test";
+  test("as this Bun really prints it, with and without colours", async () => {
+    await withTempDir((folder) => {
+      const source = `import { test, describe, expect } from "bun:test";
 test("a", () => expect(1).toBe(1));
 test("b", () => expect(1).toBe(2));
 test.skip("c", () => {});
+test.todo("t");
 describe.skip("d", () => { test("e", () => {}); });
 `;
-    try {
       writeFileSync(join(folder, "x.test.ts"), source);
-      const report = join(folder, "report.xml");
-      const reporter = ["--reporter=junit", `--reporter-outfile=${report}`];
-      const words = [process.execPath, "test", ...reporter, "./x.test.ts"];
-      const child = Bun.spawnSync(words, { cwd: folder, stderr: "pipe" });
-      expect(parseBunReport(readFileSync(report, "utf8"), child.exitCode)).toEqual(ran(1, 1, 2));
-    } finally {
-      rmSync(folder, { recursive: true, force: true });
-    }
+      writeFileSync(join(folder, "y.test.ts"), 'import "./not-there.ts";');
+      for (const FORCE_COLOR of ["0", "1"]) {
+        const words = [process.execPath, "test", "./x.test.ts", "./y.test.ts"];
+        const child = Bun.spawnSync(words, { cwd: folder, env: { ...process.env, FORCE_COLOR } });
+        expect(parseBunSummary(child.stderr.toString(), child.exitCode)).toEqual(ran(1, 2, 3));
+      }
+    });
   });
 
-  test("a run that died without a report failed", () => {
-    expect(parseBunReport(undefined, 139)).toEqual(ran(0, 1, 0));
+  test("a run that died has no end, and failed", () => {
+    expect(parseBunSummary("(pass) a\n 5 pass\npanic: index out of bounds\n", 134)).toEqual(
+      ran(0, 1, 0),
+    );
   });
 
-  test("an error between tests counts", () => {
-    const report = `<testsuites name="bun test" tests="3" failures="0" skipped="0" time="1">`;
-    expect(parseBunReport(report, 1)).toEqual(ran(3, 1, 0));
+  test("what a test printed is not taken for the summary", () => {
+    const output = " 9 pass\n 9 fail\n\n 3 pass\n 0 fail\nRan 3 tests across 1 file. [1.00ms]\n";
+    expect(parseBunSummary(output, 0)).toEqual(ran(3, 0, 0));
+    expect(parseBunSummary(output, 1)).toEqual(ran(3, 1, 0));
   });
 });
 
