@@ -1,3 +1,4 @@
+import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { assert } from "../core/index.ts";
 import type { NativeBuffer } from "./buffers.ts";
 import { nativeBuffer } from "./buffers.ts";
@@ -11,6 +12,8 @@ export type Wish = "off" | "try" | "require";
 const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
+/** Bun's limit for one view of native memory. */
+const VIEW_BYTES_MAX = 4 * 2 ** 30;
 
 export interface RegionState {
   /** Bytes backed by memory so far. */
@@ -69,6 +72,17 @@ export class Region implements Disposable {
     };
     const info = native.exchange("hearth_region_map", ["MapRequest", request], "RegionInfo");
     return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
+  }
+
+  /**
+   * The region's first `bytes` bytes as memory to copy to and from. Only for a region that lives as long as
+   * the process: a view that outlives its mapping crashes on touch.
+   */
+  view(bytes: number): NativeBuffer {
+    assert(bytes <= this.bytes && bytes <= VIEW_BYTES_MAX, "the view lies inside the region");
+    const { address } = this.#native.regionInfo(this.handle);
+    const at = Number(address);
+    return { bytes: new Uint8Array(toArrayBuffer(at as Pointer, 0, bytes)), address: at };
   }
 
   state(): RegionState {

@@ -58,10 +58,13 @@ export interface Holder {
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
 
   /** `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. */
-  reserve(batch: AddressBatch, session: bigint, out: HandleBatch): void;
+  reserve(batch: AddressBatch, out: HandleBatch): void;
 
-  /** Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. */
-  commit(handles: HandleBatch): Promise<void>;
+  /**
+   * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it was done
+   * at once; else the bytes are hashed on another thread and the batch must stay as it is until then.
+   */
+  commit(handles: HandleBatch): Promise<void> | null;
 
   /** Gives reserved slots back unwritten. */
   abort(handles: HandleBatch): void;
@@ -82,6 +85,12 @@ export interface Holder {
 
   /** Gives blocks another name: 64-bit engine hashes, or SHA-256 page keys of 32 bytes each. */
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void;
+
+  /**
+   * The other way round: `digests` receives 32 bytes for each of `count` engine hashes (u64 little-endian), zeros
+   * for one that nobody gave in this namespace and layer.
+   */
+  resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void;
 
   /**
    * The connection is over but its process may live and still touch what it held: reads stay locked,

@@ -1,0 +1,208 @@
+import type { Socket } from "bun";
+import { HearthError, messageOf } from "../core/index.ts";
+import type { Native } from "../native/index.ts";
+import {
+  consumeOutput,
+  createFrameReader,
+  createOutput,
+  DEFAULT_LIMITS,
+  type Decoded,
+  decodeErrorReply,
+  emptyFrame,
+  type Frame,
+  type FrameReader,
+  frameStatusName,
+  HEADER_BYTES,
+  type Output,
+  pendingBytes,
+  pendingOutput,
+  type Refusal,
+} from "./protocol/index.ts";
+
+type Decode = (frame: Frame) => Refusal | null;
+
+interface Waiting {
+  readonly decode: Decode;
+  readonly resolve: () => void;
+  readonly reject: (error: HearthError) => void;
+}
+
+function refusedBy(status: number, text: string): HearthError {
+  const name = frameStatusName(status) ?? `status ${status}`;
+  return new HearthError("ENGINE_REFUSED", `the agent refused (${name}): ${text}`);
+}
+
+function brokenReply(text: string): HearthError {
+  return new HearthError("ENGINE_PROTOCOL", `the agent's answer: ${text}`);
+}
+
+/** A socket with requests on their way: matches answers to askers by request id. */
+export class ClientLine {
+  readonly output: Output = createOutput();
+  readonly closed: Promise<HearthError>;
+  readonly #waiting = new Map<number, Waiting>();
+  #reader: FrameReader | null = null;
+  #socket: Socket | null = null;
+  #nextId = 1;
+  #fault: HearthError | null = null;
+  #resolveClosed!: (reason: HearthError) => void;
+  #flushQueued = false;
+
+  private constructor() {
+    this.closed = new Promise((resolve) => {
+      this.#resolveClosed = resolve;
+    });
+  }
+
+  static async open(path: string): Promise<ClientLine> {
+    const line = new ClientLine();
+    try {
+      line.#socket = await Bun.connect({
+        unix: path,
+        socket: {
+          // Until the hello's answer was read with its descriptor, nothing else may read.
+          open: (socket) => void socket.pause(),
+          data: (_socket, chunk) => line.#receive(chunk),
+          drain: () => line.flush(),
+          close: () => line.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line")),
+          error: (_socket, error) => line.#end(closedBy(error)),
+        },
+      });
+    } catch (cause) {
+      const text = `nobody answers at ${path}: ${messageOf(cause)}`;
+      throw new HearthError("ENGINE_CLOSED", text, { cause, fix: "is the agent running?" });
+    }
+    return line;
+  }
+
+  /** One attempt at the first answer and its descriptor; null while it has not come. */
+  receiveWithFd(native: Native): { frame: Frame; fd: number } | null {
+    if (this.#fault !== null) throw this.#fault;
+    const bytes = new Uint8Array(4096);
+    const received = native.receiveFd(socketFd(this.#socket!), bytes);
+    if (received === "try_again") return null;
+    if (typeof received === "string") {
+      throw new HearthError("ENGINE_CLOSED", "the agent closed the line instead of a hello");
+    }
+    const { fd, count } = received;
+    const frame = wholeFrame(bytes.subarray(0, count));
+    if (frame !== null && frame.status !== 0) {
+      const error = this.take(decodeErrorReply(frame));
+      throw refusedBy(error.status, error.text);
+    }
+    if (frame === null || fd === null) throw brokenReply("the hello came without the arena");
+    return { frame, fd };
+  }
+
+  /** From here on answers are read as they come. */
+  start(frameBytesMax: number): void {
+    const most = Math.max(frameBytesMax, DEFAULT_LIMITS.frameBytesMax);
+    this.#reader = createFrameReader({ direction: "replies", frameBytesMax: most });
+    this.#socket!.resume();
+  }
+
+  /** Sends what `encode` writes and settles when its answer was decoded. */
+  request(encode: (output: Output, id: number) => void, decode: Decode): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const id = this.send(encode, reject);
+      if (id !== null) this.#waiting.set(id, { decode, resolve, reject });
+    });
+  }
+
+  /** Sends a request nobody waits for. Requests of one turn of the event loop leave in one write. */
+  send(
+    encode: (output: Output, id: number) => void,
+    onFault?: (error: HearthError) => void,
+  ): number | null {
+    if (this.#fault !== null) {
+      onFault?.(this.#fault);
+      return null;
+    }
+    this.#nextId = (this.#nextId + 1) >>> 0 || 1;
+    encode(this.output, this.#nextId);
+    if (!this.#flushQueued) {
+      this.#flushQueued = true;
+      queueMicrotask(() => {
+        this.#flushQueued = false;
+        this.flush();
+      });
+    }
+    return this.#nextId;
+  }
+
+  flush(): void {
+    while (this.#fault === null && pendingBytes(this.output) > 0) {
+      const written = this.#socket!.write(pendingOutput(this.output));
+      if (written < 0) this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line"));
+      if (written <= 0) return;
+      consumeOutput(this.output, written);
+    }
+  }
+
+  /** The decoded value, or its refusal as an error. */
+  take<Value>(decoded: Decoded<Value>): Value {
+    if (decoded.ok) return decoded.value;
+    throw brokenReply(decoded.refusal.text);
+  }
+
+  #receive(chunk: Uint8Array): void {
+    const fault = this.#reader?.push(chunk, (frame) => {
+      this.#answer(frame);
+      return true;
+    });
+    if (fault) this.#end(brokenReply(fault.text));
+  }
+
+  #answer(frame: Frame): void {
+    const waiting = this.#waiting.get(frame.requestId);
+    this.#waiting.delete(frame.requestId);
+    if (frame.status !== 0) {
+      const { status, text } = this.take(decodeErrorReply(frame));
+      const error = refusedBy(status, text);
+      // Of no request: the agent's last words before it hangs up.
+      if (waiting === undefined) this.#end(error);
+      else waiting.reject(error);
+      return;
+    }
+    if (waiting === undefined) {
+      this.#end(brokenReply(`it answers request ${frame.requestId}, which nobody made`));
+      return;
+    }
+    const bad = waiting.decode(frame);
+    if (bad === null) waiting.resolve();
+    else waiting.reject(brokenReply(bad.text));
+  }
+
+  close(): void {
+    this.#end(new HearthError("ENGINE_CLOSED", "this client closed the line"));
+  }
+
+  #end(reason: HearthError): void {
+    if (this.#fault !== null) return;
+    this.#fault = reason;
+    this.#socket?.end();
+    for (const { reject } of this.#waiting.values()) reject(reason);
+    this.#waiting.clear();
+    this.#resolveClosed(reason);
+  }
+}
+
+function closedBy(error: Error): HearthError {
+  return new HearthError("ENGINE_CLOSED", `the line broke: ${error.message}`, { cause: error });
+}
+
+/** The frame in `bytes`, where it is whole. */
+function wholeFrame(bytes: Uint8Array): Frame | null {
+  let found: Frame | null = null;
+  const reader = createFrameReader({ direction: "replies", frameBytesMax: 4096 });
+  reader.push(bytes, (frame) => {
+    found = { ...emptyFrame(), ...frame };
+    return true;
+  });
+  return bytes.length >= HEADER_BYTES ? found : null;
+}
+
+/** Bun's sockets have a descriptor; its types do not say so. */
+function socketFd(socket: Socket): number {
+  return (socket as unknown as { readonly fd: number }).fd;
+}

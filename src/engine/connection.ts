@@ -1,0 +1,170 @@
+import type { NamespaceIndex } from "../core/index.ts";
+import type { Holder } from "../tiers/index.ts";
+import type { EngineLimits } from "./limits.ts";
+import {
+  consumeOutput,
+  createFrameReader,
+  createOutput,
+  encodeErrorReply,
+  encodeRefusal,
+  type Frame,
+  type FrameReader,
+  type FrameStatus,
+  type Output,
+  pendingBytes,
+  pendingOutput,
+  type Refusal,
+} from "./protocol/index.ts";
+
+/** What of Bun's socket a connection uses. `write` takes what fits and says how much that was. */
+export interface Wire {
+  write(bytes: Uint8Array): number;
+  pause(): void;
+  resume(): void;
+  end(): void;
+  terminate(): void;
+}
+
+export interface Greeted {
+  readonly name: string;
+  readonly namespace: NamespaceIndex;
+  readonly namespaceKey: Uint8Array;
+  readonly blockTokens: number;
+  readonly holder: Holder;
+}
+
+/** Answers a frame into the connection's output, or says why it is refused. */
+export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | null;
+
+/**
+ * One engine's line: cuts its bytes into frames, answers them in order, and holds its requests back
+ * while it does not read.
+ *
+ * States: waiting for the hello → greeted → closed. A fatal refusal is answered, then the line closes.
+ */
+export class Connection {
+  readonly id: number;
+  readonly output: Output = createOutput();
+  greeted: Greeted | null = null;
+  /** Monotonic milliseconds of the last frame. */
+  lastFrameMs: number;
+  /** Since when answers wait unread beyond the cap; null while they do not. */
+  stalledSinceMs: number | null = null;
+  /** Requests whose answer is still being worked on. */
+  working = 0;
+  readonly #wire: Wire;
+  readonly #reader: FrameReader;
+  readonly #limits: EngineLimits;
+  readonly #handle: FrameHandler;
+  readonly #nowMs: () => number;
+  #closed = false;
+
+  constructor(
+    id: number,
+    wire: Wire,
+    options: { limits: EngineLimits; handle: FrameHandler; nowMs: () => number },
+  ) {
+    this.id = id;
+    this.#wire = wire;
+    this.#limits = options.limits;
+    this.#handle = options.handle;
+    this.#nowMs = options.nowMs;
+    this.lastFrameMs = options.nowMs();
+    const { frameBytesMax } = options.limits;
+    this.#reader = createFrameReader({ direction: "requests", frameBytesMax });
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Takes what the socket brought. */
+  receive(chunk: Uint8Array): void {
+    if (this.#closed) return;
+    this.#endWith(this.#reader.push(chunk, this.#sink));
+    this.flush();
+  }
+
+  /** The socket can take more again. */
+  drained(): void {
+    this.flush();
+    if (this.#closed || pendingBytes(this.output) > 0) return;
+    this.stalledSinceMs = null;
+    if (!this.#reader.holding) return;
+    this.#wire.resume();
+    this.#endWith(this.#reader.resume(this.#sink));
+    this.flush();
+  }
+
+  readonly #sink = (frame: Frame): boolean => {
+    this.lastFrameMs = this.#nowMs();
+    const refused = this.#handle(this, frame);
+    if (refused !== null) {
+      encodeRefusal(this.output, frame, refused);
+      if (refused.fatal) this.#hangUp();
+    }
+    if (this.#closed) return false;
+    if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
+    // What the socket takes at once does not count as unread.
+    this.flush();
+    if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
+    this.stalledSinceMs ??= this.#nowMs();
+    this.#wire.pause();
+    return false;
+  };
+
+  #endWith(fault: Refusal | null): void {
+    if (fault === null || this.#closed) return;
+    encodeErrorReply(this.output, 0, 0, fault.status, fault.text);
+    this.#hangUp();
+  }
+
+  /** Writes what waits, as far as the socket takes it. */
+  flush(): void {
+    if (this.#closed) return;
+    while (pendingBytes(this.output) > 0) {
+      const written = this.#wire.write(pendingOutput(this.output));
+      if (written < 0) {
+        this.close();
+        return;
+      }
+      if (written === 0) return;
+      consumeOutput(this.output, written);
+    }
+  }
+
+  /** What waits to be written, for the one who writes it with a descriptor; `sent` says how much went. */
+  takePending(): Uint8Array {
+    return pendingOutput(this.output);
+  }
+
+  sent(bytes: number): void {
+    consumeOutput(this.output, bytes);
+  }
+
+  /** Says why in a frame about the connection itself, then closes. */
+  dismiss(status: Exclude<FrameStatus, 0>, text: string): void {
+    if (this.#closed) return;
+    encodeErrorReply(this.output, 0, 0, status, text);
+    this.#hangUp();
+  }
+
+  #hangUp(): void {
+    this.flush();
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#wire.end();
+  }
+
+  /** Ends the line without a word: the socket is gone, or its reader is. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#wire.terminate();
+  }
+
+  /** The socket reported its end. */
+  ended(): void {
+    this.#closed = true;
+  }
+}

@@ -1,0 +1,102 @@
+import { toHex } from "../core/index.ts";
+import { decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
+import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import type { Connection, FrameHandler } from "./connection.ts";
+import type { EngineLimits } from "./limits.ts";
+import {
+  CHECKSUM_XXH3_64,
+  decodeHelloRequest,
+  encodeHelloReply,
+  FrameStatus,
+  type HelloRequest,
+  Op,
+  PROTOCOL_VERSION,
+  type Refusal,
+  refusal,
+} from "./protocol/index.ts";
+
+export interface GreetingContext {
+  readonly store: BlockStore;
+  readonly namespaces: Namespaces;
+  readonly hashing: Hashing;
+  readonly limits: EngineLimits;
+  readonly incarnation: bigint;
+  draining(): boolean;
+  /** Sends what waits in the connection's output with a descriptor on it; bytes sent, or null. */
+  sendFd(connection: Connection, fd: number): number | null;
+  log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
+}
+
+/** Answers the first frame of a connection: who it is, which namespace, and where the bytes lie. */
+export function createGreeting(context: GreetingContext): FrameHandler {
+  return (connection, frame) => {
+    if (frame.op !== Op.hello) {
+      return refusal(FrameStatus.notGreeted, "the first frame of a connection is HELLO");
+    }
+    if (connection.greeted !== null) {
+      return refusal(FrameStatus.malformed, "one connection has one HELLO: open another");
+    }
+    const hello = decodeHelloRequest(frame);
+    if (!hello.ok) return hello.refusal;
+    if (context.draining()) {
+      return refusal(FrameStatus.draining, "the agent is stopping: connect again later", true);
+    }
+    const refused = admit(context, connection, hello.value);
+    if (refused !== null) return refused;
+    return answer(context, connection, frame.requestId);
+  };
+}
+
+function admit(
+  context: GreetingContext,
+  connection: Connection,
+  hello: HelloRequest,
+): Refusal | null {
+  const decoded = decodeManifest(hello.manifest);
+  if (!decoded.ok) return refusal(FrameStatus.manifestRefused, decoded.why);
+  const key = namespaceKey(context.hashing, decoded.manifest);
+  const namespace = context.namespaces.indexOf(key);
+  if (namespace === null) {
+    return refusal(FrameStatus.manifestRefused, "this agent serves no more namespaces: restart it");
+  }
+  const { handlesMax } = context.limits;
+  connection.greeted = {
+    name: hello.name,
+    namespace,
+    namespaceKey: key,
+    blockTokens: decoded.manifest.blockTokens,
+    holder: context.store.openHolder({ namespace, handlesMax }),
+  };
+  const fields = { connection: connection.id, name: hello.name, namespace: toHex(key.slice(0, 8)) };
+  context.log("info", "an engine connected", fields);
+  return null;
+}
+
+function answer(
+  context: GreetingContext,
+  connection: Connection,
+  requestId: number,
+): Refusal | null {
+  const { limits, store } = context;
+  const greeted = connection.greeted!;
+  encodeHelloReply(connection.output, requestId, {
+    version: PROTOCOL_VERSION,
+    checksumAlgorithm: CHECKSUM_XXH3_64,
+    features: 0,
+    namespaceId: greeted.namespaceKey,
+    incarnation: context.incarnation,
+    arenaBytes: store.arena.bytes,
+    arenaReadyBytes: store.arena.readyBytes(),
+    blockBytesMax: store.blockBytesMax,
+    frameBytesMax: limits.frameBytesMax,
+    itemsMax: limits.itemsMax,
+    handlesMax: limits.handlesMax,
+    leaseMs: limits.leaseMs,
+    blockTokens: greeted.blockTokens,
+  });
+  // The socket is fresh, so its buffer has room: a client that cannot take 112 bytes is gone.
+  const sent = context.sendFd(connection, store.arena.fd);
+  if (sent === null) connection.close();
+  else connection.sent(sent);
+  return null;
+}

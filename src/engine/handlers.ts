@@ -1,0 +1,301 @@
+import { assert } from "../core/index.ts";
+import {
+  type AddressBatch,
+  type BlockStore,
+  createAddressBatch,
+  createHandleBatch,
+  type HandleBatch,
+  type Holder,
+} from "../tiers/index.ts";
+import type { Connection } from "./connection.ts";
+import type { EngineLimits } from "./limits.ts";
+import {
+  type AcquireOptions,
+  ALIAS_BYTES,
+  AliasKind,
+  checkPing,
+  decodeAcquireRequest,
+  decodeAliasRequest,
+  decodeCommitRequest,
+  decodeGpuEvictedRequest,
+  decodeGpuStoredRequest,
+  decodeHandlesRequest,
+  decodeIdentifyRequest,
+  decodeMatchRequest,
+  decodeReserveRequest,
+  decodeSessionCommitRequest,
+  decodeSessionRequest,
+  emptyIdentifyRequest,
+  encodeAcquireReply,
+  encodeIdentifyReply,
+  encodeMatchReply,
+  encodeOutcomesReply,
+  encodePingReply,
+  encodeReserveReply,
+  encodeSessionStatusReply,
+  type Frame,
+  FrameStatus,
+  IDENTIFY_ITEM_BYTES,
+  IdentifyKind,
+  identifyDigests,
+  Op,
+  Outcome,
+  type OutcomeOp,
+  type Refusal,
+  refusal,
+  wantsReply,
+} from "./protocol/index.ts";
+
+/** Digests of prompts and of engines' own chain keys; the native library does them. */
+export interface DigestMaker {
+  prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
+  chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
+}
+
+export interface HandlerContext {
+  readonly store: BlockStore;
+  readonly digests: DigestMaker;
+  readonly limits: EngineLimits;
+  /** While true nothing new is handed out. */
+  draining(): boolean;
+  /** Called for a commit that failed in a way it never should. */
+  onFault(connection: Connection, error: unknown): void;
+}
+
+type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
+
+const DRAINING = "the agent is stopping: release what you hold and connect again later";
+
+/** What handlers fill and read before they return; what must live longer is copied. */
+interface Scratch {
+  readonly batch: AddressBatch;
+  readonly handles: HandleBatch;
+  readonly best: Uint8Array;
+  readonly identified: Uint8Array;
+  readonly session: { session: bigint };
+}
+
+type Handlers = Partial<Record<number, Handler>>;
+
+/** What each operation does, after the hello. The scratch memory is shared by all connections. */
+export function createHandlers(context: HandlerContext): Handler {
+  const { itemsMax, frameBytesMax } = context.limits;
+  const scratch: Scratch = {
+    batch: createAddressBatch(itemsMax),
+    handles: createHandleBatch(itemsMax),
+    best: new Uint8Array(itemsMax),
+    identified: new Uint8Array(new ArrayBuffer(frameBytesMax)),
+    session: { session: 0n },
+  };
+  const table: Handlers = {
+    ...lookupHandlers(context, scratch),
+    ...slotHandlers(context, scratch),
+    ...gpuHandlers(context, scratch),
+    ...sessionHandlers(context, scratch),
+  };
+  return (connection, frame, holder) => {
+    const handler = table[frame.op];
+    if (handler !== undefined) return handler(connection, frame, holder);
+    return refusal(FrameStatus.unknownOp, `operation ${frame.op} is not known to this agent`);
+  };
+}
+
+function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scratch): Handlers {
+  const { batch, best, identified } = scratch;
+  const matching = { tiers: 0 };
+  const identify = emptyIdentifyRequest();
+  return {
+    [Op.ping]: (connection, frame) => {
+      const bad = checkPing(frame);
+      if (bad === null && wantsReply(frame)) encodePingReply(connection.output, frame);
+      return bad;
+    },
+    [Op.identify]: (connection, frame, holder) => {
+      const { namespaceKey, blockTokens } = greetedOf(connection);
+      const bad = decodeIdentifyRequest(frame, blockTokens, limits.frameBytesMax, identify);
+      if (bad !== null) return bad;
+      const { kind, count, layer } = identify;
+      if (kind === IdentifyKind.engineHashes) {
+        holder.resolve(identify.items, count, layer, identified);
+      } else if (kind === IdentifyKind.chainKeys) {
+        digests.chainDigests(namespaceKey, identify.items, IDENTIFY_ITEM_BYTES[kind], identified);
+      } else {
+        digests.prefixDigests(namespaceKey, wordsOf(identify.items), blockTokens, identified);
+      }
+      const named = identifyDigests(kind, count, blockTokens);
+      encodeIdentifyReply(connection.output, frame.requestId, named, identified);
+      return null;
+    },
+    [Op.match]: (connection, frame, holder) => {
+      const bad = decodeMatchRequest(frame, matching, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      const leading = holder.match(batch, matching.tiers, best);
+      encodeMatchReply(connection.output, frame.requestId, batch.count, leading, best);
+      return null;
+    },
+  };
+}
+
+function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
+  const { store, limits } = context;
+  // The session of a reservation is for attribution; nothing is decided by it.
+  const { batch, handles, session } = scratch;
+  const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+  return {
+    [Op.reserve]: (connection, frame, holder) => {
+      if (context.draining()) return refusal(FrameStatus.draining, DRAINING);
+      const bad = decodeReserveRequest(frame, session, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, true);
+      holder.reserve(batch, handles);
+      encodeReserveReply(connection.output, frame.requestId, handles);
+      return null;
+    },
+    [Op.commit]: (connection, frame, holder) => commit(context, connection, frame, holder),
+    [Op.abort]: (connection, frame, holder) => {
+      const bad = decodeHandlesRequest(frame, handles);
+      if (bad !== null) return bad;
+      holder.abort(handles);
+      answerOutcomes(connection, frame, handles);
+      return null;
+    },
+    [Op.acquire]: (connection, frame, holder) => {
+      if (context.draining()) return refusal(FrameStatus.draining, DRAINING);
+      const bad = decodeAcquireRequest(frame, acquire, batch);
+      if (bad !== null) return bad;
+      if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
+      store.deriveKeys(batch, false);
+      holder.acquire(batch, acquire, handles);
+      encodeAcquireReply(connection.output, frame.requestId, handles);
+      return null;
+    },
+    [Op.release]: (connection, frame, holder) => {
+      const bad = decodeHandlesRequest(frame, handles);
+      if (bad !== null) return bad;
+      holder.release(handles);
+      answerOutcomes(connection, frame, handles);
+      return null;
+    },
+  };
+}
+
+function gpuHandlers({ store, limits }: HandlerContext, { batch, handles }: Scratch): Handlers {
+  const aliases = new Uint8Array(limits.itemsMax * ALIAS_BYTES);
+  const aliasing = { kind: AliasKind.engineHash as AliasKind };
+  return {
+    [Op.gpuStored]: (connection, frame, holder) => {
+      const bad = decodeGpuStoredRequest(frame, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, true);
+      holder.gpuStored(batch, handles);
+      answerOutcomes(connection, frame, handles);
+      return null;
+    },
+    [Op.gpuEvicted]: (connection, frame, holder) => {
+      const bad = decodeGpuEvictedRequest(frame, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      holder.gpuEvicted(batch, handles);
+      answerOutcomes(connection, frame, handles);
+      return null;
+    },
+    [Op.alias]: (connection, frame, holder) => {
+      const bad = decodeAliasRequest(frame, aliasing, batch, aliases);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      holder.alias(batch, aliases, aliasing.kind === AliasKind.sha256, handles);
+      answerOutcomes(connection, frame, handles);
+      return null;
+    },
+  };
+}
+
+function sessionHandlers({ store }: HandlerContext, scratch: Scratch): Handlers {
+  const { batch, handles, session } = scratch;
+  return {
+    [Op.sessionCommit]: (connection, frame, holder) => {
+      const bad = decodeSessionCommitRequest(frame, session, batch);
+      if (bad !== null) return bad;
+      store.deriveKeys(batch, false);
+      answerOne(connection, frame, handles, holder.sessionCommit(session.session, batch));
+      return null;
+    },
+    [Op.sessionRelease]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      answerOne(connection, frame, handles, holder.sessionRelease(session.session));
+      return null;
+    },
+    [Op.sessionStatus]: (connection, frame, holder) => {
+      const bad = decodeSessionRequest(frame, session);
+      if (bad !== null) return bad;
+      const status = holder.sessionStatus(session.session);
+      encodeSessionStatusReply(connection.output, frame.requestId, {
+        outcome: status.known ? Outcome.ok : Outcome.miss,
+        blocks: status.blocks,
+        tokens: status.blocks * greetedOf(connection).blockTokens,
+        bytes: status.bytes,
+      });
+      return null;
+    },
+  };
+}
+
+function greetedOf(connection: Connection) {
+  assert(connection.greeted !== null, "a handler runs after the hello");
+  return connection.greeted;
+}
+
+function answerOutcomes(connection: Connection, frame: Frame, handles: HandleBatch): void {
+  if (!wantsReply(frame)) return;
+  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
+}
+
+function answerOne(
+  connection: Connection,
+  frame: Frame,
+  handles: HandleBatch,
+  outcome: number,
+): void {
+  handles.count = 1;
+  handles.outcome[0] = outcome;
+  answerOutcomes(connection, frame, handles);
+}
+
+/** The bytes are hashed on another thread: the handles live in a batch of their own until then. */
+function commit(
+  context: HandlerContext,
+  connection: Connection,
+  frame: Frame,
+  holder: Holder,
+): Refusal | null {
+  const written = createHandleBatch(Math.max(1, Math.min(frame.count, context.limits.itemsMax)));
+  const bad = decodeCommitRequest(frame, written);
+  if (bad !== null) return bad;
+  const { requestId } = frame;
+  const reply = wantsReply(frame);
+  const answer = () => {
+    if (reply) encodeOutcomesReply(connection.output, Op.commit, requestId, written);
+  };
+  const later = holder.commit(written);
+  if (later === null) {
+    answer();
+    return null;
+  }
+  connection.working++;
+  later
+    .then(answer, (error) => context.onFault(connection, error))
+    .finally(() => {
+      connection.working--;
+      connection.flush();
+    });
+  return null;
+}
+
+/** A frame's bytes lie at any alignment; tokens are words. */
+function wordsOf(bytes: Uint8Array): Uint32Array {
+  const words = new Uint32Array(bytes.length / 4);
+  new Uint8Array(words.buffer).set(bytes);
+  return words;
+}

@@ -1,0 +1,309 @@
+import { chmodSync, chownSync, existsSync, mkdirSync, unlinkSync } from "node:fs";
+import { dirname } from "node:path";
+import type { Socket, UnixSocketListener } from "bun";
+import { type Clock, HearthError, messageOf, sleep } from "../core/index.ts";
+import type { Hashing } from "../identity/index.ts";
+import type { Native, Queue } from "../native/index.ts";
+import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import { Connection, type FrameHandler } from "./connection.ts";
+import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
+import { createGreeting } from "./greeting.ts";
+import { createHandlers } from "./handlers.ts";
+import type { EngineLimits } from "./limits.ts";
+import { peerAllowed, type SocketOwner } from "./peer-access.ts";
+import { FrameStatus, Op } from "./protocol/index.ts";
+
+export interface EngineServerOptions {
+  readonly socketPath: string;
+  /** Group that may connect beside the agent's own; null = the agent's. */
+  readonly socketGroup: number | null;
+  readonly limits: EngineLimits;
+  readonly store: BlockStore;
+  readonly namespaces: Namespaces;
+  readonly native: Native;
+  readonly hashing: Hashing;
+  readonly queue: Queue;
+  readonly clock: Clock;
+  readonly incarnation: bigint;
+  /** Called with one line and fields for what an operator should see. */
+  log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
+}
+
+const LISTEN_PATH_BYTES_MAX = 107;
+const HELLO_MS = 5_000;
+
+interface Client {
+  readonly connection: Connection;
+  readonly pid: number;
+  /** Ends the watch for the process's death. */
+  watch: Disposable | null;
+  dead: boolean;
+  readonly openedMs: number;
+}
+
+/** A Bun socket carries its client. */
+type ClientSocket = Socket<Client | null>;
+
+/** The agent's end of the engine plane: one Unix socket, many engines. */
+export class EngineServer implements AsyncDisposable {
+  readonly stats: EngineStats = emptyEngineStats();
+  readonly #options: EngineServerOptions;
+  readonly #clients = new Set<Client>();
+  /** Gone from the socket, but their process may still touch what they held. */
+  readonly #zombies = new Set<Client>();
+  readonly #handle: FrameHandler;
+  #listener: UnixSocketListener<Client | null> | null = null;
+  #timer: Disposable | null = null;
+  #draining = false;
+  #nextId = 1;
+
+  constructor(options: EngineServerOptions) {
+    this.#options = options;
+    const handlers = createHandlers({
+      store: options.store,
+      digests: options.native,
+      limits: options.limits,
+      draining: () => this.#draining,
+      onFault: (connection, error) => this.#fault(connection, error),
+    });
+    const greet = createGreeting({
+      ...options,
+      draining: () => this.#draining,
+      sendFd: (connection, fd) => this.#sendWithFd(connection, fd),
+    });
+    this.#handle = (connection, frame) => {
+      this.stats.frames++;
+      if (connection.greeted === null || frame.op === Op.hello) return greet(connection, frame);
+      return handlers(connection, frame, connection.greeted.holder);
+    };
+  }
+
+  get connections(): number {
+    return this.#clients.size;
+  }
+
+  /** Slots held by connections, and by processes that lost theirs. */
+  held(): { readonly held: number; readonly quarantined: number } {
+    const sum = (clients: Set<Client>) => {
+      let total = 0;
+      for (const { connection } of clients) total += connection.greeted?.holder.held ?? 0;
+      return total;
+    };
+    return { held: sum(this.#clients), quarantined: sum(this.#zombies) };
+  }
+
+  /** Listens. Throws SOCKET_IN_USE where another agent answers there. */
+  async start(): Promise<void> {
+    const { socketPath } = this.#options;
+    if (Buffer.byteLength(socketPath) > LISTEN_PATH_BYTES_MAX) {
+      const text = `the socket path is longer than ${LISTEN_PATH_BYTES_MAX} bytes: ${socketPath}`;
+      throw new HearthError("CONFIG_INVALID", text, { fix: "set engine.socket to a shorter one" });
+    }
+    mkdirSync(dirname(socketPath), { recursive: true, mode: 0o750 });
+    await removeStale(socketPath);
+    this.#listener = this.#listen(socketPath);
+    const { socketGroup, limits, clock } = this.#options;
+    chmodSync(socketPath, 0o660);
+    if (socketGroup !== null) chownSync(socketPath, process.getuid!(), socketGroup);
+    const checkMs = Math.max(10, Math.min(limits.leaseMs, limits.unreadMs, HELLO_MS) / 4);
+    this.#timer = clock.every(checkMs, () => this.#checkTimes());
+  }
+
+  #listen(path: string): UnixSocketListener<Client | null> {
+    return Bun.listen<Client | null>({
+      unix: path,
+      socket: {
+        open: (socket) => this.#open(socket),
+        data: (socket, chunk) => this.#guarded(socket, (line) => line.receive(chunk)),
+        drain: (socket) => this.#guarded(socket, (line) => line.drained()),
+        close: (socket) => this.#gone(socket),
+        error: (socket) => this.#gone(socket),
+      },
+    });
+  }
+
+  #open(socket: ClientSocket): void {
+    const { native, limits, clock, log } = this.#options;
+    socket.data = null;
+    const peer = native.socketPeer(socketFd(socket));
+    const owner: SocketOwner = { uid: process.getuid!(), gid: process.getgid!() };
+    const allowed = peerAllowed(peer, owner, this.#options.socketGroup);
+    if (!allowed || peer.pidFd === null) {
+      this.stats.refusedPeers++;
+      log("warn", "an engine was not let in", { pid: peer.pid, uid: peer.uid, gid: peer.gid });
+      if (peer.pidFd !== null) native.closeFd(peer.pidFd);
+      socket.terminate();
+      return;
+    }
+    const connection = new Connection(this.#nextId++, socket, {
+      limits,
+      handle: this.#handle,
+      nowMs: () => clock.monotonicMs(),
+    });
+    const client: Client = {
+      connection,
+      pid: peer.pid,
+      watch: null,
+      dead: false,
+      openedMs: clock.monotonicMs(),
+    };
+    socket.data = client;
+    this.#fds.set(connection, socketFd(socket));
+    this.#clients.add(client);
+    this.stats.connected++;
+    if (this.#clients.size > limits.connectionsMax) {
+      native.closeFd(peer.pidFd);
+      this.stats.refusedPeers++;
+      const text = `this agent takes ${limits.connectionsMax} engines: raise engine.clients_max`;
+      connection.dismiss(FrameStatus.limit, text);
+      return;
+    }
+    client.watch = this.#options.queue.watch(peer.pidFd, () => this.#died(client));
+  }
+
+  readonly #fds = new WeakMap<Connection, number>();
+
+  /** Writes what waits with the arena's descriptor on its first byte. Null where the socket is gone. */
+  #sendWithFd(connection: Connection, fd: number): number | null {
+    const socket = this.#fds.get(connection);
+    if (socket === undefined) return null;
+    const sent = this.#options.native.sendFd(socket, connection.takePending(), fd);
+    return typeof sent === "number" ? sent : null;
+  }
+
+  #guarded(socket: ClientSocket, run: (connection: Connection) => void): void {
+    const client = socket.data;
+    if (client === null) return;
+    try {
+      run(client.connection);
+    } catch (error) {
+      this.#fault(client.connection, error);
+    }
+    if (client.connection.closed) this.#leave(client);
+  }
+
+  /** A bug of ours on one line must not take the others down. */
+  #fault(connection: Connection, error: unknown): void {
+    this.stats.faults++;
+    const text = `engine ${connection.id}: ${messageOf(error)}`;
+    const stack = error instanceof Error ? error.stack : undefined;
+    this.#options.log("error", text, stack === undefined ? {} : { stack });
+    connection.dismiss(FrameStatus.internal, "the agent failed on this frame; see its log");
+  }
+
+  #gone(socket: ClientSocket): void {
+    const client = socket.data;
+    if (client === null) return;
+    client.connection.ended();
+    this.#leave(client);
+  }
+
+  /** The line is over. What was held waits for the process's end, unless that has come already. */
+  #leave(client: Client): void {
+    if (!this.#clients.delete(client)) return;
+    const holder = client.connection.greeted?.holder;
+    holder?.abandon();
+    if (client.dead || holder === undefined || holder.held === 0) {
+      this.#bury(client);
+      return;
+    }
+    this.#zombies.add(client);
+    this.stats.quarantines++;
+  }
+
+  #died(client: Client): void {
+    client.dead = true;
+    client.watch = null;
+    client.connection.close();
+    this.#leave(client);
+    this.#bury(client);
+  }
+
+  #bury(client: Client): void {
+    this.#zombies.delete(client);
+    client.watch?.[Symbol.dispose]();
+    client.watch = null;
+    client.connection.greeted?.holder.buried();
+  }
+
+  #checkTimes(): void {
+    const { limits, clock } = this.#options;
+    const now = clock.monotonicMs();
+    for (const client of this.#clients) {
+      const { connection } = client;
+      const holder = connection.greeted?.holder;
+      if (connection.stalledSinceMs !== null) {
+        if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
+      } else if (holder === undefined) {
+        if (now - client.openedMs > HELLO_MS) this.#cut(client, "silent");
+      } else if (holder.held > 0 && now - connection.lastFrameMs > limits.leaseMs) {
+        this.#cut(client, "overstayed");
+      } else if (this.#draining && holder.held === 0 && connection.working === 0) {
+        connection.dismiss(FrameStatus.draining, "the agent is stopping: connect again later");
+        this.#leave(client);
+      }
+    }
+  }
+
+  #cut(client: Client, why: "unread" | "silent" | "overstayed"): void {
+    const { connection, pid } = client;
+    const { limits, log } = this.#options;
+    const holder = connection.greeted?.holder;
+    this.stats.cutOff++;
+    const name = connection.greeted?.name ?? "";
+    log("warn", `an engine was cut off: ${why}`, { pid, name, held: holder?.held ?? 0 });
+    if (why === "unread") connection.close();
+    else if (why === "silent") {
+      connection.dismiss(FrameStatus.notGreeted, `no hello came within ${HELLO_MS} ms`);
+    } else {
+      const text = `slots were held and nothing was sent for ${limits.leaseMs} ms: connect again`;
+      connection.dismiss(FrameStatus.overstayed, text);
+    }
+    this.#leave(client);
+  }
+
+  /** Hands out nothing new and waits until nobody holds anything, or the deadline. */
+  async drain(deadlineMs: number): Promise<void> {
+    this.#draining = true;
+    this.#listener?.stop(false);
+    const { clock } = this.#options;
+    const end = clock.monotonicMs() + deadlineMs;
+    while (this.#clients.size > 0 && clock.monotonicMs() < end) {
+      this.#checkTimes();
+      await sleep(clock, 5);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#timer?.[Symbol.dispose]();
+    for (const client of [...this.#clients]) {
+      client.connection.dismiss(FrameStatus.draining, "the agent has stopped");
+      this.#leave(client);
+    }
+    for (const client of [...this.#zombies]) this.#bury(client);
+    this.#listener?.stop(true);
+    this.#listener = null;
+    if (existsSync(this.#options.socketPath)) unlinkSync(this.#options.socketPath);
+  }
+}
+
+/** Removes a socket file that a dead agent left; refuses where a living one answers. */
+async function removeStale(path: string): Promise<void> {
+  if (!existsSync(path)) return;
+  try {
+    const probe = await Bun.connect({ unix: path, socket: { data() {} } });
+    probe.terminate();
+  } catch {
+    // Nobody listens there any more.
+    unlinkSync(path);
+    return;
+  }
+  throw new HearthError("SOCKET_IN_USE", `another agent answers at ${path}`, {
+    fix: "stop it, or set engine.socket to another path",
+  });
+}
+
+/** Bun's sockets have a descriptor; its types do not say so. */
+function socketFd(socket: ClientSocket): number {
+  return (socket as unknown as { readonly fd: number }).fd;
+}

@@ -1,0 +1,1 @@
+export { type SessionOutcome, type SessionState, Sessions } from "./sessions.ts";

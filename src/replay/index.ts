@@ -1,0 +1,2 @@
+export { type ReplayOptions, replay, replayManifest } from "./replay.ts";
+export { type ReplaySummary, ReplayTally, summarise } from "./tally.ts";

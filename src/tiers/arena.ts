@@ -1,0 +1,116 @@
+import { assert, formatBytes, HearthError } from "../core/index.ts";
+import { type Native, NativeError, type Queue, Region, type Wish } from "../native/index.ts";
+
+export interface ArenaOptions {
+  readonly bytes: number;
+  readonly hugePages: Wish;
+  readonly lockMemory: Wish;
+  /** Populated by one native call; the agent serves with what is there meanwhile. */
+  readonly sliceBytes: number;
+}
+
+const PAGE = 4096;
+const HUGE_PAGE = 2 * 1024 * 1024;
+
+/** Creates the memory of the RAM tier; nothing of it is backed yet. Throws ARENA_UNAVAILABLE with the limit to raise. */
+export function createArena(native: Native, options: ArenaOptions): Region {
+  const unit = options.hugePages === "off" ? PAGE : HUGE_PAGE;
+  const bytes = Math.floor(options.bytes / unit) * unit || PAGE;
+  try {
+    return Region.create(native, {
+      bytes,
+      hugePages: options.hugePages,
+      lockMemory: options.lockMemory,
+    });
+  } catch (error) {
+    throw unavailable(error, options, bytes);
+  }
+}
+
+function unavailable(error: unknown, options: ArenaOptions, bytes: number): unknown {
+  if (!(error instanceof NativeError)) return error;
+  const fix =
+    options.hugePages === "require"
+      ? 'raise vm.nr_hugepages, or set kv.huge_pages to "try"'
+      : "lower kv.ram, or raise the memory limit of the service";
+  const text = `the RAM arena of ${formatBytes(bytes)} cannot be had (${error.status})`;
+  return new HearthError("ARENA_UNAVAILABLE", text, { cause: error, fix });
+}
+
+/**
+ * Backs an arena with memory, slice by slice on a native thread, since a GiB takes about a second. Tells
+ * `onReady` after each slice. Ends with the arena whole, or with what could be had.
+ */
+export class ArenaGrowth {
+  readonly #region: Region;
+  readonly #queue: Queue;
+  readonly #options: ArenaOptions;
+  readonly #onReady: (bytes: number) => void;
+  #ready = 0;
+  #stopped = false;
+
+  constructor(
+    region: Region,
+    queue: Queue,
+    options: ArenaOptions,
+    onReady: (bytes: number) => void,
+  ) {
+    assert(options.sliceBytes % PAGE === 0, "a slice is whole pages");
+    this.#region = region;
+    this.#queue = queue;
+    this.#options = options;
+    this.#onReady = onReady;
+  }
+
+  /** Bytes backed so far, from the arena's start. */
+  get readyBytes(): number {
+    return this.#ready;
+  }
+
+  get complete(): boolean {
+    return this.#ready === this.#region.bytes;
+  }
+
+  /** The first slice: without it there is no RAM tier. Throws ARENA_UNAVAILABLE. */
+  async first(): Promise<void> {
+    await this.#grow();
+  }
+
+  /** The rest. A slice that cannot be had ends the growth and is reported, not thrown: what is there serves. */
+  async rest(onShort: (error: HearthError) => void): Promise<void> {
+    try {
+      while (!this.#stopped && !this.complete) await this.#grow();
+    } catch (error) {
+      if (!(error instanceof HearthError)) throw error;
+      onShort(error);
+    }
+  }
+
+  /** The slice under way ends; none follows it. */
+  stop(): void {
+    this.#stopped = true;
+  }
+
+  async #grow(): Promise<void> {
+    const bytes = Math.min(this.#options.sliceBytes, this.#region.bytes - this.#ready);
+    const done = await this.#queue.populate(this.#region, this.#ready, bytes);
+    if (!done.ok) {
+      if (done.status === "closed") return this.stop();
+      throw this.#short(done.status, done.errno);
+    }
+    this.#ready += bytes;
+    this.#onReady(this.#ready);
+  }
+
+  #short(status: string, errno: number): HearthError {
+    const have = formatBytes(this.#ready);
+    const want = formatBytes(this.#region.bytes);
+    const locking = this.#options.lockMemory === "require";
+    const fix = locking
+      ? 'raise LimitMEMLOCK to infinity, or set kv.lock_memory to "try"'
+      : "lower kv.ram, or raise the memory limit of the service";
+    const reason = `${status.replaceAll("_", " ")}, errno ${errno}`;
+    const text = `the RAM arena got ${have} of ${want} (${reason})`;
+    return new HearthError("ARENA_UNAVAILABLE", text, { fix });
+  }
+}

@@ -1,0 +1,82 @@
+import { Tier } from "../blocks/index.ts";
+import { HearthError, type NodeId, yieldToLoop } from "../core/index.ts";
+import { BlockOutcome, CommitFlag, type HandleBatch } from "./batches.ts";
+import type { Hold } from "./hold.ts";
+import type { RamStore } from "./ram-store.ts";
+
+/** Up to this much is hashed on the event loop, in ten microseconds: less than a thread costs to wake. */
+const INLINE_BYTES = 256 * 1024;
+
+/**
+ * Verifies and publishes what a holder wrote. `holds[i]` belongs to handle `i`; null where that was stale.
+ * `forget` is called for each as soon as it is the writer's no longer. Null: all was done at once.
+ */
+export function commitHolds(
+  store: RamStore,
+  handles: HandleBatch,
+  holds: readonly (Hold | null)[],
+  forget: (hold: Hold) => void,
+): Promise<void> | null {
+  const stored: NodeId[] = [];
+  const finish = (hold: Hold, i: number, checksum: bigint) => {
+    forget(hold);
+    const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
+    const right = !given || handles.checksum[i] === checksum;
+    handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
+    if (right) publish(store, hold, checksum, stored);
+    else giveUp(store, hold);
+  };
+  const bytes = holds.reduce((sum, hold) => sum + (hold?.bytes ?? 0), 0);
+  if (bytes <= INLINE_BYTES) {
+    holds.forEach((hold, i) => {
+      if (hold !== null) finish(hold, i, store.region.checksum(hold.offset, hold.bytes));
+    });
+    settle(store, stored);
+    return null;
+  }
+  const hashed = holds.map(async (hold, i) => {
+    if (hold !== null) finish(hold, i, await checksumLater(store, hold));
+  });
+  return Promise.all(hashed).then(() => settle(store, stored));
+}
+
+async function checksumLater(store: RamStore, hold: Hold): Promise<bigint> {
+  while (true) {
+    const done = await store.queue.checksum(store.region, hold.offset, hold.bytes);
+    if (done.ok) return done.result;
+    if (done.status !== "full") {
+      throw new HearthError(
+        "NATIVE_FAILED",
+        `the bytes of a block cannot be hashed: ${done.status}`,
+      );
+    }
+    // Every place in the ring is taken by other commits: theirs end first.
+    await yieldToLoop();
+  }
+}
+
+function publish(store: RamStore, hold: Hold, checksum: bigint, stored: NodeId[]): void {
+  const { table, slots, stats } = store;
+  const lo = Number(checksum & 0xffff_ffffn);
+  table.setChecksum(hold.node, lo, Number(checksum >> 32n));
+  slots.publish(hold.slot);
+  table.addResidency(hold.node, Tier.ram);
+  table.endWrite(hold.node);
+  stats.committedBlocks++;
+  stats.committedBytes += hold.bytes;
+  stored.push(hold.node);
+}
+
+function giveUp(store: RamStore, hold: Hold): void {
+  const { table, slots, stats } = store;
+  stats.corruptBlocks++;
+  slots.release(hold.slot);
+  table.endWrite(hold.node);
+  table.unlock(hold.node);
+}
+
+/** Writers' locks go only now, so that no block of the frame could be dropped for another of it. */
+function settle(store: RamStore, stored: readonly NodeId[]): void {
+  for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]!);
+  store.ram.touch(stored, "stored");
+}

@@ -1,0 +1,14 @@
+import type { NodeId } from "../core/index.ts";
+
+/** One slot that a connection holds: either being written by it, or read by it `reads` times. */
+export interface Hold {
+  readonly node: NodeId;
+  readonly slot: number;
+  readonly generation: number;
+  readonly offset: number;
+  readonly bytes: number;
+  readonly writing: boolean;
+  /** Its bytes are being hashed: it can be neither aborted nor committed again. */
+  committing: boolean;
+  reads: number;
+}

@@ -1,0 +1,22 @@
+export { ArenaGrowth, type ArenaOptions, createArena } from "./arena.ts";
+export {
+  type AddressBatch,
+  BlockFlag,
+  BlockOutcome,
+  CommitFlag,
+  createAddressBatch,
+  createHandleBatch,
+  type HandleBatch,
+} from "./batches.ts";
+export type {
+  AcquireOptions,
+  ArenaAccess,
+  BlockStore,
+  Holder,
+  HolderOptions,
+  SessionStatus,
+} from "./block-store.ts";
+export type { WaterMarks } from "./evictor.ts";
+export { Namespaces } from "./namespaces.ts";
+export { RamStore, type RamStoreOptions, type StoreSnapshot } from "./ram-store.ts";
+export type { StoreStats } from "./stats.ts";

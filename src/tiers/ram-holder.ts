@@ -1,0 +1,334 @@
+import { InsertRefusal, isRefusal, NO_SLOT, NodeFlag, Tier } from "../blocks/index.ts";
+import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import {
+  type AddressBatch,
+  BlockFlag,
+  BlockOutcome,
+  type HandleBatch,
+  hasParent,
+} from "./batches.ts";
+import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
+import { commitHolds } from "./commit.ts";
+import type { Hold } from "./hold.ts";
+import type { RamStore } from "./ram-store.ts";
+
+/** Evictions tried to free an entry of a full table for one block. */
+const TABLE_RETRIES = 4;
+
+/** One engine connection's holds on blocks in RAM. */
+export class RamHolder implements Holder {
+  readonly #store: RamStore;
+  readonly #namespace: NamespaceIndex;
+  readonly #handlesMax: number;
+  /** By slot: a slot is either written by this holder or read by it. */
+  readonly #holds = new Map<number, Hold>();
+  /** Half-written slots of a connection that is gone. */
+  readonly #quarantined: number[] = [];
+  readonly #gpu: Set<NodeId>;
+  #held = 0;
+  #over = false;
+
+  constructor(store: RamStore, options: HolderOptions) {
+    this.#store = store;
+    this.#namespace = options.namespace;
+    this.#handlesMax = options.handlesMax;
+    this.#gpu = store.mirror.openWindow();
+  }
+
+  get held(): number {
+    return this.#held + this.#quarantined.length;
+  }
+
+  match(batch: AddressBatch, tiers: number, best: Uint8Array): number {
+    const { table, stats } = this.#store;
+    stats.matchBlocks += batch.count;
+    const mask = tiers === 0 ? ALL_TIERS : tiers;
+    return table.matchLeading(batch.keys, batch.count, this.#namespace, mask, best);
+  }
+
+  reserve(batch: AddressBatch, out: HandleBatch): void {
+    const known: NodeId[] = [];
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      const outcome = this.#reserveOne(batch, i, out, known);
+      out.outcome[i] = outcome;
+      if (outcome === BlockOutcome.full) this.#store.stats.fullBlocks++;
+    }
+    // Blocks that are there already were used just now, as a read would.
+    if (known.length > 0) this.#store.ram.touch(known, "used");
+    this.#store.evictor.wake();
+  }
+
+  #reserveOne(batch: AddressBatch, i: number, out: HandleBatch, known: NodeId[]): number {
+    const { table, stats, blockBytesMax } = this.#store;
+    const bytes = batch.bytes[i]!;
+    if (bytes === 0) return BlockOutcome.rejected;
+    if (bytes > blockBytesMax) return BlockOutcome.tooLarge;
+    const found = table.find(batch.keys, i * 8);
+    if (found !== NO_NODE) {
+      // What another namespace holds must not be told from a lack of room.
+      if (table.namespaceOf(found) !== this.#namespace) return BlockOutcome.full;
+      if (table.isWriting(found)) return BlockOutcome.pending;
+      if (table.isResident(found, Tier.ram)) {
+        stats.presentBlocks++;
+        known.push(found);
+        return BlockOutcome.present;
+      }
+    }
+    if (this.held >= this.#handlesMax) return BlockOutcome.rejected;
+    return this.#take(batch, i, out);
+  }
+
+  #take(batch: AddressBatch, i: number, out: HandleBatch): number {
+    const { ram, slots, table, stats } = this.#store;
+    const slot = ram.takeSlot(batch.bytes[i]!);
+    if (slot === NO_SLOT) return BlockOutcome.full;
+    const node = this.#insert(batch, i);
+    if (isRefusal(node)) {
+      slots.release(slot);
+      if (node === InsertRefusal.busy) return BlockOutcome.pending;
+      return node === InsertRefusal.cycle ? BlockOutcome.rejected : BlockOutcome.full;
+    }
+    const generation = slots.generationOf(slot);
+    const bytes = batch.bytes[i]!;
+    table.lock(node);
+    table.setSlot(node, slot, generation);
+    slots.setNode(slot, node);
+    const flags = batch.flags[i]!;
+    table.setFlag(node, NodeFlag.transient, (flags & BlockFlag.transient) !== 0);
+    if ((flags & BlockFlag.aliasGiven) !== 0) {
+      table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+    }
+    const offset = slots.offsetOf(slot);
+    const hold = { node, slot, generation, offset, bytes, writing: true, committing: false };
+    this.#holds.set(slot, { ...hold, reads: 0 });
+    this.#held++;
+    stats.reservedBlocks++;
+    out.slot[i] = slot;
+    out.generation[i] = generation;
+    out.bytes[i] = slots.slotBytesOf(slot);
+    out.offset[i] = offset;
+    return BlockOutcome.ok;
+  }
+
+  /** A full table gives up old blocks, as a full arena does. */
+  #insert(batch: AddressBatch, i: number) {
+    const { table, ram } = this.#store;
+    const parent = hasParent(batch, i);
+    let node = table.insertWriting(batch, i, this.#namespace, parent);
+    for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
+      if (!ram.dropOne()) break;
+      node = table.insertWriting(batch, i, this.#namespace, parent);
+    }
+    return node;
+  }
+
+  commit(handles: HandleBatch): Promise<void> | null {
+    const holds: (Hold | null)[] = [];
+    for (let i = 0; i < handles.count; i++) {
+      const hold = this.#find(handles, i);
+      const writing = hold !== null && hold.writing && !hold.committing;
+      if (writing) hold.committing = true;
+      else handles.outcome[i] = BlockOutcome.stale;
+      holds.push(writing ? hold : null);
+    }
+    return commitHolds(this.#store, handles, holds, (hold) => this.#forget(hold));
+  }
+
+  #find(handles: HandleBatch, i: number): Hold | null {
+    const hold = this.#holds.get(handles.slot[i]!);
+    return hold !== undefined && hold.generation === handles.generation[i]! ? hold : null;
+  }
+
+  #forget(hold: Hold): void {
+    this.#holds.delete(hold.slot);
+    this.#held--;
+  }
+
+  abort(handles: HandleBatch): void {
+    for (let i = 0; i < handles.count; i++) {
+      const hold = this.#find(handles, i);
+      const writing = hold !== null && hold.writing && !hold.committing;
+      handles.outcome[i] = writing ? BlockOutcome.ok : BlockOutcome.stale;
+      if (!writing) continue;
+      this.#forget(hold);
+      this.#store.slots.release(hold.slot);
+      this.#dropWriter(hold);
+    }
+  }
+
+  /** The node of a write that came to nothing may vanish. */
+  #dropWriter(hold: Hold): void {
+    const { table, stats } = this.#store;
+    stats.abortedBlocks++;
+    table.endWrite(hold.node);
+    table.unlock(hold.node);
+  }
+
+  acquire(batch: AddressBatch, options: AcquireOptions, out: HandleBatch): void {
+    const allowed = options.tiers === 0 || (options.tiers & Tier.ram) !== 0;
+    const { ram, stats } = this.#store;
+    const tick = ram.nextTick();
+    let skip = false;
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      if (skip) {
+        out.outcome[i] = BlockOutcome.skipped;
+        continue;
+      }
+      const outcome = allowed ? this.#acquireOne(batch, i, tick, out) : BlockOutcome.miss;
+      out.outcome[i] = outcome;
+      if (outcome === BlockOutcome.ok) stats.acquireHits++;
+      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
+      skip = options.stopAtMiss && outcome !== BlockOutcome.ok;
+    }
+  }
+
+  #acquireOne(batch: AddressBatch, i: number, tick: number, out: HandleBatch): number {
+    const { table, slots } = this.#store;
+    const node = table.find(batch.keys, i * 8);
+    if (node === NO_NODE || table.namespaceOf(node) !== this.#namespace) return BlockOutcome.miss;
+    if (!table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    if (this.held >= this.#handlesMax || !table.lock(node)) return BlockOutcome.rejected;
+    table.markUsed(node, tick);
+    const slot = table.slotOf(node);
+    const generation = table.slotGenerationOf(node);
+    const bytes = table.bytesOf(node);
+    const offset = slots.offsetOf(slot);
+    const hold = this.#holds.get(slot);
+    if (hold !== undefined) hold.reads++;
+    else {
+      const writing = { writing: false, committing: false };
+      this.#holds.set(slot, { node, slot, generation, offset, bytes, ...writing, reads: 1 });
+    }
+    this.#held++;
+    out.slot[i] = slot;
+    out.generation[i] = generation;
+    out.bytes[i] = bytes;
+    out.offset[i] = offset;
+    const words = new Uint32Array(out.checksum.buffer, out.checksum.byteOffset + i * 8, 2);
+    words[0] = table.checksumLoOf(node);
+    words[1] = table.checksumHiOf(node);
+    return BlockOutcome.ok;
+  }
+
+  /** From last to first: parents come back into the order as newer than their children. */
+  release(handles: HandleBatch): void {
+    for (let i = handles.count - 1; i >= 0; i--) {
+      const hold = this.#find(handles, i);
+      const reading = hold !== null && hold.reads > 0;
+      handles.outcome[i] = reading ? BlockOutcome.ok : BlockOutcome.stale;
+      if (!reading) continue;
+      hold.reads--;
+      this.#held--;
+      if (hold.reads === 0) this.#holds.delete(hold.slot);
+      this.#store.table.unlock(hold.node);
+    }
+  }
+
+  gpuStored(batch: AddressBatch, out: HandleBatch): void {
+    const { mirror, table } = this.#store;
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      const { outcome, node } = mirror.stored(this.#gpu, this.#namespace, batch, i);
+      out.outcome[i] = outcome;
+      if (node === NO_NODE || (batch.flags[i]! & BlockFlag.aliasGiven) === 0) continue;
+      table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+    }
+  }
+
+  gpuEvicted(batch: AddressBatch, out: HandleBatch): void {
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      out.outcome[i] = this.#store.mirror.evicted(this.#gpu, batch, i);
+    }
+  }
+
+  sessionCommit(session: bigint, batch: AddressBatch): number {
+    const { table, sessions } = this.#store;
+    if (session === 0n) return BlockOutcome.rejected;
+    const node = this.#visible(batch, 0);
+    if (node === NO_NODE || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    const outcome = sessions.commit(this.#namespace, session, node);
+    return outcome === "ok" ? BlockOutcome.ok : BlockOutcome.rejected;
+  }
+
+  sessionRelease(session: bigint): number {
+    const outcome = this.#store.sessions.release(this.#namespace, session);
+    return outcome === "ok" ? BlockOutcome.ok : BlockOutcome.miss;
+  }
+
+  sessionStatus(session: bigint): SessionStatus {
+    const state = this.#store.sessions.state(this.#namespace, session);
+    if (state === null) return { known: false, blocks: 0, bytes: 0 };
+    return { known: true, ...state };
+  }
+
+  alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void {
+    const { table } = this.#store;
+    const words = new DataView(aliases.buffer, aliases.byteOffset);
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      const node = this.#visible(batch, i);
+      out.outcome[i] = BlockOutcome.miss;
+      if (node === NO_NODE) continue;
+      const at = i * 32;
+      const added = sha256
+        ? table.addSha256(node, aliases, at)
+        : table.addAlias(node, words.getUint32(at, true), words.getUint32(at + 4, true));
+      out.outcome[i] = added === "full" ? BlockOutcome.rejected : BlockOutcome.ok;
+    }
+  }
+
+  resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void {
+    const { table } = this.#store;
+    const words = new DataView(hashes.buffer, hashes.byteOffset);
+    for (let i = 0; i < count; i++) {
+      const low = words.getUint32(i * 8, true);
+      const node = table.findAlias(low, words.getUint32(i * 8 + 4, true), this.#namespace);
+      const known = node !== NO_NODE && table.layerOf(node) === layer;
+      if (known) table.readDigest(node, digests, i * 32);
+      else digests.fill(0, i * 32, i * 32 + 32);
+    }
+  }
+
+  /** The node of block `i` where it is of this namespace. */
+  #visible(batch: AddressBatch, i: number): NodeId {
+    const { table } = this.#store;
+    const node = table.find(batch.keys, i * 8);
+    return node !== NO_NODE && table.namespaceOf(node) === this.#namespace ? node : NO_NODE;
+  }
+
+  abandon(): void {
+    if (this.#over) return;
+    this.#over = true;
+    const { slots, mirror, stats } = this.#store;
+    mirror.closeWindow(this.#gpu);
+    for (const hold of [...this.#holds.values()]) {
+      // Its bytes are complete: the commit goes its way.
+      if (!hold.writing || hold.committing) continue;
+      this.#forget(hold);
+      slots.quarantine(hold.slot);
+      this.#quarantined.push(hold.slot);
+      this.#dropWriter(hold);
+      stats.quarantinedSlots++;
+    }
+  }
+
+  buried(): void {
+    const { slots, table } = this.#store;
+    assert(this.#over, "a holder is abandoned before it is buried");
+    for (const slot of this.#quarantined) slots.bury(slot);
+    this.#quarantined.length = 0;
+    for (const hold of [...this.#holds.values()].reverse()) {
+      if (hold.writing) continue;
+      for (; hold.reads > 0; hold.reads--) {
+        table.unlock(hold.node);
+        this.#held--;
+      }
+      this.#holds.delete(hold.slot);
+    }
+  }
+}
+
+const ALL_TIERS = 15;

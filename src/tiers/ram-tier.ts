@@ -1,0 +1,132 @@
+import {
+  type BlockTable,
+  NO_SLOT,
+  type RecencyTier,
+  SLOT_ALIGN,
+  type SlotAllocator,
+  Tier,
+} from "../blocks/index.ts";
+import { NO_NODE, type NodeId } from "../core/index.ts";
+import type { EvictionPolicy } from "./policy/index.ts";
+import type { StoreStats } from "./stats.ts";
+
+const RAM: RecencyTier = Tier.ram;
+/** Extents looked at when a size class needs room that another class has. */
+const EXTENTS_TRIED = 4;
+/** Blocks dropped at once to empty an extent: about a millisecond. */
+const DROPS_AT_ONCE = 1024;
+
+export interface RamTierParts {
+  readonly table: BlockTable;
+  readonly slots: SlotAllocator;
+  readonly policy: EvictionPolicy;
+  readonly stats: StoreStats;
+}
+
+/**
+ * Room in RAM: finds slots, and makes them by dropping what the policy gives up. Dropping a block from RAM
+ * takes a microsecond and no I/O, so a writer that finds no free slot takes the next victim's at once;
+ * it never waits for one.
+ */
+export class RamTier {
+  readonly #parts: RamTierParts;
+  #tick = 0;
+
+  constructor(parts: RamTierParts) {
+    this.#parts = parts;
+  }
+
+  /** A number that grows with each request: recency in the table's terms. */
+  nextTick(): number {
+    this.#tick = (this.#tick + 1) >>> 0;
+    return this.#tick;
+  }
+
+  /** A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it. */
+  takeSlot(bytes: number): number {
+    const slot = this.#parts.slots.reserve(bytes);
+    return slot === NO_SLOT ? this.#reclaim(bytes) : slot;
+  }
+
+  #reclaim(bytes: number): number {
+    const { slots, table, policy } = this.#parts;
+    const wanted = Math.ceil(bytes / SLOT_ALIGN) * SLOT_ALIGN;
+    const victim = policy.victim(table, RAM);
+    if (victim === NO_NODE) return NO_SLOT;
+    if (slots.slotBytesOf(table.slotOf(victim)) === wanted) {
+      this.drop(victim);
+      return slots.reserve(bytes);
+    }
+    // The memory belongs to blocks of another size: an extent of theirs must go as a whole.
+    return this.#emptyExtentFor(bytes) ? slots.reserve(bytes) : NO_SLOT;
+  }
+
+  #emptyExtentFor(bytes: number): boolean {
+    const { slots } = this.#parts;
+    let extent = slots.cheapestExtent(bytes);
+    for (let tried = 0; tried < EXTENTS_TRIED && extent >= 0; tried++) {
+      if (this.#canEmpty(extent)) return this.#empty(extent);
+      extent = slots.cheapestExtent(bytes, extent);
+    }
+    return false;
+  }
+
+  #canEmpty(extent: number): boolean {
+    const { slots, table } = this.#parts;
+    let slot = slots.nextUsedSlot(extent, NO_SLOT);
+    for (; slot !== NO_SLOT; slot = slots.nextUsedSlot(extent, slot)) {
+      if (table.isProtected(slots.nodeOf(slot))) return false;
+    }
+    return true;
+  }
+
+  /** False where it has so many blocks that the rest is left to the next writer. */
+  #empty(extent: number): boolean {
+    const { slots } = this.#parts;
+    for (let dropped = 0; dropped < DROPS_AT_ONCE; dropped++) {
+      const slot = slots.nextUsedSlot(extent, NO_SLOT);
+      if (slot === NO_SLOT) return true;
+      this.drop(slots.nodeOf(slot));
+    }
+    return false;
+  }
+
+  /** Drops the policy's next victim; false where everything is protected. */
+  dropOne(): boolean {
+    const { table, policy } = this.#parts;
+    const victim = policy.victim(table, RAM);
+    if (victim === NO_NODE) return false;
+    this.drop(victim);
+    return true;
+  }
+
+  /** Takes an unprotected block out of RAM; its slot is free again. The node may vanish. */
+  drop(node: NodeId): void {
+    const { table, slots, stats } = this.#parts;
+    const slot = table.slotOf(node);
+    stats.evictedBlocks++;
+    stats.evictedBytes += table.bytesOf(node);
+    table.removeResidency(node, RAM);
+    slots.release(slot);
+  }
+
+  /**
+   * Counts a use of each node and makes them the newest, the first of `nodes` newest of all. They are a
+   * request's blocks from first to last: as a rule each is the parent of the next.
+   */
+  touch(nodes: readonly NodeId[], event: "stored" | "used"): void {
+    const { table, policy } = this.#parts;
+    const tick = this.nextTick();
+    let below: NodeId = NO_NODE;
+    for (let i = nodes.length - 1; i >= 0; i--) {
+      const node = nodes[i]!;
+      table.markUsed(node, tick);
+      // Touching a block touches its ancestors: one walk serves the whole chain.
+      const touched = below !== NO_NODE && table.parentOf(below) === node;
+      below = node;
+      if (touched) continue;
+      const ask = event === "stored" ? policy.onStored : policy.onUsed;
+      if (ask(table, node, RAM) === "refresh") table.touchPath(node);
+    }
+  }
+}
