@@ -1,81 +1,10 @@
 import { describe, expect, test } from "bun:test";
-import { chmodSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
-import {
-  type Check,
-  type DoctorOptions,
-  formatDoctor,
-  runDoctor,
-} from "../../src/cli/doctor/index.ts";
+import { join } from "node:path";
+import { formatDoctor, runDoctor } from "../../src/cli/doctor/index.ts";
 import { systemClock } from "../../src/core/index.ts";
-import { ManualClock, tempDir } from "../support/index.ts";
+import { GIB, GOOD_HOST, hostMaker, look, POOL, THP } from "./doctor-host.ts";
 
-const GIB = 2 ** 30;
-const FLAGS = "fpu avx avx2 bmi1 bmi2 f16c fma abm movbe popcnt sse4_2 aes pclmulqdq";
-const THP = "/sys/kernel/mm/transparent_hugepage";
-const POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-
-/** A host on which nothing is amiss; a test changes what it is about. */
-const GOOD_HOST: Readonly<Record<string, string>> = {
-  "/proc/sys/kernel/osrelease": "6.8.0-45-generic\n",
-  "/proc/cpuinfo": `processor\t: 0\nmodel name\t: Test CPU\nflags\t\t: ${FLAGS}\n`,
-  "/proc/meminfo": "MemTotal:       67108864 kB\nMemAvailable:   58720256 kB\n",
-  "/proc/self/cgroup": "0::/\n",
-  "/proc/self/limits": [
-    "Limit                     Soft Limit           Hard Limit           Units     ",
-    "Max open files            65536                65536                files     ",
-    "Max locked memory         unlimited            unlimited            bytes     ",
-    "",
-  ].join("\n"),
-  "/proc/self/status": "CapEff:\t0000000000000000\n",
-  "/proc/sys/kernel/io_uring_disabled": "0\n",
-  "/proc/sys/vm/memfd_noexec": "0\n",
-  [`${THP}/shmem_enabled`]: "always within_size [advise] never deny force\n",
-  [`${POOL}/nr_hugepages`]: "0\n",
-  [`${POOL}/free_hugepages`]: "0\n",
-  "/sys/devices/system/node/node0/cpulist": "0-7\n",
-  "/dev/shm/.keep": "",
-  "/run/hearth/.keep": "",
-};
-
-const base = tempDir();
-let hosts = 0;
-
-/** Puts a host into a folder of its own; null takes a file away. */
-function host(changes: Readonly<Record<string, string | null>> = {}): string {
-  const root = join(base, `host-${hosts++}`);
-  for (const [path, text] of Object.entries({ ...GOOD_HOST, ...changes })) {
-    if (text === null) continue;
-    mkdirSync(join(root, dirname(path)), { recursive: true });
-    writeFileSync(join(root, path), text);
-  }
-  if (changes["/run/hearth/.keep"] !== null) chmodSync(join(root, "/run/hearth"), 0o750);
-  return root;
-}
-
-function look(root: string, options: Partial<DoctorOptions> = {}) {
-  return runDoctor({
-    clock: systemClock,
-    root,
-    arch: "x64",
-    ramBytes: 16 * GIB,
-    engineSocket: "/run/hearth/engine.sock",
-    probeLibrary: () => ({ ok: true, detail: "loads" }),
-    probeIoUring: () => ({ ok: true, errno: 0 }),
-    ...options,
-  });
-}
-
-async function find(
-  name: string,
-  changes: Readonly<Record<string, string | null>> = {},
-  options: Partial<DoctorOptions> = {},
-): Promise<Check> {
-  const { checks } = await look(host(changes), options);
-  const found = checks.find((check) => check.name === name);
-  if (found === undefined) throw new Error(`no check ${name} in ${checks.map((c) => c.name)}`);
-  return found;
-}
+const { host, find } = hostMaker();
 
 /** `limits` with another soft limit in one line. */
 function limitsWith(name: string, soft: string): string {
@@ -112,8 +41,7 @@ describe("doctor as a whole", () => {
   });
 
   test("on an empty host it still answers, with advice for all that is amiss", async () => {
-    const root = join(base, "empty");
-    mkdirSync(root);
+    const root = join(host(), "empty");
     const report = await look(root, { ramBytes: null });
     expect(report.ok).toBe(false);
     for (const check of report.checks) {
@@ -322,122 +250,6 @@ describe("devices", () => {
     expect((await find("RDMA", card)).found).toContain("uverbs");
     const noLibrary = { ...card, "/dev/infiniband/uverbs0": "" };
     expect((await find("RDMA", noLibrary)).found).toContain("libibverbs.so.1 is not found");
-  });
-});
-
-describe("O_DIRECT on a path", () => {
-  test("writes a page past the cache, reads it back and leaves nothing", async () => {
-    const folder = tempDir();
-    const check = await find(`O_DIRECT ${folder}`, {}, { directPaths: [folder] });
-    expect(["ok", "warn"]).toContain(check.status);
-    expect(check.found).toMatch(/^(a page was written|works, but|refused)/);
-    expect(readdirSync(folder)).toEqual([]);
-  });
-
-  test("says when the folder lives in memory", async () => {
-    const check = await find("O_DIRECT /dev/shm", {}, { directPaths: ["/dev/shm"] });
-    expect(check.status).not.toBe("ok");
-  });
-
-  test("fails on a folder that is not there", async () => {
-    const check = await find("O_DIRECT /no/such", {}, { directPaths: ["/no/such"] });
-    expect(check).toMatchObject({ status: "fail", found: expect.stringContaining("ENOENT") });
-  });
-});
-
-describe("NATS", () => {
-  /** A server that says `greeting` to whoever connects. */
-  function server(greeting: string | null) {
-    const listener = Bun.listen({
-      hostname: "127.0.0.1",
-      port: 0,
-      socket: {
-        open: (socket) => void (greeting === null ? 0 : socket.write(greeting)),
-        data: () => undefined,
-      },
-    });
-    return { port: listener.port, [Symbol.dispose]: () => listener.stop(true) };
-  }
-
-  test("a server is known by its greeting, and no password is printed", async () => {
-    using nats = server('INFO {"server_id":"X","version":"2.10.7","port":4222}\r\n');
-    const natsUrl = `nats://user:secret@127.0.0.1:${nats.port}`;
-    expect(await find("NATS", {}, { natsUrl })).toEqual({
-      name: "NATS",
-      status: "ok",
-      found: `127.0.0.1:${nats.port} runs nats-server 2.10.7`,
-    });
-    const plain = await find("NATS", {}, { natsUrl: `127.0.0.1:${nats.port}` });
-    expect(plain.status).toBe("ok");
-  });
-
-  test("something else behind the port is told apart", async () => {
-    using other = server("SSH-2.0-OpenSSH_9.2\r\n");
-    const check = await find("NATS", {}, { natsUrl: `nats://127.0.0.1:${other.port}` });
-    expect(check).toMatchObject({ status: "warn", found: expect.stringContaining("not as NATS") });
-  });
-
-  test("WebSocket servers wait for the client: a connection is enough", async () => {
-    using quiet = server(null);
-    const check = await find("NATS", {}, { natsUrl: `ws://127.0.0.1:${quiet.port}` });
-    expect(check.status).toBe("ok");
-  });
-
-  test("a silent server is given up after the time allowed", async () => {
-    using quiet = server(null);
-    const clock = new ManualClock();
-    const natsUrl = `nats://127.0.0.1:${quiet.port}`;
-    const pending = look(host(), { clock, natsUrl, natsTimeoutMs: 500 });
-    let isOver = false;
-    pending.then(() => (isOver = true));
-    while (!isOver) await clock.advanceAsync(50);
-    const check = (await pending).checks.find(({ name }) => name === "NATS")!;
-    expect(["warn", "fail"]).toContain(check.status);
-    expect(clock.pending).toBe(0);
-  });
-
-  test("a refused connection fails; so does what is no URL", async () => {
-    const gone = server(null);
-    gone[Symbol.dispose]();
-    const refused = await find("NATS", {}, { natsUrl: `nats://127.0.0.1:${gone.port}` });
-    expect(refused).toMatchObject({ status: "fail", found: expect.stringContaining("REFUSED") });
-    for (const natsUrl of ["http://a", "nats://", "", "nats://a:99999999"]) {
-      const check = await find("NATS", {}, { natsUrl });
-      expect(check.found).toBe("the URL names no server");
-    }
-  });
-});
-
-describe("the engine socket's folder", () => {
-  test("is missing, too open, somebody else's, or right", async () => {
-    const missing = await find("engine socket", { "/run/hearth/.keep": null });
-    expect(missing.advice).toContain("install -d -m 0750 /run/hearth");
-
-    const root = host();
-    const status = async (mode: number, uid?: number) => {
-      chmodSync(join(root, "/run/hearth"), mode);
-      const { checks } = await look(root, uid === undefined ? {} : { uid });
-      return checks.find(({ name }) => name === "engine socket")!;
-    };
-    expect((await status(0o755)).advice).toContain("chmod 0750 /run/hearth");
-    expect((await status(0o770)).status).toBe("warn");
-    expect((await status(0o750)).found).toContain("mode 0750");
-    expect((await status(0o700)).status).toBe("ok");
-    expect((await status(0o750, 54_321)).advice).toContain("as its owner");
-  });
-
-  test("tells a running agent from what one left behind", async () => {
-    const root = host();
-    const path = join(root, "/run/hearth/engine.sock");
-    const said = async () =>
-      (await look(root)).checks.find(({ name }) => name === "engine socket")!.found;
-    expect(await said()).toContain("no agent runs");
-    const listener = Bun.listen({ unix: path, socket: { data: () => undefined } });
-    expect(await said()).toContain("an agent answers");
-    listener.stop(true);
-    rmSync(path, { force: true });
-    writeFileSync(path, "");
-    expect(await said()).toContain("left over");
   });
 });
 
