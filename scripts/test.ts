@@ -1,5 +1,5 @@
 /** `bun run test`: the Zig, Python and Bun tests, and one line that sums them up. */
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { ensureHost } from "./lib/native-build.ts";
@@ -10,6 +10,7 @@ import {
   type Outcome,
   parseBunSummary,
   parsePythonSummary,
+  pythonSkips,
   summaryLine,
   total,
 } from "./lib/summary.ts";
@@ -35,11 +36,15 @@ async function nativeTests(): Promise<Outcome> {
   return NO_TESTS;
 }
 
-async function pythonTests(): Promise<Outcome> {
+async function pythonTests(skipsFile: string): Promise<Outcome> {
   const python = findPython();
   if (python.kind === "skipped") return python;
-  const command = [python.path, "-m", "unittest", "discover", "-s", "python/tests", "-t", "python"];
+  const discover = ["discover", "--verbose", "-s", "python/tests", "-t", "python"];
+  const command = [python.path, "-m", "unittest", ...discover];
   const result = await run(command, { env: pythonEnvironment(), echo: true });
+  for (const [why, tests] of pythonSkips(result.output)) {
+    appendFileSync(skipsFile, `skipped: ${tests} Python tests: ${why}\n`);
+  }
   return parsePythonSummary(result.output, result.code);
 }
 
@@ -81,7 +86,7 @@ async function main(): Promise<number> {
     const outcomes: [string, Outcome][] = [];
     if (args.length === 0) {
       outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
-      outcomes.push(["python", judge("Python", "PYTHON", await pythonTests())]);
+      outcomes.push(["python", judge("Python", "PYTHON", await pythonTests(skipsFile))]);
     }
     outcomes.push(["bun", await bunTests(args, skipsFile)]);
     printSkips(skipsFile);

@@ -43,6 +43,15 @@ export function parsePythonSummary(printed: string, exitCode: number): Ran {
   return settle({ kind: "ran", passed, failed: none ? 1 : failed, skipped }, exitCode);
 }
 
+/** The reasons in unittest's verbose output, each with the number of tests it left out. */
+export function pythonSkips(printed: string): Map<string, number> {
+  const reasons = new Map<string, number>();
+  for (const match of Bun.stripANSI(printed).matchAll(/\.\.\. skipped (["'])(.*)\1$/gm)) {
+    reasons.set(match[2]!, (reasons.get(match[2]!) ?? 0) + 1);
+  }
+  return reasons;
+}
+
 /**
  * Reads the lines ` 12 pass`, ` 1 fail`, ` 3 skip`, ` 1 todo` above the last `Ran 17 tests across 2
  * files.` A file that cannot be loaded is among the failures. Without that end Bun died on the way:

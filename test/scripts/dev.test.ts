@@ -20,9 +20,11 @@ const NPM = `#!/bin/sh
 echo "npm $*" >>"$CALLS"
 [ -z "\${NPM_BREAKS:-}" ] || { echo "getaddrinfo failed"; exit 1; }
 while [ "$1" != --prefix ]; do shift; done
-for platform in linux-x64 linux-aarch64 linux-x64-musl linux-aarch64-musl darwin-x64 darwin-aarch64; do
-  mkdir -p "$2/node_modules/@oven/bun-$platform/bin"
-  cp "$FAKE_BUN" "$2/node_modules/@oven/bun-$platform/bin/bun"
+for platform in linux-x64 linux-aarch64 darwin-x64 darwin-aarch64; do
+  for libc in "" -musl; do
+    mkdir -p "$2/node_modules/@oven/bun-$platform$libc/bin"
+    cp "$FAKE_BUN" "$2/node_modules/@oven/bun-$platform$libc/bin/bun"
+  done
 done
 sleep 0.2
 `;

@@ -6,6 +6,7 @@ import {
   parseBunSummary,
   parsePythonSummary,
   parseZigSummary,
+  pythonSkips,
   summaryLine,
   total,
 } from "../../scripts/lib/summary.ts";
@@ -53,12 +54,15 @@ describe("python -m unittest", () => {
 class T(unittest.TestCase):
     def test_a(self): self.assertTrue(True)
     def test_b(self): self.assertTrue(False)
-    def test_c(self): self.skipTest("why")
+    def test_c(self): self.skipTest("it's why")
 `;
       writeFileSync(join(folder, "test_x.py"), source);
       const path = python.kind === "ready" ? python.path : "";
-      const child = Bun.spawnSync([path, "-m", "unittest", "discover", "-s", folder]);
-      expect(parsePythonSummary(child.stderr.toString(), child.exitCode)).toEqual(ran(1, 1, 1));
+      const discover = ["discover", "--verbose", "-s", folder];
+      const child = Bun.spawnSync([path, "-m", "unittest", ...discover]);
+      const printed = child.stderr.toString();
+      expect(parsePythonSummary(printed, child.exitCode)).toEqual(ran(1, 1, 1));
+      expect([...pythonSkips(printed)]).toEqual([["it's why", 1]]);
     });
   });
 });
