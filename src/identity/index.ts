@@ -1,3 +1,4 @@
+export { encodeCbor } from "./cbor.ts";
 export {
   blockKeyAt,
   blockKeys,
@@ -13,12 +14,14 @@ export {
   type NamesRequest,
   namesOfPrompt,
 } from "./engine-names.ts";
+export type { HashInput } from "./hash-input.ts";
 export type { Hashing } from "./hashing.ts";
 export {
   BLOCK_TOKENS_MAX,
   MANIFEST_BYTES_MAX,
   MANIFEST_EXTRA_MAX,
   MANIFEST_TEXT_BYTES_MAX,
+  manifestOf,
   manifestProblem,
   type NamespaceManifest,
 } from "./manifest.ts";
@@ -28,6 +31,7 @@ export {
   encodeManifest,
   namespaceKey,
 } from "./manifest-codec.ts";
+export { encodePickle } from "./pickle.ts";
 export {
   type SglangChain,
   type SglangPage,

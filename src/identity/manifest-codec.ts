@@ -92,21 +92,19 @@ function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Ar
 }
 
 /**
- * The canonical bytes of a manifest, at most 65,536. The manifest must be sound: check what comes from
- * outside with `manifestProblem` first.
+ * The canonical bytes of a manifest, at most `MANIFEST_BYTES_MAX`. The manifest must be sound: check
+ * what comes from outside with `manifestProblem` first.
  */
 export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
   const problem = manifestProblem(manifest);
   assert(problem === null, `a sound manifest: ${problem}`);
-  const parts = [MAGIC, Uint8Array.of(VERSION, FIELDS.length)];
+  const parts: Uint8Array[] = [MAGIC, Uint8Array.of(VERSION, FIELDS.length)];
   for (const { name, tag, kind } of FIELDS) {
     const value = manifest[name];
     const bytes = encodeValue(value);
     parts.push(Uint8Array.of(tag, value === null ? Kind.absent : kind), u32(bytes.length), bytes);
   }
-  const whole = concat(parts);
-  assert(whole.length <= MANIFEST_BYTES_MAX, `a manifest of at most ${MANIFEST_BYTES_MAX} bytes`);
-  return whole;
+  return concat(parts);
 }
 
 export type DecodedManifest =

@@ -28,6 +28,27 @@ export interface NamespaceManifest {
   readonly extra: Readonly<Record<string, string>>;
 }
 
+/** The fields without which nothing can be shared; the rest has a value that says "does not apply". */
+type Needed = "model" | "dtype" | "layout" | "blockTokens";
+
+/** A manifest in which what is left out does not apply: null, the only shard, nothing extra. */
+export function manifestOf(
+  fields: Pick<NamespaceManifest, Needed> & Partial<Omit<NamespaceManifest, Needed>>,
+): NamespaceManifest {
+  return {
+    weightsRevision: null,
+    quantisation: null,
+    tpSize: 1,
+    tpRank: 0,
+    ppSize: 1,
+    ppRank: 0,
+    loraDigest: null,
+    tenantSalt: null,
+    extra: {},
+    ...fields,
+  };
+}
+
 export const MANIFEST_BYTES_MAX = 65_536;
 export const MANIFEST_TEXT_BYTES_MAX = 4096;
 export const MANIFEST_EXTRA_MAX = 64;
@@ -67,7 +88,15 @@ function extraProblem(extra: Readonly<Record<string, string>>): string | null {
   return null;
 }
 
-/** The first thing wrong with a manifest, in words, or null. Size as a whole is the codec's matter. */
+/** Bytes of the encoding: header, thirteen field headers, five numbers, and what varies. */
+function encodedBytes(manifest: NamespaceManifest, texts: readonly (string | null)[]): number {
+  const names = Object.entries(manifest.extra).flat();
+  const bytesOf = (text: string | null) => (text === null ? 0 : encoder.encode(text).length);
+  const sum = [...texts, ...names].reduce((total, text) => total + bytesOf(text), 0);
+  return 6 + 13 * 6 + 5 * 4 + (manifest.loraDigest?.length ?? 0) + 4 * names.length + sum;
+}
+
+/** The first thing wrong with a manifest, in words, or null. */
 export function manifestProblem(manifest: NamespaceManifest): string | null {
   const texts = {
     model: manifest.model,
@@ -88,9 +117,12 @@ export function manifestProblem(manifest: NamespaceManifest): string | null {
   if (loraDigest !== null && loraDigest.length !== LORA_DIGEST_BYTES) {
     return `loraDigest has ${loraDigest.length} bytes instead of ${LORA_DIGEST_BYTES}`;
   }
-  return (
+  const problem =
     rankProblem("tp", manifest.tpSize, manifest.tpRank) ??
     rankProblem("pp", manifest.ppSize, manifest.ppRank) ??
-    extraProblem(manifest.extra)
-  );
+    extraProblem(manifest.extra);
+  if (problem !== null) return problem;
+  const bytes = encodedBytes(manifest, Object.values(texts));
+  if (bytes <= MANIFEST_BYTES_MAX) return null;
+  return `the manifest has ${bytes} bytes, at most ${MANIFEST_BYTES_MAX} are allowed`;
 }
