@@ -6,10 +6,10 @@
         found = client.get(digests)
 """
 
-from .client import Client, ReadableBlock, WritableSlot
+from .client import Client
 from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError
-from .manifest import Manifest
-from .protocol import (
+from .held import ReadableBlock, WritableSlot
+from .layout import (
     LAYER_ALL,
     Block,
     FrameStatus,
@@ -19,6 +19,7 @@ from .protocol import (
     SessionStatus,
     Tier,
 )
+from .manifest import Manifest
 from .xxh3 import xxh3_64
 
 __all__ = [

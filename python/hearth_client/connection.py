@@ -10,7 +10,7 @@ from typing import List, Optional, Tuple
 
 from . import protocol
 from .errors import ConnectionClosed, ProtocolError, RefusedError
-from .protocol import HEADER_BYTES, Hello, Op
+from .layout import CHECKSUM_XXH3_64, HEADER_BYTES, VERSION, Header, Hello, Op
 
 _RECEIVE_BYTES = 64 * 1024
 #: Before the greeting is answered the agent's own limit is not known.
@@ -68,8 +68,8 @@ class Connection:
             header, body = self._next_frame()
             if header.status != 0:
                 self._refuse(header, body)
-            if header.request_id != request_id or header.op != op:
-                raise self.broken(f"a reply to {header.op}/{header.request_id}, not {op}/{request_id}")
+            if (header.op, header.request_id) != (op, request_id):
+                raise self.broken(f"a reply to {header.request_id}, which was not asked")
             return header.count, body
 
     def broken(self, why: object) -> ProtocolError:
@@ -82,7 +82,7 @@ class Connection:
             raise ConnectionClosed("the connection is closed: make a new Client")
         return self._socket
 
-    def _refuse(self, header: protocol.Header, body: bytes) -> None:
+    def _refuse(self, header: Header, body: bytes) -> None:
         try:
             text = protocol.read_error(body)
         except ValueError as error:
@@ -103,7 +103,7 @@ class Connection:
         finally:
             self.close()
 
-    def _next_frame(self) -> Tuple[protocol.Header, bytes]:
+    def _next_frame(self) -> Tuple[Header, bytes]:
         self._fill(HEADER_BYTES)
         try:
             header = protocol.read_header(self._buffer, self._frame_bytes_max)
@@ -157,9 +157,9 @@ class Connection:
             hello = protocol.read_hello(count, body)
         except ValueError as error:
             raise self.broken(error) from error
-        if hello.version != protocol.VERSION:
+        if hello.version != VERSION:
             raise self.broken(f"version {hello.version} was not offered")
-        if hello.checksum_algorithm != protocol.CHECKSUM_XXH3_64:
+        if hello.checksum_algorithm != CHECKSUM_XXH3_64:
             raise self.broken(f"checksum algorithm {hello.checksum_algorithm} is not known")
         if hello.block_tokens == 0 or hello.items_max == 0:
             raise self.broken("a limit of 0")

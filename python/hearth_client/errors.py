@@ -1,8 +1,8 @@
-"""What can go wrong, as exceptions. Expected outcomes (a miss, ``full``) are values, never exceptions."""
+"""What can go wrong, as exceptions. Expected outcomes (a miss, ``full``) are values instead."""
 
 from __future__ import annotations
 
-from .protocol import FrameStatus
+from .layout import FrameStatus
 
 
 class HearthError(Exception):
@@ -10,7 +10,7 @@ class HearthError(Exception):
 
 
 class RefusedError(HearthError):
-    """The agent refused a whole frame. ``status`` says which kind of refusal, ``text`` what to do."""
+    """The agent refused a whole frame: ``status`` says in which way, ``text`` what to do."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status

@@ -22,8 +22,8 @@ _Value = Union[None, str, int, bytes, Mapping[str, str]]
 class Manifest:
     """Two engines share blocks exactly where their manifests are equal in every field.
 
-    Text is compared byte for byte and never empty; what does not apply is None. ``docs/identity.md``
-    describes the encoding, of which one manifest has exactly one.
+    Text is compared byte for byte and never empty; what does not apply is None. One manifest has
+    one encoding, which ``docs/identity.md`` describes.
     """
 
     #: The model as the engine was told it: "Qwen/Qwen3-32B".
@@ -76,7 +76,7 @@ class Manifest:
             parts.append(pack("<BBI", index + 1, kind, len(data)) + data)
         whole = b"".join(parts)
         if len(whole) > _BYTES_MAX:
-            raise ValueError(f"the manifest has {len(whole)} bytes, at most {_BYTES_MAX} are allowed")
+            raise ValueError(f"the manifest has {len(whole)} bytes, {_BYTES_MAX} are allowed")
         return whole
 
 

@@ -1,7 +1,7 @@
 """XXH3-64 with seed 0: the checksum of blocks.
 
-Uses the third-party ``xxhash`` module where it can be imported. The code below it needs nothing and is right for every
-length, at a few megabytes a second: enough for tests and small blocks.
+Uses the third-party ``xxhash`` module where it can be imported. The code of this file needs nothing
+and is right for every length, at some tens of megabytes a second: for tests and small blocks.
 Source: the xxHash specification, doc/xxhash_spec.md of xxHash 0.8 (Yann Collet, BSD-2-Clause).
 """
 

@@ -1,6 +1,7 @@
 """The other side of a client for what a real agent never does: lies, silence, hanging up.
 
-A thread on a real socket with a real memfd. It greets, then answers each request with the next reply of its script.
+A thread on a real socket with a real memfd. It greets, then answers each request with the next
+reply of its script.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from struct import pack, unpack_from
 from typing import Callable, List, Optional, Tuple
 
-from hearth_client.protocol import Op
+from hearth_client.layout import Op
 
 ARENA_BYTES = 1 << 16
 
@@ -27,7 +28,8 @@ def frame(op: int, request_id: int, count: int, body: bytes, status: int = 0) ->
 
 def refusal(op: int, request_id: int, status: int, text: str) -> bytes:
     data = text.encode("utf-8")
-    return frame(op, request_id, 0, pack("<II", len(data), 0) + data + bytes(-len(data) % 8), status)
+    body = pack("<II", len(data), 0) + data + bytes(-len(data) % 8)
+    return frame(op, request_id, 0, body, status)
 
 
 def hello_body(arena_bytes: int = ARENA_BYTES, version: int = 1, items_max: int = 4096) -> bytes:

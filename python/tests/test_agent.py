@@ -24,7 +24,7 @@ from hearth_client import (
     xxh3_64,
 )
 from hearth_client import protocol
-from hearth_client.protocol import Op
+from hearth_client.layout import Commit, Op
 
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
 FOLDER = Path(__file__).resolve().parents[1]
@@ -156,7 +156,7 @@ class Agent(unittest.TestCase):
         outcome = self.client._outcomes(
             Op.COMMIT,
             1,
-            lambda number: protocol.commit_request(number, [protocol.Commit(*handle)]),
+            lambda number: protocol.commit_request(number, [Commit(*handle)]),
         )
         self.assertEqual(outcome, [Outcome.STALE])
         self.assertEqual(self.client.get([digest]), [payload(digest)])

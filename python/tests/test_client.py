@@ -1,4 +1,4 @@
-"""The client against an agent that lies, falls silent or hangs up. What a real agent does: test_agent."""
+"""The client against an agent that lies, falls silent or hangs up; test_agent has a real one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hearth_client import (
     RefusedError,
     xxh3_64,
 )
-from hearth_client.protocol import Op
+from hearth_client.layout import Op
 
 from .golden import A, B
 from .scripted_agent import ScriptedAgent, Step, frame, hello_body, refusal, reply

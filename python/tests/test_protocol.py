@@ -4,13 +4,23 @@ import struct
 import unittest
 from typing import Callable, Dict, List
 
-from hearth_client import protocol as p
+from hearth_client import layout, protocol as p
+from hearth_client.layout import (
+    LAYER_ALL as ALL,
+    Acquired,
+    AliasKind,
+    Block,
+    Commit,
+    IdentifyKind,
+    Op,
+    Outcome,
+    Slot,
+    Tier,
+)
 from hearth_client.manifest import Manifest
-from hearth_client.protocol import Acquired, Block, Commit, Op, Outcome, Slot, Tier
 
 from .golden import A, B, C, FOLDER, golden
 
-ALL = p.LAYER_ALL
 HASH = 0xFEDC_BA98_7654_3210
 MANIFEST = Manifest(
     model="demo/model",
@@ -26,10 +36,10 @@ REQUESTS: Dict[str, bytes] = {
     "hello": p.hello_request(1, "golden", MANIFEST.encode()),
     "ping": p.ping_request(2, b"pingpong"),
     "ping.no-reply": p.ping_request(3, b"", no_reply=True),
-    "identify.tokens": p.identify_request(4, p.IdentifyKind.TOKENS, ALL, 5, TOKENS),
-    "identify.chain-keys": p.identify_request(5, p.IdentifyKind.CHAIN_KEYS, ALL, 1, C),
+    "identify.tokens": p.identify_request(4, IdentifyKind.TOKENS, ALL, 5, TOKENS),
+    "identify.chain-keys": p.identify_request(5, IdentifyKind.CHAIN_KEYS, ALL, 1, C),
     "identify.engine-hashes": p.identify_request(
-        6, p.IdentifyKind.ENGINE_HASHES, 7, 2, struct.pack("<QQ", HASH, 1)
+        6, IdentifyKind.ENGINE_HASHES, 7, 2, struct.pack("<QQ", HASH, 1)
     ),
     "match": p.match_request(7, ALL, Tier.RAM | Tier.SSD, [A, B]),
     "reserve": p.reserve_request(
@@ -48,13 +58,13 @@ REQUESTS: Dict[str, bytes] = {
     "session-release": p.session_request(Op.SESSION_RELEASE, 16, 77),
     "session-status": p.session_request(Op.SESSION_STATUS, 17, 77),
     "alias.engine-hash": p.alias_request(
-        18, p.AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
+        18, AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
     ),
-    "alias.sha256": p.alias_request(19, p.AliasKind.SHA256, 7, [(A, C)]),
+    "alias.sha256": p.alias_request(19, AliasKind.SHA256, 7, [(A, C)]),
 }
 
 OFFSET = 5 * 2**30 - 262_144
-HELLO = p.Hello(
+HELLO = layout.Hello(
     version=1,
     checksum_algorithm=1,
     features=0,
@@ -86,7 +96,7 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
     "hello": (p.read_hello, HELLO),
     "ping": (lambda _count, body: bytes(body), b"pingpong"),
     "identify": (p.read_identify, [A, bytes(32)]),
-    "match": (p.read_match, p.Match(1, [Tier.RAM, Tier(0)])),
+    "match": (p.read_match, layout.Match(1, [Tier.RAM, Tier(0)])),
     "reserve": (p.read_reserve, RESERVED),
     "commit": (outcomes(Op.COMMIT), [Outcome.OK, Outcome.CORRUPT]),
     "abort": (outcomes(Op.ABORT), [Outcome.STALE]),
@@ -96,7 +106,7 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
     "gpu-evicted": (outcomes(Op.GPU_EVICTED), [Outcome.MISS]),
     "session-commit": (outcomes(Op.SESSION_COMMIT), [Outcome.OK]),
     "session-release": (outcomes(Op.SESSION_RELEASE), [Outcome.OK]),
-    "session-status": (p.read_session_status, p.SessionStatus(Outcome.OK, 3, 48, 786_432)),
+    "session-status": (p.read_session_status, layout.SessionStatus(Outcome.OK, 3, 48, 786_432)),
     "alias": (outcomes(Op.ALIAS), [Outcome.OK]),
     "error": (
         lambda _count, body: p.read_error(body),
@@ -174,8 +184,8 @@ class Lies(unittest.TestCase):
             lambda: p.hello_request(1, "", bytes(65_537)),
             lambda: p.ping_request(1, b"1234"),
             lambda: p.ping_request(1, bytes(72)),
-            lambda: p.alias_request(1, p.AliasKind.SHA256, ALL, [(A, b"12345678")]),
-            lambda: p.identify_request(1, p.IdentifyKind.TOKENS, ALL, 2, bytes(4)),
+            lambda: p.alias_request(1, AliasKind.SHA256, ALL, [(A, b"12345678")]),
+            lambda: p.identify_request(1, IdentifyKind.TOKENS, ALL, 2, bytes(4)),
             lambda: p.request(Op.RESERVE, 1, 0, bytes(16), no_reply=True),
         ]
         for index, call in enumerate(calls):

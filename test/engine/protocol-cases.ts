@@ -336,7 +336,7 @@ export const CASES: readonly Case[] = [
     golden: "identify.reply",
     direction: "replies",
     encode: (output) =>
-      protocol.encodeIdentifyReply(output, 6, 2, Uint8Array.from([...A, ...ZERO])),
+      protocol.encodeIdentifyReply(output, 6, batchOf({ digests: [...A, ...ZERO] })),
     decode: (frame) =>
       fill((into) => protocol.decodeIdentifyReply(frame, into), ["digests"], false),
     value: { count: 2, digests: [...A, ...ZERO] },

@@ -36,7 +36,7 @@ describe("golden frames", () => {
   }
 });
 
-/** Length and count lies that are legal frames all the same: padding hides one count, a ping any length. */
+/** Lies that are legal frames all the same: padding hides a count, a ping may have any length. */
 function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boolean {
   if (bytes[4] === Op.ping)
     return at === 0 && value < bytes.length && value % 8 === 0 && value >= 16;

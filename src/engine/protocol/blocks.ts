@@ -149,7 +149,7 @@ function readBlocks(frame: Frame, at: number, into: BlockItems): Refusal | null 
   return null;
 }
 
-/** `bytes` goes out as the slot's capacity. Of an item that got no slot only the outcome is sent. */
+/** `bytes` goes out as the slot's capacity. Of an item without a slot only the outcome is sent. */
 export function encodeReserveReply(
   output: Output,
   requestId: number,

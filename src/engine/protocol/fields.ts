@@ -15,10 +15,11 @@ export function checkItems(
   countMax: number,
 ): Refusal | null {
   const wanted = headBytes + frame.count * itemBytes;
-  if (frame.end - frame.body !== wanted)
-    return malformed(
-      `${opName(frame.op)} of ${frame.count} items: the body is ${wanted} bytes long, not ${frame.end - frame.body}`,
-    );
+  const length = frame.end - frame.body;
+  if (length !== wanted) {
+    const what = `${opName(frame.op)} of ${frame.count} items`;
+    return malformed(`${what}: the body is ${wanted} bytes long, not ${length}`);
+  }
   return checkCount(frame, countMax);
 }
 

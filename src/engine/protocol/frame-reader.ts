@@ -7,9 +7,9 @@ import { type Refusal, refusal } from "./refusal.ts";
 export type FrameSink = (frame: Frame) => boolean;
 
 /**
- * Cuts a byte stream into frames. Chunks may begin and end anywhere. A frame that lies whole in a chunk
- * is handed on in place; only what crosses a chunk's end, or is held back, is copied, each byte once
- * (amortised). Nothing of a chunk is referenced after `push` returned.
+ * Cuts a byte stream into frames. Chunks may begin and end anywhere. A frame that lies whole in a
+ * chunk is handed on in place; only what crosses a chunk's end, or is held back, is copied, each
+ * byte once (amortised). Nothing of a chunk is referenced after `push` returned.
  */
 export interface FrameReader {
   /**
@@ -42,7 +42,7 @@ interface Held {
   view: DataView;
   start: number;
   end: number;
-  /** Bytes from `start` on with which the next step can be taken: a header, then its whole frame. */
+  /** Bytes from `start` on that the next step needs: a header, then its whole frame. */
   want: number;
 }
 
@@ -165,7 +165,7 @@ function replace(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
   held.view = new DataView(bytes.buffer);
 }
 
-/** Adds `chunk[from, to)`. The buffer doubles as bytes arrive, so a mere promise of length costs nothing. */
+/** Adds `chunk[from, to)`. The buffer doubles as bytes arrive: a promise of length costs nothing. */
 function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
   if (held.end + to - from > held.bytes.length) makeRoom(held, to - from);
   held.bytes.set(from === 0 && to === chunk.length ? chunk : chunk.subarray(from, to), held.end);

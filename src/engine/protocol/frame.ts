@@ -9,8 +9,8 @@ import {
 import { malformed, type Refusal, refusal } from "./refusal.ts";
 
 /**
- * One received frame. The object and the memory behind it are reused: both hold only until the sink that
- * was given the frame returns.
+ * One received frame. The object and the memory behind it are reused: both hold only until the sink
+ * that was given the frame returns.
  */
 export interface Frame {
   /** Whole frame, header included, in bytes. */

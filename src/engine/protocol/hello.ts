@@ -26,7 +26,7 @@ export interface HelloRequest {
   readonly versionMax: number;
   /** Bits the client would like; the reply has those that both sides have. */
   readonly features: number;
-  /** What the agent calls this client in logs: at most 32 bytes of UTF-8 without control characters. */
+  /** What logs call this client: at most 32 bytes of UTF-8 without control characters. */
   readonly name: string;
   /** Canonical encoding of the namespace manifest. */
   readonly manifest: Uint8Array;
@@ -53,7 +53,7 @@ export interface HelloReply {
   readonly blockTokens: number;
 }
 
-/** Magic, versions, features: frozen for every version, so that each side can refuse the other in words. */
+/** Magic, versions, features: the same in every version, so that skew can be refused in words. */
 const HELLO_FROZEN_BYTES = 16;
 const HELLO_HEAD_BYTES = HELLO_FROZEN_BYTES + NAME_BYTES + 8;
 const HELLO_REPLY_BYTES = 96;

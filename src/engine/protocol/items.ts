@@ -1,6 +1,6 @@
 /**
- * What frames carry, as columns. Decoders fill the first `count` entries of the caller's arrays and never
- * grow them; the batches of `tiers/` have these shapes and more.
+ * What frames carry, as columns. Decoders fill the first `count` entries of the caller's arrays and
+ * never grow them; the batches of `tiers/` have these shapes and more.
  */
 
 /** Blocks by name: digest `i` is `digests[32 i, 32 i + 32)`; one layer for all of them. */
@@ -38,7 +38,7 @@ export interface OutcomeItems {
   readonly outcome: Uint32Array;
 }
 
-/** Slots handed out. `bytes` is the slot's capacity when reserved, the block's length when acquired. */
+/** Slots handed out. `bytes` is a reserved slot's capacity, an acquired block's length. */
 export interface SlotItems extends OutcomeItems, HandleItems {
   readonly bytes: Uint32Array;
   /** Offset in the arena, in bytes. */

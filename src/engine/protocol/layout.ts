@@ -1,6 +1,6 @@
 /**
- * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` is the same in
- * prose; every integer is little-endian, every frame a multiple of eight bytes.
+ * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` has the same
+ * in prose; every integer is little-endian, every frame a multiple of eight bytes.
  */
 
 export const PROTOCOL_VERSION = 1;

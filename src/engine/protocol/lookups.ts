@@ -56,7 +56,7 @@ export interface IdentifyRequest {
   layer: number;
   /** Tokens, chain keys or engine hashes. */
   count: number;
-  /** The items as they came, little-endian and packed: borrowed from the frame, at any alignment. */
+  /** The items as they came, packed little-endian: borrowed from the frame, at any alignment. */
   items: Uint8Array;
 }
 
@@ -117,15 +117,15 @@ function isIdentifyKind(kind: number): kind is IdentifyKind {
   return kind <= IdentifyKind.engineHashes;
 }
 
-/** `digests` holds at least `count` of 32 bytes; an engine hash nobody knows answers 32 zero bytes. */
+/** An engine hash that nobody knows has a digest of 32 zero bytes. The layer is not sent. */
 export function encodeIdentifyReply(
   output: Output,
   requestId: number,
-  count: number,
-  digests: Uint8Array,
+  blocks: Readonly<DigestItems>,
 ): void {
+  const { count } = blocks;
   const at = beginReply(output, Op.identify, requestId, count, count * DIGEST_BYTES);
-  copyIn(digests, count * DIGEST_BYTES, output.bytes, at);
+  copyIn(blocks.digests, count * DIGEST_BYTES, output.bytes, at);
 }
 
 export function decodeIdentifyReply(frame: Frame, into: DigestItems): Refusal | null {

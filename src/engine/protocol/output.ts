@@ -2,8 +2,8 @@ import { assert } from "../../core/index.ts";
 import { FrameFlag, HEADER_BYTES } from "./layout.ts";
 
 /**
- * Bytes on their way out: frames are appended at `end`, what the socket took is dropped from `start`.
- * The caller bounds it by looking at `pendingBytes` before it answers more.
+ * Bytes on their way out: frames are appended at `end`, what the socket took is dropped from
+ * `start`. The caller bounds it by looking at `pendingBytes` before it answers more.
  */
 export interface Output {
   bytes: Uint8Array<ArrayBuffer>;
@@ -55,8 +55,8 @@ function makeRoom(output: Output, bytes: number): void {
 }
 
 /**
- * Appends a header and makes room for the body; answers the body's offset. The room holds old bytes: the
- * encoder writes each byte of the body, padding and reserved fields included.
+ * Appends a header and makes room for the body; answers the body's offset. The room holds old
+ * bytes: the encoder writes each byte of the body, padding and reserved fields included.
  */
 export function beginFrame(
   output: Output,

@@ -1,6 +1,6 @@
 import { FrameStatus } from "./layout.ts";
 
-/** Why a frame is refused: goes back to the sender as status and text. `fatal`: then the line closes. */
+/** Why a frame is refused; goes back to the sender. After a fatal one the line closes. */
 export interface Refusal {
   readonly status: Exclude<FrameStatus, typeof FrameStatus.ok>;
   /** One sentence that names what to do about it. */
@@ -8,7 +8,7 @@ export interface Refusal {
   readonly fatal: boolean;
 }
 
-/** Whether the connection ends after a frame of this status. `limit` ends it only when it floods. */
+/** Whether the line closes after a frame of this status. `limit` closes it only when it floods. */
 const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
   [FrameStatus.malformed]: true,
   [FrameStatus.unknownOp]: false,
@@ -16,7 +16,7 @@ const FATAL: Readonly<Record<Refusal["status"], boolean>> = {
   [FrameStatus.frameTooLarge]: true,
   [FrameStatus.notGreeted]: true,
   [FrameStatus.limit]: false,
-  [FrameStatus.internal]: false,
+  [FrameStatus.internal]: true,
   [FrameStatus.manifestRefused]: true,
   [FrameStatus.overstayed]: true,
   [FrameStatus.draining]: false,

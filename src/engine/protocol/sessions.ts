@@ -123,7 +123,7 @@ export interface AliasOptions {
   kind: AliasKind;
 }
 
-/** `aliases` holds 32 bytes a block; a u64 alias lies little-endian in the first eight, the rest is 0. */
+/** `aliases` holds 32 bytes a block; a u64 lies little-endian in the first eight, the rest is 0. */
 export function encodeAliasRequest(
   output: Output,
   requestId: number,

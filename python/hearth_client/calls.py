@@ -1,0 +1,212 @@
+"""Calls that hold nothing: names, lookups, notices, signs of life."""
+
+from __future__ import annotations
+
+import threading
+from struct import error as StructError
+from struct import pack
+from typing import Callable, List, Optional, Sequence, Tuple, TypeVar, Union
+
+from . import protocol
+from .connection import Connection
+from .layout import (
+    DIGEST_BYTES,
+    LAYER_ALL,
+    TIER_ANY,
+    AliasKind,
+    Block,
+    Hello,
+    IdentifyKind,
+    Match,
+    Op,
+    Outcome,
+    SessionStatus,
+)
+
+_Answer = TypeVar("_Answer")
+
+
+class Calls:
+    """What a Client can do without taking slots. Use Client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._lock = threading.RLock()
+        self._connection = connection
+
+    @property
+    def hello(self) -> Hello:
+        """What the agent said of itself and its limits."""
+        return self._connection.hello
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def identify(self, tokens: Sequence[int]) -> List[bytes]:
+        """Digests of the full blocks of a prompt, given its tokens from the start."""
+        try:
+            items = pack(f"<{len(tokens)}I", *tokens)
+        except StructError as error:
+            raise ValueError("tokens are unsigned 32-bit numbers") from error
+        digests = self._identify(IdentifyKind.TOKENS, LAYER_ALL, len(tokens), items)
+        return self._same_length(digests, len(tokens) // self.hello.block_tokens)
+
+    def identify_chain_keys(self, keys: Sequence[bytes], layer: int = LAYER_ALL) -> List[bytes]:
+        """Digests for SHA-256 page keys of 32 bytes."""
+        items = b"".join(keys)
+        digests = self._identify(IdentifyKind.CHAIN_KEYS, layer, len(keys), items)
+        return self._same_length(digests, len(keys))
+
+    def identify_engine_hashes(
+        self, hashes: Sequence[int], layer: int = LAYER_ALL
+    ) -> List[Optional[bytes]]:
+        """Digests for 64-bit engine hashes; None for one that was never given as an alias."""
+        try:
+            items = pack(f"<{len(hashes)}Q", *hashes)
+        except StructError as error:
+            raise ValueError("engine hashes are unsigned 64-bit numbers") from error
+        digests = self._identify(IdentifyKind.ENGINE_HASHES, layer, len(hashes), items)
+        unknown = bytes(DIGEST_BYTES)
+        found = self._same_length(digests, len(hashes))
+        return [None if digest == unknown else digest for digest in found]
+
+    def _identify(self, kind: IdentifyKind, layer: int, count: int, items: bytes) -> List[bytes]:
+        return self._ask(
+            Op.IDENTIFY,
+            lambda number: protocol.identify_request(number, kind, layer, count, items),
+            protocol.read_identify,
+        )
+
+    def alias(
+        self, pairs: Sequence[Tuple[bytes, Union[int, bytes]]], layer: int = LAYER_ALL
+    ) -> List[Outcome]:
+        """Gives blocks other names: pairs of digest and engine hash (u64) or SHA-256 (32 bytes)."""
+        kinds = {isinstance(alias, bytes) for _digest, alias in pairs}
+        if len(kinds) > 1:
+            raise ValueError("aliases of one call are all numbers or all bytes")
+        kind = AliasKind.SHA256 if True in kinds else AliasKind.ENGINE_HASH
+        items = [(digest, _alias_bytes(alias)) for digest, alias in pairs]
+        return self._outcomes(
+            Op.ALIAS,
+            len(items),
+            lambda number: protocol.alias_request(number, kind, layer, items),
+        )
+
+    # --- lookups ----------------------------------------------------------------------------------
+
+    def match(
+        self, digests: Sequence[bytes], *, layer: int = LAYER_ALL, tiers: int = TIER_ANY
+    ) -> Match:
+        """How much of a prefix is there. A hint: nothing is held."""
+        self._check_items(len(digests))
+        answer = self._ask(
+            Op.MATCH,
+            lambda number: protocol.match_request(number, layer, tiers, digests),
+            protocol.read_match,
+        )
+        self._same_length(answer.best, len(digests))
+        return answer
+
+    # --- the engine's GPU, sessions, signs of life ------------------------------------------------
+
+    def gpu_stored(self, blocks: Sequence[Block], *, layer: int = LAYER_ALL) -> List[Outcome]:
+        """Tells the agent what the engine's GPU holds now."""
+        self._check_items(len(blocks))
+        return self._outcomes(
+            Op.GPU_STORED,
+            len(blocks),
+            lambda number: protocol.gpu_stored_request(number, layer, blocks),
+        )
+
+    def gpu_evicted(self, digests: Sequence[bytes], *, layer: int = LAYER_ALL) -> List[Outcome]:
+        """Tells the agent what the engine's GPU no longer holds."""
+        self._check_items(len(digests))
+        return self._outcomes(
+            Op.GPU_EVICTED,
+            len(digests),
+            lambda number: protocol.gpu_evicted_request(number, layer, digests),
+        )
+
+    def session_commit(self, session: int, digest: bytes, *, layer: int = LAYER_ALL) -> Outcome:
+        """The session now ends in this block. MISS: the block is not here."""
+        (outcome,) = self._outcomes(
+            Op.SESSION_COMMIT,
+            1,
+            lambda number: protocol.session_commit_request(number, session, layer, digest),
+        )
+        return outcome
+
+    def session_release(self, session: int) -> Outcome:
+        """Ends a session: its blocks age like any others. MISS: there is none."""
+        (outcome,) = self._outcomes(
+            Op.SESSION_RELEASE,
+            1,
+            lambda number: protocol.session_request(Op.SESSION_RELEASE, number, session),
+        )
+        return outcome
+
+    def session_status(self, session: int) -> SessionStatus:
+        """What of a session is in RAM."""
+        return self._ask(
+            Op.SESSION_STATUS,
+            lambda number: protocol.session_request(Op.SESSION_STATUS, number, session),
+            protocol.read_session_status,
+        )
+
+    def ping(self, payload: bytes = b"") -> bytes:
+        """Sends up to 64 bytes (a multiple of 8) there and back; renews the lease."""
+        answer = self._ask(
+            Op.PING,
+            lambda number: protocol.ping_request(number, payload),
+            lambda _count, body: body,
+        )
+        if answer != payload:
+            raise self._connection.broken("another ping came back")
+        return answer
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        op: Op,
+        frame_of: Callable[[int], bytes],
+        read: Callable[[int, bytes], _Answer],
+    ) -> _Answer:
+        with self._lock:
+            number = self._connection.next_id()
+            return self._exchange(number, op, frame_of(number), read)
+
+    def _exchange(
+        self, number: int, op: Op, frame: bytes, read: Callable[[int, bytes], _Answer]
+    ) -> _Answer:
+        self._connection.send(frame)
+        count, body = self._connection.receive(number, op)
+        try:
+            return read(count, body)
+        except ValueError as error:
+            raise self._connection.broken(error) from error
+
+    def _outcomes(self, op: Op, count: int, frame_of: Callable[[int], bytes]) -> List[Outcome]:
+        self._check_items(count)
+        answers = self._ask(op, frame_of, reader_of_outcomes(op))
+        return self._same_length(answers, count)
+
+    def _check_items(self, count: int) -> None:
+        if count > self.hello.items_max:
+            raise ValueError(f"{count} items in one call, {self.hello.items_max} are allowed")
+
+    def _same_length(self, answers: List[_Answer], wanted: int) -> List[_Answer]:
+        if len(answers) != wanted:
+            raise self._connection.broken(f"{len(answers)} answers to {wanted} questions")
+        return answers
+
+
+def _alias_bytes(alias: Union[int, bytes]) -> bytes:
+    if isinstance(alias, bytes):
+        return alias
+    try:
+        return pack("<Q", alias)
+    except StructError as error:
+        raise ValueError(f"an alias is an unsigned 64-bit number or bytes, not {alias}") from error
+
+
+def reader_of_outcomes(op: Op) -> Callable[[int, bytes], List[Outcome]]:
+    return lambda count, body: protocol.read_outcomes(op, count, body)

@@ -1,0 +1,183 @@
+"""Names and numbers of the engine protocol, version 1; see ``docs/engine-protocol.md``."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import List, NamedTuple, Optional, Tuple, Union
+
+VERSION = 1
+MAGIC = b"HRTH"
+CHECKSUM_XXH3_64 = 1
+HEADER_BYTES = 16
+DIGEST_BYTES = 32
+NAME_BYTES = 32
+MANIFEST_BYTES_MAX = 65_536
+PING_BYTES_MAX = 64
+#: The layer of a block whose layers all lie in one object.
+LAYER_ALL = 0xFFFF_FFFF
+
+FLAG_REPLY = 1
+FLAG_NO_REPLY = 2
+
+Readable = Union[bytes, bytearray, memoryview]
+
+
+class Op(IntEnum):
+    HELLO = 1
+    PING = 2
+    IDENTIFY = 3
+    MATCH = 4
+    RESERVE = 5
+    COMMIT = 6
+    ABORT = 7
+    ACQUIRE = 8
+    RELEASE = 9
+    GPU_STORED = 10
+    GPU_EVICTED = 11
+    SESSION_COMMIT = 12
+    SESSION_RELEASE = 13
+    SESSION_STATUS = 14
+    ALIAS = 15
+
+
+class FrameStatus(IntEnum):
+    """Why a whole frame is refused."""
+
+    OK = 0
+    MALFORMED = 1
+    UNKNOWN_OP = 2
+    VERSION = 3
+    FRAME_TOO_LARGE = 4
+    NOT_GREETED = 5
+    LIMIT = 6
+    INTERNAL = 7
+    MANIFEST_REFUSED = 8
+    OVERSTAYED = 9
+    DRAINING = 10
+
+
+class Outcome(IntEnum):
+    """What became of one block of a request."""
+
+    OK = 0
+    MISS = 1
+    FULL = 2
+    PRESENT = 3
+    STALE = 4
+    CORRUPT = 5
+    TOO_LARGE = 6
+    LATE = 7
+    PENDING = 8
+    SKIPPED = 9
+    REJECTED = 10
+
+
+class Tier(IntFlag):
+    """Tiers as a mask; in a request ``Tier(0)`` stands for all."""
+
+    GPU = 1
+    RAM = 2
+    SSD = 4
+    PEER = 8
+
+
+TIER_ANY = Tier(0)
+TIER_MASK = 15
+
+
+class IdentifyKind(IntEnum):
+    TOKENS = 0
+    CHAIN_KEYS = 1
+    ENGINE_HASHES = 2
+
+
+class AliasKind(IntEnum):
+    ENGINE_HASH = 0
+    SHA256 = 1
+
+
+class Header(NamedTuple):
+    length: int
+    op: int
+    flags: int
+    status: int
+    request_id: int
+    count: int
+
+
+class Hello(NamedTuple):
+    """The agent's answer to the greeting; sizes in bytes."""
+
+    version: int
+    checksum_algorithm: int
+    features: int
+    namespace_id: bytes
+    incarnation: int
+    arena_bytes: int
+    arena_ready_bytes: int
+    block_bytes_max: int
+    frame_bytes_max: int
+    items_max: int
+    handles_max: int
+    lease_ms: int
+    block_tokens: int
+
+
+class Block(NamedTuple):
+    """A block to be written or mirrored; ``parent`` None: none."""
+
+    digest: bytes
+    #: In bytes.
+    length: int
+    parent: Optional[bytes] = None
+    #: The engine's own 64-bit hash of the block.
+    alias: Optional[int] = None
+    #: Never written to SSD, purged first.
+    transient: bool = False
+
+
+class Slot(NamedTuple):
+    """Answer for one block of a RESERVE; all but ``outcome`` are 0 unless it is OK."""
+
+    outcome: Outcome
+    slot: int
+    generation: int
+    capacity: int
+    offset: int
+
+
+class Acquired(NamedTuple):
+    """Answer for one block of an ACQUIRE; all but ``outcome`` are 0 unless it is OK."""
+
+    outcome: Outcome
+    slot: int
+    generation: int
+    length: int
+    offset: int
+    checksum: int
+
+
+class Commit(NamedTuple):
+    slot: int
+    generation: int
+    #: XXH3-64 of the block's bytes; None lets the agent compute it.
+    checksum: Optional[int] = None
+
+
+class Match(NamedTuple):
+    """How many leading blocks are present, and for each the best tier that has it (0: none)."""
+
+    leading: int
+    best: List[Tier]
+
+
+class SessionStatus(NamedTuple):
+    """What of a session is in RAM. ``outcome`` is MISS where no such session is known."""
+
+    outcome: Outcome
+    blocks: int
+    tokens: int
+    bytes: int
+
+
+Handle = Tuple[int, int]
