@@ -15,6 +15,7 @@ import {
 import { loadNative, type Native } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 import golden from "./golden/digests.json";
+import manifests from "./golden/manifest.json";
 import { bytesOf, tokensOf } from "./golden.ts";
 
 describeNative("digests", () => {
@@ -131,4 +132,23 @@ describeNative("names of a prompt's blocks", () => {
     expect(rows.map((row) => row.vllm)).toEqual([null, null]);
     expect(rows.map((row) => row.sglang === null)).toEqual([false, true]);
   });
+});
+
+test("the page on identity prints the vectors that are tested", async () => {
+  const page = await Bun.file(new URL("../../docs/identity.md", import.meta.url)).text();
+  const joined = page.replaceAll("\n", "");
+  const [least] = manifests.cases;
+  const [small, large] = golden.prompts;
+  const printed = [
+    least!.encoding,
+    least!.namespaceKey,
+    golden.namespaceKey,
+    small!.at[0]!.digest,
+    small!.at[0]!.keyAllLayers,
+    small!.at[0]!.keyLayer5,
+    small!.at.at(-1)!.digest,
+    large!.at.at(-1)!.digest,
+    golden.chainKeys[0]!.digest,
+  ];
+  for (const vector of printed) expect(joined).toContain(vector);
 });
