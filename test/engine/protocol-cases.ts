@@ -1,90 +1,18 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { encodeManifest } from "../../src/identity/index.ts";
+import {
+  batchOf,
+  CAPACITY,
+  type Case,
+  type Column,
+  type Columns,
+  columns,
+  plain,
+} from "./protocol-support.ts";
 
 /** Every frame of the golden folder: what it says, how it is written, how it is read. */
 
 const { Op, Outcome } = protocol;
-
-export interface Columns {
-  count: number;
-  layer: number;
-  digests: Uint8Array;
-  parents: Uint8Array;
-  aliases: Uint8Array;
-  aliasLo: Uint32Array;
-  aliasHi: Uint32Array;
-  bytes: Uint32Array;
-  flags: Uint32Array;
-  outcome: Uint32Array;
-  slot: Uint32Array;
-  generation: Uint32Array;
-  offset: Float64Array;
-  checksum: BigUint64Array;
-}
-
-export const CAPACITY = 64;
-
-export function columns(capacity = CAPACITY): Columns {
-  const u32 = () => new Uint32Array(capacity).fill(0xdeadbeef);
-  const keys = () => new Uint8Array(32 * capacity).fill(0xee);
-  return {
-    count: 0,
-    layer: 0,
-    digests: keys(),
-    parents: keys(),
-    aliases: keys(),
-    aliasLo: u32(),
-    aliasHi: u32(),
-    bytes: u32(),
-    flags: u32(),
-    outcome: u32(),
-    slot: u32(),
-    generation: u32(),
-    offset: new Float64Array(capacity).fill(-1),
-    checksum: new BigUint64Array(capacity).fill(0xdeadn),
-  };
-}
-
-type Column = Exclude<keyof Columns, "count" | "layer">;
-const KEY_COLUMNS: ReadonlySet<Column> = new Set(["digests", "parents", "aliases"]);
-
-/** The first `count` entries of the named columns, as plain values. */
-export function plain(batch: Columns, names: readonly Column[], layer = false) {
-  const out: Record<string, unknown> = { count: batch.count };
-  if (layer) out.layer = batch.layer;
-  for (const name of names) {
-    const width = KEY_COLUMNS.has(name) ? 32 : 1;
-    out[name] = Array.from<number | bigint>(
-      batch[name].slice(0, batch.count * width) as Uint8Array,
-    );
-  }
-  return out;
-}
-
-/** A batch with the given entries; columns not named are zero. */
-export function batchOf(given: Partial<Record<Column, ArrayLike<number | bigint>>>, layer = 0) {
-  const batch = columns();
-  for (const name of Object.keys(batch) as (keyof Columns)[])
-    if (name === "checksum") batch.checksum.fill(0n);
-    else if (name !== "count" && name !== "layer") batch[name].fill(0);
-  batch.layer = layer;
-  for (const name of Object.keys(given) as Column[]) {
-    const values = Array.from(given[name]!);
-    (batch[name] as { set(values: ArrayLike<number | bigint>): void }).set(values);
-    batch.count = KEY_COLUMNS.has(name) ? values.length / 32 : values.length;
-  }
-  return batch;
-}
-
-export interface Case {
-  readonly golden: string;
-  readonly direction: protocol.FrameDirection;
-  encode(output: protocol.Output): void;
-  /** The decoded value in plain form, or a refusal. */
-  decode(frame: protocol.Frame): unknown;
-  /** What `decode` makes of the golden bytes. */
-  readonly value: unknown;
-}
 
 export const sequence = (first: number) => Array.from({ length: 32 }, (_, i) => (first + i) & 0xff);
 const A = sequence(0xa0);
@@ -476,28 +404,3 @@ export const CASES: readonly Case[] = [
     value: { status: 5, text: "MATCH comes after HELLO: greet first" },
   },
 ];
-
-/** Bytes of a golden file: hex, with comments from `#` to the end of the line. */
-export async function goldenBytes(name: string): Promise<Uint8Array> {
-  const text = await Bun.file(new URL(`golden/${name}.hex`, import.meta.url)).text();
-  return Uint8Array.fromHex(text.replace(/#.*$/gm, "").replace(/\s+/g, ""));
-}
-
-/** Everything the reader yields for these bytes, decoded inside the sink, then the fault if any. */
-export function decodeAll(bytes: Uint8Array, frames: Case): unknown[] {
-  const reader = protocol.createFrameReader({
-    direction: frames.direction,
-    frameBytesMax: protocol.DEFAULT_LIMITS.frameBytesMax,
-  });
-  const seen: unknown[] = [];
-  const fault = reader.push(bytes, (frame) => {
-    seen.push(frames.decode(frame));
-    return true;
-  });
-  if (fault !== null) seen.push(fault);
-  return seen;
-}
-
-export function isRefusal(value: unknown): value is protocol.Refusal {
-  return typeof value === "object" && value !== null && "fatal" in value && "text" in value;
-}

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { createOutput, Op, opName, pendingOutput } from "../../src/engine/protocol/index.ts";
-import { CASES, type Case, decodeAll, goldenBytes, isRefusal } from "./protocol-cases.ts";
+import { CASES } from "./protocol-cases.ts";
+import { type Case, decodeAll, goldenBytes, isRefusal } from "./protocol-support.ts";
 
 const goldens = await Promise.all(
   CASES.map(async (one) => ({ one, bytes: await goldenBytes(one.golden) })),

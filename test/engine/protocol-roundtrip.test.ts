@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import * as protocol from "../../src/engine/protocol/index.ts";
-import { batchOf, CAPACITY, type Columns, columns, isRefusal, plain } from "./protocol-cases.ts";
+import { batchOf, CAPACITY, type Columns, columns, isRefusal, plain } from "./protocol-support.ts";
 
 const { Op } = protocol;
 const SEED = { seed: 20_253, numRuns: 150 };

@@ -165,7 +165,7 @@ function replace(held: Held, bytes: Uint8Array<ArrayBuffer>): void {
   held.view = new DataView(bytes.buffer);
 }
 
-/** Adds `chunk[from, to)`. The buffer doubles as bytes arrive: a promise of length costs nothing. */
+/** Adds `chunk[from, to)`. The buffer grows as bytes arrive: a promise of length costs nothing. */
 function append(held: Held, chunk: Uint8Array, from: number, to: number): void {
   if (held.end + to - from > held.bytes.length) makeRoom(held, to - from);
   held.bytes.set(from === 0 && to === chunk.length ? chunk : chunk.subarray(from, to), held.end);
