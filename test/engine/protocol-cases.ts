@@ -7,7 +7,9 @@ import {
   type Column,
   type Columns,
   columns,
+  fill,
   plain,
+  unwrap,
 } from "./protocol-support.ts";
 
 /** Every frame of the golden folder: what it says, how it is written, how it is read. */
@@ -22,22 +24,6 @@ const ZERO = new Array<number>(32).fill(0);
 const ALL = 0xffff_ffff;
 const BLOCK = ["digests", "parents", "aliasLo", "aliasHi", "bytes", "flags"] as const;
 const SLOT = ["outcome", "slot", "generation", "bytes", "offset"] as const;
-
-/** Runs a decoder that fills columns; `extra` is what it filled beside them. */
-function fill(
-  run: (into: Columns) => protocol.Refusal | null,
-  names: readonly Column[],
-  layer: boolean,
-  extra: () => object = () => ({}),
-) {
-  const into = columns();
-  const refused = run(into);
-  return refused ?? { ...plain(into, names, layer), ...extra() };
-}
-
-function unwrap<Value>(result: protocol.Decoded<Value>): Value | protocol.Refusal {
-  return result.ok ? result.value : result.refusal;
-}
 
 function outcomesCase(golden: string, op: protocol.OutcomeOp, id: number, outcome: number[]): Case {
   return {

@@ -107,3 +107,19 @@ export function decodeAll(bytes: Uint8Array, frames: Case): unknown[] {
   if (fault !== null) seen.push(fault);
   return seen;
 }
+
+/** Runs a decoder that fills columns; `extra` is what it filled beside them. */
+export function fill(
+  run: (into: Columns) => protocol.Refusal | null,
+  names: readonly Column[],
+  layer: boolean,
+  extra: () => object = () => ({}),
+) {
+  const into = columns();
+  const refused = run(into);
+  return refused ?? { ...plain(into, names, layer), ...extra() };
+}
+
+export function unwrap<Value>(result: protocol.Decoded<Value>): Value | protocol.Refusal {
+  return result.ok ? result.value : result.refusal;
+}
