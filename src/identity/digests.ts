@@ -2,8 +2,8 @@ import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.
 import type { Hashing } from "./hashing.ts";
 
 /**
- * Many digests or keys lie one after another in one array, 32 bytes each: a prompt of 15,000 tokens has
- * hundreds of them, and they cross to native code and into frames as they are.
+ * Many digests or keys lie one after another in one array, 32 bytes each: a prompt of 15,000 tokens
+ * has hundreds of them, and they cross to native code and into frames as they are.
  */
 export type PackedDigests = Uint8Array;
 
@@ -35,13 +35,15 @@ export function digestsOfPrompt(
   return packed;
 }
 
-/** Bytes of an engine's chain key: SHA-256 page keys, or u64 hashes as eight bytes little endian. */
+/**
+ * Bytes of an engine's chain key: SHA-256 page keys, or u64 hashes as eight bytes little endian.
+ */
 export type ChainKeyBytes = 8 | 32;
 
 /**
- * Digests where the engine gives only its own chain keys (SGLang's storage calls): keyed BLAKE3 of each
- * key. A chain key stands for the whole prefix already, so nothing else goes in. In one namespace
- * these are other digests than those of the tokens.
+ * Digests where the engine gives only its own chain keys (SGLang's storage calls): keyed BLAKE3 of
+ * each key. A chain key stands for the whole prefix already, so nothing else goes in. In one
+ * namespace these are other digests than those of the tokens.
  */
 export function digestsOfChainKeys(
   hashing: Hashing,

@@ -16,7 +16,9 @@ export interface BlockNames {
   /** Tokens from the start of the prompt to the end of the block. */
   readonly endToken: number;
   readonly digest: Digest;
-  /** Null where no chain was asked for, or where it does not reach this block (EAGLE's last token). */
+  /**
+   * Null where no chain was asked for, or where it does not reach this block (EAGLE's last token).
+   */
   readonly vllm: EngineName | null;
   readonly sglang: EngineName | null;
 }
@@ -30,8 +32,8 @@ export interface NamesRequest {
 }
 
 /**
- * Tokens lead to engine hashes: one row for each full block, with its digest and what vLLM and SGLang
- * call it. A table of aliases built from these rows leads back.
+ * Tokens lead to engine hashes: one row for each full block, with its digest and what vLLM and
+ * SGLang call it. A table of aliases built from these rows leads back.
  */
 export function namesOfPrompt(hashing: Hashing, request: NamesRequest): BlockNames[] {
   const { namespaceKey, tokens, blockTokens } = request;

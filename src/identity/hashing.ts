@@ -1,6 +1,6 @@
 /**
- * What identity needs of the native library. `loadNative()` gives an object with these calls; it comes
- * in as a parameter, so that nothing here opens a library.
+ * What identity needs of the native library. `loadNative()` gives an object with these calls; it
+ * comes in as a parameter, so that nothing here opens a library.
  */
 export interface Hashing {
   /** BLAKE3-256: 32 bytes. */
@@ -14,7 +14,9 @@ export interface Hashing {
    * `floor(tokens / blockTokens)` times 32 bytes into `out`. Returns their number.
    */
   prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
-  /** Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. Returns their number. */
+  /**
+   * Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. Returns their number.
+   */
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
   /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
   blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void;

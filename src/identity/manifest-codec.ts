@@ -12,11 +12,11 @@ import {
  *
  *     encoding := "HNSM" version:u8=1 fields:u8=13 field[1] … field[13]
  *     field[t] := tag:u8=t kind:u8 length:u32le value[length]
- *     kind     := 0 absent (length 0) | 1 text (UTF-8) | 2 number (u32le, length 4) | 3 bytes | 4 pairs
+ *     kind     := 0 absent (length 0) | 1 text (UTF-8) | 2 number (u32le) | 3 bytes | 4 pairs
  *     pairs    := { length:u32le name length:u32le value }, names ascending bytewise, each once
  *
- * All thirteen fields are always there, in the order of their tags, and nothing follows the last: one
- * manifest has one encoding, and no two manifests share one.
+ * All thirteen fields are always there, in the order of their tags, and nothing follows the last:
+ * one manifest has one encoding, and no two manifests share one.
  */
 const MAGIC = new TextEncoder().encode("HNSM");
 const VERSION = 1;
@@ -31,7 +31,9 @@ interface Rule {
   readonly optional: boolean;
 }
 
-/** No field without a tag: what is skipped could never differ. New fields come with a new version. */
+/**
+ * No field without a tag: what is skipped could never differ. New fields come with a new version.
+ */
 const RULES: Readonly<Record<keyof NamespaceManifest, Rule>> = {
   model: { tag: 1, kind: Kind.text, optional: false },
   weightsRevision: { tag: 2, kind: Kind.text, optional: true },
@@ -92,8 +94,8 @@ function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Ar
 }
 
 /**
- * The canonical bytes of a manifest, at most `MANIFEST_BYTES_MAX`. The manifest must be sound: check
- * what comes from outside with `manifestProblem` first.
+ * The canonical bytes of a manifest, at most `MANIFEST_BYTES_MAX`. The manifest must be sound:
+ * check what comes from outside with `manifestProblem` first.
  */
 export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
   const problem = manifestProblem(manifest);
@@ -204,7 +206,10 @@ function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
   return Object.freeze({ ...manifest, extra: Object.freeze(manifest.extra) });
 }
 
-/** Reads what `encodeManifest` writes and refuses everything else, in words. Keeps no view of `bytes`. */
+/**
+ * Reads what `encodeManifest` writes and refuses everything else, in words. Keeps no view of
+ * `bytes`.
+ */
 export function decodeManifest(bytes: Uint8Array): DecodedManifest {
   try {
     return { ok: true, manifest: decodeStrictly(bytes) };
@@ -217,7 +222,10 @@ export function decodeManifest(bytes: Uint8Array): DecodedManifest {
 /** Part of the format: another text makes other namespaces of the same manifests. */
 const NAMESPACE_CONTEXT = "hearth 2026-08 namespace key v1";
 
-/** 32 bytes that name a namespace and key its digests: BLAKE3 derive-key over the canonical encoding. */
+/**
+ * 32 bytes that name a namespace and key its digests: BLAKE3 derive-key over the canonical
+ * encoding.
+ */
 export function namespaceKey(hashing: Hashing, manifest: NamespaceManifest): Uint8Array {
   return hashing.blake3DeriveKey(NAMESPACE_CONTEXT, encodeManifest(manifest));
 }

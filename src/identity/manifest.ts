@@ -1,7 +1,7 @@
 /**
- * Everything that must match before bytes may be shared. Two engines share blocks exactly where their
- * manifests are equal in every field. Text is compared byte for byte and never empty: what does not
- * apply is `null`, so that "no salt" has one form only.
+ * Everything that must match before bytes may be shared. Two engines share blocks exactly where
+ * their manifests are equal in every field. Text is compared byte for byte and never empty: what
+ * does not apply is `null`, so that "no salt" has one form only.
  */
 export interface NamespaceManifest {
   /** The model as the engine was told it, `"Qwen/Qwen3-32B"`. */
@@ -12,7 +12,9 @@ export interface NamespaceManifest {
   readonly dtype: string;
   /** How weights or cache were quantised, where that changes the cached values. */
   readonly quantisation: string | null;
-  /** How the bytes of a block are arranged, engine included: `"vllm:NHD"`, `"sglang:page_first"`. */
+  /**
+   * How the bytes of a block are arranged, engine included: `"vllm:NHD"`, `"sglang:page_first"`.
+   */
   readonly layout: string;
   /** Tokens in a block. */
   readonly blockTokens: number;
@@ -28,7 +30,9 @@ export interface NamespaceManifest {
   readonly extra: Readonly<Record<string, string>>;
 }
 
-/** The fields without which nothing can be shared; the rest has a value that says "does not apply". */
+/**
+ * The fields without which nothing can be shared; the rest has a value that says "does not apply".
+ */
 type Needed = "model" | "dtype" | "layout" | "blockTokens";
 
 /** A manifest in which what is left out does not apply: null, the only shard, nothing extra. */

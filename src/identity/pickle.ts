@@ -92,17 +92,17 @@ function write(into: ByteWriter, value: HashInput): void {
 }
 
 /**
- * The bytes of CPython's `pickle.dumps(value, protocol=5)`, for values in which no object occurs twice:
- * CPython writes the second occurrence of the *same* object as a reference, and which strings of a
- * request are one object cannot be seen from outside. Throws UNSUPPORTED from 64 KiB on, where CPython
- * splits frames.
+ * The bytes of CPython's `pickle.dumps(value, protocol=5)`, for values in which no object occurs
+ * twice: CPython writes the second occurrence of the *same* object as a reference, and which
+ * strings of a request are one object cannot be seen from outside. Throws UNSUPPORTED from 64 KiB
+ * on, where CPython splits frames.
  */
 export function encodePickle(value: HashInput): Uint8Array {
   const body = new ByteWriter();
   write(body, value);
   const rest = body.u8(Op.STOP).done();
   if (rest.length >= FRAME_BYTES_MAX) {
-    const message = `a pickle of ${rest.length} bytes is not reproduced, only below ${FRAME_BYTES_MAX}`;
+    const message = `only pickles below ${FRAME_BYTES_MAX} bytes are made, not of ${rest.length}`;
     throw new HearthError("UNSUPPORTED", message);
   }
   const whole = new ByteWriter().u8(Op.PROTO).u8(PROTOCOL);

@@ -7,9 +7,14 @@ const encoder = new TextEncoder();
 export interface SglangChain {
   readonly tokens: Uint32Array;
   readonly pageTokens: number;
-  /** Digest of the page before the first of `tokens`, or a seed; null: the pages start a plain prompt. */
+  /**
+   * Digest of the page before the first of `tokens`, or a seed; null: the pages start a plain
+   * prompt.
+   */
   readonly prior: Uint8Array | null;
-  /** With EAGLE a position is a token and the one behind it, so the last token has none of its own. */
+  /**
+   * With EAGLE a position is a token and the one behind it, so the last token has none of its own.
+   */
   readonly eagle?: boolean;
   /** Whether the last page may be short, as in KV events; storage keys are of full pages only. */
   readonly partialLast?: boolean;
@@ -57,13 +62,18 @@ export function sglangExternalHash(digest: Uint8Array): bigint {
   return asI64(readU64BE(digest));
 }
 
-/** Where the chain of KV events starts for a salted request (from 0.5.18 on); an empty salt is none. */
+/**
+ * Where the chain of KV events starts for a salted request (from 0.5.18 on); an empty salt is none.
+ */
 export function sglangEventSeed(cacheSalt: string | null): Uint8Array | null {
   if (cacheSalt === null || cacheSalt === "") return null;
   return sha256(encoder.encode("sglang-cache-salt-v1\0"), encoder.encode(cacheSalt));
 }
 
-/** Where the chain of storage keys starts; empty text is no text, and without any the chain is plain. */
+/**
+ * Where the chain of storage keys starts; empty text is no text, and without any the chain is
+ * plain.
+ */
 export function sglangStorageSeed(
   extraKey: string | null,
   cacheSalt: string | null,

@@ -12,8 +12,9 @@ export type VllmHashAlgorithm = "sha256" | "sha256_cbor" | "xxhash" | "xxhash_cb
 export const VLLM_DEFAULT_SEED = "vllm-none-hash";
 
 /**
- * One of a block's extra keys, in vLLM's order: LoRA name (text, in every block), `[identifier, offset]`
- * of each multimodal item in the block, cache salt (text, in block 0 only), digest of prompt embeddings.
+ * One of a block's extra keys, in vLLM's order: LoRA name (text, in every block), `[identifier,
+ * offset]` of each multimodal item in the block, cache salt (text, in block 0 only), digest of
+ * prompt embeddings.
  */
 export type VllmExtraKey = string | Uint8Array | readonly [identifier: string, offset: number];
 
@@ -39,8 +40,9 @@ function hashWith(hashing: Hashing, algorithm: VllmHashAlgorithm, value: HashInp
 }
 
 /**
- * What stands where the first block has no parent: the hash of the seed, which is PYTHONHASHSEED as text
- * or `VLLM_DEFAULT_SEED`. Where vLLM draws random bytes instead, those are the NONE_HASH themselves.
+ * What stands where the first block has no parent: the hash of the seed, which is PYTHONHASHSEED as
+ * text or `VLLM_DEFAULT_SEED`. Where vLLM draws random bytes instead, those are the NONE_HASH
+ * themselves.
  */
 export function vllmNoneHash(
   hashing: Hashing,
@@ -56,7 +58,9 @@ export interface VllmChain {
   readonly parent: Uint8Array;
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  /** Extra keys of block `index`, counted from the first of `tokens`; null or an empty list: none. */
+  /**
+   * Extra keys of block `index`, counted from the first of `tokens`; null or an empty list: none.
+   */
   readonly extraKeys?: (index: number) => readonly VllmExtraKey[] | null;
 }
 

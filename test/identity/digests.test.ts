@@ -26,7 +26,7 @@ describeNative("digests", () => {
   const namespace = bytesOf(golden.namespaceKey);
 
   for (const one of golden.prompts) {
-    test(`of ${one.tokens.count} tokens in blocks of ${one.blockTokens} are those written down`, () => {
+    test(`of ${one.tokens.count} tokens, blocks of ${one.blockTokens}: as written down`, () => {
       const digests = digestsOfPrompt(native, namespace, tokensOf(one.tokens), one.blockTokens);
       expect(digests.length).toBe(32 * one.digests);
       const whole = blockKeys(native, digests, LAYER_ALL);

@@ -25,7 +25,7 @@ describe("SGLang's page hashes", () => {
 
   for (const one of golden.chains) {
     const { hashes, external, tokens, prior, ...rest } = one;
-    test(`${JSON.stringify(tokens)} ${JSON.stringify(rest)} ${JSON.stringify(prior ?? "plain")}`, () => {
+    test(JSON.stringify({ tokens, prior, ...rest }), () => {
       const pages = sglangPageHashes({
         tokens: tokensOf(tokens as GoldenTokens),
         prior: prior === undefined ? null : seedOf(prior),

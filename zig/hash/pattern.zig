@@ -1,6 +1,6 @@
 //! Payload bytes that prove themselves: every word is a function of a seed and of its offset, so a
-//! byte from another block, another place or another time is recognised, and nothing has to be kept to
-//! compare with. Used by replays and tests; not a cryptographic check.
+//! byte from another block, another place or another time is recognised, and nothing has to be kept
+//! to compare with. Used by replays and tests; not a cryptographic check.
 
 const std = @import("std");
 
@@ -12,8 +12,8 @@ const step_bytes = lanes * word_bytes;
 /// The odd fraction of 2^32 by the golden ratio: successive words start far apart.
 const stride = 0x9e3779b9;
 
-/// Word `i` is `mix((i * stride + base))` with a multiplier that depends on the seed too, so that no
-/// seed's stream is another's moved along. It repeats after 2^32 words (16 GiB).
+/// Word `i` is `mix((i * stride + base))` with a multiplier that depends on the seed too, so that
+/// no seed's stream is another's moved along. It repeats after 2^32 words (16 GiB).
 const Stream = struct {
     base: u32,
     multiplier: u32,
@@ -34,7 +34,8 @@ const Stream = struct {
     }
 
     inline fn words(self: Stream, counters: Words) Words {
-        const product = (counters ^ (counters >> @splat(15))) *% @as(Words, @splat(self.multiplier));
+        const multiplier: Words = @splat(self.multiplier);
+        const product = (counters ^ (counters >> @splat(15))) *% multiplier;
         return product ^ (product >> @splat(13));
     }
 };
@@ -66,7 +67,9 @@ pub fn patternCheck(seed: u64, src: []const u8) ?usize {
         const expected: [step_bytes]u8 = @bitCast(stream.words(counters));
         const from: *align(1) const [lanes]u32 = @ptrCast(src[at..].ptr);
         const wrong = @as(Words, from.*) ^ @as(Words, @bitCast(expected));
-        if (@reduce(.Or, wrong) != 0) return at + firstDifference(src[at..][0..step_bytes], &expected);
+        if (@reduce(.Or, wrong) != 0) {
+            return at + firstDifference(src[at..][0..step_bytes], &expected);
+        }
         counters +%= advance;
     }
     const expected: [step_bytes]u8 = @bitCast(stream.words(counters));

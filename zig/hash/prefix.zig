@@ -1,10 +1,10 @@
 //! The BLAKE3 digest of every prefix of a prompt that ends at a block boundary, in one pass.
 //!
-//! A prefix's digest is: the chaining value of its last (often partial) chunk, folded with the complete
-//! subtrees to its left, one for each set bit of that chunk's index, from the lowest bit up, the last
-//! one with the root flag. All of that runs eight lanes wide: chunks beside chunks, boundaries beside
-//! boundaries. The work is done in groups of eight chunks, so that bits 3 and up, and with them the
-//! subtrees to the left, are the same for every boundary of a group.
+//! A prefix's digest is: the chaining value of its last (often partial) chunk, folded with the
+//! complete subtrees to its left, one for each set bit of that chunk's index, from the lowest bit
+//! up, the last one with the root flag. All of that runs eight lanes wide: chunks beside chunks,
+//! boundaries beside boundaries. The work is done in groups of eight chunks, so that bits 3 and up,
+//! and with them the subtrees to the left, are the same for every boundary of a group.
 
 const std = @import("std");
 const lanes = @import("lanes.zig");
@@ -53,7 +53,8 @@ const Hasher = struct {
     block_bytes: usize,
     /// Bit p: some boundary may end in piece p of some chunk.
     pieces: u16,
-    /// `left[b]` is the complete subtree of 2^b chunks to the left, where bit b of the chunk index is set.
+    /// `left[b]` is the complete subtree of 2^b chunks to the left, where bit b of the chunk index
+    /// is set.
     left: [stack_levels]Cv,
     group: Group,
     rows: [rows_max]Row,
@@ -104,7 +105,8 @@ fn digestAll(key: *const [32]u8, data: []const u8, block_bytes: usize, out: [][3
 }
 
 fn boundaryPieces(block_bytes: usize) u16 {
-    // Only powers of two from a piece up to a chunk put every chunk's boundaries into the same pieces.
+    // Only powers of two from a piece up to a chunk put every chunk's boundaries into the same
+    // pieces.
     if (block_bytes % lanes.chunk_bytes == 0) return 0x8000;
     if (block_bytes % lanes.piece_bytes != 0) return 0xffff;
     if (lanes.chunk_bytes % block_bytes != 0) return 0xffff;
@@ -188,7 +190,8 @@ inline fn storeRows(cv: *const [8]Lanes, into: *[group_chunks]Cv) void {
     inline for (0..lanes.count) |lane| lanes.store(&into[lane], rows[lane]);
 }
 
-/// Takes the next boundaries of the group, at most `rows_max`, as far as the value of their last chunk.
+/// Takes the next boundaries of the group, at most `rows_max`, as far as the value of their last
+/// chunk.
 fn startRows(hasher: *Hasher, at: usize, next: usize, boundaries: usize) usize {
     const group = &hasher.group;
     var taken: usize = 0;
@@ -241,8 +244,8 @@ fn lastPiece(hasher: *Hasher, row: usize, chunk: usize, length: usize) Job {
     };
 }
 
-/// Folds the rows with the subtrees of their own group, level by level, and builds those subtrees on
-/// the way, where `build` says that this has not been done.
+/// Folds the rows with the subtrees of their own group, level by level, and builds those subtrees
+/// on the way, where `build` says that this has not been done.
 fn foldInside(hasher: *Hasher, taken: usize, build: bool) void {
     const group = &hasher.group;
     for (0..group_levels) |level| {

@@ -1,5 +1,5 @@
-//! Everything Hearth hashes: identity (BLAKE3), payload checksums (XXH3-64), engine chains (XXH3-128),
-//! and payload patterns that prove themselves. Little-endian hosts only.
+//! Everything Hearth hashes: identity (BLAKE3), payload checksums (XXH3-64), engine chains
+//! (XXH3-128), and payload patterns that prove themselves. Little-endian hosts only.
 
 const std = @import("std");
 const prefix = @import("prefix.zig");

@@ -1,6 +1,6 @@
-//! XXH3 with seed 0 and the default secret (Yann Collet's xxHash 0.8 specification): the 64-bit form
-//! checks payloads, the 128-bit form is what vLLM's xxhash block hashes are. The standard library has
-//! only the 64-bit form, and none that can run behind a copy piece by piece.
+//! XXH3 with seed 0 and the default secret (Yann Collet's xxHash 0.8 specification): the 64-bit
+//! form checks payloads, the 128-bit form is what vLLM's xxhash block hashes are. The standard
+//! library has only the 64-bit form, and none that can run behind a copy piece by piece.
 
 const std = @import("std");
 const assert = std.debug.assert;
