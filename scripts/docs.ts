@@ -1,44 +1,30 @@
-/** `bun run docs`: the reference pages that are generated from the code that defines them. */
+/** `bun run docs`: the reference pages, as `hearth reference` prints them. */
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
-import { renderConfigReference } from "../src/config/index.ts";
-import { ERROR_CODES } from "../src/core/index.ts";
 import { scriptOptions } from "./lib/arguments.ts";
 import { ROOT } from "./lib/paths.ts";
+import { run } from "./lib/run.ts";
 
 const HELP = `
-Writes the generated reference pages to dist/docs/: config.md and errors.md.
+Writes the reference pages that are generated from the code, one a topic, to dist/docs/.
 
   bun run docs
 
-Exit codes: 0 written; 2 wrong usage.
+Exit codes: 0 written; 1 a page could not be made; 2 wrong usage.
 `;
 
-function renderErrorReference(): string {
-  const lines = [
-    "# Error codes",
-    "",
-    "Log lines, HTTP answers and exit messages carry one of these codes. They are stable.",
-    "",
-    "| code | meaning | try again |",
-    "|---|---|---|",
-  ];
-  for (const [code, { meaning, retryable }] of Object.entries(ERROR_CODES)) {
-    lines.push(`| \`${code}\` | ${meaning} | ${retryable ? "yes" : "no"} |`);
-  }
-  return `${lines.join("\n")}\n`;
-}
-
-const PAGES: Readonly<Record<string, () => string>> = {
-  "config.md": renderConfigReference,
-  "errors.md": renderErrorReference,
-};
+const TOPICS = ["config", "errors", "metrics"];
 
 scriptOptions(HELP, {});
 const folder = join(ROOT, "dist/docs");
 mkdirSync(folder, { recursive: true });
-for (const [name, render] of Object.entries(PAGES)) {
-  const file = join(folder, name);
-  writeFileSync(file, render());
+for (const topic of TOPICS) {
+  const page = await run([process.execPath, "src/main.ts", "reference", topic]);
+  if (!page.ok) {
+    console.error(`${page.output}docs: \`hearth reference ${topic}\` failed (exit ${page.code})`);
+    process.exit(1);
+  }
+  const file = join(folder, `${topic}.md`);
+  writeFileSync(file, page.output);
   console.log(relative(ROOT, file));
 }
