@@ -1,6 +1,20 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
-import { createOutput, Op, opName, pendingOutput } from "../../src/engine/protocol/index.ts";
+import fc from "fast-check";
+import {
+  BlockFlag,
+  CommitFlag,
+  createOutput,
+  Op,
+  Outcome,
+  opName,
+  pendingOutput,
+} from "../../src/engine/protocol/index.ts";
+import {
+  BlockOutcome,
+  BlockFlag as TierBlockFlag,
+  CommitFlag as TierCommitFlag,
+} from "../../src/tiers/index.ts";
 import { CASES } from "./protocol-cases.ts";
 import { type Case, decodeAll, goldenBytes, isRefusal } from "./protocol-support.ts";
 
@@ -45,6 +59,36 @@ function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boole
   if (one.golden === "identify.tokens.request") return value === 6;
   return one.golden === "match.reply" && value >= 1 && value <= 8;
 }
+
+describe("the numbers", () => {
+  test("are those of the tiers, so that answers need no translation", () => {
+    expect<object>(BlockOutcome).toEqual(Outcome);
+    expect<object>(TierBlockFlag).toEqual(BlockFlag);
+    expect<object>(TierCommitFlag).toEqual(CommitFlag);
+  });
+});
+
+describe("bytes of no known shape", () => {
+  test("are refused or read by every decoder, and never throw", () => {
+    const u32 = fc.integer({ min: 0, max: 0xffff_ffff });
+    const arbBody = fc.uint8Array({ maxLength: 400 });
+    fc.assert(
+      fc.property(fc.nat(255), fc.oneof(fc.nat(12), u32), arbBody, (op, count, body) => {
+        const bytes = new Uint8Array(16 + Math.ceil(body.length / 8) * 8);
+        const view = new DataView(bytes.buffer);
+        bytes.set(body, 16);
+        view.setUint32(0, bytes.length, true);
+        bytes[4] = op;
+        view.setUint32(12, count, true);
+        for (const one of CASES) {
+          bytes[5] = one.direction === "requests" ? 0 : 1;
+          expect(decodeAll(bytes, one).length).toBe(1);
+        }
+      }),
+      { seed: 20_254, numRuns: 300 },
+    );
+  });
+});
 
 describe("lies about a golden frame", () => {
   for (const { one, bytes } of goldens) {
