@@ -1,0 +1,29 @@
+import type { Command } from "./command.ts";
+
+/** One subcommand. Its module is imported when it is run or its help is asked for, never before. */
+export interface Entry {
+  /** One word, or two: `bench index`. */
+  readonly name: string;
+  /** One line for the list of `hearth --help`. */
+  readonly summary: string;
+  load(): Promise<{ readonly command: Command }>;
+}
+
+/** All subcommands of this release, in the order of `hearth --help`. */
+export const CATALOGUE: readonly Entry[] = [
+  {
+    name: "check",
+    summary: "tell whether a configuration file would be accepted",
+    load: () => import("./commands/check.ts"),
+  },
+  {
+    name: "bench hash",
+    summary: "measure hashing of prompts",
+    load: () => import("./commands/bench-hash.ts"),
+  },
+  {
+    name: "reference",
+    summary: "print a reference page as Markdown",
+    load: () => import("./commands/reference.ts"),
+  },
+];

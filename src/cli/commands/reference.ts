@@ -1,0 +1,35 @@
+import { renderConfigReference } from "../../config/index.ts";
+import { renderMetricsReference } from "../../observability/index.ts";
+import { defineCommand } from "../command.ts";
+import { renderErrorReference } from "../error-reference.ts";
+import { requiredArgument } from "../flags.ts";
+import { choice } from "../kinds.ts";
+
+const PAGES = {
+  config: renderConfigReference,
+  errors: renderErrorReference,
+  metrics: renderMetricsReference,
+} as const;
+
+const TOPICS = Object.keys(PAGES) as (keyof typeof PAGES)[];
+
+export const command = defineCommand({
+  description: ["The pages are made from the tables that the program itself uses."],
+  arguments: {
+    topic: requiredArgument(
+      choice(TOPICS),
+      "configuration keys, error codes with exit codes, or metrics",
+    ),
+  },
+  flags: {},
+  examples: [
+    { words: "reference config", what: "every key of the configuration file" },
+    { words: "reference metrics", what: "every metric, its type and its labels" },
+  ],
+  exits: [],
+  async run({ arguments: { topic }, io }) {
+    const page = PAGES[topic]();
+    io.out.write(page.endsWith("\n") ? page : `${page}\n`);
+    return "ok";
+  },
+});

@@ -1,0 +1,129 @@
+import {
+  formatBytes,
+  formatDuration,
+  type Parsed,
+  parseBytes,
+  parseDuration,
+} from "../core/index.ts";
+
+export type Read<T> =
+  | { readonly ok: true; readonly value: T }
+  | { readonly ok: false; readonly why: string };
+
+/** How a value on the command line is read, and shown in help. */
+export interface Kind<T> {
+  /** What stands for the value in usage lines: `BYTES`. */
+  readonly placeholder: string;
+  /** `why` completes a sentence about the flag: "wants a whole number". */
+  read(text: string): Read<T>;
+  show(value: T): string;
+}
+
+interface Range {
+  readonly min?: number;
+  readonly max?: number;
+}
+
+const TEXT_CHARACTERS_MAX = 4096;
+
+/** `placeholder` says what the text is: FILE, NAME, URL. */
+export function text(placeholder: string): Kind<string> {
+  return {
+    placeholder,
+    read(given) {
+      if (given === "") return { ok: false, why: "is empty" };
+      if (given.length > TEXT_CHARACTERS_MAX || given.includes("\0")) {
+        return { ok: false, why: `is no text of at most ${TEXT_CHARACTERS_MAX} characters` };
+      }
+      return { ok: true, value: given };
+    },
+    show: (value) => value,
+  };
+}
+
+export function choice<const Name extends string>(names: readonly Name[]): Kind<Name> {
+  const find = (given: string) => names.find((name) => name === given);
+  return {
+    placeholder: names.join("|"),
+    read(given) {
+      const value = find(given);
+      if (value !== undefined) return { ok: true, value };
+      return { ok: false, why: `is "${given}": use ${names.join(", ")}` };
+    },
+    show: (value) => value,
+  };
+}
+
+function within(value: number, range: Range, show: (value: number) => string): Read<number> {
+  const { min, max } = range;
+  if (min !== undefined && value < min) return { ok: false, why: `is below ${show(min)}` };
+  if (max !== undefined && value > max) return { ok: false, why: `is above ${show(max)}` };
+  return { ok: true, value };
+}
+
+function unitKind(
+  placeholder: string,
+  range: Range,
+  parse: (given: string) => Parsed,
+  show: (value: number) => string,
+): Kind<number> {
+  return {
+    placeholder,
+    read(given) {
+      const parsed = parse(given);
+      return parsed.ok ? within(parsed.value, range, show) : parsed;
+    },
+    show,
+  };
+}
+
+/** Bytes with their unit: `256KiB`. */
+export function bytes(range: Range = {}): Kind<number> {
+  return unitKind("BYTES", range, parseBytes, formatBytes);
+}
+
+/** A duration with its unit, in milliseconds: `30s`. */
+export function duration(range: Range = {}): Kind<number> {
+  return unitKind("DURATION", range, parseDuration, formatDuration);
+}
+
+/** A whole number, 0 or more unless the range says otherwise. */
+export function integer(range: Range = { min: 0 }): Kind<number> {
+  const parse = (given: string): Parsed => {
+    const value = Number(given);
+    const isWhole = /^-?[0-9]+$/.test(given) && Number.isSafeInteger(value);
+    return isWhole ? { ok: true, value } : { ok: false, why: "wants a whole number, as in 1000" };
+  };
+  return unitKind("N", range, parse, String);
+}
+
+/** A decimal number. */
+export function decimal(range: Range = {}): Kind<number> {
+  const parse = (given: string): Parsed => {
+    const isNumber = /^-?[0-9]+(\.[0-9]+)?$/.test(given);
+    if (isNumber) return { ok: true, value: Number(given) };
+    return { ok: false, why: "wants a number, as in 0.5" };
+  };
+  return unitKind("X", range, parse, String);
+}
+
+const LIST_ITEMS_MAX = 1000;
+
+/** Several values with commas between them: `1000,3000`. At least one. */
+export function list<T>(kind: Kind<T>): Kind<readonly T[]> {
+  return {
+    placeholder: `${kind.placeholder},…`,
+    read(given) {
+      const parts = given.split(",");
+      if (parts.length > LIST_ITEMS_MAX) return { ok: false, why: "is too long a list" };
+      const values: T[] = [];
+      for (const part of parts) {
+        const read = kind.read(part.trim());
+        if (!read.ok) return { ok: false, why: `has "${part.trim()}", which ${read.why}` };
+        values.push(read.value);
+      }
+      return { ok: true, value: values };
+    },
+    show: (values) => values.map((value) => kind.show(value)).join(","),
+  };
+}

@@ -1,0 +1,122 @@
+import { HearthError, systemClock } from "../core/index.ts";
+import { buildInfo, versionLine } from "./build-info.ts";
+import { CATALOGUE, type Entry } from "./catalogue.ts";
+import type { CommandContext } from "./command.ts";
+import { EXIT_CODES, type ExitName, exitOf } from "./exit-codes.ts";
+import type { ArgumentTable, FlagTable } from "./flags.ts";
+import { commandHelp, generalHelp, groupHelp } from "./help.ts";
+import { interruptSignal } from "./interrupt.ts";
+import type { Io } from "./io.ts";
+import { nearest } from "./nearest.ts";
+import { parseWords } from "./parse.ts";
+
+/** Runs the command that `words` (without the program's name) ask for. Never throws; the exit code. */
+export async function runCli(
+  words: readonly string[],
+  io: Io,
+  catalogue: readonly Entry[] = CATALOGUE,
+): Promise<number> {
+  try {
+    return EXIT_CODES[await runWords(words, io, catalogue)].code;
+  } catch (thrown) {
+    return EXIT_CODES[report(io, "hearth", thrown)].code;
+  }
+}
+
+async function runWords(
+  words: readonly string[],
+  io: Io,
+  catalogue: readonly Entry[],
+): Promise<ExitName> {
+  const [first] = words;
+  if (first === "help") return runWords([...words.slice(1), "--help"], io, catalogue);
+  if (first === "--version") {
+    io.out.write(`${versionLine(buildInfo())}\n`);
+    return "ok";
+  }
+  const general = () => generalHelp(catalogue, versionLine(buildInfo()), io.out.columns);
+  if (first === undefined) {
+    io.err.write(general());
+    return "usage";
+  }
+  if (first === "--help" || first === "-h") {
+    io.out.write(general());
+    return "ok";
+  }
+  const entry = findEntry(words, catalogue);
+  if (entry !== null) return runEntry(entry, words.slice(entry.name.split(" ").length), io);
+  return explainGroup(words, io, catalogue);
+}
+
+function findEntry(words: readonly string[], catalogue: readonly Entry[]): Entry | null {
+  const two = words.slice(0, 2).join(" ");
+  return catalogue.find(({ name }) => name === two || name === words[0]) ?? null;
+}
+
+/** The words name no command: the list of a group (`bench`), or what was probably meant. */
+function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entry[]): ExitName {
+  const [first = "", second] = words;
+  const inGroup = catalogue.filter(({ name }) => name.startsWith(`${first} `));
+  const wantsHelp = second === "--help" || second === "-h";
+  if (inGroup.length > 0 && (second === undefined || wantsHelp)) {
+    (wantsHelp ? io.out : io.err).write(groupHelp(first, inGroup, io.out.columns));
+    return wantsHelp ? "ok" : "usage";
+  }
+  const known = inGroup.length > 0 ? inGroup : catalogue;
+  const names = known.map(({ name }) => name);
+  const given = inGroup.length > 0 ? `${first} ${second}` : first;
+  const meant = nearest(given, names);
+  const fix = meant === null ? "see `hearth --help`" : `did you mean \`hearth ${meant}\``;
+  const shown = given.slice(0, 100);
+  return report(io, "hearth", new HearthError("USAGE", `unknown command "${shown}"`, { fix }));
+}
+
+async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise<ExitName> {
+  const name = `hearth ${entry.name}`;
+  try {
+    const { command } = await entry.load();
+    const parsed = parseWords(words, command);
+    if (parsed.kind === "help") {
+      io.out.write(commandHelp(entry, command, io.out.columns));
+      return "ok";
+    }
+    let signal: AbortSignal | undefined;
+    // The names are the command's own and each value was read by its flag's kind.
+    const context = {
+      flags: parsed.flags,
+      arguments: parsed.arguments,
+      io,
+      clock: systemClock,
+      build: buildInfo(),
+      interrupt: () => {
+        signal ??= interruptSignal();
+        return signal;
+      },
+    } as CommandContext<FlagTable, ArgumentTable>;
+    return await command.run(context);
+  } catch (thrown) {
+    return report(io, name, thrown);
+  }
+}
+
+/** Says what went wrong: one line where the fault is known, all there is where it is a bug. */
+function report(io: Io, name: string, thrown: unknown): ExitName {
+  if (isSystemError(thrown)) {
+    io.err.write(`${name}: ${thrown.message}\n`);
+    return "failed";
+  }
+  if (!(thrown instanceof HearthError)) {
+    const trace = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
+    io.err.write(`${name}: an unexpected error, please report it\n${trace}\n`);
+    return "failed";
+  }
+  io.err.write(`${name}: ${thrown.text}\n`);
+  if (thrown.code === "USAGE") io.err.write(`see \`${name} --help\`\n`);
+  if (thrown.code === "INTERNAL") io.err.write(`${thrown.stack}\n`);
+  return exitOf(thrown);
+}
+
+/** The kernel said no (no space, no such file): the message has all there is to know. */
+function isSystemError(thrown: unknown): thrown is NodeJS.ErrnoException {
+  return thrown instanceof Error && "syscall" in thrown && "errno" in thrown;
+}

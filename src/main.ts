@@ -1,0 +1,3 @@
+import { processIo, runCli } from "./cli/index.ts";
+
+process.exit(await runCli(process.argv.slice(2), processIo()));
