@@ -1,0 +1,5 @@
+export { type Api, type ApiOptions, type ApiServer, createApi, type ListenOptions } from "./api.ts";
+export type { Problem } from "./problem.ts";
+export type { ApiServices, Readiness } from "./services.ts";
+export type { StatusReport } from "./status-report.ts";
+export { readTokenFile } from "./token.ts";

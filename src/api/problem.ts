@@ -1,0 +1,90 @@
+import { type ErrorCode, HearthError, stringifyJson } from "../core/index.ts";
+
+/** Refusals of HTTP itself, beside the codes of HearthError. */
+const REFUSALS = {
+  UNAUTHORIZED: 401,
+  HOST_REFUSED: 403,
+  NOT_FOUND: 404,
+  METHOD_NOT_ALLOWED: 405,
+  REQUEST_INVALID: 422,
+} as const;
+type Refusal = keyof typeof REFUSALS;
+
+const STATUS_OF_ERROR = {
+  CONFIG_INVALID: 500,
+  USAGE: 400,
+  NATIVE_UNAVAILABLE: 500,
+  NATIVE_ABI_MISMATCH: 500,
+  NATIVE_FAILED: 500,
+  ARENA_UNAVAILABLE: 503,
+  SOCKET_IN_USE: 503,
+  ENGINE_PROTOCOL: 502,
+  ENGINE_REFUSED: 502,
+  ENGINE_CLOSED: 503,
+  DEADLINE: 504,
+  ABORTED: 503,
+  TRACE_INVALID: 422,
+  LIMIT: 429,
+  UNSUPPORTED: 501,
+  INTERNAL: 500,
+} as const satisfies Record<ErrorCode, number>;
+
+/** Titles of RFC 9110 for the statuses above. */
+const TITLES: Readonly<Record<number, string>> = {
+  400: "Bad Request",
+  401: "Unauthorized",
+  403: "Forbidden",
+  404: "Not Found",
+  405: "Method Not Allowed",
+  422: "Unprocessable Content",
+  429: "Too Many Requests",
+  500: "Internal Server Error",
+  501: "Not Implemented",
+  502: "Bad Gateway",
+  503: "Service Unavailable",
+  504: "Gateway Timeout",
+};
+
+/** The body of every answer that is an error: RFC 9457, with two members of ours. */
+export interface Problem {
+  readonly type: "about:blank";
+  readonly title: string;
+  readonly status: number;
+  readonly detail: string;
+  /** Stable; one of HearthError's, or of HTTP's own refusals. */
+  readonly code: ErrorCode | Refusal;
+  /** What the caller can do about it. */
+  readonly fix?: string;
+}
+
+export interface ProblemOptions {
+  readonly fix?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+function respond(problem: Problem, headers: Readonly<Record<string, string>> = {}): Response {
+  return new Response(stringifyJson(problem), {
+    status: problem.status,
+    headers: { "content-type": "application/problem+json", ...headers },
+  });
+}
+
+export function refuse(code: Refusal, detail: string, options: ProblemOptions = {}): Response {
+  const status = REFUSALS[code];
+  const fix = options.fix === undefined ? {} : { fix: options.fix };
+  const title = TITLES[status]!;
+  return respond({ type: "about:blank", title, status, detail, code, ...fix }, options.headers);
+}
+
+/** A fault as an answer. What is not a HearthError tells nothing of itself: it is in the log. */
+export function problemOf(thrown: unknown): Response {
+  const fault =
+    thrown instanceof HearthError
+      ? thrown
+      : new HearthError("INTERNAL", "an unexpected error", { fix: "see the agent's log" });
+  const { code } = fault;
+  const status = STATUS_OF_ERROR[code];
+  const fix = fault.fix === undefined ? {} : { fix: fault.fix };
+  const title = TITLES[status]!;
+  return respond({ type: "about:blank", title, status, detail: fault.message, code, ...fix });
+}

@@ -1,0 +1,108 @@
+import { openapi } from "@elysiajs/openapi";
+import { Elysia, t } from "elysia";
+import { HearthError } from "../core/index.ts";
+import { problemOf, refuse } from "./problem.ts";
+import type { ApiServices } from "./services.ts";
+import { statusReport } from "./status-report.ts";
+
+/** The page at /openapi loads its script from the network; a fixed version, so that it is what it was. */
+const SCALAR_VERSION = "1.72.1";
+
+const readiness = t.Object({
+  ready: t.Boolean(),
+  reasons: t.Array(t.String(), { description: "Why not, one line each" }),
+});
+
+export interface RouteOptions {
+  readonly version: string;
+  readonly hasToken: boolean;
+  /** Told of every fault that is no answer to the request. */
+  readonly onFault: (path: string, thrown: unknown) => void;
+}
+
+/** The routes, and nothing about who may call them. */
+export function createRoutes(services: ApiServices, options: RouteOptions) {
+  const routed = (): Routed => app;
+  const app = new Elysia()
+    .onError(({ code, error, path, request }) => {
+      if (code === "NOT_FOUND") return notFound(routed(), request.method, path);
+      const isAnswer = code === "VALIDATION" && error.type === "response";
+      if (!isAnswer && (code === "PARSE" || code === "VALIDATION")) {
+        return refuse("REQUEST_INVALID", error.message);
+      }
+      const fault = isAnswer ? misshapen(error) : error;
+      options.onFault(path, fault);
+      return problemOf(fault);
+    })
+    .use(documentation(options))
+    .get("/healthz", () => "ok\n", {
+      response: t.String(),
+      detail: { summary: "The process lives and answers", security: [] },
+    })
+    .get(
+      "/readyz",
+      ({ status }) => {
+        const { ready, reasons } = services.readiness();
+        return status(ready ? 200 : 503, { ready, reasons: [...reasons] });
+      },
+      {
+        response: { 200: readiness, 503: readiness },
+        detail: { summary: "Whether engines are served now, and if not why", security: [] },
+      },
+    )
+    .get(
+      "/metrics",
+      async ({ set }) => {
+        set.headers["content-type"] = services.metricsContentType;
+        return services.metricsText();
+      },
+      {
+        response: t.String(),
+        detail: { summary: "Metrics in the Prometheus text format" },
+      },
+    )
+    .get("/v1/status", () => services.status(), {
+      response: statusReport,
+      detail: { summary: "What the agent is and holds" },
+    });
+  return app;
+}
+
+function documentation({ version, hasToken }: RouteOptions) {
+  const bearer = { type: "http", scheme: "bearer" } as const;
+  return openapi({
+    scalar: { version: SCALAR_VERSION },
+    documentation: {
+      info: {
+        title: "Hearth agent",
+        version,
+        description:
+          "Errors are application/problem+json with a stable `code` and, often, a `fix`.",
+      },
+      ...(hasToken
+        ? { components: { securitySchemes: { bearer } }, security: [{ bearer: [] }] }
+        : {}),
+    },
+  });
+}
+
+/** A service gave something else than its schema promises. */
+function misshapen(cause: Error): HearthError {
+  return new HearthError("INTERNAL", "the answer is not what its schema promises", { cause });
+}
+
+interface Routed {
+  readonly routes: readonly { readonly method: string; readonly path: string }[];
+}
+
+/** 405 where the path is served for another method, else 404. */
+function notFound({ routes }: Routed, method: string, path: string): Response {
+  const methods = routes.filter((route) => route.path === path).map((route) => route.method);
+  if (methods.length === 0) {
+    return refuse("NOT_FOUND", `there is no ${path.slice(0, 200)}`, { fix: "see /openapi" });
+  }
+  const allow = methods.includes("GET") ? [...methods, "HEAD"] : methods;
+  return refuse("METHOD_NOT_ALLOWED", `${path} does not answer ${method}`, {
+    headers: { allow: [...new Set(allow)].join(", ") },
+  });
+}

@@ -1,0 +1,19 @@
+import type { StatusReport } from "./status-report.ts";
+
+/** Whether the agent takes work now, and if not why: one line a reason, for people. */
+export interface Readiness {
+  readonly ready: boolean;
+  readonly reasons: readonly string[];
+}
+
+/**
+ * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: none of them
+ * changes anything, and none waits for an engine, a disk or a peer.
+ */
+export interface ApiServices {
+  status(): StatusReport;
+  readiness(): Readiness;
+  metricsText(): Promise<string>;
+  /** Content type that belongs to `metricsText`. */
+  readonly metricsContentType: string;
+}

@@ -1,0 +1,76 @@
+import { type Static, t } from "elysia";
+
+const count = (description: string) => t.Number({ minimum: 0, multipleOf: 1, description });
+const bytes = (description: string) => count(`${description}, bytes`);
+
+const arena = t.Object(
+  {
+    bytes: bytes("Size"),
+    ready_bytes: bytes("Backed by memory; grows to the size after the start"),
+    locked_bytes: bytes("Cannot be swapped out"),
+    page_bytes: bytes("One page of it"),
+    huge: t.Boolean({ description: "Whether its pages are huge pages" }),
+  },
+  { description: "The memory of the RAM tier" },
+);
+
+const slotClass = t.Object({
+  slot_bytes: bytes("One slot"),
+  slots: count("All slots of this size"),
+  used: count("Hold a block, or are being written"),
+  quarantined: count("Wait for the death of the process that held them"),
+});
+
+const ram = t.Object({
+  blocks: count("Blocks that can be read"),
+  bytes: bytes("Their length"),
+  capacity_bytes: bytes("What all slots hold together"),
+  slots: t.Array(slotClass, { description: "By size of slot" }),
+});
+
+const table = t.Object({
+  blocks: count("Blocks known, all tiers together"),
+  capacity: count("Blocks there is room for"),
+  gpu_blocks: count("Blocks that engines said their GPU holds"),
+  namespaces: count("Namespaces seen since the start"),
+});
+
+const engine = t.Object({
+  socket: t.String({ description: "Path of the engine socket" }),
+  connections: count("Engine processes connected now"),
+  slots_held: count("Slots they hold, reserved and acquired together"),
+  slots_quarantined: count("Slots that wait for the death of a process"),
+  frames: count("Frames since the start"),
+  cut_off: count("Engines cut off since the start"),
+  refused: count("Connections not let in since the start"),
+});
+
+const counters = t.Record(t.String(), count("Since the start"), {
+  description: "What the block store counted since the start",
+});
+
+const build = t.Object({
+  commit: t.String({ description: "Of the sources; `checkout` where it is not built" }),
+  runtime: t.String(),
+  native: t.String({ description: "Build mode of the native library" }),
+});
+
+/** Body of `GET /v1/status`. Durations in seconds, sizes in bytes, counters since the start. */
+export const statusReport = t.Object({
+  version: t.String(),
+  worker_id: t.String({ description: "Name of this worker in the fleet" }),
+  incarnation: t.String({
+    pattern: "^[0-9]{1,20}$",
+    description: "Differs after each start; a 64-bit number, as text so that no reader rounds it",
+  }),
+  state: t.Union([t.Literal("starting"), t.Literal("ready"), t.Literal("draining")]),
+  uptime_seconds: t.Number({ minimum: 0 }),
+  arena,
+  ram,
+  table,
+  engine,
+  counters,
+  build,
+});
+
+export type StatusReport = Static<typeof statusReport>;

@@ -1,0 +1,256 @@
+/** One metric as it is registered, documented and bounded. */
+export interface MetricSpec {
+  readonly name: string;
+  readonly type: "counter" | "gauge" | "histogram";
+  readonly help: string;
+  /** Each label with every value it may have: the number of series is known in advance. */
+  readonly labels: Readonly<Record<string, readonly string[]>>;
+  /** Upper bounds of a histogram's buckets. */
+  readonly buckets?: readonly number[];
+}
+
+/** Tiers that exist in this release. */
+export const TIERS = ["gpu", "ram"] as const;
+export type TierName = (typeof TIERS)[number];
+
+/** All blocks asked for were there, the first few, or none. */
+export const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
+export type LookupOutcome = (typeof LOOKUP_OUTCOMES)[number];
+
+/** Operations of the engine plane by their number on the wire; anything else counts as the first. */
+export const FRAME_OPERATIONS = [
+  "unknown",
+  "hello",
+  "ping",
+  "identify",
+  "match",
+  "reserve",
+  "commit",
+  "abort",
+  "acquire",
+  "release",
+  "gpuStored",
+  "gpuEvicted",
+  "sessionCommit",
+  "sessionRelease",
+  "sessionStatus",
+  "alias",
+] as const;
+
+/** Statuses of its answers by their number on the wire. */
+export const FRAME_STATUSES = [
+  "ok",
+  "malformed",
+  "unknownOp",
+  "version",
+  "frameTooLarge",
+  "notGreeted",
+  "limit",
+  "internal",
+  "manifestRefused",
+  "overstayed",
+  "draining",
+] as const;
+
+export const SLOT_STATES = ["used", "free", "quarantined"] as const;
+
+/** Seconds: a lookup in memory takes microseconds, one that waits for a slower tier milliseconds. */
+const LOOKUP_BUCKETS = [
+  2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1,
+] as const;
+
+/** Every metric of Hearth. `hearth reference metrics` prints this table. */
+export const METRICS = {
+  blocks: {
+    name: "cgn_kvcached_blocks",
+    type: "gauge",
+    help: "Blocks known on a tier; on gpu those that engines said they hold",
+    labels: { tier: TIERS },
+  },
+  bytes: {
+    name: "cgn_kvcached_bytes",
+    type: "gauge",
+    help: "Bytes of the blocks on a tier",
+    labels: { tier: TIERS },
+  },
+  lookupSeconds: {
+    name: "cgn_kvcached_lookup_seconds",
+    type: "histogram",
+    help: "Time to look up the blocks of one request, by the tier that answered",
+    labels: { tier: TIERS, outcome: LOOKUP_OUTCOMES },
+    buckets: LOOKUP_BUCKETS,
+  },
+  evictions: {
+    name: "cgn_kvcached_evictions_total",
+    type: "counter",
+    help: "Blocks evicted from a tier",
+    labels: { tier: ["ram"] },
+  },
+  evictedBytes: {
+    name: "hearth_evicted_bytes_total",
+    type: "counter",
+    help: "Bytes of the blocks evicted from a tier",
+    labels: { tier: ["ram"] },
+  },
+  evictionRuns: {
+    name: "hearth_eviction_runs_total",
+    type: "counter",
+    help: "Times the background walk evicted something",
+    labels: {},
+  },
+  blockOutcomes: {
+    name: "hearth_block_outcomes_total",
+    type: "counter",
+    help: "What engines were answered for single blocks",
+    labels: {
+      operation: ["acquire", "reserve", "commit", "abort"],
+      outcome: ["ok", "miss", "present", "full", "corrupt"],
+    },
+  },
+  matchedBlocks: {
+    name: "hearth_match_blocks_total",
+    type: "counter",
+    help: "Blocks asked for by MATCH",
+    labels: {},
+  },
+  fullAnswers: {
+    name: "hearth_full_answers_total",
+    type: "counter",
+    help: "Blocks that could not be stored because no slot was free",
+    labels: {},
+  },
+  corruptBlocks: {
+    name: "hearth_corrupt_blocks_total",
+    type: "counter",
+    help: "Blocks refused because their bytes do not have the checksum",
+    labels: {},
+  },
+  committedBytes: {
+    name: "hearth_committed_bytes_total",
+    type: "counter",
+    help: "Bytes of the blocks that engines stored",
+    labels: {},
+  },
+  slots: {
+    name: "hearth_slots",
+    type: "gauge",
+    help: "Slots of the arena; quarantined ones wait for the death of the process that held them",
+    labels: { state: SLOT_STATES },
+  },
+  arenaBytes: {
+    name: "hearth_arena_bytes",
+    type: "gauge",
+    help: "Size of the RAM arena",
+    labels: {},
+  },
+  arenaReadyBytes: {
+    name: "hearth_arena_ready_bytes",
+    type: "gauge",
+    help: "Bytes of the arena that are backed by memory; grows to its size after the start",
+    labels: {},
+  },
+  arenaLockedBytes: {
+    name: "hearth_arena_locked_bytes",
+    type: "gauge",
+    help: "Bytes of the arena that cannot be swapped out",
+    labels: {},
+  },
+  tableBlocks: {
+    name: "hearth_table_blocks",
+    type: "gauge",
+    help: "Blocks in the table, all tiers together",
+    labels: {},
+  },
+  tableCapacity: {
+    name: "hearth_table_capacity_blocks",
+    type: "gauge",
+    help: "Blocks the table has room for",
+    labels: {},
+  },
+  engineConnections: {
+    name: "hearth_engine_connections",
+    type: "gauge",
+    help: "Engine processes connected now",
+    labels: {},
+  },
+  engineSlotsHeld: {
+    name: "hearth_engine_slots_held",
+    type: "gauge",
+    help: "Slots that connected engines hold, reserved and acquired together",
+    labels: {},
+  },
+  engineConnected: {
+    name: "hearth_engine_connects_total",
+    type: "counter",
+    help: "Connections taken on the engine socket",
+    labels: {},
+  },
+  engineRefused: {
+    name: "hearth_engine_refused_total",
+    type: "counter",
+    help: "Connections not let in: not the right user, or one too many",
+    labels: {},
+  },
+  engineCutOff: {
+    name: "hearth_engine_cut_off_total",
+    type: "counter",
+    help: "Engines cut off: lease overstayed, answers unread, no hello",
+    labels: {},
+  },
+  engineQuarantines: {
+    name: "hearth_engine_quarantines_total",
+    type: "counter",
+    help: "Connections that ended while their process held slots",
+    labels: {},
+  },
+  engineFaults: {
+    name: "hearth_engine_faults_total",
+    type: "counter",
+    help: "Failures of the agent itself while it handled a frame",
+    labels: {},
+  },
+  frames: {
+    name: "hearth_engine_frames_total",
+    type: "counter",
+    help: "Frames from engines, by the status they were answered with",
+    labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
+  },
+  eventLoopLag: {
+    name: "hearth_event_loop_lag_seconds",
+    type: "gauge",
+    help: "Longest time in the last 15 s for which the event loop was late",
+    labels: {},
+  },
+  residentBytes: {
+    name: "hearth_resident_bytes",
+    type: "gauge",
+    help: "Memory of the process, the arena included",
+    labels: {},
+  },
+  cpuSeconds: {
+    name: "hearth_cpu_seconds_total",
+    type: "counter",
+    help: "Processor time of the process",
+    labels: {},
+  },
+  logLinesDropped: {
+    name: "hearth_log_lines_dropped_total",
+    type: "counter",
+    help: "Log lines left out because there were too many of their kind",
+    labels: {},
+  },
+  uptime: {
+    name: "hearth_uptime_seconds",
+    type: "gauge",
+    help: "Seconds since the start",
+    labels: {},
+  },
+  buildInfo: {
+    name: "hearth_build_info",
+    type: "gauge",
+    help: "Always 1; what runs here is in the labels, one value each",
+    labels: { version: [], commit: [] },
+  },
+} as const satisfies Record<string, MetricSpec>;
+
+export type MetricName = keyof typeof METRICS;

@@ -1,0 +1,112 @@
+import type { Clock } from "../core/index.ts";
+import { LOOKUP_OUTCOMES, type LookupOutcome, TIERS, type TierName } from "./catalogue.ts";
+import { createRegistry, type MetricRegistry } from "./registry.ts";
+import type { EngineSnapshot, ProcessSnapshot, StoreSnapshot } from "./snapshots.ts";
+
+/** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
+export interface Metrics {
+  /** One request's blocks were looked up. Cheap enough for every request. */
+  lookedUp(tier: TierName, outcome: LookupOutcome, seconds: number): void;
+  observeStore(read: () => StoreSnapshot): void;
+  observeEngine(read: () => EngineSnapshot): void;
+  observeProcess(read: () => ProcessSnapshot): void;
+  /** The Prometheus text format. */
+  text(): Promise<string>;
+  readonly contentType: string;
+}
+
+export interface MetricsOptions {
+  readonly clock: Clock;
+  readonly version: string;
+  readonly commit: string;
+}
+
+export function createMetrics({ clock, version, commit }: MetricsOptions): Metrics {
+  const registry = createRegistry();
+  const startedMs = clock.monotonicMs();
+  const lookups = lookupObservers(registry);
+  const readers: (() => void)[] = [];
+  registry.set("buildInfo", 1, { version, commit });
+  return {
+    lookedUp: (tier, outcome, seconds) => lookups[tier][outcome](seconds),
+    observeStore: (read) => void readers.push(() => writeStore(registry, read())),
+    observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
+    observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
+    text() {
+      for (const read of readers) read();
+      registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
+      return registry.text();
+    },
+    contentType: registry.contentType,
+  };
+}
+
+type Observe = (seconds: number) => void;
+type LookupObservers = Record<TierName, Record<LookupOutcome, Observe>>;
+
+function lookupObservers(registry: MetricRegistry): LookupObservers {
+  const observers: Partial<Record<TierName, Record<LookupOutcome, Observe>>> = {};
+  for (const tier of TIERS) {
+    const byOutcome: Partial<Record<LookupOutcome, Observe>> = {};
+    for (const outcome of LOOKUP_OUTCOMES) {
+      byOutcome[outcome] = registry.observer("lookupSeconds", { tier, outcome });
+    }
+    observers[tier] = byOutcome as Record<LookupOutcome, Observe>;
+  }
+  return observers as LookupObservers;
+}
+
+function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
+  const { tiers, slots, arena, table, stats } = store;
+  for (const tier of TIERS) {
+    registry.set("blocks", tiers[tier].blocks, { tier });
+    registry.set("bytes", tiers[tier].bytes, { tier });
+  }
+  registry.set("slots", slots.used, { state: "used" });
+  registry.set("slots", slots.free, { state: "free" });
+  registry.set("slots", slots.quarantined, { state: "quarantined" });
+  registry.set("arenaBytes", arena.bytes);
+  registry.set("arenaReadyBytes", arena.readyBytes);
+  registry.set("arenaLockedBytes", arena.lockedBytes);
+  registry.set("tableBlocks", table.blocks);
+  registry.set("tableCapacity", table.capacity);
+  registry.set("evictions", stats.evictedBlocks, { tier: "ram" });
+  registry.set("evictedBytes", stats.evictedBytes, { tier: "ram" });
+  registry.set("evictionRuns", stats.evictionRuns);
+  registry.set("matchedBlocks", stats.matchBlocks);
+  registry.set("fullAnswers", stats.fullBlocks);
+  registry.set("corruptBlocks", stats.corruptBlocks);
+  registry.set("committedBytes", stats.committedBytes);
+  const outcome = (operation: string, name: string, count: number) =>
+    registry.set("blockOutcomes", count, { operation, outcome: name });
+  outcome("acquire", "ok", stats.acquireHits);
+  outcome("acquire", "miss", stats.acquireMisses);
+  outcome("reserve", "ok", stats.reservedBlocks);
+  outcome("reserve", "present", stats.presentBlocks);
+  outcome("reserve", "full", stats.fullBlocks);
+  outcome("commit", "ok", stats.committedBlocks);
+  outcome("commit", "corrupt", stats.corruptBlocks);
+  outcome("abort", "ok", stats.abortedBlocks);
+}
+
+function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {
+  const { connections, slotsHeld, frames, stats } = engine;
+  registry.set("engineConnections", connections);
+  registry.set("engineSlotsHeld", slotsHeld);
+  registry.set("engineConnected", stats.connected);
+  registry.set("engineRefused", stats.refusedPeers);
+  registry.set("engineCutOff", stats.cutOff);
+  registry.set("engineQuarantines", stats.quarantines);
+  registry.set("engineFaults", stats.faults);
+  for (const { operation, status, count } of frames) {
+    registry.set("frames", count, { operation, status });
+  }
+}
+
+function writeProcess(registry: MetricRegistry, process_: ProcessSnapshot): void {
+  registry.set("eventLoopLag", process_.eventLoopLagSeconds);
+  registry.set("logLinesDropped", process_.logLinesDropped);
+  registry.set("residentBytes", process.memoryUsage.rss());
+  const { user, system } = process.cpuUsage();
+  registry.set("cpuSeconds", (user + system) / 1e6);
+}

@@ -1,0 +1,75 @@
+import { Counter, Gauge, Histogram, Registry } from "prom-client";
+import { assert, unreachable } from "../core/index.ts";
+import { METRICS, type MetricName, type MetricSpec } from "./catalogue.ts";
+
+type Labels = Readonly<Record<string, string>>;
+type Handle = Counter | Gauge | Histogram;
+
+/** The metrics of the catalogue, registered; and nothing beside them. */
+export interface MetricRegistry {
+  /** Sets a gauge, or a counter that is kept elsewhere to what it stands at. */
+  set(name: MetricName, value: number, labels?: Labels): void;
+  /** Forgets all series of a metric. */
+  clear(name: MetricName): void;
+  /** What adds to one series of a histogram; made once, called often. */
+  observer(name: MetricName, labels: Labels): (value: number) => void;
+  text(): Promise<string>;
+  readonly contentType: string;
+}
+
+export function createRegistry(): MetricRegistry {
+  const registry = new Registry();
+  const handles = new Map<MetricName, Handle>();
+  for (const name of Object.keys(METRICS) as MetricName[]) {
+    handles.set(name, register(METRICS[name], registry));
+  }
+  return {
+    set(name, value, labels = {}) {
+      checkLabels(METRICS[name], labels);
+      const handle = handles.get(name);
+      if (handle instanceof Gauge) handle.set(labels, value);
+      else if (handle instanceof Counter) setCounter(handle, labels, value);
+      else assert(false, `${name} is a gauge or a counter`);
+    },
+    clear: (name) => handles.get(name)!.reset(),
+    observer(name, labels) {
+      checkLabels(METRICS[name], labels);
+      const handle = handles.get(name);
+      assert(handle instanceof Histogram, `${name} is a histogram`);
+      const child = handle.labels(labels);
+      return (value) => child.observe(value);
+    },
+    text: () => registry.metrics(),
+    contentType: registry.contentType,
+  };
+}
+
+function register(spec: MetricSpec, registry: Registry): Handle {
+  const { name, help } = spec;
+  const common = { name, help, labelNames: Object.keys(spec.labels), registers: [registry] };
+  switch (spec.type) {
+    case "counter":
+      return new Counter(common);
+    case "gauge":
+      return new Gauge(common);
+    case "histogram":
+      return new Histogram({ ...common, buckets: [...(spec.buckets ?? [])] });
+    default:
+      return unreachable(spec.type, "metric type");
+  }
+}
+
+/** prom-client's counters only go up by steps; the one kept elsewhere has the truth. */
+function setCounter(counter: Counter, labels: Labels, value: number): void {
+  counter.remove(labels);
+  counter.inc(labels, value);
+}
+
+/** Holds the number of series where the catalogue says it is. An empty list takes one value of any kind. */
+function checkLabels(spec: MetricSpec, labels: Labels): void {
+  for (const [label, value] of Object.entries(labels)) {
+    const allowed = spec.labels[label];
+    const isKnown = allowed !== undefined && (allowed.length === 0 || allowed.includes(value));
+    assert(isKnown, `${spec.name} has no ${label}="${value}"`);
+  }
+}

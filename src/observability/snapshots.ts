@@ -1,0 +1,62 @@
+/**
+ * What the parts of the agent tell metrics when they are scraped. The shapes are what those parts count
+ * anyway; nothing is counted twice.
+ */
+
+interface TierUse {
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+export interface StoreSnapshot {
+  readonly tiers: { readonly ram: TierUse; readonly gpu: TierUse };
+  readonly slots: { readonly used: number; readonly free: number; readonly quarantined: number };
+  readonly arena: {
+    readonly bytes: number;
+    readonly readyBytes: number;
+    readonly lockedBytes: number;
+  };
+  readonly table: { readonly blocks: number; readonly capacity: number };
+  /** Since the start. */
+  readonly stats: {
+    readonly matchBlocks: number;
+    readonly acquireHits: number;
+    readonly acquireMisses: number;
+    readonly reservedBlocks: number;
+    readonly presentBlocks: number;
+    readonly fullBlocks: number;
+    readonly committedBlocks: number;
+    readonly committedBytes: number;
+    readonly abortedBlocks: number;
+    readonly corruptBlocks: number;
+    readonly evictedBlocks: number;
+    readonly evictedBytes: number;
+    readonly evictionRuns: number;
+  };
+}
+
+export interface EngineSnapshot {
+  readonly connections: number;
+  readonly slotsHeld: number;
+  readonly frames: readonly FrameCount[];
+  /** Since the start. */
+  readonly stats: {
+    readonly connected: number;
+    readonly refusedPeers: number;
+    readonly cutOff: number;
+    readonly quarantines: number;
+    readonly faults: number;
+  };
+}
+
+/** Frames of one operation that were answered with one status. */
+export interface FrameCount {
+  readonly operation: string;
+  readonly status: string;
+  readonly count: number;
+}
+
+export interface ProcessSnapshot {
+  readonly eventLoopLagSeconds: number;
+  readonly logLinesDropped: number;
+}
