@@ -18,7 +18,6 @@ const slotClass = t.Object({
   slot_bytes: bytes("One slot"),
   slots: count("All slots of this size"),
   used: count("Hold a block, or are being written"),
-  quarantined: count("Wait for the death of the process that held them"),
 });
 
 const ram = t.Object({

@@ -12,6 +12,26 @@ export interface Entry {
 /** All subcommands of this release, in the order of `hearth --help`. */
 export const CATALOGUE: readonly Entry[] = [
   {
+    name: "agent",
+    summary: "run the agent of this host",
+    load: () => import("./commands/agent.ts"),
+  },
+  {
+    name: "demo",
+    summary: "watch real traffic flow through an agent of its own",
+    load: () => import("./commands/demo.ts"),
+  },
+  {
+    name: "replay",
+    summary: "play an engine: send a trace through an agent",
+    load: () => import("./commands/replay.ts"),
+  },
+  {
+    name: "bench engine",
+    summary: "measure the engine plane between two processes",
+    load: () => import("./commands/bench-engine.ts"),
+  },
+  {
     name: "check",
     summary: "tell whether a configuration file would be accepted",
     load: () => import("./commands/check.ts"),

@@ -6,4 +6,5 @@ export * from "./errors.ts";
 export * from "./ids.ts";
 export * from "./json.ts";
 export * from "./random.ts";
+export * from "./self-command.ts";
 export * from "./units.ts";

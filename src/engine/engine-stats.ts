@@ -1,6 +1,5 @@
 /** What the server counted since it started. */
 export interface EngineStats {
-  frames: number;
   connected: number;
   /** Not let in: wrong user, or one too many. */
   refusedPeers: number;
@@ -13,5 +12,5 @@ export interface EngineStats {
 }
 
 export function emptyEngineStats(): EngineStats {
-  return { frames: 0, connected: 0, refusedPeers: 0, cutOff: 0, quarantines: 0, faults: 0 };
+  return { connected: 0, refusedPeers: 0, cutOff: 0, quarantines: 0, faults: 0 };
 }

@@ -1,4 +1,5 @@
 import { assert } from "../core/index.ts";
+import type { LookupOutcome } from "../observability/index.ts";
 import {
   type AddressBatch,
   type BlockStore,
@@ -14,6 +15,7 @@ import {
   ALIAS_BYTES,
   AliasKind,
   checkPing,
+  type DigestItems,
   decodeAcquireRequest,
   decodeAliasRequest,
   decodeCommitRequest,
@@ -56,6 +58,8 @@ export interface HandlerContext {
   readonly store: BlockStore;
   readonly digests: DigestMaker;
   readonly limits: EngineLimits;
+  nowMs(): number;
+  lookedUp(outcome: LookupOutcome, seconds: number): void;
   /** While true nothing new is handed out. */
   draining(): boolean;
   /** Called for a commit that failed in a way it never should. */
@@ -71,7 +75,7 @@ interface Scratch {
   readonly batch: AddressBatch;
   readonly handles: HandleBatch;
   readonly best: Uint8Array;
-  readonly identified: Uint8Array;
+  readonly named: DigestItems;
   readonly session: { session: bigint };
 }
 
@@ -84,7 +88,7 @@ export function createHandlers(context: HandlerContext): Handler {
     batch: createAddressBatch(itemsMax),
     handles: createHandleBatch(itemsMax),
     best: new Uint8Array(itemsMax),
-    identified: new Uint8Array(new ArrayBuffer(frameBytesMax)),
+    named: { count: 0, layer: 0, digests: new Uint8Array(new ArrayBuffer(frameBytesMax)) },
     session: { session: 0n },
   };
   const table: Handlers = {
@@ -101,7 +105,7 @@ export function createHandlers(context: HandlerContext): Handler {
 }
 
 function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scratch): Handlers {
-  const { batch, best, identified } = scratch;
+  const { batch, best, named } = scratch;
   const matching = { tiers: 0 };
   const identify = emptyIdentifyRequest();
   return {
@@ -116,14 +120,19 @@ function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scr
       if (bad !== null) return bad;
       const { kind, count, layer } = identify;
       if (kind === IdentifyKind.engineHashes) {
-        holder.resolve(identify.items, count, layer, identified);
+        holder.resolve(identify.items, count, layer, named.digests);
       } else if (kind === IdentifyKind.chainKeys) {
-        digests.chainDigests(namespaceKey, identify.items, IDENTIFY_ITEM_BYTES[kind], identified);
+        digests.chainDigests(
+          namespaceKey,
+          identify.items,
+          IDENTIFY_ITEM_BYTES[kind],
+          named.digests,
+        );
       } else {
-        digests.prefixDigests(namespaceKey, wordsOf(identify.items), blockTokens, identified);
+        digests.prefixDigests(namespaceKey, wordsOf(identify.items), blockTokens, named.digests);
       }
-      const named = identifyDigests(kind, count, blockTokens);
-      encodeIdentifyReply(connection.output, frame.requestId, named, identified);
+      named.count = identifyDigests(kind, count, blockTokens);
+      encodeIdentifyReply(connection.output, frame.requestId, named);
       return null;
     },
     [Op.match]: (connection, frame, holder) => {
@@ -165,8 +174,10 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       const bad = decodeAcquireRequest(frame, acquire, batch);
       if (bad !== null) return bad;
       if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
+      const startMs = context.nowMs();
       store.deriveKeys(batch, false);
       holder.acquire(batch, acquire, handles);
+      context.lookedUp(lookupOutcome(handles), (context.nowMs() - startMs) / 1_000);
       encodeAcquireReply(connection.output, frame.requestId, handles);
       return null;
     },
@@ -240,6 +251,13 @@ function sessionHandlers({ store }: HandlerContext, scratch: Scratch): Handlers 
       return null;
     },
   };
+}
+
+/** All of the request's blocks were there, the first few, or not even the first. */
+function lookupOutcome(handles: HandleBatch): LookupOutcome {
+  const { count, outcome } = handles;
+  if (count === 0 || outcome[0] !== Outcome.ok) return "miss";
+  return outcome[count - 1] === Outcome.ok ? "hit" : "partial";
 }
 
 function greetedOf(connection: Connection) {

@@ -4,6 +4,7 @@ import type { Socket, UnixSocketListener } from "bun";
 import { type Clock, HearthError, messageOf, sleep } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Native, Queue } from "../native/index.ts";
+import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
@@ -25,6 +26,9 @@ export interface EngineServerOptions {
   readonly queue: Queue;
   readonly clock: Clock;
   readonly incarnation: bigint;
+  readonly frames: FrameCounts;
+  /** One request's blocks were looked up in RAM. */
+  lookedUp(outcome: LookupOutcome, seconds: number): void;
   /** Called with one line and fields for what an operator should see. */
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }
@@ -55,6 +59,7 @@ export class EngineServer implements AsyncDisposable {
   #listener: UnixSocketListener<Client | null> | null = null;
   #timer: Disposable | null = null;
   #draining = false;
+  #limits: EngineLimits;
   #nextId = 1;
 
   constructor(options: EngineServerOptions) {
@@ -63,6 +68,8 @@ export class EngineServer implements AsyncDisposable {
       store: options.store,
       digests: options.native,
       limits: options.limits,
+      nowMs: () => options.clock.monotonicMs(),
+      lookedUp: options.lookedUp,
       draining: () => this.#draining,
       onFault: (connection, error) => this.#fault(connection, error),
     });
@@ -71,11 +78,21 @@ export class EngineServer implements AsyncDisposable {
       draining: () => this.#draining,
       sendFd: (connection, fd) => this.#sendWithFd(connection, fd),
     });
+    this.#limits = options.limits;
     this.#handle = (connection, frame) => {
-      this.stats.frames++;
-      if (connection.greeted === null || frame.op === Op.hello) return greet(connection, frame);
-      return handlers(connection, frame, connection.greeted.holder);
+      const { greeted } = connection;
+      const refused =
+        greeted === null || frame.op === Op.hello
+          ? greet(connection, frame)
+          : handlers(connection, frame, greeted.holder);
+      options.frames.add(frame.op, refused?.status ?? FrameStatus.ok);
+      return refused;
     };
+  }
+
+  /** Changes what may change while engines are connected. */
+  setLimits(limits: Pick<EngineLimits, "connectionsMax" | "unreadMs">): void {
+    this.#limits = { ...this.#limits, ...limits };
   }
 
   get connections(): number {
@@ -123,7 +140,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   #open(socket: ClientSocket): void {
-    const { native, limits, clock, log } = this.#options;
+    const { native, clock, log } = this.#options;
+    const limits = this.#limits;
     socket.data = null;
     const peer = native.socketPeer(socketFd(socket));
     const owner: SocketOwner = { uid: process.getuid!(), gid: process.getgid!() };
@@ -227,8 +245,8 @@ export class EngineServer implements AsyncDisposable {
   }
 
   #checkTimes(): void {
-    const { limits, clock } = this.#options;
-    const now = clock.monotonicMs();
+    const limits = this.#limits;
+    const now = this.#options.clock.monotonicMs();
     for (const client of this.#clients) {
       const { connection } = client;
       const holder = connection.greeted?.holder;
@@ -247,7 +265,8 @@ export class EngineServer implements AsyncDisposable {
 
   #cut(client: Client, why: "unread" | "silent" | "overstayed"): void {
     const { connection, pid } = client;
-    const { limits, log } = this.#options;
+    const { log } = this.#options;
+    const limits = this.#limits;
     const holder = connection.greeted?.holder;
     this.stats.cutOff++;
     const name = connection.greeted?.name ?? "";

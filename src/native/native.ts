@@ -212,6 +212,13 @@ export class Native {
     return this.symbols.hearth_notify(path, path.length, text, text.length) === 0;
   }
 
+  /** CLOCK_MONOTONIC in microseconds, as systemd counts it. */
+  monotonicUs(): bigint {
+    const out = this.#answer.bytes;
+    this.check("hearth_monotonic_us", this.symbols.hearth_monotonic_us(out));
+    return this.#answerView.getBigUint64(0, true);
+  }
+
   /** Whether this process may make an io_uring. */
   probeIoUring(): { readonly ok: boolean; readonly errno: number } {
     const ok = this.symbols.hearth_probe_io_uring() === 0;

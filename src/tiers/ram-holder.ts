@@ -126,18 +126,23 @@ export class RamHolder implements Holder {
   commit(handles: HandleBatch): Promise<void> | null {
     const holds: (Hold | null)[] = [];
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#find(handles, i);
-      const writing = hold !== null && hold.writing && !hold.committing;
-      if (writing) hold.committing = true;
-      else handles.outcome[i] = BlockOutcome.stale;
-      holds.push(writing ? hold : null);
+      const hold = this.#written(handles, i);
+      if (hold === null) handles.outcome[i] = BlockOutcome.stale;
+      else hold.committing = true;
+      holds.push(hold);
     }
     return commitHolds(this.#store, handles, holds, (hold) => this.#forget(hold));
   }
 
   #find(handles: HandleBatch, i: number): Hold | null {
     const hold = this.#holds.get(handles.slot[i]!);
-    return hold !== undefined && hold.generation === handles.generation[i]! ? hold : null;
+    return hold?.generation === handles.generation[i]! ? hold : null;
+  }
+
+  /** The hold behind handle `i` where it is a slot still to be written. */
+  #written(handles: HandleBatch, i: number): Hold | null {
+    const hold = this.#find(handles, i);
+    return hold?.writing && !hold.committing ? hold : null;
   }
 
   #forget(hold: Hold): void {
@@ -147,10 +152,9 @@ export class RamHolder implements Holder {
 
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#find(handles, i);
-      const writing = hold !== null && hold.writing && !hold.committing;
-      handles.outcome[i] = writing ? BlockOutcome.ok : BlockOutcome.stale;
-      if (!writing) continue;
+      const hold = this.#written(handles, i);
+      handles.outcome[i] = hold === null ? BlockOutcome.stale : BlockOutcome.ok;
+      if (hold === null) continue;
       this.#forget(hold);
       this.#store.slots.release(hold.slot);
       this.#dropWriter(hold);
@@ -216,9 +220,11 @@ export class RamHolder implements Holder {
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
       const hold = this.#find(handles, i);
-      const reading = hold !== null && hold.reads > 0;
-      handles.outcome[i] = reading ? BlockOutcome.ok : BlockOutcome.stale;
-      if (!reading) continue;
+      if (hold === null || hold.reads === 0) {
+        handles.outcome[i] = BlockOutcome.stale;
+        continue;
+      }
+      handles.outcome[i] = BlockOutcome.ok;
       hold.reads--;
       this.#held--;
       if (hold.reads === 0) this.#holds.delete(hold.slot);

@@ -37,6 +37,7 @@ export interface StoreSnapshot {
   readonly ramBlocks: number;
   readonly ramBytes: number;
   readonly gpuBlocks: number;
+  readonly gpuBytes: number;
   readonly tableNodes: number;
   readonly tableNodesMax: number;
   readonly aliases: number;
@@ -98,6 +99,7 @@ export class RamStore implements BlockStore, AsyncDisposable {
       ramBlocks: table.residentBlocks(Tier.ram),
       ramBytes: table.residentBytes(Tier.ram),
       gpuBlocks: table.residentBlocks(Tier.gpu),
+      gpuBytes: table.residentBytes(Tier.gpu),
       tableNodes: table.nodeCount,
       tableNodesMax: table.nodesMax,
       aliases: table.aliasCount,

@@ -72,6 +72,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_socket_send_fd: [-1, 0, 1, 0],
   hearth_socket_receive_fd: [-1, 0, 1, 0],
   hearth_notify: [0, 1, 0, 1],
+  hearth_monotonic_us: [0],
 };
 
 /** Nothing in them can be stale or null. */

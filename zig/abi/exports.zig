@@ -225,6 +225,11 @@ pub const exports = struct {
         return code(notify(path, path_length, state, state_length));
     }
 
+    /// CLOCK_MONOTONIC in microseconds: what systemd compares, and no clock of Bun's shows.
+    pub fn hearth_monotonic_us(out: ?*u64) callconv(.c) i32 {
+        return code(monotonicUs(out));
+    }
+
     pub fn hearth_probe_io_uring() callconv(.c) i32 {
         return code(unix.probeIoUring());
     }
@@ -407,6 +412,13 @@ fn socketReceiveFd(socket: i32, data: ?[*]u8, length: u32, fd: ?*i32) Error!u32 
 fn closeFd(fd: i32) Error!void {
     if (fd <= 2) return error.BadRequest;
     _ = try errno.check(std.os.linux.close(fd));
+}
+
+fn monotonicUs(out: ?*u64) Error!void {
+    const microseconds = try required(out);
+    var now: std.os.linux.timespec = undefined;
+    _ = try errno.check(std.os.linux.clock_gettime(.MONOTONIC, &now));
+    microseconds.* = @as(u64, @intCast(now.sec)) * 1_000_000 + @as(u64, @intCast(now.nsec)) / 1_000;
 }
 
 fn notify(path: ?[*]const u8, path_length: u32, state: ?[*]const u8, state_length: u32) Error!void {

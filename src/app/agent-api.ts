@@ -1,0 +1,120 @@
+import { type ApiServer, createApi, readTokenFile, type StatusReport } from "../api/index.ts";
+import { systemClock } from "../core/index.ts";
+import type { Native } from "../native/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { Agent } from "./agent.ts";
+
+export interface AgentApiOptions {
+  readonly native: Native;
+  readonly logger: Logger;
+  readonly version: string;
+  readonly commit: string;
+}
+
+/** The HTTP server of a running agent: what it shows is read off the agent's parts. */
+export async function startApi(agent: Agent, options: AgentApiOptions): Promise<ApiServer> {
+  const { listen, tokenFile } = agent.config.api;
+  const { logger, version } = options;
+  observe(agent, logger);
+  const services = {
+    status: () => statusOf(agent, options),
+    readiness: () => {
+      const reasons = agent.notReady;
+      return { ready: reasons.length === 0, reasons };
+    },
+    metricsText: () => agent.metrics.text(),
+    metricsContentType: agent.metrics.contentType,
+  };
+  const api = createApi(services, {
+    version,
+    clock: systemClock,
+    token: tokenFile === null ? null : await readTokenFile(tokenFile),
+    onFault: (path, thrown) =>
+      logger.error("a request to the API failed", { path, reason: String(thrown) }),
+  });
+  return api.listen({ host: listen.host, port: listen.port });
+}
+
+function observe(agent: Agent, logger: Logger): void {
+  const { metrics, engine, store, frames, lag } = agent;
+  metrics.observeStore(() => {
+    const store_ = store.snapshot();
+    const slots = store_.classes.reduce((sum, { slots }) => sum + slots, 0);
+    return {
+      tiers: {
+        ram: { blocks: store_.ramBlocks, bytes: store_.ramBytes },
+        gpu: { blocks: store_.gpuBlocks, bytes: store_.gpuBytes },
+      },
+      slots: {
+        used: store_.slotsUsed,
+        free: slots - store_.slotsUsed,
+        quarantined: store_.slotsQuarantined,
+      },
+      arena: {
+        bytes: store_.arenaBytes,
+        readyBytes: store_.readyBytes,
+        lockedBytes: agent.region().lockedBytes,
+      },
+      table: { blocks: store_.tableNodes, capacity: store_.tableNodesMax },
+      stats: store_.stats,
+    };
+  });
+  metrics.observeEngine(() => ({
+    connections: engine.connections,
+    slotsHeld: engine.held().held,
+    frames: frames.list(),
+    stats: engine.stats,
+  }));
+  metrics.observeProcess(() => ({
+    eventLoopLagSeconds: lag.longestSeconds(),
+    logLinesDropped: logger.dropped,
+  }));
+}
+
+function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): StatusReport {
+  const { config, engine, frames } = agent;
+  const store = agent.store.snapshot();
+  const { pageBytes, lockedBytes } = agent.region();
+  const held = engine.held();
+  return {
+    version,
+    worker_id: config.node.id,
+    incarnation: agent.incarnation.toString(),
+    state: agent.state === "stopped" ? "draining" : agent.state,
+    uptime_seconds: (systemClock.monotonicMs() - agent.startedMs) / 1_000,
+    arena: {
+      bytes: store.arenaBytes,
+      ready_bytes: store.readyBytes,
+      locked_bytes: lockedBytes,
+      page_bytes: pageBytes,
+      huge: pageBytes > 4096,
+    },
+    ram: {
+      blocks: store.ramBlocks,
+      bytes: store.ramBytes,
+      capacity_bytes: store.readyBytes,
+      slots: store.classes.map(({ slotBytes, slots, used }) => ({
+        slot_bytes: slotBytes,
+        slots,
+        used,
+      })),
+    },
+    table: {
+      blocks: store.tableNodes,
+      capacity: store.tableNodesMax,
+      gpu_blocks: store.gpuBlocks,
+      namespaces: agent.namespaces.size,
+    },
+    engine: {
+      socket: config.engine.socket,
+      connections: engine.connections,
+      slots_held: held.held,
+      slots_quarantined: held.quarantined,
+      frames: frames.total(),
+      cut_off: engine.stats.cutOff,
+      refused: engine.stats.refusedPeers,
+    },
+    counters: { ...store.stats },
+    build: { commit, runtime: `Bun ${Bun.version}`, native: native.build().optimizeMode },
+  };
+}

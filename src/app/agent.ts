@@ -1,0 +1,217 @@
+import { type Config, diffReload } from "../config/index.ts";
+import { type Clock, formatBytes, HearthError, messageOf, type Random } from "../core/index.ts";
+import { type EngineLimits, EngineServer } from "../engine/index.ts";
+import { type Native, Queue, type Region } from "../native/index.ts";
+import {
+  createFrameCounts,
+  createMetrics,
+  type FrameCounts,
+  type Logger,
+  type LoopLag,
+  type Metrics,
+  watchLoopLag,
+} from "../observability/index.ts";
+import { ArenaGrowth, createArena, Namespaces, RamStore } from "../tiers/index.ts";
+import { groupNumber } from "./groups.ts";
+import type { ServiceManager } from "./service-manager.ts";
+
+export interface AgentParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly service: ServiceManager;
+  readonly version: string;
+  readonly commit: string;
+}
+
+/** What the agent is doing; it only ever moves to the right. */
+export type AgentState = "starting" | "ready" | "draining" | "stopped";
+
+/** Operations in flight: hashing for commits, and one slice of memory. */
+const QUEUE_ENTRIES = 4096;
+/** Two hash while the event loop serves; more cores than that are the engines'. */
+const QUEUE_THREADS = 2;
+const WATCHES_MAX = 4096;
+/** SIGTERM to the last connection cut: what the service manager is told to allow. */
+const DRAIN_MS = 10_000;
+
+function limitsOf(config: Config): EngineLimits {
+  const { engine } = config;
+  return {
+    frameBytesMax: engine.frameBytesMax,
+    itemsMax: engine.itemsMax,
+    handlesMax: engine.handlesMax,
+    connectionsMax: engine.clientsMax,
+    unreadBytesMax: engine.unreadBytesMax,
+    unreadMs: engine.drainStallMs,
+    leaseMs: engine.leaseMs,
+    acquireMs: engine.acquireDeadlineMs,
+  };
+}
+
+/** The parts of a running agent, started in order and stopped in the opposite one. No logic of its own. */
+export class Agent {
+  readonly incarnation: bigint;
+  readonly startedMs: number;
+  readonly store: RamStore;
+  readonly engine: EngineServer;
+  readonly namespaces = new Namespaces();
+  readonly metrics: Metrics;
+  readonly frames: FrameCounts = createFrameCounts();
+  readonly lag: LoopLag;
+  readonly #parts: AgentParts;
+  readonly #queue: Queue;
+  readonly #growth: ArenaGrowth;
+  readonly #region: Region;
+  #config: Config;
+  #state: AgentState = "starting";
+  #growing: Promise<void> = Promise.resolve();
+
+  private constructor(parts: AgentParts) {
+    const { config, native, clock, random, logger } = parts;
+    this.#parts = parts;
+    this.#config = config;
+    this.startedMs = clock.monotonicMs();
+    this.incarnation = (BigInt(random.u32()) << 32n) | BigInt(random.u32());
+    const { kv } = config;
+    const arena = {
+      bytes: kv.ramBytes,
+      hugePages: kv.hugePages,
+      lockMemory: kv.lockMemory,
+      sliceBytes: kv.prefaultSliceBytes,
+    };
+    this.#region = createArena(native, arena);
+    this.#queue = new Queue(native, {
+      entries: QUEUE_ENTRIES,
+      threads: QUEUE_THREADS,
+      watches: WATCHES_MAX,
+    });
+    this.store = new RamStore({
+      native,
+      region: this.#region,
+      queue: this.#queue,
+      clock,
+      random,
+      blocksMax: kv.blocksMax,
+      gpuWindowBlocks: config.engine.gpuWindowBlocks,
+      marks: { high: kv.highWater, low: kv.lowWater },
+    });
+    this.#growth = new ArenaGrowth(this.#region, this.#queue, arena, (bytes) =>
+      this.store.slots.addReady(bytes - this.store.slots.readyBytes),
+    );
+    this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
+    this.lag = watchLoopLag(clock);
+    this.engine = new EngineServer({
+      socketPath: config.engine.socket,
+      socketGroup:
+        config.engine.socketGroup === null ? null : groupNumber(config.engine.socketGroup),
+      limits: limitsOf(config),
+      store: this.store,
+      namespaces: this.namespaces,
+      native,
+      hashing: native,
+      queue: this.#queue,
+      clock,
+      incarnation: this.incarnation,
+      frames: this.frames,
+      lookedUp: (outcome, seconds) => this.metrics.lookedUp("ram", outcome, seconds),
+      log: (level, text, fields) => logger.log(level, text, fields),
+    });
+  }
+
+  /** Serving when it resolves; memory goes on growing. Throws with the limit to raise where it cannot. */
+  static async start(parts: AgentParts): Promise<Agent> {
+    const agent = new Agent(parts);
+    try {
+      await agent.#growth.first();
+      await agent.engine.start();
+    } catch (error) {
+      await agent.#stopParts();
+      throw error;
+    }
+    agent.store.evictor.start(parts.config.kv.evictIntervalMs);
+    agent.#state = "ready";
+    agent.#growing = agent.#grow();
+    return agent;
+  }
+
+  get state(): AgentState {
+    return this.#state;
+  }
+
+  get config(): Config {
+    return this.#config;
+  }
+
+  /** Why the agent is not ready, or nothing. */
+  get notReady(): string[] {
+    return this.#state === "ready" ? [] : [`the agent is ${this.#state}`];
+  }
+
+  region(): {
+    readonly pageBytes: number;
+    readonly lockedBytes: number;
+    readonly lockRefused: boolean;
+  } {
+    const { lockedBytes, lockRefused } = this.#region.state();
+    return { pageBytes: this.#region.pageBytes, lockedBytes, lockRefused };
+  }
+
+  async #grow(): Promise<void> {
+    const { logger, service, config, clock } = this.#parts;
+    await this.#growth.rest((short) => logger.error(short.text, { code: short.code }));
+    if (this.#state !== "ready") return;
+    const { lockedBytes, lockRefused } = this.#region.state();
+    const ready = this.#growth.readyBytes;
+    if (lockRefused && config.kv.lockMemory === "try") {
+      const fix = 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"';
+      logger.warn(`RAM is not locked and may be swapped: ${fix}`, { locked: lockedBytes });
+    }
+    const seconds = (clock.monotonicMs() - this.startedMs) / 1_000;
+    logger.info("arena complete", { bytes: ready, locked: lockedBytes, seconds });
+    service.status(`serving, ${formatBytes(ready)} of RAM`);
+  }
+
+  /** Takes what may change from a new configuration; says what needs a restart. */
+  reload(next: Config): void {
+    const { logger } = this.#parts;
+    const { changed, needsRestart, effective } = diffReload(this.#config, next);
+    for (const { key, from, to } of needsRestart) {
+      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+    }
+    this.#config = effective;
+    const { kv, log } = effective;
+    this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
+    this.store.evictor.start(kv.evictIntervalMs);
+    this.engine.setLimits(limitsOf(effective));
+    logger.setLevel(log.level);
+    const keys = changed.map(({ key }) => key);
+    logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
+  }
+
+  /** Hands out nothing new, waits up to 10 s for what is held, then stops everything. */
+  async stop(): Promise<void> {
+    if (this.#state === "draining" || this.#state === "stopped") return;
+    this.#state = "draining";
+    await this.engine.drain(DRAIN_MS);
+    await this.#stopParts();
+    this.#state = "stopped";
+  }
+
+  async #stopParts(): Promise<void> {
+    this.#growth.stop();
+    await this.engine[Symbol.asyncDispose]();
+    await this.store[Symbol.asyncDispose]();
+    await this.#growing;
+    this.lag[Symbol.dispose]();
+    await this.#queue[Symbol.asyncDispose]();
+    try {
+      this.#region[Symbol.dispose]();
+    } catch (error) {
+      if (!(error instanceof HearthError)) throw error;
+      this.#parts.logger.error(`the arena could not be closed: ${messageOf(error)}`);
+    }
+  }
+}

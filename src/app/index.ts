@@ -1,0 +1,3 @@
+export { Agent, type AgentParts, type AgentState } from "./agent.ts";
+export { type RunAgentOptions, readConfig, runAgent } from "./run-agent.ts";
+export { createServiceManager, type ServiceManager } from "./service-manager.ts";

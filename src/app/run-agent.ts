@@ -1,0 +1,87 @@
+import { type Config, formatProblem, loadConfig, readMachineFacts } from "../config/index.ts";
+import { HearthError, messageOf, systemClock, systemRandom } from "../core/index.ts";
+import { loadNative } from "../native/index.ts";
+import { createLogger, type Logger } from "../observability/index.ts";
+import { Agent } from "./agent.ts";
+import { startApi } from "./agent-api.ts";
+import { createServiceManager } from "./service-manager.ts";
+
+export interface RunAgentOptions {
+  readonly configPath: string;
+  readonly version: string;
+  readonly commit: string;
+  /** Takes log lines. */
+  write(line: string): void;
+}
+
+/** Reads a configuration for the start. Throws CONFIG_INVALID with every problem. */
+export async function readConfig(path: string): Promise<Config> {
+  const result = await loadConfig(path, readMachineFacts());
+  if (result.ok) return result.config;
+  throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
+}
+
+/**
+ * The agent from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. A second SIGTERM
+ * does not wait for engines any more.
+ */
+export async function runAgent(options: RunAgentOptions): Promise<void> {
+  const config = await readConfig(options.configPath);
+  const native = loadNative();
+  using logger = createLogger({
+    level: config.log.level,
+    format: config.log.format,
+    write: options.write,
+    clock: systemClock,
+  });
+  using service = createServiceManager(native, systemClock, serviceEnvironment());
+  const { version, commit } = options;
+  const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
+  const ended = untilSignal();
+  const agent = await Agent.start({ ...parts, version, commit });
+  await using api = await startApi(agent, { native, logger, version, commit });
+  onReload(async () => {
+    service.reloading();
+    await reload(agent, options.configPath, logger);
+    service.ready("serving");
+  });
+  const { engine, kv, node } = config;
+  logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
+  logger.info("api listening", { url: api.url });
+  service.ready("serving while memory grows");
+  const signal = await ended;
+  logger.info("agent stopping", { signal });
+  service.stopping();
+  await agent.stop();
+  logger.info("agent stopped", {});
+}
+
+function serviceEnvironment() {
+  const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID } = process.env;
+  return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID };
+}
+
+/** A file that is refused changes nothing: the agent goes on as it was. */
+async function reload(agent: Agent, path: string, logger: Logger): Promise<void> {
+  try {
+    agent.reload(await readConfig(path));
+  } catch (error) {
+    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+  }
+}
+
+/** The name of the signal that asks for the end. */
+function untilSignal(): Promise<string> {
+  return new Promise((resolve) => {
+    process.on("SIGTERM", () => resolve("SIGTERM"));
+    process.on("SIGINT", () => resolve("SIGINT"));
+  });
+}
+
+/** Reloads one after the other, however fast the signals come. */
+function onReload(run: () => Promise<void>): void {
+  let last = Promise.resolve();
+  process.on("SIGHUP", () => {
+    last = last.then(run);
+  });
+}

@@ -1,0 +1,44 @@
+import type { Clock } from "../core/index.ts";
+import type { Native } from "../native/index.ts";
+
+/**
+ * systemd's view of the process (sd_notify(3)). Every call does nothing where no service manager listens. The
+ * watchdog is fed from the event loop, so that a loop that stands still is noticed.
+ */
+export interface ServiceManager extends Disposable {
+  ready(status: string): void;
+  status(status: string): void;
+  reloading(): void;
+  stopping(): void;
+}
+
+export interface ServiceEnvironment {
+  readonly NOTIFY_SOCKET?: string | undefined;
+  readonly WATCHDOG_USEC?: string | undefined;
+  readonly WATCHDOG_PID?: string | undefined;
+}
+
+export function createServiceManager(
+  native: Pick<Native, "notify" | "monotonicUs">,
+  clock: Clock,
+  environment: ServiceEnvironment,
+): ServiceManager {
+  const { NOTIFY_SOCKET: socket, WATCHDOG_USEC, WATCHDOG_PID } = environment;
+  const say = (text: string) => {
+    // A service manager that does not take it is its own trouble, not a reason to stop.
+    if (socket) native.notify(socket, text);
+  };
+  const watchdogMs = Number(WATCHDOG_USEC ?? 0) / 1_000;
+  const forUs = WATCHDOG_PID === undefined || Number(WATCHDOG_PID) === process.pid;
+  const watchdog =
+    socket && watchdogMs > 0 && forUs
+      ? clock.every(watchdogMs / 2, () => say("WATCHDOG=1"))
+      : undefined;
+  return {
+    ready: (status) => say(`READY=1\nSTATUS=${status}`),
+    status: (status) => say(`STATUS=${status}`),
+    reloading: () => say(`RELOADING=1\nMONOTONIC_USEC=${native.monotonicUs()}`),
+    stopping: () => say("STOPPING=1\nSTATUS=draining"),
+    [Symbol.dispose]: () => watchdog?.[Symbol.dispose](),
+  };
+}

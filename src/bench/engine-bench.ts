@@ -1,0 +1,150 @@
+import { EngineClient } from "../engine/index.ts";
+import { encodeManifest, type NamespaceManifest, namespaceKey } from "../identity/index.ts";
+import type { Native } from "../native/index.ts";
+import { echoRtts } from "./echo.ts";
+import { createEngineProbe, type EngineProbe } from "./engine-probe.ts";
+import { median, quantile } from "./quantiles.ts";
+
+export interface EngineBenchOptions {
+  readonly enginePath: string;
+  readonly echoPath: string;
+  readonly blockBytes: number;
+  /** Passes over each throughput, interleaved; medians are reported. */
+  readonly rounds: number;
+  /** Round trips of each latency. */
+  readonly samples: number;
+  readonly onProgress?: (text: string) => void;
+}
+
+/** Latencies in microseconds, rates in 10^9 bytes a second. */
+export interface EngineBenchResult {
+  readonly block_bytes: number;
+  /** A frame's worth of bytes there and back between the same two processes, without the protocol. */
+  readonly echo_rtt_us: number;
+  /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
+  readonly memcpy_gbps: number;
+  /** Acquire and release of one resident block. */
+  readonly acquire_1m_p50_us: number;
+  readonly acquire_64_p50_us: number;
+  readonly acquire_64_p99_us: number;
+  readonly match_64_p50_us: number;
+  /** Acquire, copy out of the arena, release. */
+  readonly copy_out_gbps: number;
+  /** The same, with the checksum of the copy compared. */
+  readonly copy_out_verified_gbps: number;
+  /** Reserve, copy into the arena with its checksum, commit verified by the agent. */
+  readonly put_gbps: number;
+  /** Acquires and releases of one block a second, 32 on the way at a time. */
+  readonly ops_per_s: number;
+}
+
+const MANIFEST: NamespaceManifest = {
+  model: "bench",
+  weightsRevision: null,
+  dtype: "pattern",
+  quantisation: null,
+  layout: "hearth:bench",
+  blockTokens: 64,
+  tpSize: 1,
+  tpRank: 0,
+  ppSize: 1,
+  ppRank: 0,
+  loraDigest: null,
+  tenantSalt: null,
+  extra: {},
+};
+const WARM_UP = 200;
+const PIPELINE = 32;
+const OPS_BATCHES = 400;
+
+/** Measures the engine plane as a client of an agent in another process. */
+export async function benchEngine(
+  native: Native,
+  options: EngineBenchOptions,
+): Promise<EngineBenchResult> {
+  const { enginePath, echoPath, samples, rounds, blockBytes } = options;
+  const say = options.onProgress ?? (() => undefined);
+  await using client = await EngineClient.connect(native, {
+    socketPath: enginePath,
+    manifest: encodeManifest(MANIFEST),
+    name: "bench",
+  });
+  const probe = createEngineProbe(native, client, {
+    blockBytes,
+    namespaceKey: namespaceKey(native, MANIFEST),
+  });
+  say("writing blocks");
+  await probe.fillResident();
+  say("latencies");
+  const echo = await echoRtts(echoPath, samples + WARM_UP);
+  const one = await timed(samples, () => probe.acquireRelease(1));
+  const many = await timed(samples, () => probe.acquireRelease(64));
+  const match = await timed(samples, () => probe.match(64));
+  say("operations");
+  const opsPerS = await operationsPerSecond(probe);
+  const rates = await throughputs(probe, rounds, say);
+  return {
+    block_bytes: blockBytes,
+    echo_rtt_us: us(median(echo.slice(WARM_UP))),
+    memcpy_gbps: gbps(rates.memcpy),
+    acquire_1m_p50_us: us(median(one)),
+    acquire_64_p50_us: us(median(many)),
+    acquire_64_p99_us: us(quantile(many, 0.99)),
+    match_64_p50_us: us(median(match)),
+    copy_out_gbps: gbps(rates.copyOut),
+    copy_out_verified_gbps: gbps(rates.verified),
+    put_gbps: gbps(rates.put),
+    ops_per_s: Math.round(opsPerS),
+  };
+}
+
+const us = (ns: number) => Number((ns / 1_000).toFixed(1));
+const gbps = (values: number[]) => Number(median(values).toFixed(3));
+
+/** Nanoseconds of each of `count` runs, after a warm-up. */
+async function timed(count: number, run: () => Promise<void>): Promise<number[]> {
+  for (let i = 0; i < WARM_UP; i++) await run();
+  const ns: number[] = [];
+  for (let i = 0; i < count; i++) {
+    const start = Bun.nanoseconds();
+    await run();
+    ns.push(Bun.nanoseconds() - start);
+  }
+  return ns;
+}
+
+async function operationsPerSecond(probe: EngineProbe): Promise<number> {
+  await probe.pipelined(PIPELINE);
+  const start = Bun.nanoseconds();
+  for (let i = 0; i < OPS_BATCHES; i++) await probe.pipelined(PIPELINE);
+  return (OPS_BATCHES * PIPELINE * 1e9) / (Bun.nanoseconds() - start);
+}
+
+/** The four rates in turn, round after round, so that a slow moment of the host hits all of them. */
+async function throughputs(probe: EngineProbe, rounds: number, say: (text: string) => void) {
+  const rates: Record<"memcpy" | "copyOut" | "verified" | "put", number[]> = {
+    memcpy: [],
+    copyOut: [],
+    verified: [],
+    put: [],
+  };
+  const rate = async (run: () => number | Promise<number>) => {
+    const start = Bun.nanoseconds();
+    const bytes = await run();
+    return bytes / (Bun.nanoseconds() - start);
+  };
+  for (let round = 0; round <= rounds; round++) {
+    say(`throughput, round ${round} of ${rounds}`);
+    const memcpy = await rate(() => probe.copyPrivate());
+    const copyOut = await rate(() => probe.copyOut(false));
+    const verified = await rate(() => probe.copyOut(true));
+    const put = await rate(() => probe.put());
+    // The first round touches every page for the first time.
+    if (round === 0) continue;
+    rates.memcpy.push(memcpy);
+    rates.copyOut.push(copyOut);
+    rates.verified.push(verified);
+    rates.put.push(put);
+  }
+  return rates;
+}

@@ -1,0 +1,148 @@
+import { assert, DIGEST_BYTES, HearthError, LAYER_ALL } from "../core/index.ts";
+import { type EngineClient, Outcome } from "../engine/index.ts";
+import { type Native, nativeBuffer } from "../native/index.ts";
+import {
+  type AddressBatch,
+  CommitFlag,
+  createAddressBatch,
+  createHandleBatch,
+  type HandleBatch,
+} from "../tiers/index.ts";
+
+/** Blocks that are kept resident and read. */
+const RESIDENT = 64;
+/** Blocks handled by one call in the throughput runs. */
+const AT_ONCE = 16;
+/** Blocks moved by one throughput run: enough to leave every cache. */
+const MOVED = 128;
+
+/** What the engine benchmark does over and over. Throughput runs answer the bytes they moved. */
+export interface EngineProbe {
+  fillResident(): Promise<void>;
+  acquireRelease(blocks: number): Promise<void>;
+  match(blocks: number): Promise<void>;
+  /** So many acquires of one block on the way at once, each released as it comes. */
+  pipelined(count: number): Promise<void>;
+  copyPrivate(): number;
+  copyOut(verified: boolean): Promise<number>;
+  put(): Promise<number>;
+}
+
+export function createEngineProbe(
+  native: Native,
+  client: EngineClient,
+  options: { readonly blockBytes: number; readonly namespaceKey: Uint8Array },
+): EngineProbe {
+  const { blockBytes, namespaceKey } = options;
+  const { arena } = client;
+  const blocks = createAddressBatch(RESIDENT);
+  const handles = createHandleBatch(RESIDENT);
+  const written = createHandleBatch(RESIDENT);
+  const best = new Uint8Array(RESIDENT);
+  const single = Array.from({ length: 64 }, () => createHandleBatch(1));
+  // A copy starts cold and ends in a buffer that is used again, as a staging buffer would be.
+  const target = nativeBuffer(AT_ONCE * blockBytes);
+  const landing = { bytes: target.bytes.subarray(0, blockBytes), address: target.address };
+  const privateSource = nativeBuffer(RESIDENT * blockBytes);
+  crypto.getRandomValues(privateSource.bytes.subarray(0, 65_536));
+  const acquireAll = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+  let nextId = 0;
+
+  /** Names blocks [first, first + count): the same numbers give the same blocks. */
+  function name(into: AddressBatch, first: number, count: number): void {
+    const ids = new Uint32Array(count * 2);
+    for (let i = 0; i < count; i++) ids[i * 2] = first + i;
+    native.chainDigests(namespaceKey, new Uint8Array(ids.buffer), 8, into.digests);
+    into.layer = LAYER_ALL;
+    into.count = count;
+    into.bytes.fill(blockBytes, 0, count);
+    into.parents.fill(0, 0, count * DIGEST_BYTES);
+  }
+
+  async function writeNamed(): Promise<number> {
+    await client.reserve(blocks, 0n, handles);
+    written.count = 0;
+    for (let i = 0; i < handles.count; i++) {
+      if (handles.outcome[i] !== Outcome.ok) continue;
+      const next = written.count++;
+      written.slot[next] = handles.slot[i]!;
+      written.generation[next] = handles.generation[i]!;
+      const source = {
+        bytes: privateSource.bytes,
+        address: privateSource.address + i * blockBytes,
+      };
+      written.checksum[next] = arena.copyIn(handles.offset[i]!, source, blockBytes, true);
+      written.flags[next] = CommitFlag.checksumGiven;
+    }
+    await client.commit(written);
+    return written.count;
+  }
+
+  function allAcquired(got: HandleBatch): void {
+    for (let i = 0; i < got.count; i++) {
+      if (got.outcome[i] === Outcome.ok) continue;
+      throw new HearthError("LIMIT", "a resident block went while it was measured", {
+        fix: "give the benchmark a larger arena",
+      });
+    }
+  }
+
+  async function acquire(first: number, count: number): Promise<void> {
+    name(blocks, first, count);
+    await client.acquire(blocks, acquireAll, handles);
+    allAcquired(handles);
+  }
+
+  return {
+    async fillResident() {
+      name(blocks, 0, RESIDENT);
+      const count = await writeNamed();
+      assert(count === RESIDENT, "the arena of a benchmark is empty at first");
+      nextId = RESIDENT;
+    },
+    async acquireRelease(count) {
+      blocks.count = count;
+      await client.acquire(blocks, acquireAll, handles);
+      client.release(handles);
+    },
+    async match(count) {
+      blocks.count = count;
+      await client.match(blocks, 0, best);
+    },
+    async pipelined(count) {
+      blocks.count = 1;
+      const acquires = single.slice(0, count).map(async (handle) => {
+        await client.acquire(blocks, acquireAll, handle);
+        client.release(handle);
+      });
+      await Promise.all(acquires);
+    },
+    copyPrivate() {
+      for (let i = 0; i < MOVED; i++) {
+        const at = (i % RESIDENT) * blockBytes;
+        target.bytes.set(privateSource.bytes.subarray(at, at + blockBytes), 0);
+      }
+      return MOVED * blockBytes;
+    },
+    async copyOut(verified) {
+      for (let at = 0; at < MOVED; at += AT_ONCE) {
+        await acquire(at % RESIDENT, AT_ONCE);
+        for (let i = 0; i < AT_ONCE; i++) {
+          const sum = arena.copyOut(handles.offset[i]!, landing, blockBytes, verified);
+          assert(!verified || sum === handles.checksum[i], "a block is read as it was written");
+        }
+        client.release(handles);
+      }
+      return MOVED * blockBytes;
+    },
+    async put() {
+      let count = 0;
+      for (let at = 0; at < MOVED; at += AT_ONCE) {
+        name(blocks, nextId, AT_ONCE);
+        nextId += AT_ONCE;
+        count += await writeNamed();
+      }
+      return count * blockBytes;
+    },
+  };
+}

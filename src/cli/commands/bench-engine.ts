@@ -1,0 +1,64 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { benchEngine, serveEngineBench, startBenchServer } from "../../bench/index.ts";
+import { loadNative } from "../../native/index.ts";
+import { defineCommand } from "../command.ts";
+import { jsonFlag, optional, withDefault } from "../flags.ts";
+import { bytes, integer, text } from "../kinds.ts";
+import { printRecord } from "../output.ts";
+import { createProgress } from "../progress.ts";
+
+const MIB = 2 ** 20;
+
+export const command = defineCommand({
+  description: [
+    "Measures the engine plane between two processes: this one is the client, another one of its own is " +
+      "the agent. Each rate stands beside what limits it, taken in the same run: a bare echo over a socket, " +
+      "and a copy between private buffers.",
+    "echo_rtt_us: 64 bytes there and back. acquire_1m_p50_us: acquire and release of one block. " +
+      "acquire_64_*: of 64 blocks in one call. memcpy_gbps: private copy. copy_out_gbps: acquire, copy, " +
+      "release. copy_out_verified_gbps: with the checksum of the copy. put_gbps: reserve, copy with " +
+      "checksum, commit verified by the agent. ops_per_s: acquires of one block, 32 under way. Medians.",
+  ],
+  arguments: {},
+  flags: {
+    blockBytes: withDefault(bytes({ min: 4096, max: 16 * MIB }), MIB, "length of a block"),
+    rounds: withDefault(integer({ min: 1, max: 1000 }), 15, "passes over each rate"),
+    samples: withDefault(integer({ min: 10, max: 1_000_000 }), 3000, "round trips of each latency"),
+    serve: optional(text("FOLDER"), "be the other process (started by the benchmark itself)"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "bench engine", what: "blocks of 1 MiB" },
+    { words: "bench engine --json", what: "the same as one line of JSON" },
+    { words: "bench engine --block-bytes 64KiB", what: "small blocks" },
+  ],
+  exits: ["hostCannot", "interrupted"],
+  async run({ flags, io, clock, interrupt }) {
+    const native = loadNative();
+    const { blockBytes, samples, rounds } = flags;
+    if (flags.serve !== null) {
+      await serveEngineBench(native, { folder: flags.serve, blockBytes, signal: interrupt() });
+      return "ok";
+    }
+    const signal = interrupt();
+    const progress = createProgress({ io, clock, json: flags.json });
+    const folder = mkdtempSync(join(tmpdir(), "hearth-bench-"));
+    try {
+      await using server = await startBenchServer({ folder, blockBytes, signal });
+      const result = await benchEngine(native, {
+        ...server.paths,
+        blockBytes,
+        samples,
+        rounds,
+        onProgress: (what) => progress.update(what),
+      });
+      progress.end();
+      printRecord(io, { ...result }, flags.json);
+      return "ok";
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
+  },
+});

@@ -1,0 +1,138 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Subprocess } from "bun";
+import { HearthError, selfCommand, sleep, systemClock } from "../core/index.ts";
+
+export interface PrivateAgentOptions {
+  readonly ramBytes: number;
+  /** Blocks the table must know. */
+  readonly blocksMax: number;
+  readonly signal?: AbortSignal;
+}
+
+/** What `GET /v1/status` says, as far as a replay wants to know it. */
+export interface AgentStatus {
+  readonly arena: { readonly bytes: number; readonly ready_bytes: number };
+  readonly ram: { readonly blocks: number; readonly bytes: number };
+}
+
+const START_MS = 30_000;
+const GROW_MS = 300_000;
+const STOP_MS = 15_000;
+const LOG_LINES_KEPT = 20;
+
+/**
+ * An agent of one's own: the same program in another process, with its socket and configuration in a
+ * temporary folder that only this user can enter. Disposing stops it and leaves nothing behind.
+ */
+export class PrivateAgent implements AsyncDisposable {
+  readonly socketPath: string;
+  readonly #folder: string;
+  readonly #process: Subprocess<"ignore", "ignore", "pipe">;
+  readonly #lastLines: string[] = [];
+  #apiUrl: string | null = null;
+  #logEnded: Promise<void>;
+
+  private constructor(folder: string, options: PrivateAgentOptions) {
+    this.#folder = folder;
+    this.socketPath = join(folder, "engine.sock");
+    const config = join(folder, "hearth.toml");
+    writeFileSync(config, configText(this.socketPath, options));
+    this.#process = Bun.spawn([...selfCommand(), "agent", "--config", config], {
+      cwd: folder,
+      stdin: "ignore",
+      stdout: "ignore",
+      stderr: "pipe",
+      // Its own group: Ctrl-C is ours to handle, so that it can drain.
+      detached: true,
+    });
+    this.#logEnded = this.#readLog();
+  }
+
+  /** Resolves when the agent serves and all of its memory is there. Throws what it said where it cannot. */
+  static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
+    const folder = mkdtempSync(join(tmpdir(), "hearth-"));
+    const agent = new PrivateAgent(folder, options);
+    try {
+      await agent.#until(START_MS, "answer", options.signal, async () => agent.#apiUrl !== null);
+      await agent.#until(GROW_MS, "get its memory", options.signal, async () => {
+        const { arena } = await agent.status();
+        return arena.ready_bytes === arena.bytes;
+      });
+      return agent;
+    } catch (error) {
+      await agent[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  async status(): Promise<AgentStatus> {
+    const response = await fetch(`${this.#apiUrl}/v1/status`);
+    return (await response.json()) as AgentStatus;
+  }
+
+  /** Reads the log, in which the agent says where its API listens. */
+  async #readLog(): Promise<void> {
+    let rest = "";
+    for await (const chunk of this.#process.stderr.pipeThrough(new TextDecoderStream())) {
+      const lines = (rest + chunk).split("\n");
+      rest = lines.pop()!;
+      for (const line of lines) this.#noteLine(line);
+    }
+  }
+
+  #noteLine(line: string): void {
+    this.#lastLines.push(line);
+    if (this.#lastLines.length > LOG_LINES_KEPT) this.#lastLines.shift();
+    this.#apiUrl ??= /"url":"(http:[^"]+)"/.exec(line)?.[1] ?? null;
+  }
+
+  async #until(
+    ms: number,
+    what: string,
+    signal: AbortSignal | undefined,
+    holds: () => Promise<boolean>,
+  ): Promise<void> {
+    const deadline = systemClock.monotonicMs() + ms;
+    while (!(await holds())) {
+      if (this.#process.exitCode !== null) {
+        await this.#logEnded;
+        throw new HearthError("UNSUPPORTED", `the agent ended: ${this.#lastLines.join("\n")}`);
+      }
+      if (systemClock.monotonicMs() > deadline) {
+        throw new HearthError("DEADLINE", `the agent did not ${what} within ${ms / 1_000} s`);
+      }
+      await sleep(systemClock, 10, signal);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#process.kill("SIGTERM");
+    const forced = systemClock.after(STOP_MS, () => this.#process.kill("SIGKILL"));
+    await this.#process.exited;
+    forced[Symbol.dispose]();
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+function configText(socketPath: string, options: PrivateAgentOptions): string {
+  return [
+    "[kv]",
+    `ram = "${options.ramBytes}B"`,
+    `blocks_max = ${options.blocksMax}`,
+    // A replay compares with a cache of exactly this size: nothing is evicted before it is full.
+    "high_water = 1.0",
+    "low_water = 0.99",
+    'lock_memory = "off"',
+    'huge_pages = "try"',
+    "[engine]",
+    `socket = ${JSON.stringify(socketPath)}`,
+    "gpu_window_blocks = 0",
+    "[api]",
+    'listen = "127.0.0.1:0"',
+    "[log]",
+    'format = "json"',
+    "",
+  ].join("\n");
+}

@@ -1,0 +1,2 @@
+export type { EvictionPolicy, Placement } from "./eviction-policy.ts";
+export { lru } from "./lru.ts";
