@@ -1,0 +1,70 @@
+import { refuse, show } from "./fields.ts";
+import { LIMITS } from "./trace.ts";
+
+/** Gives a trace's block names dense numbers. */
+export interface PrefixIds {
+  /** Distinct blocks seen so far. */
+  readonly size: number;
+  /**
+   * The numbers of a prompt's blocks, first sight first. Refuses a block that follows another than
+   * it did before: its name would not stand for its prefix.
+   */
+  intern(names: ArrayLike<number | bigint>): Uint32Array;
+}
+
+/** Names below this are looked up in an array, others in a map. */
+const DIRECT_MAX = 2 ** 22;
+
+/**
+ * `base` is the number of the first new block: for files whose names restart, session by session.
+ */
+export function createPrefixIds(base = 0): PrefixIds {
+  /** name → number + 1, counted from 0 whatever the base. */
+  let direct = new Uint32Array(1_024);
+  const sparse = new Map<number | bigint, number>();
+  /** number → number of the block before it, + 1; 0 at the start of a prompt. */
+  let parents = new Uint32Array(1_024);
+  let size = 0;
+
+  function add(name: number | bigint, parent: number): number {
+    if (base + size >= LIMITS.distinctBlocksMax)
+      throw refuse(`more than ${LIMITS.distinctBlocksMax} distinct blocks`);
+    if (size === parents.length) parents = grown(parents, size + 1);
+    parents[size++] = parent;
+    if (typeof name === "number" && name < DIRECT_MAX) {
+      if (name >= direct.length) direct = grown(direct, name + 1);
+      direct[name] = size;
+    } else sparse.set(name, size);
+    return size;
+  }
+
+  return {
+    get size() {
+      return size;
+    },
+    intern(names) {
+      const ids = new Uint32Array(names.length);
+      let parent = 0;
+      for (let i = 0; i < names.length; i++) {
+        const name = names[i]!;
+        const small = typeof name === "number" && name < DIRECT_MAX;
+        let id = (small ? direct[name] : sparse.get(name)) ?? 0;
+        if (id === 0) id = add(name, parent);
+        else if (parents[id - 1] !== parent)
+          throw refuse(
+            `block ${i} of the prompt, ${show(name)}, followed another block before: ` +
+              "names must stand for prefixes",
+          );
+        ids[i] = base + id - 1;
+        parent = id;
+      }
+      return ids;
+    },
+  };
+}
+
+function grown(array: Uint32Array<ArrayBuffer>, atLeast: number): Uint32Array<ArrayBuffer> {
+  const larger = new Uint32Array(Math.max(atLeast, array.length * 2));
+  larger.set(array);
+  return larger;
+}

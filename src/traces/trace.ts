@@ -1,0 +1,86 @@
+/** What every trace file becomes, whatever its format. */
+
+export const TRACE_FORMATS = [
+  "mooncake",
+  "claude-sessions",
+  "claude-sessions-runs",
+  "claude-composed-native",
+  "ragpulse",
+  "dynamo",
+  "azure",
+] as const;
+
+export type TraceFormat = (typeof TRACE_FORMATS)[number];
+
+export interface Trace {
+  /** The file's name without folder and endings: `mooncake_conversation_0-40min`. */
+  readonly name: string;
+  /** What was opened, as it was given. */
+  readonly path: string;
+  readonly format: TraceFormat;
+  /** Tokens in a full block. */
+  readonly blockTokens: number;
+  /**
+   * The requests in replay order. Each call reads the file anew and yields the same numbers.
+   * Throws TRACE_INVALID with file, line and what is wrong there.
+   */
+  requests(): AsyncIterable<TraceRequest>;
+}
+
+export interface TraceRequest {
+  /**
+   * Milliseconds from the start of the trace. Not decreasing where the source is sorted, as every
+   * file known to us is; RAGPulse and Dynamo files are sorted here.
+   */
+  readonly arrivalMs: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  /**
+   * The prompt's blocks from first to last. Ids are dense (0, 1, 2 … in order of first sight over
+   * the whole trace), and an id names a block together with everything before it: each has exactly
+   * one predecessor, which the readers check, so equal ids imply equal prefixes. Read only.
+   */
+  readonly blocks: Uint32Array;
+  /** Tokens in the last block: `blockTokens` unless it is part full, 0 where there is no block. */
+  readonly lastBlockTokens: number;
+  /** The conversation, where the source names it. */
+  readonly session: string | undefined;
+  /** Number of the request in its session, from 0, where the source tells it. */
+  readonly turn: number | undefined;
+}
+
+/**
+ * One request as its line has it: blocks under the file's own names, time on the file's own clock.
+ */
+export interface ParsedRequest {
+  readonly atMs: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly blockTokens: number;
+  /**
+   * Names of the blocks (RAGPulse: of the prompt pieces); empty where the source has lengths only.
+   */
+  readonly names: ArrayLike<number | bigint>;
+  readonly session: string | undefined;
+  readonly turn: number | undefined;
+}
+
+/** Caps that no honest trace meets: they keep a hostile line from costing more than 100 ms. */
+export const LIMITS = {
+  /** Longest line read, in bytes; the longest session document known has 4.2 million. */
+  lineBytesMax: 8 * 2 ** 20,
+  /** Most values (numbers, strings, …) in a line. */
+  lineValuesMax: 2 ** 20,
+  /** Most objects and arrays in a line. */
+  lineContainersMax: 2 ** 16,
+  /** Most strings in a line, keys included. */
+  lineStringsMax: 2 ** 16,
+  /** Most blocks in one prompt: two million tokens of 16-token blocks. */
+  requestBlocksMax: 2 ** 17,
+  /** Most blocks in all calls of one session document. */
+  sessionBlocksMax: 2 ** 23,
+  /** Most distinct blocks in a trace. */
+  distinctBlocksMax: 2 ** 27,
+  /** Most requests held at once, for the formats that must be sorted. */
+  heldRequestsMax: 2 ** 20,
+} as const;
