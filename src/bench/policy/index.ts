@@ -1,0 +1,8 @@
+export {
+  benchPolicy,
+  isPolicyName,
+  POLICY_NAMES,
+  type PolicyBenchOptions,
+  type PolicyName,
+  type PolicyRow,
+} from "./policy-bench.ts";
