@@ -15,8 +15,8 @@ export function listenEcho(path: string): UnixSocketListener<undefined> {
   });
 }
 
-/** Nanoseconds of each round trip. */
-export async function echoRtts(path: string, count: number): Promise<number[]> {
+/** Nanoseconds of each of `count` round trips, after so many that are not counted. */
+export async function echoRtts(path: string, count: number, warmUp: number): Promise<number[]> {
   let answered: () => void = () => undefined;
   let missing = 0;
   const socket = await Bun.connect({
@@ -30,7 +30,7 @@ export async function echoRtts(path: string, count: number): Promise<number[]> {
   });
   const message = new Uint8Array(MESSAGE_BYTES);
   const ns: number[] = [];
-  for (let i = 0; i < count; i++) {
+  for (let i = 0; i < warmUp + count; i++) {
     missing = MESSAGE_BYTES;
     const start = Bun.nanoseconds();
     const answer = new Promise<void>((resolve) => {
@@ -41,5 +41,5 @@ export async function echoRtts(path: string, count: number): Promise<number[]> {
     ns.push(Bun.nanoseconds() - start);
   }
   socket.end();
-  return ns;
+  return ns.slice(warmUp);
 }

@@ -12,9 +12,10 @@ import {
 /** Blocks that are kept resident and read. */
 const RESIDENT = 64;
 /** Blocks handled by one call in the throughput runs. */
-const AT_ONCE = 16;
+const AT_ONCE = 8;
 /** Blocks moved by one throughput run: enough to leave every cache. */
 const MOVED = 128;
+const NOISE_BYTES = 65_536;
 
 /** What the engine benchmark does over and over. Throughput runs answer the bytes they moved. */
 export interface EngineProbe {
@@ -37,14 +38,19 @@ export function createEngineProbe(
   const { arena } = client;
   const blocks = createAddressBatch(RESIDENT);
   const handles = createHandleBatch(RESIDENT);
-  const written = createHandleBatch(RESIDENT);
+  /** Two batches of writes: one is verified by the agent while the next is copied. */
+  const writes = [createHandleBatch(RESIDENT), createHandleBatch(RESIDENT)] as const;
   const best = new Uint8Array(RESIDENT);
   const single = Array.from({ length: 64 }, () => createHandleBatch(1));
   // A copy starts cold and ends in a buffer that is used again, as a staging buffer would be.
   const target = nativeBuffer(AT_ONCE * blockBytes);
   const landing = { bytes: target.bytes.subarray(0, blockBytes), address: target.address };
   const privateSource = nativeBuffer(RESIDENT * blockBytes);
-  crypto.getRandomValues(privateSource.bytes.subarray(0, 65_536));
+  // Every page must be its own: untouched ones are all the same page of zeros, and copy at cache speed.
+  const noise = crypto.getRandomValues(new Uint8Array(NOISE_BYTES));
+  for (let at = 0; at < privateSource.bytes.length; at += NOISE_BYTES) {
+    privateSource.bytes.set(noise.subarray(0, privateSource.bytes.length - at), at);
+  }
   const acquireAll = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
   let nextId = 0;
 
@@ -59,7 +65,8 @@ export function createEngineProbe(
     into.parents.fill(0, 0, count * DIGEST_BYTES);
   }
 
-  async function writeNamed(): Promise<number> {
+  /** Reserves and copies what `blocks` names; the commit is under way when it returns. */
+  async function writeNamed(written: HandleBatch): Promise<{ committed: Promise<void> }> {
     await client.reserve(blocks, 0n, handles);
     written.count = 0;
     for (let i = 0; i < handles.count; i++) {
@@ -74,8 +81,7 @@ export function createEngineProbe(
       written.checksum[next] = arena.copyIn(handles.offset[i]!, source, blockBytes, true);
       written.flags[next] = CommitFlag.checksumGiven;
     }
-    await client.commit(written);
-    return written.count;
+    return { committed: client.commit(written) };
   }
 
   function allAcquired(got: HandleBatch): void {
@@ -96,8 +102,8 @@ export function createEngineProbe(
   return {
     async fillResident() {
       name(blocks, 0, RESIDENT);
-      const count = await writeNamed();
-      assert(count === RESIDENT, "the arena of a benchmark is empty at first");
+      await (await writeNamed(writes[0])).committed;
+      assert(writes[0].count === RESIDENT, "the arena of a benchmark is empty at first");
       nextId = RESIDENT;
     },
     async acquireRelease(count) {
@@ -137,11 +143,17 @@ export function createEngineProbe(
     },
     async put() {
       let count = 0;
+      let before: Promise<void> = Promise.resolve();
       for (let at = 0; at < MOVED; at += AT_ONCE) {
         name(blocks, nextId, AT_ONCE);
         nextId += AT_ONCE;
-        count += await writeNamed();
+        const written = writes[(at / AT_ONCE) % 2 === 0 ? 0 : 1];
+        const { committed } = await writeNamed(written);
+        await before;
+        before = committed;
+        count += written.count;
       }
+      await before;
       return count * blockBytes;
     },
   };

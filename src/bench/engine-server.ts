@@ -8,7 +8,7 @@ import { ArenaGrowth, createArena, Namespaces, RamStore } from "../tiers/index.t
 import { listenEcho } from "./echo.ts";
 
 /** Blocks the arena has room for: the resident ones, and those that writes push through. */
-const ARENA_BLOCKS = 512;
+const ARENA_BLOCKS = 256;
 const TABLE_BLOCKS = 65_536;
 const START_MS = 60_000;
 
@@ -32,7 +32,7 @@ export async function serveEngineBench(native: Native, options: BenchServerOptio
   const bytes = ARENA_BLOCKS * Math.ceil(options.blockBytes / 4096) * 4096;
   const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: 2 ** 26 } as const;
   const region = createArena(native, arena);
-  await using queue = new Queue(native, { entries: 1024, threads: 2, watches: 64 });
+  await using queue = new Queue(native, { entries: 1024, threads: 1, watches: 64 });
   await using store = new RamStore({
     native,
     region,

@@ -16,6 +16,7 @@ pub const chainDigests = short.chainDigests;
 pub const checksum = copying.checksum;
 pub const copy = copying.copy;
 pub const copyChecksum = copying.copyChecksum;
+pub const publishChecksum = copying.publishChecksum;
 
 pub const patternFill = pattern.patternFill;
 pub const patternCheck = pattern.patternCheck;

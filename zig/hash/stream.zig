@@ -1,0 +1,48 @@
+//! A copy that goes past the caches. A writer does not read its block again, so fetching the
+//! destination's lines into its cache first, as ordinary stores do, is memory traffic for nothing.
+
+const std = @import("std");
+const builtin = @import("builtin");
+
+const line_bytes = 64;
+/// Below this the destination may still be wanted in the cache, and the fence costs too much.
+const streamed_min = 64 * 1024;
+const has_stream = builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
+
+const Half = @Vector(4, u64);
+
+/// Whether `copy` would go past the caches.
+pub fn worthIt(dst: []const u8) bool {
+    return has_stream and dst.len >= streamed_min and @intFromPtr(dst.ptr) % line_bytes == 0;
+}
+
+/// Copies `src` to `dst`, of equal length, for which `worthIt` answered true. `fence` must follow before
+/// anybody else is told of the bytes.
+pub fn copy(dst: []u8, src: []const u8) void {
+    std.debug.assert(dst.len == src.len);
+    // The loop's bounds are the slices' own length: each check of it would be paid per line.
+    @setRuntimeSafety(false);
+    const whole = dst.len / line_bytes * line_bytes;
+    var at: usize = 0;
+    while (at < whole) : (at += line_bytes) {
+        const low: Half = @bitCast(src[at..][0..32].*);
+        const high: Half = @bitCast(src[at + 32 ..][0..32].*);
+        store(dst.ptr + at, low);
+        store(dst.ptr + at + 32, high);
+    }
+    @memcpy(dst[whole..], src[whole..]);
+}
+
+inline fn store(to: [*]u8, value: Half) void {
+    if (!has_stream) unreachable;
+    asm volatile ("vmovntdq %[value], (%[to])"
+        :
+        : [value] "x" (value),
+          [to] "r" (to),
+        : .{ .memory = true });
+}
+
+/// Orders the streamed bytes before everything that is written after.
+pub fn fence() void {
+    if (has_stream) asm volatile ("sfence" ::: .{ .memory = true });
+}
