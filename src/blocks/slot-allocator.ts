@@ -1,0 +1,99 @@
+import type { NodeId } from "../core/index.ts";
+
+export const SLOT_ALIGN = 4096;
+/** No slot: what `reserve` answers when there is none. */
+export const NO_SLOT = 0;
+
+export const SlotState = { free: 0, reserved: 1, live: 2, quarantined: 3 } as const;
+export type SlotState = (typeof SlotState)[keyof typeof SlotState];
+
+export interface SlotAllocatorOptions {
+  /** Bytes of the arena; what exceeds a multiple of 4096 is not used. */
+  readonly arenaBytes: number;
+  /** Bytes of the largest block that must find room. */
+  readonly slotBytesMax: number;
+  /** Wanted bytes of an extent. Default: arena / 64, but 64 MiB at most. */
+  readonly extentBytes?: number;
+}
+
+export interface SizeClass {
+  readonly slotBytes: number;
+  readonly extents: number;
+  /** Slots these extents have, and those of them that are not free. */
+  readonly slots: number;
+  readonly used: number;
+}
+
+/**
+ * Divides the RAM arena into slots. The arena is cut into extents of equal size (the last may be shorter),
+ * each belonging to one size class or to none; the slots of a class are as long as its blocks, rounded up
+ * to 4096. Promises:
+ *
+ * - Whenever nothing is allocated, the next `reserve` chooses the extent size anew, as a multiple of its
+ *   own slot. So an arena of N slots holds exactly N as long as one size is in use. Another class loses
+ *   less than one of its slots at the end of each extent it takes.
+ * - An extent whose slots are all free belongs to no class any more. Slots come from the fullest extents
+ *   of the class (to an eighth), so that others empty out.
+ * - A slot's number is unique among those in use, its generation unique among the last 2^32 reservations
+ *   of all slots. Neither is used again before `release`; a quarantined slot is released by `bury` alone.
+ * - No call waits or (but for `classes` and `verifyIntegrity`) allocates memory. `reserve`, `publish`,
+ *   `release`, `quarantine` and `bury` take constant time.
+ *
+ * An arena above 512 GiB keeps its slots aligned, and at least as long as, the power of two above
+ * arena / 2^27 instead of 4096, which bounds the allocator's own memory at 16 bytes a slot in use, or one
+ * page an extent where that is more.
+ */
+export interface SlotAllocator {
+  readonly arenaBytes: number;
+  readonly readyBytes: number;
+  /** Slots not free, their bytes, and how many of them are quarantined. */
+  readonly usedSlots: number;
+  readonly usedBytes: number;
+  readonly quarantinedSlots: number;
+  /** Number of extents, once the first slot was reserved. */
+  readonly extentCount: number;
+
+  /** So many more bytes of the arena are backed by memory. Extents open when all of them is. */
+  addReady(bytes: number): void;
+
+  /** A slot for `bytes` in state `reserved`, or NO_SLOT: nothing free (or longer than `slotBytesMax`). */
+  reserve(bytes: number): number;
+  /** `reserved` → `live`. */
+  publish(slot: number): void;
+  /** `reserved` or `live` → `free`. */
+  release(slot: number): void;
+  /** `reserved` or `live` → `quarantined`: somebody may still touch the bytes. The node is forgotten. */
+  quarantine(slot: number): void;
+  /** `quarantined` → `free`. */
+  bury(slot: number): void;
+
+  /** Whether the slot is in use and has this generation; any numbers may be asked. */
+  isCurrent(slot: number, generation: number): boolean;
+  stateOf(slot: number): SlotState;
+  generationOf(slot: number): number;
+  /** Byte offset in the arena. */
+  offsetOf(slot: number): number;
+  /** Capacity of the slot. */
+  slotBytesOf(slot: number): number;
+  /** The node whose block lies here; NO_NODE until told. */
+  nodeOf(slot: number): NodeId;
+  setNode(slot: number, node: NodeId): void;
+
+  /** Slots that `reserve(bytes)` would give before it answers NO_SLOT. */
+  freeSlots(bytes: number): number;
+
+  extentOf(slot: number): number;
+  /**
+   * Among the extents of other classes that could hold a slot for `bytes`, the one with the fewest bytes in
+   * use; -1: none. Extents with reserved or quarantined slots are left out: they cannot be emptied now. `after`
+   * (an extent answered before) asks for the next one in that order. Takes time linear in extents.
+   */
+  cheapestExtent(bytes: number, after?: number): number;
+  /** The slot in use that follows `slot` (NO_SLOT: the first) within the extent; NO_SLOT at the end. */
+  nextUsedSlot(extent: number, slot: number): number;
+
+  /** For metrics. */
+  classes(): SizeClass[];
+
+  verifyIntegrity(): void;
+}

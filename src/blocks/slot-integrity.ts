@@ -1,0 +1,126 @@
+import { assert } from "../core/index.ts";
+import type { ExtentSlots } from "./create-slot-allocator.ts";
+import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "./extent-lists.ts";
+import { NO_SLOT, SlotState } from "./slot-allocator.ts";
+import { SLOT_WORDS, SlotWord } from "./slot-records.ts";
+
+/** Checks every invariant of the allocator; INTERNAL names the first broken one. */
+export function verifySlots(slots: ExtentSlots): void {
+  const { extents, extentCount, unopened, limits } = slots;
+  assert(slots.readyBytes >= 0 && slots.readyBytes <= limits.arenaBytes, "ready lies in the arena");
+  assert(unopened <= extentCount && extentCount <= limits.extentsMax, "extents in use exist");
+  assert(extentCount === 0 || unopened <= slots.openCount(), "extents in use are ready");
+  const totals = { slots: 0, bytes: 0, quarantined: 0 };
+  for (let extent = 0; extent < extentCount; extent++) {
+    if (extents.classOf[extent] !== -1) verifyExtent(slots, extent, totals);
+    else verifyVacant(extents, extent);
+  }
+  assert(totals.slots === slots.usedSlots, "the slots in use are counted");
+  assert(totals.bytes === slots.usedBytes, "the bytes in use are counted");
+  assert(totals.quarantined === slots.quarantinedSlots, "the slots in quarantine are counted");
+  verifyClasses(extents, extentCount);
+  verifyReturned(extents, unopened);
+}
+
+function verifyExtent(
+  slots: ExtentSlots,
+  extent: number,
+  totals: { slots: number; bytes: number; quarantined: number },
+): void {
+  const { extents } = slots;
+  const slotBytes = extents.slotBytesOf(extent);
+  const fresh = extents.fresh[extent]!;
+  assert(extent < slots.unopened, "an extent with a class was opened");
+  assert(
+    extents.capacity[extent] === slots.capacity(extent, slotBytes),
+    "an extent has the slots its length allows",
+  );
+  assert(fresh <= extents.capacity[extent]!, "an extent hands out the slots it has");
+  let used = 0;
+  let unmovable = 0;
+  for (let place = 0; place < fresh; place++) {
+    const slot = 1 + extent * slots.stride + place;
+    const state = slots.stateOf(slot);
+    assert(slots.extentOf(slot) === extent, "a slot's number names its extent");
+    if (state !== SlotState.free) used++;
+    if (state === SlotState.reserved || state === SlotState.quarantined) unmovable++;
+    if (state === SlotState.quarantined) totals.quarantined++;
+  }
+  assert(used > 0 && used === extents.used[extent], "the slots in use of an extent are counted");
+  assert(unmovable === extents.unmovable[extent], "the unmovable slots are counted");
+  assert(verifyFree(slots, extent, fresh) === fresh - used, "free slots stand in their list");
+  totals.slots += used;
+  totals.bytes += used * slotBytes;
+  verifyPlace(extents, extent);
+}
+
+function verifyFree(slots: ExtentSlots, extent: number, fresh: number): number {
+  let free = 0;
+  let slot = slots.extents.firstFree[extent]!;
+  while (slot !== NO_SLOT) {
+    assert(slot - 1 - extent * slots.stride < fresh, "a free slot was handed out before");
+    assert(slots.extentOf(slot) === extent, "a free slot is in its own extent's list");
+    assert(slots.stateOf(slot) === SlotState.free, "a slot in the free list is free");
+    assert(++free <= fresh, "the free list of an extent ends");
+    slot = slots.records[slot * SLOT_WORDS + SlotWord.nextFree]!;
+  }
+  return free;
+}
+
+/** An extent with a free slot stands in the list of its class and fullness. */
+function verifyPlace(extents: ExtentLists, extent: number): void {
+  const used = extents.used[extent]!;
+  const slots = extents.capacity[extent]!;
+  const list = extents.classOf[extent]! * EIGHTHS + Math.floor((used * EIGHTHS) / slots);
+  assert(extents.listOf[extent] === (used === slots ? -1 : list), "an extent is in its list");
+}
+
+function verifyVacant(extents: ExtentLists, extent: number): void {
+  assert(extents.used[extent] === 0, "an extent in no class is empty");
+  assert(extents.unmovable[extent] === 0, "an empty extent holds nothing");
+  assert(extents.listOf[extent] === -1, "an extent in no class is in no list of one");
+}
+
+function verifyClasses(extents: ExtentLists, extentCount: number): void {
+  let assigned = 0;
+  const lengths = new Set<number>();
+  for (let sizeClass = 0; sizeClass < CLASSES_MAX; sizeClass++) {
+    const own = Array.from({ length: extentCount }, (_, extent) => extent).filter(
+      (extent) => extents.classOf[extent] === sizeClass,
+    );
+    const sum = (column: Int32Array) => own.reduce((total, extent) => total + column[extent]!, 0);
+    assert(own.length === extents.classExtents[sizeClass], "the extents of a class are counted");
+    assert(sum(extents.capacity) === extents.classSlots[sizeClass], "its slots are counted");
+    assert(sum(extents.used) === extents.classUsed[sizeClass], "its slots in use are counted");
+    assigned += own.length;
+    if (own.length > 0) {
+      assert(!lengths.has(extents.classBytes[sizeClass]!), "a slot length has one class");
+      lengths.add(extents.classBytes[sizeClass]!);
+    }
+    for (let eighth = 0; eighth < EIGHTHS; eighth++) verifyList(extents, sizeClass, eighth);
+  }
+  assert(assigned === extents.assigned, "extents with a class are counted");
+}
+
+function verifyList(extents: ExtentLists, sizeClass: number, eighth: number): void {
+  const list = sizeClass * EIGHTHS + eighth;
+  let before = -1;
+  let length = 0;
+  for (let extent = extents.heads[list]!; extent !== -1; extent = extents.next[extent]!) {
+    assert(extents.listOf[extent] === list, "an extent knows the list it is in");
+    assert(extents.prev[extent] === before, "an extent list is linked both ways");
+    assert(++length <= extents.classExtents[sizeClass]!, "an extent list ends");
+    before = extent;
+  }
+  const members = extents.listOf.filter((of) => of === list).length;
+  assert(length === members, "an extent list holds all its members");
+}
+
+function verifyReturned(extents: ExtentLists, unopened: number): void {
+  let returned = 0;
+  for (let at = extents.firstReturned; at !== -1; at = extents.next[at]!) {
+    assert(extents.classOf[at] === -1 && at < unopened, "an extent given back has no class");
+    assert(++returned <= unopened, "the list of extents given back ends");
+  }
+  assert(returned + extents.assigned === unopened, "no extent is lost");
+}
