@@ -2,6 +2,7 @@
 import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
+import { withAgent } from "./lib/agent.ts";
 import { ensureHost } from "./lib/native-build.ts";
 import { findPython, pythonEnvironment } from "./lib/python.ts";
 import { isRequired } from "./lib/required.ts";
@@ -36,16 +37,33 @@ async function nativeTests(): Promise<Outcome> {
   return NO_TESTS;
 }
 
+/** Against a running agent where the library can be had; without one those tests skip themselves. */
 async function pythonTests(skipsFile: string): Promise<Outcome> {
   const python = findPython();
   if (python.kind === "skipped") return python;
   const discover = ["discover", "--verbose", "-s", "python/tests", "-t", "python"];
   const command = [python.path, "-m", "unittest", ...discover];
-  const result = await run(command, { env: pythonEnvironment(), echo: true });
+  const runTests = (agent: Record<string, string>) =>
+    run(command, { env: { ...pythonEnvironment(), ...agent }, echo: true });
+  const native = await ensureHost();
+  const hasAgent = native.kind === "fresh" || native.kind === "built";
+  const result = hasAgent
+    ? await withAgent((socket) => runTests({ HEARTH_SOCKET: socket }))
+    : await runTests({});
   for (const [why, tests] of pythonSkips(result.output)) {
     appendFileSync(skipsFile, `skipped: ${tests} Python tests: ${why}\n`);
   }
   return parsePythonSummary(result.output, result.code);
+}
+
+/** A runner that could not even start has failed, and the others still run. */
+async function orFailed(runner: Promise<Outcome>): Promise<Outcome> {
+  try {
+    return await runner;
+  } catch (thrown) {
+    console.error(thrown instanceof Error ? thrown.message : thrown);
+    return NO_TESTS;
+  }
 }
 
 async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
@@ -86,7 +104,7 @@ async function main(): Promise<number> {
     const outcomes: [string, Outcome][] = [];
     if (args.length === 0) {
       outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
-      outcomes.push(["python", judge("Python", "PYTHON", await pythonTests(skipsFile))]);
+      outcomes.push(["python", judge("Python", "PYTHON", await orFailed(pythonTests(skipsFile)))]);
     }
     outcomes.push(["bun", await bunTests(args, skipsFile)]);
     printSkips(skipsFile);

@@ -1,4 +1,4 @@
-export { hearthExecutable } from "./executable.ts";
+export { hearthExecutable, withAgent } from "./executable.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
 export { describePython, pythonEnvironment, requirePython } from "./python.ts";
