@@ -28,18 +28,15 @@ export function show(value: unknown): string {
 
 /** A JSON object from one line, its size checked before the parser spends time on it. */
 export function parseObject(text: string): Fields {
-  checkShape(text, LIMITS.lineValuesMax);
+  checkShape(text, LIMITS.line);
   return objectFrom(text, JSON.parse);
 }
 
 const DIGITS = /[0-9]{400}/;
 
-/**
- * The same with integers beyond 2^53 as `bigint`. That parser looks at every value, and at every
- * digit of a long one, so a line may have fewer.
- */
+/** The same with integers beyond 2^53 as `bigint`: dearer, and most so for very long ones. */
 export function parseObjectLossless(text: string): Fields {
-  checkShape(text, LIMITS.requestBlocksMax);
+  checkShape(text, LIMITS.losslessLine);
   if (DIGITS.test(text)) throw refuse("a number of more than 400 digits");
   return objectFrom(text, parseJson);
 }
@@ -56,8 +53,14 @@ function objectFrom(text: string, parse: (text: string) => unknown): Fields {
 
 const SMALL_LINE = 16_384;
 
+interface Shape {
+  readonly values: number;
+  readonly strings: number;
+  readonly containers: number;
+}
+
 /** Counts what makes JSON dear to parse; a small line is cheap whatever it holds. */
-function checkShape(text: string, valuesMax: number): void {
+function checkShape(text: string, most: Shape): void {
   if (text.length <= SMALL_LINE) return;
   if (text.length > LIMITS.lineBytesMax)
     throw refuse(`the line exceeds ${LIMITS.lineBytesMax} bytes`);
@@ -70,11 +73,10 @@ function checkShape(text: string, valuesMax: number): void {
     else if (c === 0x22) quotes++;
     else if (c === 0x5b || c === 0x7b) containers++;
   }
-  if (commas > valuesMax) throw refuse(`more than ${valuesMax} values in one line`);
-  if (quotes > 2 * LIMITS.lineStringsMax)
-    throw refuse(`more than ${LIMITS.lineStringsMax} strings in one line`);
-  if (containers > LIMITS.lineContainersMax)
-    throw refuse(`more than ${LIMITS.lineContainersMax} objects and lists in one line`);
+  if (commas > most.values) throw refuse(`more than ${most.values} values in one line`);
+  if (quotes > 2 * most.strings) throw refuse(`more than ${most.strings} strings in one line`);
+  if (containers > most.containers)
+    throw refuse(`more than ${most.containers} objects and lists in one line`);
 }
 
 export function objectOf(value: unknown, what: string): Fields {

@@ -69,18 +69,19 @@ export interface ParsedRequest {
 export const LIMITS = {
   /** Longest line read, in bytes; the longest session document known has 4.2 million. */
   lineBytesMax: 8 * 2 ** 20,
-  /** Most values (numbers, strings, …) in a line. */
-  lineValuesMax: 2 ** 20,
-  /** Most objects and arrays in a line. */
-  lineContainersMax: 2 ** 16,
-  /** Most strings in a line, keys included. */
-  lineStringsMax: 2 ** 16,
+  /** Most values (numbers, strings, …), strings (keys included), objects and lists in a line. */
+  line: { values: 2 ** 20, strings: 2 ** 16, containers: 2 ** 16 },
+  /** The same where 64-bit integers must survive: that parser looks at every value. */
+  losslessLine: { values: 3 * 2 ** 15, strings: 2 ** 12, containers: 2 ** 12 },
   /** Most blocks in one prompt: two million tokens of 16-token blocks. */
   requestBlocksMax: 2 ** 17,
   /** Most blocks in all calls of one session document. */
   sessionBlocksMax: 2 ** 23,
-  /** Most distinct blocks in a trace. */
-  distinctBlocksMax: 2 ** 27,
-  /** Most requests held at once, for the formats that must be sorted. */
+  /** Most distinct blocks of a trace that names them. */
+  distinctBlocksMax: 2 ** 24,
+  /** Most distinct pieces of prompts in a RAGPulse release. */
+  piecesMax: 2 ** 22,
+  /** Most requests, and blocks or pieces in them, held at once by formats that must be sorted. */
   heldRequestsMax: 2 ** 20,
+  heldNamesMax: 2 ** 24,
 } as const;

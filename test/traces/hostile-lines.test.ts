@@ -112,24 +112,27 @@ describe.each(LINE_FORMATS)("lines of %s", (format) => {
 });
 
 const size = TRACE_LIMITS.lineBytesMax - 100;
-const containers = TRACE_LIMITS.lineContainersMax - 10;
 const filled = (piece: string, bytes = size) => piece.repeat(Math.floor(bytes / piece.length));
 const keys = (count: number) => Array.from({ length: count }, (_, i) => `"${i.toString(36)}":1`);
 
 /** Lines as dear as the limits allow, and lines beyond them. */
-const DEAR: Readonly<Record<string, string>> = {
-  "numbers to the limit": `{"hash_ids":[${filled("1,", 2 * (TRACE_LIMITS.lineValuesMax - 10))}1]}`,
+const DEAR: Record<string, string> = {
   "more numbers": `{"hash_ids":[${filled("1,")}1]}`,
-  "keys to the limit": `{${keys(TRACE_LIMITS.lineStringsMax - 10).join(",")}}`,
   "more keys": `{${keys(800_000).join(",")}}`,
-  "lists to the limit": `{"requests":[${filled("[],", 3 * containers)}1]}`,
-  "nested to the limit": `{"requests":${filled("[", containers)}`,
   "nested deeper": `{"requests":${filled("[")}`,
   "one long number": `{"timestamp":${filled("9")}}`,
   "one long text": `{"timestamp":"${filled("\\u0041")}"}`,
   "one long row": filled("1"),
   "dates and dates": filled("2023-11-16 18:17:03.9799600,"),
 };
+for (const name of ["line", "losslessLine"] as const) {
+  const { values, strings, containers } = TRACE_LIMITS[name];
+  const numbers = (name === "line" ? "999999," : "18446744073709551615,").repeat(values - 10);
+  DEAR[`numbers to the limit of a ${name}`] = `{"hash_ids":[${numbers}1]}`;
+  DEAR[`keys to the limit of a ${name}`] = `{${keys(strings - 10).join(",")}}`;
+  DEAR[`lists to the limit of a ${name}`] = `{"requests":[${"[],".repeat(containers - 10)}1]}`;
+  DEAR[`lists in lists of a ${name}`] = `{"requests":${"[".repeat(containers - 10)}`;
+}
 
 describe.each(Object.entries(DEAR))("a line of %s", (_name, text) => {
   test.each(LINE_FORMATS)("costs little as %s", (format) => {

@@ -1,6 +1,5 @@
 export {
   benchPolicy,
-  isPolicyName,
   POLICY_NAMES,
   type PolicyBenchOptions,
   type PolicyName,

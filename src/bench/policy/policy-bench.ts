@@ -21,10 +21,6 @@ export type PolicyName = keyof typeof POLICIES;
 
 export const POLICY_NAMES = Object.keys(POLICIES) as readonly PolicyName[];
 
-export function isPolicyName(name: string): name is PolicyName {
-  return Object.hasOwn(POLICIES, name);
-}
-
 export interface PolicyBenchOptions {
   readonly trace: Trace;
   /** Cache sizes in blocks of the trace, each a whole number of at least 1. */

@@ -6,6 +6,7 @@ import type { Source } from "./reader.ts";
 export const AZURE_BLOCK_TOKENS = 512;
 export const AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
+const IDS = 2 ** 32;
 const ROW =
   /^(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:\+00:00)?,(\d{1,10}),(\d{1,10})$/;
 
@@ -48,8 +49,7 @@ export async function* azureRequests(source: Source): AsyncGenerator<TraceReques
     if (parsed === null) continue;
     startMs ??= parsed.atMs;
     const count = Math.ceil(parsed.inputTokens / source.blockTokens);
-    if (next + count > LIMITS.distinctBlocksMax)
-      throw refuse(`${source.path}:${number}: more than ${LIMITS.distinctBlocksMax} blocks`);
+    if (next + count > IDS) throw refuse(`${source.path}:${number}: more than ${IDS} blocks`);
     const blocks = new Uint32Array(count);
     for (let i = 0; i < count; i++) blocks[i] = next++;
     yield {

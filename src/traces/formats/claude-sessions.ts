@@ -93,7 +93,7 @@ function rawCallsOf(document: Fields): readonly RawCall[] {
   const visit = (requests: unknown, startMs: number, depth: number): void => {
     if (depth > SUBAGENT_DEPTH_MAX)
       throw refuse(`sub-agents nested over ${SUBAGENT_DEPTH_MAX} deep`);
-    for (const entry of listOf(requests, "requests", LIMITS.lineContainersMax)) {
+    for (const entry of listOf(requests, "requests", LIMITS.line.containers)) {
       const fields = objectOf(entry, "a request");
       const atMs = startMs + timeOf(fields.t, "t") * 1_000;
       if (fields.type === "subagent") visit(fields.requests, atMs, depth + 1);

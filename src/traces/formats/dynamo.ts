@@ -13,7 +13,7 @@ import {
 } from "../fields.ts";
 import { createPrefixIds } from "../prefix-ids.ts";
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
-import { type PlacedRequest, readRequests, requestOf, type Source } from "./reader.ts";
+import { type PlacedRequest, readRequests, readSorted, requestOf, type Source } from "./reader.ts";
 
 export const DYNAMO_SCHEMA = "dynamo.request.trace.v1";
 
@@ -65,17 +65,16 @@ function sessionOf(context: unknown): string | undefined {
 
 /** Events stand in the order in which requests ended; they are replayed in the order of arrival. */
 export async function* dynamoRequests(source: Source): AsyncGenerator<TraceRequest, void, void> {
-  const held: PlacedRequest[] = [];
-  for await (const parsed of readRequests(source, parseDynamoLine)) {
-    if (held.length === LIMITS.heldRequestsMax)
-      throw refuse(`${source.path}:${parsed.line}: more than ${LIMITS.heldRequestsMax} requests`);
-    held.push(parsed);
-  }
-  held.sort((a, b) => a.atMs - b.atMs);
+  const sorted = await readSorted(numbered(source), source.path);
+  const startMs = sorted[0]?.atMs ?? 0;
   const ids = createPrefixIds();
-  const startMs = held[0]?.atMs ?? 0;
-  for (const parsed of held) {
-    const blocks = atLine(source.path, parsed.line, () => ids.intern(parsed.names));
-    yield requestOf(parsed, parsed.atMs - startMs, blocks);
-  }
+  for (const parsed of sorted)
+    yield requestOf(parsed, parsed.atMs - startMs, ids.intern(parsed.names));
+}
+
+/** Small numbers in place of the hashes, so that holding a request costs 4 bytes a block. */
+async function* numbered(source: Source): AsyncGenerator<PlacedRequest, void, void> {
+  const ids = createPrefixIds();
+  for await (const parsed of readRequests(source, parseDynamoLine))
+    yield { ...parsed, names: atLine(source.path, parsed.line, () => ids.intern(parsed.names)) };
 }

@@ -2,6 +2,7 @@ import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { atLine, parseObject, refuse, tokensOf, wholeOf } from "../fields.ts";
 import { readLines } from "../lines.ts";
+import { LIMITS } from "../trace.ts";
 
 /** The parts of a RAGPulse prompt in the order in which they stand in it, and the file of each. */
 export const PIECE_KINDS = [
@@ -46,9 +47,15 @@ export function parsePieceLine(text: string): ParsedPiece {
   return { name: pieceName(kind, pieceIdOf(fields[id], id)), tokens };
 }
 
-/** Tokens of every piece, from the five companions that lie beside the requests. */
-export async function readPieces(tracePath: string): Promise<ReadonlyMap<number, number>> {
-  const tokens = new Map<number, number>();
+export interface Piece {
+  /** From 0, without gaps. */
+  readonly number: number;
+  readonly tokens: number;
+}
+
+/** Every piece by its name, from the five companions that lie beside the requests. */
+export async function readPieces(tracePath: string): Promise<ReadonlyMap<number, Piece>> {
+  const pieces = new Map<number, Piece>();
   const folder = dirname(tracePath);
   for (const { file } of PIECE_KINDS) {
     const path = await findJsonl(folder, file);
@@ -58,16 +65,17 @@ export async function readPieces(tracePath: string): Promise<ReadonlyMap<number,
           `put ${file}.jsonl.gz of the same release beside it`,
       );
     for await (const { number, text } of readLines(path)) {
-      const piece = atLine(path, number, () => parsePieceLine(text));
-      const known = tokens.get(piece.name);
-      if (known !== undefined && known !== piece.tokens)
-        throw refuse(
-          `${path}:${number}: ${piece.tokens} tokens for a piece that had ${known} before`,
-        );
-      tokens.set(piece.name, piece.tokens);
+      atLine(path, number, () => {
+        const { name, tokens } = parsePieceLine(text);
+        const known = pieces.get(name);
+        if (known !== undefined && known.tokens !== tokens)
+          throw refuse(`${tokens} tokens for a piece that had ${known.tokens} before`);
+        if (pieces.size === LIMITS.piecesMax) throw refuse(`more than ${LIMITS.piecesMax} pieces`);
+        if (known === undefined) pieces.set(name, { number: pieces.size, tokens });
+      });
     }
   }
-  return tokens;
+  return pieces;
 }
 
 /** `name` in `folder` as JSON lines, plain or compressed; null where there is none. */

@@ -10,8 +10,8 @@ import {
   tokensOf,
 } from "../fields.ts";
 import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
-import { PIECE_KINDS, pieceIdOf, pieceName, readPieces } from "./ragpulse-pieces.ts";
-import { type PlacedRequest, readRequests, requestOf, type Source } from "./reader.ts";
+import { PIECE_KINDS, type Piece, pieceIdOf, pieceName, readPieces } from "./ragpulse-pieces.ts";
+import { readRequests, readSorted, requestOf, type Source } from "./reader.ts";
 
 /** The source has pieces, not blocks; prompts are cut into blocks of this many tokens. */
 export const RAGPULSE_BLOCK_TOKENS = 16;
@@ -53,85 +53,75 @@ function pieceNamesOf(value: unknown): readonly number[] {
 }
 
 /**
- * Requests in order of time (the file is not sorted; equal times keep the file's order), cut into
- * blocks. `inputTokens` is the sum of the pieces.
+ * Requests in order of time (the file is not sorted), cut into blocks. `inputTokens` is the sum of
+ * the pieces.
  */
 export async function* ragPulseRequests(source: Source): AsyncGenerator<TraceRequest, void, void> {
-  const pieceTokens = await readPieces(source.path);
-  const held: PlacedRequest[] = [];
-  for await (const parsed of readRequests(source, parseRagPulseLine)) {
-    if (held.length === LIMITS.heldRequestsMax)
-      throw refuse(`${source.path}:${parsed.line}: more than ${LIMITS.heldRequestsMax} requests`);
-    held.push(parsed);
-  }
-  held.sort((a, b) => a.atMs - b.atMs);
-  const cut = createCutter(pieceTokens, source.blockTokens);
-  for (const parsed of held) {
+  const pieces = await readPieces(source.path);
+  const sorted = await readSorted(readRequests(source, parseRagPulseLine), source.path);
+  const cut = createCutter(pieces, source.blockTokens);
+  for (const parsed of sorted) {
     const { blocks, tokens } = atLine(source.path, parsed.line, () => cut(parsed.names));
     yield requestOf({ ...parsed, inputTokens: tokens }, parsed.atMs, blocks);
   }
 }
 
-/** One piece at one place of a prompt, known by the pieces before it. */
-interface Place {
-  /** Number of the first block that ends inside this piece; the others follow it. */
-  readonly firstBlock: number;
-  /** Number of the part-full block of a prompt that ends with this piece, once there was one. */
-  tail: number | undefined;
-  readonly next: Map<number, Place>;
-}
+type Cutter = (names: ArrayLike<number | bigint>) => { blocks: Uint32Array; tokens: number };
 
 /**
  * Cuts prompts into blocks. A block stands for everything before its end, hence for the pieces up
- * to the one it ends in: those lie in a tree, one node for each piece after the pieces before it,
- * and a node owns the blocks that end in it. Numbers are given in order of first sight.
+ * to the one it ends in: those lie in a tree with a place for each piece after the pieces before
+ * it, and a place owns the blocks that end in it. Numbers are given in order of first sight.
  */
-function createCutter(
-  pieceTokens: ReadonlyMap<number, number>,
-  blockTokens: number,
-): (names: ArrayLike<number | bigint>) => { blocks: Uint32Array; tokens: number } {
-  const root: Place = { firstBlock: 0, tail: undefined, next: new Map() };
+function createCutter(pieces: ReadonlyMap<number, Piece>, blockTokens: number): Cutter {
+  /** `place * piecesMax + piece` → the place of that piece after that place; 0 is the start. */
+  const places = new Map<number, number>();
+  /** At each place, the first block that ends there; the others follow it. */
+  const firstBlock: number[] = [0];
+  /**
+   * At each place, the part-full block of a prompt that ends there, + 1; 0 before there was one.
+   */
+  const tail: number[] = [0];
   let distinct = 0;
 
-  function tokensOfPiece(name: number): number {
-    const tokens = pieceTokens.get(name);
-    if (tokens === undefined) {
-      const kind = PIECE_KINDS[Math.floor(name / 2 ** 32)]!;
-      throw refuse(`${kind.list} ${name % 2 ** 32} is not in ${kind.file}.jsonl`);
-    }
-    return tokens;
-  }
-
-  function enter(place: Place, name: number, ending: number): Place {
-    const known = place.next.get(name);
+  function enter(place: number, piece: number, ending: number): number {
+    const key = place * LIMITS.piecesMax + piece;
+    const known = places.get(key);
     if (known !== undefined) return known;
-    if (distinct + ending + 1 > LIMITS.distinctBlocksMax)
+    if (distinct + ending >= LIMITS.distinctBlocksMax)
       throw refuse(`more than ${LIMITS.distinctBlocksMax} distinct blocks`);
-    const entered: Place = { firstBlock: distinct, tail: undefined, next: new Map() };
+    const entered = firstBlock.push(distinct) - 1;
+    tail.push(0);
     distinct += ending;
-    place.next.set(name, entered);
+    places.set(key, entered);
     return entered;
   }
 
   return (names) => {
     const blocks: number[] = [];
-    let place = root;
+    let place = 0;
     let tokens = 0;
     for (let i = 0; i < names.length; i++) {
-      const name = Number(names[i]);
-      const length = tokensOfPiece(name);
-      if (length === 0) continue;
-      const ending = Math.floor((tokens + length) / blockTokens) - blocks.length;
+      const piece = pieceOf(pieces, Number(names[i]));
+      if (piece.tokens === 0) continue;
+      const ending = Math.floor((tokens + piece.tokens) / blockTokens) - blocks.length;
       if (blocks.length + ending >= LIMITS.requestBlocksMax)
         throw refuse(`the prompt has more than ${LIMITS.requestBlocksMax} blocks`);
-      place = enter(place, name, ending);
-      for (let n = 0; n < ending; n++) blocks.push(place.firstBlock + n);
-      tokens += length;
+      place = enter(place, piece.number, ending);
+      for (let n = 0; n < ending; n++) blocks.push(firstBlock[place]! + n);
+      tokens += piece.tokens;
     }
     if (tokens % blockTokens !== 0) {
-      place.tail ??= distinct++;
-      blocks.push(place.tail);
+      if (tail[place] === 0) tail[place] = ++distinct;
+      blocks.push(tail[place]! - 1);
     }
     return { blocks: Uint32Array.from(blocks), tokens };
   };
+}
+
+function pieceOf(pieces: ReadonlyMap<number, Piece>, name: number): Piece {
+  const piece = pieces.get(name);
+  if (piece !== undefined) return piece;
+  const { list, file } = PIECE_KINDS[Math.floor(name / 2 ** 32)]!;
+  throw refuse(`${list} ${name % 2 ** 32} is not in ${file}.jsonl`);
 }

@@ -1,6 +1,6 @@
 import { atLine, lastBlockTokens, refuse } from "../fields.ts";
 import { readLines } from "../lines.ts";
-import type { ParsedRequest, TraceRequest } from "../trace.ts";
+import { LIMITS, type ParsedRequest, type TraceRequest } from "../trace.ts";
 
 /** What a format's reader is told by `openTrace`. */
 export interface Source {
@@ -25,6 +25,22 @@ export async function* readRequests(
     });
     if (request !== null) yield { ...request, line: number };
   }
+}
+
+/** All requests of a file in order of time; those of equal times keep the file's order. */
+export async function readSorted(
+  requests: AsyncIterable<PlacedRequest>,
+  path: string,
+): Promise<PlacedRequest[]> {
+  const held: PlacedRequest[] = [];
+  let names = 0;
+  for await (const request of requests) {
+    names += request.names.length;
+    if (held.length === LIMITS.heldRequestsMax || names > LIMITS.heldNamesMax)
+      throw refuse(`${path}:${request.line}: more requests than can be held to sort them`);
+    held.push(request);
+  }
+  return held.sort((a, b) => a.atMs - b.atMs);
 }
 
 export function checkBlockTokens(found: number, expected: number): void {
