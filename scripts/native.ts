@@ -1,8 +1,8 @@
 /** `bun run native`: the native library and its generated bindings. */
 import { scriptOptions } from "./lib/arguments.ts";
 import {
-  bindingsMode,
   ensureBindings,
+  ensureHost,
   ensureLibrary,
   type NativeOutcome,
 } from "./lib/native-build.ts";
@@ -54,10 +54,13 @@ if (options["check-fresh"]) {
   report("src/native/abi.gen.ts", await ensureBindings("check"));
   process.exit(0);
 }
-for (const target of wantedTargets()) {
-  report(target, await ensureLibrary({ target, canary: options.canary }));
+if (options.target === undefined && !options.canary) {
+  report("the library and its bindings", await ensureHost());
+} else {
+  for (const target of wantedTargets()) {
+    report(target, await ensureLibrary({ target, canary: options.canary }));
+  }
 }
-report("src/native/abi.gen.ts", await ensureBindings(bindingsMode()));
 if (options.test) {
   const tests = await runZigTests();
   if (tests.kind === "skipped") console.error(`native: skipped the Zig tests: ${tests.why}`);

@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join, relative } from "node:path";
-import { ensureLibrary, libraryFile, sha256 } from "./native-build.ts";
+import { ensureHost, ensureLibrary, libraryFile, sha256 } from "./native-build.ts";
 import { ROOT, TOOLCHAIN_DIR } from "./paths.ts";
 import { startProgress } from "./progress.ts";
 import { run, seconds } from "./run.ts";
@@ -98,7 +98,10 @@ function verify(file: string, target: Target, library: Buffer): void {
 }
 
 async function libraryFor(target: Target): Promise<Buffer> {
-  const outcome = await ensureLibrary({ target });
+  const host = hostTarget();
+  // For this host the bindings come along: they must be those of the library that is put inside.
+  const isHost = host.ok && host.target === target;
+  const outcome = isHost ? await ensureHost() : await ensureLibrary({ target });
   if (outcome.kind === "skipped") throw new BuildError(outcome.why);
   if (outcome.kind === "failed") throw new BuildError(`${outcome.output}${outcome.why}`);
   return readFileSync(libraryFile({ target }));

@@ -6,13 +6,12 @@ import {
   readFileSync,
   renameSync,
   rmSync,
-  statSync,
   writeFileSync,
 } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { BINDINGS_FILE, NATIVE_DIR, ROOT } from "./paths.ts";
 import { startProgress } from "./progress.ts";
-import { type RunResult, seconds } from "./run.ts";
+import { seconds } from "./run.ts";
 import { hostTarget, TARGETS, type Target } from "./targets.ts";
 import { findZig, runZig, zigVersion } from "./zig.ts";
 
@@ -20,6 +19,8 @@ export type NativeOutcome =
   | { readonly kind: "fresh" | "built" }
   | { readonly kind: "skipped"; readonly why: string }
   | { readonly kind: "failed"; readonly why: string; readonly output: string };
+
+export type BindingsMode = "write" | "check";
 
 export interface LibraryChoice {
   readonly target: Target;
@@ -94,75 +95,102 @@ function writeStamp(file: string, stamp: Stamp): void {
   renameSync(temporary, file);
 }
 
-function failed(why: string, result: RunResult): NativeOutcome {
-  return { kind: "failed", why: `${why} (exit ${result.code})`, output: result.output };
+function failed(why: string, output = ""): NativeOutcome {
+  return { kind: "failed", why, output };
+}
+
+/** One thing that a run of `zig build` makes. */
+interface Part {
+  readonly label: string;
+  isFresh(): boolean;
+  /** Arguments after `zig build`. */
+  readonly words: readonly string[];
+  /** Takes over what was made; words where that is refused. */
+  finish(): string | undefined;
+}
+
+function libraryPart(choice: LibraryChoice, sources: string): Part {
+  const product = libraryFile(choice);
+  const stampFile = join(dirname(product), "stamp.json");
+  const flags = buildArguments(choice);
+  const inputs = sha256(`${sources} ${flags.join(" ")}`);
+  const stage = join(ROOT, ".zig-cache/stage", `${choice.target}-${process.pid}`);
+  return {
+    label: `${choice.target}${choice.canary ? " (canary)" : ""}`,
+    isFresh: () => isFresh(product, stampFile, inputs),
+    words: ["install", ...flags, "--prefix", stage],
+    finish() {
+      const made = join(stage, "lib/libhearth.so");
+      if (!existsSync(made)) return `zig build left no ${made}`;
+      mkdirSync(dirname(product), { recursive: true });
+      const digest = sha256(readFileSync(made));
+      renameSync(made, product);
+      writeStamp(stampFile, { inputs, product: digest });
+      rmSync(stage, { recursive: true, force: true });
+      return undefined;
+    },
+  };
+}
+
+function bindingsPart(mode: BindingsMode, sources: string): Part {
+  const before = existsSync(BINDINGS_FILE) ? readFileSync(BINDINGS_FILE) : undefined;
+  return {
+    label: "bindings",
+    isFresh: () => isFresh(BINDINGS_FILE, BINDINGS_STAMP, sources),
+    words: ["bindings"],
+    finish() {
+      const after = readFileSync(BINDINGS_FILE);
+      if (mode === "check" && before !== undefined && !before.equals(after)) {
+        writeFileSync(BINDINGS_FILE, before);
+        return "src/native/abi.gen.ts is stale: run `./dev native` and commit what it writes";
+      }
+      writeStamp(BINDINGS_STAMP, { inputs: sources, product: sha256(after) });
+      return undefined;
+    },
+  };
+}
+
+/** Makes in one run of Zig those parts that are not fresh; they compile side by side. */
+async function make(parts: readonly Part[]): Promise<NativeOutcome> {
+  const stale = parts.filter((part) => !part.isFresh());
+  if (stale.length === 0) return { kind: "fresh" };
+  const zig = findZig();
+  if (zig === undefined) {
+    const host = `${process.platform}-${process.arch}`;
+    return { kind: "skipped", why: `no Zig for ${host} in node_modules: run \`bun install\`` };
+  }
+  const label = stale.map((part) => part.label).join(", ");
+  const progress = startProgress(`native: building ${label}`);
+  const result = await runZig(zig, ["build", ...stale.flatMap((part) => part.words)]);
+  const problem = result.ok
+    ? stale.map((part) => part.finish()).find((words) => words !== undefined)
+    : `zig build failed (exit ${result.code})`;
+  if (problem !== undefined) {
+    progress.end(`native: ${label} failed`);
+    return failed(problem, result.ok ? "" : result.output);
+  }
+  progress.end(`native: built ${label} in ${seconds(result.ms)}`);
+  return { kind: "built" };
 }
 
 /**
  * The library for one target, built when its sources changed since the last time. Runs side by side
  * do no harm: each builds into a folder of its own and moves the finished file into place.
  */
-export async function ensureLibrary(choice: LibraryChoice): Promise<NativeOutcome> {
-  const product = libraryFile(choice);
-  const stampFile = join(dirname(product), "stamp.json");
-  const flags = buildArguments(choice);
-  const inputs = sha256(`${digestOfSources()} ${flags.join(" ")}`);
-  if (isFresh(product, stampFile, inputs)) return { kind: "fresh" };
-  const zig = findZig();
-  if (zig === undefined) return { kind: "skipped", why: noZig() };
-
-  const label = `native: building ${choice.target}${choice.canary ? " (canary)" : ""}`;
-  const progress = startProgress(label);
-  const stage = join(ROOT, ".zig-cache/stage", `${choice.target}-${process.pid}`);
-  const result = await runZig(zig, ["build", "install", ...flags, "--prefix", stage]);
-  const made = join(stage, "lib/libhearth.so");
-  if (!result.ok || !existsSync(made)) {
-    progress.end(`native: ${choice.target} failed`);
-    return failed("zig build failed", result);
-  }
-  mkdirSync(dirname(product), { recursive: true });
-  const digest = sha256(readFileSync(made));
-  renameSync(made, product);
-  writeStamp(stampFile, { inputs, product: digest });
-  rmSync(stage, { recursive: true, force: true });
-  const kib = Math.round(statSync(product).size / 1024);
-  progress.end(`native: built ${choice.target}, ${kib} KiB, in ${seconds(result.ms)}`);
-  return { kind: "built" };
+export function ensureLibrary(choice: LibraryChoice): Promise<NativeOutcome> {
+  return make([libraryPart(choice, digestOfSources())]);
 }
 
 /**
  * The bindings in src/native. `write` brings them up to date; `check` leaves the file as it is and
  * fails when the sources would generate another one.
  */
-export async function ensureBindings(mode: "write" | "check"): Promise<NativeOutcome> {
-  const inputs = digestOfSources();
-  if (isFresh(BINDINGS_FILE, BINDINGS_STAMP, inputs)) return { kind: "fresh" };
-  const zig = findZig();
-  if (zig === undefined) return { kind: "skipped", why: noZig() };
-
-  const before = existsSync(BINDINGS_FILE) ? readFileSync(BINDINGS_FILE) : undefined;
-  const result = await runZig(zig, ["build", "bindings"]);
-  if (!result.ok) return failed("zig build bindings failed", result);
-  const after = readFileSync(BINDINGS_FILE);
-  const changed = before === undefined || !before.equals(after);
-  if (changed && mode === "check") {
-    if (before !== undefined) writeFileSync(BINDINGS_FILE, before);
-    const why = "src/native/abi.gen.ts is stale: run `./dev native` and commit what it writes";
-    return { kind: "failed", why, output: "" };
-  }
-  writeStamp(BINDINGS_STAMP, { inputs, product: sha256(after) });
-  return { kind: changed ? "built" : "fresh" };
+export function ensureBindings(mode: BindingsMode): Promise<NativeOutcome> {
+  return make([bindingsPart(mode, digestOfSources())]);
 }
 
-function noZig(): string {
-  return `no Zig for ${process.platform}-${process.arch} in node_modules: run \`bun install\``;
-}
-
-/**
- * Under CI nothing generated may differ from what was committed; elsewhere it is brought up to
- * date.
- */
-export function bindingsMode(): "write" | "check" {
+/** Under CI nothing generated may differ from what was committed; elsewhere it is brought along. */
+export function bindingsMode(): BindingsMode {
   return process.env.CI === "true" ? "check" : "write";
 }
 
@@ -170,8 +198,9 @@ export function bindingsMode(): "write" | "check" {
 export async function ensureHost(): Promise<NativeOutcome> {
   const host = hostTarget();
   if (!host.ok) return { kind: "skipped", why: host.why };
-  const library = await ensureLibrary({ target: host.target });
-  if (library.kind === "failed" || library.kind === "skipped") return library;
-  const bindings = await ensureBindings(bindingsMode());
-  return bindings.kind === "fresh" ? library : bindings;
+  const sources = digestOfSources();
+  return make([
+    libraryPart({ target: host.target }, sources),
+    bindingsPart(bindingsMode(), sources),
+  ]);
 }
