@@ -1,3 +1,11 @@
 export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
 export { serveEngineBench, startBenchServer } from "./engine-server.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
+export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
+export {
+  benchPolicy,
+  POLICY_NAMES,
+  type PolicyBenchOptions,
+  type PolicyName,
+  type PolicyRow,
+} from "./policy/index.ts";

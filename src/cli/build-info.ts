@@ -4,7 +4,9 @@ import { join } from "node:path";
 /** What runs here. */
 export interface BuildInfo {
   readonly version: string;
-  /** Twelve hex digits, with `-dirty` where the sources differed; `checkout` where it is not built. */
+  /**
+   * Twelve hex digits, with `-dirty` where the sources differed; `checkout` where it is not built.
+   */
   readonly commit: string;
   readonly runtime: string;
 }

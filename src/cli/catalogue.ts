@@ -27,19 +27,34 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/replay.ts"),
   },
   {
-    name: "bench engine",
-    summary: "measure the engine plane between two processes",
-    load: () => import("./commands/bench-engine.ts"),
-  },
-  {
     name: "check",
     summary: "tell whether a configuration file would be accepted",
     load: () => import("./commands/check.ts"),
   },
   {
+    name: "doctor",
+    summary: "tell what this host offers, and what to do about the rest",
+    load: () => import("./commands/doctor.ts"),
+  },
+  {
+    name: "bench engine",
+    summary: "measure the engine plane between two processes",
+    load: () => import("./commands/bench-engine.ts"),
+  },
+  {
+    name: "bench index",
+    summary: "measure the block table",
+    load: () => import("./commands/bench-index.ts"),
+  },
+  {
     name: "bench hash",
     summary: "measure hashing of prompts",
     load: () => import("./commands/bench-hash.ts"),
+  },
+  {
+    name: "bench policy",
+    summary: "hit ratios of eviction policies on traces",
+    load: () => import("./commands/bench-policy.ts"),
   },
   {
     name: "reference",

@@ -17,8 +17,9 @@ export interface CommandContext<Flags, Arguments> {
   readonly clock: Clock;
   readonly build: BuildInfo;
   /**
-   * Fires on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Before the first
-   * call signals do what they do by default, so only commands with something to clean up ask for it.
+   * Fires on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Before the
+   * first call signals do what they do by default, so only commands with something to clean up ask
+   * for it.
    */
   interrupt(): AbortSignal;
 }

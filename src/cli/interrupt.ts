@@ -4,8 +4,8 @@ import { EXIT_CODES } from "./exit-codes.ts";
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
 /**
- * A signal that fires with ABORTED when somebody wants this process to end. The second wish is granted at
- * once: whoever presses Ctrl-C twice does not wait for a cleanup.
+ * A signal that fires with ABORTED when somebody wants this process to end. The second wish is
+ * granted at once: whoever presses Ctrl-C twice does not wait for a cleanup.
  */
 export function interruptSignal(): AbortSignal {
   const controller = new AbortController();

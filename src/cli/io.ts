@@ -40,7 +40,9 @@ function writeAll(fd: number, bytes: Uint8Array): void {
   }
 }
 
-/** Written at once, not queued: the runtime's own streams lose what is queued when the process ends. */
+/**
+ * Written at once, not queued: the runtime's own streams lose what is queued when the process ends.
+ */
 function sinkOf(fd: 1 | 2): Sink {
   const encoder = new TextEncoder();
   const isTerminal = isatty(fd);

@@ -48,7 +48,7 @@ export function choice<const Name extends string>(names: readonly Name[]): Kind<
     read(given) {
       const value = find(given);
       if (value !== undefined) return { ok: true, value };
-      return { ok: false, why: `is "${given}": use ${names.join(", ")}` };
+      return { ok: false, why: `is none of ${names.join(", ")}` };
     },
     show: (value) => value,
   };

@@ -20,7 +20,7 @@ export function nearest(word: string, known: readonly string[]): string | null {
   const beginning = known.filter((candidate) => candidate.startsWith(word));
   if (beginning.length === 1) return beginning[0]!;
   let best: string | null = null;
-  let bestDistance = Math.max(1, Math.floor(word.length / 3)) + 1;
+  let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1;
   for (const candidate of known) {
     const distance = editDistance(word, candidate);
     if (distance < bestDistance) {

@@ -17,7 +17,10 @@ export function printJson(io: Io, document: unknown): void {
   io.out.write(`${stringifyJson(document)}\n`);
 }
 
-/** A table with the columns of the first row, numbers to the right; with `json` a document for each row. */
+/**
+ * A table with the columns of the first row, numbers to the right; with `json` a document for each
+ * row.
+ */
 export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   if (json) {
     for (const row of rows) printJson(io, row);

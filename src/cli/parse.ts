@@ -21,8 +21,9 @@ type Given = Map<string, (string | true)[]>;
 const WORDS_MAX = 4096;
 
 /**
- * Reads the words behind a command's name: `--flag value`, `--flag=value`, switches, arguments in any
- * place, and `--`, behind which all are arguments. Throws USAGE, which names what was probably meant.
+ * Reads the words behind a command's name: `--flag value`, `--flag=value`, switches, arguments in
+ * any place, and `--`, behind which all are arguments. Throws USAGE, which names what was probably
+ * meant.
  */
 export function parseWords(words: readonly string[], takes: Takes): ParsedWords {
   if (words.length > WORDS_MAX) throw new HearthError("USAGE", `more than ${WORDS_MAX} words`);

@@ -10,7 +10,9 @@ import type { Io } from "./io.ts";
 import { nearest } from "./nearest.ts";
 import { parseWords } from "./parse.ts";
 
-/** Runs the command that `words` (without the program's name) ask for. Never throws; the exit code. */
+/**
+ * Runs the command that `words` (without the program's name) ask for. Never throws; the exit code.
+ */
 export async function runCli(
   words: readonly string[],
   io: Io,

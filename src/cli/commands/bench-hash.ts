@@ -7,8 +7,8 @@ import { printRecord } from "../output.ts";
 
 export const command = defineCommand({
   description: [
-    "Times the digests of all blocks of one prompt, made in one pass, against one plain BLAKE3 over " +
-      "the same bytes in the same run. Figures are medians.",
+    "Times the digests of all blocks of one prompt, made in one pass, against one plain " +
+      "BLAKE3 over the same bytes in the same run. Figures are medians.",
     "blake3_gbps: plain BLAKE3, GB/s on one core. prompt_15k_us: all digests of the prompt, in " +
       "microseconds. blocks: how many digests that are. plain_us: the plain hash. ratio: the one " +
       "over the other.",

@@ -6,8 +6,8 @@ import { printJson } from "../output.ts";
 
 export const command = defineCommand({
   description: [
-    "Reads the file as the agent would and names everything that is wrong with file, line and key. " +
-      "Sums are checked against this machine's memory. Nothing is started.",
+    "Reads the file as the agent would and names everything that is wrong with file, line and " +
+      "key. Sums are checked against this machine's memory. Nothing is started.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
   flags: {

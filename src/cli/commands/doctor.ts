@@ -1,0 +1,71 @@
+import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
+import { HearthError } from "../../core/index.ts";
+import { loadNative, nativeAvailable } from "../../native/index.ts";
+import { defineCommand } from "../command.ts";
+import { formatDoctor, type Probe, runDoctor } from "../doctor/index.ts";
+import { jsonFlag, optional, repeated } from "../flags.ts";
+import { bytes, text } from "../kinds.ts";
+import { printJson } from "../output.ts";
+
+/** Where the agent listens unless a configuration says otherwise. */
+const ENGINE_SOCKET = "/run/hearth/engine.sock";
+
+export const command = defineCommand({
+  description: [
+    "Looks at what this host offers and says what to do about what is missing: native " +
+      "library, memory and its limits, huge pages, io_uring, O_DIRECT, NUMA, CUDA, RDMA, NATS, " +
+      "the engine socket. Changes nothing; where O_DIRECT is tried, a small file exists for a " +
+      "moment.",
+    "ok: as it should be. warn: works, but worse than it could. fail: the agent cannot run " +
+      "like this. absent: not there, and not needed.",
+  ],
+  arguments: {},
+  flags: {
+    config: optional(text("FILE"), "take the memory and the engine socket from this configuration"),
+    ram: optional(
+      bytes({ min: 1 }),
+      "memory the RAM tier shall have, instead of the configuration's",
+    ),
+    path: repeated(text("FOLDER"), "try O_DIRECT here; the current folder unless given"),
+    nats: optional(text("URL"), "NATS server to reach"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "doctor", what: "what there is, and what to do about the rest" },
+    {
+      words: "doctor --config /etc/hearth/hearth.toml --path /var/lib/hearth",
+      what: "whether this configuration can run here",
+    },
+    { words: "doctor --nats nats://127.0.0.1:4222 --json", what: "with NATS, as JSON" },
+  ],
+  exits: ["configRefused", "hostCannot"],
+  async run({ flags, io, clock }) {
+    const config = flags.config === null ? null : await readConfig(flags.config);
+    const report = await runDoctor({
+      clock,
+      ramBytes: flags.ram ?? config?.kv.ramBytes ?? null,
+      engineSocket: config?.engine.socket ?? ENGINE_SOCKET,
+      directPaths: flags.path.length === 0 ? ["."] : flags.path,
+      natsUrl: flags.nats,
+      notifySocket: process.env.NOTIFY_SOCKET,
+      probeLibrary,
+      probeIoUring: () => loadNative().probeIoUring(),
+    });
+    if (flags.json) printJson(io, report);
+    else io.out.write(formatDoctor(report));
+    return report.ok ? "ok" : "hostCannot";
+  },
+});
+
+async function readConfig(path: string): Promise<Config> {
+  const result = await loadConfig(path, readMachineFacts());
+  if (result.ok) return result.config;
+  throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
+}
+
+function probeLibrary(): Probe {
+  const available = nativeAvailable();
+  if (!available.ok) return { ok: false, detail: available.why };
+  const { abiHash, optimizeMode } = loadNative().build();
+  return { ok: true, detail: `ABI ${abiHash.slice(0, 12)}, ${optimizeMode}` };
+}

@@ -1,0 +1,26 @@
+import type { Io, Sink } from "../../src/cli/index.ts";
+
+export interface MemoryIo extends Io {
+  outText(): string;
+  errText(): string;
+}
+
+/** Outputs that remember what was written. */
+export function memoryIo(
+  terminal: { readonly err?: boolean; readonly columns?: number } = {},
+): MemoryIo {
+  const written = { out: "", err: "" };
+  const sink = (name: "out" | "err", isTerminal: boolean): Sink => ({
+    write(text) {
+      written[name] += text;
+    },
+    isTerminal,
+    columns: terminal.columns ?? 100,
+  });
+  return {
+    out: sink("out", false),
+    err: sink("err", terminal.err ?? false),
+    outText: () => written.out,
+    errText: () => written.err,
+  };
+}

@@ -1,0 +1,224 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import {
+  bytes,
+  choice,
+  decimal,
+  duration,
+  flagName,
+  integer,
+  jsonFlag,
+  list,
+  nearest,
+  optional,
+  optionalArgument,
+  type ParsedWords,
+  parseWords,
+  repeated,
+  required,
+  requiredArgument,
+  restArguments,
+  text,
+  toggle,
+  withDefault,
+} from "../../src/cli/index.ts";
+import { formatBytes, HearthError } from "../../src/core/index.ts";
+
+const TAKES = {
+  flags: {
+    blockBytes: withDefault(bytes({ min: 64, max: 2 ** 30 }), 256 * 1024, "length of a block"),
+    timeout: withDefault(duration(), 5_000, "how long"),
+    speed: optional(decimal({ min: 0 }), "how fast"),
+    offset: withDefault(integer({ min: -10, max: 10 }), 0, "where"),
+    capacity: withDefault(list(integer({ min: 1 })), [1000], "sizes"),
+    policy: withDefault(list(choice(["lru", "fifo", "lfu"])), ["lru"], "which"),
+    trace: repeated(text("FILE"), "traces"),
+    dryRun: toggle("only look"),
+    json: jsonFlag,
+  },
+  arguments: {
+    file: requiredArgument(text("FILE"), "the file"),
+    other: optionalArgument(integer(), "a number"),
+  },
+};
+
+const NEGATIVE = {
+  flags: { json: jsonFlag },
+  arguments: {
+    file: requiredArgument(text("FILE"), "the file"),
+    other: optionalArgument(integer({}), "a number"),
+  },
+};
+
+function flagsOf(words: string[]): Readonly<Record<string, unknown>> {
+  const parsed = parseWords(words, TAKES);
+  if (parsed.kind !== "values") throw new Error("asked for help");
+  return parsed.flags;
+}
+
+function refusal(words: string[], takes = TAKES): string {
+  try {
+    parseWords(words, takes);
+  } catch (thrown) {
+    if (thrown instanceof HearthError && thrown.code === "USAGE") return thrown.text;
+    throw thrown;
+  }
+  throw new Error("nothing was refused");
+}
+
+describe("words become typed values", () => {
+  test("defaults where nothing is given", () => {
+    expect(parseWords(["f"], TAKES)).toEqual({
+      kind: "values",
+      flags: {
+        blockBytes: 262_144,
+        timeout: 5_000,
+        speed: null,
+        offset: 0,
+        capacity: [1000],
+        policy: ["lru"],
+        trace: [],
+        dryRun: false,
+        json: false,
+      },
+      arguments: { file: "f", other: null },
+    });
+  });
+
+  test.each<[string[], Record<string, unknown>]>([
+    [["--block-bytes", "1MiB"], { blockBytes: 1_048_576 }],
+    [["--block-bytes=64KiB"], { blockBytes: 65_536 }],
+    [["--timeout", "1.5s"], { timeout: 1_500 }],
+    [["--speed", "0.25"], { speed: 0.25 }],
+    [["--offset", "-3"], { offset: -3 }],
+    [["--offset=-3"], { offset: -3 }],
+    [["--capacity", "1000,3000"], { capacity: [1000, 3000] }],
+    [["--capacity", "1000, 3000"], { capacity: [1000, 3000] }],
+    [["--policy", "fifo,lfu"], { policy: ["fifo", "lfu"] }],
+    [["--trace", "a", "--trace=b=c"], { trace: ["a", "b=c"] }],
+    [["--dry-run", "--json"], { dryRun: true, json: true }],
+  ])("%p", (words, expected) => {
+    expect(flagsOf([...words, "f"])).toMatchObject(expected);
+    expect(flagsOf(["f", ...words])).toMatchObject(expected);
+  });
+
+  test("arguments stand anywhere, and behind -- everything is one", () => {
+    expect(parseWords(["f", "--json", "-3"], NEGATIVE)).toMatchObject({
+      arguments: { file: "f", other: -3 },
+    });
+    const rest = { flags: { json: jsonFlag }, arguments: { all: restArguments(text("F"), "all") } };
+    expect(parseWords(["a", "-", "--", "--json", "-h"], rest)).toEqual({
+      kind: "values",
+      flags: { json: false },
+      arguments: { all: ["a", "-", "--json", "-h"] },
+    } satisfies ParsedWords);
+  });
+
+  test("help wins over what is missing", () => {
+    expect(parseWords(["--json", "--help"], TAKES)).toEqual({ kind: "help" });
+    expect(parseWords(["-h"], TAKES)).toEqual({ kind: "help" });
+  });
+});
+
+describe("words are refused", () => {
+  test.each<[string[], string]>([
+    [["f", "--blok-bytes", "1KiB"], "unknown flag --blok-bytes: did you mean --block-bytes"],
+    [["f", "--block"], "unknown flag --block: did you mean --block-bytes"],
+    [["f", "--xyz"], "unknown flag --xyz: flags here are --block-bytes, --timeout, "],
+    [["f", "-x"], "unknown flag -x: flags here are"],
+    [["f", "--block-bytes"], "--block-bytes wants a value: --block-bytes BYTES"],
+    [["f", "--block-bytes", "--json"], "--block-bytes wants a value"],
+    [["f", "--block-bytes="], "--block-bytes wants a number and a unit (B, KiB, MiB, GiB, TiB)"],
+    [["f", "--block-bytes", "256"], "--block-bytes wants a number and a unit"],
+    [["f", "--block-bytes", "1KB"], '--block-bytes unknown unit "KB"'],
+    [["f", "--block-bytes", "1B"], "--block-bytes is below 64B"],
+    [["f", "--block-bytes", "2GiB"], "--block-bytes is above 1GiB"],
+    [["f", "--timeout", "5"], "--timeout wants a number and a unit (ms, s, m, h, d)"],
+    [["f", "--offset", "1.5"], "--offset wants a whole number"],
+    [["f", "--offset", "0x10"], "--offset wants a whole number"],
+    [["f", "--offset", "11"], "--offset is above 10"],
+    [["f", "--speed", "fast"], "--speed wants a number, as in 0.5"],
+    [["f", "--speed", "1e400"], "--speed wants a number"],
+    [["f", "--capacity", "1000,,3000"], '--capacity has "", which wants a whole number'],
+    [["f", "--policy", "lru,mru"], '--policy has "mru", which is none of lru, fifo, lfu'],
+    [["f", "--json=yes"], "--json takes no value"],
+    [["f", "--json", "--json"], "--json is given twice"],
+    [["f", "--trace", ""], "--trace is empty"],
+    [[], "FILE is missing"],
+    [["f", "1", "2"], 'one argument too many: "2"'],
+    [["f", "x"], "N wants a whole number"],
+  ])("%p: %s", (words, expected) => {
+    expect(refusal(words)).toStartWith(expected);
+  });
+
+  test("a required flag that is not given", () => {
+    const takes = { flags: { config: required(text("FILE"), "which") }, arguments: {} };
+    expect(() => parseWords([], takes)).toThrow("--config FILE is missing");
+  });
+
+  test("names that every object has are no flags", () => {
+    for (const name of ["--constructor", "--to-string", "--__proto__"]) {
+      expect(refusal(["f", name])).toStartWith(`unknown flag ${name}`);
+    }
+  });
+});
+
+test("flag names are kebab-case", () => {
+  expect(flagName("blockBytes")).toBe("--block-bytes");
+  expect(flagName("json")).toBe("--json");
+});
+
+test("nearest: by its beginning, by its spelling, or not at all", () => {
+  const words = ["bench index", "bench policy", "check", "doctor"];
+  expect(nearest("doc", words)).toBe("doctor");
+  expect(nearest("chekc", words)).toBe("check");
+  expect(nearest("bench polcy", words)).toBe("bench policy");
+  expect(nearest("bench", words)).toBe(null);
+  expect(nearest("zzz", words)).toBe(null);
+  expect(nearest("", words)).toBe(null);
+  expect(nearest("x".repeat(10_000), words)).toBe(null);
+});
+
+test("what help shows of a value is read back as that value", () => {
+  const kinds = fc.oneof(
+    fc.nat().map((value) => [integer(), value] as const),
+    fc.nat(10_000_000).map((ms) => [duration(), ms] as const),
+    fc.nat(1_000).map((kib) => [bytes(), kib * 1_024] as const),
+  );
+  fc.assert(
+    fc.property(kinds, ([kind, value]) => {
+      expect(kind.read(kind.show(value))).toEqual({ ok: true, value });
+    }),
+    { seed: 7 },
+  );
+});
+
+test("values given as words come back, whatever their order", () => {
+  const given = fc.record({
+    kib: fc.integer({ min: 1, max: 1_000 }),
+    offset: fc.integer({ min: -10, max: 10 }),
+    capacity: fc.array(fc.integer({ min: 1, max: 2 ** 40 }), { minLength: 1, maxLength: 20 }),
+    trace: fc.array(fc.string({ minLength: 1 }).filter((name) => !name.includes("\0"))),
+    file: fc.string({ minLength: 1 }).filter((name) => !name.startsWith("-")),
+    turn: fc.nat(),
+  });
+  fc.assert(
+    fc.property(given, ({ kib, offset, capacity, trace, file, turn }) => {
+      const groups = [
+        [`--block-bytes=${formatBytes(kib * 1024)}`],
+        ["--offset", String(offset)],
+        ["--capacity", capacity.join(",")],
+        ...trace.map((name) => [`--trace=${name}`]),
+        [file],
+      ];
+      const cut = turn % groups.length;
+      const turned = [...groups.slice(cut), ...groups.slice(0, cut)];
+      const expected = { blockBytes: kib * 1024, offset, capacity };
+      const parsed = parseWords(turned.flat(), TAKES);
+      expect(parsed).toMatchObject({ flags: expected, arguments: { file } });
+      const traces = parsed.kind === "values" ? parsed.flags.trace : [];
+      expect(new Set(traces as string[])).toEqual(new Set(trace));
+    }),
+    { seed: 11 },
+  );
+});
