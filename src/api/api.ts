@@ -73,7 +73,9 @@ interface ServeOptions {
   readonly onFault: ApiOptions["onFault"];
 }
 
-/** The router looks for the path behind the eleventh character, which a short host has pushed there. */
+/**
+ * The router looks for the path behind the eleventh character, which a short host has pushed there.
+ */
 function withLongHost(request: Request): Request {
   const { url } = request;
   const slash = url.indexOf("/", 8);

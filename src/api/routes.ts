@@ -5,7 +5,10 @@ import { problemOf, refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
 import { statusReport } from "./status-report.ts";
 
-/** The page at /openapi loads its script from the network; a fixed version, so that it is what it was. */
+/**
+ * The page at /openapi loads its script from the network; a fixed version, so that it is what it
+ * was.
+ */
 const SCALAR_VERSION = "1.72.1";
 
 const readiness = t.Object({

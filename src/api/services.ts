@@ -7,8 +7,8 @@ export interface Readiness {
 }
 
 /**
- * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: none of them
- * changes anything, and none waits for an engine, a disk or a peer.
+ * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: none of
+ * them changes anything, and none waits for an engine, a disk or a peer.
  */
 export interface ApiServices {
   status(): StatusReport;

@@ -33,8 +33,9 @@ async function firstBytes(path: string): Promise<string> {
 }
 
 /**
- * Tells whether an `Authorization` header carries the token. Digests of equal length are compared in
- * constant time, so that the answer's delay tells neither how much of the token was right nor its length.
+ * Tells whether an `Authorization` header carries the token. Digests of equal length are compared
+ * in constant time, so that the answer's delay tells neither how much of the token was right nor
+ * its length.
  */
 export function createTokenCheck(token: string): (header: string | null) => boolean {
   const digest = (text: string) => new Bun.CryptoHasher("sha256").update(text).digest();

@@ -17,7 +17,9 @@ export type TierName = (typeof TIERS)[number];
 export const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
 export type LookupOutcome = (typeof LOOKUP_OUTCOMES)[number];
 
-/** Operations of the engine plane by their number on the wire; anything else counts as the first. */
+/**
+ * Operations of the engine plane by their number on the wire; anything else counts as the first.
+ */
 export const FRAME_OPERATIONS = [
   "unknown",
   "hello",
@@ -54,7 +56,9 @@ export const FRAME_STATUSES = [
 
 export const SLOT_STATES = ["used", "free", "quarantined"] as const;
 
-/** Seconds: a lookup in memory takes microseconds, one that waits for a slower tier milliseconds. */
+/**
+ * Seconds: a lookup in memory takes microseconds, one that waits for a slower tier milliseconds.
+ */
 const LOOKUP_BUCKETS = [
   2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1,
 ] as const;

@@ -1,7 +1,10 @@
+import { assert } from "../core/index.ts";
 import { FRAME_OPERATIONS, FRAME_STATUSES } from "./catalogue.ts";
 import type { FrameCount } from "./snapshots.ts";
 
-/** Counts frames by operation and status: one addition each, whatever the numbers on the wire are. */
+/**
+ * Counts frames by operation and status: one addition each, whatever the numbers on the wire are.
+ */
 export interface FrameCounts {
   /** Numbers as on the wire; an operation that does not exist counts as `unknown`. */
   add(operation: number, status: number): void;
@@ -15,6 +18,7 @@ export function createFrameCounts(): FrameCounts {
   const counts = new Float64Array(FRAME_OPERATIONS.length * width);
   return {
     add(operation, status) {
+      assert(status < width, "a status of the protocol");
       const row = operation < FRAME_OPERATIONS.length ? operation : 0;
       counts[row * width + status]!++;
     },

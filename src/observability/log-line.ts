@@ -16,7 +16,10 @@ const RESERVED: ReadonlySet<string> = new Set(["time", "level", "message"]);
 
 type Plain = string | number | bigint | boolean | null;
 
-/** One line without its newline, safe to write to a terminal or a collector whatever the fields hold. */
+/**
+ * One line without its newline, safe to write to a terminal or a collector whatever the fields
+ * hold.
+ */
 export function formatLine(
   format: LogFormat,
   time: string,

@@ -10,8 +10,8 @@ import {
 export { LOG_LEVELS, type LogFields, type LogFormat, type LogLevel } from "./log-line.ts";
 
 /**
- * Writes lines. A message is a constant, what varies is in its fields: messages are what the flood cap
- * counts. Logging never throws because of what is logged.
+ * Writes lines. A message is a constant, what varies is in its fields: messages are what the flood
+ * cap counts. Logging never throws because of what is logged.
  */
 export interface Logger extends Disposable {
   log(level: LogLevel, message: string, fields?: LogFields): void;

@@ -15,8 +15,8 @@ export function renderMetricsReference(): string {
   const lines = [
     "# Metrics",
     "",
-    "`GET /metrics` answers in the Prometheus text format. Labels have these values and no others, so",
-    "the number of series is bounded.",
+    "`GET /metrics` answers in the Prometheus text format. Labels have these values and no",
+    "others, so the number of series is bounded.",
     "",
     "| name | type | meaning | labels |",
     "|---|---|---|---|",

@@ -65,7 +65,10 @@ function setCounter(counter: Counter, labels: Labels, value: number): void {
   counter.inc(labels, value);
 }
 
-/** Holds the number of series where the catalogue says it is. An empty list takes one value of any kind. */
+/**
+ * Holds the number of series where the catalogue says it is. An empty list takes one value of any
+ * kind.
+ */
 function checkLabels(spec: MetricSpec, labels: Labels): void {
   for (const [label, value] of Object.entries(labels)) {
     const allowed = spec.labels[label];

@@ -1,6 +1,6 @@
 /**
- * What the parts of the agent tell metrics when they are scraped. The shapes are what those parts count
- * anyway; nothing is counted twice.
+ * What the parts of the agent tell metrics when they are scraped. The shapes are what those parts
+ * count anyway; nothing is counted twice.
  */
 
 interface TierUse {

@@ -1,0 +1,229 @@
+import { describe, expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { createApi, readTokenFile } from "../../src/api/index.ts";
+import { HearthError } from "../../src/core/index.ts";
+import { ManualClock, tempDir } from "../support/index.ts";
+import { problem, type Served, serve } from "./serve.ts";
+
+/** Status line of an answer to a request written by hand: fetch would not send such headers. */
+async function raw(port: number, head: string): Promise<string> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  let seen = "";
+  await Bun.connect({
+    hostname: "127.0.0.1",
+    port,
+    socket: {
+      open: (socket) => void socket.write(`${head}\r\nConnection: close\r\n\r\n`),
+      data: (_socket, bytes) => {
+        seen += bytes.toString();
+      },
+      close: () => resolve(seen.split("\r\n")[0]!),
+      error: (_socket, error) => reject(error),
+    },
+  });
+  return promise;
+}
+
+const OK = "HTTP/1.1 200 OK";
+const FORBIDDEN = "HTTP/1.1 403 Forbidden";
+
+describe("the Host header", () => {
+  const served = serve({ hosts: ["gpu-01.example", "GPU-02:7171"] });
+  const ask = (host: string, from: Served = served) =>
+    raw(from.port, `GET /v1/status HTTP/1.1\r\nHost: ${host}`);
+
+  test.each([
+    "localhost",
+    "LOCALHOST:80",
+    "localhost.",
+    "127.0.0.1:7171",
+    "127.1.2.3",
+    "[::1]",
+    "[::1]:7171",
+    "gpu-01.example:7171",
+    "gpu-02",
+  ])("%s is ours", async (host) => {
+    expect(await ask(host)).toBe(OK);
+  });
+
+  test.each([
+    "evil.example",
+    "evil.example:7171",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "localhost@evil.example",
+    "evil.example@localhost",
+    "192.168.0.1",
+    "[::2]",
+    "0.0.0.0",
+    "x",
+    "",
+    "@",
+    "%",
+    "a b",
+    "localhost:99999999",
+    "localhost:1:2",
+    "evil.example/localhost",
+  ])("%p is not", async (host) => {
+    expect(await ask(host)).toBe(FORBIDDEN);
+    expect(served.told.faults).toEqual([]);
+  });
+
+  test("that comes twice does not smuggle a name in", async () => {
+    const head = "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example";
+    expect(await raw(served.port, head)).not.toBe(OK);
+  });
+
+  test("of a page that was rebound is refused in words, also for health", async () => {
+    const headers = { host: "evil.example" };
+    for (const path of ["/healthz", "/v1/status", "/nope"]) {
+      const found = await problem(await served.get(path, { headers }));
+      expect(found).toMatchObject({ status: 403, code: "HOST_REFUSED" });
+    }
+  });
+
+  test("may be any name where a token is asked for, even a short one", async () => {
+    const token = "0123456789abcdef";
+    const guarded = serve({ token });
+    const authorized = (host: string) =>
+      raw(
+        guarded.port,
+        `GET /v1/status HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}`,
+      );
+    for (const host of ["gpu-01", "gw", "x", "10.0.0.1:7171"]) {
+      expect(await authorized(host)).toBe(OK);
+    }
+    expect(await authorized("a b")).toBe(FORBIDDEN);
+  });
+});
+
+describe("the token", () => {
+  const token = "correct-horse-battery-staple";
+  const served = serve({ token });
+  const withToken = (authorization: string) => ({ headers: { authorization } });
+
+  test.each(["/v1/status", "/metrics", "/openapi", "/openapi/json", "/nope"])(
+    "is asked for on %s",
+    async (path) => {
+      const answer = await served.get(path);
+      expect(answer.headers.get("www-authenticate")).toBe('Bearer realm="hearth"');
+      expect(await problem(answer)).toMatchObject({ status: 401, code: "UNAUTHORIZED" });
+    },
+  );
+
+  test.each([`Bearer ${token}`, `bearer ${token}`, `Bearer   ${token}`])(
+    "%p opens",
+    async (header) => {
+      expect((await served.get("/v1/status", withToken(header))).status).toBe(200);
+    },
+  );
+
+  test.each([
+    "",
+    "Bearer",
+    "Bearer ",
+    `Bearer ${token}x`,
+    `Bearer ${token.slice(0, -1)}`,
+    `Bearer ${token.toUpperCase()}`,
+    `Basic ${token}`,
+    token,
+    `Bearer ${token} ${token}`,
+    `Bearer ${"x".repeat(4_000)}`,
+  ])("%p does not", async (header) => {
+    expect((await served.get("/v1/status", withToken(header))).status).toBe(401);
+  });
+
+  test("is not asked for by probes of health", async () => {
+    expect((await served.get("/healthz")).status).toBe(200);
+    expect((await served.get("/readyz")).status).toBe(200);
+    expect((await served.get("/healthz/")).status).not.toBe(200);
+  });
+});
+
+describe("the token's file", () => {
+  const folder = tempDir();
+  const file = (text: string) => {
+    const path = join(folder, `token-${Bun.hash(text)}`);
+    writeFileSync(path, text);
+    return path;
+  };
+
+  test("gives its first line", async () => {
+    expect(await readTokenFile(file("0123456789abcdef\nnot this\n"))).toBe("0123456789abcdef");
+    expect(await readTokenFile(file("  abc.def_ghi~jkl+mno/pqr==  "))).toBe(
+      "abc.def_ghi~jkl+mno/pqr==",
+    );
+  });
+
+  test.each(["", "\n0123456789abcdef", "short", "has a blank inside it", "ünïcödé-0123456789"])(
+    "%p is refused",
+    async (text) => {
+      const thrown = await readTokenFile(file(text)).catch((error: unknown) => error);
+      expect(thrown).toBeInstanceOf(HearthError);
+      expect(thrown).toMatchObject({ code: "CONFIG_INVALID" });
+      if (text.length > 8) expect((thrown as HearthError).text).not.toContain(text.trim());
+    },
+  );
+
+  test("that is not there is refused", async () => {
+    const thrown = await readTokenFile(join(folder, "none")).catch((error: unknown) => error);
+    expect(thrown).toMatchObject({ code: "CONFIG_INVALID" });
+  });
+});
+
+describe("the address", () => {
+  const services = {
+    status: () => {
+      throw new Error("not asked");
+    },
+    readiness: () => ({ ready: true, reasons: [] }),
+    metricsText: async () => "",
+    metricsContentType: "text/plain",
+  };
+  const api = (token: string | null) =>
+    createApi(services, {
+      version: "1",
+      clock: new ManualClock(),
+      token,
+      onFault: () => undefined,
+    });
+
+  test("is loopback, at the port that was free", async () => {
+    const served = serve();
+    expect(served.host).toBe("127.0.0.1");
+    expect(served.port).toBeGreaterThan(0);
+    expect(served.url).toBe(`http://127.0.0.1:${served.port}`);
+  });
+
+  test.each(["0.0.0.0", "192.168.1.1", "::", "example.org"])("%s needs a token", (host) => {
+    expect(() => api(null).listen({ host, port: 0 })).toThrow("there is no token");
+  });
+
+  test("that others can reach is served with one", async () => {
+    await using server = api("0123456789abcdef").listen({ host: "0.0.0.0", port: 0 });
+    expect((await fetch(`http://127.0.0.1:${server.port}/healthz`)).status).toBe(200);
+  });
+
+  test("that is taken is refused with what to do", async () => {
+    using taken = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data: () => undefined } });
+    const { port } = taken;
+    let thrown: unknown;
+    try {
+      api(null).listen({ port });
+    } catch (error) {
+      thrown = error;
+    }
+    expect(thrown).toMatchObject({ code: "SOCKET_IN_USE", fix: expect.any(String) });
+    expect((thrown as Error).message).toStartWith(`cannot listen on 127.0.0.1, port ${port}: `);
+  });
+
+  test("is free again after the server was disposed", async () => {
+    const first = api(null).listen({ port: 0 });
+    await fetch(`${first.url}/healthz`);
+    await first[Symbol.asyncDispose]();
+    expect(fetch(`${first.url}/healthz`)).rejects.toThrow();
+    await using second = api(null).listen({ port: first.port });
+    expect((await fetch(`${second.url}/healthz`)).status).toBe(200);
+  });
+});

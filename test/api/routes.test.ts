@@ -1,0 +1,173 @@
+import { describe, expect, test } from "bun:test";
+import { HearthError } from "../../src/core/index.ts";
+import { METRICS } from "../../src/observability/index.ts";
+import { problem, STATUS, serve } from "./serve.ts";
+
+const served = serve();
+
+describe("health", () => {
+  test("is ok while the loop turns", async () => {
+    const answer = await served.get("/healthz");
+    expect(answer.status).toBe(200);
+    expect(await answer.text()).toBe("ok\n");
+  });
+
+  test("readiness follows the agent: starting, ready, draining", async () => {
+    const ask = async () => {
+      const answer = await served.get("/readyz");
+      return { status: answer.status, body: await answer.json() };
+    };
+    served.told.readiness = { ready: false, reasons: ["the arena is not there yet"] };
+    expect(await ask()).toEqual({
+      status: 503,
+      body: { ready: false, reasons: ["the arena is not there yet"] },
+    });
+    served.told.readiness = { ready: true, reasons: [] };
+    expect(await ask()).toEqual({ status: 200, body: { ready: true, reasons: [] } });
+    served.told.readiness = { ready: false, reasons: ["draining"] };
+    expect((await ask()).status).toBe(503);
+    expect((await served.get("/healthz")).status).toBe(200);
+  });
+});
+
+test("metrics are in the Prometheus format", async () => {
+  const answer = await served.get("/metrics");
+  expect(answer.status).toBe(200);
+  expect(answer.headers.get("content-type")).toStartWith("text/plain; version=0.0.4");
+  const text = await answer.text();
+  for (const { name } of Object.values(METRICS)) expect(text).toContain(`# HELP ${name} `);
+});
+
+describe("status", () => {
+  test("is what the agent says, 64-bit incarnation included", async () => {
+    const answer = await served.get("/v1/status");
+    expect(answer.status).toBe(200);
+    expect(await answer.json()).toEqual(STATUS);
+  });
+
+  test("answers HEAD without a body", async () => {
+    const answer = await served.get("/v1/status", { method: "HEAD" });
+    expect(answer.status).toBe(200);
+    expect(await answer.text()).toBe("");
+  });
+
+  test("that breaks its own schema is a fault, not an answer", async () => {
+    served.told.status = () => ({ ...STATUS, incarnation: "no number" });
+    const found = await problem(await served.get("/v1/status"));
+    expect(found).toMatchObject({ status: 500, code: "INTERNAL" });
+    expect(served.told.faults.at(-1)?.path).toBe("/v1/status");
+    served.told.status = () => STATUS;
+  });
+});
+
+describe("what goes wrong inside", () => {
+  test("a fault is answered with its code and its fix", async () => {
+    served.told.status = () => {
+      throw new HearthError("LIMIT", "too many readers", { fix: "ask later" });
+    };
+    expect(await problem(await served.get("/v1/status"))).toEqual({
+      type: "about:blank",
+      title: "Too Many Requests",
+      status: 429,
+      detail: "too many readers",
+      code: "LIMIT",
+      fix: "ask later",
+    });
+    served.told.status = () => STATUS;
+  });
+
+  test("a bug tells the log everything and the caller nothing", async () => {
+    const bug = new TypeError("secret inside");
+    served.told.status = () => {
+      throw bug;
+    };
+    const found = await problem(await served.get("/v1/status"));
+    expect(found).toMatchObject({ status: 500, code: "INTERNAL", fix: "see the agent's log" });
+    expect(JSON.stringify(found)).not.toContain("secret");
+    expect(served.told.faults.at(-1)).toEqual({ path: "/v1/status", thrown: bug });
+    served.told.status = () => STATUS;
+  });
+});
+
+describe("what is not there", () => {
+  test.each(["/", "/nope", "/v1", "/v1/status/more", "/openapi/json/x", "/%00", "/healthz%2f"])(
+    "%s",
+    async (path) => {
+      expect(await problem(await served.get(path))).toMatchObject({
+        status: 404,
+        code: "NOT_FOUND",
+        fix: "see /openapi",
+      });
+    },
+  );
+
+  test.each(["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])(
+    "%s on a path that reads",
+    async (method) => {
+      const answer = await served.get("/v1/status", { method });
+      expect(answer.headers.get("allow")).toBe("GET, HEAD");
+      expect(await problem(answer)).toMatchObject({ status: 405, code: "METHOD_NOT_ALLOWED" });
+    },
+  );
+});
+
+test("a body that is too long is not taken", async () => {
+  const small = serve({ bodyBytesMax: 1_000 });
+  const fits = await small.get("/v1/status", { method: "POST", body: "x".repeat(1_000) });
+  expect(fits.status).toBe(405);
+  const long = await small.get("/v1/status", { method: "POST", body: "x".repeat(1_001) });
+  expect(long.status).toBe(413);
+});
+
+describe("the description of the API", () => {
+  interface Operation {
+    readonly summary?: string;
+    readonly security?: unknown;
+    readonly responses: Record<string, { content?: Record<string, { schema: Schema }> }>;
+  }
+  interface Schema {
+    readonly required?: string[];
+    readonly properties?: Record<string, { type?: string; enum?: string[] }>;
+  }
+  interface Description {
+    readonly info: { readonly title: string; readonly version: string };
+    readonly paths: Record<string, { readonly get?: Operation }>;
+    readonly security?: unknown;
+  }
+  const describeApi = async (from = served, init?: RequestInit) =>
+    (await (await from.get("/openapi/json", init)).json()) as Description;
+
+  test("has every route with a summary and its answers", async () => {
+    const { info, paths, security } = await describeApi();
+    expect(info).toMatchObject({ title: "Hearth agent", version: "1.2.3" });
+    expect(Object.keys(paths).sort()).toEqual(["/healthz", "/metrics", "/readyz", "/v1/status"]);
+    for (const { get } of Object.values(paths)) expect(get?.summary).toMatch(/^[A-Z]/);
+    expect(Object.keys(paths["/readyz"]!.get!.responses)).toEqual(["200", "503"]);
+    expect(security).toBeUndefined();
+  });
+
+  test("has the status field by field", async () => {
+    const { paths } = await describeApi();
+    const schema = paths["/v1/status"]!.get!.responses["200"]!.content!["application/json"]!.schema;
+    expect(schema.required?.sort()).toEqual(Object.keys(STATUS).sort());
+    expect(schema.properties?.state).toMatchObject({ enum: ["starting", "ready", "draining"] });
+  });
+
+  test("asks for the token where there is one, but not for health", async () => {
+    const token = "0123456789abcdef";
+    const { paths, security } = await describeApi(serve({ token }), {
+      headers: { authorization: `Bearer ${token}` },
+    });
+    expect(security).toEqual([{ bearer: [] }]);
+    expect(paths["/healthz"]!.get!.security).toEqual([]);
+    expect(paths["/v1/status"]!.get!.security).toBeUndefined();
+  });
+
+  test("has a page for people", async () => {
+    const answer = await served.get("/openapi");
+    expect(answer.headers.get("content-type")).toStartWith("text/html");
+    const page = await answer.text();
+    expect(page).toContain("Hearth agent");
+    expect(page).toMatch(/@scalar\/api-reference@\d+\.\d+\.\d+\//);
+  });
+});

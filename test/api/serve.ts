@@ -1,0 +1,88 @@
+import { afterAll } from "bun:test";
+import {
+  type ApiOptions,
+  type ApiServer,
+  createApi,
+  type Readiness,
+  type StatusReport,
+} from "../../src/api/index.ts";
+import { createMetrics } from "../../src/observability/index.ts";
+import { ManualClock } from "../support/index.ts";
+
+export const STATUS: StatusReport = {
+  version: "1.2.3",
+  worker_id: "gpu-01",
+  incarnation: "18446744073709551615",
+  state: "ready",
+  uptime_seconds: 1.5,
+  arena: { bytes: 8192, ready_bytes: 4096, locked_bytes: 0, page_bytes: 4096, huge: false },
+  ram: {
+    blocks: 2,
+    bytes: 100,
+    capacity_bytes: 8192,
+    slots: [{ slot_bytes: 4096, slots: 2, used: 2 }],
+  },
+  table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
+  engine: {
+    socket: "/run/hearth/engine.sock",
+    connections: 1,
+    slots_held: 0,
+    slots_quarantined: 0,
+    frames: 17,
+    cut_off: 0,
+    refused: 0,
+  },
+  counters: { committed_blocks: 2 },
+  build: { commit: "abc", runtime: "Bun", native: "ReleaseSafe" },
+};
+
+/** What the services say; tests change it while the server runs. */
+export interface Told {
+  status: () => StatusReport;
+  readiness: Readiness;
+  readonly faults: { path: string; thrown: unknown }[];
+}
+
+export interface Served extends ApiServer {
+  readonly told: Told;
+  get(path: string, init?: RequestInit): Promise<Response>;
+}
+
+/** A real server on a free port, closed after the tests of the calling file. */
+export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
+  const clock = new ManualClock();
+  const metrics = createMetrics({ clock, version: "1.2.3", commit: "abc" });
+  const told: Told = { status: () => STATUS, readiness: { ready: true, reasons: [] }, faults: [] };
+  const services = {
+    status: () => told.status(),
+    readiness: () => told.readiness,
+    metricsText: () => metrics.text(),
+    metricsContentType: metrics.contentType,
+  };
+  const api = createApi(services, {
+    version: "1.2.3",
+    clock,
+    token: null,
+    onFault: (path, thrown) => void told.faults.push({ path, thrown }),
+    ...options,
+  });
+  const server = api.listen(
+    options.host === undefined ? { port: 0 } : { port: 0, host: options.host },
+  );
+  afterAll(() => server[Symbol.asyncDispose]());
+  return {
+    ...server,
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+    told,
+    get: (path, init) => fetch(`${server.url}${path}`, init),
+  };
+}
+
+/** The body of an answer that must be problem+json. */
+export async function problem(answer: Response): Promise<Record<string, unknown>> {
+  const type = answer.headers.get("content-type");
+  if (type !== "application/problem+json") throw new Error(`content type ${type}`);
+  const body = (await answer.json()) as Record<string, unknown>;
+  if (body.status !== answer.status) throw new Error(`status ${answer.status} says ${body.status}`);
+  return body;
+}

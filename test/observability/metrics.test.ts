@@ -1,0 +1,230 @@
+import { describe, expect, test } from "bun:test";
+import { FrameStatus, Op } from "../../src/engine/protocol/index.ts";
+import {
+  createFrameCounts,
+  createMetrics,
+  type EngineSnapshot,
+  FRAME_OPERATIONS,
+  FRAME_STATUSES,
+  METRICS,
+  type MetricSpec,
+  renderMetricsReference,
+  type StoreSnapshot,
+  watchLoopLag,
+} from "../../src/observability/index.ts";
+import { ManualClock } from "../support/index.ts";
+
+const SPECS: readonly MetricSpec[] = Object.values(METRICS);
+
+describe("the catalogue", () => {
+  test("has names of one family, each once, counters with their ending", () => {
+    expect(new Set(SPECS.map(({ name }) => name)).size).toBe(SPECS.length);
+    for (const { name, type, help } of SPECS) {
+      expect(name).toMatch(/^(cgn_kvcached|hearth)_[a-z0-9_]+[a-z]$/);
+      expect(name.endsWith("_total")).toBe(type === "counter");
+      expect(help).toMatch(/^[A-Z].*[^.]$/);
+    }
+  });
+
+  test("keeps the names that users chart", () => {
+    const labels = new Map(SPECS.map(({ name, labels }) => [name, Object.keys(labels)]));
+    expect(labels.get("cgn_kvcached_blocks")).toEqual(["tier"]);
+    expect(labels.get("cgn_kvcached_bytes")).toEqual(["tier"]);
+    expect(labels.get("cgn_kvcached_lookup_seconds")).toEqual(["tier", "outcome"]);
+    expect(labels.get("cgn_kvcached_evictions_total")).toEqual(["tier"]);
+  });
+
+  test("bounds the number of series", () => {
+    const series = SPECS.map(({ labels, buckets }) => {
+      const combinations = Object.values(labels).map((values) => Math.max(values.length, 1));
+      return (
+        combinations.reduce((product, count) => product * count, 1) * ((buckets?.length ?? 0) + 3)
+      );
+    });
+    expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(1_000);
+  });
+
+  test("counts frames by the numbers that the engine protocol has", () => {
+    const names = (table: Readonly<Record<string, number>>) =>
+      Object.entries(table).sort(([, a], [, b]) => a - b);
+    expect(names(Op)).toEqual(FRAME_OPERATIONS.slice(1).map((name, at) => [name, at + 1]));
+    expect(names(FrameStatus)).toEqual(FRAME_STATUSES.map((name, at) => [name, at]));
+  });
+
+  test("is the reference page", () => {
+    const page = renderMetricsReference();
+    for (const { name, type, help } of SPECS) {
+      expect(page).toContain(`| \`${name}\` | ${type} | ${help} |`);
+    }
+    expect(page).toContain("`tier`: `gpu` `ram`; `outcome`: `hit` `partial` `miss`");
+  });
+});
+
+function store(evictedBlocks = 7): StoreSnapshot {
+  return {
+    tiers: { ram: { blocks: 5, bytes: 500 }, gpu: { blocks: 3, bytes: 300 } },
+    slots: { used: 5, free: 10, quarantined: 1 },
+    arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
+    table: { blocks: 8, capacity: 100 },
+    stats: {
+      matchBlocks: 50,
+      acquireHits: 40,
+      acquireMisses: 4,
+      reservedBlocks: 30,
+      presentBlocks: 3,
+      fullBlocks: 2,
+      committedBlocks: 25,
+      committedBytes: 2500,
+      abortedBlocks: 6,
+      corruptBlocks: 1,
+      evictedBlocks,
+      evictedBytes: 700,
+      evictionRuns: 9,
+    },
+  };
+}
+
+function engine(): EngineSnapshot {
+  const frames = createFrameCounts();
+  frames.add(Op.acquire, FrameStatus.ok);
+  frames.add(Op.acquire, FrameStatus.ok);
+  frames.add(Op.hello, FrameStatus.version);
+  frames.add(200, FrameStatus.unknownOp);
+  const stats = { connected: 12, refusedPeers: 2, cutOff: 1, quarantines: 4, faults: 0 };
+  return { connections: 11, slotsHeld: 6, frames: frames.list(), stats };
+}
+
+function scrape(text: string): Map<string, number> {
+  const lines = text.split("\n").filter((line) => line !== "" && !line.startsWith("#"));
+  return new Map(
+    lines.map((line) => {
+      const space = line.lastIndexOf(" ");
+      return [line.slice(0, space), Number(line.slice(space + 1))];
+    }),
+  );
+}
+
+describe("a scrape", () => {
+  const clock = new ManualClock();
+  const make = () => createMetrics({ clock, version: "1.2.3", commit: "abc" });
+
+  test("reads what the parts of the agent count themselves", async () => {
+    const metrics = make();
+    let evicted = 7;
+    metrics.observeStore(() => store(evicted));
+    metrics.observeEngine(engine);
+    metrics.observeProcess(() => ({ eventLoopLagSeconds: 0.25, logLinesDropped: 3 }));
+    clock.advance(1_500);
+    const found = scrape(await metrics.text());
+    expect(Object.fromEntries(found)).toMatchObject({
+      'cgn_kvcached_blocks{tier="ram"}': 5,
+      'cgn_kvcached_bytes{tier="gpu"}': 300,
+      'cgn_kvcached_evictions_total{tier="ram"}': 7,
+      'hearth_block_outcomes_total{operation="acquire",outcome="miss"}': 4,
+      'hearth_block_outcomes_total{operation="reserve",outcome="full"}': 2,
+      'hearth_slots{state="quarantined"}': 1,
+      hearth_corrupt_blocks_total: 1,
+      hearth_full_answers_total: 2,
+      hearth_arena_bytes: 4096,
+      hearth_arena_ready_bytes: 2048,
+      hearth_arena_locked_bytes: 1024,
+      hearth_table_blocks: 8,
+      hearth_engine_connections: 11,
+      hearth_engine_cut_off_total: 1,
+      'hearth_engine_frames_total{operation="acquire",status="ok"}': 2,
+      'hearth_engine_frames_total{operation="hello",status="version"}': 1,
+      'hearth_engine_frames_total{operation="unknown",status="unknownOp"}': 1,
+      hearth_event_loop_lag_seconds: 0.25,
+      hearth_log_lines_dropped_total: 3,
+      hearth_uptime_seconds: 1.5,
+      'hearth_build_info{version="1.2.3",commit="abc"}': 1,
+    });
+    expect(found.get("hearth_resident_bytes")).toBeGreaterThan(2 ** 20);
+    expect(found.get("hearth_cpu_seconds_total")).toBeGreaterThan(0);
+    evicted = 9;
+    const again = scrape(await metrics.text());
+    expect(again.get('cgn_kvcached_evictions_total{tier="ram"}')).toBe(9);
+  });
+
+  test("has the lookups, in buckets", async () => {
+    const metrics = make();
+    metrics.lookedUp("ram", "hit", 15e-6);
+    metrics.lookedUp("ram", "hit", 15e-6);
+    metrics.lookedUp("ram", "miss", 2);
+    const found = scrape(await metrics.text());
+    const bucket = (le: string, outcome: string) =>
+      found.get(`cgn_kvcached_lookup_seconds_bucket{le="${le}",tier="ram",outcome="${outcome}"}`);
+    expect(bucket("0.00001", "hit")).toBe(0);
+    expect(bucket("0.00002", "hit")).toBe(2);
+    expect(bucket("1", "miss")).toBe(0);
+    expect(bucket("+Inf", "miss")).toBe(1);
+    const sum = found.get('cgn_kvcached_lookup_seconds_sum{tier="ram",outcome="hit"}');
+    expect(sum).toBeCloseTo(30e-6, 12);
+  });
+
+  test("documents each metric, and only those of the catalogue", async () => {
+    const metrics = make();
+    metrics.observeStore(store);
+    metrics.observeEngine(engine);
+    metrics.observeProcess(() => ({ eventLoopLagSeconds: 0, logLinesDropped: 0 }));
+    const text = await metrics.text();
+    const documented = [...text.matchAll(/^# HELP (\S+) (.+)$/gm)].map((match) => match[1]!);
+    expect(documented.sort()).toEqual(SPECS.map(({ name }) => name).sort());
+    expect(metrics.contentType).toStartWith("text/plain");
+  });
+
+  test("refuses a series that the catalogue does not have", () => {
+    const metrics = make();
+    metrics.observeEngine(() => ({
+      ...engine(),
+      frames: [{ operation: "made up by a client", status: "ok", count: 1 }],
+    }));
+    expect(() => metrics.text()).toThrow("has no operation=");
+  });
+});
+
+test("frames add up", () => {
+  const frames = createFrameCounts();
+  for (let operation = 0; operation < 256; operation++) frames.add(operation, FrameStatus.ok);
+  expect(frames.total()).toBe(256);
+  const unknown = frames.list().find(({ operation }) => operation === "unknown");
+  expect(unknown?.count).toBe(256 - Object.keys(Op).length);
+  expect(() => frames.add(1, FRAME_STATUSES.length)).toThrow("status");
+});
+
+describe("the event loop's lag", () => {
+  /** A clock whose timers fire late by `lateMs`, as they do behind a long computation. */
+  class LateClock extends ManualClock {
+    lateMs = 0;
+    override monotonicMs(): number {
+      return super.monotonicMs() + this.lateMs;
+    }
+  }
+
+  test("is the longest delay of the last 15 s", () => {
+    const clock = new LateClock();
+    using lag = watchLoopLag(clock);
+    clock.advance(1_000);
+    expect(lag.longestSeconds()).toBe(0);
+    clock.lateMs = 400;
+    clock.advance(250);
+    expect(lag.longestSeconds()).toBeCloseTo(0.4);
+    clock.advance(14_000);
+    expect(lag.longestSeconds()).toBeCloseTo(0.4);
+    clock.advance(2_000);
+    expect(lag.longestSeconds()).toBe(0);
+  });
+
+  test("counts a delay that is still going on", () => {
+    const clock = new LateClock();
+    using lag = watchLoopLag(clock);
+    clock.lateMs = 1_250;
+    expect(lag.longestSeconds()).toBeCloseTo(1);
+  });
+
+  test("ends with its timer", () => {
+    const clock = new ManualClock();
+    watchLoopLag(clock)[Symbol.dispose]();
+    expect(clock.pending).toBe(0);
+  });
+});
