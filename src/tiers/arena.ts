@@ -14,7 +14,8 @@ const HUGE_PAGE = 2 * 1024 * 1024;
 
 /** Creates the memory of the RAM tier; nothing of it is backed yet. Throws ARENA_UNAVAILABLE with the limit to raise. */
 export function createArena(native: Native, options: ArenaOptions): Region {
-  const unit = options.hugePages === "off" ? PAGE : HUGE_PAGE;
+  // Only who insists on huge pages gives up what does not fill one.
+  const unit = options.hugePages === "require" ? HUGE_PAGE : PAGE;
   const bytes = Math.floor(options.bytes / unit) * unit || PAGE;
   try {
     return Region.create(native, {

@@ -1,4 +1,11 @@
-import { InsertRefusal, isRefusal, NO_SLOT, NodeFlag, Tier } from "../blocks/index.ts";
+import {
+  InsertRefusal,
+  isRefusal,
+  NO_SLOT,
+  NODES_PER_ALIAS_MAX,
+  NodeFlag,
+  Tier,
+} from "../blocks/index.ts";
 import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
 import {
   type AddressBatch,
@@ -26,6 +33,8 @@ export class RamHolder implements Holder {
   readonly #quarantined: number[] = [];
   readonly #gpu: Set<NodeId>;
   #held = 0;
+  /** In the frame at hand there was no room for a block of so many bytes. */
+  #fullFrom = Number.POSITIVE_INFINITY;
   #over = false;
 
   constructor(store: RamStore, options: HolderOptions) {
@@ -48,6 +57,7 @@ export class RamHolder implements Holder {
 
   reserve(batch: AddressBatch, out: HandleBatch): void {
     const known: NodeId[] = [];
+    this.#fullFrom = Number.POSITIVE_INFINITY;
     out.count = batch.count;
     for (let i = 0; i < batch.count; i++) {
       const outcome = this.#reserveOne(batch, i, out, known);
@@ -80,12 +90,44 @@ export class RamHolder implements Holder {
   }
 
   #take(batch: AddressBatch, i: number, out: HandleBatch): number {
-    const { ram, slots, table, stats } = this.#store;
-    const slot = ram.takeSlot(batch.bytes[i]!);
-    if (slot === NO_SLOT) return BlockOutcome.full;
+    const { slots, table } = this.#store;
+    const parent = hasParent(batch, i) ? this.#foundParent(batch, i) : NO_NODE;
+    // What makes room for a block must not be its own parent.
+    if (parent !== NO_NODE && !table.lock(parent)) return BlockOutcome.rejected;
+    const slot = this.#takeSlot(batch, i, parent !== NO_NODE || !hasParent(batch, i));
+    const outcome = slot === NO_SLOT ? BlockOutcome.full : this.#fill(batch, i, slot, out);
+    if (slot !== NO_SLOT && outcome !== BlockOutcome.ok) slots.release(slot);
+    if (parent !== NO_NODE) table.unlock(parent);
+    return outcome;
+  }
+
+  /** The block's parent where it is stored somewhere, or being written; else NO_NODE. */
+  #foundParent(batch: AddressBatch, i: number): NodeId {
+    const { table } = this.#store;
+    const node = table.find(batch.parentKeys, i * 8);
+    if (node === NO_NODE || table.namespaceOf(node) !== this.#namespace) return NO_NODE;
+    return table.residencyOf(node) !== 0 || table.isWriting(node) ? node : NO_NODE;
+  }
+
+  /**
+   * A block behind a gap cannot be found by its prefix: it may have room that is free, but nothing that can be
+   * found is dropped for it.
+   */
+  #takeSlot(batch: AddressBatch, i: number, reachable: boolean): number {
+    const { ram, slots } = this.#store;
+    const bytes = batch.bytes[i]!;
+    if (bytes >= this.#fullFrom) return NO_SLOT;
+    const slot = reachable ? ram.takeSlot(bytes) : slots.reserve(bytes);
+    // A frame only takes: what there was no room for once, there is none for later.
+    if (slot === NO_SLOT && reachable) this.#fullFrom = bytes;
+    return slot;
+  }
+
+  /** Enters the block that will lie in the slot. Anything but `ok` leaves the slot to the caller. */
+  #fill(batch: AddressBatch, i: number, slot: number, out: HandleBatch): number {
+    const { slots, table, stats } = this.#store;
     const node = this.#insert(batch, i);
     if (isRefusal(node)) {
-      slots.release(slot);
       if (node === InsertRefusal.busy) return BlockOutcome.pending;
       return node === InsertRefusal.cycle ? BlockOutcome.rejected : BlockOutcome.full;
     }
@@ -287,15 +329,24 @@ export class RamHolder implements Holder {
   }
 
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void {
-    const { table } = this.#store;
     const words = new DataView(hashes.buffer, hashes.byteOffset);
     for (let i = 0; i < count; i++) {
       const low = words.getUint32(i * 8, true);
-      const node = table.findAlias(low, words.getUint32(i * 8 + 4, true), this.#namespace);
-      const known = node !== NO_NODE && table.layerOf(node) === layer;
-      if (known) table.readDigest(node, digests, i * 32);
+      const node = this.#nodeOfAlias(low, words.getUint32(i * 8 + 4, true), layer);
+      if (node !== NO_NODE) this.#store.table.readDigest(node, digests, i * 32);
       else digests.fill(0, i * 32, i * 32 + 32);
     }
+  }
+
+  /** The newest block of that name in this namespace and layer. */
+  #nodeOfAlias(low: number, high: number, layer: number): NodeId {
+    const { table } = this.#store;
+    const found = new Int32Array(NODES_PER_ALIAS_MAX);
+    for (let i = table.nodesOfAlias(low, high, found) - 1; i >= 0; i--) {
+      const node = found[i] as NodeId;
+      if (table.namespaceOf(node) === this.#namespace && table.layerOf(node) === layer) return node;
+    }
+    return NO_NODE;
   }
 
   /** The node of block `i` where it is of this namespace. */
