@@ -15,7 +15,9 @@ import { waitFor, withTempDir } from "../support/index.ts";
 const manifest = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8"));
 const version: string = manifest.engines.bun;
 
-/** What `./dev` needs of the outside world, as npm and Bun would answer; each call leaves a line. */
+/**
+ * What `./dev` needs of the outside world, as npm and Bun would answer; each call leaves a line.
+ */
 const NPM = `#!/bin/sh
 echo "npm $*" >>"$CALLS"
 [ -z "\${NPM_BREAKS:-}" ] || { echo "getaddrinfo failed"; exit 1; }
