@@ -1,6 +1,7 @@
 const std = @import("std");
 
-/// `zig build` makes the library; `bindings` rewrites src/native/abi.gen.ts; `test` runs the Zig tests.
+/// `zig build` makes the library; `bindings` rewrites src/native/abi.gen.ts; `test` runs the Zig
+/// tests.
 pub fn build(b: *std.Build) void {
     const target = b.standardTargetOptions(.{});
     const optimize = b.standardOptimizeOption(.{});

@@ -37,7 +37,9 @@ async function nativeTests(): Promise<Outcome> {
   return NO_TESTS;
 }
 
-/** Against a running agent where the library can be had; without one those tests skip themselves. */
+/**
+ * Against a running agent where the library can be had; without one those tests skip themselves.
+ */
 async function pythonTests(skipsFile: string): Promise<Outcome> {
   const python = findPython();
   if (python.kind === "skipped") return python;

@@ -6,7 +6,9 @@ import { ensureHostExecutable } from "./executable.ts";
 const START_MS = 10_000;
 const STOP_MS = 12_000;
 
-/** Small on purpose: it must start on any host on which tests run, also under a low memlock limit. */
+/**
+ * Small on purpose: it must start on any host on which tests run, also under a low memlock limit.
+ */
 function configFor(socket: string): string {
   return [
     "[kv]",

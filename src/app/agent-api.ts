@@ -2,6 +2,7 @@ import { type ApiServer, createApi, readTokenFile, type StatusReport } from "../
 import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
+import type { StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
 
 export interface AgentApiOptions {
@@ -114,7 +115,14 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
       cut_off: engine.stats.cutOff,
       refused: engine.stats.refusedPeers,
     },
-    counters: { ...store.stats },
+    counters: snakeCase(store.stats),
     build: { commit, runtime: `Bun ${Bun.version}`, native: native.build().optimizeMode },
   };
+}
+
+function snakeCase(counters: Readonly<Record<keyof StoreStats, number>>): Record<string, number> {
+  const entries = Object.entries(counters);
+  return Object.fromEntries(
+    entries.map(([name, count]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), count]),
+  );
 }

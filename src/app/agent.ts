@@ -51,7 +51,10 @@ function limitsOf(config: Config): EngineLimits {
   };
 }
 
-/** The parts of a running agent, started in order and stopped in the opposite one. No logic of its own. */
+/**
+ * The parts of a running agent, started in order and stopped in the opposite one. No logic of its
+ * own.
+ */
 export class Agent {
   readonly incarnation: bigint;
   readonly startedMs: number;
@@ -121,7 +124,10 @@ export class Agent {
     });
   }
 
-  /** Serving when it resolves; memory goes on growing. Throws with the limit to raise where it cannot. */
+  /**
+   * Serving when it resolves; memory goes on growing. Throws with the limit to raise where it
+   * cannot.
+   */
   static async start(parts: AgentParts): Promise<Agent> {
     const agent = new Agent(parts);
     try {

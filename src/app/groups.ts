@@ -1,7 +1,10 @@
 import { readFileSync } from "node:fs";
 import { HearthError } from "../core/index.ts";
 
-/** The number of a group given by name or number. Throws CONFIG_INVALID where the host has no such group. */
+/**
+ * The number of a group given by name or number. Throws CONFIG_INVALID where the host has no such
+ * group.
+ */
 export function groupNumber(group: string, groupFile = "/etc/group"): number {
   if (/^[0-9]+$/.test(group)) return Number(group);
   const line = readFileSync(groupFile, "utf8")

@@ -22,8 +22,8 @@ export async function readConfig(path: string): Promise<Config> {
 }
 
 /**
- * The agent from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. A second SIGTERM
- * does not wait for engines any more.
+ * The agent from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. A second
+ * SIGTERM does not wait for engines any more.
  */
 export async function runAgent(options: RunAgentOptions): Promise<void> {
   const config = await readConfig(options.configPath);

@@ -2,8 +2,8 @@ import type { Clock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 
 /**
- * systemd's view of the process (sd_notify(3)). Every call does nothing where no service manager listens. The
- * watchdog is fed from the event loop, so that a loop that stands still is noticed.
+ * systemd's view of the process (sd_notify(3)). Every call does nothing where no service manager
+ * listens. The watchdog is fed from the event loop, so that a loop that stands still is noticed.
  */
 export interface ServiceManager extends Disposable {
   ready(status: string): void;

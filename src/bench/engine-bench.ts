@@ -19,7 +19,9 @@ export interface EngineBenchOptions {
 /** Latencies in microseconds, rates in 10^9 bytes a second. */
 export interface EngineBenchResult {
   readonly block_bytes: number;
-  /** A frame's worth of bytes there and back between the same two processes, without the protocol. */
+  /**
+   * A frame's worth of bytes there and back between the same two processes, without the protocol.
+   */
   readonly echo_rtt_us: number;
   /** Copies between private buffers, as many bytes and as large pieces as in `copy_out_gbps`. */
   readonly memcpy_gbps: number;
@@ -127,7 +129,9 @@ async function operationsPerSecond(probe: EngineProbe): Promise<number> {
   return (OPS_BATCHES * PIPELINE * 1e9) / (Bun.nanoseconds() - start);
 }
 
-/** The four rates in turn, round after round, so that a slow moment of the host hits all of them. */
+/**
+ * The four rates in turn, round after round, so that a slow moment of the host hits all of them.
+ */
 async function throughputs(probe: EngineProbe, rounds: number, say: (text: string) => void) {
   const rates: Record<"memcpy" | "copyOut" | "verified" | "put", number[]> = {
     memcpy: [],

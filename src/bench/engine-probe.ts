@@ -46,7 +46,8 @@ export function createEngineProbe(
   const target = nativeBuffer(AT_ONCE * blockBytes);
   const landing = { bytes: target.bytes.subarray(0, blockBytes), address: target.address };
   const privateSource = nativeBuffer(RESIDENT * blockBytes);
-  // Every page must be its own: untouched ones are all the same page of zeros, and copy at cache speed.
+  // Every page must be its own: untouched ones are all the same page of zeros, and copy at cache
+  // speed.
   const noise = crypto.getRandomValues(new Uint8Array(NOISE_BYTES));
   for (let at = 0; at < privateSource.bytes.length; at += NOISE_BYTES) {
     privateSource.bytes.set(noise.subarray(0, privateSource.bytes.length - at), at);

@@ -26,7 +26,9 @@ function pathsIn(folder: string) {
   };
 }
 
-/** The agent's side of the engine benchmark: a RAM store behind its socket, and an echo beside it. */
+/**
+ * The agent's side of the engine benchmark: a RAM store behind its socket, and an echo beside it.
+ */
 export async function serveEngineBench(native: Native, options: BenchServerOptions): Promise<void> {
   const paths = pathsIn(options.folder);
   const bytes = ARENA_BLOCKS * Math.ceil(options.blockBytes / 4096) * 4096;

@@ -26,7 +26,9 @@ export interface IndexBenchResult {
   /** One call that finds 64 keys of one path, all resident; microseconds. */
   readonly match_64_p50_us: number;
   readonly match_64_p99_us: number;
-  /** A block reserved, named, written and committed: everything the RAM tier does to these records. */
+  /**
+   * A block reserved, named, written and committed: everything the RAM tier does to these records.
+   */
   readonly insert_per_s: number;
   /** The same where node, slot and alias entries are used again, one eviction before each. */
   readonly churn_per_s: number;
@@ -61,8 +63,8 @@ interface Chain extends BlockSource {
 }
 
 /**
- * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a RAM
- * slot and one 64-bit alias; then measures. One thread, no input or output.
+ * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a
+ * RAM slot and one 64-bit alias; then measures. One thread, no input or output.
  */
 export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
   const blocks = options.blocks ?? 1_000_000;
@@ -202,7 +204,10 @@ function touchAllColumns(table: BlockTable): void {
   }
 }
 
-/** Nanoseconds of each match, ascending. The keys are gathered first and the caches filled with others. */
+/**
+ * Nanoseconds of each match, ascending. The keys are gathered first and the caches filled with
+ * others.
+ */
 function measureMatches(bench: Bench): Float64Array {
   const { table } = bench;
   const words = new Uint32Array(MATCHES * MATCH_KEYS * 8);

@@ -3,9 +3,9 @@ import { ALIASES_PER_NODE_MAX, type AliasResult, NODES_PER_ALIAS_MAX } from "./b
 import { HashIndex } from "./hash-index.ts";
 
 /**
- * Other names of nodes: one name may lead to several nodes, one node may have several names. An entry is a
- * pair (name, node); the names of one node hang together in a chain, so that they can go with it. A free entry
- * links to the next free one by `nextOfNode`.
+ * Other names of nodes: one name may lead to several nodes, one node may have several names. An
+ * entry is a pair (name, node); the names of one node hang together in a chain, so that they can go
+ * with it. A free entry links to the next free one by `nextOfNode`.
  */
 export class AliasIndex {
   readonly entriesMax: number;

@@ -52,9 +52,9 @@ export function isRefusal(result: InsertResult): result is InsertRefusal {
 export type AliasResult = "added" | "present" | "full";
 
 /**
- * Visits the descendants of a node, each parent before its children, in as many slices as wanted. Nodes
- * may come and go in between: what is there from open to end is visited once, what comes in meanwhile may
- * be missed. Must be closed; ends by itself when its root vanishes.
+ * Visits the descendants of a node, each parent before its children, in as many slices as wanted.
+ * Nodes may come and go in between: what is there from open to end is visited once, what comes in
+ * meanwhile may be missed. Must be closed; ends by itself when its root vanishes.
  */
 export interface DescendantWalk extends Disposable {
   /** The next descendant, or NO_NODE at the end. */
@@ -65,23 +65,27 @@ export interface DescendantWalk extends Disposable {
 /**
  * The one record of what is where: a prefix tree with one node per block. Promises:
  *
- * - A node lives as long as something holds it: residency on a tier, a lock, a pin, a writer, or a child.
- *   The call that takes the last hold away removes it, and then its ancestors as far as nothing holds
- *   them. Its aliases go with it. Nothing else ever removes a node.
- * - A parent is set once: at the insert that names it, or later where a node (a ghost or a root) had none.
+ * - A node lives as long as something holds it: residency on a tier, a lock, a pin, a writer, or a
+ *   child.
+ *   The call that takes the last hold away removes it, and then its ancestors as far as nothing
+ *   holds them. Its aliases go with it. Nothing else ever removes a node.
+ * - A parent is set once: at the insert that names it, or later where a node (a ghost or a root)
+ *   had none.
  *   An unknown parent becomes a ghost, held by its children.
- * - Per tier of `RECENCY_TIERS`, all resident unprotected nodes stand in one list in which every node is
+ * - Per tier of `RECENCY_TIERS`, all resident unprotected nodes stand in one list in which every
+ *   node is
  *   newer than all its descendants, whatever lies between them. So `oldest` is a leaf on its tier.
- * - A lock or pin protects the node and all its ancestors: they leave the lists, and come back as the
+ * - A lock or pin protects the node and all its ancestors: they leave the lists, and come back as
+ *   the
  *   newest when nothing protects them any more, the deepest first.
  *
  * Full is an answer; a broken caller (unlocking what is not locked, a dead node) is INTERNAL.
  */
 export interface BlockTable extends TableView {
   /**
-   * Inserts block `index` of `source`, or finds it, and marks it as being written. Its length is set unless
-   * it is resident somewhere. `hasParent`: `parentKeys` names its parent, in the same namespace.
-   * The writer should also `lock` it, so that its ancestors stay meanwhile.
+   * Inserts block `index` of `source`, or finds it, and marks it as being written. Its length is
+   * set unless it is resident somewhere. `hasParent`: `parentKeys` names its parent, in the same
+   * namespace. The writer should also `lock` it, so that its ancestors stay meanwhile.
    */
   insertWriting(
     source: BlockSource,
@@ -91,8 +95,8 @@ export interface BlockTable extends TableView {
   ): InsertResult;
 
   /**
-   * Inserts block `index` of `source`, or finds it, and makes it resident on `tier` (the GPU: with one more
-   * holder). Its length is set unless it is resident or being written already.
+   * Inserts block `index` of `source`, or finds it, and makes it resident on `tier` (the GPU: with
+   * one more holder). Its length is set unless it is resident or being written already.
    */
   insertResident(
     source: BlockSource,
@@ -131,8 +135,8 @@ export interface BlockTable extends TableView {
   /** Counts one use of this node at `tick` (u32). Recency stays. */
   markUsed(node: NodeId, tick: number): void;
   /**
-   * Makes the node, then each ancestor in turn, the newest of its tiers: as if a request had used them from
-   * last to first. Protected ones are in no list and stay so.
+   * Makes the node, then each ancestor in turn, the newest of its tiers: as if a request had used
+   * them from last to first. Protected ones are in no list and stay so.
    */
   touchPath(node: NodeId): void;
 

@@ -172,7 +172,10 @@ class ColumnTable extends ColumnView implements BlockTable {
     verifyTable(this);
   }
 
-  /** Finds or creates the node, known to the end of what `source` says of it, and links it to its parent. */
+  /**
+   * Finds or creates the node, known to the end of what `source` says of it, and links it to its
+   * parent.
+   */
   private place(
     source: BlockSource,
     index: number,

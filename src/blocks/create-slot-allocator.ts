@@ -20,8 +20,9 @@ export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocato
 }
 
 /**
- * A slot's number is 1 + extent × `stride` + its place in the extent, so that everything about it is found by
- * arithmetic. Extents below `unopened` have been in use; those of them in no class wait in a list.
+ * A slot's number is 1 + extent × `stride` + its place in the extent, so that everything about it
+ * is found by arithmetic. Extents below `unopened` have been in use; those of them in no class wait
+ * in a list.
  */
 export class ExtentSlots implements SlotAllocator {
   readonly limits: ArenaLimits;

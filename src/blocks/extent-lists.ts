@@ -8,9 +8,9 @@ export const EIGHTHS = 8;
 const IN_NO_LIST = -1;
 
 /**
- * Which extent belongs to which size class, and how full it is. Invariants: an extent with a free slot stands
- * in the list of its class and eighth; one in no class either waits in the list of those given back or was
- * never in use; a class without extents is free to become another's.
+ * Which extent belongs to which size class, and how full it is. Invariants: an extent with a free
+ * slot stands in the list of its class and eighth; one in no class either waits in the list of
+ * those given back or was never in use; a class without extents is free to become another's.
  */
 export class ExtentLists {
   /** -1: none. */

@@ -6,7 +6,8 @@ export const PROBE_MAX = 1024;
 export const IDS_MAX = 2 ** 26 - 1;
 
 /**
- * HalfSipHash-1-3 (Aumasson and Bernstein; the 32-bit SipHash of the Linux kernel) over `count` words from
+ * HalfSipHash-1-3 (Aumasson and Bernstein; the 32-bit SipHash of the Linux kernel) over `count`
+ * words from
  * `words[at]`, without its length block: all inputs of one index are equally long. Who does not know the
  * seed cannot choose inputs that collide.
  */
@@ -42,10 +43,11 @@ export function keyedHash(
 }
 
 /**
- * Open-addressing index from words to ids: linear probing, one 32-bit entry a place, holding the id and the
- * upper bits of the hash as a tag, so that a wrong entry rarely costs a look at its words. Removal shifts
- * back what stands behind, so nothing rots. Ids with equal words may stand side by side, in the order in
- * which they came. Invariants: no empty place lies between an entry and its home; no entry stands
+ * Open-addressing index from words to ids: linear probing, one 32-bit entry a place, holding the id
+ * and the upper bits of the hash as a tag, so that a wrong entry rarely costs a look at its words.
+ * Removal shifts back what stands behind, so nothing rots. Ids with equal words may stand side by
+ * side, in the order in which they came. Invariants: no empty place lies between an entry and its
+ * home; no entry stands
  * `PROBE_MAX` or more behind its home, so every search ends.
  */
 export class HashIndex {
@@ -84,7 +86,9 @@ export class HashIndex {
     return found < 0 ? 0 : this.idAt(hash, found);
   }
 
-  /** The first step from home, `from` or later, at which an id with these words stands; -1: none. */
+  /**
+   * The first step from home, `from` or later, at which an id with these words stands; -1: none.
+   */
   seek(words: Uint32Array, at: number, hash: number, from: number): number {
     const { entries, mask, idMask, width, words: own, probesMax } = this;
     const tag = hash & ~idMask;
@@ -104,7 +108,10 @@ export class HashIndex {
     return this.entries[(hash + step) & this.mask]! & this.idMask;
   }
 
-  /** Enters `id`, whose words and their hash are in place. False where no place near its home is empty. */
+  /**
+   * Enters `id`, whose words and their hash are in place. False where no place near its home is
+   * empty.
+   */
   insert(id: number, hash: number): boolean {
     const { entries, mask, idMask, probesMax } = this;
     for (let step = 0; step < probesMax; step++) {

@@ -6,8 +6,9 @@ export const DIGEST_LENGTH = 32;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
- * All unprotected nodes resident on one tier, doubly linked in a ring through entry 0: `older[0]` is the
- * newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in the list.
+ * All unprotected nodes resident on one tier, doubly linked in a ring through entry 0: `older[0]`
+ * is the newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in
+ * the list.
  */
 export interface RecencyList {
   readonly tier: RecencyTier;
@@ -18,8 +19,8 @@ export interface RecencyList {
 }
 
 /**
- * The table's memory: entry `n` of each column belongs to node `n`, entry 0 to none. Untouched columns (the
- * SSD list without an SSD, say) cost address space, not memory.
+ * The table's memory: entry `n` of each column belongs to node `n`, entry 0 to none. Untouched
+ * columns (the SSD list without an SSD, say) cost address space, not memory.
  *
  * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-8) and namespace (bits 16-31); it is zero exactly
  * where the node is free. A free node links to the next free one by `nextSibling`.

@@ -3,10 +3,10 @@ import { enterLists, leaveLists } from "./recency.ts";
 import { NodeFlag } from "./table-view.ts";
 
 /**
- * A node is protected while it is locked or pinned or has a protected child. Invariants: the flag says
- * exactly that; `protectedChildren` counts the children with the flag; protected nodes are in no recency list.
- * Both walks stop at the first ancestor whose state does not change, so n locks on one path cost n plus
- * its length.
+ * A node is protected while it is locked or pinned or has a protected child. Invariants: the flag
+ * says exactly that; `protectedChildren` counts the children with the flag; protected nodes are in
+ * no recency list. Both walks stop at the first ancestor whose state does not change, so n locks on
+ * one path cost n plus its length.
  */
 
 /** Something began to hold the node against eviction. */
@@ -22,7 +22,10 @@ export function protect(columns: NodeColumns, node: number): void {
   }
 }
 
-/** Something that held the node is gone. What becomes free comes in as the newest, the deepest first. */
+/**
+ * Something that held the node is gone. What becomes free comes in as the newest, the deepest
+ * first.
+ */
 export function unprotect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren, locks, pins } = columns;
   let step = node;

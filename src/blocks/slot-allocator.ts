@@ -25,23 +25,28 @@ export interface SizeClass {
 }
 
 /**
- * Divides the RAM arena into slots. The arena is cut into extents of equal size (the last may be shorter),
- * each belonging to one size class or to none; the slots of a class are as long as its blocks, rounded up
- * to 4096. Promises:
+ * Divides the RAM arena into slots. The arena is cut into extents of equal size (the last may be
+ * shorter), each belonging to one size class or to none; the slots of a class are as long as its
+ * blocks, rounded up to 4096. Promises:
  *
- * - Whenever nothing is allocated, the next `reserve` chooses the extent size anew, as a multiple of its
- *   own slot. So an arena of N slots holds exactly N as long as one size is in use. Another class loses
- *   less than one of its slots at the end of each extent it takes.
- * - An extent whose slots are all free belongs to no class any more. Slots come from the fullest extents
+ * - Whenever nothing is allocated, the next `reserve` chooses the extent size anew, as a multiple
+ *   of its
+ *   own slot. So an arena of N slots holds exactly N as long as one size is in use. Another class
+ *   loses less than one of its slots at the end of each extent it takes.
+ * - An extent whose slots are all free belongs to no class any more. Slots come from the fullest
+ *   extents
  *   of the class (to an eighth), so that others empty out.
- * - A slot's number is unique among those in use, its generation unique among the last 2^32 reservations
- *   of all slots. Neither is used again before `release`; a quarantined slot is released by `bury` alone.
- * - No call waits or (but for `classes` and `verifyIntegrity`) allocates memory. `reserve`, `publish`,
+ * - A slot's number is unique among those in use, its generation unique among the last 2^32
+ *   reservations
+ *   of all slots. Neither is used again before `release`; a quarantined slot is released by `bury`
+ *   alone.
+ * - No call waits or (but for `classes` and `verifyIntegrity`) allocates memory. `reserve`,
+ *   `publish`,
  *   `release`, `quarantine` and `bury` take constant time.
  *
  * An arena above 512 GiB keeps its slots aligned, and at least as long as, the power of two above
- * arena / 2^27 instead of 4096, which bounds the allocator's own memory at 16 bytes a slot in use, or one
- * page an extent where that is more.
+ * arena / 2^27 instead of 4096, which bounds the allocator's own memory at 16 bytes a slot in use,
+ * or one page an extent where that is more.
  */
 export interface SlotAllocator {
   readonly arenaBytes: number;
@@ -56,13 +61,19 @@ export interface SlotAllocator {
   /** So many more bytes of the arena are backed by memory. Extents open when all of them is. */
   addReady(bytes: number): void;
 
-  /** A slot for `bytes` in state `reserved`, or NO_SLOT: nothing free (or longer than `slotBytesMax`). */
+  /**
+   * A slot for `bytes` in state `reserved`, or NO_SLOT: nothing free (or longer than
+   * `slotBytesMax`).
+   */
   reserve(bytes: number): number;
   /** `reserved` → `live`. */
   publish(slot: number): void;
   /** `reserved` or `live` → `free`. */
   release(slot: number): void;
-  /** `reserved` or `live` → `quarantined`: somebody may still touch the bytes. The node is forgotten. */
+  /**
+   * `reserved` or `live` → `quarantined`: somebody may still touch the bytes. The node is
+   * forgotten.
+   */
   quarantine(slot: number): void;
   /** `quarantined` → `free`. */
   bury(slot: number): void;
@@ -84,12 +95,15 @@ export interface SlotAllocator {
 
   extentOf(slot: number): number;
   /**
-   * Among the extents of other classes that could hold a slot for `bytes`, the one with the fewest bytes in
-   * use; -1: none. Extents with reserved or quarantined slots are left out: they cannot be emptied now. `after`
-   * (an extent answered before) asks for the next one in that order. Takes time linear in extents.
+   * Among the extents of other classes that could hold a slot for `bytes`, the one with the fewest
+   * bytes in use; -1: none. Extents with reserved or quarantined slots are left out: they cannot be
+   * emptied now. `after` (an extent answered before) asks for the next one in that order. Takes
+   * time linear in extents.
    */
   cheapestExtent(bytes: number, after?: number): number;
-  /** The slot in use that follows `slot` (NO_SLOT: the first) within the extent; NO_SLOT at the end. */
+  /**
+   * The slot in use that follows `slot` (NO_SLOT: the first) within the extent; NO_SLOT at the end.
+   */
   nextUsedSlot(extent: number, slot: number): number;
 
   /** For metrics. */

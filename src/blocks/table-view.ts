@@ -1,9 +1,15 @@
 import type { NamespaceIndex, NodeId } from "../core/index.ts";
 import type { RecencyTier, Tier } from "./tier.ts";
 
-/** Marks of a node. `ghost`, `writing` and `protected` are kept by the table, the others by its callers. */
+/**
+ * Marks of a node. `ghost`, `writing` and `protected` are kept by the table, the others by its
+ * callers.
+ */
 export const NodeFlag = {
-  /** Named as a parent, never inserted: key, namespace and layer are known, digest and parent are not. */
+  /**
+   * Named as a parent, never inserted: key, namespace and layer are known, digest and parent are
+   * not.
+   */
   ghost: 1 << 4,
   /** A writer holds it: its bytes are not there yet. */
   writing: 1 << 5,
@@ -22,22 +28,27 @@ export type CallerFlag = typeof NodeFlag.transient | typeof NodeFlag.corrupt;
 export const USES_MAX = 0xffff;
 
 /**
- * What may be read from the block table, by policies, metrics and walks. Every node given in must be live
- * (answered by this table, not vanished since); nothing here changes anything or allocates.
+ * What may be read from the block table, by policies, metrics and walks. Every node given in must
+ * be live (answered by this table, not vanished since); nothing here changes anything or allocates.
  */
 export interface TableView {
   readonly nodesMax: number;
   /** Live nodes, ghosts included. */
   readonly nodeCount: number;
 
-  /** The node of the `BlockKey` whose eight words start at `words[at]`, or NO_NODE. Any namespace. */
+  /**
+   * The node of the `BlockKey` whose eight words start at `words[at]`, or NO_NODE. Any namespace.
+   */
   find(words: Uint32Array, at: number): NodeId;
 
-  /** `out[i]` becomes the node of the i-th of `count` keys, or NO_NODE. Much faster than one by one. */
+  /**
+   * `out[i]` becomes the node of the i-th of `count` keys, or NO_NODE. Much faster than one by one.
+   */
   findMany(words: Uint32Array, count: number, out: Int32Array): void;
 
   /**
-   * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident in
+   * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident
+   * in
    * `namespace` on any tier of `tierMask`. `best[i]` becomes the bit of the best such tier.
    */
   matchLeading(
@@ -94,13 +105,13 @@ export interface TableView {
   /** Known ancestors above the node; takes that many steps. */
   depthOf(node: NodeId): number;
   /**
-   * What follows `node` in a walk of `root`'s subtree, each parent before its children; NO_NODE at the
-   * end. Valid within one tick: a walk that pauses needs `openWalk`.
+   * What follows `node` in a walk of `root`'s subtree, each parent before its children; NO_NODE at
+   * the end. Valid within one tick: a walk that pauses needs `openWalk`.
    */
   successorOf(node: NodeId, root: NodeId): NodeId;
   /**
-   * Whether no descendant is resident on `tier`. Looks at 64 descendants at most and answers false where
-   * that does not settle it. Always true of `oldest(tier)`, which needs no asking.
+   * Whether no descendant is resident on `tier`. Looks at 64 descendants at most and answers false
+   * where that does not settle it. Always true of `oldest(tier)`, which needs no asking.
    */
   isLeafOn(node: NodeId, tier: Tier): boolean;
 
@@ -118,7 +129,9 @@ export interface TableView {
   evictableBlocks(tier: RecencyTier): number;
   evictableBytes(tier: RecencyTier): number;
 
-  /** Fills `out` with the nodes that have this 64-bit engine hash; answers how many were written. */
+  /**
+   * Fills `out` with the nodes that have this 64-bit engine hash; answers how many were written.
+   */
   nodesOfAlias(lo: number, hi: number, out: Int32Array): number;
   /** The node of that hash in one namespace (the one added first of several), or NO_NODE. */
   findAlias(lo: number, hi: number, namespace: NamespaceIndex): NodeId;

@@ -1,6 +1,6 @@
 /**
- * Where a block lies, as bits: a residency and a mask of allowed tiers are sums of these. The lower the
- * bit, the faster the tier. The numbers are the engine protocol's.
+ * Where a block lies, as bits: a residency and a mask of allowed tiers are sums of these. The lower
+ * the bit, the faster the tier. The numbers are the engine protocol's.
  */
 export const Tier = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
 export type Tier = (typeof Tier)[keyof typeof Tier];

@@ -10,8 +10,9 @@ interface OpenWalk {
 }
 
 /**
- * The walks that are open. A node that vanishes is a leaf, so a walk that was about to visit it goes on with what
- * follows it; links between nodes that stay never change, so a paused walk loses nothing.
+ * The walks that are open. A node that vanishes is a leaf, so a walk that was about to visit it
+ * goes on with what follows it; links between nodes that stay never change, so a paused walk loses
+ * nothing.
  */
 export class Walks {
   private readonly open: OpenWalk[] = [];

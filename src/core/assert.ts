@@ -1,6 +1,8 @@
 import { HearthError } from "./errors.ts";
 
-/** States an invariant. Stays on in the shipped executable: a broken one is a bug, never an input. */
+/**
+ * States an invariant. Stays on in the shipped executable: a broken one is a bug, never an input.
+ */
 export function assert(condition: unknown, what: string): asserts condition {
   if (!condition) throw new HearthError("INTERNAL", `invariant broken: ${what}`);
 }

@@ -1,8 +1,8 @@
 import { HearthError } from "./errors.ts";
 
 /**
- * Time as a parameter: what ships is what is simulated. Durations are measured on the monotonic clock
- * only, so a jump of the wall clock never expires anything.
+ * Time as a parameter: what ships is what is simulated. Durations are measured on the monotonic
+ * clock only, so a jump of the wall clock never expires anything.
  */
 export interface Clock {
   /** Milliseconds since an arbitrary start, never going back; fractions are meaningful. */

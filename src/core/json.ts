@@ -12,8 +12,9 @@ interface ReviverContext {
 }
 
 /**
- * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other number
- * as `number`. Throws SyntaxError where the text is not JSON, or a number has over 400 digits.
+ * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other
+ * number as `number`. Throws SyntaxError where the text is not JSON, or a number has over 400
+ * digits.
  */
 export function parseJson(text: string): Json {
   return JSON.parse(text, function reviveInteger(_key, value, context?: ReviverContext) {

@@ -2,8 +2,8 @@
 const INSIDE = "/$bunfs/";
 
 /**
- * The words that start this same program as another process: the executable alone, or Bun and the entry
- * file in a checkout.
+ * The words that start this same program as another process: the executable alone, or Bun and the
+ * entry file in a checkout.
  */
 export function selfCommand(): string[] {
   return Bun.main.startsWith(INSIDE) ? [process.execPath] : [process.execPath, Bun.main];

@@ -1,4 +1,6 @@
-/** Sizes and durations as people write them. Sizes are binary only; "GB" is refused, not guessed. */
+/**
+ * Sizes and durations as people write them. Sizes are binary only; "GB" is refused, not guessed.
+ */
 
 const SIZE_UNITS: Record<string, number> = {
   B: 1,

@@ -109,7 +109,9 @@ export class ClientLine {
     });
   }
 
-  /** Sends a request nobody waits for. Requests of one turn of the event loop leave in one write. */
+  /**
+   * Sends a request nobody waits for. Requests of one turn of the event loop leave in one write.
+   */
   send(
     encode: (output: Output, id: number) => void,
     onFault?: (error: HearthError) => void,

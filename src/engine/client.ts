@@ -50,8 +50,8 @@ export interface ClientOptions {
 const HELLO_MS = 5_000;
 
 /**
- * An engine's end of the engine plane. Requests may overlap; each promise settles when its answer has come,
- * and the answer is in the batch that the caller gave. The arena is mapped as `arena`.
+ * An engine's end of the engine plane. Requests may overlap; each promise settles when its answer
+ * has come, and the answer is in the batch that the caller gave. The arena is mapped as `arena`.
  */
 export class EngineClient implements AsyncDisposable {
   readonly hello: HelloReply;

@@ -40,7 +40,8 @@ export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | n
  * One engine's line: cuts its bytes into frames, answers them in order, and holds its requests back
  * while it does not read.
  *
- * States: waiting for the hello → greeted → closed. A fatal refusal is answered, then the line closes.
+ * States: waiting for the hello → greeted → closed. A fatal refusal is answered, then the line
+ * closes.
  */
 export class Connection {
   readonly id: number;
@@ -133,7 +134,10 @@ export class Connection {
     }
   }
 
-  /** What waits to be written, for the one who writes it with a descriptor; `sent` says how much went. */
+  /**
+   * What waits to be written, for the one who writes it with a descriptor; `sent` says how much
+   * went.
+   */
   takePending(): Uint8Array {
     return pendingOutput(this.output);
   }

@@ -1,6 +1,9 @@
 import { DEFAULT_LIMITS } from "./protocol/index.ts";
 
-/** What one engine may ask of the agent. Told to the client in the hello's answer where it matters to it. */
+/**
+ * What one engine may ask of the agent. Told to the client in the hello's answer where it matters
+ * to it.
+ */
 export interface EngineLimits {
   readonly frameBytesMax: number;
   readonly itemsMax: number;

@@ -7,8 +7,9 @@ export interface SocketOwner {
 }
 
 /**
- * Who may connect: root, the agent's own user, and members of the socket's group. The file's mode says
- * the same, but a file can be made readable by mistake, and an inherited descriptor passes it by.
+ * Who may connect: root, the agent's own user, and members of the socket's group. The file's mode
+ * says the same, but a file can be made readable by mistake, and an inherited descriptor passes it
+ * by.
  */
 export function peerAllowed(
   peer: SocketPeer,

@@ -181,7 +181,9 @@ export class EngineServer implements AsyncDisposable {
 
   readonly #fds = new WeakMap<Connection, number>();
 
-  /** Writes what waits with the arena's descriptor on its first byte. Null where the socket is gone. */
+  /**
+   * Writes what waits with the arena's descriptor on its first byte. Null where the socket is gone.
+   */
   #sendWithFd(connection: Connection, fd: number): number | null {
     const socket = this.#fds.get(connection);
     if (socket === undefined) return null;

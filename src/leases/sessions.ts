@@ -13,8 +13,8 @@ export interface SessionState {
 export type SessionOutcome = "ok" | "missing" | "full";
 
 /**
- * Conversations: each a pointer to its deepest block and one lock on it, nothing more. Blocks are found
- * through the tree alone; after release they age one by one like any others.
+ * Conversations: each a pointer to its deepest block and one lock on it, nothing more. Blocks are
+ * found through the tree alone; after release they age one by one like any others.
  */
 export class Sessions {
   readonly #table: BlockTable;

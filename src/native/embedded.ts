@@ -5,9 +5,10 @@ import { join } from "node:path";
 import { HearthError, messageOf } from "../core/index.ts";
 
 /**
- * The library inside the executable. Bun would unpack it to a guessable file in the temporary folder
- * and trust whatever lies there next time; so its digest is checked and it is loaded from a sealed
- * memfd, or from a private folder where the kernel refuses to execute one (`vm.memfd_noexec=2`).
+ * The library inside the executable. Bun would unpack it to a guessable file in the temporary
+ * folder and trust whatever lies there next time; so its digest is checked and it is loaded from a
+ * sealed memfd, or from a private folder where the kernel refuses to execute one
+ * (`vm.memfd_noexec=2`).
  */
 
 declare const HEARTH_TARGET: string;
@@ -23,13 +24,16 @@ interface EmbeddedModule {
   readonly default: string;
 }
 
-/** Path of the file inside the executable. `HEARTH_TARGET` is a constant of the build, so that the
- * other branch and its library are left out. */
+/**
+ * Path of the file inside the executable. `HEARTH_TARGET` is a constant of the build: the branch
+ * not taken, and its library, are left out. (Of an `if` with two returns both would be kept.)
+ */
 function embeddedPath(): string {
-  if (HEARTH_TARGET === "linux-arm64") {
-    return (require("./embedded-linux-arm64.ts") as EmbeddedModule).default;
-  }
-  return (require("./embedded-linux-x64.ts") as EmbeddedModule).default;
+  const embedded: EmbeddedModule =
+    HEARTH_TARGET === "linux-arm64"
+      ? require("./embedded-linux-arm64.ts")
+      : require("./embedded-linux-x64.ts");
+  return embedded.default;
 }
 
 function checkedLibrary(): Uint8Array {
@@ -41,7 +45,9 @@ function checkedLibrary(): Uint8Array {
   });
 }
 
-/** A sealed anonymous file with these bytes; its descriptor stays open until the library is loaded. */
+/**
+ * A sealed anonymous file with these bytes; its descriptor stays open until the library is loaded.
+ */
 function sealedMemfd(bytes: Uint8Array): number {
   const libc = dlopen("libc.so.6", {
     memfd_create: { args: ["ptr", "u32"], returns: "i32" },
@@ -69,7 +75,10 @@ function openFromMemfd<T>(bytes: Uint8Array, open: (path: string) => T): T {
   }
 }
 
-/** systemd's RuntimeDirectory, or the user's; never the shared temporary folder unless all else fails. */
+/**
+ * systemd's RuntimeDirectory, or the user's; never the shared temporary folder unless all else
+ * fails.
+ */
 function privateParent(): string {
   const fromUnit = process.env.RUNTIME_DIRECTORY?.split(":")[0];
   return fromUnit ?? process.env.XDG_RUNTIME_DIR ?? process.env.TMPDIR ?? "/tmp";

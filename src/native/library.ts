@@ -9,7 +9,9 @@ import { readStruct } from "./layout.ts";
 import { profileCalls } from "./profile.ts";
 
 export type FunctionName = keyof typeof FUNCTIONS;
-/** Every export takes numbers (an address, a handle, a count) or typed arrays and returns an i32. */
+/**
+ * Every export takes numbers (an address, a handle, a count) or typed arrays and returns an i32.
+ */
 export type Symbols = Record<FunctionName, (...args: (number | Uint8Array)[]) => number>;
 
 declare const HEARTH_COMPILED: boolean;

@@ -99,8 +99,8 @@ export class Native {
   }
 
   /**
-   * Digests of every full block of a prompt in one pass: 32 bytes each into `out`. Returns their number,
-   * floor(tokens / blockTokens).
+   * Digests of every full block of a prompt in one pass: 32 bytes each into `out`. Returns their
+   * number, floor(tokens / blockTokens).
    */
   prefixDigests(
     key: Uint8Array,
@@ -185,7 +185,9 @@ export class Native {
     return { pid, uid, gid, pidFd: pid_fd < 0 ? null : pid_fd };
   }
 
-  /** Sends bytes with a descriptor on the first of them; how many went, or `try_again`, `closed`. */
+  /**
+   * Sends bytes with a descriptor on the first of them; how many went, or `try_again`, `closed`.
+   */
   sendFd(socketFd: number, bytes: Uint8Array, fd: number): number | StatusName {
     const code = this.symbols.hearth_socket_send_fd(socketFd, bytes, bytes.length, fd);
     return code >= 0 ? code : statusName(code);

@@ -1,6 +1,6 @@
 /**
- * The profile switch: with `HEARTH_NATIVE_PROFILE=1` every native call is timed, and a table of calls,
- * p50 and p99 per function goes to stderr when the process ends.
+ * The profile switch: with `HEARTH_NATIVE_PROFILE=1` every native call is timed, and a table of
+ * calls, p50 and p99 per function goes to stderr when the process ends.
  */
 
 type NativeCall = (...args: unknown[]) => number;

@@ -25,8 +25,8 @@ export interface QueueOptions {
 }
 
 /**
- * Work for native threads, as promises. Threads fill a completion ring and write an eventfd; one reader
- * of the eventfd drains the ring, so a burst of completions costs one wake.
+ * Work for native threads, as promises. Threads fill a completion ring and write an eventfd; one
+ * reader of the eventfd drains the ring, so a burst of completions costs one wake.
  */
 export class Queue implements AsyncDisposable {
   readonly #native: Native;
@@ -110,8 +110,8 @@ export class Queue implements AsyncDisposable {
   }
 
   /**
-   * Calls `onDeath` once when the process behind `pidFd` has ended; the descriptor is the queue's from
-   * now on. Dispose what comes back to stop watching. Throws NativeError `full` over the cap.
+   * Calls `onDeath` once when the process behind `pidFd` has ended; the descriptor is the queue's
+   * from now on. Dispose what comes back to stop watching. Throws NativeError `full` over the cap.
    */
   watch(pidFd: number, onDeath: () => void): Disposable {
     const token = this.#takeToken();

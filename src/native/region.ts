@@ -24,8 +24,8 @@ export interface RegionState {
 }
 
 /**
- * Shared memory: the arena this process made, or a view of somebody else's. All access goes by offset
- * and length, checked natively against the region's size.
+ * Shared memory: the arena this process made, or a view of somebody else's. All access goes by
+ * offset and length, checked natively against the region's size.
  */
 export class Region implements Disposable {
   readonly handle: number;
@@ -75,8 +75,8 @@ export class Region implements Disposable {
   }
 
   /**
-   * The region's first `bytes` bytes as memory to copy to and from. Only for a region that lives as long as
-   * the process: a view that outlives its mapping crashes on touch.
+   * The region's first `bytes` bytes as memory to copy to and from. Only for a region that lives as
+   * long as the process: a view that outlives its mapping crashes on touch.
    */
   view(bytes: number): NativeBuffer {
     assert(bytes <= this.bytes && bytes <= VIEW_BYTES_MAX, "the view lies inside the region");

@@ -17,8 +17,9 @@ export interface MockEngineOptions {
 const SLOTS_AT_ONCE = 64;
 
 /**
- * Stands in for an engine: for each request it reads what the agent has of the prompt, and writes the
- * rest as if it had computed it. A block's bytes are a function of its digest, so each read is proven.
+ * Stands in for an engine: for each request it reads what the agent has of the prompt, and writes
+ * the rest as if it had computed it. A block's bytes are a function of its digest, so each read is
+ * proven.
  */
 export class MockEngine implements AsyncDisposable {
   readonly #native: Native;
@@ -26,7 +27,9 @@ export class MockEngine implements AsyncDisposable {
   readonly #options: MockEngineOptions;
   readonly #tally: ReplayTally;
   readonly #batches: EngineBatches;
-  /** Plays the part of the GPU: blocks are made in it and copied out of it, and read back into it. */
+  /**
+   * Plays the part of the GPU: blocks are made in it and copied out of it, and read back into it.
+   */
   readonly #gpu: Region;
   readonly #gpuView: NativeBuffer;
   #ids = new Uint8Array(0);
@@ -77,7 +80,10 @@ export class MockEngine implements AsyncDisposable {
     }
   }
 
-  /** Digests of the request's blocks: an id stands for a block and all before it, as a chain key does. */
+  /**
+   * Digests of the request's blocks: an id stands for a block and all before it, as a chain key
+   * does.
+   */
   #nameBlocks(blocks: Uint32Array): void {
     const { length } = blocks;
     if (this.#ids.length < length * 8) {
@@ -164,7 +170,9 @@ export class MockEngine implements AsyncDisposable {
     else blocks.parents.set(this.#digest(index - 1), at * DIGEST_BYTES);
   }
 
-  /** Makes the block's bytes (uncounted: the GPU would) and copies them into the slot; nanoseconds. */
+  /**
+   * Makes the block's bytes (uncounted: the GPU would) and copies them into the slot; nanoseconds.
+   */
   #writeBlock(index: number, at: number): number {
     const { handles, written } = this.#batches;
     const { blockBytes } = this.#options;

@@ -23,8 +23,8 @@ const STOP_MS = 15_000;
 const LOG_LINES_KEPT = 20;
 
 /**
- * An agent of one's own: the same program in another process, with its socket and configuration in a
- * temporary folder that only this user can enter. Disposing stops it and leaves nothing behind.
+ * An agent of one's own: the same program in another process, with its socket and configuration in
+ * a temporary folder that only this user can enter. Disposing stops it and leaves nothing behind.
  */
 export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
@@ -50,7 +50,10 @@ export class PrivateAgent implements AsyncDisposable {
     this.#logEnded = this.#readLog();
   }
 
-  /** Resolves when the agent serves and all of its memory is there. Throws what it said where it cannot. */
+  /**
+   * Resolves when the agent serves and all of its memory is there. Throws what it said where it
+   * cannot.
+   */
   static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
     const folder = mkdtempSync(join(tmpdir(), "hearth-"));
     const agent = new PrivateAgent(folder, options);

@@ -19,7 +19,9 @@ export interface ReplayOptions {
   readonly onProgress?: (tally: ReplayTally) => void;
 }
 
-/** The namespace in which a trace's blocks live: the trace is the model, block bytes are its layout. */
+/**
+ * The namespace in which a trace's blocks live: the trace is the model, block bytes are its layout.
+ */
 export function replayManifest(trace: Trace, blockBytes: number): NamespaceManifest {
   return {
     model: `replay/${trace.name}`,
@@ -39,8 +41,8 @@ export function replayManifest(trace: Trace, blockBytes: number): NamespaceManif
 }
 
 /**
- * Sends a trace's requests through mock engines, in the trace's order: the next request goes to the first
- * client that is free. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
+ * Sends a trace's requests through mock engines, in the trace's order: the next request goes to the
+ * first client that is free. Throws ENGINE_CLOSED, ENGINE_REFUSED, TRACE_INVALID, ABORTED.
  */
 export async function replay(native: Native, options: ReplayOptions): Promise<ReplaySummary> {
   const { trace, clients, blockBytes } = options;

@@ -2,8 +2,8 @@ import { formatBytes } from "../core/index.ts";
 import type { ReplaySummary } from "./tally.ts";
 
 /**
- * Prompt tokens a GPU prefills in a second, for "what it would have saved": about what one H100 does with an
- * 8B model. Change it with --prefill-rate.
+ * Prompt tokens a GPU prefills in a second, for "what it would have saved": about what one H100
+ * does with an 8B model. Change it with --prefill-rate.
  */
 export const PREFILL_TOKENS_PER_S = 20_000;
 

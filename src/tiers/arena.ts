@@ -12,7 +12,10 @@ export interface ArenaOptions {
 const PAGE = 4096;
 const HUGE_PAGE = 2 * 1024 * 1024;
 
-/** Creates the memory of the RAM tier; nothing of it is backed yet. Throws ARENA_UNAVAILABLE with the limit to raise. */
+/**
+ * Creates the memory of the RAM tier; nothing of it is backed yet. Throws ARENA_UNAVAILABLE with
+ * the limit to raise.
+ */
 export function createArena(native: Native, options: ArenaOptions): Region {
   // Only who insists on huge pages gives up what does not fill one.
   const unit = options.hugePages === "require" ? HUGE_PAGE : PAGE;
@@ -39,8 +42,8 @@ function unavailable(error: unknown, options: ArenaOptions, bytes: number): unkn
 }
 
 /**
- * Backs an arena with memory, slice by slice on a native thread, since a GiB takes about a second. Tells
- * `onReady` after each slice. Ends with the arena whole, or with what could be had.
+ * Backs an arena with memory, slice by slice on a native thread, since a GiB takes about a second.
+ * Tells `onReady` after each slice. Ends with the arena whole, or with what could be had.
  */
 export class ArenaGrowth {
   readonly #region: Region;
@@ -77,7 +80,10 @@ export class ArenaGrowth {
     await this.#grow();
   }
 
-  /** The rest. A slice that cannot be had ends the growth and is reported, not thrown: what is there serves. */
+  /**
+   * The rest. A slice that cannot be had ends the growth and is reported, not thrown: what is there
+   * serves.
+   */
   async rest(onShort: (error: HearthError) => void): Promise<void> {
     try {
       while (!this.#stopped && !this.complete) await this.#grow();

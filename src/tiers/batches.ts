@@ -2,8 +2,8 @@ import { BLOCK_KEY_BYTES, DIGEST_BYTES } from "../core/index.ts";
 import { type NativeBuffer, nativeBuffer } from "../native/index.ts";
 
 /**
- * What happened to one block of a request. The numbers are the engine protocol's (docs/engine-protocol.md),
- * so that an answer needs no translation.
+ * What happened to one block of a request. The numbers are the engine protocol's
+ * (docs/engine-protocol.md), so that an answer needs no translation.
  */
 export const BlockOutcome = {
   ok: 0,
@@ -26,8 +26,8 @@ export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
 /**
- * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` are `BlockKey`s as eight
- * words each, derived from digests and layer by `deriveKeys`.
+ * Blocks by address, as columns that requests reuse. `keys` and `parentKeys` are `BlockKey`s as
+ * eight words each, derived from digests and layer by `deriveKeys`.
  */
 export interface AddressBatch {
   count: number;
@@ -73,7 +73,10 @@ export function createAddressBatch(capacity: number): AddressBatch {
   };
 }
 
-/** Slots by number and generation, with what is said of each: requests fill some columns, answers others. */
+/**
+ * Slots by number and generation, with what is said of each: requests fill some columns, answers
+ * others.
+ */
 export interface HandleBatch {
   count: number;
   readonly capacity: number;

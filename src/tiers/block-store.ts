@@ -44,7 +44,7 @@ export interface SessionStatus {
 /**
  * One engine connection's hold on blocks. Promises:
  * - A block of another namespace is as if it were not there.
- * - What was reserved is seen by nobody before `commit` answered `ok` for it, and `commit` answers `ok`
+ * - What was reserved is seen by nobody before `commit` answered `ok` for it, and `commit` does so
  *   only after the bytes were hashed (and equal the writer's checksum where it gave one).
  * - What was acquired does not move, change or go until it is released.
  * - No call waits for room: without a free slot the outcome is `full`.
@@ -54,22 +54,28 @@ export interface Holder {
   /** Slots held now, reserved and acquired together (a slot acquired twice counts twice). */
   readonly held: number;
 
-  /** Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best tier's bit. */
+  /**
+   * Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best
+   * tier's bit.
+   */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
 
   /** `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. */
   reserve(batch: AddressBatch, out: HandleBatch): void;
 
   /**
-   * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it was done
-   * at once; else the bytes are hashed on another thread and the batch must stay as it is until then.
+   * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it
+   * was done at once; else the bytes are hashed on another thread and the batch must stay as it is
+   * until then.
    */
   commit(handles: HandleBatch): Promise<void> | null;
 
   /** Gives reserved slots back unwritten. */
   abort(handles: HandleBatch): void;
 
-  /** `ok` with a slot to read, its length and checksum; or `miss`, `late`, `skipped`, `rejected`. */
+  /**
+   * `ok` with a slot to read, its length and checksum; or `miss`, `late`, `skipped`, `rejected`.
+   */
   acquire(batch: AddressBatch, options: AcquireOptions, out: HandleBatch): void;
 
   release(handles: HandleBatch): void;
@@ -78,7 +84,9 @@ export interface Holder {
   gpuStored(batch: AddressBatch, out: HandleBatch): void;
   gpuEvicted(batch: AddressBatch, out: HandleBatch): void;
 
-  /** Moves the session's lock forward to this block: the new lock is taken before the old one goes. */
+  /**
+   * Moves the session's lock forward to this block: the new lock is taken before the old one goes.
+   */
   sessionCommit(session: bigint, batch: AddressBatch): number;
   sessionRelease(session: bigint): number;
   sessionStatus(session: bigint): SessionStatus;
@@ -87,14 +95,14 @@ export interface Holder {
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void;
 
   /**
-   * The other way round: `digests` receives 32 bytes for each of `count` engine hashes (u64 little-endian), zeros
-   * for one that nobody gave in this namespace and layer.
+   * The other way round: `digests` receives 32 bytes for each of `count` engine hashes (u64
+   * little-endian), zeros for one that nobody gave in this namespace and layer.
    */
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void;
 
   /**
-   * The connection is over but its process may live and still touch what it held: reads stay locked,
-   * half-written slots leave the tree, and none of these slots is reused before `buried`.
+   * The connection is over but its process may live and still touch what it held: reads stay
+   * locked, half-written slots leave the tree, and none of these slots is reused before `buried`.
    */
   abandon(): void;
 

@@ -4,12 +4,16 @@ import { BlockOutcome, CommitFlag, type HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
 
-/** Up to this much is hashed on the event loop, in ten microseconds: less than a thread costs to wake. */
+/**
+ * Up to this much is hashed on the event loop, in ten microseconds: less than a thread costs to
+ * wake.
+ */
 const INLINE_BYTES = 256 * 1024;
 
 /**
- * Verifies and publishes what a holder wrote. `holds[i]` belongs to handle `i`; null where that was stale.
- * `forget` is called for each as soon as it is the writer's no longer. Null: all was done at once.
+ * Verifies and publishes what a holder wrote. `holds[i]` belongs to handle `i`; null where that was
+ * stale. `forget` is called for each as soon as it is the writer's no longer. Null: all was done at
+ * once.
  */
 export function commitHolds(
   store: RamStore,

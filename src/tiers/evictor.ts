@@ -13,8 +13,8 @@ export interface WaterMarks {
 const DROPS_A_SLICE = 128;
 
 /**
- * Keeps room free in the background: looks at least every `intervalMs`, and at once when woken by a writer
- * that found the arena above its high-water mark.
+ * Keeps room free in the background: looks at least every `intervalMs`, and at once when woken by a
+ * writer that found the arena above its high-water mark.
  */
 export class Evictor implements AsyncDisposable {
   readonly #ram: RamTier;

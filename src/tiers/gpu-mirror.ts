@@ -3,8 +3,9 @@ import { type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
 import { type AddressBatch, BlockOutcome, hasParent } from "./batches.ts";
 
 /**
- * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When it is
- * full an engine's oldest notice is forgotten, which only makes the mirror say less than is true.
+ * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When
+ * it is full an engine's oldest notice is forgotten, which only makes the mirror say less than is
+ * true.
  */
 export class GpuMirror {
   readonly #table: BlockTable;

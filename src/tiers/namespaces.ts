@@ -2,11 +2,15 @@ import type { NamespaceIndex } from "../core/index.ts";
 
 const NAMESPACES_MAX = 4096;
 
-/** Small numbers for namespaces, so that a node of the table carries two bytes and not thirty-two. */
+/**
+ * Small numbers for namespaces, so that a node of the table carries two bytes and not thirty-two.
+ */
 export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
 
-  /** The number of this namespace key (32 bytes), given on first sight; null once 4,096 were seen. */
+  /**
+   * The number of this namespace key (32 bytes), given on first sight; null once 4,096 were seen.
+   */
   indexOf(namespaceKey: Uint8Array): NamespaceIndex | null {
     const name = namespaceKey.toHex();
     const known = this.#byKey.get(name);

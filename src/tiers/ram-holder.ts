@@ -110,8 +110,8 @@ export class RamHolder implements Holder {
   }
 
   /**
-   * A block behind a gap cannot be found by its prefix: it may have room that is free, but nothing that can be
-   * found is dropped for it.
+   * A block behind a gap cannot be found by its prefix: it may have room that is free, but nothing
+   * that can be found is dropped for it.
    */
   #takeSlot(batch: AddressBatch, i: number, reachable: boolean): number {
     const { ram, slots } = this.#store;
@@ -123,7 +123,9 @@ export class RamHolder implements Holder {
     return slot;
   }
 
-  /** Enters the block that will lie in the slot. Anything but `ok` leaves the slot to the caller. */
+  /**
+   * Enters the block that will lie in the slot. Anything but `ok` leaves the slot to the caller.
+   */
   #fill(batch: AddressBatch, i: number, slot: number, out: HandleBatch): number {
     const { slots, table, stats } = this.#store;
     const node = this.#insert(batch, i);

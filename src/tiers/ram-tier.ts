@@ -24,9 +24,9 @@ export interface RamTierParts {
 }
 
 /**
- * Room in RAM: finds slots, and makes them by dropping what the policy gives up. Dropping a block from RAM
- * takes a microsecond and no I/O, so a writer that finds no free slot takes the next victim's at once;
- * it never waits for one.
+ * Room in RAM: finds slots, and makes them by dropping what the policy gives up. Dropping a block
+ * from RAM takes a microsecond and no I/O, so a writer that finds no free slot takes the next
+ * victim's at once; it never waits for one.
  */
 export class RamTier {
   readonly #parts: RamTierParts;
@@ -111,8 +111,8 @@ export class RamTier {
   }
 
   /**
-   * Counts a use of each node and makes them the newest, the first of `nodes` newest of all. They are a
-   * request's blocks from first to last: as a rule each is the parent of the next.
+   * Counts a use of each node and makes them the newest, the first of `nodes` newest of all. They
+   * are a request's blocks from first to last: as a rule each is the parent of the next.
    */
   touch(nodes: readonly NodeId[], event: "stored" | "used"): void {
     const { table, policy } = this.#parts;

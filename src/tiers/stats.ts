@@ -1,4 +1,6 @@
-/** What the store counted since it started. Read by metrics and status; written by the store alone. */
+/**
+ * What the store counted since it started. Read by metrics and status; written by the store alone.
+ */
 export interface StoreStats {
   matchBlocks: number;
   acquireHits: number;

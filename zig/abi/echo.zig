@@ -1,5 +1,5 @@
-//! The structs' round trip: the library reads every field by name and writes it back inverted, so that
-//! a field which the two sides place or size differently cannot go unnoticed.
+//! The structs' round trip: the library reads every field by name and writes it back inverted, so
+//! that a field which the two sides place or size differently cannot go unnoticed.
 
 const std = @import("std");
 const types = @import("types.zig");

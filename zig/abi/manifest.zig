@@ -1,4 +1,5 @@
-//! The boundary as text, made from the types themselves. Its hash is what loader and library compare.
+//! The boundary as text, made from the types themselves. Its hash is what loader and library
+//! compare.
 
 const std = @import("std");
 const types = @import("types.zig");

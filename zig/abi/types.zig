@@ -1,4 +1,5 @@
-//! Everything that crosses the boundary. Explicit widths, no implicit padding: `assertNoPadding` holds it.
+//! Everything that crosses the boundary. Explicit widths, no implicit padding: `assertNoPadding`
+//! holds it.
 
 const std = @import("std");
 
@@ -109,7 +110,8 @@ pub const PeerInfo = extern struct {
     pid: u32,
     uid: u32,
     gid: u32,
-    /// A descriptor of the process itself, to be closed by the caller; -1 where the kernel has none.
+    /// A descriptor of the process itself, to be closed by the caller; -1 where the kernel has
+    /// none.
     pid_fd: i32,
 };
 
@@ -125,8 +127,8 @@ pub const DigestRequest = extern struct {
 
 /// Structs in the order of their numbers for the round-trip test.
 pub const all = .{
-    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest,   SpanRequest,
-    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,      DigestRequest,
+    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest, SpanRequest,
+    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,    DigestRequest,
 };
 
 fn assertNoPadding(comptime T: type) void {

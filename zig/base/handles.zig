@@ -1,5 +1,5 @@
-//! Handles: slot plus generation in one u64. A handle that was closed never becomes valid again, so a
-//! stale, double-freed or null one is always told from a live one.
+//! Handles: slot plus generation in one u64. A handle that was closed never becomes valid again, so
+//! a stale, double-freed or null one is always told from a live one.
 
 const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
@@ -9,8 +9,8 @@ const Mutex = @import("mutex.zig").Mutex;
 /// would be needed to leave the range a JavaScript number holds exactly: 2^37 generations.
 const slot_bits = 16;
 
-/// A table of at most `capacity` live objects of one kind. `kind` differs per table, so that a handle
-/// of one kind is stale in every other.
+/// A table of at most `capacity` live objects of one kind. `kind` differs per table, so that a
+/// handle of one kind is stale in every other.
 pub fn HandleTable(comptime T: type, comptime capacity: u16, comptime kind: u4) type {
     const slots_max: u16 = (1 << (slot_bits - 4)) - 1;
     std.debug.assert(capacity <= slots_max);

@@ -55,7 +55,8 @@ pub const System = struct {
     pub fn populate(address: [*]u8, bytes: u64) Error!void {
         _ = errno.checkRepeat(linux.madvise, .{ address, bytes, madv_populate_write }) catch |err| {
             const einval = @intFromEnum(linux.E.INVAL);
-            // Kernels before 5.14 do not know the advice; tmpfs then hands out pages on first touch.
+            // Kernels before 5.14 do not know the advice; tmpfs then hands out pages on first
+            // touch.
             if (err == error.System and errno.lastErrno() == einval) return error.Unsupported;
             return err;
         };

@@ -43,8 +43,8 @@ pub fn copyChecksum(dst: []u8, src: []const u8) u64 {
     return long.finish64(dst);
 }
 
-/// Copies `src` to `dst` for somebody else to read, and answers the checksum of what was sent. Whoever
-/// reads `dst` and finds the same checksum there knows that it arrived.
+/// Copies `src` to `dst` for somebody else to read, and answers the checksum of what was sent.
+/// Whoever reads `dst` and finds the same checksum there knows that it arrived.
 pub fn publishChecksum(dst: []u8, src: []const u8) u64 {
     assert(dst.len == src.len);
     if (!stream.worthIt(dst)) return copyChecksum(dst, src);

@@ -7,7 +7,9 @@ const builtin = @import("builtin");
 const line_bytes = 64;
 /// Below this the destination may still be wanted in the cache, and the fence costs too much.
 const streamed_min = 64 * 1024;
-const has_stream = builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
+/// Debug builds come from a backend that does not know the instruction.
+const has_stream = builtin.zig_backend == .stage2_llvm and
+    builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
 
 const Half = @Vector(4, u64);
 
@@ -16,8 +18,8 @@ pub fn worthIt(dst: []const u8) bool {
     return has_stream and dst.len >= streamed_min and @intFromPtr(dst.ptr) % line_bytes == 0;
 }
 
-/// Copies `src` to `dst`, of equal length, for which `worthIt` answered true. `fence` must follow before
-/// anybody else is told of the bytes.
+/// Copies `src` to `dst`, of equal length, for which `worthIt` answered true. `fence` must follow
+/// before anybody else is told of the bytes.
 pub fn copy(dst: []u8, src: []const u8) void {
     std.debug.assert(dst.len == src.len);
     // The loop's bounds are the slices' own length: each check of it would be paid per line.

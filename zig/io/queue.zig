@@ -1,8 +1,9 @@
 //! Submission and completion rings: the event loop submits many operations, native threads do them,
 //! one eventfd says that completions wait. Native threads never call into JavaScript.
 //!
-//! What is in flight and not reaped is bounded by `entries`; the completion ring has room for all of
-//! it and for every watched process, so a completion is never lost and a thread never waits to report.
+//! What is in flight and not reaped is bounded by `entries`; the completion ring has room for all
+//! of it and for every watched process, so a completion is never lost and a thread never waits to
+//! report.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -68,8 +69,8 @@ pub const Queue = struct {
     threads_started: usize = 0,
 
     pub fn create(allocator: std.mem.Allocator, request: types.QueueRequest) Error!*Queue {
-        const entries_ok = std.math.isPowerOfTwo(request.entries) and request.entries <= entries_max;
-        if (request.entries == 0 or !entries_ok) return error.BadRequest;
+        if (request.entries == 0 or request.entries > entries_max) return error.BadRequest;
+        if (!std.math.isPowerOfTwo(request.entries)) return error.BadRequest;
         if (request.threads == 0 or request.threads > threads_max) return error.BadRequest;
         if (request.watches > watches_max) return error.BadRequest;
         const queue = try allocator.create(Queue);
@@ -155,7 +156,8 @@ pub const Queue = struct {
         return @intCast(submissions.len);
     }
 
-    /// Removes the newest `count` jobs, which no thread can have taken: the mutex was held throughout.
+    /// Removes the newest `count` jobs, which no thread can have taken: the mutex was held
+    /// throughout.
     fn takeBack(queue: *Queue, count: usize) void {
         for (0..count) |_| {
             const ring_jobs = &queue.jobs;
@@ -186,8 +188,8 @@ pub const Queue = struct {
         return @intCast(count);
     }
 
-    /// Says once, by a completion with `token`, when the process behind `pid_fd` has ended. Takes over
-    /// the descriptor: it is closed then, or by `unwatch`.
+    /// Says once, by a completion with `token`, when the process behind `pid_fd` has ended. Takes
+    /// over the descriptor: it is closed then, or by `unwatch`.
     pub fn watch(queue: *Queue, pid_fd: i32, token: u64) Error!void {
         if (token == wake_token or token > std.math.maxInt(u32)) return error.BadRequest;
         queue.mutex.lock();

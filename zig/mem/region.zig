@@ -1,5 +1,5 @@
-//! A region: shared memory that this process created (the arena) or mapped (an engine's view of it).
-//! Every access names the region by handle and a span by offset and length, checked here.
+//! A region: shared memory that this process created (the arena) or mapped (an engine's view of
+//! it). Every access names the region by handle and a span by offset and length, checked here.
 
 const std = @import("std");
 const linux = std.os.linux;

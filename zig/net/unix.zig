@@ -44,7 +44,8 @@ fn option(socket: i32, name: u32, out: []u8) Error!void {
     if (length != out.len) return error.Unsupported;
 }
 
-/// Sends `bytes` with `fd` riding on the first of them. Returns how many went; the rest is ordinary.
+/// Sends `bytes` with `fd` riding on the first of them. Returns how many went; the rest is
+/// ordinary.
 pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     const parts = [_]std.posix.iovec_const{.{ .base = bytes.ptr, .len = bytes.len }};
     const control: RightsMessage = .{ .fd = fd };

@@ -5,11 +5,11 @@ import { text } from "../kinds.ts";
 
 export const command = defineCommand({
   description: [
-    "Runs the agent of this host in the foreground: takes the RAM tier's memory, listens for engines on " +
-      "a Unix socket and for people and monitoring over HTTP.",
-    "SIGTERM and SIGINT drain for up to 10 s: nothing new is handed out, what engines hold may end. SIGHUP " +
-      "reads the configuration again and takes what may change while it runs. Under systemd it reports " +
-      "readiness, reloads and its watchdog.",
+    "Runs the agent of this host in the foreground: takes the RAM tier's memory, listens for " +
+      "engines on a Unix socket and for people and monitoring over HTTP.",
+    "SIGTERM and SIGINT drain for up to 10 s: nothing new is handed out, what engines hold " +
+      "may end. SIGHUP reads the configuration again and takes what may change while it runs. " +
+      "Under systemd it reports readiness, reloads and its watchdog.",
   ],
   arguments: {},
   flags: { config: required(text("FILE"), "configuration, as config/hearth.toml") },

@@ -13,13 +13,14 @@ const MIB = 2 ** 20;
 
 export const command = defineCommand({
   description: [
-    "Measures the engine plane between two processes: this one is the client, another one of its own is " +
-      "the agent. Each rate stands beside what limits it, taken in the same run: a bare echo over a socket, " +
-      "and a copy between private buffers.",
-    "echo_rtt_us: 64 bytes there and back. acquire_1m_p50_us: acquire and release of one block. " +
-      "acquire_64_*: of 64 blocks in one call. memcpy_gbps: private copy. copy_out_gbps: acquire, copy, " +
-      "release. copy_out_verified_gbps: with the checksum of the copy. put_gbps: reserve, copy with " +
-      "checksum, commit verified by the agent. ops_per_s: acquires of one block, 32 under way. Medians.",
+    "Measures the engine plane between two processes: this one is the client, another one of " +
+      "its own is the agent. Each rate stands beside what limits it, taken in the same run: a " +
+      "bare echo over a socket, and a copy between private buffers.",
+    "echo_rtt_us: 64 bytes there and back. acquire_1m_p50_us: acquire and release of one " +
+      "block. acquire_64_*: of 64 blocks in one call. memcpy_gbps: private copy. copy_out_gbps: " +
+      "acquire, copy, release. copy_out_verified_gbps: with the checksum of the copy. put_gbps: " +
+      "reserve, copy with checksum, commit verified by the agent. ops_per_s: acquires of one " +
+      "block, 32 under way. Medians.",
   ],
   arguments: {},
   flags: {

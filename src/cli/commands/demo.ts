@@ -12,9 +12,10 @@ const REQUESTS = 1000;
 
 export const command = defineCommand({
   description: [
-    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 requests of Kimi " +
-      "users, recorded by Mooncake, in blocks of 512 tokens. An engine in another process writes and reads " +
-      "the blocks through shared memory and proves every byte it reads. Nothing is left behind.",
+    "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 " +
+      "requests of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in " +
+      "another process writes and reads the blocks through shared memory and proves every byte " +
+      "it reads. Nothing is left behind.",
     "It takes --ram-blocks times --block-bytes of memory.",
   ],
   arguments: {},

@@ -10,14 +10,16 @@ const KIB = 1024;
 
 export const command = defineCommand({
   description: [
-    "Plays an engine: for each request of a trace it reads from the agent what is there of the prompt " +
-      "and writes the rest. A block's bytes are a function of its name, so that each byte read is proven " +
-      "right or counted as wrong.",
-    "Traces: Mooncake (JSON lines with hash_ids), Claude Code sessions and the composed file, RAGPulse, " +
-      "agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, told by their content.",
+    "Plays an engine: for each request of a trace it reads from the agent what is there of " +
+      "the prompt and writes the rest. A block's bytes are a function of its name, so that each " +
+      "byte read is proven right or counted as wrong.",
+    "Traces: Mooncake (JSON lines with hash_ids), Claude Code sessions and the composed file, " +
+      "RAGPulse, agent logs, Dynamo request traces, Azure CSV; plain, gzip or Zstandard, told " +
+      "by their content.",
     "Without --socket it starts an agent of its own in a temporary folder and stops it at the end.",
-    "hit_ratio is blocks hit / blocks asked, where a request hits the longest run of leading blocks. " +
-      "Rates are GB/s of one client, with checksums; acquire is the round trip for up to 64 blocks.",
+    "hit_ratio is blocks hit / blocks asked, where a request hits the longest run of leading " +
+      "blocks. Rates are GB/s of one client, with checksums; acquire is the round trip for up " +
+      "to 64 blocks.",
   ],
   arguments: { trace: requiredArgument(text("TRACE"), "the trace file, or a RAGPulse folder") },
   flags: {
