@@ -78,7 +78,7 @@ export interface SlotAllocator {
   /** `quarantined` → `free`. */
   bury(slot: number): void;
 
-  /** Whether the slot is in use and has this generation; any numbers may be asked. */
+  /** Whether the slot is in use and has this generation; any whole numbers may be asked. */
   isCurrent(slot: number, generation: number): boolean;
   stateOf(slot: number): SlotState;
   generationOf(slot: number): number;

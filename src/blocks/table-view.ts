@@ -59,7 +59,7 @@ export interface TableView {
     best: Uint8Array,
   ): number;
 
-  /** Whether `node` still is the one that had this generation; any numbers may be asked. */
+  /** Whether `node` still is the one that had this generation; any whole numbers may be asked. */
   isLive(node: NodeId, generation: number): boolean;
   /** Changes whenever the node's id is used again. */
   generationOf(node: NodeId): number;

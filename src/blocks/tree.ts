@@ -30,11 +30,11 @@ export function isOnPath(columns: NodeColumns, node: number, below: number): boo
   return false;
 }
 
-/** The next node of `root`'s subtree in pre-order, 0 at the end. */
+/** The next node of `root`'s subtree in pre-order, 0 at the end. `node` lies in the subtree. */
 export function successor(columns: NodeColumns, node: number, root: number): number {
   const { firstChild, nextSibling, parent } = columns;
   if (firstChild[node] !== 0) return firstChild[node]!;
-  for (let step = node; step !== root; step = parent[step]!) {
+  for (let step = node; step !== root && step !== 0; step = parent[step]!) {
     if (nextSibling[step] !== 0) return nextSibling[step]!;
   }
   return 0;

@@ -26,6 +26,7 @@ export class Walks {
     const { open, columns } = this;
     if (open.length >= WALKS_MAX) return null;
     const walk: OpenWalk = { root, upcoming: successor(columns, root, root) };
+    open.push(walk);
     const close = () => {
       const at = open.indexOf(walk);
       if (at >= 0) open.splice(at, 1);

@@ -1,6 +1,6 @@
 /**
- * The block table as plainly as it can be said: objects, arrays, recursion, everything recomputed. It is slow
- * and shares no idea with the real one beyond the promises in `block-table.ts`.
+ * The block table as plainly as it can be said: objects, arrays, recursion, everything recomputed.
+ * It is slow and shares no idea with the real one beyond the promises in `block-table.ts`.
  */
 
 import { NodeFlag, RECENCY_TIERS, type TableView, Tier } from "../../src/blocks/index.ts";

@@ -7,7 +7,10 @@ const TIERS = Object.values(Tier);
 const SPACES = [1, 2] as NamespaceIndex[];
 type IdOf = (node: ModelNode | null | undefined) => NodeId;
 
-/** Everything that can be read of the table, and of names below `names`, and what the model says of the same. */
+/**
+ * Everything that can be read of the table, and of names below `names`, and what the model says of
+ * the same.
+ */
 export function observe(
   table: BlockTable,
   model: TableModel,

@@ -21,7 +21,10 @@ const NAMES = 5;
 const TIERS = [Tier.gpu, Tier.ram, Tier.ssd, Tier.peer] as const;
 const LISTED = RECENCY_TIERS;
 
-/** Names of operations, those more often drawn named more often. `a`, `b`, `c` are read as each needs. */
+/**
+ * Names of operations, those more often drawn named more often. `a`, `b`, `c` are read as each
+ * needs.
+ */
 const KINDS = [
   "write",
   "write",
@@ -104,7 +107,9 @@ export class Pair {
     this.describe(step, node, this.idOf(node));
   }
 
-  /** Three of four blocks name the parent a tree of twos gives them, the others anything or nothing. */
+  /**
+   * Three of four blocks name the parent a tree of twos gives them, the others anything or nothing.
+   */
   private insert(step: Step): void {
     const key = step.a % KEYS;
     const wild = step.b % 8;
