@@ -12,7 +12,9 @@ import {
 /** Blocks that are kept resident and read. */
 const RESIDENT = 64;
 /** Blocks handled by one call in the throughput runs. */
-const AT_ONCE = 8;
+const AT_ONCE = 64;
+/** Blocks written by one call: the agent verifies one such batch while the next is copied. */
+const WRITTEN_AT_ONCE = 16;
 /** Blocks moved by one throughput run: enough to leave every cache. */
 const MOVED = 128;
 const NOISE_BYTES = 65_536;
@@ -43,8 +45,7 @@ export function createEngineProbe(
   const best = new Uint8Array(RESIDENT);
   const single = Array.from({ length: 64 }, () => createHandleBatch(1));
   // A copy starts cold and ends in a buffer that is used again, as a staging buffer would be.
-  const target = nativeBuffer(AT_ONCE * blockBytes);
-  const landing = { bytes: target.bytes.subarray(0, blockBytes), address: target.address };
+  const target = nativeBuffer(blockBytes);
   const privateSource = nativeBuffer(RESIDENT * blockBytes);
   // Every page must be its own: untouched ones are all the same page of zeros, and copy at cache
   // speed.
@@ -135,7 +136,7 @@ export function createEngineProbe(
       for (let at = 0; at < MOVED; at += AT_ONCE) {
         await acquire(at % RESIDENT, AT_ONCE);
         for (let i = 0; i < AT_ONCE; i++) {
-          const sum = arena.copyOut(handles.offset[i]!, landing, blockBytes, verified);
+          const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
           assert(!verified || sum === handles.checksum[i], "a block is read as it was written");
         }
         client.release(handles);
@@ -145,10 +146,10 @@ export function createEngineProbe(
     async put() {
       let count = 0;
       let before: Promise<void> = Promise.resolve();
-      for (let at = 0; at < MOVED; at += AT_ONCE) {
-        name(blocks, nextId, AT_ONCE);
-        nextId += AT_ONCE;
-        const written = writes[(at / AT_ONCE) % 2 === 0 ? 0 : 1];
+      for (let at = 0; at < MOVED; at += WRITTEN_AT_ONCE) {
+        name(blocks, nextId, WRITTEN_AT_ONCE);
+        nextId += WRITTEN_AT_ONCE;
+        const written = writes[(at / WRITTEN_AT_ONCE) % 2 === 0 ? 0 : 1];
         const { committed } = await writeNamed(written);
         await before;
         before = committed;

@@ -1,5 +1,6 @@
 import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { assert } from "../core/index.ts";
+import { STRUCTS } from "./abi.gen.ts";
 import type { NativeBuffer } from "./buffers.ts";
 import { nativeBuffer } from "./buffers.ts";
 import { writeStruct } from "./layout.ts";
@@ -10,10 +11,17 @@ import { NativeError } from "./status.ts";
 export type Wish = "off" | "try" | "require";
 
 const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
+const COPY = STRUCTS.CopyRequest.fields;
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
 /** Bun's limit for one view of native memory. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
+
+/** Writes a whole number below 2^53 as u64 at a byte offset. */
+function writeU64(words: Uint32Array, at: number, value: number): void {
+  words[at / 4] = value;
+  words[at / 4 + 1] = value / 2 ** 32;
+}
 
 export interface RegionState {
   /** Bytes backed by memory so far. */
@@ -34,6 +42,9 @@ export class Region implements Disposable {
   readonly pageBytes: number;
   readonly #native: Native;
   readonly #request: NativeBuffer = nativeBuffer(64);
+  /** Written word by word: with bigints a call would cost as much as copying 10 KiB. */
+  readonly #copyRequest: NativeBuffer = nativeBuffer(STRUCTS.CopyRequest.size);
+  readonly #copyWords = new Uint32Array(this.#copyRequest.bytes.buffer);
   readonly #answer = new BigUint64Array(new ArrayBuffer(8));
   readonly #answerBytes = new Uint8Array(this.#answer.buffer);
 
@@ -112,19 +123,13 @@ export class Region implements Disposable {
     checksum: boolean,
   ): bigint {
     assert(bytes <= buffer.bytes.length, "the copy fits the buffer");
-    writeStruct(
-      "CopyRequest",
-      {
-        region: BigInt(this.handle),
-        offset: BigInt(offset),
-        bytes: BigInt(bytes),
-        buffer: BigInt(buffer.address),
-        checksum: checksum ? 1 : 0,
-        reserved: 0,
-      },
-      this.#request.bytes,
-    );
-    const code = this.#native.symbols[call](this.#request.bytes, this.#answerBytes);
+    const words = this.#copyWords;
+    writeU64(words, COPY.region.offset, this.handle);
+    writeU64(words, COPY.offset.offset, offset);
+    writeU64(words, COPY.bytes.offset, bytes);
+    writeU64(words, COPY.buffer.offset, buffer.address);
+    words[COPY.checksum.offset / 4] = checksum ? 1 : 0;
+    const code = this.#native.symbols[call](this.#copyRequest.bytes, this.#answerBytes);
     this.#native.check(call, code);
     return checksum ? this.#answer[0]! : 0n;
   }

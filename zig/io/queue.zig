@@ -19,6 +19,8 @@ const Error = status.Error;
 const entries_max = 65_536;
 const threads_max = 16;
 const watches_max = 4096;
+/// Completions that may wait for their reader while threads still have work.
+const wake_every = 32;
 /// The watch thread's own wake-up in its epoll set.
 const wake_token = std.math.maxInt(u64);
 
@@ -64,6 +66,8 @@ pub const Queue = struct {
     /// Submitted and not reaped.
     outstanding: u32 = 0,
     watching: u32 = 0,
+    /// The eventfd was written and its completions not all reaped.
+    woken: bool = false,
     stopping: bool = false,
     threads: []std.Thread,
     threads_started: usize = 0,
@@ -185,6 +189,7 @@ pub const Queue = struct {
         for (out[0..count]) |*completion| {
             completion.* = queue.done.pop();
         }
+        if (queue.done.count == 0) queue.woken = false;
         return @intCast(count);
     }
 
@@ -237,6 +242,7 @@ pub const Queue = struct {
         queue.watching -= 1;
         const token = data & std.math.maxInt(u32);
         queue.complete(.{ .token = token, .result = 1, .status = 0, .errno = 0 });
+        queue.wake();
     }
 
     fn workLoop(queue: *Queue) void {
@@ -252,13 +258,22 @@ pub const Queue = struct {
             queue.mutex.lock();
             queue.complete(completion);
             queue.outstanding -= 1;
+            // While there is more to do, a wake for each would take the core away from doing it.
+            const enough = queue.done.count >= wake_every;
+            if (queue.jobs.count == 0 or enough) queue.wake();
         }
     }
 
     /// With the mutex held.
     fn complete(queue: *Queue, completion: types.Completion) void {
         queue.done.push(completion);
-        if (queue.done.count == 1) ring(queue.event_fd);
+    }
+
+    /// With the mutex held. One wake serves all completions until they are reaped.
+    fn wake(queue: *Queue) void {
+        if (queue.woken) return;
+        queue.woken = true;
+        ring(queue.event_fd);
     }
 };
 
