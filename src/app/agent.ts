@@ -1,3 +1,4 @@
+import { availableParallelism } from "node:os";
 import { type Config, diffReload } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError, messageOf, type Random } from "../core/index.ts";
 import { type EngineLimits, EngineServer } from "../engine/index.ts";
@@ -31,8 +32,10 @@ export type AgentState = "starting" | "ready" | "draining" | "stopped";
 
 /** Operations in flight: hashing for commits, and one slice of memory. */
 const QUEUE_ENTRIES = 4096;
-/** Two hash while the event loop serves; more cores than that are the engines'. */
-const QUEUE_THREADS = 2;
+/** One may be taking memory while another hashes. */
+const QUEUE_THREADS_MIN = 2;
+/** About 10 GB/s each: as much as engines can bring. */
+const QUEUE_THREADS_MAX = 8;
 const WATCHES_MAX = 4096;
 /** SIGTERM to the last connection cut: what the service manager is told to allow. */
 const DRAIN_MS = 10_000;
@@ -49,6 +52,12 @@ function limitsOf(config: Config): EngineLimits {
     leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
   };
+}
+
+/** A quarter of the cores: the others are the engines'. */
+function queueThreads(): number {
+  const quarter = Math.floor(availableParallelism() / 4);
+  return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
 }
 
 /**
@@ -88,7 +97,7 @@ export class Agent {
     this.#region = createArena(native, arena);
     this.#queue = new Queue(native, {
       entries: QUEUE_ENTRIES,
-      threads: QUEUE_THREADS,
+      threads: queueThreads(),
       watches: WATCHES_MAX,
     });
     this.store = new RamStore({
