@@ -121,12 +121,20 @@ export class Queue implements AsyncDisposable {
     return { [Symbol.dispose]: () => this.#unwatch(token) };
   }
 
+  /**
+   * The native side closes the descriptor of a process that died, and its number may be another watch's
+   * soon after. So deaths already on their way are taken in first, and apart from whoever ends the watch.
+   */
   #unwatch(token: number): void {
     const watch = this.#watching.get(token);
-    if (watch === undefined || this.#closed) return;
-    this.#watching.delete(token);
-    // A death already on its way has closed the descriptor: then there is nothing left to end.
-    this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
+    if (watch === undefined) return;
+    watch.onDeath = () => undefined;
+    queueMicrotask(() => {
+      if (this.#closed) return;
+      this.#drain();
+      if (!this.#watching.delete(token)) return;
+      this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
+    });
   }
 
   async #drainOnWake(): Promise<void> {

@@ -1,5 +1,6 @@
 import { dlopen } from "bun:ffi";
 import { expect, test } from "bun:test";
+import { existsSync } from "node:fs";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
@@ -78,6 +79,25 @@ describeNative("the submission and completion rings", () => {
     await child.exited;
     await rings.nop(1n);
     expect(deaths).toBe(0);
+  });
+
+  test("ending the watch of a dead process leaves the one alone that got its descriptor", async () => {
+    await using rings = queue();
+    const first = Bun.spawn(["sleep", "60"]);
+    const second = Bun.spawn(["sleep", "60"]);
+    let deaths = 0;
+    const pidFd = openPidFd(first.pid);
+    const watch = rings.watch(pidFd, () => deaths--);
+    process.kill(first.pid, "SIGKILL");
+    // Nothing of the event loop runs here, as in a server that is busy with other sockets.
+    while (existsSync(`/proc/self/fd/${pidFd}`)) Bun.sleepSync(1);
+    expect(openPidFd(second.pid)).toBe(pidFd);
+    rings.watch(pidFd, () => deaths++);
+    watch[Symbol.dispose]();
+    await rings.nop(1n);
+    expect(deaths).toBe(0);
+    second.kill("SIGKILL");
+    await waitFor(() => deaths === 1);
   });
 
   test("watches are bounded", async () => {
