@@ -127,6 +127,10 @@ export class ExtentSlots implements SlotAllocator {
     return this.records[slot * SLOT_WORDS + SlotWord.generation]! >>> 0;
   }
 
+  slotBytesFor(bytes: number): number {
+    return roundUp(bytes, this.limits.granule);
+  }
+
   offsetOf(slot: number): number {
     const extent = this.extentOf(slot);
     const place = slot - 1 - extent * this.stride;

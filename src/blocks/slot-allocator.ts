@@ -82,6 +82,8 @@ export interface SlotAllocator {
   isCurrent(slot: number, generation: number): boolean;
   stateOf(slot: number): SlotState;
   generationOf(slot: number): number;
+  /** Capacity of the slot that `reserve(bytes)` would give. */
+  slotBytesFor(bytes: number): number;
   /** Byte offset in the arena. */
   offsetOf(slot: number): number;
   /** Capacity of the slot. */

@@ -56,7 +56,7 @@ export interface Holder {
 
   /**
    * Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best
-   * tier's bit.
+   * tier's bit, 0 behind that run.
    */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
 

@@ -52,7 +52,10 @@ export class RamHolder implements Holder {
     const { table, stats } = this.#store;
     stats.matchBlocks += batch.count;
     const mask = tiers === 0 ? ALL_TIERS : tiers;
-    return table.matchLeading(batch.keys, batch.count, this.#namespace, mask, best);
+    const leading = table.matchLeading(batch.keys, batch.count, this.#namespace, mask, best);
+    // What stands there is the answer to somebody else's question.
+    best.fill(0, leading, batch.count);
+    return leading;
   }
 
   reserve(batch: AddressBatch, out: HandleBatch): void {
@@ -340,11 +343,12 @@ export class RamHolder implements Holder {
     }
   }
 
-  /** The newest block of that name in this namespace and layer. */
+  /** The block that had this name first, in this namespace and layer. */
   #nodeOfAlias(low: number, high: number, layer: number): NodeId {
     const { table } = this.#store;
     const found = new Int32Array(NODES_PER_ALIAS_MAX);
-    for (let i = table.nodesOfAlias(low, high, found) - 1; i >= 0; i--) {
+    const count = table.nodesOfAlias(low, high, found);
+    for (let i = 0; i < count; i++) {
       const node = found[i] as NodeId;
       if (table.namespaceOf(node) === this.#namespace && table.layerOf(node) === layer) return node;
     }

@@ -2,7 +2,6 @@ import {
   type BlockTable,
   NO_SLOT,
   type RecencyTier,
-  SLOT_ALIGN,
   type SlotAllocator,
   Tier,
 } from "../blocks/index.ts";
@@ -50,10 +49,9 @@ export class RamTier {
 
   #reclaim(bytes: number): number {
     const { slots, table, policy } = this.#parts;
-    const wanted = Math.ceil(bytes / SLOT_ALIGN) * SLOT_ALIGN;
     const victim = policy.victim(table, RAM);
     if (victim === NO_NODE) return NO_SLOT;
-    if (slots.slotBytesOf(table.slotOf(victim)) === wanted) {
+    if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
       return slots.reserve(bytes);
     }
