@@ -1,5 +1,5 @@
 import { availableParallelism } from "node:os";
-import { type Config, diffReload } from "../config/index.ts";
+import { type Config, diffReload, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError, messageOf, type Random } from "../core/index.ts";
 import { type EngineLimits, EngineServer } from "../engine/index.ts";
 import { type Native, Queue, type Region } from "../native/index.ts";
@@ -52,6 +52,19 @@ function limitsOf(config: Config): EngineLimits {
     leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
   };
+}
+
+/**
+ * The kernel would not refuse memory it does not have: it would end the process half-way. Throws
+ * ARENA_UNAVAILABLE.
+ */
+function checkMemory(bytes: number, facts: MemoryFacts): void {
+  const free = facts.availableBytes ?? Number.POSITIVE_INFINITY;
+  if (bytes <= free) return;
+  const text = `the RAM arena of ${formatBytes(bytes)} does not fit: ${formatBytes(free)} are free`;
+  throw new HearthError("ARENA_UNAVAILABLE", text, {
+    fix: "lower kv.ram, or free memory on this host",
+  });
 }
 
 /** A quarter of the cores: the others are the engines'. */
@@ -138,6 +151,7 @@ export class Agent {
    * cannot.
    */
   static async start(parts: AgentParts): Promise<Agent> {
+    checkMemory(parts.config.kv.ramBytes, readMemoryFacts());
     const agent = new Agent(parts);
     try {
       await agent.#growth.first();
@@ -206,11 +220,11 @@ export class Agent {
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
   }
 
-  /** Hands out nothing new, waits up to 10 s for what is held, then stops everything. */
-  async stop(): Promise<void> {
+  /** Hands out nothing new, waits up to 10 s (or for `hurry`), then stops everything. */
+  async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
-    await this.engine.drain(DRAIN_MS);
+    await this.engine.drain(DRAIN_MS, hurry);
     await this.#stopParts();
     this.#state = "stopped";
   }

@@ -37,7 +37,7 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   using service = createServiceManager(native, systemClock, serviceEnvironment());
   const { version, commit } = options;
   const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
-  const ended = untilSignal();
+  const signals = stopSignals();
   const agent = await Agent.start({ ...parts, version, commit });
   await using api = await startApi(agent, { native, logger, version, commit });
   onReload(async () => {
@@ -49,10 +49,10 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
   logger.info("api listening", { url: api.url });
   service.ready("serving while memory grows");
-  const signal = await ended;
+  const signal = await signals.first;
   logger.info("agent stopping", { signal });
   service.stopping();
-  await agent.stop();
+  await agent.stop(signals.second);
   logger.info("agent stopped", {});
 }
 
@@ -70,12 +70,20 @@ async function reload(agent: Agent, path: string, logger: Logger): Promise<void>
   }
 }
 
-/** The name of the signal that asks for the end. */
-function untilSignal(): Promise<string> {
-  return new Promise((resolve) => {
-    process.on("SIGTERM", () => resolve("SIGTERM"));
-    process.on("SIGINT", () => resolve("SIGINT"));
+/** The name of the first signal that asks for the end; whoever asks twice does not want to wait. */
+function stopSignals(): { readonly first: Promise<string>; readonly second: AbortSignal } {
+  const hurry = new AbortController();
+  let asked = false;
+  const first = new Promise<string>((resolve) => {
+    const ask = (name: string) => {
+      if (asked) hurry.abort();
+      asked = true;
+      resolve(name);
+    };
+    process.on("SIGTERM", () => ask("SIGTERM"));
+    process.on("SIGINT", () => ask("SIGINT"));
   });
+  return { first, second: hurry.signal };
 }
 
 /** Reloads one after the other, however fast the signals come. */

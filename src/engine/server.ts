@@ -1,4 +1,4 @@
-import { chmodSync, chownSync, existsSync, mkdirSync, unlinkSync } from "node:fs";
+import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, unlinkSync } from "node:fs";
 import { dirname } from "node:path";
 import type { Socket, UnixSocketListener } from "bun";
 import { type Clock, HearthError, messageOf, sleep } from "../core/index.ts";
@@ -176,7 +176,20 @@ export class EngineServer implements AsyncDisposable {
       connection.dismiss(FrameStatus.limit, text);
       return;
     }
-    client.watch = this.#options.queue.watch(peer.pidFd, () => this.#died(client));
+    this.#watch(client, peer.pidFd);
+  }
+
+  /** A connection whose process cannot be watched could not be cleaned up after: it is not taken. */
+  #watch(client: Client, pidFd: number): void {
+    const { queue, native } = this.#options;
+    try {
+      client.watch = queue.watch(pidFd, () => this.#died(client));
+    } catch (error) {
+      native.closeFd(pidFd);
+      this.stats.refusedPeers++;
+      const text = `this engine's process cannot be watched: ${messageOf(error)}`;
+      client.connection.dismiss(FrameStatus.limit, text);
+    }
   }
 
   readonly #fds = new WeakMap<Connection, number>();
@@ -283,13 +296,13 @@ export class EngineServer implements AsyncDisposable {
     this.#leave(client);
   }
 
-  /** Hands out nothing new and waits until nobody holds anything, or the deadline. */
-  async drain(deadlineMs: number): Promise<void> {
+  /** Hands out nothing new and waits until nobody holds anything, the deadline, or `hurry`. */
+  async drain(deadlineMs: number, hurry: AbortSignal): Promise<void> {
     this.#draining = true;
     this.#listener?.stop(false);
     const { clock } = this.#options;
     const end = clock.monotonicMs() + deadlineMs;
-    while (this.#clients.size > 0 && clock.monotonicMs() < end) {
+    while (this.#clients.size > 0 && clock.monotonicMs() < end && !hurry.aborted) {
       this.#checkTimes();
       await sleep(clock, 5);
     }
@@ -311,6 +324,11 @@ export class EngineServer implements AsyncDisposable {
 /** Removes a socket file that a dead agent left; refuses where a living one answers. */
 async function removeStale(path: string): Promise<void> {
   if (!existsSync(path)) return;
+  if (!lstatSync(path).isSocket()) {
+    throw new HearthError("CONFIG_INVALID", `engine.socket: ${path} exists and is not a socket`, {
+      fix: "name a path that the agent may use for itself",
+    });
+  }
   try {
     const probe = await Bun.connect({ unix: path, socket: { data() {} } });
     probe.terminate();
