@@ -35,6 +35,11 @@ export interface EngineServerOptions {
 
 const LISTEN_PATH_BYTES_MAX = 107;
 const HELLO_MS = 5_000;
+/**
+ * Connections that end between two sweeps of memory. What they leave behind is old by then, and the
+ * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
+ */
+const ENDINGS_A_SWEEP = 512;
 
 interface Client {
   readonly connection: Connection;
@@ -61,6 +66,7 @@ export class EngineServer implements AsyncDisposable {
   #draining = false;
   #limits: EngineLimits;
   #nextId = 1;
+  #endings = 0;
 
   constructor(options: EngineServerOptions) {
     this.#options = options;
@@ -234,6 +240,7 @@ export class EngineServer implements AsyncDisposable {
   /** The line is over. What was held waits for the process's end, unless that has come already. */
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
+    this.#endings++;
     const holder = client.connection.greeted?.holder;
     holder?.abandon();
     if (client.dead || holder === undefined || holder.held === 0) {
@@ -260,6 +267,10 @@ export class EngineServer implements AsyncDisposable {
   }
 
   #checkTimes(): void {
+    if (this.#endings >= ENDINGS_A_SWEEP) {
+      this.#endings = 0;
+      Bun.gc(true);
+    }
     const limits = this.#limits;
     const now = this.#options.clock.monotonicMs();
     for (const client of this.#clients) {
