@@ -122,8 +122,8 @@ export class Queue implements AsyncDisposable {
   }
 
   /**
-   * The native side closes the descriptor of a process that died, and its number may be another watch's
-   * soon after. So deaths already on their way are taken in first, and apart from whoever ends the watch.
+   * The native side closes the descriptor of a process that died, and its number may be another
+   * watch's soon after. So deaths on their way are taken in first, apart from whoever ends a watch.
    */
   #unwatch(token: number): void {
     const watch = this.#watching.get(token);

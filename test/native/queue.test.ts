@@ -81,7 +81,7 @@ describeNative("the submission and completion rings", () => {
     expect(deaths).toBe(0);
   });
 
-  test("ending the watch of a dead process leaves the one alone that got its descriptor", async () => {
+  test("ending the watch of a dead process leaves its descriptor's next one alone", async () => {
     await using rings = queue();
     const first = Bun.spawn(["sleep", "60"]);
     const second = Bun.spawn(["sleep", "60"]);
