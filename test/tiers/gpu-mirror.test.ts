@@ -1,0 +1,91 @@
+import { expect, test } from "bun:test";
+import { LAYER_ALL } from "../../src/core/index.ts";
+import { describeNative } from "../support/index.ts";
+import { chain } from "./names.ts";
+import { hexOf } from "./store-engine.ts";
+import { openStoreKit, PAGE } from "./store-kit.ts";
+
+const GPU = 1;
+const RAM = 2;
+const ARENA = 8 * 2 * PAGE;
+
+describeNative("the mirror of engines' GPUs", () => {
+  test("says what engines hold, until they say otherwise", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 8 });
+    const engine = kit.engine();
+    expect(engine.gpuStored({ name: "a", alias: 5n }, "a/b")).toEqual(["ok", "ok"]);
+    expect(engine.gpuStored("a")).toEqual(["present"]);
+    expect(engine.match(chain("a/b"))).toEqual([2, GPU, GPU]);
+    expect(engine.match(chain("a/b"), RAM)).toEqual([0, 0, 0]);
+    expect(engine.resolve(5n, LAYER_ALL)).toBe(hexOf("a"));
+    // There is nothing of it to read.
+    expect(engine.get("a")).toEqual(["miss"]);
+    expect(engine.gpuEvicted("a/b", "a/b", "nowhere")).toEqual(["ok", "miss", "miss"]);
+    expect(engine.match(chain("a/b"))).toEqual([1, GPU, 0]);
+    expect(engine.gpuEvicted("a")).toEqual(["ok"]);
+    expect(engine.resolve(5n, LAYER_ALL)).toBeNull();
+    expect(kit.snapshot()).toMatchObject({ gpuBlocks: 0, tableNodes: 0 });
+  });
+
+  test("keeps a window of the latest notices of an engine, within one cap for all", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
+    const [first, second] = [kit.engine(), kit.engine()];
+    expect(first.gpuStored("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
+    expect(second.gpuStored("x", "y")).toEqual(["ok", "ok"]);
+    // The second engine's own oldest notice went; those of the first are not its to drop.
+    expect(first.match(["x"])[0]).toBe(0);
+    expect(["a", "b", "c", "y"].map((name) => first.match([name])[0])).toEqual([1, 1, 1, 1]);
+    expect(first.gpuStored("d")).toEqual(["ok"]);
+    expect(first.match(["a"])[0]).toBe(0);
+    expect(kit.engine().gpuStored("z")).toEqual(["full"]);
+    expect(kit.snapshot().gpuBlocks).toBe(4);
+  });
+
+  test("a block on two GPUs is there until both let go of it", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 8 });
+    const [first, second] = [kit.engine(), kit.engine()];
+    first.gpuStored("a");
+    expect(second.gpuEvicted("a")).toEqual(["miss"]);
+    expect(second.gpuStored("a")).toEqual(["ok"]);
+    first.gpuEvicted("a");
+    expect(second.match(["a"])).toEqual([1, GPU]);
+    second.gpuEvicted("a");
+    expect(second.match(["a"])).toEqual([0, 0]);
+  });
+
+  test("what an engine's GPU held goes with its connection", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
+    const [first, second] = [kit.engine(), kit.engine()];
+    await first.put("a");
+    first.gpuStored("a", "b", "c");
+    expect(second.match(["a"])).toEqual([1, GPU]);
+    first.abandon();
+    expect(second.match(["a"])).toEqual([1, RAM]);
+    expect(second.match(["b"])).toEqual([0, 0]);
+    expect(kit.snapshot()).toMatchObject({ gpuBlocks: 0, tableNodes: 1 });
+    expect(second.gpuStored("w", "x", "y", "z")).toEqual(["ok", "ok", "ok", "ok"]);
+    kit.expectNothingLeft();
+  });
+
+  test("what a GPU notice says of a length does not become the length of what was written", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
+    const [engine, reader] = [kit.engine(), kit.engine()];
+    engine.gpuStored({ name: "long", bytes: 1_000_000 }, { name: "short", bytes: 1 });
+    expect(await engine.put("long", "short")).toEqual(["ok", "ok"]);
+    const read = reader.acquire(["long", "short"]);
+    expect(read.map(({ bytes }) => bytes)).toEqual([5_000, 5_000]);
+    expect(read.map((handle) => reader.proves(handle))).toEqual([true, true]);
+    reader.gpuStored({ name: "long", bytes: 77 });
+    expect(reader.acquire(["long"])[0]!.bytes).toBe(5_000);
+    expect(kit.snapshot().ramBytes).toBe(10_000);
+    kit.expectNothingLeft();
+  });
+
+  test("a mirror of no size takes every notice and keeps none", async () => {
+    await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 0 });
+    const engine = kit.engine();
+    expect(engine.gpuStored("a")).toEqual(["ok"]);
+    expect(engine.match(["a"])).toEqual([0, 0]);
+    expect(engine.gpuEvicted("a")).toEqual(["miss"]);
+  });
+});

@@ -1,0 +1,139 @@
+import { expect, test } from "bun:test";
+import { describeNative } from "../support/index.ts";
+import { chain } from "./names.ts";
+import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
+
+const SLOTS = 8;
+
+function open(): StoreKit {
+  return openStoreKit({ arenaBytes: SLOTS * 2 * PAGE });
+}
+
+/** More blocks than there is room for. */
+const flood = (prefix: string) => Array.from({ length: 12 }, (_, i) => `${prefix}${i}`);
+
+async function press(kit: StoreKit, prefix: string): Promise<void> {
+  const other = kit.engine();
+  for (const name of flood(prefix)) await other.put(name);
+}
+
+describeNative("sessions", () => {
+  test("hold their last block and all before it, and outlive the engine", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    expect(engine.sessionCommit(1n, "a/b")).toBe("ok");
+    engine.die();
+    await press(kit, "x");
+    const other = kit.engine();
+    expect(other.match(chain("a/b/c"))[0]).toBe(2);
+    expect(other.holder.sessionStatus(1n)).toEqual({ known: true, blocks: 2, bytes: 10_000 });
+    expect(other.sessionRelease(1n)).toBe("ok");
+    kit.expectNothingLeft();
+  });
+
+  test("I1: after the release matching depends on the tree alone", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put(...chain("a/b"));
+    engine.sessionCommit(1n, "a/b");
+    expect(engine.sessionRelease(1n)).toBe("ok");
+    // Released, not freed: the blocks are found as long as nothing needs their room.
+    expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
+    expect(engine.holder.sessionStatus(1n).known).toBe(false);
+    expect(engine.sessionRelease(1n)).toBe("miss");
+    await press(kit, "x");
+    expect(engine.get("a", "a/b")).toEqual(["miss", "miss"]);
+  });
+
+  test("I2: a commit never takes from what the session had", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    const turns = chain("a/b/c/d");
+    await engine.put("a");
+    engine.sessionCommit(1n, "a");
+    for (const [turn, block] of turns.entries()) {
+      await engine.put(block);
+      await press(kit, `x${turn}-`);
+      expect(engine.sessionCommit(1n, block)).toBe(engine.match([block])[0] === 1 ? "ok" : "miss");
+      expect(engine.match(turns)[0]).toBeGreaterThanOrEqual(1);
+    }
+    // A block that is not there leaves the session as it was.
+    expect(engine.sessionCommit(1n, "elsewhere")).toBe("miss");
+    await press(kit, "y");
+    expect(engine.get("a")).toEqual(["ok"]);
+  });
+
+  test("I2: the lock moves forward with each turn, and back where the engine says so", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    for (const block of ["a", "a/b", "a/b/c"]) {
+      engine.sessionCommit(1n, block);
+      expect(engine.holder.sessionStatus(1n).blocks).toBe(block.split("/").length);
+    }
+    await press(kit, "x");
+    expect(engine.match(chain("a/b/c"))[0]).toBe(3);
+    expect(engine.sessionCommit(1n, "a")).toBe("ok");
+    await press(kit, "y");
+    expect(engine.match(chain("a/b/c"))[0]).toBe(1);
+  });
+
+  test("I3: matching changes nothing, however often it is asked", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put(...chain("a/b"));
+    await engine.put("z");
+    const before = kit.snapshot();
+    for (let i = 0; i < 5; i++) expect(engine.match(chain("a/b"))[0]).toBe(2);
+    const { stats, ...rest } = kit.snapshot();
+    expect(rest).toEqual({ ...rest, tableNodes: before.tableNodes, slotsUsed: before.slotsUsed });
+    expect(stats.matchBlocks).toBe(before.stats.matchBlocks + 10);
+    // Not even the order in which blocks leave: a/b was the oldest and goes first.
+    for (let i = 0; i < 6; i++) await engine.put(`x${i}`);
+    expect(engine.match(chain("a/b"))[0]).toBe(1);
+  });
+
+  test("I4: engines without a session are as if there were none", async () => {
+    const outcomes: unknown[] = [];
+    for (const withSession of [false, true]) {
+      await using kit = open();
+      const [engine, other] = [kit.engine(), kit.engine()];
+      if (withSession) {
+        await other.put("s");
+        other.sessionCommit(9n, "s");
+        other.sessionRelease(9n);
+        other.gpuEvicted("s");
+      }
+      outcomes.push([await engine.put("a", "b"), engine.get("a", "b", "c"), engine.match(["a"])]);
+    }
+    expect(outcomes[1]).toEqual(outcomes[0]);
+  });
+
+  test("I5: every lock is given back, also where several sessions end in one block", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put(...chain("a/b"));
+    for (const session of [1n, 2n, 3n]) engine.sessionCommit(session, "a/b");
+    engine.sessionCommit(3n, "a/b");
+    for (const session of [1n, 2n]) engine.sessionRelease(session);
+    await press(kit, "x");
+    expect(engine.match(chain("a/b"))[0]).toBe(2);
+    engine.sessionRelease(3n);
+    await press(kit, "y");
+    expect(engine.match(chain("a/b"))[0]).toBe(0);
+    expect(kit.snapshot().sessions).toBe(0);
+  });
+
+  test("number 0 is no session, and the same number in another namespace is another one", async () => {
+    await using kit = open();
+    const [mine, theirs] = [kit.engine(1), kit.engine(2)];
+    await mine.put("a");
+    await theirs.put("b");
+    expect(mine.sessionCommit(0n, "a")).toBe("rejected");
+    expect(mine.sessionCommit(2n ** 64n - 1n, "a")).toBe("ok");
+    expect(theirs.sessionCommit(2n ** 64n - 1n, "b")).toBe("ok");
+    expect(mine.sessionRelease(2n ** 64n - 1n)).toBe("ok");
+    expect(theirs.holder.sessionStatus(2n ** 64n - 1n).known).toBe(true);
+  });
+});
