@@ -185,7 +185,9 @@ export class EngineServer implements AsyncDisposable {
     this.#watch(client, peer.pidFd);
   }
 
-  /** A connection whose process cannot be watched could not be cleaned up after: it is not taken. */
+  /**
+   * A connection whose process cannot be watched could not be cleaned up after: it is not taken.
+   */
   #watch(client: Client, pidFd: number): void {
     const { queue, native } = this.#options;
     try {

@@ -1,0 +1,161 @@
+import {
+  InsertRefusal,
+  type InsertResult,
+  isRefusal,
+  NO_SLOT,
+  NodeFlag,
+  Tier,
+} from "../blocks/index.ts";
+import { type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import {
+  type AddressBatch,
+  BlockFlag,
+  BlockOutcome,
+  type HandleBatch,
+  hasParent,
+} from "./batches.ts";
+import type { Hold } from "./hold.ts";
+import type { RamStore } from "./ram-store.ts";
+
+/** Evictions tried to free an entry of a full table for one block. */
+const TABLE_RETRIES = 4;
+
+/** Whose slots they will be. */
+export interface SlotTaker {
+  /** Whether one slot more may be held. */
+  mayHold(): boolean;
+  hold(hold: Hold): void;
+}
+
+/** Finds room for the blocks of a frame and enters them as being written. */
+export class Reservation {
+  readonly #store: RamStore;
+  readonly #namespace: NamespaceIndex;
+  readonly #holder: SlotTaker;
+  /** In the frame at hand there was no room for a block of so many bytes. */
+  #fullFrom = Number.POSITIVE_INFINITY;
+
+  constructor(store: RamStore, namespace: NamespaceIndex, holder: SlotTaker) {
+    this.#store = store;
+    this.#namespace = namespace;
+    this.#holder = holder;
+  }
+
+  reserve(batch: AddressBatch, out: HandleBatch): void {
+    const known: NodeId[] = [];
+    this.#fullFrom = Number.POSITIVE_INFINITY;
+    out.count = batch.count;
+    for (let i = 0; i < batch.count; i++) {
+      const outcome = this.#reserveOne(batch, i, out, known);
+      out.outcome[i] = outcome;
+      if (outcome === BlockOutcome.full) this.#store.stats.fullBlocks++;
+    }
+    if (known.length > 0) this.#use(known);
+    this.#store.evictor.wake();
+  }
+
+  /** Blocks that are there already were used just now, as by a read. */
+  #use(known: readonly NodeId[]): void {
+    const { ram, table } = this.#store;
+    for (let i = known.length - 1; i >= 0; i--) table.unlock(known[i]!);
+    ram.touch(known, "used");
+  }
+
+  #reserveOne(batch: AddressBatch, i: number, out: HandleBatch, known: NodeId[]): number {
+    const { table, stats, blockBytesMax } = this.#store;
+    const bytes = batch.bytes[i]!;
+    if (bytes === 0) return BlockOutcome.rejected;
+    if (bytes > blockBytesMax) return BlockOutcome.tooLarge;
+    const found = table.find(batch.keys, i * 8);
+    if (found !== NO_NODE) {
+      // What another namespace holds must not be told from a lack of room.
+      if (table.namespaceOf(found) !== this.#namespace) return BlockOutcome.full;
+      if (table.isWriting(found)) return BlockOutcome.pending;
+      if (table.isResident(found, Tier.ram)) {
+        stats.presentBlocks++;
+        // Locked for the frame's length: it must not make room for another block of the frame.
+        if (table.lock(found)) known.push(found);
+        return BlockOutcome.present;
+      }
+    }
+    if (!this.#holder.mayHold()) return BlockOutcome.rejected;
+    return this.#take(batch, i, out);
+  }
+
+  #take(batch: AddressBatch, i: number, out: HandleBatch): number {
+    const { slots, table } = this.#store;
+    const parent = hasParent(batch, i) ? this.#foundParent(batch, i) : NO_NODE;
+    // What makes room for a block must not be its own parent.
+    if (parent !== NO_NODE && !table.lock(parent)) return BlockOutcome.rejected;
+    const slot = this.#takeSlot(batch, i, parent !== NO_NODE || !hasParent(batch, i));
+    const outcome = slot === NO_SLOT ? BlockOutcome.full : this.#fill(batch, i, slot, out);
+    if (slot !== NO_SLOT && outcome !== BlockOutcome.ok) slots.release(slot);
+    if (parent !== NO_NODE) table.unlock(parent);
+    return outcome;
+  }
+
+  /** The block's parent where it is stored somewhere, or being written; else NO_NODE. */
+  #foundParent(batch: AddressBatch, i: number): NodeId {
+    const { table } = this.#store;
+    const node = table.find(batch.parentKeys, i * 8);
+    if (node === NO_NODE || table.namespaceOf(node) !== this.#namespace) return NO_NODE;
+    return table.residencyOf(node) !== 0 || table.isWriting(node) ? node : NO_NODE;
+  }
+
+  /**
+   * A block behind a gap cannot be found by its prefix: it may have room that is free, but nothing
+   * that can be found is dropped for it.
+   */
+  #takeSlot(batch: AddressBatch, i: number, reachable: boolean): number {
+    const { ram, slots } = this.#store;
+    const bytes = batch.bytes[i]!;
+    if (bytes >= this.#fullFrom) return NO_SLOT;
+    const slot = reachable ? ram.takeSlot(bytes) : slots.reserve(bytes);
+    // A frame only takes: what there was no room for once, there is none for later.
+    if (slot === NO_SLOT && reachable) this.#fullFrom = bytes;
+    return slot;
+  }
+
+  /**
+   * Enters the block that will lie in the slot. Anything but `ok` leaves the slot to the caller.
+   */
+  #fill(batch: AddressBatch, i: number, slot: number, out: HandleBatch): number {
+    const { slots, table, stats } = this.#store;
+    const node = this.#insert(batch, i);
+    if (isRefusal(node)) {
+      if (node === InsertRefusal.busy) return BlockOutcome.pending;
+      return node === InsertRefusal.cycle ? BlockOutcome.rejected : BlockOutcome.full;
+    }
+    const generation = slots.generationOf(slot);
+    const bytes = batch.bytes[i]!;
+    table.lock(node);
+    table.setSlot(node, slot, generation);
+    slots.setNode(slot, node);
+    const flags = batch.flags[i]!;
+    table.setFlag(node, NodeFlag.transient, (flags & BlockFlag.transient) !== 0);
+    if ((flags & BlockFlag.aliasGiven) !== 0) {
+      table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+    }
+    const offset = slots.offsetOf(slot);
+    const state = { writing: true, committing: false, reads: 0 };
+    this.#holder.hold({ node, slot, generation, offset, bytes, ...state });
+    stats.reservedBlocks++;
+    out.slot[i] = slot;
+    out.generation[i] = generation;
+    out.bytes[i] = slots.slotBytesOf(slot);
+    out.offset[i] = offset;
+    return BlockOutcome.ok;
+  }
+
+  /** A full table gives up old blocks, as a full arena does. */
+  #insert(batch: AddressBatch, i: number): InsertResult {
+    const { table, ram } = this.#store;
+    const parent = hasParent(batch, i);
+    let node = table.insertWriting(batch, i, this.#namespace, parent);
+    for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
+      if (!ram.dropOne()) break;
+      node = table.insertWriting(batch, i, this.#namespace, parent);
+    }
+    return node;
+  }
+}
