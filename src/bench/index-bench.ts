@@ -36,7 +36,7 @@ export interface IndexBenchResult {
 }
 
 export interface IndexBenchOptions {
-  /** Default 1,000,000. */
+  /** Default 1,000,000; 1,000 at least. */
   readonly blocks?: number;
   readonly seed?: number;
 }
@@ -45,6 +45,7 @@ const NAMESPACE = 1 as NamespaceIndex;
 const BLOCK_BYTES = 256 * 1024;
 const CHAIN_MIN = 8;
 const CHAIN_MAX = 250;
+const BLOCKS_MIN = 1_000;
 const MATCH_KEYS = 64;
 const MATCHES = 4_000;
 
@@ -68,18 +69,20 @@ interface Chain extends BlockSource {
  */
 export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
   const blocks = options.blocks ?? 1_000_000;
+  assert(blocks >= BLOCKS_MIN, "an index bench has a thousand blocks at least");
   const random = seededRandom(options.seed ?? 1);
   const source = createChain();
-  warmUp(source);
+  const warm = warmUp(source);
   const before = residentBytes();
   const bench: Bench = { random, source, ...createRecords(blocks, random) };
   const insertNs = insertMany(bench, blocks);
   touchAllColumns(bench.table);
-  const bytesPerBlock = (residentBytes() - before) / blocks;
-  const matchesNs = measureMatches(bench);
   shuffleRecency(bench);
   const churned = Math.ceil(blocks / 4);
   const churnNs = churn(bench, churned);
+  const bytesPerBlock = (residentBytes() - before) / blocks;
+  assert(warm.table.nodeCount === 0, "the table of the warm-up is empty");
+  const matchesNs = measureMatches(bench);
   shuffleRecency(bench);
   const evictNs = evictMany(bench, blocks);
   assert(bench.table.nodeCount === 0 && bench.slots.usedSlots === 0, "all blocks were evicted");
@@ -116,8 +119,11 @@ function createChain(): Chain {
   };
 }
 
-/** Lets the compiler see everything once, so that its own memory and time are not counted. */
-function warmUp(source: Chain): void {
+/**
+ * Lets the compiler see everything once, so that its own memory and time are not counted. What it
+ * answers must be kept: memory given back late would be missing from what the real table takes.
+ */
+function warmUp(source: Chain): Bench {
   const random = seededRandom(0);
   const bench: Bench = { random, source, ...createRecords(20_000, random) };
   insertMany(bench, 20_000);
@@ -126,6 +132,7 @@ function warmUp(source: Chain): void {
   shuffleRecency(bench);
   churn(bench, 20_000);
   evictMany(bench, 20_000);
+  return bench;
 }
 
 /** Fills in a chain of `count` blocks under a random block that is there, every second time. */
@@ -148,15 +155,17 @@ function randomNode(bench: Bench): NodeId {
   }
 }
 
-function chainLength(random: Random, left: number): number {
-  return Math.min(left, CHAIN_MIN + randomBelow(random, CHAIN_MAX - CHAIN_MIN + 1));
+/** The first chain is a long one, so that the smallest table has paths to match. */
+function chainLength(bench: Bench, left: number): number {
+  if (bench.table.nodeCount === 0) return Math.min(left, CHAIN_MAX);
+  return Math.min(left, CHAIN_MIN + randomBelow(bench.random, CHAIN_MAX - CHAIN_MIN + 1));
 }
 
 /** Inserts so many blocks; answers the nanoseconds that took, without drawing the keys. */
 function insertMany(bench: Bench, blocks: number): number {
   let elapsed = 0;
   for (let done = 0; done < blocks; done += bench.source.count) {
-    drawChain(bench, chainLength(bench.random, blocks - done));
+    drawChain(bench, chainLength(bench, blocks - done));
     const start = Bun.nanoseconds();
     const last = insertChain(bench);
     bench.table.touchPath(last);
@@ -242,7 +251,7 @@ function shuffleRecency(bench: Bench): void {
 function churn(bench: Bench, blocks: number): number {
   let elapsed = 0;
   for (let done = 0; done < blocks; done += bench.source.count) {
-    const count = chainLength(bench.random, blocks - done);
+    const count = chainLength(bench, blocks - done);
     elapsed += evictMany(bench, count);
     drawChain(bench, count);
     const start = Bun.nanoseconds();

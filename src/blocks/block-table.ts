@@ -3,7 +3,7 @@ import type { CallerFlag, TableView } from "./table-view.ts";
 import type { Tier } from "./tier.ts";
 
 export interface BlockTableOptions {
-  /** Nodes at most, ghosts included; below 2^26. Memory is taken as nodes come into use. */
+  /** Nodes at most, ghosts included; 2^26 at most. Memory is taken as nodes come into use. */
   readonly nodesMax: number;
   /** 64-bit engine hashes at most. Default: `nodesMax`. */
   readonly aliasesMax?: number;
@@ -66,25 +66,24 @@ export interface DescendantWalk extends Disposable {
  * The one record of what is where: a prefix tree with one node per block. Promises:
  *
  * - A node lives as long as something holds it: residency on a tier, a lock, a pin, a writer, or a
- *   child.
- *   The call that takes the last hold away removes it, and then its ancestors as far as nothing
- *   holds them. Its aliases go with it. Nothing else ever removes a node.
+ *   child. The call that takes the last hold away removes it, and then its ancestors as far as
+ *   nothing holds them. Its aliases go with it. Nothing else ever removes a node.
  * - A parent is set once: at the insert that names it, or later where a node (a ghost or a root)
- *   had none.
- *   An unknown parent becomes a ghost, held by its children.
+ *   had none. An unknown parent becomes a ghost, held by its children.
  * - Per tier of `RECENCY_TIERS`, all resident unprotected nodes stand in one list in which every
- *   node is
- *   newer than all its descendants, whatever lies between them. So `oldest` is a leaf on its tier.
+ *   node is newer than all its descendants, whatever lies between them. So `oldest` is a leaf on
+ *   its tier.
  * - A lock or pin protects the node and all its ancestors: they leave the lists, and come back as
- *   the
- *   newest when nothing protects them any more, the deepest first.
+ *   the newest when nothing protects them any more, the deepest first.
  *
- * Full is an answer; a broken caller (unlocking what is not locked, a dead node) is INTERNAL.
+ * Full is an answer; a broken caller (unlocking what is not locked, a dead node) is INTERNAL. Calls
+ * take constant time but for those that follow a path: `lock`, `pin` and their undoing as far as
+ * protection changes, `touchPath`, and an insert that gives a parent to what had none.
  */
 export interface BlockTable extends TableView {
   /**
    * Inserts block `index` of `source`, or finds it, and marks it as being written. Its length is
-   * set unless it is resident somewhere. `hasParent`: `parentKeys` names its parent, in the same
+   * set unless RAM or SSD hold it. `hasParent`: `parentKeys` names its parent, in the same
    * namespace. The writer should also `lock` it, so that its ancestors stay meanwhile.
    */
   insertWriting(

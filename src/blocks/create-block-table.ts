@@ -28,7 +28,7 @@ const LENGTH_KNOWN = TIERS_ALL | NodeFlag.writing;
 /** Takes address space for `nodesMax` nodes at once; memory only as nodes come into use. */
 export function createBlockTable(options: BlockTableOptions): BlockTable {
   const { nodesMax } = options;
-  assert(nodesMax >= 1 && nodesMax <= IDS_MAX, "a table has 1 to 2^26 - 1 nodes");
+  assert(nodesMax >= 1 && nodesMax <= IDS_MAX, "a table has 1 to 2^26 nodes");
   return new ColumnTable(options);
 }
 

@@ -9,7 +9,7 @@ import {
   SlotState,
 } from "./slot-allocator.ts";
 import { verifySlots } from "./slot-integrity.ts";
-import { SLOT_WORDS, SlotWord } from "./slot-records.ts";
+import { SlotRecords } from "./slot-records.ts";
 
 /** Takes address space for the records of all slots at once; memory as slots come into use. */
 export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocator {
@@ -20,13 +20,13 @@ export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocato
 }
 
 /**
- * A slot's number is 1 + extent × `stride` + its place in the extent, so that everything about it
- * is found by arithmetic. Extents below `unopened` have been in use; those of them in no class wait
- * in a list.
+ * Extents below `unopened` have been in use; those of them in no class wait in a list. A slot's
+ * place is its offset in granules; an extent's slots hang together in a chain, those handed out
+ * last first.
  */
 export class ExtentSlots implements SlotAllocator {
   readonly limits: ArenaLimits;
-  readonly records: Int32Array;
+  readonly records: SlotRecords;
   readonly extents: ExtentLists;
   readyBytes = 0;
   usedSlots = 0;
@@ -34,14 +34,12 @@ export class ExtentSlots implements SlotAllocator {
   quarantinedSlots = 0;
   extentBytes = 0;
   extentCount = 0;
-  stride = 0;
   unopened = 0;
   private lastGeneration = 0;
 
   constructor(limits: ArenaLimits) {
-    const slots = limits.arenaBytes / limits.granule + limits.extentsMax + 1;
     this.limits = limits;
-    this.records = new Int32Array(new ArrayBuffer(slots * SLOT_WORDS * 4));
+    this.records = new SlotRecords(limits.arenaBytes / limits.granule);
     this.extents = new ExtentLists(limits.extentsMax);
   }
 
@@ -56,7 +54,7 @@ export class ExtentSlots implements SlotAllocator {
 
   reserve(bytes: number): number {
     const { extents, records } = this;
-    const slotBytes = roundUp(bytes, this.limits.granule);
+    const slotBytes = this.slotBytesFor(bytes);
     if (slotBytes > this.limits.slotBytesMax) return NO_SLOT;
     if (this.usedSlots === 0) this.divide(slotBytes);
     const sizeClass = extents.classFor(slotBytes);
@@ -69,14 +67,12 @@ export class ExtentSlots implements SlotAllocator {
     }
 
     let slot = extents.firstFree[extent]!;
-    if (slot !== NO_SLOT)
-      extents.firstFree[extent] = records[slot * SLOT_WORDS + SlotWord.nextFree]!;
-    else slot = 1 + extent * this.stride + extents.takeFresh(extent);
-    const record = slot * SLOT_WORDS;
+    if (slot !== NO_SLOT) extents.firstFree[extent] = records.linkOf(slot);
+    else slot = this.takeFresh(extent, slotBytes);
     this.lastGeneration = (this.lastGeneration + 1) >>> 0 || 1;
-    records[record + SlotWord.node] = 0;
-    records[record + SlotWord.generation] = this.lastGeneration;
-    records[record + SlotWord.state] = SlotState.reserved;
+    records.setLink(slot, 0);
+    records.setGeneration(slot, this.lastGeneration);
+    records.setState(slot, SlotState.reserved);
     extents.changeUsed(extent, 1);
     extents.unmovable[extent] = extents.unmovable[extent]! + 1;
     this.usedSlots++;
@@ -101,7 +97,7 @@ export class ExtentSlots implements SlotAllocator {
     assert(state === SlotState.reserved || state === SlotState.live, "a slot quarantined is held");
     if (state === SlotState.live) this.changeUnmovable(slot, 1);
     this.changeState(slot, state, SlotState.quarantined);
-    this.records[slot * SLOT_WORDS + SlotWord.node] = 0;
+    this.records.setLink(slot, 0);
     this.quarantinedSlots++;
   }
 
@@ -113,18 +109,15 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   isCurrent(slot: number, generation: number): boolean {
-    const record = slot * SLOT_WORDS;
-    const state = this.records[record + SlotWord.state];
-    if (state === undefined || state === SlotState.free) return false;
-    return this.records[record + SlotWord.generation]! >>> 0 === generation;
+    return this.stateOf(slot) !== SlotState.free && this.records.generationOf(slot) === generation;
   }
 
   stateOf(slot: number): SlotState {
-    return (this.records[slot * SLOT_WORDS + SlotWord.state] ?? SlotState.free) as SlotState;
+    return this.records.stateOf(slot);
   }
 
   generationOf(slot: number): number {
-    return this.records[slot * SLOT_WORDS + SlotWord.generation]! >>> 0;
+    return this.records.generationOf(slot);
   }
 
   slotBytesFor(bytes: number): number {
@@ -132,9 +125,7 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   offsetOf(slot: number): number {
-    const extent = this.extentOf(slot);
-    const place = slot - 1 - extent * this.stride;
-    return extent * this.extentBytes + place * this.extents.slotBytesOf(extent);
+    return this.records.placeOf(slot) * this.limits.granule;
   }
 
   slotBytesOf(slot: number): number {
@@ -142,18 +133,18 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   nodeOf(slot: number): NodeId {
-    return this.records[slot * SLOT_WORDS + SlotWord.node] as NodeId;
+    return this.records.linkOf(slot) as NodeId;
   }
 
   setNode(slot: number, node: NodeId): void {
     const state = this.stateOf(slot);
     assert(state === SlotState.reserved || state === SlotState.live, "a slot with a block is held");
-    this.records[slot * SLOT_WORDS + SlotWord.node] = node;
+    this.records.setLink(slot, node);
   }
 
   freeSlots(bytes: number): number {
     const { extents, limits } = this;
-    const slotBytes = roundUp(bytes, limits.granule);
+    const slotBytes = this.slotBytesFor(bytes);
     if (slotBytes > limits.slotBytesMax) return 0;
     if (this.usedSlots === 0) return this.slotsOfEmpty(slotBytes);
     if (!extents.hasClassFor(slotBytes)) return 0;
@@ -167,12 +158,12 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   extentOf(slot: number): number {
-    return Math.floor((slot - 1) / this.stride);
+    return Math.floor(this.offsetOf(slot) / this.extentBytes);
   }
 
   cheapestExtent(bytes: number, after = -1): number {
     const { extents } = this;
-    const slotBytes = roundUp(bytes, this.limits.granule);
+    const slotBytes = this.slotBytesFor(bytes);
     const floor = after < 0 ? -1 : extents.usedBytesOf(after);
     let best = -1;
     let bestBytes = Number.POSITIVE_INFINITY;
@@ -189,12 +180,11 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   nextUsedSlot(extent: number, slot: number): number {
-    const first = 1 + extent * this.stride;
-    const end = first + this.extents.fresh[extent]!;
-    for (let next = slot === NO_SLOT ? first : slot + 1; next < end; next++) {
-      if (this.stateOf(next) !== SlotState.free) return next;
-    }
-    return NO_SLOT;
+    const { extents, records } = this;
+    if (extents.classOf[extent] === -1) return NO_SLOT;
+    let next = slot === NO_SLOT ? extents.newest[extent]! : records.nextOf(slot);
+    while (next !== NO_SLOT && this.stateOf(next) === SlotState.free) next = records.nextOf(next);
+    return next;
   }
 
   classes(): SizeClass[] {
@@ -226,7 +216,6 @@ export class ExtentSlots implements SlotAllocator {
     if (extentBytes === this.extentBytes) return;
     this.extentBytes = extentBytes;
     this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
-    this.stride = extentBytes / this.limits.granule;
     this.unopened = 0;
     this.extents.reset();
   }
@@ -251,9 +240,18 @@ export class ExtentSlots implements SlotAllocator {
     return fresh;
   }
 
+  /** A slot of the extent that did not exist so far. */
+  private takeFresh(extent: number, slotBytes: number): number {
+    const { extents, records, limits } = this;
+    const offset = extent * this.extentBytes + extents.fresh[extent]! * slotBytes;
+    const slot = records.take(offset / limits.granule, extents.newest[extent]!);
+    extents.addFresh(extent, slot);
+    return slot;
+  }
+
   private changeState(slot: number, from: SlotState, to: SlotState): void {
     assert(this.stateOf(slot) === from, "a slot changes from the state it is in");
-    this.records[slot * SLOT_WORDS + SlotWord.state] = to;
+    this.records.setState(slot, to);
   }
 
   private changeUnmovable(slot: number, by: number): void {
@@ -265,14 +263,14 @@ export class ExtentSlots implements SlotAllocator {
   private free(slot: number): void {
     const { extents, records } = this;
     const extent = this.extentOf(slot);
-    const record = slot * SLOT_WORDS;
-    records[record + SlotWord.state] = SlotState.free;
-    records[record + SlotWord.node] = 0;
-    records[record + SlotWord.nextFree] = extents.firstFree[extent]!;
+    records.setState(slot, SlotState.free);
+    records.setLink(slot, extents.firstFree[extent]!);
     extents.firstFree[extent] = slot;
     this.usedSlots--;
     this.usedBytes -= extents.slotBytesOf(extent);
     extents.changeUsed(extent, -1);
-    if (extents.used[extent] === 0) extents.giveBack(extent);
+    if (extents.used[extent] !== 0) return;
+    records.give(extents.newest[extent]!, extents.eldest[extent]!);
+    extents.giveBack(extent);
   }
 }

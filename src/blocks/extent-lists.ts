@@ -23,6 +23,9 @@ export class ExtentLists {
   readonly unmovable: Int32Array;
   /** Slot number, 0: none that was handed out before. */
   readonly firstFree: Int32Array;
+  /** The ends of the chain of slots handed out at least once. */
+  readonly newest: Int32Array;
+  readonly eldest: Int32Array;
   /** `class × 8 + eighth`, or -1. */
   readonly listOf: Int16Array;
   /** -1 at the end. */
@@ -43,6 +46,8 @@ export class ExtentLists {
     this.fresh = new Int32Array(extentsMax);
     this.unmovable = new Int32Array(extentsMax);
     this.firstFree = new Int32Array(extentsMax);
+    this.newest = new Int32Array(extentsMax);
+    this.eldest = new Int32Array(extentsMax);
     this.listOf = new Int16Array(extentsMax).fill(IN_NO_LIST);
     this.next = new Int32Array(extentsMax);
     this.prev = new Int32Array(extentsMax);
@@ -97,12 +102,12 @@ export class ExtentLists {
     this.enter(extent, sizeClass * EIGHTHS);
   }
 
-  /** The place of a slot of the extent that was not handed out yet. */
-  takeFresh(extent: number): number {
-    const place = this.fresh[extent]!;
-    assert(place < this.capacity[extent]!, "an extent with a free slot has room");
-    this.fresh[extent] = place + 1;
-    return place;
+  /** One more slot of the extent exists. */
+  addFresh(extent: number, slot: number): void {
+    assert(this.fresh[extent]! < this.capacity[extent]!, "an extent with a free slot has room");
+    this.fresh[extent] = this.fresh[extent]! + 1;
+    if (this.eldest[extent] === 0) this.eldest[extent] = slot;
+    this.newest[extent] = slot;
   }
 
   changeUsed(extent: number, by: number): void {
@@ -128,6 +133,8 @@ export class ExtentLists {
     this.capacity[extent] = 0;
     this.fresh[extent] = 0;
     this.firstFree[extent] = 0;
+    this.newest[extent] = 0;
+    this.eldest[extent] = 0;
     this.assigned--;
     this.next[extent] = this.firstReturned;
     this.firstReturned = extent;

@@ -2,14 +2,13 @@ import { assert, type Random } from "../core/index.ts";
 
 /** Steps from its home an entry may stand. A table that keeps to its load never comes near. */
 export const PROBE_MAX = 1024;
-/** Ids must leave six bits of an entry for the tag. */
-export const IDS_MAX = 2 ** 26 - 1;
+/** Ids must leave five bits of an entry for the tag. */
+export const IDS_MAX = 2 ** 26;
 
 /**
  * HalfSipHash-1-3 (Aumasson and Bernstein; the 32-bit SipHash of the Linux kernel) over `count`
- * words from
- * `words[at]`, without its length block: all inputs of one index are equally long. Who does not know the
- * seed cannot choose inputs that collide.
+ * words from `words[at]`, without its length block: all inputs of one index are equally long. Who
+ * does not know the seed cannot choose inputs that collide.
  */
 export function keyedHash(
   words: Uint32Array,
@@ -47,8 +46,7 @@ export function keyedHash(
  * and the upper bits of the hash as a tag, so that a wrong entry rarely costs a look at its words.
  * Removal shifts back what stands behind, so nothing rots. Ids with equal words may stand side by
  * side, in the order in which they came. Invariants: no empty place lies between an entry and its
- * home; no entry stands
- * `PROBE_MAX` or more behind its home, so every search ends.
+ * home; no entry stands `PROBE_MAX` or more behind its home, so every search ends.
  */
 export class HashIndex {
   readonly words: Uint32Array;
@@ -62,7 +60,7 @@ export class HashIndex {
 
   /** The words of `id` are the `width` from `words[id * width]`; ids run from 1 to `idsMax`. */
   constructor(words: Uint32Array, width: number, idsMax: number, random: Random) {
-    assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 - 1 ids");
+    assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 ids");
     // At most three quarters full, at most half of that after doubling: 5.3 to 10.7 bytes an id.
     let places = 8;
     while (places * 3 < idsMax * 4) places *= 2;

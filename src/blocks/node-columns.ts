@@ -22,8 +22,8 @@ export interface RecencyList {
  * The table's memory: entry `n` of each column belongs to node `n`, entry 0 to none. Untouched
  * columns (the SSD list without an SSD, say) cost address space, not memory.
  *
- * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-8) and namespace (bits 16-31); it is zero exactly
- * where the node is free. A free node links to the next free one by `nextSibling`.
+ * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-8) and namespace (bits 16-31); it is zero
+ * exactly where the node is free. A free node links to the next free one by `nextSibling`.
  */
 export interface NodeColumns {
   readonly nodesMax: number;

@@ -6,10 +6,9 @@ import { NodeFlag } from "./table-view.ts";
  * nodes on other tiers):
  *
  * - A node that comes onto a tier is linked just behind its nearest listed ancestor: older than
- *   that one,
- *   newer than all that one's other descendants, hence than its own. Without a listed ancestor it
- *   becomes the newest of all. A protected ancestor ends the search: above it all are protected,
- *   hence unlisted.
+ *   that one, newer than all that one's other descendants, hence than its own. Without a listed
+ *   ancestor it becomes the newest of all. A protected ancestor ends the search: above it all are
+ *   protected, hence unlisted.
  * - A path is touched from the bottom up, so that each node ends behind its parent and ahead of all
  *   else.
  * - A subtree that gains a parent: the path from that parent upwards is touched.

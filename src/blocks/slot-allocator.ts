@@ -30,23 +30,19 @@ export interface SizeClass {
  * blocks, rounded up to 4096. Promises:
  *
  * - Whenever nothing is allocated, the next `reserve` chooses the extent size anew, as a multiple
- *   of its
- *   own slot. So an arena of N slots holds exactly N as long as one size is in use. Another class
- *   loses less than one of its slots at the end of each extent it takes.
+ *   of its own slot. So an arena of N slots holds exactly N as long as one size is in use. Another
+ *   class loses less than one of its slots at the end of each extent it takes.
  * - An extent whose slots are all free belongs to no class any more. Slots come from the fullest
- *   extents
- *   of the class (to an eighth), so that others empty out.
+ *   extents of the class (to an eighth), so that others empty out.
  * - A slot's number is unique among those in use, its generation unique among the last 2^32
- *   reservations
- *   of all slots. Neither is used again before `release`; a quarantined slot is released by `bury`
- *   alone.
+ *   reservations of all slots. Neither is used again before `release`; a quarantined slot is
+ *   released by `bury` alone.
  * - No call waits or (but for `classes` and `verifyIntegrity`) allocates memory. `reserve`,
- *   `publish`,
- *   `release`, `quarantine` and `bury` take constant time.
+ *   `publish`, `release`, `quarantine` and `bury` take constant time.
  *
- * An arena above 512 GiB keeps its slots aligned, and at least as long as, the power of two above
- * arena / 2^27 instead of 4096, which bounds the allocator's own memory at 16 bytes a slot in use,
- * or one page an extent where that is more.
+ * The allocator's own memory is 16 bytes for each slot that ever existed at the same time. An arena
+ * above 512 GiB keeps its slots aligned to, and at least as long as, the power of two at or above
+ * arena / 2^27 instead of 4096.
  */
 export interface SlotAllocator {
   readonly arenaBytes: number;

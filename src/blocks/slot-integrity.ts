@@ -2,7 +2,6 @@ import { assert } from "../core/index.ts";
 import type { ExtentSlots } from "./create-slot-allocator.ts";
 import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "./extent-lists.ts";
 import { NO_SLOT, SlotState } from "./slot-allocator.ts";
-import { SLOT_WORDS, SlotWord } from "./slot-records.ts";
 
 /** Checks every invariant of the allocator; INTERNAL names the first broken one. */
 export function verifySlots(slots: ExtentSlots): void {
@@ -20,6 +19,7 @@ export function verifySlots(slots: ExtentSlots): void {
   assert(totals.quarantined === slots.quarantinedSlots, "the slots in quarantine are counted");
   verifyClasses(extents, extentCount);
   verifyReturned(extents, unopened);
+  verifyRecords(slots);
 }
 
 function verifyExtent(
@@ -38,14 +38,19 @@ function verifyExtent(
   assert(fresh <= extents.capacity[extent]!, "an extent hands out the slots it has");
   let used = 0;
   let unmovable = 0;
-  for (let place = 0; place < fresh; place++) {
-    const slot = 1 + extent * slots.stride + place;
+  let chained = 0;
+  for (let slot = extents.newest[extent]!; slot !== NO_SLOT; slot = slots.records.nextOf(slot)) {
+    assert(++chained <= fresh, "the chain of an extent ends");
+    const place = fresh - chained;
+    const offset = extent * slots.extentBytes + place * slotBytes;
+    assert(slots.offsetOf(slot) === offset, "a slot lies where its turn put it");
+    assert((extents.eldest[extent] === slot) === (place === 0), "the first slot ends the chain");
     const state = slots.stateOf(slot);
-    assert(slots.extentOf(slot) === extent, "a slot's number names its extent");
     if (state !== SlotState.free) used++;
     if (state === SlotState.reserved || state === SlotState.quarantined) unmovable++;
     if (state === SlotState.quarantined) totals.quarantined++;
   }
+  assert(chained === fresh, "the chain of an extent holds its slots");
   assert(used > 0 && used === extents.used[extent], "the slots in use of an extent are counted");
   assert(unmovable === extents.unmovable[extent], "the unmovable slots are counted");
   assert(verifyFree(slots, extent, fresh) === fresh - used, "free slots stand in their list");
@@ -58,13 +63,25 @@ function verifyFree(slots: ExtentSlots, extent: number, fresh: number): number {
   let free = 0;
   let slot = slots.extents.firstFree[extent]!;
   while (slot !== NO_SLOT) {
-    assert(slot - 1 - extent * slots.stride < fresh, "a free slot was handed out before");
     assert(slots.extentOf(slot) === extent, "a free slot is in its own extent's list");
     assert(slots.stateOf(slot) === SlotState.free, "a slot in the free list is free");
     assert(++free <= fresh, "the free list of an extent ends");
-    slot = slots.records[slot * SLOT_WORDS + SlotWord.nextFree]!;
+    slot = slots.records.linkOf(slot);
   }
   return free;
+}
+
+/** Every record belongs to a slot that exists or waits in the pool. */
+function verifyRecords(slots: ExtentSlots): void {
+  const { records, extents } = slots;
+  let pooled = 0;
+  for (let slot = records.pool; slot !== NO_SLOT; slot = records.nextOf(slot)) {
+    assert(records.stateOf(slot) === SlotState.free, "a record in the pool is free");
+    assert(++pooled <= records.highest, "the pool ends");
+  }
+  const existing = extents.fresh.reduce((sum, fresh) => sum + fresh, 0);
+  assert(pooled + existing === records.highest, "no record is lost");
+  assert(records.highest <= records.max, "records in use exist");
 }
 
 /** An extent with a free slot stands in the list of its class and fullness. */

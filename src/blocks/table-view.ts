@@ -48,8 +48,7 @@ export interface TableView {
 
   /**
    * Length of the leading run of `count` keys (eight words each, from `words[0]`) that are resident
-   * in
-   * `namespace` on any tier of `tierMask`. `best[i]` becomes the bit of the best such tier.
+   * in `namespace` on any tier of `tierMask`. `best[i]` becomes the bit of the best such tier.
    */
   matchLeading(
     words: Uint32Array,

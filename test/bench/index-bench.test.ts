@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { benchIndex } from "../../src/bench/index-bench.ts";
+import { benchIndex } from "../../src/bench/index.ts";
 
 test("bench index measures a small table", () => {
   const result = benchIndex({ blocks: 30_000 });
@@ -13,6 +13,9 @@ test("bench index measures a small table", () => {
     "evict_per_s",
   ]);
   expect(result.blocks).toBe(30_000);
-  for (const value of Object.values(result)) expect(value).toBeGreaterThan(0);
+  // This process's memory also moves with the tests that ran before: its growth proves nothing here.
+  const { bytes_per_block, ...rates } = result;
+  expect(Number.isFinite(bytes_per_block)).toBe(true);
+  for (const value of Object.values(rates)) expect(value).toBeGreaterThan(0);
   expect(result.match_64_p99_us).toBeGreaterThanOrEqual(result.match_64_p50_us);
 });

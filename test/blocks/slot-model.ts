@@ -1,6 +1,6 @@
 /**
- * The slot allocator as plainly as it can be said: a list of what is in use; the rest is counted anew each time.
- * It does not choose slots, it judges those the real one chose.
+ * The slot allocator as plainly as it can be said: a list of what is in use; the rest is counted
+ * anew each time. It does not choose slots, it judges those the real one chose.
  */
 
 import { type SlotAllocator, SlotState } from "../../src/blocks/index.ts";
@@ -37,7 +37,9 @@ export class SlotModel {
     this.ready = Math.min(this.arenaBytes, this.ready + bytes);
   }
 
-  /** Slots that could be given, in an arena as it is or, where it is empty, divided for this length. */
+  /**
+   * Slots that could be given, in an arena as it is or, where it is empty, divided for this length.
+   */
   free(bytes: number): number {
     const length = slotLength(bytes);
     if (length > this.slotBytesMax) return 0;
@@ -120,7 +122,10 @@ export class SlotModel {
     return this.fullest(given) ? null : "a slot comes from a fuller extent where there is one";
   }
 
-  /** No other extent of the class with a free slot is fuller by an eighth; a new one is the last resort. */
+  /**
+   * No other extent of the class with a free slot is fuller by an eighth; a new one is the last
+   * resort.
+   */
   private fullest(given: ModelSlot): boolean {
     const eighth = (extent: number) => {
       const slots = Math.floor(this.extentLength(extent) / given.bytes);

@@ -127,7 +127,7 @@ class Pair {
       slots.push(slot);
       slot = this.real.nextUsedSlot(extent, slot);
     }
-    return slots;
+    return slots.sort((a, b) => a - b);
   }
 
   private classesSaid(): number[][] {

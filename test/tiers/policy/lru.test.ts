@@ -46,7 +46,10 @@ function source(n: number, parent: number | null): BlockSource {
   };
 }
 
-/** Least recently used, by the book: one list of blocks, used from the last of a request to the first. */
+/**
+ * Least recently used, by the book: one list of blocks, used from the last of a request to the
+ * first.
+ */
 class ClassicLru {
   private readonly blocks = new Set<number>();
 
