@@ -1,5 +1,5 @@
 import { dlopen, type FFIFunction } from "bun:ffi";
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { HearthError, messageOf } from "../core/index.ts";
 import { ABI_HASH, FUNCTIONS } from "./abi.gen.ts";
@@ -66,8 +66,39 @@ function checkAbi(symbols: Symbols): void {
   throw new HearthError("NATIVE_ABI_MISMATCH", message, { fix: "rebuild with `bun run native`" });
 }
 
+/**
+ * What the library is compiled for, as /proc/cpuinfo spells it: x86-64-v3 with AES and carry-less
+ * products; ARMv8 with AES. Elsewhere its first hash would end the process with SIGILL.
+ */
+export const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
+  x64: [
+    ...["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "popcnt", "sse4_2"],
+    ...["aes", "pclmulqdq"],
+  ],
+  arm64: ["asimd", "aes"],
+};
+
+/** Flags of the processor, from the text of /proc/cpuinfo; null where it names none. */
+export function cpuFlags(cpuInfo: string): readonly string[] | null {
+  return /^(?:flags|Features)\s*:\s*(.*)$/m.exec(cpuInfo)?.[1]?.split(" ") ?? null;
+}
+
+function checkCpu(): void {
+  const flags = existsSync("/proc/cpuinfo")
+    ? cpuFlags(readFileSync("/proc/cpuinfo", "utf8"))
+    : null;
+  const missing = (CPU_FLAGS[process.arch] ?? []).filter((flag) => !flags?.includes(flag));
+  // Without /proc nothing is known; then it is tried.
+  if (flags === null || missing.length === 0) return;
+  const what = `this processor lacks ${missing.join(", ")}`;
+  throw new HearthError("NATIVE_UNAVAILABLE", what, {
+    fix: "use a newer CPU; in a virtual machine, pass the host's CPU through (host-passthrough)",
+  });
+}
+
 /** Opens the library of this host and refuses one of another build. */
 export function openLibrary(): Symbols {
+  checkCpu();
   const symbols = compiled ? openEmbeddedLibrary(openAt) : openFromCheckout();
   checkAbi(symbols);
   if (process.env.HEARTH_NATIVE_PROFILE !== "1") return symbols;

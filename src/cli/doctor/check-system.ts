@@ -1,3 +1,4 @@
+import { CPU_FLAGS, cpuFlags } from "../../native/index.ts";
 import type { HostFiles } from "./host-files.ts";
 import { absent, type Check, fail, ok, warn } from "./report.ts";
 
@@ -12,15 +13,6 @@ export interface Probe {
 /** pidfd_open, by which the death of an engine is seen, came with 5.3; SO_PEERPIDFD with 6.5. */
 const KERNEL_NEEDED = [5, 3] as const;
 const KERNEL_PEER_PIDFD = [6, 5] as const;
-
-/** What the library is built for: x86_64_v3 with AES and carry-less products; ARMv8 with AES. */
-const CPU_FLAGS: Readonly<Record<string, readonly string[]>> = {
-  x64: [
-    ...["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "popcnt", "sse4_2"],
-    ...["aes", "pclmulqdq"],
-  ],
-  arm64: ["asimd", "aes"],
-};
 
 export function checkKernel(files: HostFiles): Check {
   const release = files.text("/proc/sys/kernel/osrelease");
@@ -47,8 +39,8 @@ export function checkCpu(files: HostFiles, arch: string): Check {
     return fail("cpu", arch, "use an x64 or arm64 host: the native library has no other build");
   }
   const info = files.text("/proc/cpuinfo") ?? "";
-  const flags = /^(?:flags|Features)\s*:\s*(.*)$/m.exec(info)?.[1]?.split(" ");
-  if (flags === undefined) return warn("cpu", arch, "mount /proc so that the CPU can be looked at");
+  const flags = cpuFlags(info);
+  if (flags === null) return warn("cpu", arch, "mount /proc so that the CPU can be looked at");
   const missing = needed.filter((flag) => !flags.includes(flag));
   const model = /^model name\s*:\s*(.*)$/m.exec(info)?.[1] ?? arch;
   if (missing.length === 0) return ok("cpu", `${model}, has ${needed.slice(-3).join(" ")}`);
