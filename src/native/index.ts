@@ -2,8 +2,9 @@ export { ABI_HASH, FUNCTIONS, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
 export { type NativeBuffer, nativeBuffer } from "./buffers.ts";
 export { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 export {
-  CPU_FLAGS_NEEDED,
+  CPU_FLAGS,
   compiled,
+  cpuFlags,
   type FunctionName,
   hostTarget,
   libraryPath,
