@@ -32,6 +32,7 @@ export class Queue implements AsyncDisposable {
   readonly #native: Native;
   readonly #handle: number;
   readonly #entries: number;
+  readonly #watches: number;
   readonly #submission: NativeBuffer = nativeBuffer(SUBMISSION_BYTES);
   readonly #submissionView: DataView;
   readonly #completions: NativeBuffer = nativeBuffer(COMPLETION_BYTES * REAP_MAX);
@@ -41,11 +42,14 @@ export class Queue implements AsyncDisposable {
   readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
   readonly #drained: Promise<void>;
   #nextToken = 1;
+  /** Watches ended since the ring was last drained. */
+  #unwatched = 0;
   #closed = false;
 
   constructor(native: Native, options: QueueOptions) {
     this.#native = native;
     this.#entries = options.entries;
+    this.#watches = options.watches;
     const request = { ...options, reserved: 0 };
     const info = native.exchange("hearth_queue_create", ["QueueRequest", request], "QueueInfo");
     this.#handle = Number(info.handle);
@@ -121,20 +125,15 @@ export class Queue implements AsyncDisposable {
     return { [Symbol.dispose]: () => this.#unwatch(token) };
   }
 
-  /**
-   * The native side closes the descriptor of a process that died, and its number may be another
-   * watch's soon after. So deaths on their way are taken in first, apart from whoever ends a watch.
-   */
+  /** Closes the descriptor. The death may have been told, be on its way, or never come. */
   #unwatch(token: number): void {
     const watch = this.#watching.get(token);
     if (watch === undefined) return;
-    watch.onDeath = () => undefined;
-    queueMicrotask(() => {
-      if (this.#closed) return;
-      this.#drain();
-      if (!this.#watching.delete(token)) return;
-      this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
-    });
+    this.#watching.delete(token);
+    this.#native.symbols.hearth_queue_unwatch(this.#handle, watch.pidFd);
+    this.#unwatched++;
+    // Deaths that nobody waits for take room in the ring until they are reaped.
+    if (this.#unwatched === this.#watches) queueMicrotask(() => this.#closed || this.#drain());
   }
 
   async #drainOnWake(): Promise<void> {
@@ -146,6 +145,7 @@ export class Queue implements AsyncDisposable {
   }
 
   #drain(): void {
+    this.#unwatched = 0;
     let count: number;
     do {
       const { bytes } = this.#completions;
@@ -160,7 +160,7 @@ export class Queue implements AsyncDisposable {
     const token = view.getUint32(at, true);
     if (token >= WATCH_BIT) {
       const watch = this.#watching.get(token - WATCH_BIT);
-      this.#watching.delete(token - WATCH_BIT);
+      this.#unwatch(token - WATCH_BIT);
       watch?.onDeath();
       return;
     }
@@ -178,6 +178,7 @@ export class Queue implements AsyncDisposable {
   /** Ends the threads and resolves what was not done as `closed`. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
+    for (const token of [...this.#watching.keys()]) this.#unwatch(token);
     this.#closed = true;
     await this.#reader.cancel();
     await this.#drained;
@@ -185,6 +186,5 @@ export class Queue implements AsyncDisposable {
     for (const resolve of this.#waiting.values())
       resolve({ ok: false, status: "closed", errno: 0 });
     this.#waiting.clear();
-    this.#watching.clear();
   }
 }

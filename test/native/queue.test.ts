@@ -1,6 +1,6 @@
 import { dlopen } from "bun:ffi";
 import { expect, test } from "bun:test";
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 import { waitFor } from "../support/wait.ts";
@@ -81,23 +81,41 @@ describeNative("the submission and completion rings", () => {
     expect(deaths).toBe(0);
   });
 
-  test("ending the watch of a dead process leaves its descriptor's next one alone", async () => {
+  test("the descriptor of a dead process is its watch's own until the watch is over", async () => {
     await using rings = queue();
     const first = Bun.spawn(["sleep", "60"]);
     const second = Bun.spawn(["sleep", "60"]);
-    let deaths = 0;
+    const deaths: string[] = [];
     const pidFd = openPidFd(first.pid);
-    const watch = rings.watch(pidFd, () => deaths--);
+    const watch = rings.watch(pidFd, () => deaths.push("first"));
     process.kill(first.pid, "SIGKILL");
     // Nothing of the event loop runs here, as in a server that is busy with other sockets.
-    while (existsSync(`/proc/self/fd/${pidFd}`)) Bun.sleepSync(1);
-    expect(openPidFd(second.pid)).toBe(pidFd);
-    rings.watch(pidFd, () => deaths++);
+    while (stateOf(first.pid) !== "Z") Bun.sleepSync(1);
+    Bun.sleepSync(20);
+    expect(existsSync(`/proc/self/fd/${pidFd}`)).toBeTrue();
     watch[Symbol.dispose]();
+    expect(openPidFd(second.pid)).toBe(pidFd);
+    rings.watch(pidFd, () => deaths.push("second"));
     await rings.nop(1n);
-    expect(deaths).toBe(0);
+    expect(deaths).toEqual([]);
     second.kill("SIGKILL");
-    await waitFor(() => deaths === 1);
+    await waitFor(() => deaths.length > 0);
+    expect(deaths).toEqual(["second"]);
+  });
+
+  test("deaths that nobody waits for do not fill the ring", async () => {
+    await using rings = new Queue(loadNative(), { entries: 1, threads: 1, watches: 2 });
+    const child = Bun.spawn(["true"]);
+    const pidFds = Array.from({ length: 24 }, () => openPidFd(child.pid));
+    await child.exited;
+    let deaths = 0;
+    for (const pidFd of pidFds) {
+      rings.watch(pidFd, () => deaths++)[Symbol.dispose]();
+      Bun.sleepSync(1);
+      await Promise.resolve();
+    }
+    expect(await rings.nop(7n)).toEqual({ ok: true, result: 7n });
+    expect(deaths).toBe(0);
   });
 
   test("watches are bounded", async () => {
@@ -109,6 +127,11 @@ describeNative("the submission and completion rings", () => {
     loadNative().closeFd(second);
   });
 });
+
+/** `Z` for a process that has ended and was not yet waited for. */
+function stateOf(pid: number): string {
+  return readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]![0]!;
+}
 
 /** A descriptor of a process, the way a server gets it: from a socket's peer or, here, by hand. */
 function openPidFd(pid: number): number {

@@ -3,7 +3,7 @@
 //!
 //! What is in flight and not reaped is bounded by `entries`; the completion ring has room for all
 //! of it and for every watched process, so a completion is never lost and a thread never waits to
-//! report.
+//! report. A watch that has ended may leave one completion behind.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -81,7 +81,7 @@ pub const Queue = struct {
         errdefer allocator.destroy(queue);
         const jobs = try allocator.alloc(Job, request.entries);
         errdefer allocator.free(jobs);
-        const done = try allocator.alloc(types.Completion, request.entries + request.watches);
+        const done = try allocator.alloc(types.Completion, request.entries + 2 * request.watches);
         errdefer allocator.free(done);
         const threads = try allocator.alloc(std.Thread, request.threads + 1);
         errdefer allocator.free(threads);
@@ -194,19 +194,19 @@ pub const Queue = struct {
     }
 
     /// Says once, by a completion with `token`, when the process behind `pid_fd` has ended. Takes
-    /// over the descriptor: it is closed then, or by `unwatch`.
+    /// over the descriptor, which `unwatch` closes and nothing else: until then its number means
+    /// this watch, whatever has happened to the process.
     pub fn watch(queue: *Queue, pid_fd: i32, token: u64) Error!void {
         if (token == wake_token or token > std.math.maxInt(u32)) return error.BadRequest;
         queue.mutex.lock();
         defer queue.mutex.unlock();
         if (queue.watching == queue.watches) return error.Full;
-        // The descriptor rides in the upper half of the event's data.
-        const data = (@as(u64, @intCast(pid_fd)) << 32) | token;
-        try queue.addToEpoll(pid_fd, data, linux.EPOLL.IN | linux.EPOLL.ONESHOT);
+        try queue.addToEpoll(pid_fd, token, linux.EPOLL.IN | linux.EPOLL.ONESHOT);
         queue.watching += 1;
     }
 
-    /// Ends a watch. A completion that was already under way may still come.
+    /// Ends a watch, before or after its completion. One that was already under way may still
+    /// come: the ring has room for so many, if they are reaped at least every `watches` calls.
     pub fn unwatch(queue: *Queue, pid_fd: i32) Error!void {
         queue.mutex.lock();
         defer queue.mutex.unlock();
@@ -233,14 +233,7 @@ pub const Queue = struct {
         }
     }
 
-    fn reportDeath(queue: *Queue, data: u64) void {
-        const pid_fd: i32 = @intCast(data >> 32);
-        // `unwatch` may have come between the event and the mutex: then it is gone from the set.
-        const removed = linux.epoll_ctl(queue.epoll_fd, linux.EPOLL.CTL_DEL, pid_fd, null);
-        if (linux.errno(removed) != .SUCCESS) return;
-        _ = linux.close(pid_fd);
-        queue.watching -= 1;
-        const token = data & std.math.maxInt(u32);
+    fn reportDeath(queue: *Queue, token: u64) void {
         queue.complete(.{ .token = token, .result = 1, .status = 0, .errno = 0 });
         queue.wake();
     }
