@@ -63,6 +63,8 @@ export class RamStore implements BlockStore, AsyncDisposable {
   readonly stats: StoreStats = emptyStats();
   readonly arena: ArenaAccess;
   readonly blockBytesMax: number;
+  /** Nodes of the batch at hand; holders fill and read it before they return. */
+  readonly found = new Int32Array(BATCH_MAX);
   readonly #native: Pick<Native, "blockKeys">;
 
   constructor(options: RamStoreOptions) {
@@ -132,6 +134,8 @@ export class RamStore implements BlockStore, AsyncDisposable {
   }
 }
 
+/** Blocks in one batch at most: what the configuration allows as `engine.items_max`. */
+const BATCH_MAX = 65_536;
 /** A block's length is a u32 on the wire and in the table. */
 const U32_BLOCK_BYTES = 0xffff_f000;
 /** What any arena takes that has room for it: 512 tokens of an 8B model. */

@@ -81,8 +81,9 @@ export class RamTier {
   /** False where it has so many blocks that the rest is left to the next writer. */
   #empty(extent: number): boolean {
     const { slots } = this.#parts;
+    let slot = NO_SLOT;
     for (let dropped = 0; dropped < DROPS_AT_ONCE; dropped++) {
-      const slot = slots.nextUsedSlot(extent, NO_SLOT);
+      slot = slots.nextUsedSlot(extent, slot);
       if (slot === NO_SLOT) return true;
       this.drop(slots.nodeOf(slot));
     }

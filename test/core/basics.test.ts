@@ -1,0 +1,125 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import {
+  asI64,
+  assert,
+  asU64,
+  type Digest,
+  ERROR_CODES,
+  equalBytes,
+  fromHex,
+  HearthError,
+  isU64,
+  LAYER_ALL,
+  messageOf,
+  randomBelow,
+  readBlockAddress,
+  readU64BE,
+  seededRandom,
+  selfCommand,
+  sleep,
+  toHex,
+  unreachable,
+  writeBlockAddress,
+} from "../../src/core/index.ts";
+import { ManualClock } from "../support/index.ts";
+
+describe("block addresses", () => {
+  test("take 36 bytes: the digest, then the layer little-endian", () => {
+    const digest = new Uint8Array(32).fill(0xab) as Digest;
+    const bytes = new Uint8Array(40);
+    writeBlockAddress({ digest, layer: 0x01020304 }, bytes, 2);
+    expect(toHex(bytes)).toBe(`0000${"ab".repeat(32)}04030201${"0000"}`);
+  });
+
+  test("come back as they were", () => {
+    const any = fc.record({
+      digest: fc.uint8Array({ minLength: 32, maxLength: 32 }),
+      layer: fc.oneof(fc.constant(LAYER_ALL), fc.integer({ min: 0, max: LAYER_ALL })),
+    });
+    fc.assert(
+      fc.property(any, (address) => {
+        const bytes = new Uint8Array(36);
+        writeBlockAddress({ digest: address.digest as Digest, layer: address.layer }, bytes);
+        const back = readBlockAddress(bytes);
+        expect(back.layer).toBe(address.layer);
+        expect(equalBytes(back.digest, address.digest)).toBeTrue();
+      }),
+      { seed: 8, numRuns: 300 },
+    );
+  });
+});
+
+describe("bytes and 64-bit numbers", () => {
+  test("hex both ways, and what is not hex is null", () => {
+    expect(fromHex("00Ff")).toEqual(new Uint8Array([0, 255]));
+    expect(fromHex("0")).toBeNull();
+    expect(fromHex("0g")).toBeNull();
+    expect(fromHex("")).toEqual(new Uint8Array(0));
+  });
+
+  test("the same bits signed and unsigned", () => {
+    expect(asI64(0xffff_ffff_ffff_ffffn)).toBe(-1n);
+    expect(asU64(-1n)).toBe(0xffff_ffff_ffff_ffffn);
+    expect(isU64(2n ** 64n)).toBeFalse();
+    expect(isU64(-1n)).toBeFalse();
+    expect(readU64BE(new Uint8Array([0, 0, 0, 0, 0, 0, 1, 2, 3]), 1)).toBe(0x010203n);
+    expect(() => readU64BE(new Uint8Array(7))).toThrow("invariant broken");
+  });
+});
+
+describe("errors", () => {
+  test("carry a stable code, whether a retry helps, and the fix", () => {
+    const error = new HearthError("LIMIT", "too many", { fix: "send fewer" });
+    expect([error.code, error.retryable, error.text]).toEqual([
+      "LIMIT",
+      ERROR_CODES.LIMIT.retryable,
+      "too many: send fewer",
+    ]);
+    expect(messageOf(error)).toBe("too many: send fewer");
+    expect(messageOf("plain")).toBe("plain");
+  });
+
+  test("a broken invariant and a case nobody wrote are INTERNAL", () => {
+    expect(() => assert(false, "one is two")).toThrow("one is two");
+    expect(() => unreachable("x" as never, "letters")).toThrow("letters: no case for x");
+  });
+});
+
+describe("chance", () => {
+  test("a seed gives the same numbers again, below the bound and over all of it", () => {
+    const first = seededRandom(42);
+    const second = seededRandom(42);
+    const numbers = Array.from({ length: 2000 }, () => randomBelow(first, 10));
+    expect(numbers).toEqual(Array.from({ length: 2000 }, () => randomBelow(second, 10)));
+    expect(new Set(numbers)).toEqual(new Set([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+  });
+});
+
+describe("waiting", () => {
+  test("ends when the clock says so", async () => {
+    const clock = new ManualClock();
+    let done = false;
+    const wait = sleep(clock, 100).then(() => {
+      done = true;
+    });
+    clock.advance(99);
+    await Promise.resolve();
+    expect(done).toBeFalse();
+    clock.advance(1);
+    await wait;
+    expect(done).toBeTrue();
+  });
+
+  test("ends at once with ABORTED when the signal fires, or had fired", async () => {
+    const controller = new AbortController();
+    const wait = sleep(new ManualClock(), 1000, controller.signal);
+    controller.abort();
+    expect(wait).rejects.toMatchObject({ code: "ABORTED" });
+    expect(sleep(new ManualClock(), 1000, controller.signal)).rejects.toThrow("given up");
+  });
+});
+
+test("this program starts itself by Bun and its entry, or alone when compiled", () => {
+  expect(selfCommand()[0]).toBe(process.execPath);
+});
