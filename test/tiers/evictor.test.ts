@@ -1,0 +1,93 @@
+import { expect, test } from "bun:test";
+import { describeNative, waitFor } from "../support/index.ts";
+import type { StoreEngine } from "./store-engine.ts";
+import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
+
+const SLOT = 2 * PAGE;
+const EVERY_MS = 1_000;
+
+function open(slots: number, high: number, low: number): { kit: StoreKit; engine: StoreEngine } {
+  const kit = openStoreKit({ arenaBytes: slots * SLOT, marks: { high, low }, blocksMax: 1024 });
+  kit.store.evictor.start(EVERY_MS);
+  return { kit, engine: kit.engine() };
+}
+
+async function putOneByOne(engine: StoreEngine, count: number): Promise<void> {
+  for (let i = 0; i < count; i++) expect(await engine.put(`x${i}`)).toEqual(["ok"]);
+}
+
+describeNative("the background walk", () => {
+  test("a writer that passes the high mark wakes it at once; it ends at the low one", async () => {
+    const { kit, engine } = open(8, 0.75, 0.5);
+    await using _ = kit;
+    await putOneByOne(engine, 6);
+    expect(kit.snapshot()).toMatchObject({ ramBlocks: 6, stats: { evictionRuns: 0 } });
+    expect(await engine.put("more")).toEqual(["ok"]);
+    // No time has passed: 7 of 8 are above the mark, 4 of 8 are not above the other.
+    expect(kit.snapshot()).toMatchObject({ ramBlocks: 4, stats: { evictionRuns: 1 } });
+    expect(engine.get("x0", "x1", "x2", "x3", "more")).toEqual([
+      "miss",
+      "miss",
+      "miss",
+      "ok",
+      "ok",
+    ]);
+  });
+
+  test("without pressure it looks once in its interval", async () => {
+    const { kit, engine } = open(8, 0.75, 0.25);
+    await using _ = kit;
+    const held = [];
+    for (let i = 0; i < 8; i++) {
+      await engine.put(`x${i}`);
+      held.push(...engine.acquire([`x${i}`]));
+    }
+    // All of it is being read: there is nothing that it may drop.
+    await kit.clock.advanceAsync(EVERY_MS);
+    expect(kit.snapshot().ramBlocks).toBe(8);
+    engine.release(held);
+    await kit.clock.advanceAsync(EVERY_MS - 1);
+    expect(kit.snapshot().ramBlocks).toBe(8);
+    await kit.clock.advanceAsync(1);
+    expect(kit.snapshot().ramBlocks).toBe(2);
+  });
+
+  test("lower marks take effect when they are set", async () => {
+    const { kit, engine } = open(8, 1, 1);
+    await using _ = kit;
+    await putOneByOne(engine, 8);
+    kit.store.evictor.setMarks({ high: 0.5, low: 0.25 });
+    expect(kit.snapshot().ramBlocks).toBe(2);
+  });
+
+  test("a long walk lets others have their turn", async () => {
+    const { kit, engine } = open(400, 1, 1);
+    await using _ = kit;
+    await engine.put(...Array.from({ length: 400 }, (_, i) => `x${i}`));
+    kit.store.evictor.setMarks({ high: 0.5, low: 0 });
+    const afterOneTurn = kit.snapshot().ramBlocks;
+    expect(afterOneTurn).toBeGreaterThan(200);
+    expect(afterOneTurn).toBeLessThan(400);
+    await waitFor(() => kit.snapshot().ramBlocks === 0);
+    expect(kit.snapshot().stats.evictionRuns).toBe(1);
+  });
+
+  test("memory that is still to come is no reason to drop anything", async () => {
+    const options = { arenaBytes: 8 * SLOT, marks: { high: 0.5, low: 0.25 } };
+    await using kit = openStoreKit({ ...options, readyBytes: 0 });
+    const engine = kit.engine();
+    expect(await engine.put("early")).toEqual(["full"]);
+    kit.store.slots.addReady(8 * SLOT);
+    await putOneByOne(engine, 4);
+    expect(kit.snapshot().stats.evictedBlocks).toBe(0);
+  });
+
+  test("leaves no timer behind, and a walk under way ends", async () => {
+    const { kit, engine } = open(400, 1, 1);
+    await engine.put(...Array.from({ length: 400 }, (_, i) => `x${i}`));
+    kit.store.evictor.setMarks({ high: 0.5, low: 0 });
+    await kit[Symbol.asyncDispose]();
+    expect(kit.clock.pending).toBe(0);
+    expect(kit.snapshot().ramBlocks).toBeGreaterThan(0);
+  });
+});

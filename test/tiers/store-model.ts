@@ -1,0 +1,268 @@
+import { type BlockName, type OutcomeName, parentOf } from "./names.ts";
+
+interface Node {
+  readonly namespace: number;
+  /** Whether its parent is known: not before it was inserted itself. */
+  linked: boolean;
+  resident: boolean;
+  writing: boolean;
+  locks: number;
+}
+
+interface Hold {
+  readonly writing: boolean;
+  reads: number;
+}
+
+/** One engine as the model sees it; holds in the order in which they began. */
+export interface ModelEngine {
+  readonly namespace: number;
+  readonly holds: Map<BlockName, Hold>;
+  /** Half-written slots whose process is not dead yet. */
+  quarantined: number;
+}
+
+/**
+ * The RAM store with one block size, as slowly and literally as it can be said. Commits are done at once,
+ * nothing leaves in the background, the table never fills.
+ */
+export class StoreModel {
+  readonly nodes = new Map<BlockName, Node>();
+  readonly sessions = new Map<string, BlockName>();
+  /** Unprotected blocks in RAM, the one to leave next first. */
+  order: BlockName[] = [];
+  free: number;
+
+  constructor(slots: number) {
+    this.free = slots;
+  }
+
+  openEngine(namespace: number): ModelEngine {
+    return { namespace, holds: new Map(), quarantined: 0 };
+  }
+
+  isResident(name: BlockName, namespace: number): boolean {
+    const node = this.nodes.get(name);
+    return node?.namespace === namespace && node.resident;
+  }
+
+  residentBlocks(): BlockName[] {
+    return [...this.nodes].filter(([, node]) => node.resident).map(([name]) => name);
+  }
+
+  #isProtected(name: BlockName): boolean {
+    if (this.nodes.get(name)!.locks > 0) return true;
+    return this.#children(name).some((child) => this.#isProtected(child));
+  }
+
+  #children(name: BlockName): BlockName[] {
+    return [...this.nodes]
+      .filter(([n, { linked }]) => linked && parentOf(n) === name)
+      .map(([n]) => n);
+  }
+
+  #parent(name: BlockName): BlockName | null {
+    return this.nodes.get(name)!.linked ? parentOf(name) : null;
+  }
+
+  #path(name: BlockName): BlockName[] {
+    const parent = this.#parent(name);
+    return parent === null ? [name] : [name, ...this.#path(parent)];
+  }
+
+  #lock(name: BlockName): void {
+    this.nodes.get(name)!.locks++;
+    this.order = this.order.filter((other) => !this.#path(name).includes(other));
+  }
+
+  /** What nothing protects any more comes back as the newest, the deepest first. */
+  #unlock(name: BlockName): void {
+    this.nodes.get(name)!.locks--;
+    for (const step of this.#path(name)) {
+      if (this.#isProtected(step)) break;
+      if (this.nodes.get(step)!.resident) this.order.push(step);
+    }
+    this.#vanish(name);
+  }
+
+  /** A node that nothing holds goes, and then what only it held. */
+  #vanish(name: BlockName): void {
+    const { resident, writing, locks } = this.nodes.get(name)!;
+    if (resident || writing || locks > 0 || this.#children(name).length > 0) return;
+    const parent = this.#parent(name);
+    this.nodes.delete(name);
+    if (parent !== null) this.#vanish(parent);
+  }
+
+  #touch(names: readonly BlockName[]): void {
+    for (const name of names.toReversed()) {
+      for (const step of this.#path(name)) {
+        if (!this.order.includes(step)) continue;
+        this.order = [...this.order.filter((other) => other !== step), step];
+      }
+    }
+  }
+
+  /** Whether there is a slot now; the block used longest ago makes room where that is allowed. */
+  #takeSlot(mayEvict: boolean): boolean {
+    if (this.free === 0 && mayEvict && this.order.length > 0) {
+      const victim = this.order.shift()!;
+      this.nodes.get(victim)!.resident = false;
+      this.free++;
+      this.#vanish(victim);
+    }
+    if (this.free === 0) return false;
+    this.free--;
+    return true;
+  }
+
+  reserve(engine: ModelEngine, names: readonly BlockName[]): OutcomeName[] {
+    const known: BlockName[] = [];
+    const frame = { full: false };
+    const outcomes = names.map((name) => {
+      const node = this.nodes.get(name);
+      if (node !== undefined && node.namespace !== engine.namespace) return "full";
+      if (node?.writing) return "pending";
+      if (!node?.resident) return this.#reserveNew(engine, name, frame);
+      this.#lock(name);
+      known.push(name);
+      return "present";
+    });
+    for (const name of known.toReversed()) this.#unlock(name);
+    this.#touch(known);
+    return outcomes;
+  }
+
+  #reserveNew(engine: ModelEngine, name: BlockName, frame: { full: boolean }): OutcomeName {
+    const { namespace } = engine;
+    const parent = parentOf(name);
+    const parentNode = parent === null ? undefined : this.nodes.get(parent);
+    const isFound =
+      parentNode?.namespace === namespace && (parentNode.resident || parentNode.writing);
+    if (isFound) this.#lock(parent!);
+    const reachable = parent === null || isFound;
+    let outcome: OutcomeName = "full";
+    if (!frame.full && this.#takeSlot(reachable)) {
+      if (parentNode !== undefined && parentNode.namespace !== namespace) this.free++;
+      else outcome = this.#insert(engine, name, parent);
+    } else if (reachable) frame.full = true;
+    if (isFound) this.#unlock(parent!);
+    return outcome;
+  }
+
+  #insert(engine: ModelEngine, name: BlockName, parent: BlockName | null): OutcomeName {
+    const ghost = {
+      namespace: engine.namespace,
+      linked: false,
+      resident: false,
+      writing: false,
+      locks: 0,
+    };
+    if (parent !== null && !this.nodes.has(parent)) this.nodes.set(parent, { ...ghost });
+    const node = this.nodes.get(name) ?? { ...ghost };
+    this.nodes.set(name, node);
+    node.linked = parent !== null;
+    node.writing = true;
+    this.#lock(name);
+    engine.holds.set(name, { writing: true, reads: 0 });
+    return "ok";
+  }
+
+  /** `right[i]`: whether the checksum given for the i-th block is that of its bytes. */
+  commit(engine: ModelEngine, names: readonly BlockName[], right: boolean[]): OutcomeName[] {
+    const stored: BlockName[] = [];
+    const outcomes = names.map((name, i): OutcomeName => {
+      if (!engine.holds.get(name)?.writing) return "stale";
+      if (!right[i]) {
+        this.#giveUp(engine, name);
+        this.free++;
+        return "corrupt";
+      }
+      engine.holds.delete(name);
+      Object.assign(this.nodes.get(name)!, { resident: true, writing: false });
+      stored.push(name);
+      return "ok";
+    });
+    for (const name of stored.toReversed()) this.#unlock(name);
+    this.#touch(stored);
+    return outcomes;
+  }
+
+  #giveUp(engine: ModelEngine, name: BlockName): void {
+    engine.holds.delete(name);
+    this.nodes.get(name)!.writing = false;
+    this.#unlock(name);
+  }
+
+  abort(engine: ModelEngine, names: readonly BlockName[]): OutcomeName[] {
+    return names.map((name) => {
+      if (!engine.holds.get(name)?.writing) return "stale";
+      this.#giveUp(engine, name);
+      this.free++;
+      return "ok";
+    });
+  }
+
+  acquire(engine: ModelEngine, names: readonly BlockName[], stopAtMiss: boolean): OutcomeName[] {
+    let skip = false;
+    return names.map((name) => {
+      if (skip) return "skipped";
+      if (this.isResident(name, engine.namespace)) {
+        this.#lock(name);
+        const hold = engine.holds.get(name) ?? { writing: false, reads: 0 };
+        hold.reads++;
+        engine.holds.set(name, hold);
+        return "ok";
+      }
+      skip = stopAtMiss;
+      return "miss";
+    });
+  }
+
+  release(engine: ModelEngine, names: readonly BlockName[]): OutcomeName[] {
+    const release = (name: BlockName): OutcomeName => {
+      const hold = engine.holds.get(name);
+      if (hold === undefined || hold.reads === 0) return "stale";
+      if (--hold.reads === 0) engine.holds.delete(name);
+      this.#unlock(name);
+      return "ok";
+    };
+    return names.toReversed().map(release).toReversed();
+  }
+
+  sessionCommit(engine: ModelEngine, session: bigint, name: BlockName): OutcomeName {
+    if (!this.isResident(name, engine.namespace)) return "miss";
+    const key = `${engine.namespace}/${session}`;
+    const old = this.sessions.get(key);
+    this.#lock(name);
+    this.sessions.set(key, name);
+    if (old !== undefined) this.#unlock(old);
+    return "ok";
+  }
+
+  sessionRelease(engine: ModelEngine, session: bigint): OutcomeName {
+    const key = `${engine.namespace}/${session}`;
+    const name = this.sessions.get(key);
+    if (name === undefined) return "miss";
+    this.sessions.delete(key);
+    this.#unlock(name);
+    return "ok";
+  }
+
+  abandon(engine: ModelEngine): void {
+    for (const [name, { writing }] of [...engine.holds]) {
+      if (!writing) continue;
+      this.#giveUp(engine, name);
+      engine.quarantined++;
+    }
+  }
+
+  die(engine: ModelEngine): void {
+    this.free += engine.quarantined;
+    engine.quarantined = 0;
+    for (const [name, hold] of [...engine.holds].toReversed()) {
+      for (; hold.reads > 0; hold.reads--) this.#unlock(name);
+    }
+    engine.holds.clear();
+  }
+}
