@@ -1,0 +1,140 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Clock, seededRandom, systemClock } from "../../src/core/index.ts";
+import {
+  ENGINE_LIMITS,
+  EngineClient,
+  type EngineLimits,
+  EngineServer,
+} from "../../src/engine/index.ts";
+import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
+import { loadNative, Queue, Region } from "../../src/native/index.ts";
+import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
+import { Namespaces, RamStore } from "../../src/tiers/index.ts";
+import { Engine } from "./engine.ts";
+import { RawEngine } from "./raw-engine.ts";
+
+export interface AgentKitOptions {
+  readonly slots?: number;
+  readonly limits?: Partial<EngineLimits>;
+  readonly clock?: Clock;
+  readonly gpuWindowBlocks?: number;
+  /** Where the socket lies; a folder of its own by default. */
+  readonly socketPath?: string;
+  readonly socketGroup?: number;
+  readonly watches?: number;
+}
+
+export interface LogLine {
+  readonly level: string;
+  readonly text: string;
+  readonly fields: Record<string, unknown>;
+}
+
+/** The engine plane of an agent in this process: a real store behind a real socket. */
+export interface AgentKit extends AsyncDisposable {
+  readonly socketPath: string;
+  readonly server: EngineServer;
+  readonly store: RamStore;
+  readonly region: Region;
+  readonly frames: FrameCounts;
+  readonly logs: LogLine[];
+  connect(tenant?: string): Promise<Engine>;
+  raw(): Promise<RawEngine>;
+  /** As `raw`, and greeted. */
+  rawGreeted(tenant?: string): Promise<RawEngine>;
+  /** Throws where a slot is neither free nor a stored block, or table and slots disagree. */
+  expectNothingHeld(): void;
+}
+
+const SLOT_BYTES = 8192;
+export const BLOCK_TOKENS = 4;
+
+export function manifestBytes(tenant = "test"): Uint8Array {
+  return encodeManifest(
+    manifestOf({
+      model: "test",
+      dtype: "bfloat16",
+      layout: "test:flat",
+      blockTokens: BLOCK_TOKENS,
+      tenantSalt: tenant,
+    }),
+  );
+}
+
+export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit> {
+  const native = loadNative();
+  const clock = options.clock ?? systemClock;
+  const bytes = (options.slots ?? 64) * SLOT_BYTES;
+  const folder = mkdtempSync(join(tmpdir(), "hearth-"));
+  const socketPath = options.socketPath ?? join(folder, "run", "engine.sock");
+  const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
+  const queue = new Queue(native, { entries: 256, threads: 2, watches: options.watches ?? 512 });
+  const store = new RamStore({
+    native,
+    region,
+    queue,
+    clock,
+    random: seededRandom(11),
+    blocksMax: 4_096,
+    gpuWindowBlocks: options.gpuWindowBlocks ?? 64,
+    marks: { high: 1, low: 1 },
+  });
+  store.slots.addReady(bytes);
+  const frames = createFrameCounts();
+  const logs: LogLine[] = [];
+  const server = new EngineServer({
+    socketPath,
+    socketGroup: options.socketGroup ?? null,
+    limits: { ...ENGINE_LIMITS, ...options.limits },
+    store,
+    namespaces: new Namespaces(),
+    native,
+    hashing: native,
+    queue,
+    clock,
+    incarnation: 77n,
+    frames,
+    lookedUp: () => undefined,
+    log: (level, text, fields) => logs.push({ level, text, fields: fields ?? {} }),
+  });
+  const close = async () => {
+    await server[Symbol.asyncDispose]();
+    await store[Symbol.asyncDispose]();
+    await queue[Symbol.asyncDispose]();
+    region[Symbol.dispose]();
+    rmSync(folder, { recursive: true, force: true });
+  };
+  try {
+    await server.start();
+  } catch (error) {
+    await close();
+    throw error;
+  }
+  return {
+    socketPath,
+    server,
+    store,
+    region,
+    frames,
+    logs,
+    async connect(tenant) {
+      const manifest = manifestBytes(tenant);
+      return new Engine(await EngineClient.connect(native, { socketPath, manifest, name: "t" }));
+    },
+    raw: () => RawEngine.open(socketPath),
+    async rawGreeted(tenant) {
+      const raw = await RawEngine.open(socketPath);
+      await raw.hello(manifestBytes(tenant));
+      return raw;
+    },
+    expectNothingHeld() {
+      store.verifyIntegrity();
+      const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
+      const left = { ...server.held(), lost: slotsUsed - ramBlocks, slotsQuarantined };
+      if (Object.values(left).some((count) => count !== 0)) throw new Error(JSON.stringify(left));
+    },
+    [Symbol.asyncDispose]: close,
+  };
+}
