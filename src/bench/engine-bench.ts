@@ -1,5 +1,5 @@
 import { EngineClient } from "../engine/index.ts";
-import { encodeManifest, type NamespaceManifest, namespaceKey } from "../identity/index.ts";
+import { encodeManifest, manifestOf, namespaceKey } from "../identity/index.ts";
 import type { Native } from "../native/index.ts";
 import { echoRtts } from "./echo.ts";
 import { createEngineProbe, type EngineProbe } from "./engine-probe.ts";
@@ -40,21 +40,12 @@ export interface EngineBenchResult {
   readonly ops_per_s: number;
 }
 
-const MANIFEST: NamespaceManifest = {
+const MANIFEST = manifestOf({
   model: "bench",
-  weightsRevision: null,
   dtype: "pattern",
-  quantisation: null,
   layout: "hearth:bench",
   blockTokens: 64,
-  tpSize: 1,
-  tpRank: 0,
-  ppSize: 1,
-  ppRank: 0,
-  loraDigest: null,
-  tenantSalt: null,
-  extra: {},
-};
+});
 const WARM_UP = 200;
 const TURN = 100;
 const TURN_WARM_UP = 20;

@@ -1,5 +1,6 @@
 export * from "./address.ts";
 export * from "./assert.ts";
+export * from "./block-outcome.ts";
 export * from "./bytes.ts";
 export * from "./clock.ts";
 export * from "./errors.ts";

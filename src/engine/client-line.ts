@@ -175,7 +175,9 @@ export class ClientLine {
     else waiting.reject(brokenReply(bad.text));
   }
 
+  /** Sends what waits, such as the release of what is held, and hangs up. */
   close(): void {
+    this.flush();
     this.#end(new HearthError("ENGINE_CLOSED", "this client closed the line"));
   }
 

@@ -86,7 +86,7 @@ export class Connection {
     this.flush();
   }
 
-  /** The socket can take more again. */
+  /** The socket can take more again, or there is more to write: goes on as far as that goes. */
   drained(): void {
     this.flush();
     if (this.#closed || pendingBytes(this.output) > 0) return;

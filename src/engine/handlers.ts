@@ -302,12 +302,14 @@ function commit(
     return null;
   }
   connection.working++;
+  const finish = () => {
+    connection.working--;
+    connection.drained();
+  };
   later
-    .then(answer, (error) => context.onFault(connection, error))
-    .finally(() => {
-      connection.working--;
-      connection.flush();
-    });
+    .then(answer)
+    .finally(finish)
+    .catch((error) => context.onFault(connection, error));
   return null;
 }
 

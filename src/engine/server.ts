@@ -278,16 +278,21 @@ export class EngineServer implements AsyncDisposable {
     for (const client of this.#clients) {
       const { connection } = client;
       const holder = connection.greeted?.holder;
+      const held = holder?.held ?? 0;
       if (connection.stalledSinceMs !== null) {
         if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
-      } else if (holder === undefined) {
+      } else if (holder === undefined && !this.#draining) {
         if (now - client.openedMs > HELLO_MS) this.#cut(client, "silent");
-      } else if (holder.held > 0 && now - connection.lastFrameMs > limits.leaseMs) {
+      } else if (held > 0 && now - connection.lastFrameMs > limits.leaseMs) {
         this.#cut(client, "overstayed");
-      } else if (this.#draining && holder.held === 0 && connection.working === 0) {
+      } else if (this.#draining && held === 0 && connection.working === 0) {
         connection.dismiss(FrameStatus.draining, "the agent is stopping: connect again later");
         this.#leave(client);
       }
+    }
+    // A commit that was at work when its line ended may have been all that was held.
+    for (const zombie of this.#zombies) {
+      if (zombie.connection.greeted?.holder.held === 0) this.#bury(zombie);
     }
   }
 
@@ -328,9 +333,9 @@ export class EngineServer implements AsyncDisposable {
       this.#leave(client);
     }
     for (const client of [...this.#zombies]) this.#bury(client);
+    // Takes the file away, unless a drain did: by now another agent may listen there.
     this.#listener?.stop(true);
     this.#listener = null;
-    if (existsSync(this.#options.socketPath)) unlinkSync(this.#options.socketPath);
   }
 }
 

@@ -1,5 +1,10 @@
 import { assert, HearthError, sleep, systemClock } from "../core/index.ts";
-import { encodeManifest, type NamespaceManifest, namespaceKey } from "../identity/index.ts";
+import {
+  encodeManifest,
+  manifestOf,
+  type NamespaceManifest,
+  namespaceKey,
+} from "../identity/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Trace, TraceRequest } from "../traces/index.ts";
 import { MockEngine } from "./mock-engine.ts";
@@ -23,21 +28,12 @@ export interface ReplayOptions {
  * The namespace in which a trace's blocks live: the trace is the model, block bytes are its layout.
  */
 export function replayManifest(trace: Trace, blockBytes: number): NamespaceManifest {
-  return {
+  return manifestOf({
     model: `replay/${trace.name}`,
-    weightsRevision: null,
     dtype: "pattern",
-    quantisation: null,
     layout: `hearth:pattern-${blockBytes}`,
     blockTokens: trace.blockTokens,
-    tpSize: 1,
-    tpRank: 0,
-    ppSize: 1,
-    ppRank: 0,
-    loraDigest: null,
-    tenantSalt: null,
-    extra: {},
-  };
+  });
 }
 
 /**

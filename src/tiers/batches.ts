@@ -1,28 +1,6 @@
 import { BLOCK_KEY_BYTES, DIGEST_BYTES } from "../core/index.ts";
 import { type NativeBuffer, nativeBuffer } from "../native/index.ts";
 
-/**
- * What happened to one block of a request. The numbers are the engine protocol's
- * (docs/engine-protocol.md), so that an answer needs no translation.
- */
-export const BlockOutcome = {
-  ok: 0,
-  miss: 1,
-  full: 2,
-  present: 3,
-  stale: 4,
-  corrupt: 5,
-  tooLarge: 6,
-  late: 7,
-  pending: 8,
-  skipped: 9,
-  rejected: 10,
-} as const;
-export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
-
-/** Bits of `AddressBatch.flags`. */
-export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
-
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
 /**
@@ -91,8 +69,6 @@ export interface HandleBatch {
   /** Bit 0 in a commit: the writer gave a checksum. */
   readonly flags: Uint32Array;
 }
-
-export const CommitFlag = { checksumGiven: 1 } as const;
 
 export function createHandleBatch(capacity: number): HandleBatch {
   return {

@@ -1,6 +1,6 @@
 import { Tier } from "../blocks/index.ts";
-import { HearthError, type NodeId, yieldToLoop } from "../core/index.ts";
-import { BlockOutcome, CommitFlag, type HandleBatch } from "./batches.ts";
+import { BlockOutcome, CommitFlag, HearthError, type NodeId, yieldToLoop } from "../core/index.ts";
+import type { HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
 

@@ -1,6 +1,6 @@
 import { type BlockTable, isRefusal, Tier } from "../blocks/index.ts";
-import { type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
-import { type AddressBatch, BlockOutcome, hasParent } from "./batches.ts";
+import { BlockOutcome, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import { type AddressBatch, hasParent } from "./batches.ts";
 
 /**
  * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When

@@ -1,9 +1,7 @@
+export { BlockFlag, BlockOutcome, CommitFlag } from "../core/index.ts";
 export { ArenaGrowth, type ArenaOptions, createArena } from "./arena.ts";
 export {
   type AddressBatch,
-  BlockFlag,
-  BlockOutcome,
-  CommitFlag,
   createAddressBatch,
   createHandleBatch,
   type HandleBatch,

@@ -1,6 +1,13 @@
 import { NODES_PER_ALIAS_MAX, Tier } from "../blocks/index.ts";
-import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
-import { type AddressBatch, BlockFlag, BlockOutcome, type HandleBatch } from "./batches.ts";
+import {
+  assert,
+  BlockFlag,
+  BlockOutcome,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../core/index.ts";
+import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
 import type { Hold } from "./hold.ts";

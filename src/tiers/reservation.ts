@@ -6,14 +6,14 @@ import {
   NodeFlag,
   Tier,
 } from "../blocks/index.ts";
-import { type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
 import {
-  type AddressBatch,
   BlockFlag,
   BlockOutcome,
-  type HandleBatch,
-  hasParent,
-} from "./batches.ts";
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../core/index.ts";
+import { type AddressBatch, type HandleBatch, hasParent } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
 

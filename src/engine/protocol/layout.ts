@@ -1,7 +1,11 @@
+import { BlockFlag, BlockOutcome, CommitFlag } from "../../core/index.ts";
+
 /**
  * The numbers of the engine plane's wire format, version 1. `docs/engine-protocol.md` has the same
  * in prose; every integer is little-endian, every frame a multiple of eight bytes.
  */
+
+export { BlockFlag, CommitFlag };
 
 export const PROTOCOL_VERSION = 1;
 export const HELLO_MAGIC = 0x4854_5248; // "HRTH" read as u32 LE
@@ -65,28 +69,14 @@ export type FrameStatusName = keyof typeof FrameStatus;
 export type FrameStatus = (typeof FrameStatus)[FrameStatusName];
 
 /** Outcome of one item of a frame. */
-export const Outcome = {
-  ok: 0,
-  miss: 1,
-  full: 2,
-  present: 3,
-  stale: 4,
-  corrupt: 5,
-  tooLarge: 6,
-  late: 7,
-  pending: 8,
-  skipped: 9,
-  rejected: 10,
-} as const;
+export const Outcome = BlockOutcome;
+export type Outcome = BlockOutcome;
 export type OutcomeName = keyof typeof Outcome;
-export type Outcome = (typeof Outcome)[OutcomeName];
 
 /** Bits of a tier mask; a mask of 0 asks for every tier. */
 export const TierBit = { gpu: 1, ram: 2, ssd: 4, peer: 8 } as const;
 export const TIER_MASK_ALL = 15;
 
-export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
-export const CommitFlag = { checksumGiven: 1 } as const;
 export const AcquireFlag = { stopAtMiss: 1 } as const;
 
 /** What the items of an IDENTIFY are, and their size on the wire in bytes. */
