@@ -24,6 +24,8 @@ export interface AgentKitOptions {
   readonly socketPath?: string;
   readonly socketGroup?: number;
   readonly watches?: number;
+  /** Bytes of the arena that are ready; all by default. */
+  readonly readyBytes?: number;
 }
 
 export interface LogLine {
@@ -81,7 +83,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     gpuWindowBlocks: options.gpuWindowBlocks ?? 64,
     marks: { high: 1, low: 1 },
   });
-  store.slots.addReady(bytes);
+  store.slots.addReady(options.readyBytes ?? bytes);
   const frames = createFrameCounts();
   const logs: LogLine[] = [];
   const server = new EngineServer({
