@@ -39,7 +39,7 @@ const HELLO_MS = 5_000;
  * Connections that end between two sweeps of memory. What they leave behind is old by then, and the
  * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
  */
-const ENDINGS_A_SWEEP = 512;
+const ENDINGS_A_SWEEP = 128;
 
 interface Client {
   readonly connection: Connection;
