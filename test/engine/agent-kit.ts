@@ -12,6 +12,7 @@ import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
 import { Namespaces, RamStore } from "../../src/tiers/index.ts";
+import { waitFor } from "../support/index.ts";
 import { Engine } from "./engine.ts";
 import { RawEngine } from "./raw-engine.ts";
 
@@ -48,9 +49,12 @@ export interface AgentKit extends AsyncDisposable {
   rawGreeted(tenant?: string): Promise<RawEngine>;
   /** Throws where a slot is neither free nor a stored block, or table and slots disagree. */
   expectNothingHeld(): void;
+  /** Waits for it, within the second that the protocol promises. */
+  untilNothingHeld(): Promise<void>;
 }
 
 const SLOT_BYTES = 8192;
+const FREE_MS = 1_000;
 export const BLOCK_TOKENS = 4;
 
 export function manifestBytes(tenant = "test"): Uint8Array {
@@ -114,6 +118,13 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     await close();
     throw error;
   }
+  const expectNothingHeld = () => {
+    store.verifyIntegrity();
+    const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
+    const left = { ...server.held(), lost: slotsUsed - ramBlocks, slotsQuarantined };
+    if (Object.values(left).some((count) => count !== 0)) throw new Error(JSON.stringify(left));
+    return true;
+  };
   return {
     socketPath,
     server,
@@ -131,11 +142,9 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
       await raw.hello(manifestBytes(tenant));
       return raw;
     },
-    expectNothingHeld() {
-      store.verifyIntegrity();
-      const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
-      const left = { ...server.held(), lost: slotsUsed - ramBlocks, slotsQuarantined };
-      if (Object.values(left).some((count) => count !== 0)) throw new Error(JSON.stringify(left));
+    expectNothingHeld,
+    async untilNothingHeld() {
+      await waitFor(expectNothingHeld, FREE_MS, "everything free");
     },
     [Symbol.asyncDispose]: close,
   };

@@ -1,0 +1,80 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { waitFor } from "../support/index.ts";
+
+const CHILD = join(import.meta.dir, "children", "engine-child.ts");
+
+/** An engine in another process; see children/engine-child.ts for what it understands. */
+export class EngineProcess implements AsyncDisposable {
+  readonly #process: Bun.Subprocess<"pipe", "pipe", "inherit">;
+  readonly #lines: AsyncIterator<string>;
+
+  private constructor(socketPath: string, tenant: string) {
+    this.#process = Bun.spawn([process.execPath, CHILD, socketPath, tenant], {
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "inherit",
+    });
+    this.#lines = linesOf(this.#process.stdout);
+  }
+
+  static async start(socketPath: string, tenant = "test"): Promise<EngineProcess> {
+    const engine = new EngineProcess(socketPath, tenant);
+    const first = await engine.answer();
+    if (first !== "ready") throw new Error(`an engine said ${JSON.stringify(first)}`);
+    return engine;
+  }
+
+  get pid(): number {
+    return this.#process.pid;
+  }
+
+  tell(...words: string[]): void {
+    this.#process.stdin.write(`${JSON.stringify(words)}\n`);
+    this.#process.stdin.flush();
+  }
+
+  /** The next line it says; undefined when it is dead. */
+  async answer(): Promise<unknown> {
+    const { done, value } = await this.#lines.next();
+    return done ? undefined : JSON.parse(value);
+  }
+
+  ask(...words: string[]): Promise<unknown> {
+    this.tell(...words);
+    return this.answer();
+  }
+
+  /** Resolves when the kernel has stopped it. */
+  async stop(): Promise<void> {
+    this.#process.kill("SIGSTOP");
+    await waitFor(() => / T /.test(readFileSync(`/proc/${this.pid}/stat`, "utf8")));
+  }
+
+  goOn(): void {
+    this.#process.kill("SIGCONT");
+  }
+
+  async kill(): Promise<void> {
+    this.#process.kill("SIGKILL");
+    await this.#process.exited;
+  }
+
+  get exited(): Promise<number> {
+    return this.#process.exited;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.kill();
+  }
+}
+
+async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+  let rest = "";
+  const decoder = new TextDecoder();
+  for await (const chunk of stream) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
+    rest = lines.pop()!;
+    yield* lines;
+  }
+}
