@@ -8,11 +8,10 @@ import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
-import { createGreeting } from "./greeting.ts";
-import { createHandlers } from "./handlers.ts";
+import { createFrameHandler } from "./frame-handler.ts";
 import type { EngineLimits } from "./limits.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
-import { FrameStatus, Op } from "./protocol/index.ts";
+import { FrameStatus } from "./protocol/index.ts";
 
 export interface EngineServerOptions {
   readonly socketPath: string;
@@ -70,30 +69,15 @@ export class EngineServer implements AsyncDisposable {
 
   constructor(options: EngineServerOptions) {
     this.#options = options;
-    const handlers = createHandlers({
-      store: options.store,
-      digests: options.native,
-      limits: options.limits,
-      nowMs: () => options.clock.monotonicMs(),
-      lookedUp: options.lookedUp,
-      draining: () => this.#draining,
-      onFault: (connection, error) => this.#fault(connection, error),
-    });
-    const greet = createGreeting({
+    this.#limits = options.limits;
+    this.#handle = createFrameHandler({
       ...options,
+      digests: options.native,
+      nowMs: () => options.clock.monotonicMs(),
       draining: () => this.#draining,
       sendFd: (connection, fd) => this.#sendWithFd(connection, fd),
+      onFault: (connection, error) => this.#fault(connection, error),
     });
-    this.#limits = options.limits;
-    this.#handle = (connection, frame) => {
-      const { greeted } = connection;
-      const refused =
-        greeted === null || frame.op === Op.hello
-          ? greet(connection, frame)
-          : handlers(connection, frame, greeted.holder);
-      options.frames.add(frame.op, refused?.status ?? FrameStatus.ok);
-      return refused;
-    };
   }
 
   /** Changes what may change while engines are connected. */

@@ -1,0 +1,71 @@
+import { Connection, createFrameHandler, ENGINE_LIMITS } from "../../../src/engine/index.ts";
+import { loadNative } from "../../../src/native/index.ts";
+import { createFrameCounts } from "../../../src/observability/index.ts";
+import { Namespaces } from "../../../src/tiers/index.ts";
+import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
+import { goldenFrames } from "../corpus.ts";
+import { must, type Target } from "../target.ts";
+
+const SLOTS = 64;
+const SETTLE_EVERY = 200;
+
+/** Whole conversations with the agent's own handlers and store; only the socket is missing. */
+export function serverTarget(): Target {
+  const native = loadNative();
+  const kit = openStoreKit({ arenaBytes: SLOTS * PAGE, blocksMax: 512, gpuWindowBlocks: 64 });
+  const { store, clock } = kit;
+  let fault: unknown = null;
+  const handle = createFrameHandler({
+    store,
+    namespaces: new Namespaces(),
+    hashing: native,
+    digests: native,
+    limits: { ...ENGINE_LIMITS, itemsMax: 256 },
+    incarnation: 1n,
+    frames: createFrameCounts(),
+    nowMs: () => clock.monotonicMs(),
+    lookedUp: () => undefined,
+    draining: () => false,
+    sendFd: (connection) => connection.takePending().length,
+    log: () => undefined,
+    onFault: (_connection, error) => {
+      fault = error;
+    },
+  });
+  const frames = goldenFrames("request");
+  const hello = frames.find((frame) => frame[4] === 1)!;
+  let runs = 0;
+  const settle = () => {
+    store.verifyIntegrity();
+    must(store.slots.quarantinedSlots === 0, "the dead hold nothing");
+    must(fault === null, `no commit fails: ${String(fault)}`);
+  };
+  return {
+    name: "server",
+    // Nearly all of the agent lies behind a hello that is right.
+    corpus: frames.map((frame) => new Uint8Array(Buffer.concat([hello, frame]))),
+    run(input) {
+      const wire = {
+        write: (bytes: Uint8Array) => bytes.length,
+        pause: () => undefined,
+        resume: () => undefined,
+        end: () => undefined,
+        terminate: () => undefined,
+      };
+      const limits = { ...ENGINE_LIMITS, itemsMax: 256 };
+      const nowMs = () => clock.monotonicMs();
+      const connection = new Connection(1, wire, { limits, handle, nowMs });
+      try {
+        connection.receive(input);
+      } finally {
+        const holder = connection.greeted?.holder;
+        holder?.abandon();
+        holder?.buried();
+        must((holder?.held ?? 0) === 0, "a buried holder holds nothing");
+      }
+      if (++runs % SETTLE_EVERY === 0) settle();
+    },
+    settle,
+    close: () => kit[Symbol.asyncDispose]() as Promise<void>,
+  };
+}
