@@ -136,7 +136,7 @@ describeNative("an engine that dies", () => {
   const python = requirePython("its child process keeps the socket open");
   test.skipIf(python === null)("its child process keeps the socket open", async () => {
     await using agent = await openAgent();
-    const words = [python!, `${import.meta.dir}/children/forking_engine.py`, agent.socketPath];
+    const words = [python!, `${import.meta.dir}/children/forking-engine.py`, agent.socketPath];
     const child = Bun.spawn(words, {
       env: pythonEnvironment(),
       stdin: "pipe",

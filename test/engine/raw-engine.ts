@@ -13,8 +13,8 @@ export interface Reply {
 }
 
 /**
- * An engine's socket with nothing between: sends any bytes, in any pieces, and reads only when told to. It
- * does not map the arena; tests have the agent's own.
+ * An engine's socket with nothing between: sends any bytes, in any pieces, and reads only when told
+ * to. It does not map the arena; tests have the agent's own.
  */
 export class RawEngine implements Disposable {
   readonly replies: Reply[] = [];

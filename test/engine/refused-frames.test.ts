@@ -75,33 +75,36 @@ describeNative("when things go wrong with a frame", () => {
       expect(last.text).toContain(`${2 ** 20}`);
     }));
 
-  describe("wrong length: under 16, no multiple of 8, not what `count` asks for, bytes left over", () => {
-    const digest = digestOf("a");
-    const match = frameOf((output) => protocol.encodeMatchRequest(output, 5, 0, batchOf(["a"])));
-    const withCount = (count: number) => {
-      const bytes = match.slice();
-      new DataView(bytes.buffer).setUint32(12, count, true);
-      return bytes;
-    };
-    test.each([
-      ["0", rawFrame({ op: Op.ping, length: 0 })],
-      ["8", rawFrame({ op: Op.ping, length: 8 })],
-      ["20", rawFrame({ op: Op.ping, length: 20, body: new Uint8Array(8) })],
-      ["a count below the items", withCount(0)],
-      ["a count above the items", withCount(2)],
-      ["a count that overflows", withCount(0xffff_ffff)],
-      ["bytes left over", rawFrame({ op: Op.release, count: 1, body: new Uint8Array(16) })],
-      ["a body where none is due", rawFrame({ op: Op.sessionStatus, body: new Uint8Array(16) })],
-      ["half a digest", rawFrame({ op: Op.match, count: 1, body: digest.slice(0, 24) })],
-      ["no body", rawFrame({ op: Op.reserve, count: 1 })],
-      ["a ping of 72", rawFrame({ op: Op.ping, body: new Uint8Array(72) })],
-    ])("%s", (_what, bytes) =>
-      withLine(async (raw) => {
-        raw.sendBytes(bytes);
-        await expectFatal(raw, FrameStatus.malformed);
-      }),
-    );
-  });
+  describe(
+    "wrong length: under 16, no multiple of 8, " + "not what `count` asks for, bytes left over",
+    () => {
+      const digest = digestOf("a");
+      const match = frameOf((output) => protocol.encodeMatchRequest(output, 5, 0, batchOf(["a"])));
+      const withCount = (count: number) => {
+        const bytes = match.slice();
+        new DataView(bytes.buffer).setUint32(12, count, true);
+        return bytes;
+      };
+      test.each([
+        ["0", rawFrame({ op: Op.ping, length: 0 })],
+        ["8", rawFrame({ op: Op.ping, length: 8 })],
+        ["20", rawFrame({ op: Op.ping, length: 20, body: new Uint8Array(8) })],
+        ["a count below the items", withCount(0)],
+        ["a count above the items", withCount(2)],
+        ["a count that overflows", withCount(0xffff_ffff)],
+        ["bytes left over", rawFrame({ op: Op.release, count: 1, body: new Uint8Array(16) })],
+        ["a body where none is due", rawFrame({ op: Op.sessionStatus, body: new Uint8Array(16) })],
+        ["half a digest", rawFrame({ op: Op.match, count: 1, body: digest.slice(0, 24) })],
+        ["no body", rawFrame({ op: Op.reserve, count: 1 })],
+        ["a ping of 72", rawFrame({ op: Op.ping, body: new Uint8Array(72) })],
+      ])("%s", (_what, bytes) =>
+        withLine(async (raw) => {
+          raw.sendBytes(bytes);
+          await expectFatal(raw, FrameStatus.malformed);
+        }),
+      );
+    },
+  );
 
   test("unknown operation", () =>
     withLine(async (raw) => {

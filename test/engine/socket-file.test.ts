@@ -19,8 +19,9 @@ async function refusal(start: Promise<AsyncDisposable>): Promise<HearthError> {
 
 /** What a killed agent leaves: a socket file behind which nobody listens. */
 function staleSocket(path: string): void {
-  const source = `Bun.listen({ unix: ${JSON.stringify(path)}, socket: { data() {} } }); process.kill(process.pid, 9);`;
-  Bun.spawnSync([process.execPath, "-e", source]);
+  const source =
+    "Bun.listen({ unix: process.argv[1], socket: { data() {} } }); process.kill(process.pid, 9);";
+  Bun.spawnSync([process.execPath, "-e", source, path]);
   if (!existsSync(path)) throw new Error("no stale socket was made");
 }
 

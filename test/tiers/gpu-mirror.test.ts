@@ -67,7 +67,7 @@ describeNative("the mirror of engines' GPUs", () => {
     kit.expectNothingLeft();
   });
 
-  test("what a GPU notice says of a length does not become the length of what was written", async () => {
+  test("a length that a GPU notice tells is not that of what was written", async () => {
     await using kit = openStoreKit({ arenaBytes: ARENA, gpuWindowBlocks: 4 });
     const [engine, reader] = [kit.engine(), kit.engine()];
     engine.gpuStored({ name: "long", bytes: 1_000_000 }, { name: "short", bytes: 1 });

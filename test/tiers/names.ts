@@ -7,8 +7,8 @@ import {
 } from "../../src/tiers/index.ts";
 
 /**
- * Blocks as tests write them: "a/b/c" is the block "c" behind the prefix "a/b", its parent. Digest and
- * bytes follow from the whole name.
+ * Blocks as tests write them: "a/b/c" is the block "c" behind the prefix "a/b", its parent. Digest
+ * and bytes follow from the whole name.
  */
 export type BlockName = string;
 

@@ -44,7 +44,7 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
-  test("a use of a block keeps all before it, and a write that found it counts as a use", async () => {
+  test("a use of a block keeps all before it; a write that found it is a use", async () => {
     await using kit = openStoreKit({ arenaBytes: 5 * 2 * PAGE });
     const engine = kit.engine();
     await engine.put(...chain("a/b"));

@@ -125,7 +125,7 @@ describeNative("sessions", () => {
     expect(kit.snapshot().sessions).toBe(0);
   });
 
-  test("number 0 is no session, and the same number in another namespace is another one", async () => {
+  test("0 is no session, and one number in two namespaces is two sessions", async () => {
     await using kit = open();
     const [mine, theirs] = [kit.engine(1), kit.engine(2)];
     await mine.put("a");

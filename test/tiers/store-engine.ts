@@ -37,7 +37,9 @@ export interface Checked {
   verifyIntegrity(): void;
 }
 
-/** An engine as the store sees it: a holder, with the bytes to go with it. Checks the store always. */
+/**
+ * An engine as the store sees it: a holder, with the bytes to go with it. Checks the store always.
+ */
 export class StoreEngine {
   readonly holder: Holder;
   readonly #store: BlockStore & Checked;

@@ -23,8 +23,8 @@ export interface ModelEngine {
 }
 
 /**
- * The RAM store with one block size, as slowly and literally as it can be said. Commits are done at once,
- * nothing leaves in the background, the table never fills.
+ * The RAM store with one block size, as slowly and literally as it can be said. Commits are done at
+ * once, nothing leaves in the background, the table never fills.
  */
 export class StoreModel {
   readonly nodes = new Map<BlockName, Node>();

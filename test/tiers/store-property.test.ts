@@ -64,6 +64,9 @@ interface Pair {
   over: boolean;
 }
 
+/** What the store answered, and what it should have. */
+type Answers = [readonly string[], readonly string[]];
+
 /** The store and its model, side by side. Two engines share a namespace, a third has its own. */
 class Bench {
   readonly kit: StoreKit;
@@ -105,81 +108,91 @@ class Bench {
     this.compare();
   }
 
-  async #run(pair: Pair, step: Step): Promise<[readonly string[], readonly string[]]> {
-    const { real, model, written, read, old } = pair;
-    const { names, pick } = step;
-    if (step.kind === "reserve") {
-      const handles = real.reserve(...names);
-      written.push(...handles.filter(({ outcome }) => outcome === "ok"));
-      return [handles.map(({ outcome }) => outcome), this.model.reserve(model, names)];
-    }
-    if (step.kind === "put") {
-      const expected = this.model.reserve(model, names);
-      const granted = names.filter((_, i) => expected[i] === "ok");
-      this.model.commit(
-        model,
-        granted,
-        granted.map(() => true),
-      );
-      return [await real.put(...names), expected];
-    }
-    if (step.kind === "acquire" || step.kind === "get") {
-      const handles = real.acquire(names, { stopAtMiss: pick % 2 === 0 });
-      const expected = this.model.acquire(model, names, pick % 2 === 0);
-      const got = handles.filter(({ outcome }) => outcome === "ok");
-      expect(got.every((handle) => real.proves(handle))).toBe(true);
-      if (step.kind === "acquire") read.push(...got);
-      else {
-        real.release(got);
-        this.model.release(
-          model,
-          got.map(({ name }) => name),
-        );
+  async #run(pair: Pair, step: Step): Promise<Answers> {
+    const { real, model, written } = pair;
+    const { kind, names } = step;
+    switch (kind) {
+      case "put": {
+        const expected = this.model.reserve(model, names);
+        const granted = names.filter((_, i) => expected[i] === "ok");
+        const right = granted.map(() => true);
+        this.model.commit(model, granted, right);
+        return [await real.put(...names), expected];
       }
-      return [handles.map(({ outcome }) => outcome), expected];
+      case "reserve": {
+        const handles = real.reserve(...names);
+        written.push(...handles.filter(({ outcome }) => outcome === "ok"));
+        return [handles.map(({ outcome }) => outcome), this.model.reserve(model, names)];
+      }
+      case "get":
+      case "acquire":
+        return this.#read(pair, step);
+      case "session":
+      case "sessionEnd":
+        return this.#converse(pair, step);
+      case "abandon":
+      case "die":
+        return this.#end(pair, step);
+      default:
+        return this.#giveBack(pair, step);
     }
-    if (step.kind === "session") {
-      const [name] = names as [BlockName];
-      const session = BigInt(1 + (pick % 2));
-      return [
-        [real.sessionCommit(session, name)],
-        [this.model.sessionCommit(model, session, name)],
-      ];
-    }
-    if (step.kind === "sessionEnd") {
-      const session = BigInt(1 + (pick % 2));
+  }
+
+  #read({ real, model, read }: Pair, { kind, names, pick }: Step): Answers {
+    const stopAtMiss = pick % 2 === 0;
+    const handles = real.acquire(names, { stopAtMiss });
+    const expected = this.model.acquire(model, names, stopAtMiss);
+    const got = handles.filter(({ outcome }) => outcome === "ok");
+    expect(got.every((handle) => real.proves(handle))).toBe(true);
+    const gotNames = got.map(({ name }) => name);
+    if (kind === "acquire") read.push(...got);
+    else expect(real.release(got)).toEqual(this.model.release(model, gotNames));
+    return [handles.map(({ outcome }) => outcome), expected];
+  }
+
+  #converse({ real, model }: Pair, { kind, names, pick }: Step): Answers {
+    const session = BigInt(1 + (pick % 2));
+    const [last] = names as [BlockName];
+    if (kind === "sessionEnd") {
       return [[real.sessionRelease(session)], [this.model.sessionRelease(model, session)]];
     }
-    if (step.kind === "abandon") {
+    const expected = this.model.sessionCommit(model, session, last);
+    return [[real.sessionCommit(session, last)], [expected]];
+  }
+
+  #end(pair: Pair, { kind, engine }: Step): Answers {
+    const { real, model } = pair;
+    this.model.abandon(model);
+    if (kind === "abandon") {
       real.abandon();
-      this.model.abandon(model);
       pair.over = true;
-      return [[], []];
-    }
-    if (step.kind === "die") {
+    } else {
       real.die();
-      this.model.abandon(model);
       this.model.die(model);
-      this.pairs[step.engine] = this.#open(model.namespace);
-      return [[], []];
+      this.pairs[engine] = this.#open(model.namespace);
     }
-    // Some of what is held, in any order, and now and then what was given back long ago.
-    const held = step.kind === "release" ? read : written;
+    return [[], []];
+  }
+
+  /** Commits, aborts or releases some of what is held, now and then once more than it may be. */
+  async #giveBack({ real, model, written, read, old }: Pair, step: Step): Promise<Answers> {
+    const { kind, pick } = step;
+    const held = kind === "release" ? read : written;
     const count = 1 + (pick % 4);
     const taken = held.splice(pick % Math.max(1, held.length - count), count);
-    const late = step.kind !== "release" && pick % 7 === 0 ? old.slice(-1) : [];
+    const late = kind !== "release" && pick % 7 === 0 ? old.slice(-1) : [];
     const handles = [...taken, ...late];
     const stale = late.map(() => "stale");
     old.push(...taken);
     const takenNames = taken.map(({ name }) => name);
-    if (step.kind === "abort") {
+    if (kind === "abort") {
       return [real.abort(handles), [...this.model.abort(model, takenNames), ...stale]];
     }
-    if (step.kind === "release") {
+    if (kind === "release") {
       return [real.release(handles), [...this.model.release(model, takenNames), ...stale]];
     }
     real.write(taken);
-    const right = taken.map((_, i) => step.kind === "commit" || i !== pick % taken.length);
+    const right = taken.map((_, i) => kind === "commit" || i !== pick % taken.length);
     const sums = real.checksumsOf(taken).map((sum, i) => (right[i] ? sum : sum ^ 1n));
     const outcomes = await real.commit(
       handles,

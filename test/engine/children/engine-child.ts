@@ -1,7 +1,7 @@
 /**
- * An engine in a process of its own, told what to do line by line, so that tests can stop or kill it at any
- * point. Words: SOCKET TENANT. Each line of standard input is `[command, ...arguments]`; each is answered by a
- * line with its result.
+ * An engine in a process of its own, told what to do line by line, so that tests can stop or kill
+ * it at any point. Words: SOCKET TENANT. Each line of standard input is `[command, ...arguments]`;
+ * each is answered by a line with its result.
  */
 import { EngineClient } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";

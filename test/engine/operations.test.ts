@@ -1,0 +1,193 @@
+import { expect, test } from "bun:test";
+import { HearthError, LAYER_ALL } from "../../src/core/index.ts";
+import { EngineClient } from "../../src/engine/index.ts";
+import { AliasKind, encodePingRequest, IdentifyKind } from "../../src/engine/protocol/index.ts";
+import {
+  decodeManifest,
+  digestsOfChainKeys,
+  digestsOfPrompt,
+  namespaceKey,
+} from "../../src/identity/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { createHandleBatch } from "../../src/tiers/index.ts";
+import { describeNative, tempDir } from "../support/index.ts";
+import { batchOf, digestOf, outcomeOf } from "../tiers/names.ts";
+import { type AgentKit, BLOCK_TOKENS, manifestBytes, openAgent } from "./agent-kit.ts";
+import type { Engine } from "./engine.ts";
+
+async function withEngine(run: (engine: Engine, agent: AgentKit) => Promise<void>): Promise<void> {
+  await using agent = await openAgent();
+  await using engine = await agent.connect();
+  await run(engine, agent);
+  expect(agent.server.stats.faults).toBe(0);
+}
+
+function digestsFor(count: number) {
+  return { count: 0, layer: 0, digests: new Uint8Array(count * 32) };
+}
+
+describeNative("operations", () => {
+  test("PING brings its bytes back", () =>
+    withEngine(async (_engine, agent) => {
+      using raw = await agent.rawGreeted();
+      for (const bytes of [0, 8, 64]) {
+        const payload = new Uint8Array(bytes).fill(bytes + 1);
+        const reply = await raw.ask((output) => encodePingRequest(output, 3, payload));
+        expect(reply.body).toEqual(payload);
+      }
+    }));
+
+  test("IDENTIFY names blocks by tokens and by page keys as the identity rules do", () =>
+    withEngine(async ({ client }) => {
+      const native = loadNative();
+      const decoded = decodeManifest(manifestBytes());
+      if (!decoded.ok) throw new Error(decoded.why);
+      const key = namespaceKey(native, decoded.manifest);
+      expect(client.hello.namespaceId).toEqual(key);
+      const tokens = Uint32Array.from({ length: 4 * BLOCK_TOKENS + 3 }, (_, i) => i * 77);
+      const into = digestsFor(8);
+      const items = new Uint8Array(tokens.buffer);
+      const request = { kind: IdentifyKind.tokens, layer: LAYER_ALL, count: tokens.length, items };
+      await client.identify(request, into);
+      const expected = digestsOfPrompt(native, key, tokens, BLOCK_TOKENS);
+      expect(into.count).toBe(4);
+      expect(into.digests.toHex().slice(0, 4 * 64)).toBe(expected.toHex());
+      const keys = Uint8Array.from([...digestOf("key 1"), ...digestOf("key 2")]);
+      const chain = { kind: IdentifyKind.chainKeys, layer: LAYER_ALL, count: 2, items: keys };
+      await client.identify(chain, into);
+      expect(into.count).toBe(2);
+      const chained = digestsOfChainKeys(native, key, keys, 32);
+      expect(into.digests.toHex().slice(0, 2 * 64)).toBe(chained.toHex());
+    }));
+
+  test("ALIAS gives other names, IDENTIFY leads back from them", () =>
+    withEngine(async (engine) => {
+      const { client } = engine;
+      await engine.put({ name: "a", alias: 2n ** 64n - 1n }, "b");
+      const hash = (value: bigint) => {
+        const bytes = new Uint8Array(32);
+        new DataView(bytes.buffer).setBigUint64(0, value, true);
+        return bytes;
+      };
+      const out = createHandleBatch(2);
+      const aliases = Uint8Array.from([...hash(5n), ...hash(6n)]);
+      await client.alias(batchOf(["b", "nowhere"]), AliasKind.engineHash, aliases, out);
+      expect([...out.outcome].map(outcomeOf)).toEqual(["ok", "miss"]);
+      const pages = Uint8Array.from([...digestOf("page"), ...digestOf("other page")]);
+      await client.alias(batchOf(["b", "nowhere"]), AliasKind.sha256, pages, out);
+      expect([...out.outcome].map(outcomeOf)).toEqual(["ok", "miss"]);
+      const items = new Uint8Array(32);
+      [2n ** 64n - 1n, 5n, 6n, 0n].forEach((value, i) => {
+        new DataView(items.buffer).setBigUint64(i * 8, value, true);
+      });
+      const into = digestsFor(4);
+      const request = { kind: IdentifyKind.engineHashes, layer: LAYER_ALL, count: 4, items };
+      await client.identify(request, into);
+      const none = new Uint8Array(32);
+      expect(into.digests).toEqual(
+        Uint8Array.from([...digestOf("a"), ...digestOf("b"), ...none, ...none]),
+      );
+    }));
+
+  test("GPU_STORED and GPU_EVICTED keep the mirror that MATCH answers from", () =>
+    withEngine(async (engine, agent) => {
+      const { client } = engine;
+      await engine.put("a");
+      const out = createHandleBatch(3);
+      const best = new Uint8Array(3);
+      await client.gpuStored(batchOf(["a", "a/b"]), out);
+      expect(await client.match(batchOf(["a", "a/b", "a/b/c"]), 0, best)).toBe(2);
+      expect([...best]).toEqual([1, 1, 0]);
+      expect(await client.match(batchOf(["a", "a/b"]), 2, best)).toBe(1);
+      await client.gpuEvicted(batchOf(["a/b", "a", "nowhere"]), out);
+      expect([...out.outcome].map(outcomeOf)).toEqual(["ok", "ok", "miss"]);
+      expect(await client.match(batchOf(["a", "a/b"]), 0, best)).toBe(1);
+      expect(best[0]).toBe(2);
+      await client.gpuStored(batchOf(["g"]), out);
+      await using other = await agent.connect();
+      expect(await other.match("g")).toBe(1);
+    }));
+
+  test("a session holds its blocks beyond its connection, and says what is here", async () => {
+    await using agent = await openAgent({ slots: 4 });
+    const out = createHandleBatch(1);
+    {
+      await using engine = await agent.connect();
+      await engine.put("a", "a/b");
+      await engine.client.sessionCommit(9n, batchOf(["a/b"]), out);
+      expect(outcomeOf(out.outcome[0]!)).toBe("ok");
+      await engine.client.sessionCommit(9n, batchOf(["nowhere"]), out);
+      expect(outcomeOf(out.outcome[0]!)).toBe("miss");
+      await engine.client.sessionCommit(0n, batchOf(["a/b"]), out);
+      expect(outcomeOf(out.outcome[0]!)).toBe("rejected");
+    }
+    await using engine = await agent.connect();
+    for (let i = 0; i < 8; i++) await engine.put(`x${i}`);
+    expect(await engine.client.sessionStatus(9n)).toEqual({
+      outcome: 0,
+      blocks: 2,
+      tokens: 2 * BLOCK_TOKENS,
+      bytes: 10_000,
+    });
+    expect(await engine.client.sessionStatus(8n)).toMatchObject({ outcome: 1, blocks: 0 });
+    await engine.client.sessionRelease(9n, out);
+    expect(outcomeOf(out.outcome[0]!)).toBe("ok");
+    await engine.client.sessionRelease(9n, out);
+    expect(outcomeOf(out.outcome[0]!)).toBe("miss");
+    for (let i = 0; i < 8; i++) await engine.put(`y${i}`);
+    expect(await engine.match("a", "a/b")).toBe(0);
+  });
+
+  test("requests overlap, each answer finds its asker", () =>
+    withEngine(async (engine) => {
+      const names = Array.from({ length: 30 }, (_, i) => `n${i}`);
+      const outcomes = await Promise.all(names.map((name) => engine.put(name)));
+      expect(outcomes).toEqual(Array(30).fill(["ok"]));
+      const reads = await Promise.all([...names, "nowhere"].map((name) => engine.get(name)));
+      expect(reads).toEqual([...Array(30).fill(["ok"]), ["miss"]]);
+    }));
+});
+
+describeNative("the client", () => {
+  test("says where nobody answers", async () => {
+    const socketPath = `${tempDir()}/none.sock`;
+    const options = { socketPath, manifest: manifestBytes(), name: "t" };
+    const thrown = await EngineClient.connect(loadNative(), options).catch((error) => error);
+    expect(thrown).toBeInstanceOf(HearthError);
+    expect([thrown.code, thrown.text]).toEqual([
+      "ENGINE_CLOSED",
+      expect.stringContaining(socketPath),
+    ]);
+  });
+
+  test("hands on the agent's words when it is refused", async () => {
+    await using agent = await openAgent();
+    const { socketPath } = agent;
+    const options = { socketPath, manifest: new Uint8Array(8), name: "t" };
+    const thrown = await EngineClient.connect(loadNative(), options).catch((error) => error);
+    expect(thrown.code).toBe("ENGINE_REFUSED");
+    expect(thrown.text).toContain("manifest");
+  });
+
+  test("fails every request that waits when the line ends, and each one after it", async () => {
+    const agent = await openAgent();
+    const engine = await agent.connect();
+    const waiting = [engine.get("a"), engine.client.ping(new Uint8Array(8))];
+    const all = Promise.allSettled(waiting);
+    await engine[Symbol.asyncDispose]();
+    for (const { status } of await all) expect(status).toBe("rejected");
+    expect(engine.client.ping(new Uint8Array(8))).rejects.toThrow("closed the line");
+    await agent[Symbol.asyncDispose]();
+  });
+
+  test("learns that the agent is gone", async () => {
+    const agent = await openAgent();
+    const engine = await agent.connect();
+    await engine.put("a");
+    await agent[Symbol.asyncDispose]();
+    expect(["ENGINE_REFUSED", "ENGINE_CLOSED"]).toContain((await engine.client.closed).code);
+    // What it has mapped stays memory, though nobody's.
+    expect(engine.client.arena.checksum(0, 4096)).toBeGreaterThan(0n);
+    await engine[Symbol.asyncDispose]();
+  });
+});
