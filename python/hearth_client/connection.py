@@ -30,7 +30,14 @@ class Connection:
         self._socket: Optional[socket.socket] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(timeout)
-            self._socket.connect(path)
+            try:
+                self._socket.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                hint = "is the agent running, and is this its engine.socket (HEARTH_SOCKET)?"
+                raise type(error)(error.errno, f"no agent answers there: {hint}", path) from None
+            except PermissionError as error:
+                hint = "join the group of the agent's socket"
+                raise PermissionError(error.errno, f"no permission: {hint}", path) from None
             self._greet(manifest, name)
         except BaseException:
             self.close()

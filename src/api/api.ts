@@ -88,6 +88,8 @@ function serve({ fetch, host, port, bodyBytesMax, clock, onFault }: ServeOptions
       hostname: host,
       port,
       fetch,
+      // Outside of its development mode the runtime would share the port with other processes.
+      reusePort: false,
       idleTimeout: IDLE_SECONDS,
       maxRequestBodySize: bodyBytesMax,
       development: false,

@@ -1,13 +1,17 @@
+import { rmSync } from "node:fs";
+import type { ApiServer } from "../api/index.ts";
 import { type Config, formatProblem, loadConfig, readMachineFacts } from "../config/index.ts";
 import { HearthError, messageOf, systemClock, systemRandom } from "../core/index.ts";
 import { loadNative } from "../native/index.ts";
 import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
-import { startApi } from "./agent-api.ts";
+import { type AgentApiOptions, startApi } from "./agent-api.ts";
 import { createServiceManager } from "./service-manager.ts";
 
 export interface RunAgentOptions {
   readonly configPath: string;
+  /** Ends when standard input does, and removes this folder then; null: a service like any other. */
+  readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;
   /** Takes log lines. */
@@ -37,9 +41,9 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   using service = createServiceManager(native, systemClock, serviceEnvironment());
   const { version, commit } = options;
   const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
-  const signals = stopSignals();
+  const signals = stopSignals(options.privateFolder !== null);
   const agent = await Agent.start({ ...parts, version, commit });
-  await using api = await startApi(agent, { native, logger, version, commit });
+  await using api = await apiOf(agent, { native, logger, version, commit });
   onReload(async () => {
     service.reloading();
     await reload(agent, options.configPath, logger);
@@ -53,12 +57,25 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   logger.info("agent stopping", { signal });
   service.stopping();
   await agent.stop(signals.second);
+  if (options.privateFolder !== null) {
+    rmSync(options.privateFolder, { recursive: true, force: true });
+  }
   logger.info("agent stopped", {});
 }
 
 function serviceEnvironment() {
   const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID } = process.env;
   return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID };
+}
+
+/** Where its API cannot be had, the agent does not run on without one. */
+async function apiOf(agent: Agent, options: AgentApiOptions): Promise<ApiServer> {
+  try {
+    return await startApi(agent, options);
+  } catch (error) {
+    await agent.stop(AbortSignal.abort());
+    throw error;
+  }
 }
 
 /** A file that is refused changes nothing: the agent goes on as it was. */
@@ -70,18 +87,27 @@ async function reload(agent: Agent, path: string, logger: Logger): Promise<void>
   }
 }
 
+const END_OF_INPUT = "end of input";
+
 /** The name of the first signal that asks for the end; whoever asks twice does not want to wait. */
-function stopSignals(): { readonly first: Promise<string>; readonly second: AbortSignal } {
+function stopSignals(alsoInputEnd: boolean): {
+  readonly first: Promise<string>;
+  readonly second: AbortSignal;
+} {
   const hurry = new AbortController();
-  let asked = false;
+  let asked: string | null = null;
   const first = new Promise<string>((resolve) => {
     const ask = (name: string) => {
-      if (asked) hurry.abort();
-      asked = true;
+      if (asked !== null && name !== END_OF_INPUT) hurry.abort();
+      asked = name;
       resolve(name);
     };
     process.on("SIGTERM", () => ask("SIGTERM"));
     process.on("SIGINT", () => ask("SIGINT"));
+    if (!alsoInputEnd) return;
+    process.stdin.on("end", () => ask(END_OF_INPUT));
+    process.stdin.on("close", () => ask(END_OF_INPUT));
+    process.stdin.resume();
   });
   return { first, second: hurry.signal };
 }

@@ -15,7 +15,7 @@ export function createLiveView(sink: Sink, clock: Clock): LiveView {
   let drawn = 0;
   let drawnMs = Number.NEGATIVE_INFINITY;
   const erase = () => {
-    if (drawn > 0) sink.write(`\x1b[${drawn}A\x1b[J`);
+    if (drawn > 0) sink.write(`\r\x1b[${drawn}A\x1b[J`);
     drawn = 0;
   };
   return {

@@ -1,4 +1,5 @@
-import type { Clock } from "../core/index.ts";
+import { readMemoryFacts } from "../config/index.ts";
+import { type Clock, formatBytes, HearthError } from "../core/index.ts";
 import { loadNative } from "../native/index.ts";
 import { PrivateAgent, type ReplaySummary, replay } from "../replay/index.ts";
 import type { Trace } from "../traces/index.ts";
@@ -32,6 +33,7 @@ export async function runReplay(
   const signal = context.interrupt();
   const slotBytes = Math.ceil(options.blockBytes / PAGE) * PAGE;
   const ramBytes = options.ramBlocks * slotBytes;
+  if (options.socketPath === null) checkMemory(ramBytes);
   await using own =
     options.socketPath === null
       ? await PrivateAgent.start({ ramBytes, blocksMax: tableSize(options.ramBlocks), signal })
@@ -63,9 +65,19 @@ export async function runReplay(
       signal,
       onProgress: (tally) => view.update(tally),
     });
+  } catch (error) {
+    // The line broke because the agent did: that is what its owner wants to hear.
+    throw (await own?.ended()) ?? error;
   } finally {
     view.end();
   }
+}
+
+function checkMemory(ramBytes: number): void {
+  const free = readMemoryFacts().availableBytes ?? Number.POSITIVE_INFINITY;
+  if (ramBytes <= free) return;
+  const text = `the blocks would take ${formatBytes(ramBytes)} and ${formatBytes(free)} are free`;
+  throw new HearthError("ARENA_UNAVAILABLE", text, { fix: "lower --ram-blocks or --block-bytes" });
 }
 
 /** Resident blocks, those being written, and ancestors that are gone but have children. */

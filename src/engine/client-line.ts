@@ -1,5 +1,6 @@
+import { accessSync, constants } from "node:fs";
 import type { Socket } from "bun";
-import { HearthError, messageOf } from "../core/index.ts";
+import { HearthError } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import {
   consumeOutput,
@@ -69,8 +70,7 @@ export class ClientLine {
         },
       });
     } catch (cause) {
-      const text = `nobody answers at ${path}: ${messageOf(cause)}`;
-      throw new HearthError("ENGINE_CLOSED", text, { cause, fix: "is the agent running?" });
+      throw notConnected(path, cause);
     }
     return line;
   }
@@ -189,6 +189,22 @@ export class ClientLine {
     this.#waiting.clear();
     this.#resolveClosed(reason);
   }
+}
+
+function notConnected(path: string, cause: unknown): HearthError {
+  let reason: unknown = (cause as NodeJS.ErrnoException).code;
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK);
+  } catch (denied) {
+    reason = (denied as NodeJS.ErrnoException).code;
+  }
+  if (reason === "EACCES") {
+    const fix = "join the group of the agent's socket (engine.socket_group), or be its user";
+    return new HearthError("ENGINE_CLOSED", `no permission to connect to ${path}`, { cause, fix });
+  }
+  const what = reason === "ENOENT" ? "there is no socket" : "nobody answers";
+  const fix = "is the agent running, and is this its engine.socket?";
+  return new HearthError("ENGINE_CLOSED", `${what} at ${path}`, { cause, fix });
 }
 
 function closedBy(error: Error): HearthError {

@@ -106,9 +106,13 @@ export class EngineServer implements AsyncDisposable {
       const text = `the socket path is longer than ${LISTEN_PATH_BYTES_MAX} bytes: ${socketPath}`;
       throw new HearthError("CONFIG_INVALID", text, { fix: "set engine.socket to a shorter one" });
     }
-    mkdirSync(dirname(socketPath), { recursive: true, mode: 0o750 });
-    await removeStale(socketPath);
-    this.#listener = this.#listen(socketPath);
+    try {
+      mkdirSync(dirname(socketPath), { recursive: true, mode: 0o750 });
+      await removeStale(socketPath);
+      this.#listener = this.#listen(socketPath);
+    } catch (cause) {
+      throw cannotListen(socketPath, cause);
+    }
     const { socketGroup, limits, clock } = this.#options;
     chmodSync(socketPath, 0o660);
     if (socketGroup !== null) chownSync(socketPath, process.getuid!(), socketGroup);
@@ -321,6 +325,15 @@ export class EngineServer implements AsyncDisposable {
     this.#listener?.stop(true);
     this.#listener = null;
   }
+}
+
+function cannotListen(path: string, cause: unknown): HearthError {
+  if (cause instanceof HearthError) return cause;
+  const text = `the engine socket ${path} cannot be made: ${messageOf(cause)}`;
+  return new HearthError("CONFIG_INVALID", text, {
+    cause,
+    fix: "set engine.socket to a path whose folder this user may write to",
+  });
 }
 
 /** Removes a socket file that a dead agent left; refuses where a living one answers. */

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
-import { HearthError, selfCommand, sleep, systemClock } from "../core/index.ts";
+import { HearthError, messageOf, selfCommand, sleep, systemClock } from "../core/index.ts";
 
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
@@ -29,7 +29,7 @@ const LOG_LINES_KEPT = 20;
 export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
   readonly #folder: string;
-  readonly #process: Subprocess<"ignore", "ignore", "pipe">;
+  readonly #process: Subprocess<"pipe", "ignore", "pipe">;
   readonly #lastLines: string[] = [];
   #apiUrl: string | null = null;
   #logEnded: Promise<void>;
@@ -39,9 +39,11 @@ export class PrivateAgent implements AsyncDisposable {
     this.socketPath = join(folder, "engine.sock");
     const config = join(folder, "hearth.toml");
     writeFileSync(config, configText(this.socketPath, options));
-    this.#process = Bun.spawn([...selfCommand(), "agent", "--config", config], {
+    const words = ["agent", "--config", config, "--private", folder];
+    this.#process = Bun.spawn([...selfCommand(), ...words], {
       cwd: folder,
-      stdin: "ignore",
+      // It ends when this pipe does: also when this process is killed.
+      stdin: "pipe",
       stdout: "ignore",
       stderr: "pipe",
       // Its own group: Ctrl-C is ours to handle, so that it can drain.
@@ -55,7 +57,7 @@ export class PrivateAgent implements AsyncDisposable {
    * cannot.
    */
   static async start(options: PrivateAgentOptions): Promise<PrivateAgent> {
-    const folder = mkdtempSync(join(tmpdir(), "hearth-"));
+    const folder = makeFolder();
     const agent = new PrivateAgent(folder, options);
     try {
       await agent.#until(START_MS, "answer", options.signal, async () => agent.#apiUrl !== null);
@@ -70,9 +72,24 @@ export class PrivateAgent implements AsyncDisposable {
     }
   }
 
+  /** Throws ENGINE_CLOSED where the agent does not answer. */
   async status(): Promise<AgentStatus> {
-    const response = await fetch(`${this.#apiUrl}/v1/status`);
-    return (await response.json()) as AgentStatus;
+    try {
+      const response = await fetch(`${this.#apiUrl}/v1/status`);
+      return (await response.json()) as AgentStatus;
+    } catch (cause) {
+      throw (await this.ended()) ?? new HearthError("ENGINE_CLOSED", "no answer", { cause });
+    }
+  }
+
+  /** How the agent ended, with its last words; null while it runs. */
+  async ended(): Promise<HearthError | null> {
+    const { exitCode, signalCode } = this.#process;
+    if (exitCode === null && signalCode === null) return null;
+    await this.#logEnded;
+    const how = signalCode === null ? `with code ${exitCode}` : `by ${signalCode}`;
+    const words = this.#lastLines.map((line) => `\n  ${line}`).join("");
+    return new HearthError("ENGINE_CLOSED", `the agent ended ${how}${words}`);
   }
 
   /** Reads the log, in which the agent says where its API listens. */
@@ -99,10 +116,8 @@ export class PrivateAgent implements AsyncDisposable {
   ): Promise<void> {
     const deadline = systemClock.monotonicMs() + ms;
     while (!(await holds())) {
-      if (this.#process.exitCode !== null) {
-        await this.#logEnded;
-        throw new HearthError("UNSUPPORTED", `the agent ended: ${this.#lastLines.join("\n")}`);
-      }
+      const ended = await this.ended();
+      if (ended !== null) throw ended;
       if (systemClock.monotonicMs() > deadline) {
         throw new HearthError("DEADLINE", `the agent did not ${what} within ${ms / 1_000} s`);
       }
@@ -117,6 +132,24 @@ export class PrivateAgent implements AsyncDisposable {
     forced[Symbol.dispose]();
     rmSync(this.#folder, { recursive: true, force: true });
   }
+}
+
+/** The longest path a Unix socket may have. */
+const SOCKET_PATH_BYTES_MAX = 107;
+
+function makeFolder(): string {
+  const parent = tmpdir();
+  const fix = "set TMPDIR to a folder that is there, short and yours";
+  let folder: string;
+  try {
+    folder = mkdtempSync(join(parent, "hearth-"));
+  } catch (cause) {
+    const text = `no temporary folder can be made in ${parent}: ${messageOf(cause)}`;
+    throw new HearthError("UNSUPPORTED", text, { cause, fix });
+  }
+  if (Buffer.byteLength(join(folder, "engine.sock")) <= SOCKET_PATH_BYTES_MAX) return folder;
+  rmSync(folder, { recursive: true });
+  throw new HearthError("UNSUPPORTED", `a socket in ${parent} would have too long a name`, { fix });
 }
 
 function configText(socketPath: string, options: PrivateAgentOptions): string {

@@ -21,6 +21,7 @@ export function formatSummary(summary: ReplaySummary, prefillTokensPerS: number)
     ],
     ["blocks written", count(summary.blocks_written)],
     ["blocks without room", count(summary.blocks_full)],
+    ...refusedRow(summary),
     ["wrong bytes", count(summary.wrong_bytes)],
     ["read", `${formatBytes(summary.bytes_read)} at ${summary.get_gbps} GB/s`],
     ["written", `${formatBytes(summary.bytes_written)} at ${summary.put_gbps} GB/s`],
@@ -38,6 +39,13 @@ export function formatSummary(summary: ReplaySummary, prefillTokensPerS: number)
   ];
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, value]) => `  ${name.padEnd(width)}  ${value}`).join("\n");
+}
+
+/** Shown only where it happened. */
+function refusedRow({ blocks_rejected, block_bytes }: ReplaySummary): [string, string][] {
+  if (blocks_rejected === 0) return [];
+  const why = `too many slots held, or ${formatBytes(block_bytes)} too long for this agent`;
+  return [["blocks refused", `${count(blocks_rejected)} (${why})`]];
 }
 
 function count(value: number): string {

@@ -1,6 +1,6 @@
 import { runAgent } from "../../app/index.ts";
 import { defineCommand } from "../command.ts";
-import { required } from "../flags.ts";
+import { optional, required } from "../flags.ts";
 import { text } from "../kinds.ts";
 
 export const command = defineCommand({
@@ -12,7 +12,13 @@ export const command = defineCommand({
       "Under systemd it reports readiness, reloads and its watchdog.",
   ],
   arguments: {},
-  flags: { config: required(text("FILE"), "configuration, as config/hearth.toml") },
+  flags: {
+    config: required(text("FILE"), "configuration, as config/hearth.toml"),
+    private: optional(
+      text("FOLDER"),
+      "end with standard input, then remove FOLDER (how demo and replay start their own agent)",
+    ),
+  },
   examples: [
     { words: "agent --config /etc/hearth/hearth.toml", what: "as the systemd unit starts it" },
     { words: "check /etc/hearth/hearth.toml", what: "would this configuration be accepted?" },
@@ -21,6 +27,7 @@ export const command = defineCommand({
   async run({ flags, io, build }) {
     await runAgent({
       configPath: flags.config,
+      privateFolder: flags.private,
       version: build.version,
       commit: build.commit,
       write: (line) => io.err.write(line),

@@ -1,3 +1,4 @@
+import { hostProblems } from "../../app/index.ts";
 import { formatProblem, loadConfig, readMachineFacts, renderConfig } from "../../config/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, requiredArgument, toggle } from "../flags.ts";
@@ -7,7 +8,8 @@ import { printJson } from "../output.ts";
 export const command = defineCommand({
   description: [
     "Reads the file as the agent would and names everything that is wrong with file, line and " +
-      "key. Sums are checked against this machine's memory. Nothing is started.",
+      "key. Sums are checked against this machine's memory; groups and files it names must be " +
+      "there. Nothing is started.",
   ],
   arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
   flags: {
@@ -25,6 +27,12 @@ export const command = defineCommand({
     if (!result.ok) {
       if (flags.json) printJson(io, { file, ok: false, problems: result.problems });
       else for (const problem of result.problems) io.out.write(`${formatProblem(problem)}\n`);
+      return "configRefused";
+    }
+    const missing = await hostProblems(result.config);
+    if (missing.length > 0) {
+      if (flags.json) printJson(io, { file, ok: false, problems: missing });
+      else for (const problem of missing) io.out.write(`${file}: ${problem}\n`);
       return "configRefused";
     }
     const config = flags.show ? { config: result.config } : {};

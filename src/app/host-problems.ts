@@ -1,0 +1,22 @@
+import { readTokenFile } from "../api/index.ts";
+import type { Config } from "../config/index.ts";
+import { messageOf } from "../core/index.ts";
+import { groupNumber } from "./groups.ts";
+
+/** What a right configuration names and this host, or this user, does not have: a line each. */
+export async function hostProblems(config: Config): Promise<string[]> {
+  const problems: string[] = [];
+  const { socketGroup } = config.engine;
+  const { tokenFile } = config.api;
+  try {
+    if (socketGroup !== null) groupNumber(socketGroup);
+  } catch (error) {
+    problems.push(messageOf(error));
+  }
+  try {
+    if (tokenFile !== null) await readTokenFile(tokenFile);
+  } catch (error) {
+    problems.push(messageOf(error));
+  }
+  return problems;
+}

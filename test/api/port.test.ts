@@ -1,0 +1,18 @@
+import { expect, test } from "bun:test";
+import { createApi } from "../../src/api/index.ts";
+import { systemClock } from "../../src/core/index.ts";
+
+test("two servers never share a port: the second start is refused in words", async () => {
+  const services = {
+    status: () => {
+      throw new Error("not asked here");
+    },
+    readiness: () => ({ ready: true, reasons: [] }),
+    metricsText: async () => "",
+    metricsContentType: "text/plain",
+  };
+  const options = { version: "0", clock: systemClock, token: null, onFault: () => undefined };
+  await using first = createApi(services, options).listen({ port: 0 });
+  const second = () => createApi(services, options).listen({ port: first.port });
+  expect(second).toThrow("change api.listen");
+});
