@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { dirname, join } from "node:path";
+import { waitFor } from "../support/index.ts";
 
 const MAIN = join(import.meta.dir, "../../src/main.ts");
 const WAIT = join(import.meta.dir, "fixtures/wait.ts");
