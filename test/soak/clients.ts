@@ -14,6 +14,9 @@ while a reader proves every byte it can get.
   bun run test:clients -- --binary dist/hearth  with the executable instead of the sources
   bun run test:clients -- --seed 7              other lives
 
+From 5,000 clients on the agent's memory is judged, after 8,000 others that do not count; where it
+seems to grow the run goes on up to three times as long, to tell a leak from what comes and goes.
+
 The last line of the output is JSON. Exit codes: 0 all is well; 1 wrong bytes, leaked slots or
 memory, or an answer that must not be; 2 wrong usage.
 `;
