@@ -135,7 +135,10 @@ export class ClientLine {
   flush(): void {
     while (this.#fault === null && pendingBytes(this.output) > 0) {
       const written = this.#socket!.write(pendingOutput(this.output));
-      if (written < 0) this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line"));
+      // Before the first answer it may be a refusal, whose words are still to be read.
+      if (written < 0 && this.#reader !== null) {
+        this.#end(new HearthError("ENGINE_CLOSED", "the agent closed the line"));
+      }
       if (written <= 0) return;
       consumeOutput(this.output, written);
     }

@@ -102,7 +102,7 @@ export class Connection {
     const refused = this.#handle(this, frame);
     if (refused !== null) {
       encodeRefusal(this.output, frame, refused);
-      if (refused.fatal) this.#hangUp();
+      if (refused.fatal) this.hangUp();
     }
     if (this.#closed) return false;
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
@@ -117,7 +117,7 @@ export class Connection {
   #endWith(fault: Refusal | null): void {
     if (fault === null || this.#closed) return;
     encodeErrorReply(this.output, 0, 0, fault.status, fault.text);
-    this.#hangUp();
+    this.hangUp();
   }
 
   /** Writes what waits, as far as the socket takes it. */
@@ -148,12 +148,19 @@ export class Connection {
 
   /** Says why in a frame about the connection itself, then closes. */
   dismiss(status: Exclude<FrameStatus, 0>, text: string): void {
-    if (this.#closed) return;
-    encodeErrorReply(this.output, 0, 0, status, text);
-    this.#hangUp();
+    this.tell(status, text);
+    this.hangUp();
   }
 
-  #hangUp(): void {
+  /** Says something in a frame about the connection itself. */
+  tell(status: Exclude<FrameStatus, 0>, text: string): void {
+    if (this.#closed) return;
+    encodeErrorReply(this.output, 0, 0, status, text);
+    this.flush();
+  }
+
+  /** Closes behind what is written. */
+  hangUp(): void {
     this.flush();
     if (this.#closed) return;
     this.#closed = true;

@@ -34,6 +34,8 @@ export interface EngineServerOptions {
 
 const LISTEN_PATH_BYTES_MAX = 107;
 const HELLO_MS = 5_000;
+/** Lines that were refused and wait for the hello to end behind it; others end at once. */
+const TURNED_AWAY_MAX = 64;
 /**
  * Connections that end between two sweeps of memory. What they leave behind is old by then, and the
  * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
@@ -59,6 +61,7 @@ export class EngineServer implements AsyncDisposable {
   readonly #clients = new Set<Client>();
   /** Gone from the socket, but their process may still touch what they held. */
   readonly #zombies = new Set<Client>();
+  readonly #turnedAway = new Set<Client>();
   readonly #handle: FrameHandler;
   #listener: UnixSocketListener<Client | null> | null = null;
   #timer: Disposable | null = null;
@@ -165,9 +168,8 @@ export class EngineServer implements AsyncDisposable {
     this.stats.connected++;
     if (this.#clients.size > limits.connectionsMax) {
       native.closeFd(peer.pidFd);
-      this.stats.refusedPeers++;
       const text = `this agent takes ${limits.connectionsMax} engines: raise engine.clients_max`;
-      connection.dismiss(FrameStatus.limit, text);
+      this.#turnAway(client, text);
       return;
     }
     this.#watch(client, peer.pidFd);
@@ -182,10 +184,22 @@ export class EngineServer implements AsyncDisposable {
       client.watch = queue.watch(pidFd, () => this.#died(client));
     } catch (error) {
       native.closeFd(pidFd);
-      this.stats.refusedPeers++;
       const text = `this engine's process cannot be watched: ${messageOf(error)}`;
-      client.connection.dismiss(FrameStatus.limit, text);
+      this.#turnAway(client, text);
     }
+  }
+
+  /**
+   * Tells at once, but hangs up only behind the hello that is on its way: an engine whose line ends
+   * before it has spoken sees no words, only that nobody answers.
+   */
+  #turnAway(client: Client, text: string): void {
+    const { connection } = client;
+    this.#clients.delete(client);
+    this.stats.refusedPeers++;
+    if (this.#turnedAway.size < TURNED_AWAY_MAX) this.#turnedAway.add(client);
+    connection.tell(FrameStatus.limit, text);
+    if (!this.#turnedAway.has(client)) connection.hangUp();
   }
 
   readonly #fds = new WeakMap<Connection, number>();
@@ -203,6 +217,10 @@ export class EngineServer implements AsyncDisposable {
   #guarded(socket: ClientSocket, run: (connection: Connection) => void): void {
     const client = socket.data;
     if (client === null) return;
+    if (this.#turnedAway.delete(client)) {
+      client.connection.hangUp();
+      return;
+    }
     try {
       run(client.connection);
     } catch (error) {
@@ -224,6 +242,7 @@ export class EngineServer implements AsyncDisposable {
     const client = socket.data;
     if (client === null) return;
     client.connection.ended();
+    this.#turnedAway.delete(client);
     this.#leave(client);
   }
 
@@ -278,6 +297,9 @@ export class EngineServer implements AsyncDisposable {
         this.#leave(client);
       }
     }
+    for (const client of this.#turnedAway) {
+      if (now - client.openedMs > HELLO_MS) client.connection.hangUp();
+    }
     // A commit that was at work when its line ended may have been all that was held.
     for (const zombie of this.#zombies) {
       if (zombie.connection.greeted?.holder.held === 0) this.#bury(zombie);
@@ -321,6 +343,7 @@ export class EngineServer implements AsyncDisposable {
       this.#leave(client);
     }
     for (const client of [...this.#zombies]) this.#bury(client);
+    for (const { connection } of [...this.#turnedAway]) connection.hangUp();
     // Takes the file away, unless a drain did: by now another agent may listen there.
     this.#listener?.stop(true);
     this.#listener = null;

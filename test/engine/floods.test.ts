@@ -44,16 +44,27 @@ async function floodUnread(agent: AgentKit, raw: RawEngine, frames: number): Pro
 
 describeNative("engines that flood", () => {
   test("more connections than the agent takes", async () => {
-    await using agent = await openAgent({ limits: { connectionsMax: 2 } });
+    const clock = new ManualClock();
+    await using agent = await openAgent({ clock, limits: { connectionsMax: 2 } });
     using first = await agent.rawGreeted();
     using second = await agent.rawGreeted();
     for (let i = 0; i < 5; i++) {
       using third = await agent.raw();
-      const replies = await third.untilClosed();
-      expect(replies).toHaveLength(1);
-      expect(replies[0]).toMatchObject({ op: 0, requestId: 0, status: FrameStatus.limit });
-      expect(replies[0]!.text).toContain("engine.clients_max");
+      const refused = await third.next();
+      expect(refused).toMatchObject({ op: 0, requestId: 0, status: FrameStatus.limit });
+      expect(refused.text).toContain("engine.clients_max");
+      expect(third.closed).toBe(false);
+      // Who speaks is sent away, who does not waits as long as for a HELLO.
+      if (i % 2 === 0) third.sendBytes(pings(3));
+      else clock.advance(6_500);
+      expect(await third.untilClosed()).toEqual([]);
     }
+    // Whatever their number, only so many are waited for.
+    const crowd = await Promise.all(Array.from({ length: 100 }, () => agent.raw()));
+    await waitFor(() => crowd.filter(({ closed }) => closed).length === 36);
+    for (const raw of crowd) raw[Symbol.dispose]();
+    expect(agent.connect()).rejects.toThrow("engine.clients_max");
+    await agent.connect().catch(() => undefined);
     expect(agent.server.connections).toBe(2);
     second[Symbol.dispose]();
     await waitFor(() => agent.server.connections === 1);
