@@ -82,7 +82,7 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
     worker_id: config.node.id,
     incarnation: agent.incarnation.toString(),
     state: agent.state === "stopped" ? "draining" : agent.state,
-    uptime_seconds: (systemClock.monotonicMs() - agent.startedMs) / 1_000,
+    uptime_seconds: Number(((systemClock.monotonicMs() - agent.startedMs) / 1_000).toFixed(3)),
     arena: {
       bytes: store.arenaBytes,
       ready_bytes: store.readyBytes,

@@ -32,6 +32,7 @@ export type AgentState = "starting" | "ready" | "draining" | "stopped";
 
 /** Operations in flight: hashing for commits, and one slice of memory. */
 const QUEUE_ENTRIES = 4096;
+const SMALL_PAGE = 4096;
 /** One may be taking memory while another hashes. */
 const QUEUE_THREADS_MIN = 2;
 /** About 10 GB/s each: as much as engines can bring. */
@@ -198,8 +199,12 @@ export class Agent {
       const fix = 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"';
       logger.warn(`RAM is not locked and may be swapped: ${fix}`, { locked: lockedBytes });
     }
-    const seconds = (clock.monotonicMs() - this.startedMs) / 1_000;
-    logger.info("arena complete", { bytes: ready, locked: lockedBytes, seconds });
+    const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
+    const page = this.#region.pageBytes;
+    if (config.kv.hugePages === "try" && page === SMALL_PAGE) {
+      logger.info("no huge pages were to be had: see hearth doctor", { page });
+    }
+    logger.info("arena complete", { bytes: ready, locked: lockedBytes, page, seconds });
     service.status(`serving, ${formatBytes(ready)} of RAM`);
   }
 

@@ -50,8 +50,8 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
     service.ready("serving");
   });
   const { engine, kv, node } = config;
-  logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
   logger.info("api listening", { url: api.url });
+  logger.info("agent ready", { worker: node.id, socket: engine.socket, ram: kv.ramBytes });
   service.ready("serving while memory grows");
   const signal = await signals.first;
   logger.info("agent stopping", { signal });

@@ -39,11 +39,11 @@ export function benchHash(native: Native, options: { readonly runs: number }): H
   const promptUs = median(promptNs) / 1_000;
   const plainUs = median(plainNs) / 1_000;
   return {
-    blake3Gbps: bytes.length / (plainUs * 1_000),
+    blake3Gbps: round(bytes.length / (plainUs * 1_000)),
     promptUs,
     blocks: prompt(),
     plainUs,
-    ratio: promptUs / plainUs,
+    ratio: round(promptUs / plainUs),
   };
 }
 
@@ -57,4 +57,9 @@ function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** To three digits behind the point: what is behind them is noise. */
+function round(value: number): number {
+  return Number(value.toFixed(3));
 }
