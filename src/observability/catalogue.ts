@@ -138,7 +138,7 @@ export const METRICS = {
   slots: {
     name: "hearth_slots",
     type: "gauge",
-    help: "Slots of the arena; quarantined ones wait for the death of the process that held them",
+    help: "Slots of the block sizes in use; quarantined ones wait for the death of their process",
     labels: { state: SLOT_STATES },
   },
   arenaBytes: {
