@@ -10,7 +10,7 @@ import { createServiceManager } from "./service-manager.ts";
 
 export interface RunAgentOptions {
   readonly configPath: string;
-  /** Ends when standard input does, and removes this folder then; null: a service like any other. */
+  /** Ends with standard input, and removes this folder then; null: a service like any other. */
   readonly privateFolder: string | null;
   readonly version: string;
   readonly commit: string;

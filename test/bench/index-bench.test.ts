@@ -13,7 +13,8 @@ test("bench index measures a small table", () => {
     "evict_per_s",
   ]);
   expect(result.blocks).toBe(30_000);
-  // This process's memory also moves with the tests that ran before: its growth proves nothing here.
+  // This process's memory also moves with the tests that ran before: its growth proves nothing
+  // here.
   const { bytes_per_block, ...rates } = result;
   expect(Number.isFinite(bytes_per_block)).toBe(true);
   for (const value of Object.values(rates)) expect(value).toBeGreaterThan(0);

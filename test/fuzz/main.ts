@@ -4,7 +4,7 @@ import { parseArgs } from "node:util";
 import { systemRandom } from "../../src/core/index.ts";
 import { fuzz, TARGETS } from "./fuzz.ts";
 
-const HELP = `Throws damaged frames, manifests, configurations, JSON and trace lines at what reads them.
+const HELP = `Throws damaged frames, manifests, configurations, JSON and trace lines at their readers.
 
   bun run test:fuzz -- --seconds 60        all targets, the time shared evenly
   bun run test:fuzz -- --target requests   one of ${Object.keys(TARGETS).join(", ")}

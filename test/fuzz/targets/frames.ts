@@ -88,7 +88,9 @@ function decodeRequest(frame: Frame): void {
   if (op === Op.alias) decodeAliasRequest(frame, aliasing, batch, aliases);
 }
 
-/** A client knows from its request what an answer is; here every decoder has to bear every answer. */
+/**
+ * A client knows from its request what an answer is; here every decoder has to bear every answer.
+ */
 function decodeReply(frame: Frame): void {
   decodeErrorReply(frame);
   decodeHelloReply(frame);
