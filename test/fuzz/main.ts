@@ -4,7 +4,8 @@ import { parseArgs } from "node:util";
 import { systemRandom } from "../../src/core/index.ts";
 import { fuzz, TARGETS } from "./fuzz.ts";
 
-const HELP = `Throws damaged frames, manifests, configurations, JSON and trace lines at their readers.
+const HELP = `
+Throws damaged frames, manifests, configurations, JSON and trace lines at their readers.
 
   bun run test:fuzz -- --seconds 60        all targets, the time shared evenly
   bun run test:fuzz -- --target requests   one of ${Object.keys(TARGETS).join(", ")}
@@ -28,7 +29,7 @@ const { values } = parseArgs({
 
 async function main(): Promise<number> {
   if (values.help) {
-    console.log(HELP);
+    console.log(HELP.trim());
     return 0;
   }
   if (values.replay !== undefined) {
