@@ -1,0 +1,56 @@
+import { expect, test } from "bun:test";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { describeNative, tempDir, waitFor } from "../support/index.ts";
+import { FROM_CHECKOUT } from "./agent-process.ts";
+
+/** Processes whose command line names `path`: the demo's agent names its folder there. */
+function processesWith(path: string): number[] {
+  const ids = readdirSync("/proc").filter((name) => /^[0-9]+$/.test(name));
+  return ids.map(Number).filter((id) => {
+    try {
+      return readFileSync(`/proc/${id}/cmdline`, "utf8").includes(path);
+    } catch {
+      // Gone since the folder was read.
+      return false;
+    }
+  });
+}
+
+/** The demo with a temporary folder of its own, small and as fast as it goes. */
+function startDemo(TMPDIR: string) {
+  const words = ["demo", "--json", "--block-bytes", "4KiB", "--ram-blocks", "300"];
+  return Bun.spawn([...FROM_CHECKOUT, ...words], {
+    env: { ...process.env, TMPDIR },
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+}
+
+describeNative("the demo", () => {
+  test("ends with one line of JSON and leaves nothing behind", async () => {
+    const folder = tempDir();
+    const demo = startDemo(folder);
+    const printed = await new Response(demo.stdout).text();
+    expect(await demo.exited).toBe(0);
+    const summary = JSON.parse(printed.trim().split("\n").at(-1)!);
+    expect(summary).toMatchObject({ requests: 1000, blocks_asked: 19_686, wrong_bytes: 0 });
+    expect(summary.blocks_written).toBeGreaterThan(10_000);
+    expect(readdirSync(folder)).toEqual([]);
+    expect(processesWith(folder)).toEqual([]);
+  });
+
+  test.each(["SIGINT", "SIGTERM"] as const)("on %s neither", async (signal) => {
+    const folder = tempDir();
+    const demo = startDemo(folder);
+    const isServing = () =>
+      readdirSync(folder).some((name) => existsSync(join(folder, name, "engine.sock")));
+    await waitFor(isServing, 15_000, "the demo's agent");
+    expect(processesWith(folder)).toHaveLength(1);
+    demo.kill(signal);
+    expect(await demo.exited).toBe(130);
+    expect(readdirSync(folder)).toEqual([]);
+    expect(processesWith(folder)).toEqual([]);
+  });
+});

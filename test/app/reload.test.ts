@@ -1,0 +1,85 @@
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
+import { describeNative, waitFor } from "../support/index.ts";
+import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
+
+/** Changes the file, sends SIGHUP and waits for what the agent says of it. */
+async function reload(agent: AgentProcess, keys: ConfigKeys, says = "configuration reloaded") {
+  const before = agent.log.length;
+  agent.configure(keys);
+  agent.process.kill("SIGHUP");
+  return agent.logged(says, before);
+}
+
+describeNative("SIGHUP", () => {
+  test("changes the water marks at once", async () => {
+    const marks = { high_water: 1, low_water: 0.99 };
+    await using agent = await AgentProcess.start({ config: { kv: marks } });
+    await using engine = await agent.connect();
+    const blocks = Array.from({ length: 8 }, (_, i) => ({ name: `a${i}`, bytes: 2 ** 20 }));
+    expect(await engine.put(...blocks)).toEqual(Array(8).fill("ok"));
+    const line = await reload(agent, { kv: { high_water: 0.4, low_water: 0.25 } });
+    expect(line).toMatchObject({ changed: "kv.high_water kv.low_water" });
+    await waitFor(async () => (await agent.status()).ram.blocks === 4);
+    // The oldest of a request are its last.
+    expect(await engine.get("a0", "a3", "a4", "a7")).toEqual(["ok", "ok", "miss", "miss"]);
+    expect(await agent.metric("cgn_kvcached_evictions_total", 'tier="ram"')).toBe(4);
+  });
+
+  test("changes how much is logged, and says what needs a restart", async () => {
+    await using agent = await AgentProcess.start();
+    const debug = await reload(agent, { log: { level: "debug" }, kv: { ram: "32MiB" } });
+    expect(debug).toMatchObject({ changed: "log.level" });
+    const restart = agent.log.find(({ key }) => String(key).startsWith("kv.ram"));
+    expect(restart).toMatchObject({
+      level: "warn",
+      message: expect.stringContaining("restart"),
+    });
+    expect((await agent.status()).arena.bytes).toBe(2 ** 24);
+    const lines = agent.log.length;
+    // From here on only errors are worth a line: neither the reload nor an engine that comes.
+    agent.configure({ log: { level: "error" } });
+    agent.process.kill("SIGHUP");
+    const connects = async () => {
+      const seen = agent.log.length;
+      await using engine = await agent.connect();
+      await engine.client.ping(new Uint8Array(8));
+      await agent.get("/healthz");
+      return agent.log.length === seen;
+    };
+    await waitFor(connects);
+    expect(agent.log.slice(lines).every(({ level }) => level !== "error")).toBe(true);
+  });
+
+  test("with a file that is refused changes nothing, however often it comes", async () => {
+    await using agent = await AgentProcess.start();
+    await using engine = await agent.connect();
+    await engine.put("a");
+    for (let i = 0; i < 3; i++) {
+      const before = agent.log.length;
+      writeFileSync(agent.configPath, `[kv]\nram = "16MiB"\nhigh_water = ${i + 2}\n`);
+      agent.process.kill("SIGHUP");
+      const line = await agent.logged("the configuration was not reloaded", before);
+      expect(line.level).toBe("error");
+      expect(line.message).toContain("kv.high_water");
+      expect(line.message).toContain(`${agent.configPath}:3`);
+    }
+    expect(await engine.get("a")).toEqual(["ok"]);
+    expect((await agent.get("/readyz")).status).toBe(200);
+    expect(await reload(agent, { kv: { high_water: 0.97 } })).toMatchObject({
+      changed: "kv.high_water",
+    });
+    expect(await agent.kill("SIGTERM")).toBe(0);
+  });
+
+  test("takes a new cap of connections for those that come", async () => {
+    await using agent = await AgentProcess.start({ config: { engine: { clients_max: 1 } } });
+    await using first = await agent.connect();
+    expect(agent.connect()).rejects.toThrow("engine.clients_max");
+    await agent.connect().catch(() => null);
+    await reload(agent, { engine: { clients_max: 2 } });
+    await using second = await agent.connect();
+    expect(await second.put("a")).toEqual(["ok"]);
+    expect(await first.get("a")).toEqual(["ok"]);
+  });
+});
