@@ -1,0 +1,62 @@
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { openAgent } from "../engine/agent-kit.ts";
+import { describePython, pythonEnvironment } from "../support/index.ts";
+
+const ROOT = join(import.meta.dir, "../..");
+const EXAMPLE = join(ROOT, "python/example.py");
+
+interface Run {
+  readonly code: number;
+  readonly out: string;
+  readonly err: string;
+}
+
+/** Runs Python against an agent in this process, which must go on serving meanwhile. */
+async function runWithAgent(python: string, words: readonly string[]): Promise<Run> {
+  await using agent = await openAgent({ slots: 512 });
+  const child = Bun.spawn([python, ...words], {
+    cwd: ROOT,
+    env: { ...pythonEnvironment(), HEARTH_SOCKET: agent.socketPath },
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+  const [out, err] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+  ]);
+  const code = await child.exited;
+  expect(agent.server.stats.faults).toBe(0);
+  await agent.untilNothingHeld();
+  return { code, out, err };
+}
+
+/** The first block of Python in a page. */
+function firstPython(path: string): string | null {
+  return /^```python\n([\s\S]*?)^```$/m.exec(readFileSync(path, "utf8"))?.[1] ?? null;
+}
+
+describePython("the Python client", (python) => {
+  test("passes its own tests against an agent", async () => {
+    const discover = ["discover", "-s", "python/tests", "-t", "python"];
+    const { code, err } = await runWithAgent(python, ["-m", "unittest", ...discover]);
+    const [, tests] = /^Ran (\d+) tests/m.exec(err) ?? [];
+    expect({ code, err: code === 0 ? "" : err }).toEqual({ code: 0, err: "" });
+    expect(Number(tests)).toBeGreaterThan(30);
+    // None of those that need an agent was left out.
+    expect(err).toMatch(/^OK$/m);
+  }, 30_000);
+
+  test("its example runs as it is", async () => {
+    const run = await runWithAgent(python, [EXAMPLE]);
+    expect(run).toEqual({ code: 0, out: "hit: [True, True]\n", err: "" });
+  });
+
+  test.each(["README.md", "python/README.md"])("%s prints that example, and its output", (page) => {
+    const text = readFileSync(join(ROOT, page), "utf8");
+    expect(firstPython(join(ROOT, page))).toBe(readFileSync(EXAMPLE, "utf8"));
+    expect(text).toContain("hit: [True, True]");
+  });
+});
