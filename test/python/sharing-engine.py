@@ -1,8 +1,8 @@
 """The Python engine of two that share blocks. Words: SOCKET TENANT.
 
-Commands come as lines of JSON, answers go out the same way: ``["hello"]``, ``["identify", TOKENS]``,
-``["put", DIGESTS]``, ``["get", DIGESTS]`` and ``["match", DIGESTS]``. A block's bytes are its digest, over and
-over.
+Commands come as lines of JSON, answers go out the same way: ``["hello"]``,
+``["identify", TOKENS]``, ``["put", DIGESTS]``, ``["get", DIGESTS]`` and ``["match", DIGESTS]``. A
+block's bytes are its digest, over and over.
 """
 
 import json
