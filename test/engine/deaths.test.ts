@@ -1,10 +1,16 @@
 import { describe, expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
-import { describeNative, pythonEnvironment, requirePython, waitFor } from "../support/index.ts";
+import {
+  describeNative,
+  ManualClock,
+  pythonEnvironment,
+  requirePython,
+  waitFor,
+} from "../support/index.ts";
 import { batchOf } from "../tiers/names.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
 import { EngineProcess } from "./engine-process.ts";
-import { frameOf } from "./raw-engine.ts";
+import { frameOf, slotsOf } from "./raw-engine.ts";
 
 const FREE_MS = 1_000;
 
@@ -165,6 +171,29 @@ describeNative("an engine that dies", () => {
     await waitFor(() => agent.server.connections === 0);
     await using engine = await agent.connect();
     expect(await engine.get("a0")).toEqual(["ok"]);
+  });
+
+  test("nor longer than the commit that was at work when it hung up", async () => {
+    const clock = new ManualClock();
+    await using agent = await openAgent({ clock, slots: 1_024, watches: 6 });
+    for (let round = 0; round < 12; round++) {
+      using raw = await agent.rawGreeted();
+      const specs = ["x", "y"].map((name) => ({ name: `${name}${round}`, bytes: 200_000 }));
+      const reply = await raw.ask((output) =>
+        protocol.encodeReserveRequest(output, 2, 0n, batchOf(specs)),
+      );
+      const { count, slot, generation } = slotsOf(reply);
+      const sums = { checksum: new BigUint64Array(count), flags: new Uint32Array(count) };
+      raw.send((output) =>
+        protocol.encodeCommitRequest(output, 3, { count, slot, generation, ...sums }),
+      );
+      await waitFor(() => agent.frames.total() === 3 * round + 3);
+      raw[Symbol.dispose]();
+      await waitFor(() => agent.server.connections === 0);
+      await agent.untilNothingHeld();
+      clock.advance(1_500);
+    }
+    expect(agent.store.snapshot().ramBlocks).toBe(24);
   });
 
   test("more processes than can be watched are refused in words", async () => {
