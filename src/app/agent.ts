@@ -192,6 +192,7 @@ export class Agent {
   async #grow(): Promise<void> {
     const { logger, service, config, clock } = this.#parts;
     await this.#growth.rest((short) => logger.error(short.text, { code: short.code }));
+    this.store.evictor.growthIsOver();
     if (this.#state !== "ready") return;
     const { lockedBytes, lockRefused } = this.#region.state();
     const ready = this.#growth.readyBytes;

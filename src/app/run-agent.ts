@@ -41,10 +41,12 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   using service = createServiceManager(native, systemClock, serviceEnvironment());
   const { version, commit } = options;
   const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
+  const reloads = reloadSignals();
   const signals = stopSignals(options.privateFolder !== null);
   const agent = await Agent.start({ ...parts, version, commit });
   await using api = await apiOf(agent, { native, logger, version, commit });
-  onReload(async () => {
+  reloads.begin(async () => {
+    if (agent.state !== "ready") return;
     service.reloading();
     await reload(agent, options.configPath, logger);
     service.ready("serving");
@@ -112,10 +114,25 @@ function stopSignals(alsoInputEnd: boolean): {
   return { first, second: hurry.signal };
 }
 
-/** Reloads one after the other, however fast the signals come. */
-function onReload(run: () => Promise<void>): void {
+/**
+ * SIGHUP from the start on: unhandled, it would end the process. One reload after the other,
+ * however fast the signals come; those before `begin` are one reload then.
+ */
+function reloadSignals() {
+  let run: () => Promise<void> = async () => undefined;
+  let asked = false;
   let last = Promise.resolve();
+  const queue = () => {
+    last = last.then(() => run());
+  };
   process.on("SIGHUP", () => {
-    last = last.then(run);
+    asked = true;
+    queue();
   });
+  return {
+    begin(reload: () => Promise<void>): void {
+      run = reload;
+      if (asked) queue();
+    },
+  };
 }

@@ -162,8 +162,10 @@ export class ClientLine {
     const waiting = this.#waiting.get(frame.requestId);
     this.#waiting.delete(frame.requestId);
     if (frame.status !== 0) {
-      const { status, text } = this.take(decodeErrorReply(frame));
-      const error = refusedBy(status, text);
+      const reply = decodeErrorReply(frame);
+      const error = reply.ok
+        ? refusedBy(reply.value.status, reply.value.text)
+        : brokenReply(reply.refusal.text);
       // Of no request: the agent's last words before it hangs up.
       if (waiting === undefined) this.#end(error);
       else waiting.reject(error);
@@ -173,7 +175,13 @@ export class ClientLine {
       this.#end(brokenReply(`it answers request ${frame.requestId}, which nobody made`));
       return;
     }
-    const bad = waiting.decode(frame);
+    let bad: Refusal | null;
+    try {
+      bad = waiting.decode(frame);
+    } catch (error) {
+      waiting.reject(error as HearthError);
+      return;
+    }
     if (bad === null) waiting.resolve();
     else waiting.reject(brokenReply(bad.text));
   }

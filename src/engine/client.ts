@@ -28,6 +28,7 @@ import {
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionRequest,
+  type Frame,
   type HandleItems,
   type HelloReply,
   type IdentifyRequest,
@@ -76,13 +77,7 @@ export class EngineClient implements AsyncDisposable {
         manifest: options.manifest,
       });
       const received = await receiveHello(native, line, options.signal);
-      const hello = line.take(decodeHelloReply(received.frame));
-      if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
-        const text = `the agent's checksum algorithm ${hello.checksumAlgorithm} is not known here`;
-        throw new HearthError("ENGINE_PROTOCOL", text);
-      }
-      const { fd } = received;
-      const arena = Region.map(native, { fd, bytes: hello.arenaBytes, writable: true });
+      const { hello, arena } = mapArena(native, line, received);
       line.start(hello.frameBytesMax);
       return new EngineClient(line, hello, arena);
     } catch (error) {
@@ -221,6 +216,22 @@ export class EngineClient implements AsyncDisposable {
     this.#line.close();
     await this.#line.closed;
     this.arena[Symbol.dispose]();
+  }
+}
+
+/** The descriptor is the region's from here on; where there is none, it is closed. */
+function mapArena(native: Native, line: ClientLine, received: { frame: Frame; fd: number }) {
+  const { fd } = received;
+  try {
+    const hello = line.take(decodeHelloReply(received.frame));
+    if (hello.checksumAlgorithm !== CHECKSUM_XXH3_64) {
+      const text = `the agent's checksum algorithm ${hello.checksumAlgorithm} is not known here`;
+      throw new HearthError("ENGINE_PROTOCOL", text);
+    }
+    return { hello, arena: Region.map(native, { fd, bytes: hello.arenaBytes, writable: true }) };
+  } catch (error) {
+    native.closeFd(fd);
+    throw error;
   }
 }
 

@@ -1,4 +1,4 @@
-import type { NamespaceIndex } from "../core/index.ts";
+import { type NamespaceIndex, yieldToLoop } from "../core/index.ts";
 import type { Holder } from "../tiers/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
@@ -15,6 +15,9 @@ import {
   pendingOutput,
   type Refusal,
 } from "./protocol/index.ts";
+
+/** How long one connection's requests are worked on before others have their turn. */
+const SLICE_MS = 5;
 
 /** What of Bun's socket a connection uses. `write` takes what fits and says how much that was. */
 export interface Wire {
@@ -59,6 +62,8 @@ export class Connection {
   readonly #handle: FrameHandler;
   readonly #nowMs: () => number;
   #closed = false;
+  #sliceStartMs = 0;
+  #waitsForTurn = false;
 
   constructor(
     id: number,
@@ -82,6 +87,7 @@ export class Connection {
   /** Takes what the socket brought. */
   receive(chunk: Uint8Array): void {
     if (this.#closed) return;
+    this.#sliceStartMs = this.#nowMs();
     this.#endWith(this.#reader.push(chunk, this.#sink));
     this.flush();
   }
@@ -91,7 +97,13 @@ export class Connection {
     this.flush();
     if (this.#closed || pendingBytes(this.output) > 0) return;
     this.stalledSinceMs = null;
-    if (!this.#reader.holding) return;
+    if (!this.#reader.holding || this.#waitsForTurn) return;
+    this.#goOn();
+  }
+
+  /** Takes up what was held back. */
+  #goOn(): void {
+    this.#sliceStartMs = this.#nowMs();
     this.#wire.resume();
     this.#endWith(this.#reader.resume(this.#sink));
     this.flush();
@@ -105,6 +117,10 @@ export class Connection {
       if (refused.fatal) this.hangUp();
     }
     if (this.#closed) return false;
+    if (this.#nowMs() - this.#sliceStartMs > SLICE_MS) {
+      this.#yieldTurn();
+      return false;
+    }
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
     // What the socket takes at once does not count as unread.
     this.flush();
@@ -113,6 +129,16 @@ export class Connection {
     this.#wire.pause();
     return false;
   };
+
+  /** Others have their turn before this one's requests go on. */
+  #yieldTurn(): void {
+    this.#waitsForTurn = true;
+    this.#wire.pause();
+    void yieldToLoop().then(() => {
+      this.#waitsForTurn = false;
+      if (!this.#closed) this.drained();
+    });
+  }
 
   #endWith(fault: Refusal | null): void {
     if (fault === null || this.#closed) return;

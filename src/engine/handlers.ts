@@ -253,11 +253,12 @@ function sessionHandlers({ store }: HandlerContext, scratch: Scratch): Handlers 
   };
 }
 
-/** All of the request's blocks were there, the first few, or not even the first. */
-function lookupOutcome(handles: HandleBatch): LookupOutcome {
-  const { count, outcome } = handles;
-  if (count === 0 || outcome[0] !== Outcome.ok) return "miss";
-  return outcome[count - 1] === Outcome.ok ? "hit" : "partial";
+/** All of the request's blocks were there, some, or none. */
+function lookupOutcome({ count, outcome }: HandleBatch): LookupOutcome {
+  let found = 0;
+  for (let i = 0; i < count; i++) if (outcome[i] === Outcome.ok) found++;
+  if (found === 0) return "miss";
+  return found === count ? "hit" : "partial";
 }
 
 function greetedOf(connection: Connection) {

@@ -1,4 +1,3 @@
-import { readFileSync } from "node:fs";
 import type { SocketPeer } from "../native/index.ts";
 
 export interface SocketOwner {
@@ -18,16 +17,5 @@ export function peerAllowed(
 ): boolean {
   if (peer.uid === 0 || peer.uid === owner.uid) return true;
   const group = socketGroup ?? owner.gid;
-  return peer.gid === group || groupsOf(peer.pid).includes(group);
-}
-
-/** Supplementary groups of a process; none where it is gone or hidden. */
-function groupsOf(pid: number): number[] {
-  try {
-    const status = readFileSync(`/proc/${pid}/status`, "utf8");
-    const line = /^Groups:\s*(.*)$/m.exec(status)?.[1] ?? "";
-    return line.split(/\s+/).filter(Boolean).map(Number);
-  } catch {
-    return [];
-  }
+  return peer.gid === group || peer.groups.includes(group);
 }

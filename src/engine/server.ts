@@ -1,9 +1,8 @@
-import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, unlinkSync } from "node:fs";
-import { dirname } from "node:path";
+import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { type Clock, HearthError, messageOf, sleep } from "../core/index.ts";
+import { type Clock, messageOf, sleep } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
-import type { Native, Queue } from "../native/index.ts";
+import { type Native, NativeError, type Queue, type SocketPeer } from "../native/index.ts";
 import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
@@ -12,6 +11,7 @@ import { createFrameHandler } from "./frame-handler.ts";
 import type { EngineLimits } from "./limits.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
 import { FrameStatus } from "./protocol/index.ts";
+import { takeSocketPath } from "./socket-path.ts";
 
 export interface EngineServerOptions {
   readonly socketPath: string;
@@ -32,8 +32,11 @@ export interface EngineServerOptions {
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }
 
-const LISTEN_PATH_BYTES_MAX = 107;
 const HELLO_MS = 5_000;
+/** A check that comes so much later than it should was held up by a pause. */
+const PAUSE_MS = 500;
+/** Lost connections of one process whose slots wait for its death. */
+const ZOMBIES_A_PROCESS = 16;
 /** Lines that were refused and wait for the hello to end behind it; others end at once. */
 const TURNED_AWAY_MAX = 64;
 /**
@@ -69,6 +72,8 @@ export class EngineServer implements AsyncDisposable {
   #limits: EngineLimits;
   #nextId = 1;
   #endings = 0;
+  #checkedMs = 0;
+  #pauseMs = Number.POSITIVE_INFINITY;
 
   constructor(options: EngineServerOptions) {
     this.#options = options;
@@ -105,21 +110,13 @@ export class EngineServer implements AsyncDisposable {
   /** Listens. Throws SOCKET_IN_USE where another agent answers there. */
   async start(): Promise<void> {
     const { socketPath } = this.#options;
-    if (Buffer.byteLength(socketPath) > LISTEN_PATH_BYTES_MAX) {
-      const text = `the socket path is longer than ${LISTEN_PATH_BYTES_MAX} bytes: ${socketPath}`;
-      throw new HearthError("CONFIG_INVALID", text, { fix: "set engine.socket to a shorter one" });
-    }
-    try {
-      mkdirSync(dirname(socketPath), { recursive: true, mode: 0o750 });
-      await removeStale(socketPath);
-      this.#listener = this.#listen(socketPath);
-    } catch (cause) {
-      throw cannotListen(socketPath, cause);
-    }
+    this.#listener = await takeSocketPath(socketPath, () => this.#listen(socketPath));
     const { socketGroup, limits, clock } = this.#options;
     chmodSync(socketPath, 0o660);
     if (socketGroup !== null) chownSync(socketPath, process.getuid!(), socketGroup);
     const checkMs = Math.max(10, Math.min(limits.leaseMs, limits.unreadMs, HELLO_MS) / 4);
+    this.#checkedMs = clock.monotonicMs();
+    this.#pauseMs = checkMs + PAUSE_MS;
     this.#timer = clock.every(checkMs, () => this.#checkTimes());
   }
 
@@ -140,7 +137,12 @@ export class EngineServer implements AsyncDisposable {
     const { native, clock, log } = this.#options;
     const limits = this.#limits;
     socket.data = null;
-    const peer = native.socketPeer(socketFd(socket));
+    const peer = peerOf(native, socket);
+    if (peer === null) {
+      this.stats.refusedPeers++;
+      socket.terminate();
+      return;
+    }
     const owner: SocketOwner = { uid: process.getuid!(), gid: process.getgid!() };
     const allowed = peerAllowed(peer, owner, this.#options.socketGroup);
     if (!allowed || peer.pidFd === null) {
@@ -172,7 +174,18 @@ export class EngineServer implements AsyncDisposable {
       this.#turnAway(client, text);
       return;
     }
+    if (this.#zombiesOf(peer.pid) >= ZOMBIES_A_PROCESS) {
+      native.closeFd(peer.pidFd);
+      this.#turnAway(client, "this process lost too many connections: release slots, then close");
+      return;
+    }
     this.#watch(client, peer.pidFd);
+  }
+
+  #zombiesOf(pid: number): number {
+    let count = 0;
+    for (const zombie of this.#zombies) if (zombie.pid === pid) count++;
+    return count;
   }
 
   /**
@@ -275,6 +288,21 @@ export class EngineServer implements AsyncDisposable {
     client.connection.greeted?.holder.buried();
   }
 
+  /**
+   * After a pause of the agent itself (SIGSTOP, a suspended machine) nobody is late: what engines
+   * sent meanwhile is still unread in their sockets.
+   */
+  #forgivePause(now: number): boolean {
+    const pausedMs = now - this.#checkedMs;
+    this.#checkedMs = now;
+    if (pausedMs < this.#pauseMs) return false;
+    for (const { connection } of this.#clients) {
+      connection.lastFrameMs += pausedMs;
+      if (connection.stalledSinceMs !== null) connection.stalledSinceMs += pausedMs;
+    }
+    return true;
+  }
+
   #checkTimes(): void {
     if (this.#endings >= ENDINGS_A_SWEEP) {
       this.#endings = 0;
@@ -282,6 +310,7 @@ export class EngineServer implements AsyncDisposable {
     }
     const limits = this.#limits;
     const now = this.#options.clock.monotonicMs();
+    if (this.#forgivePause(now)) return;
     for (const client of this.#clients) {
       const { connection } = client;
       const holder = connection.greeted?.holder;
@@ -350,34 +379,14 @@ export class EngineServer implements AsyncDisposable {
   }
 }
 
-function cannotListen(path: string, cause: unknown): HearthError {
-  if (cause instanceof HearthError) return cause;
-  const text = `the engine socket ${path} cannot be made: ${messageOf(cause)}`;
-  return new HearthError("CONFIG_INVALID", text, {
-    cause,
-    fix: "set engine.socket to a path whose folder this user may write to",
-  });
-}
-
-/** Removes a socket file that a dead agent left; refuses where a living one answers. */
-async function removeStale(path: string): Promise<void> {
-  if (!existsSync(path)) return;
-  if (!lstatSync(path).isSocket()) {
-    throw new HearthError("CONFIG_INVALID", `engine.socket: ${path} exists and is not a socket`, {
-      fix: "name a path that the agent may use for itself",
-    });
-  }
+/** Null where the kernel cannot say any more who it was. */
+function peerOf(native: Native, socket: ClientSocket): SocketPeer | null {
   try {
-    const probe = await Bun.connect({ unix: path, socket: { data() {} } });
-    probe.terminate();
-  } catch {
-    // Nobody listens there any more.
-    unlinkSync(path);
-    return;
+    return native.socketPeer(socketFd(socket));
+  } catch (error) {
+    if (error instanceof NativeError) return null;
+    throw error;
   }
-  throw new HearthError("SOCKET_IN_USE", `another agent answers at ${path}`, {
-    fix: "stop it, or set engine.socket to another path",
-  });
 }
 
 /** Bun's sockets have a descriptor; its types do not say so. */

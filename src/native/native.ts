@@ -11,6 +11,8 @@ export interface SocketPeer {
   readonly pid: number;
   readonly uid: number;
   readonly gid: number;
+  /** Supplementary groups. */
+  readonly groups: readonly number[];
   /** A descriptor of the process, for `Queue.watch`; null where the kernel has none. */
   readonly pidFd: number | null;
 }
@@ -22,6 +24,8 @@ export interface Build {
 }
 
 const OPTIMIZE_MODES = ["Debug", "ReleaseSafe", "ReleaseFast", "ReleaseSmall"] as const;
+/** NGROUPS_MAX of Linux. */
+const GROUPS_MAX = 65_536;
 const EMPTY = new Uint8Array(new ArrayBuffer(8));
 
 /**
@@ -182,7 +186,16 @@ export class Native {
     const out = this.#answer.bytes;
     this.check("hearth_socket_peer", this.symbols.hearth_socket_peer(socketFd, out));
     const { pid, uid, gid, pid_fd } = readStruct("PeerInfo", out);
-    return { pid, uid, gid, pidFd: pid_fd < 0 ? null : pid_fd };
+    const pidFd = pid_fd < 0 ? null : pid_fd;
+    return { pid, uid, gid, groups: this.#peerGroups(socketFd), pidFd };
+  }
+
+  /** None where there are more than a kernel allows anybody. */
+  #peerGroups(socketFd: number): number[] {
+    const groups = new Uint32Array(new ArrayBuffer(GROUPS_MAX * 4));
+    const bytes = new Uint8Array(groups.buffer);
+    const count = this.symbols.hearth_socket_peer_groups(socketFd, bytes, GROUPS_MAX);
+    return count < 0 ? [] : [...groups.subarray(0, count)];
   }
 
   /**

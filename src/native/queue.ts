@@ -41,6 +41,7 @@ export class Queue implements AsyncDisposable {
   readonly #watching = new Map<number, { pidFd: number; onDeath: () => void }>();
   readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
   readonly #drained: Promise<void>;
+  readonly #wantRoom: (() => void)[] = [];
   #nextToken = 1;
   /** Watches ended since the ring was last drained. */
   #unwatched = 0;
@@ -86,7 +87,7 @@ export class Queue implements AsyncDisposable {
     bytes: number,
     argument: bigint,
   ): Promise<Completed> {
-    assert(!this.#closed, "nothing is submitted to a closed queue");
+    if (this.#closed) return Promise.resolve({ ok: false, status: "closed", errno: 0 });
     if (this.#waiting.size >= this.#entries) {
       return Promise.resolve({ ok: false, status: "full", errno: 0 });
     }
@@ -104,6 +105,11 @@ export class Queue implements AsyncDisposable {
       return Promise.resolve({ ok: false, status: statusName(code), errno: 0 });
     }
     return new Promise((resolve) => this.#waiting.set(token, resolve));
+  }
+
+  /** Resolves when something was completed, so that a full queue may have room again. */
+  room(): Promise<void> {
+    return new Promise((resolve) => this.#wantRoom.push(resolve));
   }
 
   #takeToken(): number {
@@ -153,6 +159,9 @@ export class Queue implements AsyncDisposable {
       for (let i = 0; i < count; i++) this.#deliver(i * COMPLETION_BYTES);
     } while (count === REAP_MAX);
     if (count < 0) throw new NativeError("hearth_queue_reap", count, 0);
+    // As many as there may be room for; those who find none ask again, behind the others.
+    const free = this.#entries - this.#waiting.size;
+    for (const resolve of this.#wantRoom.splice(0, free)) resolve();
   }
 
   #deliver(at: number): void {
@@ -186,5 +195,6 @@ export class Queue implements AsyncDisposable {
     for (const resolve of this.#waiting.values())
       resolve({ ok: false, status: "closed", errno: 0 });
     this.#waiting.clear();
+    for (const resolve of this.#wantRoom.splice(0)) resolve();
   }
 }

@@ -192,5 +192,6 @@ export class MockEngine implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#client[Symbol.asyncDispose]();
+    this.#gpu[Symbol.dispose]();
   }
 }

@@ -1,5 +1,5 @@
 import { Tier } from "../blocks/index.ts";
-import { BlockOutcome, CommitFlag, HearthError, type NodeId, yieldToLoop } from "../core/index.ts";
+import { BlockOutcome, CommitFlag, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
@@ -39,23 +39,27 @@ export function commitHolds(
     return null;
   }
   const hashed = holds.map(async (hold, i) => {
-    if (hold !== null) finish(hold, i, await checksumLater(store, hold));
+    if (hold === null) return;
+    const checksum = await checksumLater(store, hold);
+    if (checksum !== null) {
+      finish(hold, i, checksum);
+      return;
+    }
+    forget(hold);
+    handles.outcome[i] = BlockOutcome.corrupt;
+    giveUp(store, hold);
   });
   return Promise.all(hashed).then(() => settle(store, stored));
 }
 
-async function checksumLater(store: RamStore, hold: Hold): Promise<bigint> {
+/** Null where the bytes could not be hashed: the agent is stopping. */
+async function checksumLater(store: RamStore, hold: Hold): Promise<bigint | null> {
   while (true) {
     const done = await store.queue.checksum(store.region, hold.offset, hold.bytes);
     if (done.ok) return done.result;
-    if (done.status !== "full") {
-      throw new HearthError(
-        "NATIVE_FAILED",
-        `the bytes of a block cannot be hashed: ${done.status}`,
-      );
-    }
-    // Every place in the ring is taken by other commits: theirs end first.
-    await yieldToLoop();
+    if (done.status !== "full") return null;
+    // Every place in the ring is taken by other commits: one of theirs ends first.
+    await store.queue.room();
   }
 }
 

@@ -1,5 +1,6 @@
 import type { SlotAllocator } from "../blocks/index.ts";
 import { type Clock, yieldToLoop } from "../core/index.ts";
+import type { Sessions } from "../leases/index.ts";
 import type { RamTier } from "./ram-tier.ts";
 import type { StoreStats } from "./stats.ts";
 
@@ -21,30 +22,47 @@ export class Evictor implements AsyncDisposable {
   readonly #slots: SlotAllocator;
   readonly #stats: StoreStats;
   readonly #clock: Clock;
+  readonly #sessions: Sessions;
   #marks: WaterMarks;
   #timer: Disposable | null = null;
   #walk: Promise<void> | null = null;
   #stopped = false;
+  #growthOver = false;
 
   constructor(
-    parts: { ram: RamTier; slots: SlotAllocator; stats: StoreStats; clock: Clock },
+    parts: {
+      ram: RamTier;
+      slots: SlotAllocator;
+      stats: StoreStats;
+      clock: Clock;
+      sessions: Sessions;
+    },
     marks: WaterMarks,
   ) {
     this.#ram = parts.ram;
     this.#slots = parts.slots;
     this.#stats = parts.stats;
     this.#clock = parts.clock;
+    this.#sessions = parts.sessions;
     this.#marks = marks;
   }
 
   start(intervalMs: number): void {
     this.#timer?.[Symbol.dispose]();
-    this.#timer = this.#clock.every(intervalMs, () => this.wake());
+    this.#timer = this.#clock.every(intervalMs, () => {
+      this.#sessions.endIdle();
+      this.wake();
+    });
   }
 
   setMarks(marks: WaterMarks): void {
     this.#marks = marks;
     this.wake();
+  }
+
+  /** No more memory will come: what is ready is all there is. */
+  growthIsOver(): void {
+    this.#growthOver = true;
   }
 
   /** Begins a walk where the arena is above the mark and none is under way. */
@@ -59,7 +77,8 @@ export class Evictor implements AsyncDisposable {
   /** Memory that is still to come is no reason to drop anything. */
   #above(share: number): boolean {
     const { usedBytes, readyBytes, arenaBytes } = this.#slots;
-    return readyBytes === arenaBytes && usedBytes > share * arenaBytes;
+    const grown = this.#growthOver || readyBytes === arenaBytes;
+    return grown && usedBytes > share * readyBytes;
   }
 
   async #run(): Promise<void> {

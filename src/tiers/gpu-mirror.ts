@@ -1,6 +1,15 @@
 import { type BlockTable, isRefusal, Tier } from "../blocks/index.ts";
-import { BlockOutcome, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import {
+  BlockOutcome,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  yieldToLoop,
+} from "../core/index.ts";
 import { type AddressBatch, hasParent } from "./batches.ts";
+
+/** Notices forgotten before other work gets its turn: about a millisecond. */
+const FORGOTTEN_A_SLICE = 4096;
 
 /**
  * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When
@@ -54,7 +63,14 @@ export class GpuMirror {
 
   /** The engine is gone, and with it what its GPU held. */
   closeWindow(window: Set<NodeId>): void {
-    for (const node of [...window]) this.#forget(window, node);
+    let forgotten = 0;
+    for (const node of window) {
+      this.#forget(window, node);
+      if (++forgotten < FORGOTTEN_A_SLICE) continue;
+      // A large window takes its turns with everybody else.
+      void yieldToLoop().then(() => this.closeWindow(window));
+      return;
+    }
   }
 
   #forget(window: Set<NodeId>, node: NodeId): void {

@@ -1,6 +1,7 @@
 import type { NamespaceIndex } from "../core/index.ts";
 
-const NAMESPACES_MAX = 4096;
+/** As many as a node of the table can tell apart. */
+const NAMESPACES_MAX = 65_535;
 
 /**
  * Small numbers for namespaces, so that a node of the table carries two bytes and not thirty-two.
@@ -9,7 +10,7 @@ export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
 
   /**
-   * The number of this namespace key (32 bytes), given on first sight; null once 4,096 were seen.
+   * The number of this namespace key (32 bytes), given on first sight; null once 65,535 were seen.
    */
   indexOf(namespaceKey: Uint8Array): NamespaceIndex | null {
     const name = namespaceKey.toHex();

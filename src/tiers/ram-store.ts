@@ -77,10 +77,19 @@ export class RamStore implements BlockStore, AsyncDisposable {
     const slotBytesMax = this.blockBytesMax;
     this.slots = createSlotAllocator({ arenaBytes: region.bytes, slotBytesMax });
     const { table, slots, stats } = this;
-    this.ram = new RamTier({ table, slots, stats, policy: lru });
-    this.sessions = new Sessions(table);
+    this.sessions = new Sessions(table, clock);
+    this.ram = new RamTier({
+      table,
+      slots,
+      stats,
+      policy: lru,
+      relieve: () => this.sessions.endOldest(),
+    });
     this.mirror = new GpuMirror(table, options.gpuWindowBlocks);
-    this.evictor = new Evictor({ ram: this.ram, slots, stats, clock }, options.marks);
+    this.evictor = new Evictor(
+      { ram: this.ram, slots, stats, clock, sessions: this.sessions },
+      options.marks,
+    );
     this.arena = { fd: region.fd, bytes: region.bytes, readyBytes: () => slots.readyBytes };
   }
 

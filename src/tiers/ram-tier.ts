@@ -12,6 +12,12 @@ import type { StoreStats } from "./stats.ts";
 const RAM: RecencyTier = Tier.ram;
 /** Extents looked at when a size class needs room that another class has. */
 const EXTENTS_TRIED = 4;
+/** Blocks looked at for one of the right size. */
+const NODES_LOOKED_AT = 256;
+/** Paths made the newest by one request; what a request names beyond them keeps its place. */
+const PATHS_TOUCHED = 64;
+/** Protections ended for one block: each may have been one of several on the same blocks. */
+const RELIEFS = 16;
 /** Blocks dropped at once to empty an extent: about a millisecond. */
 const DROPS_AT_ONCE = 1024;
 
@@ -20,6 +26,8 @@ export interface RamTierParts {
   readonly slots: SlotAllocator;
   readonly policy: EvictionPolicy;
   readonly stats: StoreStats;
+  /** Called when everything is protected: ends one such protection; false where none can be. */
+  relieve(): boolean;
 }
 
 /**
@@ -48,15 +56,40 @@ export class RamTier {
   }
 
   #reclaim(bytes: number): number {
-    const { slots, table, policy } = this.#parts;
-    const victim = policy.victim(table, RAM);
+    const { slots, table } = this.#parts;
+    const victim = this.#victim();
     if (victim === NO_NODE) return NO_SLOT;
     if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
       return slots.reserve(bytes);
     }
     // The memory belongs to blocks of another size: an extent of theirs must go as a whole.
-    return this.#emptyExtentFor(bytes) ? slots.reserve(bytes) : NO_SLOT;
+    if (this.#emptyExtentFor(bytes)) return slots.reserve(bytes);
+    // None can go: then the oldest of the right size does, though younger than others.
+    return this.#dropOfSize(slots.slotBytesFor(bytes), victim) ? slots.reserve(bytes) : NO_SLOT;
+  }
+
+  #victim(): NodeId {
+    const { table, policy, relieve } = this.#parts;
+    let victim = policy.victim(table, RAM);
+    for (let tries = 0; victim === NO_NODE && tries < RELIEFS && relieve(); tries++) {
+      victim = policy.victim(table, RAM);
+    }
+    return victim;
+  }
+
+  #dropOfSize(slotBytes: number, oldest: NodeId): boolean {
+    const { slots, table } = this.#parts;
+    let node = oldest;
+    for (let looked = 0; node !== NO_NODE && looked < NODES_LOOKED_AT; looked++) {
+      const fits = slots.slotBytesOf(table.slotOf(node)) === slotBytes;
+      if (fits && table.isLeafOn(node, RAM)) {
+        this.drop(node);
+        return true;
+      }
+      node = table.newerThan(node, RAM);
+    }
+    return false;
   }
 
   #emptyExtentFor(bytes: number): boolean {
@@ -117,6 +150,7 @@ export class RamTier {
     const { table, policy } = this.#parts;
     const tick = this.nextTick();
     let below: NodeId = NO_NODE;
+    let paths = 0;
     for (let i = nodes.length - 1; i >= 0; i--) {
       const node = nodes[i]!;
       table.markUsed(node, tick);
@@ -125,7 +159,10 @@ export class RamTier {
       below = node;
       if (touched) continue;
       const ask = event === "stored" ? policy.onStored : policy.onUsed;
-      if (ask(table, node, RAM) === "refresh") table.touchPath(node);
+      if (paths < PATHS_TOUCHED && ask(table, node, RAM) === "refresh") {
+        paths++;
+        table.touchPath(node);
+      }
     }
   }
 }

@@ -34,6 +34,8 @@ export class Reservation {
   readonly #holder: SlotTaker;
   /** In the frame at hand there was no room for a block of so many bytes. */
   #fullFrom = Number.POSITIVE_INFINITY;
+  /** In the frame at hand dropping blocks freed no entry of the table. */
+  #tableFull = false;
 
   constructor(store: RamStore, namespace: NamespaceIndex, holder: SlotTaker) {
     this.#store = store;
@@ -44,6 +46,7 @@ export class Reservation {
   reserve(batch: AddressBatch, out: HandleBatch): void {
     const known: NodeId[] = [];
     this.#fullFrom = Number.POSITIVE_INFINITY;
+    this.#tableFull = false;
     out.count = batch.count;
     for (let i = 0; i < batch.count; i++) {
       const outcome = this.#reserveOne(batch, i, out, known);
@@ -153,9 +156,11 @@ export class Reservation {
     const parent = hasParent(batch, i);
     let node = table.insertWriting(batch, i, this.#namespace, parent);
     for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
-      if (!ram.dropOne()) break;
+      if (this.#tableFull || !ram.dropOne()) break;
       node = table.insertWriting(batch, i, this.#namespace, parent);
     }
+    // Dropping more for the frame's other blocks would free no entry either.
+    this.#tableFull = node === InsertRefusal.full;
     return node;
   }
 }

@@ -131,7 +131,7 @@ describeNative("bench hash", () => {
       expect(result[name]).toBeGreaterThan(0);
     }
     const { prompt_15k_us, plain_us } = result as Record<string, number>;
-    expect(result.ratio).toBeCloseTo(prompt_15k_us! / plain_us!, 6);
+    expect(result.ratio).toBeCloseTo(prompt_15k_us! / plain_us!, 2);
   });
 });
 

@@ -83,6 +83,7 @@ describeNative("the lease", () => {
   test("any frame renews it, a ping without a reply too, half a frame does not", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;
+    using other = await agent.rawGreeted();
     using raw = await agent.rawGreeted();
     const batch = batchOf(["a"]);
     const reserved = slotsOf(await raw.ask((o) => protocol.encodeReserveRequest(o, 3, 0n, batch)));
@@ -96,6 +97,8 @@ describeNative("the lease", () => {
     expect(agent.server.stats.cutOff).toBe(0);
     clock.advance(LEASE_MS - 1);
     raw.sendBytes(ping.subarray(0, 20));
+    // Answered after those bytes were read.
+    for (let i = 0; i < 3; i++) expect(await other.answersPing()).toBe(true);
     clock.advance(LOOK_MS);
     const [last] = await raw.untilClosed();
     expect(last).toMatchObject({ op: 0, requestId: 0, status: FrameStatus.overstayed });

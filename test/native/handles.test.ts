@@ -69,6 +69,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_xxh3_64: [0, 1, 0],
   hearth_xxh3_128: [0, 1, 0],
   hearth_socket_peer: [-1, 0],
+  hearth_socket_peer_groups: [-1, 0, 1],
   hearth_socket_send_fd: [-1, 0, 1, 0],
   hearth_socket_receive_fd: [-1, 0, 1, 0],
   hearth_notify: [0, 1, 0, 1],

@@ -125,6 +125,38 @@ describeNative("sessions", () => {
     expect(kit.snapshot().sessions).toBe(0);
   });
 
+  test("the one committed to longest ago ends when nothing else can give room", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    const names = flood("s").slice(0, SLOTS);
+    await engine.put(...names);
+    names.forEach((name, i) => {
+      expect(engine.sessionCommit(BigInt(i + 1), name)).toBe("ok");
+    });
+    expect(engine.sessionCommit(1n, names[0]!)).toBe("ok");
+    expect(await engine.put("x")).toEqual(["ok"]);
+    expect(engine.match([names[0]!])[0]).toBe(1);
+    expect(engine.match([names[1]!])[0]).toBe(0);
+    expect(engine.sessionRelease(2n)).toBe("miss");
+    expect(engine.sessionRelease(1n)).toBe("ok");
+    for (let i = 3; i <= SLOTS; i++) expect(engine.sessionRelease(BigInt(i))).toBe("ok");
+    kit.expectNothingLeft();
+  });
+
+  test("one that nobody committed to for an hour is over", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put("a", "b");
+    kit.store.evictor.start(1_000);
+    engine.sessionCommit(1n, "a");
+    kit.clock.advance(3_000_000);
+    engine.sessionCommit(2n, "b");
+    kit.clock.advance(700_000);
+    expect(engine.sessionRelease(1n)).toBe("miss");
+    expect(engine.sessionRelease(2n)).toBe("ok");
+    kit.expectNothingLeft();
+  });
+
   test("0 is no session, and one number in two namespaces is two sessions", async () => {
     await using kit = open();
     const [mine, theirs] = [kit.engine(1), kit.engine(2)];

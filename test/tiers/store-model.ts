@@ -105,6 +105,7 @@ export class StoreModel {
 
   /** Whether there is a slot now; the block used longest ago makes room where that is allowed. */
   #takeSlot(mayEvict: boolean): boolean {
+    if (this.free === 0 && mayEvict) this.#relieve();
     if (this.free === 0 && mayEvict && this.order.length > 0) {
       const victim = this.order.shift()!;
       this.nodes.get(victim)!.resident = false;
@@ -114,6 +115,15 @@ export class StoreModel {
     if (this.free === 0) return false;
     this.free--;
     return true;
+  }
+
+  /** Where nothing may go, the sessions committed to longest ago end, until something may. */
+  #relieve(): void {
+    for (const [key, name] of [...this.sessions]) {
+      if (this.order.length > 0) return;
+      this.sessions.delete(key);
+      this.#unlock(name);
+    }
   }
 
   reserve(engine: ModelEngine, names: readonly BlockName[]): OutcomeName[] {
@@ -235,6 +245,7 @@ export class StoreModel {
     const key = `${engine.namespace}/${session}`;
     const old = this.sessions.get(key);
     this.#lock(name);
+    this.sessions.delete(key);
     this.sessions.set(key, name);
     if (old !== undefined) this.#unlock(old);
     return "ok";

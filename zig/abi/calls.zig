@@ -195,6 +195,10 @@ pub fn socketPeer(socket: i32, out: ?*types.PeerInfo) Error!void {
     info.* = try unix.peerOf(socket);
 }
 
+pub fn socketPeerGroups(socket: i32, out: ?[*]u32, max: u32) Error!u32 {
+    return unix.groupsOf(socket, (try required(out))[0..max]);
+}
+
 pub fn socketSendFd(socket: i32, data: ?[*]const u8, length: u32, fd: i32) Error!u32 {
     if (length == 0 or fd < 0) return error.BadRequest;
     return unix.sendWithFd(socket, try bytesAt(data, length), fd);

@@ -172,6 +172,11 @@ pub const exports = struct {
         return code(calls.socketPeer(socket, out));
     }
 
+    /// The number of the peer's supplementary groups; the first `max` ids go to `out`.
+    pub fn hearth_socket_peer_groups(socket: i32, out: ?[*]u32, max: u32) callconv(.c) i32 {
+        return codeOrCount(calls.socketPeerGroups(socket, out, max));
+    }
+
     pub fn hearth_socket_send_fd(
         socket: i32,
         data: ?[*]const u8,

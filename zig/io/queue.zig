@@ -63,7 +63,7 @@ pub const Queue = struct {
     work: sync.Condition = .{},
     jobs: Ring(Job),
     done: Ring(types.Completion),
-    /// Submitted and not reaped.
+    /// Submitted and not completed.
     outstanding: u32 = 0,
     watching: u32 = 0,
     /// The eventfd was written and its completions not all reaped.
@@ -147,6 +147,8 @@ pub const Queue = struct {
     pub fn submit(queue: *Queue, submissions: []const types.Submission) Error!u32 {
         queue.mutex.lock();
         defer queue.mutex.unlock();
+        const unreaped = queue.outstanding + queue.done.count;
+        if (submissions.len + unreaped > queue.entries + queue.watches) return error.Full;
         if (submissions.len > queue.entries - queue.outstanding) return error.Full;
         for (submissions, 0..) |submission, index| {
             const job = prepare(submission) catch |err| {

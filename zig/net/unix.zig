@@ -7,6 +7,7 @@ const types = @import("../abi/types.zig");
 const Error = @import("../abi/status.zig").Error;
 
 const scm_rights = 1;
+const so_peergroups = 59;
 const so_peerpidfd = 77;
 
 /// `cmsghdr` with room for exactly one descriptor.
@@ -24,7 +25,8 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
     var credentials: Credentials = undefined;
     try option(socket, linux.SO.PEERCRED, std.mem.asBytes(&credentials));
     var pid_fd: i32 = -1;
-    option(socket, so_peerpidfd, std.mem.asBytes(&pid_fd)) catch {
+    option(socket, so_peerpidfd, std.mem.asBytes(&pid_fd)) catch |err| {
+        if (err != error.Unsupported) return err;
         // Before Linux 6.5. The id may have been reused since connect(): the best there is.
         const opened = linux.pidfd_open(@intCast(credentials.pid), 0);
         pid_fd = if (errno.check(opened)) |fd| @intCast(fd) else |_| -1;
@@ -35,6 +37,17 @@ pub fn peerOf(socket: i32) Error!types.PeerInfo {
         .gid = credentials.gid,
         .pid_fd = pid_fd,
     };
+}
+
+/// Supplementary groups of the process that connected, as they were then. `Full`: it has more.
+pub fn groupsOf(socket: i32, out: []u32) Error!u32 {
+    const bytes = std.mem.sliceAsBytes(out);
+    var length: linux.socklen_t = @intCast(bytes.len);
+    const level = linux.SOL.SOCKET;
+    const result = linux.getsockopt(socket, level, so_peergroups, bytes.ptr, &length);
+    if (linux.errno(result) == .RANGE) return error.Full;
+    _ = try errno.check(result);
+    return @intCast(length / @sizeOf(u32));
 }
 
 fn option(socket: i32, name: u32, out: []u8) Error!void {
