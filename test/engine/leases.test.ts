@@ -49,6 +49,19 @@ describeNative("the lease", () => {
     expect(await other.get("a")).toEqual(["ok"]);
   });
 
+  test("an agent that stood still itself cuts nobody off", async () => {
+    const { clock, agent } = await openLeasing();
+    await using _ = agent;
+    await using engine = await agent.connect();
+    await engine.put("a");
+    await engine.acquire("a");
+    clock.stall(LEASE_MS * 3);
+    expect(agent.server.stats.cutOff).toBe(0);
+    // From here on the lease counts as always.
+    clock.advance(LEASE_MS + LOOK_MS);
+    expect(agent.server.stats.cutOff).toBe(1);
+  });
+
   test("a write begun before the lease ran out harms nobody after it", async () => {
     const { clock, agent } = await openLeasing();
     await using _ = agent;

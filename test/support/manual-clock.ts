@@ -62,6 +62,17 @@ export class ManualClock implements Clock {
     }
   }
 
+  /** As a process that stood still for `ms`: what became due meanwhile fires once, late. */
+  stall(ms: number): void {
+    this.#nowMs += ms;
+    for (const timer of [...this.#timers]) {
+      if (timer.dueMs > this.#nowMs) continue;
+      if (timer.everyMs === undefined) this.#timers.delete(timer);
+      else timer.dueMs = this.#nowMs + timer.everyMs;
+      timer.run();
+    }
+  }
+
   /** Moves the wall clock only, as an operator or NTP would. */
   jumpWall(ms: number): void {
     this.#wallJumpMs += ms;
