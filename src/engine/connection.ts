@@ -61,6 +61,7 @@ export class Connection {
   readonly #limits: EngineLimits;
   readonly #handle: FrameHandler;
   readonly #nowMs: () => number;
+  readonly #onFault: (connection: Connection, error: unknown) => void;
   #closed = false;
   #sliceStartMs = 0;
   #waitsForTurn = false;
@@ -68,13 +69,20 @@ export class Connection {
   constructor(
     id: number,
     wire: Wire,
-    options: { limits: EngineLimits; handle: FrameHandler; nowMs: () => number },
+    options: {
+      limits: EngineLimits;
+      handle: FrameHandler;
+      nowMs: () => number;
+      /** Told of a failure that no caller of this connection is there to see. */
+      onFault: (connection: Connection, error: unknown) => void;
+    },
   ) {
     this.id = id;
     this.#wire = wire;
     this.#limits = options.limits;
     this.#handle = options.handle;
     this.#nowMs = options.nowMs;
+    this.#onFault = options.onFault;
     this.lastFrameMs = options.nowMs();
     const { frameBytesMax } = options.limits;
     this.#reader = createFrameReader({ direction: "requests", frameBytesMax });
@@ -134,10 +142,12 @@ export class Connection {
   #yieldTurn(): void {
     this.#waitsForTurn = true;
     this.#wire.pause();
-    void yieldToLoop().then(() => {
-      this.#waitsForTurn = false;
-      if (!this.#closed) this.drained();
-    });
+    yieldToLoop()
+      .then(() => {
+        this.#waitsForTurn = false;
+        if (!this.#closed) this.drained();
+      })
+      .catch((error) => this.#onFault(this, error));
   }
 
   #endWith(fault: Refusal | null): void {

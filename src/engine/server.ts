@@ -156,6 +156,7 @@ export class EngineServer implements AsyncDisposable {
       limits,
       handle: this.#handle,
       nowMs: () => clock.monotonicMs(),
+      onFault: (line, error) => this.#fault(line, error),
     });
     const client: Client = {
       connection,

@@ -1,5 +1,5 @@
 import { Tier } from "../blocks/index.ts";
-import { BlockOutcome, CommitFlag, type NodeId } from "../core/index.ts";
+import { BlockOutcome, CommitFlag, NO_NODE, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
@@ -21,13 +21,14 @@ export function commitHolds(
   holds: readonly (Hold | null)[],
   forget: (hold: Hold) => void,
 ): Promise<void> | null {
-  const stored: NodeId[] = [];
+  // In the frame's order, whichever is hashed first.
+  const stored: NodeId[] = holds.map(() => NO_NODE);
   const finish = (hold: Hold, i: number, checksum: bigint) => {
     forget(hold);
     const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
     const right = !given || handles.checksum[i] === checksum;
     handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
-    if (right) publish(store, hold, checksum, stored);
+    if (right) stored[i] = publish(store, hold, checksum);
     else giveUp(store, hold);
   };
   const bytes = holds.reduce((sum, hold) => sum + (hold?.bytes ?? 0), 0);
@@ -63,7 +64,7 @@ async function checksumLater(store: RamStore, hold: Hold): Promise<bigint | null
   }
 }
 
-function publish(store: RamStore, hold: Hold, checksum: bigint, stored: NodeId[]): void {
+function publish(store: RamStore, hold: Hold, checksum: bigint): NodeId {
   const { table, slots, stats } = store;
   const lo = Number(checksum & 0xffff_ffffn);
   table.setChecksum(hold.node, lo, Number(checksum >> 32n));
@@ -72,7 +73,7 @@ function publish(store: RamStore, hold: Hold, checksum: bigint, stored: NodeId[]
   table.endWrite(hold.node);
   stats.committedBlocks++;
   stats.committedBytes += hold.bytes;
-  stored.push(hold.node);
+  return hold.node;
 }
 
 function giveUp(store: RamStore, hold: Hold): void {
@@ -84,7 +85,8 @@ function giveUp(store: RamStore, hold: Hold): void {
 }
 
 /** Writers' locks go only now, so that no block of the frame could be dropped for another of it. */
-function settle(store: RamStore, stored: readonly NodeId[]): void {
+function settle(store: RamStore, nodes: readonly NodeId[]): void {
+  const stored = nodes.filter((node) => node !== NO_NODE);
   for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]!);
   store.ram.touch(stored, "stored");
 }

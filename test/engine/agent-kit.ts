@@ -11,7 +11,7 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
-import { Namespaces, RamStore } from "../../src/tiers/index.ts";
+import { type BlockStore, Namespaces, RamStore } from "../../src/tiers/index.ts";
 import { waitFor } from "../support/index.ts";
 import { Engine } from "./engine.ts";
 import { RawEngine } from "./raw-engine.ts";
@@ -27,6 +27,8 @@ export interface AgentKitOptions {
   readonly watches?: number;
   /** Bytes of the arena that are ready; all by default. */
   readonly readyBytes?: number;
+  /** Stands between the server and the store: for faults that a right store does not have. */
+  readonly wrapStore?: (store: BlockStore) => BlockStore;
 }
 
 export interface LogLine {
@@ -94,7 +96,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     socketPath,
     socketGroup: options.socketGroup ?? null,
     limits: { ...ENGINE_LIMITS, ...options.limits },
-    store,
+    store: options.wrapStore?.(store) ?? store,
     namespaces: new Namespaces(),
     native,
     hashing: native,

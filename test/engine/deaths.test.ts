@@ -195,6 +195,22 @@ describeNative("an engine that dies", () => {
     expect(agent.store.snapshot().stats.committedBlocks).toBe(8);
   });
 
+  test("that loses connection after connection is refused in words, others are not", async () => {
+    await using agent = await openAgent({ slots: 32 });
+    const batch = (i: number) => batchOf([`a${i}`]);
+    for (let i = 0; i < 16; i++) {
+      using raw = await agent.rawGreeted();
+      await raw.ask((output) => protocol.encodeReserveRequest(output, 2, 0n, batch(i)));
+      raw[Symbol.dispose]();
+      await waitFor(() => agent.server.connections === 0);
+    }
+    expect(agent.server.held()).toEqual({ held: 0, quarantined: 16 });
+    using raw = await agent.raw();
+    expect(await raw.next()).toMatchObject({ op: 0, status: protocol.FrameStatus.limit });
+    await using engine = await EngineProcess.start(agent.socketPath);
+    expect(await engine.ask("put", "a", "b")).toEqual(["ok", "ok"]);
+  });
+
   test("more processes than can be watched are refused in words", async () => {
     await using agent = await openAgent({ watches: 3 });
     const engines = await Promise.all([1, 2, 3].map(() => agent.rawGreeted()));

@@ -82,6 +82,19 @@ describeNative("the background walk", () => {
     expect(kit.snapshot().stats.evictedBlocks).toBe(0);
   });
 
+  test("once no more memory will come, what there is counts as all", async () => {
+    const options = { arenaBytes: 3 * 64 * 2 ** 20, marks: { high: 0.5, low: 0.25 } };
+    await using kit = openStoreKit({ ...options, readyBytes: 64 * 2 ** 20 });
+    const engine = kit.engine();
+    const blocks = Array.from({ length: 40 }, (_, i) => ({ name: `x${i}`, bytes: 2 ** 20 }));
+    await engine.put(...blocks);
+    kit.store.evictor.wake();
+    expect(kit.snapshot().ramBlocks).toBe(40);
+    kit.store.evictor.growthIsOver();
+    kit.store.evictor.wake();
+    expect(kit.snapshot().ramBlocks).toBe(16);
+  });
+
   test("leaves no timer behind, and a walk under way ends", async () => {
     const { kit, engine } = open(400, 1, 1);
     await engine.put(...Array.from({ length: 400 }, (_, i) => `x${i}`));

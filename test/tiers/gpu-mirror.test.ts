@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { LAYER_ALL } from "../../src/core/index.ts";
-import { describeNative } from "../support/index.ts";
+import { describeNative, waitFor } from "../support/index.ts";
 import { chain } from "./names.ts";
 import { hexOf } from "./store-engine.ts";
 import { openStoreKit, PAGE } from "./store-kit.ts";
@@ -65,6 +65,21 @@ describeNative("the mirror of engines' GPUs", () => {
     expect(kit.snapshot()).toMatchObject({ gpuBlocks: 0, tableNodes: 1 });
     expect(second.gpuStored("w", "x", "y", "z")).toEqual(["ok", "ok", "ok", "ok"]);
     kit.expectNothingLeft();
+  });
+
+  test("a large window is forgotten in turns with other work, and entirely", async () => {
+    const notices = 10_000;
+    const most = { gpuWindowBlocks: notices, blocksMax: notices };
+    await using kit = openStoreKit({ arenaBytes: ARENA, ...most });
+    const engine = kit.engine();
+    engine.gpuStored(...Array.from({ length: notices }, (_, i) => `g${i}`));
+    engine.abandon();
+    const left = kit.snapshot().gpuBlocks;
+    expect(left).toBeGreaterThan(0);
+    expect(left).toBeLessThan(notices);
+    await waitFor(() => kit.snapshot().gpuBlocks === 0);
+    kit.expectNothingLeft();
+    expect(kit.snapshot().tableNodes).toBe(0);
   });
 
   test("a length that a GPU notice tells is not that of what was written", async () => {

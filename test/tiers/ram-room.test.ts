@@ -117,6 +117,24 @@ describeNative("room in RAM", () => {
     kit.expectNothingLeft();
   });
 
+  test("where no extent can pass to another size, the oldest block of that size goes", async () => {
+    await using kit = openStoreKit({ arenaBytes: 128 * MIB, blocksMax: 1024 });
+    const engine = kit.engine(1, 10_000);
+    const of = (prefix: string, count: number, bytes: number) =>
+      names(prefix, count).map((name) => ({ name, bytes }));
+    // Two extents: one full of small blocks, among them one that is read, one of large ones.
+    await engine.put(...of("small", 256, 256 * KIB));
+    await engine.put(...of("large", 64, MIB).toReversed());
+    const read = engine.acquire(["small7"]);
+    expect(await engine.put({ name: "more", bytes: MIB })).toEqual(["ok"]);
+    // All small blocks are older, but their memory cannot be had.
+    expect(engine.get("small0", "small255", "more")).toEqual(["ok", "ok", "ok"]);
+    expect(engine.match(["large0"])[0]).toBe(0);
+    expect(engine.match(["large1"])[0]).toBe(1);
+    engine.release(read);
+    kit.expectNothingLeft();
+  });
+
   test("a table with no entry left gives up the oldest blocks", async () => {
     await using kit = openStoreKit({ arenaBytes: 200 * 2 * PAGE, blocksMax: 64 });
     const engine = kit.engine();

@@ -15,6 +15,9 @@ export function serverTarget(): Target {
   const kit = openStoreKit({ arenaBytes: SLOTS * PAGE, blocksMax: 512, gpuWindowBlocks: 64 });
   const { store, clock } = kit;
   let fault: unknown = null;
+  const onFault = (_connection: Connection, error: unknown) => {
+    fault = error;
+  };
   const handle = createFrameHandler({
     store,
     namespaces: new Namespaces(),
@@ -28,9 +31,7 @@ export function serverTarget(): Target {
     draining: () => false,
     sendFd: (connection) => connection.takePending().length,
     log: () => undefined,
-    onFault: (_connection, error) => {
-      fault = error;
-    },
+    onFault,
   });
   const frames = goldenFrames("request");
   const hello = frames.find((frame) => frame[4] === 1)!;
@@ -54,7 +55,7 @@ export function serverTarget(): Target {
       };
       const limits = { ...ENGINE_LIMITS, itemsMax: 256 };
       const nowMs = () => clock.monotonicMs();
-      const connection = new Connection(1, wire, { limits, handle, nowMs });
+      const connection = new Connection(1, wire, { limits, handle, nowMs, onFault });
       try {
         connection.receive(input);
       } finally {

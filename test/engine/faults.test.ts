@@ -1,0 +1,97 @@
+import { expect, test } from "bun:test";
+import * as protocol from "../../src/engine/protocol/index.ts";
+import type { BlockStore, Holder } from "../../src/tiers/index.ts";
+import { describeNative, waitFor } from "../support/index.ts";
+import { batchOf } from "../tiers/names.ts";
+import { type AgentKit, openAgent } from "./agent-kit.ts";
+import { frameOf, slotsOf } from "./raw-engine.ts";
+
+const { FrameStatus } = protocol;
+const BROKEN = new Error("an invariant does not hold");
+
+/** `inner` with some of its methods replaced. */
+function replacing<T extends object>(inner: T, wrong: Partial<T>): T {
+  return new Proxy(inner, {
+    get(target, key) {
+      const own = Reflect.get(key in wrong ? wrong : target, key, target);
+      return typeof own === "function" ? own.bind(target) : own;
+    },
+  });
+}
+
+/** A store whose holders have a bug. */
+function withBug(bug: Partial<Holder>) {
+  return (store: BlockStore): BlockStore =>
+    replacing(store, { openHolder: (options) => replacing(store.openHolder(options), bug) });
+}
+
+/** The line with the bug is over, in words and in the log; the agent and the others go on. */
+async function expectContained(agent: AgentKit): Promise<void> {
+  await waitFor(() => agent.server.stats.faults === 1);
+  expect(agent.logs.at(-1)).toMatchObject({
+    level: "error",
+    text: expect.stringContaining(BROKEN.message),
+    fields: { stack: expect.stringContaining("faults.test.ts") },
+  });
+  await using other = await agent.connect();
+  expect(await other.put("other")).toEqual(["ok"]);
+  expect(await other.get("other")).toEqual(["ok"]);
+}
+
+describeNative("a bug of the agent's own", () => {
+  const throwing = () => {
+    throw BROKEN;
+  };
+
+  test("ends the line it happened on, and no other", async () => {
+    const wrapStore = withBug({ match: throwing });
+    await using agent = await openAgent({ wrapStore });
+    using bystander = await agent.rawGreeted();
+    using raw = await agent.rawGreeted();
+    const batch = batchOf(["a"]);
+    const reserved = await raw.ask((o) => protocol.encodeReserveRequest(o, 2, 0n, batch));
+    expect(slotsOf(reserved).count).toBe(1);
+    raw.send((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
+    const replies = await raw.untilClosed();
+    expect(replies.map(({ op, status }) => [op, status])).toEqual([[0, FrameStatus.internal]]);
+    // What it held waits for its process, this one, like anybody's.
+    expect(agent.server.held()).toEqual({ held: 0, quarantined: 1 });
+    expect(await bystander.answersPing()).toBe(true);
+    await expectContained(agent);
+  });
+
+  test("is contained also when it happens in a later turn", async () => {
+    const wrapStore = withBug({ sessionRelease: throwing });
+    await using agent = await openAgent({ wrapStore });
+    using raw = await agent.rawGreeted();
+    // So much work that it is done in several turns; the bug waits at its end.
+    const batch = batchOf(Array.from({ length: 64 }, (_, i) => `x${i}`));
+    const match = frameOf((output) => protocol.encodeMatchRequest(output, 3, 0, batch));
+    const release = frameOf((output) =>
+      protocol.encodeSessionRequest(output, protocol.Op.sessionRelease, 4, 1n),
+    );
+    raw.sendBytes(Buffer.concat([...Array.from({ length: 2_000 }, () => match), release]));
+    const replies = await raw.untilClosed();
+    expect(replies).toHaveLength(2_001);
+    expect(replies.at(-1)).toMatchObject({ op: 0, status: FrameStatus.internal });
+    await expectContained(agent);
+  });
+
+  test("in a commit that was already on its way ends the line too", async () => {
+    const wrapStore = withBug({ commit: () => Promise.reject(BROKEN) });
+    await using agent = await openAgent({ wrapStore });
+    using raw = await agent.rawGreeted();
+    const items = {
+      count: 1,
+      slot: new Uint32Array(1),
+      generation: new Uint32Array(1),
+      checksum: new BigUint64Array(1),
+      flags: new Uint32Array(1),
+    };
+    raw.send((output) => protocol.encodeCommitRequest(output, 3, items));
+    const replies = await raw.untilClosed();
+    expect(replies.map(({ status }) => status)).toEqual([FrameStatus.internal]);
+    await waitFor(() => agent.server.connections === 0);
+    expect(agent.server.stats.faults).toBe(1);
+  });
+});
