@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
 import * as protocol from "../../src/engine/protocol/index.ts";
 import {
   describeNative,
@@ -209,6 +210,32 @@ describeNative("an engine that dies", () => {
     expect(await raw.next()).toMatchObject({ op: 0, status: protocol.FrameStatus.limit });
     await using engine = await EngineProcess.start(agent.socketPath);
     expect(await engine.ask("put", "a", "b")).toEqual(["ok", "ok"]);
+  });
+
+  test("leaves no descriptor open, nor does one that was refused", async () => {
+    await using agent = await openAgent({ limits: { connectionsMax: 4 } });
+    const open = () => readdirSync("/proc/self/fd").length;
+    const comeAndGo = async () => {
+      using greeted = await agent.rawGreeted();
+      using silent = await agent.raw();
+      using refused = await agent.raw();
+      refused.sendBytes(new Uint8Array(16));
+      await refused.untilClosed();
+      expect(await greeted.answersPing()).toBe(true);
+      silent[Symbol.dispose]();
+    };
+    const settled = () => waitFor(() => agent.server.connections === 0);
+    await comeAndGo();
+    await settled();
+    const before = open();
+    for (let i = 0; i < 30; i++) await comeAndGo();
+    const crowd = await Promise.allSettled(Array.from({ length: 12 }, () => agent.connect()));
+    expect(crowd.filter(({ status }) => status === "fulfilled")).toHaveLength(4);
+    for (const one of crowd) {
+      if (one.status === "fulfilled") await one.value[Symbol.asyncDispose]();
+    }
+    await settled();
+    await waitFor(() => open() <= before);
   });
 
   test("more processes than can be watched are refused in words", async () => {

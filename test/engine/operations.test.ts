@@ -1,7 +1,13 @@
 import { expect, test } from "bun:test";
 import { HearthError, LAYER_ALL } from "../../src/core/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
-import { AliasKind, encodePingRequest, IdentifyKind } from "../../src/engine/protocol/index.ts";
+import {
+  AliasKind,
+  encodeHelloRequest,
+  encodePingRequest,
+  encodeReserveRequest,
+  IdentifyKind,
+} from "../../src/engine/protocol/index.ts";
 import {
   decodeManifest,
   digestsOfChainKeys,
@@ -59,6 +65,37 @@ describeNative("operations", () => {
       const chained = digestsOfChainKeys(native, key, keys, 32);
       expect(into.digests.toHex().slice(0, 2 * 64)).toBe(chained.toHex());
     }));
+
+  test("IDENTIFY of more digests than fit a reply is refused, and the line goes on", () =>
+    withEngine(async ({ client }) => {
+      const most = Math.floor((client.hello.frameBytesMax - 16) / 32);
+      const identify = (count: number) => {
+        const items = new Uint8Array(count * 4);
+        const into = digestsFor(most + 1);
+        const request = { kind: IdentifyKind.tokens, layer: LAYER_ALL, count, items };
+        return client.identify(request, into).then(() => into.count);
+      };
+      expect(await identify(most * BLOCK_TOKENS)).toBe(most);
+      expect(identify((most + 1) * BLOCK_TOKENS)).rejects.toThrow("refused (limit)");
+      expect(await identify(2 * BLOCK_TOKENS)).toBe(2);
+    }));
+
+  test("requests sent right behind the HELLO are answered behind its answer", async () => {
+    await using agent = await openAgent();
+    using raw = await agent.raw();
+    const hello = { versionMin: 1, versionMax: 1, features: 0, name: "eager" };
+    raw.send((output) => {
+      encodeHelloRequest(output, 1, { ...hello, manifest: manifestBytes() });
+      encodeReserveRequest(output, 2, 0n, batchOf(["a"]));
+      encodePingRequest(output, 3, new Uint8Array(8));
+    });
+    const replies = [await raw.next(), await raw.next(), await raw.next()];
+    expect(replies.map(({ requestId, status }) => [requestId, status])).toEqual([
+      [1, 0],
+      [2, 0],
+      [3, 0],
+    ]);
+  });
 
   test("ALIAS gives other names, IDENTIFY leads back from them", () =>
     withEngine(async (engine) => {
