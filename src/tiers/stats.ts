@@ -16,7 +16,6 @@ export interface StoreStats {
   evictedBytes: number;
   evictionRuns: number;
   quarantinedSlots: number;
-  arenaRetries: number;
 }
 
 export function emptyStats(): StoreStats {
@@ -35,6 +34,5 @@ export function emptyStats(): StoreStats {
     evictedBytes: 0,
     evictionRuns: 0,
     quarantinedSlots: 0,
-    arenaRetries: 0,
   };
 }
