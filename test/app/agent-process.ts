@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { EngineClient } from "../../src/engine/index.ts";
@@ -7,26 +7,11 @@ import { manifestBytes } from "../engine/agent-kit.ts";
 import { Engine } from "../engine/engine.ts";
 import { waitFor } from "../support/index.ts";
 
-const ROOT = join(import.meta.dir, "../..");
-const MAIN = join(ROOT, "src/main.ts");
+const MAIN = join(import.meta.dir, "../../src/main.ts");
 const START_MS = 15_000;
 
 /** The words that start `hearth` from this checkout. */
 export const FROM_CHECKOUT: readonly string[] = [process.execPath, MAIN];
-
-/** The compiled executable where it is there and younger than all it is made of; else null. */
-export function freshExecutable(): string | null {
-  const path = join(ROOT, "dist/hearth");
-  if (!existsSync(path)) return null;
-  const built = statSync(path).mtimeMs;
-  const sources = ["src", "config", "zig"].flatMap((folder) =>
-    readdirSync(join(ROOT, folder), { recursive: true, withFileTypes: true }),
-  );
-  const files = sources.filter((entry) => entry.isFile());
-  return files.every((file) => statSync(join(file.parentPath, file.name)).mtimeMs < built)
-    ? path
-    : null;
-}
 
 export interface LogLine {
   readonly level: string;

@@ -1,20 +1,24 @@
-import { describe, expect, test } from "bun:test";
+import { beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { HearthError } from "../../src/core/index.ts";
-import { describeNative, noteSkip, tempDir, waitFor } from "../support/index.ts";
+import { describeNative, hearthExecutable, noteSkip, tempDir, waitFor } from "../support/index.ts";
 import { chain } from "../tiers/names.ts";
-import { AgentProcess, FROM_CHECKOUT, freshExecutable } from "./agent-process.ts";
+import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
 
-function commands(): [string, readonly string[]][] {
-  const found: [string, readonly string[]][] = [["from the checkout", FROM_CHECKOUT]];
-  const executable = freshExecutable();
-  if (executable === null) noteSkip("the executable as an agent", "dist/hearth is not fresh");
-  else found.push(["the executable", [executable]]);
-  return found;
-}
+/** Both ways in which it is started; the executable is built where sources changed. */
+const COMMANDS: [string, () => Promise<readonly string[]>][] = [
+  ["from the checkout", async () => FROM_CHECKOUT],
+  ["the executable", async () => [await hearthExecutable()]],
+];
+const BUILD_MS = 60_000;
 
 describeNative("an agent", () => {
-  describe.each(commands())("%s", (_name, command) => {
+  describe.each(COMMANDS)("%s", (_name, words) => {
+    let command: readonly string[] = [];
+    beforeAll(async () => {
+      command = await words();
+    }, BUILD_MS);
+
     test("serves, says true things of itself, and stops within its time", async () => {
       await using agent = await AgentProcess.start({ command });
       expect(await (await agent.get("/healthz")).text()).toBe("ok\n");
