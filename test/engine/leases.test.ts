@@ -1,5 +1,4 @@
 import { expect, test } from "bun:test";
-import type { Clock } from "../../src/core/index.ts";
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
 import { batchOf } from "../tiers/names.ts";
@@ -128,30 +127,6 @@ describeNative("the lease", () => {
     await raw.ask((o) => protocol.encodeHandlesRequest(o, Op.abort, 4, reserved));
     clock.advance(1_000 * LEASE_MS);
     expect(await raw.answersPing()).toBe(true);
-  });
-
-  test("an agent that was stopped itself blames nobody for it", async () => {
-    const clock = new ManualClock();
-    let missedMs = 0;
-    // The kernel's time goes on while the agent's timers stand.
-    const stopping: Clock = {
-      monotonicMs: () => clock.monotonicMs() + missedMs,
-      wallMs: () => clock.wallMs() + missedMs,
-      after: (ms, run) => clock.after(ms, run),
-      every: (ms, run) => clock.every(ms, run),
-    };
-    await using agent = await openAgent({ clock: stopping, limits: { leaseMs: LEASE_MS } });
-    using raw = await agent.rawGreeted();
-    const batch = batchOf(["a"]);
-    await raw.ask((o) => protocol.encodeReserveRequest(o, 3, 0n, batch));
-    clock.advance(LEASE_MS / 2);
-    missedMs = 100 * LEASE_MS;
-    clock.advance(LEASE_MS / 4);
-    expect(await raw.answersPing()).toBe(true);
-    expect(agent.server.stats.cutOff).toBe(0);
-    // From then on time counts again.
-    clock.advance(LEASE_MS + LOOK_MS);
-    expect((await raw.untilClosed()).at(-1)!.status).toBe(FrameStatus.overstayed);
   });
 
   test("wall clock jumps", async () => {
