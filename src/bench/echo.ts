@@ -15,8 +15,13 @@ export function listenEcho(path: string): UnixSocketListener<undefined> {
   });
 }
 
-/** Nanoseconds of each of `count` round trips, after so many that are not counted. */
-export async function echoRtts(path: string, count: number, warmUp: number): Promise<number[]> {
+/** One end of an echo. */
+export interface Echo extends Disposable {
+  /** Nanoseconds of one round trip. */
+  roundTrip(): Promise<number>;
+}
+
+export async function openEcho(path: string): Promise<Echo> {
   let answered: () => void = () => undefined;
   let missing = 0;
   const socket = await Bun.connect({
@@ -29,17 +34,17 @@ export async function echoRtts(path: string, count: number, warmUp: number): Pro
     },
   });
   const message = new Uint8Array(MESSAGE_BYTES);
-  const ns: number[] = [];
-  for (let i = 0; i < warmUp + count; i++) {
-    missing = MESSAGE_BYTES;
-    const start = Bun.nanoseconds();
-    const answer = new Promise<void>((resolve) => {
-      answered = resolve;
-    });
-    socket.write(message);
-    await answer;
-    ns.push(Bun.nanoseconds() - start);
-  }
-  socket.end();
-  return ns.slice(warmUp);
+  return {
+    async roundTrip() {
+      missing = MESSAGE_BYTES;
+      const start = Bun.nanoseconds();
+      const answer = new Promise<void>((resolve) => {
+        answered = resolve;
+      });
+      socket.write(message);
+      await answer;
+      return Bun.nanoseconds() - start;
+    },
+    [Symbol.dispose]: () => void socket.end(),
+  };
 }

@@ -1,7 +1,7 @@
 import { EngineClient } from "../engine/index.ts";
 import { encodeManifest, manifestOf, namespaceKey } from "../identity/index.ts";
 import type { Native } from "../native/index.ts";
-import { echoRtts } from "./echo.ts";
+import { openEcho } from "./echo.ts";
 import { createEngineProbe, type EngineProbe } from "./engine-probe.ts";
 import { median, quantile } from "./quantiles.ts";
 
@@ -47,8 +47,6 @@ const MANIFEST = manifestOf({
   blockTokens: 64,
 });
 const WARM_UP = 200;
-const TURN = 100;
-const TURN_WARM_UP = 20;
 const PIPELINE = 32;
 const OPS_BATCHES = 400;
 
@@ -71,13 +69,7 @@ export async function benchEngine(
   say("writing blocks");
   await probe.fillResident();
   say("latencies");
-  const echo: number[] = [];
-  const one: number[] = [];
-  // In turn, a few at a time: both then see the same moods of the scheduler.
-  for (let taken = 0; taken < samples; taken += TURN) {
-    echo.push(...(await echoRtts(echoPath, TURN, TURN_WARM_UP)));
-    one.push(...(await timed(TURN, () => probe.acquireRelease(1), TURN_WARM_UP)));
-  }
+  const { echo, one } = await besideEcho(echoPath, probe, samples);
   const many = await timed(samples, () => probe.acquireRelease(64));
   const match = await timed(samples, () => probe.match(64));
   say("operations");
@@ -100,6 +92,26 @@ export async function benchEngine(
 
 const us = (ns: number) => Number((ns / 1_000).toFixed(1));
 const gbps = (values: number[]) => Number(median(values).toFixed(3));
+
+/**
+ * An echo, an acquire, an echo: as the scheduler puts the two processes on one core or on two, a
+ * round trip takes 6 us or 50. Taken in turn, both see the same.
+ */
+async function besideEcho(path: string, probe: EngineProbe, samples: number) {
+  using line = await openEcho(path);
+  const echo: number[] = [];
+  const one: number[] = [];
+  for (let i = -WARM_UP; i < samples; i++) {
+    const echoNs = await line.roundTrip();
+    const start = Bun.nanoseconds();
+    await probe.acquireRelease(1);
+    const oneNs = Bun.nanoseconds() - start;
+    if (i < 0) continue;
+    echo.push(echoNs);
+    one.push(oneNs);
+  }
+  return { echo, one };
+}
 
 /** Nanoseconds of each of `count` runs, after a warm-up. */
 async function timed(count: number, run: () => Promise<void>, warmUp = WARM_UP): Promise<number[]> {
