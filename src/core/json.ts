@@ -13,18 +13,26 @@ interface ReviverContext {
 
 /**
  * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other
- * number as `number`. Throws SyntaxError where the text is not JSON, or a number has over 400
- * digits.
+ * number as `number`. Throws SyntaxError where the text is not JSON, a number has over 400 digits,
+ * or lists and objects lie thousands deep in each other.
  */
 export function parseJson(text: string): Json {
-  return JSON.parse(text, function reviveInteger(_key, value, context?: ReviverContext) {
-    if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
-    const source = context?.source;
-    if (source === undefined) return value;
-    if (source.length > DIGITS_MAX) throw new SyntaxError("a number of over 400 digits");
-    if (!INTEGER.test(source)) return value;
-    return BigInt(source);
-  } as (key: string, value: unknown) => unknown) as Json;
+  try {
+    return JSON.parse(text, reviveInteger as (key: string, value: unknown) => unknown) as Json;
+  } catch (thrown) {
+    // Reviving goes down into what it revives, one call for each level.
+    if (thrown instanceof RangeError) throw new SyntaxError("nested too deeply", { cause: thrown });
+    throw thrown;
+  }
+}
+
+function reviveInteger(_key: string, value: unknown, context?: ReviverContext): unknown {
+  if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
+  const source = context?.source;
+  if (source === undefined) return value;
+  if (source.length > DIGITS_MAX) throw new SyntaxError("a number of over 400 digits");
+  if (!INTEGER.test(source)) return value;
+  return BigInt(source);
 }
 
 declare global {

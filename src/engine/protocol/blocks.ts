@@ -229,8 +229,11 @@ export function decodeAcquireReply(frame: Frame, into: AcquiredItems): Refusal |
   const checksums = halves(into.checksum, frame.count);
   for (let i = 0, at = frame.body; i < frame.count; i++, at += ACQUIRED_ITEM_BYTES) {
     if (!readSlot(frame, at, into, i)) return slotOutOfRange(frame);
-    checksums[2 * i] = view.getUint32(at + 24, true);
-    checksums[2 * i + 1] = view.getUint32(at + 28, true);
+    const low = view.getUint32(at + 24, true);
+    const high = view.getUint32(at + 28, true);
+    if (into.outcome[i] !== Outcome.ok && (low | high) !== 0) return slotOutOfRange(frame);
+    checksums[2 * i] = low;
+    checksums[2 * i + 1] = high;
   }
   into.count = frame.count;
   return null;

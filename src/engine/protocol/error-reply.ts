@@ -40,6 +40,8 @@ export function decodeErrorReply(frame: Frame): Decoded<ErrorReply> {
   const { bytes, view, body, end } = frame;
   if (frame.count !== 0 || end - body < 8) return refused(malformed("error reply: cut short"));
   const textBytes = view.getUint32(body, true);
+  if (textBytes > ERROR_TEXT_BYTES_MAX)
+    return refused(malformed(`error reply: the text is at most ${ERROR_TEXT_BYTES_MAX} bytes`));
   const textEnd = body + 8 + textBytes;
   if (end !== body + 8 + padded(textBytes))
     return refused(malformed("error reply: the text's length and the frame's do not agree"));
