@@ -45,9 +45,21 @@ describe("JSON with 64-bit integers", () => {
     );
   });
 
+  test("lists a hundred thousand deep are a SyntaxError, never a full stack", () => {
+    const deep = 100_000;
+    expect(() => parseJson("[".repeat(deep) + "]".repeat(deep))).toThrow(SyntaxError);
+  });
+
   test("what is no JSON, or a number without end, is a SyntaxError", () => {
     for (const text of ["", "{", "[1,]", "01", `1${"0".repeat(500)}`, "18446744073709551615n"]) {
       expect(() => parseJson(text) as Json).toThrow(SyntaxError);
     }
+  });
+
+  test("so are lists that lie too deep in each other, while many side by side are read", () => {
+    const deep = (levels: number) => `${"[".repeat(levels)}1${"]".repeat(levels)}`;
+    expect(stringifyJson(parseJson(deep(500)))).toBe(deep(500));
+    expect(() => parseJson(deep(1_000_000))).toThrow(SyntaxError);
+    expect(parseJson(`[${new Array(20_000).fill("[]").join(",")}]`)).toHaveLength(20_000);
   });
 });
