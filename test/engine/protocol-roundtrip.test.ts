@@ -272,6 +272,32 @@ describe("refusals", () => {
     expect(isRefusal(seen)).toBe(true);
   });
 
+  test("an acquire reply with a checksum of a block that was not acquired", () => {
+    const seen = through(
+      "replies",
+      (output) => {
+        protocol.encodeAcquireReply(output, 1, batchOf({ outcome: [1] }));
+        output.view.setUint32(16 + 28, 1, true);
+      },
+      (frame) => protocol.decodeAcquireReply(frame, columns()),
+    );
+    expect(isRefusal(seen)).toBe(true);
+  });
+
+  test("an error reply with a text of more than 512 bytes", () => {
+    const bytes = new Uint8Array(16 + 8 + 520).fill(0x78);
+    const view = new DataView(bytes.buffer);
+    for (const [at, word] of [bytes.length, 0x0001_0103, 1, 0, 520, 0].entries())
+      view.setUint32(4 * at, word, true);
+    const reader = protocol.createFrameReader({ direction: "replies", frameBytesMax: 4096 });
+    let answer: unknown;
+    reader.push(bytes, (frame) => {
+      answer = protocol.decodeErrorReply(frame);
+      return true;
+    });
+    expect(answer).toMatchObject({ ok: false });
+  });
+
   test("a long text is cut between characters", () => {
     const seen = through(
       "replies",
