@@ -62,6 +62,8 @@ async function runtimeFor(target: Target): Promise<string> {
 
 interface Constants {
   readonly HEARTH_COMPILED: boolean;
+  /** The bug that the fuzzer must find is never in what ships. */
+  readonly HEARTH_CANARY: false;
   readonly HEARTH_TARGET: Target;
   readonly HEARTH_NATIVE_SHA256: string;
   readonly HEARTH_VERSION: string;
@@ -73,6 +75,7 @@ async function constantsFor(target: Target, library: Uint8Array): Promise<Consta
   const manifest = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8"));
   return {
     HEARTH_COMPILED: true,
+    HEARTH_CANARY: false,
     HEARTH_TARGET: target,
     HEARTH_NATIVE_SHA256: sha256(library),
     HEARTH_VERSION: manifest.version,
