@@ -20,17 +20,21 @@ export function goldenManifests(): Uint8Array[] {
   return found.map((hex) => Uint8Array.fromHex(hex.slice(1, -1)));
 }
 
-/** The lines of the small fixture traces. */
-export function traceLines(): Uint8Array[] {
+/** Lines of the small fixture traces, each behind a byte that names one of `formats` formats. */
+export function traceLines(formats: number): Uint8Array[] {
   const folder = join(TEST, "data/traces");
+  const names = readdirSync(folder, { recursive: true }) as string[];
   const lines: string[] = [];
-  for (const name of readdirSync(folder)) {
+  for (const name of names.sort()) {
     if (!/\.(jsonl|csv)(\.gz)?$/.test(name)) continue;
     const bytes = readFileSync(join(folder, name));
     const text = Buffer.from(name.endsWith(".gz") ? Bun.gunzipSync(bytes) : bytes).toString();
     lines.push(...text.split("\n").slice(0, 5));
   }
-  return lines.filter((line) => line.length > 0 && line.length < 20_000).map((l) => Buffer.from(l));
+  const short = lines.filter((line) => line.length > 0 && line.length < 20_000);
+  return short.flatMap((line) =>
+    Array.from({ length: formats }, (_, i) => new Uint8Array(Buffer.from(`${i}${line}`))),
+  );
 }
 
 export function repositoryFile(path: string): Uint8Array {

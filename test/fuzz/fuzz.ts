@@ -1,39 +1,29 @@
-import { mkdirSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
-import { messageOf, seededRandom } from "../../src/core/index.ts";
-import { minimise, mutate } from "./mutate.ts";
+import { heapStats } from "bun:jsc";
+import { messageOf, type Random, randomBelow, seededRandom } from "../../src/core/index.ts";
+import { type Finding, type FindingKind, Findings } from "./findings.ts";
+import { INPUT_BYTES_MAX, minimise, mutate } from "./mutate.ts";
 import type { Target } from "./target.ts";
-import { replyFrames, requestFrames } from "./targets/frames.ts";
-import { serverTarget } from "./targets/server.ts";
-import { configs, json, manifests, traces } from "./targets/texts.ts";
-
-export const TARGETS: Readonly<Record<string, () => Target>> = {
-  requests: requestFrames,
-  replies: replyFrames,
-  server: serverTarget,
-  manifests,
-  configs,
-  json,
-  traces,
-};
+import { TARGETS } from "./targets.ts";
+import type { Watchdog } from "./watchdog.ts";
 
 /** No input may take longer. Slow ones are tried again: the machine has other work. */
 const HANG_MS = 100;
 const HANG_TRIES = 3;
 const INPUTS_A_LOOK = 64;
-const FINDINGS_MAX = 5;
-
-export interface Finding {
-  readonly target: string;
-  readonly kind: "crash" | "hang";
-  readonly what: string;
-  readonly file: string;
-}
+const LOOKS_A_WEIGHING = 16;
+const MINIMISE_MS = 3_000;
+/** What a target may add to the process while it runs, and what of it may be left behind. */
+const RESIDENT_BYTES_MAX = 768 * 2 ** 20;
+const LEFT_BYTES_MAX = 48 * 2 ** 20;
+const CORPUS_MAX = 2_000;
+const KEPT_BYTES_MAX = 16 * 1024;
 
 export interface TargetResult {
   readonly inputs: number;
   readonly inputs_per_s: number;
   readonly slowest_ms: number;
+  /** Kinds of answers and failures met. */
+  readonly features: number;
 }
 
 export interface FuzzResult {
@@ -44,99 +34,190 @@ export interface FuzzResult {
   readonly crashes: number;
   readonly hangs: number;
   readonly targets: Record<string, TargetResult>;
-  readonly findings: Finding[];
+  readonly findings: readonly Finding[];
 }
 
 export interface FuzzOptions {
   readonly seconds: number;
   readonly seed: number;
   readonly targets: readonly string[];
-  readonly folder: string;
+  readonly watchdog: Watchdog;
+  /** Ends as soon as anything is found. */
+  readonly untilFound: boolean;
   readonly say: (line: string) => void;
 }
 
-/** Milliseconds that one input takes; throws what the target throws. */
-function timed(target: Target, input: Uint8Array): number {
-  const start = Bun.nanoseconds();
-  target.run(input);
-  return (Bun.nanoseconds() - start) / 1e6;
-}
+/** One target with what it has been given so far. */
+class Session {
+  readonly #target: Target;
+  readonly #options: FuzzOptions;
+  readonly #findings: Findings;
+  readonly #random: Random;
+  readonly #corpus: Uint8Array[];
+  readonly #features = new Set<string>();
+  #isNews = false;
+  #slowestMs = 0;
+  #inputs = 0;
 
-function crashOf(target: Target, input: Uint8Array): string | null {
-  try {
-    target.run(input);
-    return null;
-  } catch (error) {
-    return messageOf(error);
+  constructor(target: Target, options: FuzzOptions, findings: Findings) {
+    this.#target = target;
+    this.#options = options;
+    this.#findings = findings;
+    this.#random = seededRandom(options.seed);
+    this.#corpus = [...target.corpus];
   }
-}
 
-/** The shortest of some runs: only what is slow every time hangs. */
-function slowAgain(target: Target, input: Uint8Array): boolean {
-  for (let i = 0; i < HANG_TRIES; i++) if (timed(target, input) <= HANG_MS) return false;
-  return true;
-}
-
-function keep(options: FuzzOptions, target: Target, kind: Finding["kind"], input: Uint8Array) {
-  mkdirSync(options.folder, { recursive: true });
-  const name = `${target.name}-${kind}-${Bun.hash(input).toString(16)}.bin`;
-  const file = join(options.folder, name);
-  writeFileSync(file, input);
-  return file;
-}
-
-async function fuzzTarget(target: Target, options: FuzzOptions, findings: Finding[]) {
-  const random = seededRandom(options.seed);
-  const start = Bun.nanoseconds();
-  const end = start + (options.seconds * 1e9) / options.targets.length;
-  let inputs = 0;
-  let slowest = 0;
-  const found = (kind: Finding["kind"], what: string, input: Uint8Array) => {
-    const file = keep(options, target, kind, input);
-    findings.push({ target: target.name, kind, what, file });
-    options.say(`${target.name}: ${kind}: ${what}; again with --replay ${file}`);
+  readonly #saw = (feature: string): void => {
+    if (this.#features.has(feature)) return;
+    this.#features.add(feature);
+    this.#isNews = true;
   };
-  while (Bun.nanoseconds() < end && findings.length < FINDINGS_MAX) {
-    for (let i = 0; i < INPUTS_A_LOOK; i++, inputs++) {
-      const input = mutate(target.corpus, random);
-      try {
-        const ms = timed(target, input);
-        slowest = Math.max(slowest, ms);
-        if (ms > HANG_MS && slowAgain(target, input)) found("hang", `${ms.toFixed(0)} ms`, input);
-      } catch (error) {
-        const smallest = minimise(input, (shorter) => crashOf(target, shorter) !== null);
-        found("crash", messageOf(error), smallest);
-        break;
-      }
+
+  async run(seconds: number): Promise<TargetResult> {
+    const heapBefore = heapBytes();
+    const residentMax = process.memoryUsage.rss() + RESIDENT_BYTES_MAX;
+    const start = Bun.nanoseconds();
+    const isOver = () =>
+      Bun.nanoseconds() > start + seconds * 1e9 ||
+      this.#findings.full ||
+      (this.#options.untilFound && this.#findings.list.length > 0);
+    for (let look = 1; !isOver(); look++) {
+      for (let i = 0; i < INPUTS_A_LOOK && !isOver(); i++) await this.#try(this.#next());
+      if (look % LOOKS_A_WEIGHING === 0) this.#weigh(residentMax);
+      await new Promise((resolve) => setImmediate(resolve));
     }
-    await new Promise((resolve) => setImmediate(resolve));
+    const ran = (Bun.nanoseconds() - start) / 1e9;
+    await this.#close(heapBefore);
+    const rate = Math.round(this.#inputs / ran);
+    return {
+      inputs: this.#inputs,
+      inputs_per_s: rate,
+      slowest_ms: Number(this.#slowestMs.toFixed(2)),
+      features: this.#features.size,
+    };
   }
-  target.settle?.();
-  await target.close?.();
-  const seconds = (Bun.nanoseconds() - start) / 1e9;
-  const rate = Math.round(inputs / seconds);
-  options.say(`${target.name.padEnd(10)} ${inputs} inputs, ${rate} a second`);
-  return { inputs, inputs_per_s: rate, slowest_ms: Number(slowest.toFixed(2)) };
+
+  #next(): Uint8Array {
+    const { generate, inputBytesMax = INPUT_BYTES_MAX } = this.#target;
+    if (generate === undefined || randomBelow(this.#random, 3) > 0)
+      return mutate(this.#corpus, this.#random, inputBytesMax);
+    const made = generate(this.#random);
+    if (randomBelow(this.#random, 2) === 0) return made;
+    return mutate([made], this.#random, inputBytesMax);
+  }
+
+  async #try(input: Uint8Array): Promise<void> {
+    this.#inputs++;
+    this.#isNews = false;
+    try {
+      const ms = await this.#timed(input);
+      this.#slowestMs = Math.max(this.#slowestMs, ms);
+      if (ms > HANG_MS && (await this.#isSlowAgain(input))) {
+        this.#found("hang", `${ms.toFixed(0)} ms`, input);
+      }
+      const isWorthKeeping = this.#isNews && input.length <= KEPT_BYTES_MAX;
+      if (isWorthKeeping && this.#corpus.length < CORPUS_MAX) this.#corpus.push(input.slice());
+    } catch (error) {
+      const what = messageOf(error);
+      if (!this.#findings.isNew(this.#target.name, "crash", what)) return;
+      const deadline = Bun.nanoseconds() + MINIMISE_MS * 1e6;
+      const smallest = await minimise(
+        input,
+        async (shorter) => (await this.#crashOf(shorter)) !== null,
+        () => Bun.nanoseconds() < deadline,
+      );
+      this.#found("crash", (await this.#crashOf(smallest)) ?? what, smallest);
+    }
+  }
+
+  /** Milliseconds that one input takes; throws what the target throws. */
+  async #timed(input: Uint8Array): Promise<number> {
+    const { watchdog } = this.#options;
+    watchdog.begin(this.#target.name, input);
+    const start = Bun.nanoseconds();
+    try {
+      const later = this.#target.run(input, this.#saw);
+      if (later !== undefined) await later;
+      return (Bun.nanoseconds() - start) / 1e6;
+    } finally {
+      watchdog.end();
+    }
+  }
+
+  async #crashOf(input: Uint8Array): Promise<string | null> {
+    try {
+      await this.#timed(input);
+      return null;
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+
+  /** Only what is slow every time hangs. */
+  async #isSlowAgain(input: Uint8Array): Promise<boolean> {
+    for (let i = 0; i < HANG_TRIES; i++) if ((await this.#timed(input)) <= HANG_MS) return false;
+    return true;
+  }
+
+  #weigh(residentMax: number): void {
+    this.#target.settle?.();
+    if (process.memoryUsage.rss() <= residentMax) return;
+    Bun.gc(true);
+    const bytes = process.memoryUsage.rss();
+    if (bytes > residentMax) this.#found("memory", `${bytes} bytes resident`, new Uint8Array(0));
+  }
+
+  async #close(heapBefore: number): Promise<void> {
+    const { settle, close } = this.#target;
+    try {
+      settle?.();
+    } catch (error) {
+      this.#found("crash", messageOf(error), new Uint8Array(0));
+    }
+    await close?.();
+    const left = heapBytes() - heapBefore;
+    if (left > LEFT_BYTES_MAX) this.#found("memory", `${left} bytes are left`, new Uint8Array(0));
+  }
+
+  #found(kind: FindingKind, what: string, input: Uint8Array): void {
+    const { name } = this.#target;
+    if (!this.#findings.isNew(name, kind, what)) return;
+    const { again } = this.#findings.add(name, kind, what, input);
+    this.#options.say(`${name}: ${kind}: ${what}; again with ${again}`);
+  }
+}
+
+/** What the garbage collector leaves. */
+function heapBytes(): number {
+  Bun.gc(true);
+  const { heapSize, extraMemorySize } = heapStats();
+  return heapSize + extraMemorySize;
 }
 
 /** The time is shared evenly between the targets. */
 export async function fuzz(options: FuzzOptions): Promise<FuzzResult> {
   const start = Bun.nanoseconds();
-  const findings: Finding[] = [];
+  const findings = new Findings();
   const targets: Record<string, TargetResult> = {};
   for (const name of options.targets) {
-    targets[name] = await fuzzTarget(TARGETS[name]!(), options, findings);
+    const session = new Session(TARGETS[name]!(), options, findings);
+    const result = await session.run(options.seconds / options.targets.length);
+    targets[name] = result;
+    const { inputs, inputs_per_s, features } = result;
+    const text = `${inputs} inputs, ${inputs_per_s} a second, ${features} kinds of answers`;
+    options.say(`${name.padEnd(14)} ${text}`);
   }
   const seconds = (Bun.nanoseconds() - start) / 1e9;
   const inputs = Object.values(targets).reduce((sum, { inputs }) => sum + inputs, 0);
+  const { list } = findings;
   return {
     seed: options.seed,
     seconds: Number(seconds.toFixed(1)),
     inputs,
     inputs_per_s: Math.round(inputs / seconds),
-    crashes: findings.filter(({ kind }) => kind === "crash").length,
-    hangs: findings.filter(({ kind }) => kind === "hang").length,
+    crashes: list.filter(({ kind }) => kind !== "hang").length,
+    hangs: list.filter(({ kind }) => kind === "hang").length,
     targets,
-    findings,
+    findings: list,
   };
 }

@@ -45,9 +45,14 @@ export function serverTarget(): Target {
     name: "server",
     // Nearly all of the agent lies behind a hello that is right.
     corpus: frames.map((frame) => new Uint8Array(Buffer.concat([hello, frame]))),
-    run(input) {
+    run(input, saw) {
       const wire = {
-        write: (bytes: Uint8Array) => bytes.length,
+        write(bytes: Uint8Array) {
+          for (let at = 0; at + 16 <= bytes.length; at += bytes[at]! + 256 * bytes[at + 1]!) {
+            saw(`${bytes[at + 4]} ${bytes[at + 6]} ${bytes[at + 16] ?? ""}`);
+          }
+          return bytes.length;
+        },
         pause: () => undefined,
         resume: () => undefined,
         end: () => undefined,

@@ -1,0 +1,20 @@
+import type { Target } from "./target.ts";
+import { configs } from "./targets/configs.ts";
+import { conversations } from "./targets/conversations.ts";
+import { json } from "./targets/json.ts";
+import { manifests } from "./targets/manifests.ts";
+import { replyFrames } from "./targets/reply-frames.ts";
+import { requestFrames } from "./targets/request-frames.ts";
+import { serverTarget } from "./targets/server.ts";
+import { traces } from "./targets/traces.ts";
+
+export const TARGETS: Readonly<Record<string, () => Target>> = {
+  requests: requestFrames,
+  replies: replyFrames,
+  server: serverTarget,
+  conversations,
+  manifests,
+  configs,
+  json,
+  traces,
+};

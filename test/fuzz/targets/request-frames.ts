@@ -1,0 +1,148 @@
+import {
+  type AcquireOptions,
+  AliasKind,
+  checkPing,
+  decodeAcquireRequest,
+  decodeAliasRequest,
+  decodeCommitRequest,
+  decodeGpuEvictedRequest,
+  decodeGpuStoredRequest,
+  decodeHandlesRequest,
+  decodeHelloRequest,
+  decodeIdentifyRequest,
+  decodeMatchRequest,
+  decodeReserveRequest,
+  decodeSessionCommitRequest,
+  decodeSessionRequest,
+  emptyIdentifyRequest,
+  encodeAcquireRequest,
+  encodeAliasRequest,
+  encodeCommitRequest,
+  encodeGpuEvictedRequest,
+  encodeGpuStoredRequest,
+  encodeHandlesRequest,
+  encodeHelloRequest,
+  encodeIdentifyRequest,
+  encodeMatchRequest,
+  encodePingRequest,
+  encodeReserveRequest,
+  encodeSessionCommitRequest,
+  encodeSessionRequest,
+  type Frame,
+  FrameStatus,
+  Op,
+  type OpName,
+  type Refusal,
+  refusal,
+  wantsReply,
+} from "../../../src/engine/protocol/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../../src/tiers/index.ts";
+import { goldenFrames } from "../corpus.ts";
+import type { Target } from "../target.ts";
+import { generateRequests } from "./frame-maker.ts";
+import { type Encode, FRAME_BYTES_MAX, type Read, readStream } from "./frame-stream.ts";
+
+const ITEMS = 256;
+const BLOCK_TOKENS = 16;
+
+const batch = createAddressBatch(ITEMS);
+const handles = createHandleBatch(ITEMS);
+const aliases = new Uint8Array(ITEMS * 32);
+const session = { session: 0n };
+const matching = { tiers: 0 };
+const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+const aliasing = { kind: AliasKind.engineHash as AliasKind };
+const identify = emptyIdentifyRequest();
+
+function either(refused: Refusal | null, encode: Encode): Encode | Refusal {
+  return refused ?? encode;
+}
+
+function readHandles(frame: Frame, op: typeof Op.abort | typeof Op.release): Encode | Refusal {
+  return either(decodeHandlesRequest(frame, handles), (out) =>
+    encodeHandlesRequest(out, op, frame.requestId, handles, !wantsReply(frame)),
+  );
+}
+
+function readSession(
+  frame: Frame,
+  op: typeof Op.sessionRelease | typeof Op.sessionStatus,
+): Encode | Refusal {
+  return either(decodeSessionRequest(frame, session), (out) =>
+    encodeSessionRequest(out, op, frame.requestId, session.session, !wantsReply(frame)),
+  );
+}
+
+const READERS: Readonly<Record<OpName, Read>> = {
+  hello(frame) {
+    const hello = decodeHelloRequest(frame);
+    if (!hello.ok) return hello.refusal;
+    return (out) => encodeHelloRequest(out, frame.requestId, hello.value);
+  },
+  ping: (frame) =>
+    either(checkPing(frame), (out) => {
+      const payload = frame.bytes.subarray(frame.body, frame.end);
+      encodePingRequest(out, frame.requestId, payload, !wantsReply(frame));
+    }),
+  identify: (frame) =>
+    either(decodeIdentifyRequest(frame, BLOCK_TOKENS, FRAME_BYTES_MAX, identify), (out) =>
+      encodeIdentifyRequest(out, frame.requestId, identify),
+    ),
+  match: (frame) =>
+    either(decodeMatchRequest(frame, matching, batch), (out) =>
+      encodeMatchRequest(out, frame.requestId, matching.tiers, batch),
+    ),
+  reserve: (frame) =>
+    either(decodeReserveRequest(frame, session, batch), (out) =>
+      encodeReserveRequest(out, frame.requestId, session.session, batch),
+    ),
+  commit: (frame) =>
+    either(decodeCommitRequest(frame, handles), (out) =>
+      encodeCommitRequest(out, frame.requestId, handles, !wantsReply(frame)),
+    ),
+  abort: (frame) => readHandles(frame, Op.abort),
+  acquire: (frame) =>
+    either(decodeAcquireRequest(frame, acquire, batch), (out) =>
+      encodeAcquireRequest(out, frame.requestId, acquire, batch),
+    ),
+  release: (frame) => readHandles(frame, Op.release),
+  gpuStored: (frame) =>
+    either(decodeGpuStoredRequest(frame, batch), (out) =>
+      encodeGpuStoredRequest(out, frame.requestId, batch, !wantsReply(frame)),
+    ),
+  gpuEvicted: (frame) =>
+    either(decodeGpuEvictedRequest(frame, batch), (out) =>
+      encodeGpuEvictedRequest(out, frame.requestId, batch, !wantsReply(frame)),
+    ),
+  sessionCommit: (frame) =>
+    either(decodeSessionCommitRequest(frame, session, batch), (out) => {
+      const { session: number } = session;
+      encodeSessionCommitRequest(out, frame.requestId, number, batch, !wantsReply(frame));
+    }),
+  sessionRelease: (frame) => readSession(frame, Op.sessionRelease),
+  sessionStatus: (frame) => readSession(frame, Op.sessionStatus),
+  alias: (frame) =>
+    either(decodeAliasRequest(frame, aliasing, batch, aliases), (out) => {
+      const silent = !wantsReply(frame);
+      encodeAliasRequest(out, frame.requestId, aliasing.kind, batch, aliases, silent);
+    }),
+};
+
+const BY_OP = new Map<number, Read>(
+  Object.entries(READERS).map(([name, read]) => [Op[name as OpName], read]),
+);
+
+function readRequest(frame: Frame): Encode | Refusal {
+  const read = BY_OP.get(frame.op);
+  return read?.(frame) ?? refusal(FrameStatus.unknownOp, "no such operation");
+}
+
+/** Everything a client may send, frame by frame. */
+export function requestFrames(): Target {
+  return {
+    name: "requests",
+    corpus: goldenFrames("request"),
+    generate: generateRequests,
+    run: (input, saw) => readStream(input, "requests", readRequest, saw),
+  };
+}
