@@ -19,7 +19,7 @@ const NESTING_MAX = 32;
 /** After so many lines broken or given twice, the rest is left for the next run. */
 const REPAIRS_MAX = 20;
 /** In larger files the first syntax error ends the reading: parsing again would take too long. */
-const RETRY_CHARACTERS_MAX = 64 * 1024;
+const RETRY_CHARACTERS_MAX = 16 * 1024;
 /** Values people forget to quote: `64GiB`, `30s`, `lru`, `/run/x.sock`, `127.0.0.1:7171`. */
 const UNQUOTED = /^[A-Za-z0-9_./:-]+$/;
 

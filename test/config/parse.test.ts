@@ -189,7 +189,7 @@ describe("hostile input", () => {
   test("what is too large is refused unread", () => {
     const result = parseConfig(`#${"x".repeat(CONFIG_BYTES_MAX)}`, "f", NO_FACTS);
     expect(result.ok ? [] : result.problems.map(formatProblem)).toEqual([
-      "f: is larger than 256 KiB; name a TOML file",
+      "f: is larger than 64 KiB; name a TOML file",
     ]);
   });
 
@@ -201,6 +201,10 @@ describe("hostile input", () => {
     "a deep header over many keys": `[${"a.".repeat(60_000)}a]\n${"b = 1\n".repeat(20_000)}`,
     "the same key again and again": "[kv]\nram_gib = 1\n".concat("policy = 1\n".repeat(20_000)),
     "thousands of unknown keys": Array.from({ length: 20_000 }, (_, i) => `k${i} = 1`).join("\n"),
+    "thousands of sections": Array.from({ length: 20_000 }, (_, i) => `[s${i}]`).join("\n"),
+    "broken lines behind many sections": Array.from({ length: 1_500 }, (_, i) => `[s${i}]`)
+      .concat(Array.from({ length: 30 }, (_, i) => `[t${i}]\nk = 64GiB`))
+      .join("\n"),
     "thousands of broken lines": "a 1\n".repeat(60_000),
     "an integer without end": `[kv]\nblocks_max = ${"9".repeat(200_000)}`,
     "quotes only": '"'.repeat(CONFIG_BYTES_MAX),
