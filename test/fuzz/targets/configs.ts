@@ -16,7 +16,7 @@ const FACTS = { hostname: "fuzz", memoryBytes: 2 ** 40 };
 const FILE = "fuzz.toml";
 const PROBLEMS_MAX = 100;
 /** A little more than a file may have. */
-const TEXT_BYTES_MAX = 264 * 1024;
+const TEXT_BYTES_MAX = 66 * 1024;
 
 const VALUES = [
   "1",
