@@ -54,8 +54,8 @@ function tryFormat(format: LineFormat, line: string, saw: Saw): void {
     saw(`${format} ok ${Math.min(2, requests.length)}`);
   } catch (error) {
     if (!(error instanceof HearthError) || error.code !== "TRACE_INVALID") throw error;
-    // The JSON parser's own words quote what it found.
-    saw(`${format} ${shapeOf(error.message).slice(0, 24)}`);
+    // What is wrong stands at the end, behind what was found.
+    saw(`${format} ${shapeOf(error.message.slice(-24))}`);
   }
 }
 
