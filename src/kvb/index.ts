@@ -1,0 +1,12 @@
+export {
+  type DecodedHeader,
+  decodeHeader,
+  encodeHeader,
+  FORMAT_VERSION,
+  HEADER_FIELDS,
+  type HeaderFault,
+  type KvbHeader,
+} from "./header.ts";
+export { type BlockName, blockPath, parseBlockName, shardOf, VARIANT_MAX } from "./names.ts";
+export { fileBytesOf, HEADER_BYTES, PAYLOAD_BYTES_MAX } from "./sizes.ts";
+export { type ExpectedBlock, type HeaderMismatch, verifyHeader } from "./verify-header.ts";
