@@ -1,13 +1,18 @@
+import { join, relative } from "node:path";
 import { formatDuration } from "../core/index.ts";
 import type { MachineFacts } from "./facts.ts";
 import { exactBytes } from "./kinds.ts";
+import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
+import { SSD_DIR_EXAMPLE } from "./sections/kv-ssd.ts";
 
 /** The parts of a request to reserve blocks: frame header, request header, one block. */
 const RESERVE_HEADER_BYTES = 32;
 const RESERVE_ITEM_BYTES = 80;
 /** What one entry of the block table costs at most, all its columns included. */
 const TABLE_ENTRY_BYTES = 220;
+/** A path, relative to `ssd_dir`, in one of the 256 folders that hold block files. */
+const SHARD = /^[0-9a-f]{2}(?:\/|$)/;
 
 export interface Finding {
   readonly what: string;
@@ -96,6 +101,57 @@ export const SUM_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
+    keys: ["kv.ssd_dir", "kv.ssd_gib"],
+    find: ({ kv }) =>
+      unless(
+        kv.ssdDir === null || kv.ssdBytes !== null,
+        "an SSD tier needs a cap, and ssd_gib is not set",
+        "write ssd_gib = 500 below [kv], or remove ssd_dir",
+      ),
+  },
+  {
+    keys: ["kv.ssd_gib", "kv.ssd_dir"],
+    find: ({ kv }) =>
+      unless(
+        kv.ssdBytes === null || kv.ssdDir !== null,
+        "has no effect without ssd_dir",
+        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
+      ),
+  },
+  {
+    keys: ["kv.index_dir", "kv.ssd_dir"],
+    find: ({ kv }) =>
+      unless(
+        kv.indexDir === null || kv.ssdDir !== null,
+        "has no effect without ssd_dir",
+        `write ssd_dir = "${SSD_DIR_EXAMPLE}" below [kv], or remove it`,
+      ),
+  },
+  {
+    keys: ["kv.index_dir", "kv.ssd_dir"],
+    find({ kv: { indexDir, ssdDir } }) {
+      if (indexDir === null || ssdDir === null) return null;
+      const inside = relative(ssdDir, indexDir);
+      return unless(
+        inside !== "" && !SHARD.test(inside),
+        inside === "" ? "is ssd_dir itself" : "lies in a folder that block files go into",
+        `use ${quoteText(join(ssdDir, "index"))}, or a folder elsewhere`,
+      );
+    },
+  },
+  {
+    keys: ["kv.ssd_gib", "kv.ssd_dir"],
+    find({ kv }, facts) {
+      if (kv.ssdDir === null || kv.ssdBytes === null) return null;
+      const bytes = facts.fileSystemBytes?.(kv.ssdDir) ?? null;
+      return unless(
+        bytes === null || kv.ssdBytes <= bytes,
+        `${gibUp(kv.ssdBytes)} is more than the whole file system of ssd_dir`,
+        `use less than ${gibDown(bytes ?? 0)}, or another ssd_dir`,
+      );
+    },
+  },
+  {
     keys: ["kv.ram_gib"],
     find: ({ kv }, { memoryBytes }) =>
       unless(
@@ -105,7 +161,7 @@ export const SUM_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
-    keys: ["kv.blocks_max", "kv.ram_gib"],
+    keys: ["kv.blocks_max", "kv.ssd_gib", "kv.ram_gib"],
     find({ kv }, { memoryBytes }) {
       if (memoryBytes === null || kv.ramBytes > memoryBytes) return null;
       const table = kv.blocksMax * TABLE_ENTRY_BYTES;

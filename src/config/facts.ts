@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync, statfsSync } from "node:fs";
 import { hostname } from "node:os";
 import { dirname, join } from "node:path";
 
@@ -7,6 +7,11 @@ export interface MachineFacts {
   readonly hostname: string | null;
   /** What the process may use at most: the machine's memory or its control group's limit. */
   readonly memoryBytes: number | null;
+  /**
+   * Size of the file system that `path`, or the nearest folder above it that exists, lies on; null
+   * where it cannot be told. Left out: not asked.
+   */
+  fileSystemBytes?(path: string): number | null;
 }
 
 export interface MemoryFacts {
@@ -75,9 +80,24 @@ export function readMemoryFacts(root = "/"): MemoryFacts {
   };
 }
 
+function fileSystemBytes(path: string): number | null {
+  let at = path;
+  while (!existsSync(at) && dirname(at) !== at) at = dirname(at);
+  try {
+    const { blocks, bsize } = statfsSync(at);
+    return blocks * bsize;
+  } catch {
+    return null;
+  }
+}
+
 /** The facts of the machine this runs on. */
 export function readMachineFacts(root = "/"): MachineFacts {
   const memory = readMemoryFacts(root);
   const limits = [memory.totalBytes, memory.cgroupBytes].filter((bytes) => bytes !== null);
-  return { hostname: hostname(), memoryBytes: limits.length === 0 ? null : Math.min(...limits) };
+  return {
+    hostname: hostname(),
+    memoryBytes: limits.length === 0 ? null : Math.min(...limits),
+    fileSystemBytes: (path) => fileSystemBytes(join(root, path)),
+  };
 }

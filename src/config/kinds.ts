@@ -123,13 +123,16 @@ export function pagesKind(limits: Limits & { example: string }): Kind<number> {
   };
 }
 
-/** A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. */
-export function gibKind(limits: Limits): Kind<number> {
+/**
+ * A number of GiB (`64`, `0.5`) → bytes, rounded down to whole pages. `twin` is the key that takes
+ * the same as a size.
+ */
+export function gibKind(limits: Limits & { twin: string }): Kind<number> {
   return {
     name: "number of GiB",
     range: span(limits, exactBytes),
     read(raw) {
-      const instead = 'write the number alone, as in 64, or use kv.ram = "64GiB"';
+      const instead = `write the number alone, as in 64, or use ${limits.twin} = "64GiB"`;
       if (typeof raw !== "number" || !Number.isFinite(raw)) {
         return refuse(`is ${typeName(raw)}, not a number of GiB`, instead);
       }
@@ -182,6 +185,31 @@ export function ratioKind(limits: Limits): Kind<number> {
       return refuse(`is ${typeName(raw)}, not a number`, instead);
     },
     write: (value) => value,
+  };
+}
+
+/** `true` or `false`. */
+export const booleanKind: Kind<boolean> = {
+  name: "boolean",
+  range: "true or false",
+  read(raw) {
+    if (typeof raw === "boolean") return { ok: true, value: raw };
+    return refuse(`is ${typeName(raw)}, not a boolean`, "write true or false without quotes");
+  },
+  write: (value) => value,
+};
+
+/** A size or duration that `"off"` turns off: it is then 0. */
+export function orOff(kind: Kind<number>): Kind<number> {
+  return {
+    name: `${kind.name} or off`,
+    range: `"off", or ${kind.range}`,
+    read(raw) {
+      if (raw === "off" || raw === 0) return { ok: true, value: 0 };
+      const read = kind.read(raw);
+      return read.ok ? read : { ...read, instead: `${read.instead}; or "off"` };
+    },
+    write: (value) => (value === 0 ? "off" : kind.write(value)),
   };
 }
 

@@ -217,9 +217,9 @@ function fillIn(reading: Reading, { spec, section, name }: SchemaKey): void {
       return;
     case "derived": {
       if (standard.needs.some((other) => !values.has(other))) return;
-      const number = (other: string) => values.get(other) as number;
-      const value = standard.from({ facts: reading.facts, number });
-      if (value === null) missing("is missing and cannot be worked out here");
+      const known = <Value>(other: string) => values.get(other) as Value;
+      const value = standard.from({ facts: reading.facts, value: known });
+      if (value === undefined) missing("is missing and cannot be worked out here");
       else values.set(name, value);
       return;
     }

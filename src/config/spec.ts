@@ -4,8 +4,8 @@ import type { Kind, TomlLiteral } from "./kinds.ts";
 /** What a default may be worked out from. */
 export interface DeriveContext {
   readonly facts: MachineFacts;
-  /** The value of a key that `needs` names. */
-  number(key: string): number;
+  /** The value of a key that `needs` names; of an optional one that is unset, null. */
+  value<Value>(key: string): Value;
 }
 
 /** What holds where the file does not say. */
@@ -16,8 +16,8 @@ export type Standard<Value> =
       readonly words: string;
       /** Dotted names of keys whose values `from` asks for. */
       readonly needs: readonly string[];
-      /** Null where it cannot be worked out. */
-      from(context: DeriveContext): Value | null;
+      /** Undefined where it cannot be worked out; null, of an optional key: it stays unset. */
+      from(context: DeriveContext): Value | undefined;
     }
   | { readonly is: "unset" }
   | { readonly is: "required" };

@@ -16,7 +16,7 @@ export function configOf(
   return result.config;
 }
 
-const word = <T extends string>(...words: T[]) => fc.constantFrom(...words);
+const word = <T extends string | number>(...words: T[]) => fc.constantFrom(...words);
 const absolutePath = (max: number) =>
   fc.stringMatching(/^[ !#-~]{1,80}$/).map((tail) => `/${tail.replaceAll("/", "_").slice(0, max)}`);
 
@@ -42,6 +42,23 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     lockMemory: word("try", "require", "off"),
     hugePages: word("try", "require", "off"),
     slicePages: fc.integer({ min: 1, max: 2 ** 18 }),
+    ramHandover: fc.boolean(),
+    policy: word("hearth", "lru"),
+    ssd: fc.option(
+      fc.record({
+        dir: absolutePath(60),
+        pages: fc.integer({ min: MIB / PAGE, max: 2 ** 30 }),
+        indexDir: fc.option(absolutePath(60)),
+      }),
+    ),
+    ssdTtlMs: word(0, 1000, 604_800_000),
+    writePolicy: word("write_through", "write_through_selective", "write_back"),
+    ssdIo: word("auto", "io_uring", "threads"),
+    ssdDepth: fc.integer({ min: 1, max: 1024 }),
+    ssdWriteQueueBytes: fc.integer({ min: MIB, max: 2 ** 36 }),
+    ssdReadDeadlineMs: fc.integer({ min: 1, max: 60_000 }),
+    scrubBytesPerSecond: word(0, 4096, 2 ** 24),
+    sessionIdleMs: fc.integer({ min: 1000, max: 86_400_000 }),
     blocks: fc.option(fc.integer({ min: 1, max: 2 ** 27 })),
     socket: absolutePath(60),
     socketGroup: fc.option(word("hearth", "_svc", "1000")),
@@ -61,12 +78,14 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
   })
   .map((draw) => {
     const ramBytes = draw.ramPages * PAGE;
+    const ssdBytes = draw.ssd === null ? null : draw.ssd.pages * PAGE;
+    const { gpuWindowBlocks } = draw;
     const frameBytesMax = 8 * Math.ceil((32 + 80 * draw.itemsMax) / 8 + draw.frameRoom);
     return {
       node: draw.node as Config["node"],
       kv: {
         ramBytes,
-        policy: "lru" as const,
+        policy: draw.policy,
         highWater: Math.max(0.05, draw.low + draw.room),
         lowWater: draw.low,
         evictIntervalMs: draw.evictIntervalMs,
@@ -75,8 +94,11 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         prefaultSliceBytes: draw.slicePages * PAGE,
         blocksMax:
           draw.blocks === null
-            ? deriveBlocksMax(ramBytes, draw.gpuWindowBlocks)
+            ? deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks })
             : Math.max(64, draw.blocks + draw.gpuWindowBlocks),
+        ramHandover: draw.ramHandover,
+        ...ssdOf(draw),
+        ssdBytes,
       },
       engine: {
         socket: draw.socket,
@@ -92,7 +114,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
           1,
           Math.floor(Math.min(60_000, draw.leaseMs) * draw.acquireShare),
         ),
-        gpuWindowBlocks: draw.gpuWindowBlocks,
+        gpuWindowBlocks,
+        sessionIdleMs: draw.sessionIdleMs,
       },
       api: {
         listen: draw.listen,
@@ -101,3 +124,33 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       log: { level: draw.level, format: draw.format },
     };
   });
+
+interface SsdDraw {
+  readonly ssd: { readonly dir: string; readonly indexDir: string | null } | null;
+  readonly ssdTtlMs: number;
+  readonly writePolicy: Config["kv"]["writePolicy"];
+  readonly ssdIo: Config["kv"]["ssdIo"];
+  readonly ssdDepth: number;
+  readonly ssdWriteQueueBytes: number;
+  readonly ssdReadDeadlineMs: number;
+  readonly scrubBytesPerSecond: number;
+}
+
+function ssdOf(draw: SsdDraw) {
+  const { ssdTtlMs, writePolicy, ssdIo, ssdDepth } = draw;
+  const { ssdWriteQueueBytes, ssdReadDeadlineMs, scrubBytesPerSecond } = draw;
+  const dir = draw.ssd?.dir ?? null;
+  const indexDir = draw.ssd?.indexDir ?? null;
+  return {
+    ssdDir: dir,
+    indexDir:
+      dir === null ? null : indexDir === null || indexDir === dir ? `${dir}/index` : indexDir,
+    ssdTtlMs,
+    writePolicy,
+    ssdIo,
+    ssdDepth,
+    ssdWriteQueueBytes,
+    ssdReadDeadlineMs,
+    scrubBytesPerSecond,
+  };
+}

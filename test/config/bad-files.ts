@@ -1,27 +1,5 @@
-/**
- * Files that must be refused. Each row: what it tries, the text, and for every problem expected, in
- * order, `line:column key` and a part of what is said about it.
- */
-export type BadFile = readonly [
-  name: string,
-  text: string,
-  ...problems: readonly (readonly [at: string, says: string])[],
-];
-
-/** The least a file needs, so that nothing else is wrong. */
-const KV = "[kv]\nram_gib = 1\n";
-
-function kv(line: string): string {
-  return `${KV}${line}\n`;
-}
-
-function engine(...lines: string[]): string {
-  return `${KV}[engine]\n${lines.join("\n")}\n`;
-}
-
-function api(line: string): string {
-  return `${KV}[api]\n${line}\n`;
-}
+import { api, type BadFile, engine, KV, kv, ssd } from "./bad-file.ts";
+import { SUMS } from "./bad-sums.ts";
 
 const SYNTAX: readonly BadFile[] = [
   ["header without its bracket", "[kv\nram_gib = 1\n", ["1:4 kv", "no valid TOML"]],
@@ -218,7 +196,15 @@ const TYPES: readonly BadFile[] = [
   ["ratio as percent", kv("high_water = 95"), ["3:14 kv.high_water", "use 0.05 to 1"]],
   ["ratio negative", kv("low_water = -0.1"), ["3:13 kv.low_water", "use 0 to 0.99"]],
   ["ratio not a number", kv("low_water = nan"), ["3:13 kv.low_water", "not a number"]],
-  ["word unknown", kv('policy = "arc"'), ["3:10 kv.policy", 'use "lru"']],
+  ["word unknown", kv('policy = "arc"'), ["3:10 kv.policy", 'use one of "hearth", "lru"']],
+  ["boolean in quotes", kv('ram_handover = "true"'), ["3:16 kv.ram_handover", "without quotes"]],
+  ["boolean as number", kv("ram_handover = 1"), ["3:16 kv.ram_handover", "not a boolean"]],
+  ["off misspelt", kv('ssd_ttl = "none"'), ["3:11 kv.ssd_ttl", 'or "off"']],
+  ["rate too small", kv('scrub_rate = "1B"'), ["3:14 kv.scrub_rate", "use 4KiB to 64GiB"]],
+  ["SSD folder not absolute", ssd("ssd"), ["3:11 kv.ssd_dir", "not an absolute path"]],
+  ["SSD in decimal units", kv('ssd = "1TB"'), ["3:7 kv.ssd", 'unknown unit "TB"']],
+  ["SSD in GiB with a unit", kv('ssd_gib = "1TiB"'), ["3:11 kv.ssd_gib", 'kv.ssd = "64GiB"']],
+  ["session never idle", engine('session_idle = "off"'), ["4:16 engine.session_idle", "a unit"]],
   ["word in capitals", kv('lock_memory = "TRY"'), ["3:15 kv.lock_memory", "use one of"]],
   [
     "word as boolean",
@@ -303,77 +289,5 @@ const TYPES: readonly BadFile[] = [
   ],
 ];
 
-const SUMS: readonly BadFile[] = [
-  ["low above high", kv("low_water = 0.97"), ["3:13 kv.low_water", "not below high_water 0.95"]],
-  ["low equals high", kv("high_water = 0.9\nlow_water = 0.9"), ["4:13 kv.low_water", "not below"]],
-  [
-    "high below the default of low",
-    kv("high_water = 0.5"),
-    ["3:14 kv.high_water", "low_water 0.9"],
-  ],
-  [
-    "frame too small for its items",
-    engine('frame_max = "64KiB"'),
-    ["4:13 engine.frame_max", "321KiB"],
-  ],
-  [
-    "items too many for the frame",
-    engine("items_max = 20000"),
-    ["4:13 engine.items_max", "at most 13106"],
-  ],
-  [
-    "frame not in eights",
-    engine('frame_max = "500001B"'),
-    ["4:13 engine.frame_max", "multiple of 8B"],
-  ],
-  [
-    "fewer handles than items",
-    engine("handles_max = 100"),
-    ["4:15 engine.handles_max", "at least 4096"],
-  ],
-  [
-    "unread below one frame",
-    engine('unread_max = "512KiB"'),
-    ["4:14 engine.unread_max", "at least 1MiB"],
-  ],
-  [
-    "deadline beyond the lease",
-    engine('lease = "1s"'),
-    ["4:9 engine.lease", "acquire_deadline 2s"],
-  ],
-  [
-    "deadline equals the lease",
-    engine('lease = "5s"', 'acquire_deadline = "5s"'),
-    ["5:20 engine.acquire_deadline", "use less than 5s"],
-  ],
-  ["table smaller than the mirror", kv("blocks_max = 1000"), ["3:14 kv.blocks_max", "262144"]],
-  [
-    "open to the network without a token",
-    api('listen = "0.0.0.0:7171"'),
-    ["4:10 api.listen", "token_file"],
-  ],
-  ["open on IPv6 without a token", api('listen = "[::]:7171"'), ["4:10 api.listen", "token_file"]],
-  [
-    "open under a host name",
-    api('listen = "gpu-1.example.org:7171"'),
-    ["4:10 api.listen", "token_file"],
-  ],
-  ["more RAM than the machine", "[kv]\nram_gib = 17\n", ["2:11 kv.ram_gib", "use less than 16GiB"]],
-  [
-    "more RAM than the machine, as a size",
-    '[kv]\nram = "64GiB"\n',
-    ["2:7 kv.ram", "64GiB is more"],
-  ],
-  [
-    "all of the machine's RAM",
-    "[kv]\nram_gib = 16\n",
-    ["2:11 kv.ram_gib", "for the table of them"],
-  ],
-  [
-    "a table larger than the rest",
-    kv("blocks_max = 100_000_000"),
-    ["3:14 kv.blocks_max", "20.49GiB"],
-  ],
-];
-
+/** All of them. */
 export const BAD_FILES: readonly BadFile[] = [...SYNTAX, ...TWICE, ...NAMES, ...TYPES, ...SUMS];

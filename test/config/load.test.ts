@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, statfsSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import {
   CONFIG_BYTES_MAX,
@@ -107,6 +107,14 @@ describe("facts of the machine", () => {
       availableBytes: null,
       cgroupBytes: 900_000,
     });
+  });
+
+  test("name the size of the file system under a folder that is still to be made", () => {
+    const { fileSystemBytes } = readMachineFacts();
+    const { blocks, bsize } = statfsSync(dir);
+    expect(fileSystemBytes!(dir)).toBe(blocks * bsize);
+    expect(fileSystemBytes!(join(dir, "not", "yet", "there"))).toBe(blocks * bsize);
+    expect(fileSystemBytes!("/dev/null/x")).toBe(fileSystemBytes!("/dev/null"));
   });
 
   test("of this machine are known", () => {

@@ -28,7 +28,18 @@ describe("good files", () => {
         lockMemory: "try",
         hugePages: "try",
         prefaultSliceBytes: 64 * 2 ** 20,
+        ramHandover: true,
         blocksMax: 8 * 32_768 + 262_144,
+        ssdDir: null,
+        ssdBytes: null,
+        ssdTtlMs: 7 * 86_400_000,
+        indexDir: null,
+        writePolicy: "write_through",
+        ssdIo: "auto",
+        ssdDepth: 64,
+        ssdWriteQueueBytes: 256 * 2 ** 20,
+        ssdReadDeadlineMs: 2000,
+        scrubBytesPerSecond: 16 * 2 ** 20,
       },
       engine: {
         socket: "/run/hearth/engine.sock",
@@ -42,6 +53,7 @@ describe("good files", () => {
         drainStallMs: 5000,
         acquireDeadlineMs: 2000,
         gpuWindowBlocks: 262_144,
+        sessionIdleMs: 3_600_000,
       },
       api: { listen: { host: "127.0.0.1", port: 7171, loopback: true }, tokenFile: null },
       log: { level: "info", format: "text" },
@@ -94,6 +106,53 @@ describe("good files", () => {
     expect(parseConfig(text, "f", { hostname: "a", memoryBytes: GIB }).ok).toBe(false);
   });
 
+  test("an SSD tier: where, how much, and what follows from it", () => {
+    const { kv } = configOf(`${MINIMAL}ssd_dir = "/mnt/nvme"\nssd_gib = 4\n`);
+    expect(kv).toMatchObject({ ssdDir: "/mnt/nvme", ssdBytes: 4 * GIB });
+    expect(kv.indexDir).toBe("/mnt/nvme/index");
+    expect(kv.blocksMax).toBe(8 * 32_768 + 4 * 16_384 + 262_144);
+    const sized = configOf(`${MINIMAL}ssd_dir = "/mnt/nvme"\nssd = "4GiB"\n`);
+    expect(sized.kv).toEqual(kv);
+  });
+
+  test("the index may lie elsewhere, and below ssd_dir outside the folders of block files", () => {
+    for (const dir of ["/var/lib/x", "/mnt/nvme/a", "/mnt/nvme/ab.d", "/mnt/nvmes/ab", "/mnt"]) {
+      const text = `${MINIMAL}ssd_dir = "/mnt/nvme"\nssd_gib = 4\nindex_dir = "${dir}"\n`;
+      expect(configOf(text).kv.indexDir).toBe(dir);
+    }
+  });
+
+  test("off is written as such, or as 0", () => {
+    for (const off of ['"off"', "0"]) {
+      const { kv } = configOf(`${MINIMAL}ssd_ttl = ${off}\nscrub_rate = ${off}\n`);
+      expect([kv.ssdTtlMs, kv.scrubBytesPerSecond]).toEqual([0, 0]);
+    }
+  });
+
+  test("a read from SSD may take as long as an acquire, unless said otherwise", () => {
+    const acquire = '[engine]\nacquire_deadline = "500ms"\n';
+    expect(configOf(`${MINIMAL}${acquire}`).kv.ssdReadDeadlineMs).toBe(500);
+    const read = `${MINIMAL}ssd_read_deadline = "1s"\n${acquire}`;
+    expect(configOf(read).kv.ssdReadDeadlineMs).toBe(1000);
+  });
+
+  test("the SSD is compared with its file system only where that is known", () => {
+    const text = `${MINIMAL}ssd_dir = "/mnt/nvme"\nssd_gib = 4\n`;
+    const problemsFor = (bytes: number | null) => {
+      const result = parseConfig(text, "f", {
+        ...NO_FACTS,
+        fileSystemBytes: (path) => (path === "/mnt/nvme" ? bytes : 0),
+      });
+      return result.ok ? [] : result.problems.map(formatProblem);
+    };
+    expect(problemsFor(null)).toEqual([]);
+    expect(problemsFor(4 * GIB)).toEqual([]);
+    expect(problemsFor(3 * GIB)).toEqual([
+      "f:4:11 kv.ssd_gib: 4GiB is more than the whole file system of ssd_dir; " +
+        "use less than 3GiB, or another ssd_dir",
+    ]);
+  });
+
   test("rendering any configuration and parsing it gives the same", () => {
     fc.assert(
       fc.property(arbitraryConfig, (config) => {
@@ -122,16 +181,19 @@ describe("config/hearth.toml", () => {
       if (spec.also !== undefined) expect(text).toMatch(new RegExp(`^#?${spec.also.key} = `, "m"));
     }
     const examples = SCHEMA_KEYS.filter(({ spec }) => spec.standard.is !== "literal");
-    const others = ["ram", ...examples.map(({ spec }) => spec.key)].join("|");
+    const others = ["ram", "ssd", ...examples.map(({ spec }) => spec.key)].join("|");
     const uncommented = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
     expect(uncommented).toContain('\npolicy = "lru"');
     expect(configOf(uncommented)).toEqual(configOf(MINIMAL));
   });
 
   test("parses with every example in it, too", () => {
-    const all = text.replace(/^#(?!ram )([a-z_]+ = )/gm, "$1");
+    const all = text.replace(/^#(?!(?:ram|ssd) )([a-z_]+ = )/gm, "$1");
     const config = configOf(all);
     expect(config.engine.socketGroup).toBe("hearth");
+    expect(config.kv.ssdDir).toBe("/var/cache/hearth");
+    expect(config.kv.indexDir).toBe("/var/cache/hearth/index");
+    expect(configOf(all.replace("ssd_gib = 500", 'ssd = "500GiB"'))).toEqual(config);
     expect(config.api.tokenFile).toBe("/etc/hearth/token");
     expect(configOf(all.replace("ram_gib = 8", 'ram = "8GiB"'))).toEqual(config);
   });

@@ -40,6 +40,13 @@ describe("config/hearth.service", () => {
     expect(valuesOf("RuntimeDirectoryMode")).toEqual(["0750"]);
   });
 
+  test("makes the folder that the sample file has for the SSD tier", () => {
+    const sample = readFileSync(new URL("../../config/hearth.toml", import.meta.url), "utf8");
+    const example = /^#ssd_dir = "(.*)"$/m.exec(sample)?.[1];
+    expect(`/var/cache/${valuesOf("CacheDirectory")[0]}`).toBe(example!);
+    expect(valuesOf("CacheDirectoryMode")).toEqual(["0750"]);
+  });
+
   test("lets the arena be locked and every engine connect", () => {
     const { clientsMax } = configOf("[kv]\nram_gib = 1\n[engine]\nclients_max = 4096\n").engine;
     expect(valuesOf("LimitMEMLOCK")).toEqual(["infinity"]);

@@ -6,6 +6,7 @@ const MIB = 2 ** 20;
 /** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
 const SOCKET_PATH_BYTES_MAX = 107;
 const MINUTE_MS = 60_000;
+const DAY_MS = 24 * 60 * MINUTE_MS;
 
 const socket = withDefault({
   key: "socket",
@@ -122,6 +123,16 @@ const gpuWindowBlocks = withDefault({
     "it the oldest notices are forgotten. 0 keeps no mirror. Counts towards `kv.blocks_max`.",
 });
 
+const sessionIdleMs = withDefault({
+  key: "session_idle",
+  kind: durationKind({ min: 1_000, max: 30 * DAY_MS, example: "1h" }),
+  standard: "1h",
+  reload: true,
+  doc:
+    "How long a session may stay without a commit before it ends by itself. Until then its last " +
+    "block and all before it stay in RAM; from then on they age like any other block.",
+});
+
 export const engineSection = section("The socket that engines on this host speak to.", {
   socket,
   socketGroup,
@@ -134,4 +145,5 @@ export const engineSection = section("The socket that engines on this host speak
   drainStallMs,
   acquireDeadlineMs,
   gpuWindowBlocks,
+  sessionIdleMs,
 });

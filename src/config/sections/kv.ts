@@ -1,4 +1,5 @@
 import {
+  booleanKind,
   choiceKind,
   durationKind,
   gibKind,
@@ -8,23 +9,36 @@ import {
   sizeKind,
 } from "../kinds.ts";
 import { type KeySpec, section, withDefault } from "../spec.ts";
+import { ssdKeys } from "./kv-ssd.ts";
 
 const MIB = 2 ** 20;
 const RAM_LIMITS = { min: MIB, max: 64 * 2 ** 40 };
 const BLOCKS_MAX_LIMITS = { min: 64, max: 2 ** 28 };
 /** The table is sized for blocks of this many bytes on average: one layer of a small block. */
 const BLOCK_BYTES_EXPECTED = 32 * 1024;
+/** Blocks on SSD are expected twice as large: each costs a file. */
+const SSD_BLOCK_BYTES_EXPECTED = 64 * 1024;
 const BLOCKS_DERIVED_MIN = 65_536;
 
-/** Entries for `ramBytes` full of small blocks and for the mirror of the GPU beside them. */
-export function deriveBlocksMax(ramBytes: number, gpuWindowBlocks: number): number {
-  const blocks = Math.ceil(ramBytes / BLOCK_BYTES_EXPECTED) + gpuWindowBlocks;
+/** What `blocks_max` is worked out from; bytes, and blocks. */
+export interface TableNeeds {
+  readonly ramBytes: number;
+  /** Null: no SSD tier. */
+  readonly ssdBytes: number | null;
+  readonly gpuWindowBlocks: number;
+}
+
+/** Entries for both tiers full of small blocks and for the mirror of the GPU beside them. */
+export function deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks }: TableNeeds): number {
+  const ramBlocks = Math.ceil(ramBytes / BLOCK_BYTES_EXPECTED);
+  const ssdBlocks = Math.ceil((ssdBytes ?? 0) / SSD_BLOCK_BYTES_EXPECTED);
+  const blocks = ramBlocks + ssdBlocks + gpuWindowBlocks;
   return Math.min(BLOCKS_MAX_LIMITS.max, Math.max(BLOCKS_DERIVED_MIN, blocks));
 }
 
 const ramBytes: KeySpec<number> = {
   key: "ram_gib",
-  kind: gibKind(RAM_LIMITS),
+  kind: gibKind({ ...RAM_LIMITS, twin: "kv.ram" }),
   standard: { is: "required" },
   reload: false,
   doc:
@@ -45,24 +59,33 @@ const blocksMax: KeySpec<number> = {
   kind: integerKind(BLOCKS_MAX_LIMITS),
   standard: {
     is: "derived",
-    words: "one for each 32 KiB of RAM plus `engine.gpu_window_blocks`, at least 65536",
-    needs: ["kv.ram_gib", "engine.gpu_window_blocks"],
-    from: ({ number }) => deriveBlocksMax(number("kv.ram_gib"), number("engine.gpu_window_blocks")),
+    words:
+      "one for each 32 KiB of RAM and each 64 KiB of SSD plus `engine.gpu_window_blocks`, at " +
+      "least 65536",
+    needs: ["kv.ram_gib", "kv.ssd_gib", "engine.gpu_window_blocks"],
+    from: ({ value }) =>
+      deriveBlocksMax({
+        ramBytes: value("kv.ram_gib"),
+        ssdBytes: value("kv.ssd_gib"),
+        gpuWindowBlocks: value("engine.gpu_window_blocks"),
+      }),
   },
   reload: false,
   doc:
     "How many blocks the table can know, all tiers together. Each entry costs up to 220 bytes " +
     "of memory beside the RAM tier. When the table is full, blocks are evicted as if memory " +
-    "were. Raise it for blocks smaller than 32 KiB.",
+    "were. Raise it for blocks smaller than 32 KiB, lower it for an SSD full of large ones.",
   example: 4_000_000,
 };
 
 const policy = withDefault({
   key: "policy",
-  kind: choiceKind(["lru"]),
+  kind: choiceKind(["hearth", "lru"]),
   standard: "lru",
   reload: false,
-  doc: "Which blocks leave RAM first. `lru`: the least recently used, leaves before parents.",
+  doc:
+    "Which blocks leave RAM first, leaves before parents. `lru`: the least recently used. " +
+    "`hearth`: those least likely to be asked for again, by how requests came back so far.",
 });
 
 const highWater = withDefault({
@@ -127,6 +150,17 @@ const prefaultSliceBytes = withDefault({
     "The agent serves meanwhile; a smaller slice makes it smoother, a larger one ready sooner.",
 });
 
+const ramHandover = withDefault({
+  key: "ram_handover",
+  kind: booleanKind,
+  standard: true,
+  reload: false,
+  doc:
+    "Whether blocks in RAM survive a planned restart (stop, upgrade) under systemd: the memory " +
+    "waits in its file descriptor store (FileDescriptorStoreMax=) and is taken over whole, or " +
+    "dropped whole where anything does not fit.",
+});
+
 export const kvSection = section("The tiers that hold blocks.", {
   ramBytes,
   policy,
@@ -136,5 +170,7 @@ export const kvSection = section("The tiers that hold blocks.", {
   lockMemory,
   hugePages,
   prefaultSliceBytes,
+  ramHandover,
   blocksMax,
+  ...ssdKeys,
 });

@@ -32,7 +32,7 @@ const id: KeySpec<WorkerId> = {
     is: "derived",
     words: "the host name, with every other character replaced by -",
     needs: [],
-    from: ({ facts }) => workerIdOfHostname(facts.hostname),
+    from: ({ facts }) => workerIdOfHostname(facts.hostname) ?? undefined,
   },
   reload: false,
   doc:
