@@ -1,6 +1,7 @@
 import { openapi } from "@elysiajs/openapi";
 import { Elysia, t } from "elysia";
 import { HearthError } from "../core/index.ts";
+import type { HealthProblem } from "../observability/index.ts";
 import { problemOf, refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
 import { statusReport } from "./status-report.ts";
@@ -38,9 +39,12 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       return problemOf(fault);
     })
     .use(documentation(options))
-    .get("/healthz", () => "ok\n", {
+    .get("/healthz", () => healthText(services.health()), {
       response: t.String(),
-      detail: { summary: "The process lives and answers", security: [] },
+      detail: {
+        summary: "The process lives and answers; below it the codes of what is the matter",
+        security: [],
+      },
     })
     .get(
       "/readyz",
@@ -69,6 +73,12 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       detail: { summary: "What the agent is and holds" },
     });
   return app;
+}
+
+/** No details: whoever asks need not have shown a token. */
+function healthText(problems: readonly HealthProblem[]): string {
+  const lines = problems.map(({ code, severity, meaning }) => `${severity} ${code}: ${meaning}\n`);
+  return `ok\n${lines.join("")}`;
 }
 
 function documentation({ version, hasToken }: RouteOptions) {

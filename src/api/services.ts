@@ -1,3 +1,4 @@
+import type { HealthProblem } from "../observability/index.ts";
 import type { StatusReport } from "./status-report.ts";
 
 /** Whether the agent takes work now, and if not why: one line a reason, for people. */
@@ -13,6 +14,8 @@ export interface Readiness {
 export interface ApiServices {
   status(): StatusReport;
   readiness(): Readiness;
+  /** What is the matter now, the worst first. */
+  health(): readonly HealthProblem[];
   metricsText(): Promise<string>;
   /** Content type that belongs to `metricsText`. */
   readonly metricsContentType: string;

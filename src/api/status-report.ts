@@ -44,6 +44,15 @@ const engine = t.Object({
   refused: count("Connections not let in since the start"),
 });
 
+const problem = t.Object({
+  code: t.String({ description: "Stable; see `hearth reference health`" }),
+  severity: t.Union([t.Literal("error"), t.Literal("warn")]),
+  for_seconds: t.Number({ minimum: 0, description: "How long it has been the matter" }),
+  meaning: t.String(),
+  details: t.String({ description: "This case" }),
+  fix: t.String({ description: "What can be done about it" }),
+});
+
 const counters = t.Record(t.String(), count("Since the start"), {
   description: "What the block store counted since the start",
 });
@@ -68,6 +77,7 @@ export const statusReport = t.Object({
   ram,
   table,
   engine,
+  health: t.Array(problem, { description: "What is the matter now, the worst first" }),
   counters,
   build,
 });

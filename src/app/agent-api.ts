@@ -23,6 +23,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       const reasons = agent.notReady;
       return { ready: reasons.length === 0, reasons };
     },
+    health: () => agent.health.list(),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
   };
@@ -66,6 +67,7 @@ function observe(agent: Agent, logger: Logger): void {
     frames: frames.list(),
     stats: engine.stats,
   }));
+  metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),
     logLinesDropped: logger.dropped,
@@ -82,7 +84,7 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
     worker_id: config.node.id,
     incarnation: agent.incarnation.toString(),
     state: agent.state === "stopped" ? "draining" : agent.state,
-    uptime_seconds: Number(((systemClock.monotonicMs() - agent.startedMs) / 1_000).toFixed(3)),
+    uptime_seconds: secondsSince(agent.startedMs),
     arena: {
       bytes: store.arenaBytes,
       ready_bytes: store.readyBytes,
@@ -115,9 +117,17 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
       cut_off: engine.stats.cutOff,
       refused: engine.stats.refusedPeers,
     },
+    health: agent.health.list().map(({ sinceMs, ...problem }) => ({
+      ...problem,
+      for_seconds: secondsSince(sinceMs),
+    })),
     counters: snakeCase(store.stats),
     build: { commit, runtime: `Bun ${Bun.version}`, native: native.build().optimizeMode },
   };
+}
+
+function secondsSince(ms: number): number {
+  return Number(((systemClock.monotonicMs() - ms) / 1_000).toFixed(3));
 }
 
 function snakeCase(counters: Readonly<Record<keyof StoreStats, number>>): Record<string, number> {

@@ -5,8 +5,10 @@ import { type EngineLimits, EngineServer } from "../engine/index.ts";
 import { type Native, Queue, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
+  createHealth,
   createMetrics,
   type FrameCounts,
+  type Health,
   type Logger,
   type LoopLag,
   type Metrics,
@@ -85,6 +87,7 @@ export class Agent {
   readonly engine: EngineServer;
   readonly namespaces = new Namespaces();
   readonly metrics: Metrics;
+  readonly health: Health;
   readonly frames: FrameCounts = createFrameCounts();
   readonly lag: LoopLag;
   readonly #parts: AgentParts;
@@ -100,6 +103,7 @@ export class Agent {
     this.#parts = parts;
     this.#config = config;
     this.startedMs = clock.monotonicMs();
+    this.health = createHealth({ clock, log: logger });
     this.incarnation = (BigInt(random.u32()) << 32n) | BigInt(random.u32());
     const { kv } = config;
     const arena = {
@@ -191,14 +195,14 @@ export class Agent {
 
   async #grow(): Promise<void> {
     const { logger, service, config, clock } = this.#parts;
-    await this.#growth.rest((short) => logger.error(short.text, { code: short.code }));
+    await this.#growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));
     this.store.evictor.growthIsOver();
     if (this.#state !== "ready") return;
     const { lockedBytes, lockRefused } = this.#region.state();
     const ready = this.#growth.readyBytes;
     if (lockRefused && config.kv.lockMemory === "try") {
       const fix = 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"';
-      logger.warn(`RAM is not locked and may be swapped: ${fix}`, { locked: lockedBytes });
+      this.health.raise("KV_LIMITS", `RAM is not locked and may be swapped: ${fix}`);
     }
     const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
     const page = this.#region.pageBytes;
@@ -241,6 +245,7 @@ export class Agent {
     await this.store[Symbol.asyncDispose]();
     await this.#growing;
     this.lag[Symbol.dispose]();
+    this.health[Symbol.dispose]();
     await this.#queue[Symbol.asyncDispose]();
     try {
       this.#region[Symbol.dispose]();

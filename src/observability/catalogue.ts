@@ -1,3 +1,5 @@
+import { HEALTH_CODE_NAMES } from "./health-codes.ts";
+
 /** One metric as it is registered, documented and bounded. */
 export interface MetricSpec {
   readonly name: string;
@@ -218,6 +220,18 @@ export const METRICS = {
     type: "counter",
     help: "Frames from engines, by the status they were answered with",
     labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
+  },
+  health: {
+    name: "hearth_health",
+    type: "gauge",
+    help: "Whether this is the matter now: 1 or 0; see `hearth reference health`",
+    labels: { code: HEALTH_CODE_NAMES },
+  },
+  healthRaised: {
+    name: "hearth_health_raised_total",
+    type: "counter",
+    help: "Times that this began to be the matter",
+    labels: { code: HEALTH_CODE_NAMES },
   },
   eventLoopLag: {
     name: "hearth_event_loop_lag_seconds",

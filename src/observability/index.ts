@@ -9,6 +9,20 @@ export {
 } from "./catalogue.ts";
 export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
 export {
+  createHealth,
+  type Health,
+  type HealthCount,
+  type HealthOptions,
+  type HealthProblem,
+  type RaiseOptions,
+} from "./health.ts";
+export {
+  HEALTH_CODE_NAMES,
+  HEALTH_CODES,
+  type HealthCode,
+  type HealthCodeSpec,
+} from "./health-codes.ts";
+export {
   createLogger,
   LOG_LEVELS,
   type LogFields,
@@ -19,5 +33,5 @@ export {
 } from "./logger.ts";
 export { type LoopLag, watchLoopLag } from "./loop-lag.ts";
 export { createMetrics, type Metrics, type MetricsOptions } from "./metrics.ts";
-export { renderMetricsReference } from "./reference.ts";
+export { renderHealthReference, renderMetricsReference } from "./reference.ts";
 export type { EngineSnapshot, FrameCount, ProcessSnapshot, StoreSnapshot } from "./snapshots.ts";

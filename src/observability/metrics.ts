@@ -1,5 +1,6 @@
 import type { Clock } from "../core/index.ts";
 import { LOOKUP_OUTCOMES, type LookupOutcome, TIERS, type TierName } from "./catalogue.ts";
+import type { HealthCount } from "./health.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type { EngineSnapshot, ProcessSnapshot, StoreSnapshot } from "./snapshots.ts";
 
@@ -9,6 +10,7 @@ export interface Metrics {
   lookedUp(tier: TierName, outcome: LookupOutcome, seconds: number): void;
   observeStore(read: () => StoreSnapshot): void;
   observeEngine(read: () => EngineSnapshot): void;
+  observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
   /** The Prometheus text format. */
   text(): Promise<string>;
@@ -31,6 +33,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     lookedUp: (tier, outcome, seconds) => lookups[tier][outcome](seconds),
     observeStore: (read) => void readers.push(() => writeStore(registry, read())),
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
+    observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
     text() {
       for (const read of readers) read();
@@ -100,6 +103,13 @@ function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {
   registry.set("engineFaults", stats.faults);
   for (const { operation, status, count } of frames) {
     registry.set("frames", count, { operation, status });
+  }
+}
+
+function writeHealth(registry: MetricRegistry, counts: readonly HealthCount[]): void {
+  for (const { code, isRaised, raised } of counts) {
+    registry.set("health", isRaised ? 1 : 0, { code });
+    registry.set("healthRaised", raised, { code });
   }
 }
 

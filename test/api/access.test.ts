@@ -178,6 +178,7 @@ describe("the address", () => {
       throw new Error("not asked");
     },
     readiness: () => ({ ready: true, reasons: [] }),
+    health: () => [],
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

@@ -8,6 +8,7 @@ test("two servers never share a port: the second start is refused in words", asy
       throw new Error("not asked here");
     },
     readiness: () => ({ ready: true, reasons: [] }),
+    health: () => [],
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

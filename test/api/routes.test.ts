@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { HearthError } from "../../src/core/index.ts";
-import { METRICS } from "../../src/observability/index.ts";
+import { createHealth, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
+import { ManualClock } from "../support/index.ts";
 import { problem, STATUS, serve } from "./serve.ts";
 
 const served = serve();
@@ -10,6 +11,25 @@ describe("health", () => {
     const answer = await served.get("/healthz");
     expect(answer.status).toBe(200);
     expect(await answer.text()).toBe("ok\n");
+  });
+
+  test("says what is the matter, and stays 200 and ready all the same", async () => {
+    const clock = new ManualClock();
+    using health = createHealth({ clock, log: { log: () => undefined } });
+    health.raise("KV_SSD_FULL", "/mnt/nvme/secret: ENOSPC");
+    health.raise("KV_SSD_HUNG", "no answer for 30 s");
+    served.told.health = health.list();
+    const answer = await served.get("/healthz");
+    expect(answer.status).toBe(200);
+    expect((await answer.text()).split("\n")).toEqual([
+      "ok",
+      `error KV_SSD_HUNG: ${HEALTH_CODES.KV_SSD_HUNG.meaning}`,
+      `warn KV_SSD_FULL: ${HEALTH_CODES.KV_SSD_FULL.meaning}`,
+      "",
+    ]);
+    expect((await served.get("/readyz")).status).toBe(200);
+    served.told.health = [];
+    expect(await (await served.get("/healthz")).text()).toBe("ok\n");
   });
 
   test("readiness follows the agent: starting, ready, draining", async () => {

@@ -6,7 +6,7 @@ import {
   type Readiness,
   type StatusReport,
 } from "../../src/api/index.ts";
-import { createMetrics } from "../../src/observability/index.ts";
+import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
 
 export const STATUS: StatusReport = {
@@ -32,6 +32,7 @@ export const STATUS: StatusReport = {
     cut_off: 0,
     refused: 0,
   },
+  health: [],
   counters: { committed_blocks: 2 },
   build: { commit: "abc", runtime: "Bun", native: "ReleaseSafe" },
 };
@@ -40,6 +41,7 @@ export const STATUS: StatusReport = {
 export interface Told {
   status: () => StatusReport;
   readiness: Readiness;
+  health: HealthProblem[];
   readonly faults: { path: string; thrown: unknown }[];
 }
 
@@ -52,10 +54,16 @@ export interface Served extends ApiServer {
 export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
   const clock = new ManualClock();
   const metrics = createMetrics({ clock, version: "1.2.3", commit: "abc" });
-  const told: Told = { status: () => STATUS, readiness: { ready: true, reasons: [] }, faults: [] };
+  const told: Told = {
+    status: () => STATUS,
+    readiness: { ready: true, reasons: [] },
+    health: [],
+    faults: [],
+  };
   const services = {
     status: () => told.status(),
     readiness: () => told.readiness,
+    health: () => told.health,
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
   };

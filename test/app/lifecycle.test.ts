@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { HearthError } from "../../src/core/index.ts";
+import { HEALTH_CODES } from "../../src/observability/index.ts";
 import { describeNative, hearthExecutable, noteSkip, tempDir, waitFor } from "../support/index.ts";
 import { chain } from "../tiers/names.ts";
 import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
@@ -145,8 +146,14 @@ describeNative("an agent that cannot start", () => {
       command: limited,
       config: { kv: { lock_memory: "try" } },
     });
-    expect((await anyway.logged("RAM is not locked")).level).toBe("warn");
-    expect((await anyway.status()).arena.locked_bytes).toBe(0);
+    const line = await anyway.logged(HEALTH_CODES.KV_LIMITS.meaning);
+    expect(line).toMatchObject({ level: "warn", code: "KV_LIMITS" });
+    expect(line.details).toContain("RAM is not locked");
+    const { arena, health } = await anyway.status();
+    expect(arena.locked_bytes).toBe(0);
+    expect(health).toMatchObject([{ code: "KV_LIMITS", severity: "warn" }]);
+    expect((await anyway.get("/readyz")).status).toBe(200);
+    expect(await anyway.metric("hearth_health", 'code="KV_LIMITS"')).toBe(1);
   });
 
   test("for another agent leaves that one alone", async () => {

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { runCli } from "../../src/cli/index.ts";
 import { parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { ERROR_CODES } from "../../src/core/index.ts";
-import { METRICS } from "../../src/observability/index.ts";
+import { HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { describeNative, tempDir } from "../support/index.ts";
 import { memoryIo } from "./memory-io.ts";
 
@@ -65,6 +65,14 @@ describe("reference", () => {
     }
   });
 
+  test("health codes, with what to do about each", async () => {
+    const { out } = await hearth("reference", "health");
+    for (const [name, { severity, fix }] of Object.entries(HEALTH_CODES)) {
+      expect(out).toMatch(new RegExp(`\\| \`${name}\` \\| ${severity} \\| .* \\|$`, "m"));
+      expect(out).toContain(`| ${fix} |`);
+    }
+  });
+
   test("metrics and configuration, whole", async () => {
     const metrics = (await hearth("reference", "metrics")).out;
     for (const { name } of Object.values(METRICS)) expect(metrics).toContain(`| \`${name}\` |`);
@@ -75,7 +83,7 @@ describe("reference", () => {
   test("of nothing else", async () => {
     const { code, err } = await hearth("reference", "poems");
     expect(code).toBe(2);
-    expect(err).toContain("is none of config, errors, metrics");
+    expect(err).toContain("is none of config, errors, health, metrics");
   });
 });
 

@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { FrameStatus, Op } from "../../src/engine/protocol/index.ts";
 import {
   createFrameCounts,
+  createHealth,
   createMetrics,
   type EngineSnapshot,
   FRAME_OPERATIONS,
@@ -113,6 +114,9 @@ describe("a scrape", () => {
     let evicted = 7;
     metrics.observeStore(() => store(evicted));
     metrics.observeEngine(engine);
+    using health = createHealth({ clock, log: { log: () => undefined } });
+    metrics.observeHealth(() => health.counts());
+    health.raise("KV_SSD_SLOW", "2.1 s");
     metrics.observeProcess(() => ({ eventLoopLagSeconds: 0.25, logLinesDropped: 3 }));
     clock.advance(1_500);
     const found = scrape(await metrics.text());
@@ -134,6 +138,9 @@ describe("a scrape", () => {
       'hearth_engine_frames_total{operation="acquire",status="ok"}': 2,
       'hearth_engine_frames_total{operation="hello",status="version"}': 1,
       'hearth_engine_frames_total{operation="unknown",status="unknownOp"}': 1,
+      'hearth_health{code="KV_SSD_SLOW"}': 1,
+      'hearth_health{code="KV_SSD_FULL"}': 0,
+      'hearth_health_raised_total{code="KV_SSD_SLOW"}': 1,
       hearth_event_loop_lag_seconds: 0.25,
       hearth_log_lines_dropped_total: 3,
       hearth_uptime_seconds: 1.5,
@@ -142,8 +149,11 @@ describe("a scrape", () => {
     expect(found.get("hearth_resident_bytes")).toBeGreaterThan(2 ** 20);
     expect(found.get("hearth_cpu_seconds_total")).toBeGreaterThan(0);
     evicted = 9;
+    health.clear("KV_SSD_SLOW");
     const again = scrape(await metrics.text());
     expect(again.get('cgn_kvcached_evictions_total{tier="ram"}')).toBe(9);
+    expect(again.get('hearth_health{code="KV_SSD_SLOW"}')).toBe(0);
+    expect(again.get('hearth_health_raised_total{code="KV_SSD_SLOW"}')).toBe(1);
   });
 
   test("has the lookups, in buckets", async () => {

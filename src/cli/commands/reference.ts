@@ -1,5 +1,5 @@
 import { renderConfigReference } from "../../config/index.ts";
-import { renderMetricsReference } from "../../observability/index.ts";
+import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
 import { defineCommand } from "../command.ts";
 import { renderErrorReference } from "../error-reference.ts";
 import { requiredArgument } from "../flags.ts";
@@ -8,6 +8,7 @@ import { choice } from "../kinds.ts";
 const PAGES = {
   config: renderConfigReference,
   errors: renderErrorReference,
+  health: renderHealthReference,
   metrics: renderMetricsReference,
 } as const;
 
@@ -18,12 +19,13 @@ export const command = defineCommand({
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "configuration keys, error codes with exit codes, or metrics",
+      "configuration keys, error codes with exit codes, health codes, or metrics",
     ),
   },
   flags: {},
   examples: [
     { words: "reference config", what: "every key of the configuration file" },
+    { words: "reference health", what: "what can be the matter with an agent, and what to do" },
     { words: "reference metrics", what: "every metric, its type and its labels" },
   ],
   exits: [],

@@ -1,0 +1,70 @@
+export interface HealthCodeSpec {
+  /** error: blocks are lost or at risk until somebody acts; warn: slower or smaller than asked. */
+  readonly severity: "warn" | "error";
+  /** What is the matter, as a sentence that ends nowhere. */
+  readonly meaning: string;
+  /** What an operator can do about it. */
+  readonly fix: string;
+}
+
+/**
+ * What can be the matter with an agent that runs. Codes are stable: log lines, metrics and HTTP
+ * carry them, and `hearth reference health` prints this table. None of them makes it unready: a
+ * cache that is degraded is still one.
+ */
+export const HEALTH_CODES = {
+  KV_SSD_CSUM: {
+    severity: "error",
+    meaning: "blocks read from SSD did not have their checksum; they were set aside, not served",
+    fix: "check the drive (smartctl -a, dmesg) and replace it if this comes back",
+  },
+  KV_SSD_FULL: {
+    severity: "warn",
+    meaning: "the file system of ssd_dir is full: nothing more is written to it",
+    fix: "free space on it, or lower kv.ssd_gib; writing resumes by itself",
+  },
+  KV_SSD_READ_ONLY: {
+    severity: "error",
+    meaning: "the file system of ssd_dir is read-only: blocks on it can be read only",
+    fix: "find the cause (dmesg) and remount it for writing; writing resumes by itself",
+  },
+  KV_SSD_SLOW: {
+    severity: "warn",
+    meaning: "reads from SSD miss their deadline, and count as misses",
+    fix: "see what else uses the drive (iostat -x); lower kv.scrub_rate or kv.ssd_depth",
+  },
+  KV_SSD_HUNG: {
+    severity: "error",
+    meaning: "the SSD does not answer: RAM serves alone until it does",
+    fix: "check the drive and its controller (dmesg); it is used again once it answers",
+  },
+  KV_SSD_ERRORS: {
+    severity: "error",
+    meaning: "the SSD answers with errors again and again: it is left out, and tried at times",
+    fix: "check the drive (smartctl -a, dmesg); it is used again once trials succeed",
+  },
+  KV_SSD_BUFFERED: {
+    severity: "warn",
+    meaning: "the file system of ssd_dir refuses O_DIRECT: blocks go through the page cache",
+    fix: "put kv.ssd_dir on ext4 or XFS, and leave memory for the page cache until then",
+  },
+  KV_LIMITS: {
+    severity: "warn",
+    meaning: "a limit of this host denies io_uring or locked memory: it runs slower than it could",
+    fix: "set LimitMEMLOCK=infinity and allow io_uring (sysctl kernel.io_uring_disabled, seccomp)",
+  },
+  KV_INDEX: {
+    severity: "warn",
+    meaning: "the index of what lies on SSD fails or had to be rebuilt; blocks are still served",
+    fix: "check the file system of kv.index_dir: space, errors, permissions",
+  },
+  KV_RAM_SHORT: {
+    severity: "error",
+    meaning: "the RAM arena did not get all of its memory",
+    fix: "free memory on this host or lower kv.ram_gib, then restart",
+  },
+} as const satisfies Record<string, HealthCodeSpec>;
+
+export type HealthCode = keyof typeof HEALTH_CODES;
+
+export const HEALTH_CODE_NAMES = Object.keys(HEALTH_CODES) as readonly HealthCode[];
