@@ -1,5 +1,8 @@
-/** Of the header, and of what files are padded to. */
-export const HEADER_BYTES = 4096;
+import { HEADER_BYTES } from "../native/index.ts";
+
+export { HEADER_BYTES };
+
+/** What files are padded to. */
 const PAGE_BYTES = 4096;
 
 /** A block's length is a u32 on the wire and in the table. */
