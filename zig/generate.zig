@@ -14,7 +14,7 @@ pub fn main(init: std.process.Init) !void {
     const hash_hex = std.fmt.bytesToHex(manifest.abi_hash, .lower);
     try out.print("export const ABI_HASH = \"{s}\";\n\n", .{hash_hex});
     try printEnum(out, "STATUS", status.Status);
-    try printEnum(out, "OPERATION", types.Operation);
+    inline for (types.enums) |item| try printEnum(out, item.name, item.type);
     try out.writeAll("export const STRUCTS = {\n");
     inline for (types.all) |T| try printStruct(out, T);
     try out.writeAll("} as const;\n\nexport const FUNCTIONS = {\n");

@@ -11,9 +11,14 @@ comptime {
 
 test {
     _ = @import("abi/status.zig");
+    _ = @import("base/faults.zig");
+    _ = @import("base/fifo.zig");
     _ = @import("base/handles.zig");
     _ = @import("hash/root.zig");
     _ = @import("io/queue.zig");
     _ = @import("mem/root.zig");
     _ = @import("net/unix.zig");
+    _ = @import("store/disk.zig");
+    _ = @import("store/folder.zig");
+    _ = @import("store/job.zig");
 }

@@ -1,5 +1,16 @@
 export { ABI_HASH, FUNCTIONS, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
+export {
+  type BlockDisk,
+  type BlockTransfer,
+  type DiskEntry,
+  type DiskOutcome,
+  HEADER_BYTES,
+  type HeaderSlot,
+} from "./block-disk.ts";
 export { type NativeBuffer, nativeBuffer } from "./buffers.ts";
+export { type DiskOptions, openDisk } from "./disk.ts";
+export { faultCounts, faultPoint, setFaults } from "./faults.ts";
+export { type FileLock, lockFile } from "./file-lock.ts";
 export { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 export {
   CPU_FLAGS,

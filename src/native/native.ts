@@ -51,7 +51,11 @@ export class Native {
 
   /** Calls a function that takes one struct and fills another. */
   exchange<In extends StructName, Out extends StructName>(
-    call: "hearth_region_create" | "hearth_region_map" | "hearth_queue_create",
+    call:
+      | "hearth_region_create"
+      | "hearth_region_map"
+      | "hearth_queue_create"
+      | "hearth_disk_create",
     [inName, value]: readonly [In, StructValue<In>],
     outName: Out,
   ): StructValue<Out> {

@@ -1,6 +1,7 @@
 import { assert } from "../core/index.ts";
 import { OPERATION } from "./abi.gen.ts";
 import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
+import { EventReader } from "./event-reader.ts";
 import type { Native } from "./native.ts";
 import type { Region } from "./region.ts";
 import { NativeError, type StatusName, statusName } from "./status.ts";
@@ -39,8 +40,7 @@ export class Queue implements AsyncDisposable {
   readonly #completionView: DataView;
   readonly #waiting = new Map<number, (completed: Completed) => void>();
   readonly #watching = new Map<number, { pidFd: number; onDeath: () => void }>();
-  readonly #reader: { read(): Promise<{ done: boolean }>; cancel(): Promise<void> };
-  readonly #drained: Promise<void>;
+  readonly #events: EventReader;
   readonly #wantRoom: (() => void)[] = [];
   #nextToken = 1;
   /** Watches ended since the ring was last drained. */
@@ -56,8 +56,7 @@ export class Queue implements AsyncDisposable {
     this.#handle = Number(info.handle);
     this.#submissionView = new DataView(this.#submission.bytes.buffer);
     this.#completionView = new DataView(this.#completions.bytes.buffer);
-    this.#reader = Bun.file(info.event_fd).stream().getReader();
-    this.#drained = this.#drainOnWake();
+    this.#events = new EventReader(info.event_fd, () => this.#drain());
   }
 
   /** Operations submitted and not completed. */
@@ -142,14 +141,6 @@ export class Queue implements AsyncDisposable {
     if (this.#unwatched === this.#watches) queueMicrotask(() => this.#closed || this.#drain());
   }
 
-  async #drainOnWake(): Promise<void> {
-    while (true) {
-      const { done } = await this.#reader.read();
-      if (done || this.#closed) return;
-      this.#drain();
-    }
-  }
-
   #drain(): void {
     this.#unwatched = 0;
     let count: number;
@@ -189,8 +180,7 @@ export class Queue implements AsyncDisposable {
     if (this.#closed) return;
     for (const token of [...this.#watching.keys()]) this.#unwatch(token);
     this.#closed = true;
-    await this.#reader.cancel();
-    await this.#drained;
+    await this.#events.stop();
     this.#native.check("hearth_queue_close", this.#native.symbols.hearth_queue_close(this.#handle));
     for (const resolve of this.#waiting.values())
       resolve({ ok: false, status: "closed", errno: 0 });

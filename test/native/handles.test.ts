@@ -45,6 +45,10 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_queue_watch: (handle) => symbols.hearth_queue_watch(handle, 1_000_000, 1),
     hearth_queue_unwatch: (handle) => symbols.hearth_queue_unwatch(handle, 1_000_000),
     hearth_queue_close: (handle) => symbols.hearth_queue_close(handle),
+    hearth_disk_info: (handle) => symbols.hearth_disk_info(handle, out.bytes),
+    hearth_disk_submit: (handle) => symbols.hearth_disk_submit(handle, memory.bytes),
+    hearth_disk_reap: (handle) => symbols.hearth_disk_reap(handle, memory.bytes, 1),
+    hearth_disk_close: (handle) => symbols.hearth_disk_close(handle),
   };
 }
 
@@ -60,6 +64,11 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_region_fill: [0],
   hearth_region_check: [0, 0],
   hearth_queue_create: [0, 0],
+  hearth_disk_create: [0, 0],
+  hearth_file_lock: [0, 1],
+  hearth_faults: [0, 1],
+  hearth_fault_point: [0, 1],
+  hearth_fault_counts: [0, 1],
   hearth_prefix_digests: [0],
   hearth_chain_digests: [0, 0, 32, 1, 0],
   hearth_block_keys: [0, 0, 1, 0],
@@ -97,7 +106,7 @@ describeNative("handles", () => {
       for (const handle of invented) {
         expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
       }
-      if (!name.startsWith("hearth_queue")) continue;
+      if (name.startsWith("hearth_region")) continue;
       expect(call(open.handle)).toBe(STATUS.stale_handle);
     }
     await using queue = new Queue(native, { entries: 8, threads: 1, watches: 1 });

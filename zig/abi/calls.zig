@@ -12,9 +12,14 @@ const types = @import("types.zig");
 const status = @import("status.zig");
 const manifest = @import("manifest.zig");
 const Queue = @import("../io/queue.zig").Queue;
+const Disk = @import("../store/disk.zig").Disk;
+const folder_lock = @import("../store/lock.zig");
+const faulty = @import("../base/faults.zig");
 const Error = status.Error;
 
 const queues_max = 16;
+const disks_max = 64;
+var disks: handles.HandleTable(Disk, disks_max, 3) = .{};
 var queues: handles.HandleTable(Queue, queues_max, 2) = .{};
 
 fn required(pointer: anytype) Error!@typeInfo(@TypeOf(pointer)).optional.child {
@@ -124,6 +129,52 @@ pub fn queueUnwatch(handle: u64, pid_fd: i32) Error!void {
 
 pub fn queueClose(handle: u64) Error!void {
     (try queues.remove(handle)).destroy();
+}
+
+pub fn diskCreate(request: ?*const types.DiskRequest, info: ?*types.DiskInfo) Error!void {
+    const out = try required(info);
+    const disk = try Disk.create(std.heap.c_allocator, (try required(request)).*);
+    errdefer disk.close() catch |err| std.debug.assert(err == error.Busy);
+    const handle = try disks.add(disk);
+    out.* = disk.info(handle);
+}
+
+pub fn diskInfo(handle: u64, info: ?*types.DiskInfo) Error!void {
+    (try required(info)).* = (try disks.get(handle)).info(handle);
+}
+
+pub fn diskSubmit(handle: u64, job: ?*const types.DiskJob) Error!void {
+    return (try disks.get(handle)).submit((try required(job)).*);
+}
+
+pub fn diskReap(handle: u64, done: ?[*]types.DiskDone, count: u32) Error!u32 {
+    const disk = try disks.get(handle);
+    return disk.reap((try required(done))[0..count]);
+}
+
+pub fn diskClose(handle: u64) Error!void {
+    return (try disks.remove(handle)).close();
+}
+
+pub fn fileLock(path: ?[*]const u8, path_length: u32) Error!u32 {
+    const text = try bytesAt(path, path_length);
+    var buffer: [4096]u8 = undefined;
+    if (text.len == 0 or text.len >= buffer.len) return error.BadRequest;
+    @memcpy(buffer[0..text.len], text);
+    buffer[text.len] = 0;
+    return @intCast(try folder_lock.take(buffer[0..text.len :0]));
+}
+
+pub fn faults(plan: ?[*]const u8, length: u32) Error!void {
+    return faulty.set(try bytesAt(plan, length));
+}
+
+pub fn faultPoint(name: ?[*]const u8, length: u32) Error!u32 {
+    return faulty.hitForeign((try required(name))[0..length]);
+}
+
+pub fn faultCounts(out: ?[*]u8, length: u32) Error!u32 {
+    return faulty.report((try required(out))[0..length]);
 }
 
 pub fn prefixDigests(request: ?*const types.DigestRequest) Error!u32 {

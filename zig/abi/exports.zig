@@ -108,6 +108,50 @@ pub const exports = struct {
         return code(calls.queueClose(handle));
     }
 
+    pub fn hearth_disk_create(
+        request: ?*const types.DiskRequest,
+        info: ?*types.DiskInfo,
+    ) callconv(.c) i32 {
+        return code(calls.diskCreate(request, info));
+    }
+
+    pub fn hearth_disk_info(handle: u64, info: ?*types.DiskInfo) callconv(.c) i32 {
+        return code(calls.diskInfo(handle, info));
+    }
+
+    pub fn hearth_disk_submit(handle: u64, job: ?*const types.DiskJob) callconv(.c) i32 {
+        return code(calls.diskSubmit(handle, job));
+    }
+
+    pub fn hearth_disk_reap(handle: u64, done: ?[*]types.DiskDone, count: u32) callconv(.c) i32 {
+        return codeOrCount(calls.diskReap(handle, done, count));
+    }
+
+    /// Ends the handle. `busy`: jobs are in flight, and what they use is never freed.
+    pub fn hearth_disk_close(handle: u64) callconv(.c) i32 {
+        return code(calls.diskClose(handle));
+    }
+
+    /// A descriptor that holds the file's exclusive lock; `try_again` where another has it.
+    pub fn hearth_file_lock(path: ?[*]const u8, path_length: u32) callconv(.c) i32 {
+        return codeOrCount(calls.fileLock(path, path_length));
+    }
+
+    /// Sets the plan of failures (zig/base/faults.zig); an empty one ends it.
+    pub fn hearth_faults(plan: ?[*]const u8, length: u32) callconv(.c) i32 {
+        return code(calls.faults(plan, length));
+    }
+
+    /// One hit of a point that the caller names: 0, or the errno that the plan wants.
+    pub fn hearth_fault_point(name: ?[*]const u8, length: u32) callconv(.c) i32 {
+        return codeOrCount(calls.faultPoint(name, length));
+    }
+
+    /// Lines `name count` of what was hit since the plan was set.
+    pub fn hearth_fault_counts(out: ?[*]u8, length: u32) callconv(.c) i32 {
+        return codeOrCount(calls.faultCounts(out, length));
+    }
+
     pub fn hearth_prefix_digests(request: ?*const types.DigestRequest) callconv(.c) i32 {
         return codeOrCount(calls.prefixDigests(request));
     }

@@ -20,8 +20,11 @@ pub const manifest_text: []const u8 = blk: {
     for (@typeInfo(status.Status).@"enum".fields) |field| {
         text = text ++ std.fmt.comptimePrint("status {s} {d}\n", .{ field.name, field.value });
     }
-    for (@typeInfo(types.Operation).@"enum".fields) |field| {
-        text = text ++ std.fmt.comptimePrint("operation {s} {d}\n", .{ field.name, field.value });
+    for (types.enums) |item| {
+        for (@typeInfo(item.type).@"enum".fields) |field| {
+            const parts = .{ item.name, field.name, field.value };
+            text = text ++ std.fmt.comptimePrint("{s} {s} {d}\n", parts);
+        }
     }
     for (types.all) |T| {
         text = text ++ std.fmt.comptimePrint("struct {s} {d}\n", .{ shortName(T), @sizeOf(T) });

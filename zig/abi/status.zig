@@ -29,6 +29,18 @@ pub const Status = enum(i32) {
     bad_request = -11,
     /// Any other errno; `hearth_last_errno` tells which.
     system = -12,
+    /// The name is taken.
+    exists = -13,
+    /// There is no such file.
+    missing = -14,
+    /// The file ends before what was asked for.
+    short = -15,
+    /// The file system or the quota is full.
+    no_space = -16,
+    /// The file system is mounted read-only.
+    read_only = -17,
+    /// The device failed to read or write.
+    io_error = -18,
 };
 
 /// Every error the library's own functions return.
@@ -45,6 +57,12 @@ pub const Error = error{
     Closed,
     BadRequest,
     System,
+    Exists,
+    Missing,
+    Short,
+    NoSpace,
+    ReadOnly,
+    IoError,
 };
 
 pub fn fromError(err: Error) Status {
@@ -61,6 +79,12 @@ pub fn fromError(err: Error) Status {
         error.Closed => .closed,
         error.BadRequest => .bad_request,
         error.System => .system,
+        error.Exists => .exists,
+        error.Missing => .missing,
+        error.Short => .short,
+        error.NoSpace => .no_space,
+        error.ReadOnly => .read_only,
+        error.IoError => .io_error,
     };
 }
 

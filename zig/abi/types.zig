@@ -106,6 +106,88 @@ pub const Completion = extern struct {
     errno: i32,
 };
 
+/// How the bytes of a disk are moved. 0 lets the library choose.
+pub const DiskMethod = enum(u32) { auto = 0, io_uring = 1, threads = 2 };
+
+pub const DiskRequest = extern struct {
+    /// Address of `depth` headers of 4096 bytes, aligned to 4096, that live as long as the disk.
+    headers: u64,
+    /// The region to register with the ring, or 0.
+    arena: u64,
+    /// Jobs in flight at most.
+    depth: u32,
+    /// Threads for file system calls and checksums.
+    threads: u32,
+    /// A `DiskMethod`.
+    method: u32,
+    reserved: u32,
+};
+
+pub const DiskInfo = extern struct {
+    handle: u64,
+    event_fd: i32,
+    /// The `DiskMethod` in use: never `auto`.
+    method: u32,
+    /// Why it is not io_uring although it was to be tried: an errno, or 0.
+    method_errno: i32,
+    /// 1 where files are opened with O_DIRECT. Known when the folder is open.
+    direct: u32,
+    /// 1 where the arena is registered with the ring. Known when the folder is open.
+    registered: u32,
+    /// Why it is not: an errno, or 0.
+    registered_errno: i32,
+};
+
+pub const DiskOperation = enum(u32) {
+    /// Opens the disk's folder, named by `buffer`; the first job of a disk.
+    open = 0,
+    /// Writes header and span to a new file; `result` is its allocated bytes.
+    store = 1,
+    /// Reads header and span; `result` is XXH3-64 of the span, `extra` the size of the file.
+    load = 2,
+    /// Reads the header; `extra` is the size of the file.
+    peek = 3,
+    remove = 4,
+    /// Moves `path` to `target`, never over an existing file.
+    rename = 5,
+    /// Fills `buffer` with entries of the folder from the position `offset` on; `result` is the
+    /// bytes filled, `extra` the position of what follows. Nothing filled: the end. An entry is
+    /// its bytes, its allocated bytes (u64 each), the length of its name (u8) and its name.
+    list = 6,
+    /// syncfs.
+    sync = 7,
+    /// `result` is the free bytes of the file system, `extra` all of them.
+    space = 8,
+};
+
+/// Work for a disk. The span, the header and the buffer are the library's until the completion.
+pub const DiskJob = extern struct {
+    token: u64,
+    region: u64,
+    offset: u64,
+    bytes: u64,
+    /// Address of memory for the job's words or answer.
+    buffer: u64,
+    buffer_bytes: u64,
+    /// A `DiskOperation`.
+    operation: u32,
+    /// Index of the header.
+    header: u32,
+    /// Relative to the disk's folder, ends at the first zero byte.
+    path: [64]u8,
+    target: [64]u8,
+};
+
+pub const DiskDone = extern struct {
+    token: u64,
+    result: u64,
+    extra: u64,
+    /// Zero or a `Status`.
+    status: i32,
+    /// The errno behind it, or 0.
+    errno: i32,
+};
+
 pub const PeerInfo = extern struct {
     pid: u32,
     uid: u32,
@@ -125,10 +207,18 @@ pub const DigestRequest = extern struct {
     block_tokens: u32,
 };
 
+/// Enums by the names they have in the bindings.
+pub const enums = .{
+    .{ .name = "OPERATION", .type = Operation },
+    .{ .name = "DISK_METHOD", .type = DiskMethod },
+    .{ .name = "DISK_OPERATION", .type = DiskOperation },
+};
+
 /// Structs in the order of their numbers for the round-trip test.
 pub const all = .{
     AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest, SpanRequest,
     QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,    DigestRequest,
+    DiskRequest,  DiskInfo,      DiskJob,    DiskDone,
 };
 
 fn assertNoPadding(comptime T: type) void {

@@ -27,6 +27,28 @@ pub fn check(result: usize) Error!usize {
     };
 }
 
+/// No errno so far: what `lastErrno` says from now on is of a later call.
+pub fn forget() void {
+    last = 0;
+}
+
+/// As `check`, for calls on files, where some errnos mean something else or more.
+pub fn checkFile(result: usize) Error!usize {
+    const code = linux.errno(result);
+    const meaning: Error = switch (code) {
+        .EXIST => error.Exists,
+        .NOENT => error.Missing,
+        .NOSPC, .DQUOT => error.NoSpace,
+        .ROFS => error.ReadOnly,
+        // A block device reports its media errors under the later names, a file system that it
+        // is damaged as UCLEAN.
+        .IO, .REMOTEIO, .NODATA, .ILSEQ, .NOLINK, .TIMEDOUT, .UCLEAN, .NXIO => error.IoError,
+        else => return check(result),
+    };
+    last = @intFromEnum(code);
+    return meaning;
+}
+
 /// As `check`, for a call that may be cut short by a signal and is then simply repeated.
 pub fn checkRepeat(comptime function: anytype, args: anytype) Error!usize {
     while (true) {

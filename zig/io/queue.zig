@@ -9,6 +9,8 @@ const std = @import("std");
 const linux = std.os.linux;
 const errno = @import("../base/errno.zig");
 const sync = @import("../base/mutex.zig");
+const wakes = @import("../base/wake.zig");
+const Fifo = @import("../base/fifo.zig").Fifo;
 const types = @import("../abi/types.zig");
 const hash = @import("../hash/root.zig");
 const status = @import("../abi/status.zig");
@@ -29,29 +31,6 @@ const Job = struct {
     region: ?*Region,
 };
 
-fn Ring(comptime T: type) type {
-    return struct {
-        const Self = @This();
-        items: []T,
-        head: usize = 0,
-        count: usize = 0,
-
-        fn push(self: *Self, item: T) void {
-            std.debug.assert(self.count < self.items.len);
-            self.items[(self.head + self.count) % self.items.len] = item;
-            self.count += 1;
-        }
-
-        fn pop(self: *Self) T {
-            std.debug.assert(self.count > 0);
-            const item = self.items[self.head];
-            self.head = (self.head + 1) % self.items.len;
-            self.count -= 1;
-            return item;
-        }
-    };
-}
-
 pub const Queue = struct {
     allocator: std.mem.Allocator,
     entries: u32,
@@ -61,8 +40,8 @@ pub const Queue = struct {
     wake_fd: i32,
     mutex: sync.Mutex = .{},
     work: sync.Condition = .{},
-    jobs: Ring(Job),
-    done: Ring(types.Completion),
+    jobs: Fifo(Job),
+    done: Fifo(types.Completion),
     /// Submitted and not completed.
     outstanding: u32 = 0,
     watching: u32 = 0,
@@ -85,10 +64,9 @@ pub const Queue = struct {
         errdefer allocator.free(done);
         const threads = try allocator.alloc(std.Thread, request.threads + 1);
         errdefer allocator.free(threads);
-        const event_flags = linux.EFD.CLOEXEC | linux.EFD.NONBLOCK;
-        const event_fd: i32 = @intCast(try errno.check(linux.eventfd(0, event_flags)));
+        const event_fd = try wakes.create();
         errdefer _ = linux.close(event_fd);
-        const wake_fd: i32 = @intCast(try errno.check(linux.eventfd(0, event_flags)));
+        const wake_fd = try wakes.create();
         errdefer _ = linux.close(wake_fd);
         const epoll_fd: i32 = @intCast(try errno.check(linux.epoll_create1(linux.EPOLL.CLOEXEC)));
         errdefer _ = linux.close(epoll_fd);
@@ -139,7 +117,7 @@ pub const Queue = struct {
         queue.stopping = true;
         queue.work.broadcast();
         queue.mutex.unlock();
-        ring(queue.wake_fd);
+        wakes.ring(queue.wake_fd);
         for (queue.threads[0..queue.threads_started]) |thread| thread.join();
     }
 
@@ -165,12 +143,7 @@ pub const Queue = struct {
     /// Removes the newest `count` jobs, which no thread can have taken: the mutex was held
     /// throughout.
     fn takeBack(queue: *Queue, count: usize) void {
-        for (0..count) |_| {
-            const ring_jobs = &queue.jobs;
-            ring_jobs.count -= 1;
-            const at = (ring_jobs.head + ring_jobs.count) % ring_jobs.items.len;
-            release(ring_jobs.items[at].region);
-        }
+        for (0..count) |_| release(queue.jobs.takeBack().region);
     }
 
     fn prepare(submission: types.Submission) Error!Job {
@@ -268,7 +241,7 @@ pub const Queue = struct {
     fn wake(queue: *Queue) void {
         if (queue.woken) return;
         queue.woken = true;
-        ring(queue.event_fd);
+        wakes.ring(queue.event_fd);
     }
 };
 
@@ -298,10 +271,4 @@ fn perform(submission: types.Submission, region: ?*Region) Error!u64 {
 
 fn release(region: ?*Region) void {
     if (region) |open| regions.release(open);
-}
-
-/// Wakes whoever reads the eventfd. It cannot fail short of 2^64 unread wakes.
-fn ring(fd: i32) void {
-    const one: u64 = 1;
-    _ = linux.write(fd, std.mem.asBytes(&one), 8);
 }

@@ -1,0 +1,313 @@
+//! The folder that a disk lives in, and what is done to files by name. All of it may block.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const faults = @import("../base/faults.zig");
+const Error = @import("../abi/status.zig").Error;
+
+pub const Path = [*:0]const u8;
+
+const file_mode = 0o600;
+const folder_mode = 0o700;
+pub const name_max = 63;
+
+fn check(result: usize) Error!usize {
+    return errno.checkFile(result);
+}
+
+pub const Folder = struct {
+    fd: i32 = -1,
+    /// Files are opened with O_DIRECT.
+    direct: bool = true,
+    /// New files have no name until they are complete (O_TMPFILE, linked through /proc).
+    nameless: bool = true,
+
+    pub fn open(path: Path) Error!Folder {
+        const flags: linux.O = .{ .DIRECTORY = true, .CLOEXEC = true };
+        const fd = try check(
+            faults.repeat(.@"open.folder", linux.openat, .{ linux.AT.FDCWD, path, flags, 0 }),
+        );
+        var folder: Folder = .{ .fd = @intCast(fd) };
+        errdefer folder.close();
+        const proc = faults.call(
+            .@"open.proc",
+            linux.faccessat,
+            .{ linux.AT.FDCWD, "/proc/self/fd", linux.X_OK, 0 },
+        );
+        folder.nameless = linux.errno(proc) == .SUCCESS;
+        try folder.probe();
+        return folder;
+    }
+
+    /// Tries how files may be made here. A file system that is full or read-only tells nothing,
+    /// and what most can do is assumed: the first store will see.
+    fn probe(folder: *Folder) Error!void {
+        while (true) {
+            var file = folder.create("probe", .@"open.probe") catch |err| {
+                const code = errno.lastErrno();
+                const refused = err == error.System and code == @intFromEnum(linux.E.INVAL);
+                if (refused and folder.direct) {
+                    folder.direct = false;
+                    continue;
+                }
+                if (err == error.OutOfMemory or err == error.NotPermitted) return err;
+                return;
+            };
+            if (file.name_length > 0) folder.nameless = false;
+            folder.discard(&file);
+            return;
+        }
+    }
+
+    pub fn close(folder: *Folder) void {
+        if (folder.fd >= 0) _ = linux.close(folder.fd);
+        folder.fd = -1;
+    }
+
+    /// A new, empty file, not to be found under `path` yet. Makes the folder of `path` on demand.
+    pub fn create(folder: *const Folder, path: Path, point: faults.Point) Error!NewFile {
+        if (folder.nameless) {
+            if (folder.createNameless(path, point)) |fd| return .{ .fd = fd } else |err| {
+                if (!isNotOffered(err)) return err;
+            }
+        }
+        return folder.createNamed(path, point);
+    }
+
+    /// File systems without O_TMPFILE say EOPNOTSUPP, kernels that do not know it EISDIR.
+    fn isNotOffered(err: Error) bool {
+        const code = errno.lastErrno();
+        return err == error.Unsupported or
+            (err == error.System and code == @intFromEnum(linux.E.ISDIR));
+    }
+
+    fn createNameless(folder: *const Folder, path: Path, point: faults.Point) Error!i32 {
+        var parent: Parent = .of(path);
+        const flags: linux.O = .{
+            .ACCMODE = .WRONLY,
+            .TMPFILE = true,
+            .DIRECTORY = true,
+            .DIRECT = folder.direct,
+            .CLOEXEC = true,
+        };
+        const arguments = .{ folder.fd, parent.path(), flags, file_mode };
+        return folder.openOrMakeFolder(&parent, point, arguments);
+    }
+
+    fn createNamed(folder: *const Folder, path: Path, point: faults.Point) Error!NewFile {
+        var parent: Parent = .of(path);
+        var file: NewFile = .{};
+        try file.takeName(&parent);
+        const flags: linux.O = .{
+            .ACCMODE = .WRONLY,
+            .CREAT = true,
+            .EXCL = true,
+            .NOFOLLOW = true,
+            .DIRECT = folder.direct,
+            .CLOEXEC = true,
+        };
+        const arguments = .{ folder.fd, file.path(), flags, file_mode };
+        file.fd = folder.openOrMakeFolder(&parent, point, arguments) catch |err| {
+            // With O_DIRECT refused, some file systems leave the name behind.
+            if (err != error.Exists) folder.unlinkTemporary(&file);
+            return err;
+        };
+        return file;
+    }
+
+    fn openOrMakeFolder(
+        folder: *const Folder,
+        parent: *Parent,
+        point: faults.Point,
+        arguments: anytype,
+    ) Error!i32 {
+        if (check(faults.repeat(point, linux.openat, arguments))) |fd| {
+            return @intCast(fd);
+        } else |err| {
+            if (err != error.Missing or parent.isFolderItself()) return err;
+        }
+        try folder.makeFolder(parent, .@"store.mkdir");
+        return @intCast(try check(faults.repeat(point, linux.openat, arguments)));
+    }
+
+    fn makeFolder(folder: *const Folder, parent: *Parent, point: faults.Point) Error!void {
+        const arguments = .{ folder.fd, parent.path(), folder_mode };
+        _ = check(faults.call(point, linux.mkdirat, arguments)) catch |err| {
+            if (err != error.Exists) return err;
+        };
+    }
+
+    /// Gives a complete file its name. The name is not taken away from another file: `Exists`.
+    pub fn publish(folder: *const Folder, file: *NewFile, path: Path) Error!void {
+        if (file.name_length > 0) {
+            const arguments = .{ folder.fd, file.path(), folder.fd, path, 0 };
+            _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
+            folder.unlinkTemporary(file);
+            return;
+        }
+        var buffer: [32]u8 = undefined;
+        // At most 14 + 10 digits and the zero.
+        const source = std.fmt.bufPrintZ(&buffer, "/proc/self/fd/{d}", .{file.fd}) catch
+            return error.System;
+        const follow = linux.AT.SYMLINK_FOLLOW;
+        const arguments = .{ linux.AT.FDCWD, source.ptr, folder.fd, path, follow };
+        _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
+    }
+
+    /// Closes a new file; without a name of its own it is gone.
+    pub fn discard(folder: *const Folder, file: *NewFile) void {
+        folder.unlinkTemporary(file);
+        if (file.fd >= 0) faults.close(.@"store.close", file.fd);
+        file.fd = -1;
+    }
+
+    fn unlinkTemporary(folder: *const Folder, file: *NewFile) void {
+        if (file.name_length == 0) return;
+        // What cannot be removed now is found by its name at the next start.
+        _ = faults.repeat(.@"store.unlink", linux.unlinkat, .{ folder.fd, file.path(), 0 });
+        file.name_length = 0;
+    }
+
+    pub fn openForRead(folder: *const Folder, path: Path, point: faults.Point) Error!i32 {
+        const flags: linux.O = .{ .NOFOLLOW = true, .DIRECT = folder.direct, .CLOEXEC = true };
+        const result = faults.repeat(point, linux.openat, .{ folder.fd, path, flags, 0 });
+        return @intCast(try check(result));
+    }
+
+    pub fn remove(folder: *const Folder, path: Path) Error!void {
+        const result = faults.repeat(.@"remove.unlink", linux.unlinkat, .{ folder.fd, path, 0 });
+        _ = try check(result);
+    }
+
+    /// Makes the folder of `to` on demand.
+    pub fn rename(folder: *const Folder, from: Path, to: Path) Error!void {
+        if (folder.renameOnce(from, to)) return else |err| {
+            var parent: Parent = .of(to);
+            if (err != error.Missing or parent.isFolderItself()) return err;
+            try folder.makeFolder(&parent, .@"rename.mkdir");
+        }
+        return folder.renameOnce(from, to);
+    }
+
+    fn renameOnce(folder: *const Folder, from: Path, to: Path) Error!void {
+        const flags: linux.RENAME = .{ .NOREPLACE = true };
+        const arguments = .{ folder.fd, from, folder.fd, to, flags };
+        const result = faults.repeat(.@"rename.rename", linux.renameat2, arguments);
+        const code = linux.errno(result);
+        if (code != .INVAL and code != .NOSYS) {
+            _ = try check(result);
+            return;
+        }
+        // A file system that does not know the flag.
+        const link = .{ folder.fd, from, folder.fd, to, 0 };
+        _ = try check(faults.repeat(.@"rename.link", linux.linkat, link));
+        _ = try check(faults.repeat(.@"rename.unlink", linux.unlinkat, .{ folder.fd, from, 0 }));
+    }
+
+    /// What was stored and removed so far survives a loss of power.
+    pub fn sync(folder: *const Folder) Error!void {
+        _ = try check(faults.repeat(.@"sync.sync", linux.syncfs, .{folder.fd}));
+    }
+
+    pub const Space = struct { free: u64, total: u64 };
+
+    /// Free and total bytes as an unprivileged process may use them.
+    pub fn space(folder: *const Folder) Error!Space {
+        var stat: StatFs = undefined;
+        _ = try check(faults.repeat(.@"space.stat", fstatfs, .{ folder.fd, &stat }));
+        const reserved = stat.free -| stat.available;
+        return .{
+            .free = stat.available *| stat.fragment_bytes,
+            .total = (stat.blocks -| reserved) *| stat.fragment_bytes,
+        };
+    }
+};
+
+/// A file that is being written. Zero length of the name: it has none.
+pub const NewFile = struct {
+    fd: i32 = -1,
+    name: [2 * (name_max + 1)]u8 = undefined,
+    name_length: u8 = 0,
+
+    fn path(file: *const NewFile) Path {
+        return file.name[0..file.name_length :0];
+    }
+
+    /// A name beside the file's later one that nobody else takes; what is left of it after a crash
+    /// is known by its look.
+    fn takeName(file: *NewFile, parent: *Parent) Error!void {
+        var random: [8]u8 = undefined;
+        _ = try check(faults.repeat(.@"store.name", linux.getrandom, .{ &random, random.len, 0 }));
+        const hex = std.fmt.bytesToHex(random, .lower);
+        // The parent has at most 63 bytes, the rest 22.
+        const text = std.fmt.bufPrintZ(&file.name, "{s}/.{s}.tmp", .{ parent.path(), &hex }) catch
+            return error.System;
+        file.name_length = @intCast(text.len);
+    }
+};
+
+/// The folder part of a path; `.` where it has none.
+const Parent = struct {
+    text: [name_max + 1]u8 = undefined,
+
+    fn of(child: Path) Parent {
+        var parent: Parent = .{};
+        const whole = std.mem.span(child);
+        const part = std.fs.path.dirnamePosix(whole) orelse ".";
+        @memcpy(parent.text[0..part.len], part);
+        parent.text[part.len] = 0;
+        return parent;
+    }
+
+    fn path(parent: *const Parent) Path {
+        return @ptrCast(&parent.text);
+    }
+
+    fn isFolderItself(parent: *const Parent) bool {
+        return parent.text[0] == '.' and parent.text[1] == 0;
+    }
+};
+
+/// `struct statfs` of the 64-bit kernels.
+const StatFs = extern struct {
+    kind: i64,
+    block_bytes: u64,
+    blocks: u64,
+    free: u64,
+    available: u64,
+    files: u64,
+    files_free: u64,
+    id: [2]i32,
+    name_max: i64,
+    fragment_bytes: u64,
+    flags: i64,
+    spare: [4]i64,
+};
+
+fn fstatfs(fd: i32, out: *StatFs) usize {
+    return linux.syscall2(.fstatfs, @as(usize, @bitCast(@as(isize, fd))), @intFromPtr(out));
+}
+
+pub const Size = struct { bytes: u64, allocated: u64 };
+
+/// Size of an open file.
+pub fn sizeOf(fd: i32, point: faults.Point) Error!Size {
+    return sizeAt(fd, "", linux.AT.EMPTY_PATH, point);
+}
+
+/// Size of what lies under `path` in the folder `fd`.
+pub fn sizeAt(fd: i32, path: Path, flags: u32, point: faults.Point) Error!Size {
+    var stat: linux.Statx = undefined;
+    const mask: linux.STATX = .{ .SIZE = true, .BLOCKS = true };
+    _ = try check(faults.repeat(point, linux.statx, .{ fd, path, flags, mask, &stat }));
+    return .{ .bytes = stat.size, .allocated = stat.blocks * 512 };
+}
+
+test "folders of paths" {
+    var parent: Parent = .of("ab/cd.kvb");
+    try std.testing.expectEqualStrings("ab", std.mem.span(parent.path()));
+    try std.testing.expect(!parent.isFolderItself());
+    parent = .of("cd.kvb");
+    try std.testing.expect(parent.isFolderItself());
+}

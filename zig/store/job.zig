@@ -1,0 +1,319 @@
+//! One job of a disk and its steps: what comes before the bytes move, the moving, what comes after.
+//! The same steps serve both methods; only who moves the bytes differs.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const faults = @import("../base/faults.zig");
+const hash = @import("../hash/root.zig");
+const types = @import("../abi/types.zig");
+const status = @import("../abi/status.zig");
+const regions = @import("../mem/root.zig").table;
+const Region = @import("../mem/root.zig").Region;
+const folders = @import("folder.zig");
+const listing = @import("listing.zig");
+const Folder = folders.Folder;
+const Path = folders.Path;
+const Error = status.Error;
+
+pub const header_bytes = 4096;
+const page_bytes = 4096;
+/// A read or write that comes back without having moved anything, or interrupted, is repeated so
+/// often. Then the device is taken at its word.
+const stalls_max = 16;
+/// Linux moves no more in one call.
+const bytes_max = 0x7fff_f000 - header_bytes;
+
+fn wholePages(bytes: u64) u64 {
+    return std.mem.alignForward(u64, bytes, page_bytes);
+}
+
+pub const Job = struct {
+    pub const Step = enum { begin, move, finish, done };
+
+    request: types.DiskJob,
+    operation: types.DiskOperation,
+    region: ?*Region,
+    /// Header and, but for `peek`, span in whole pages.
+    parts: [2]std.posix.iovec,
+    part_count: u8,
+    step: Step = .begin,
+    /// The file that is written, or of which only `fd` is used the file that is read.
+    file: folders.NewFile = .{},
+    /// Bytes of `parts` that were moved.
+    moved: u64 = 0,
+    /// Bytes of `parts` that must be moved; padding at the end of a file may be missing.
+    needed: u64 = 0,
+    stalls: u8 = 0,
+    verdict: faults.Verdict = .{},
+    /// What the kernel said to the last read or write.
+    answer: usize = 0,
+    outcome: types.DiskDone = std.mem.zeroes(types.DiskDone),
+    next: ?*Job = null,
+
+    /// Checks what a request says; the region it names stays open until `release`.
+    pub fn prepare(request: types.DiskJob, headers: []align(page_bytes) u8) Error!Job {
+        const operation = std.enums.fromInt(types.DiskOperation, request.operation) orelse
+            return error.BadRequest;
+        var job: Job = .{
+            .request = request,
+            .operation = operation,
+            .region = null,
+            .parts = undefined,
+            .part_count = 0,
+        };
+        job.outcome.token = request.token;
+        switch (operation) {
+            .open, .sync, .space => {},
+            .list => try checkPath(&request.path, true),
+            .remove => try checkPath(&request.path, false),
+            .rename => {
+                try checkPath(&request.path, false);
+                try checkPath(&request.target, false);
+            },
+            .peek => {
+                try checkPath(&request.path, false);
+                try job.addHeader(headers);
+            },
+            .store, .load => {
+                try checkPath(&request.path, false);
+                try job.addHeader(headers);
+                try job.addSpan();
+            },
+        }
+        if (operation == .open or operation == .list) {
+            if (request.buffer == 0 or request.buffer_bytes == 0) return error.NullArgument;
+        }
+        return job;
+    }
+
+    fn addHeader(job: *Job, headers: []align(page_bytes) u8) Error!void {
+        const offset = @as(u64, job.request.header) * header_bytes;
+        if (offset >= headers.len) return error.OutOfRange;
+        job.parts[0] = .{ .base = headers.ptr + offset, .len = header_bytes };
+        job.part_count = 1;
+        job.needed = header_bytes;
+    }
+
+    fn addSpan(job: *Job) Error!void {
+        const request = &job.request;
+        if (request.bytes == 0 or request.bytes > bytes_max) return error.BadRequest;
+        if (request.offset % page_bytes != 0) return error.BadRequest;
+        const region = try regions.acquire(request.region);
+        errdefer regions.release(region);
+        const span = try region.writableSpan(request.offset, wholePages(request.bytes));
+        job.region = region;
+        job.parts[1] = .{ .base = span.ptr, .len = span.len };
+        job.part_count = 2;
+        job.needed += request.bytes;
+    }
+
+    pub fn release(job: *Job) void {
+        if (job.region) |region| regions.release(region);
+        job.region = null;
+    }
+
+    pub fn path(job: *const Job) Path {
+        return @ptrCast(&job.request.path);
+    }
+
+    fn buffer(job: *const Job) []u8 {
+        const address: [*]u8 = @ptrFromInt(job.request.buffer);
+        return address[0..@intCast(job.request.buffer_bytes)];
+    }
+
+    /// Everything up to the moving of bytes, where there are any to move.
+    pub fn begin(job: *Job, folder: *Folder) Error!void {
+        job.step = .done;
+        switch (job.operation) {
+            .open => folder.* = try .open(try job.folderPath()),
+            .store => {
+                job.file = try folder.create(job.path(), .@"store.open");
+                job.clearPadding();
+                job.step = .move;
+            },
+            .load => try job.openToRead(folder, .@"load.open", .@"load.stat"),
+            .peek => try job.openToRead(folder, .@"peek.open", .@"peek.stat"),
+            .remove => try folder.remove(job.path()),
+            .rename => try folder.rename(job.path(), @ptrCast(&job.request.target)),
+            .list => {
+                const from = job.request.offset;
+                const page = try listing.read(folder, job.path(), from, job.buffer());
+                job.outcome.result = page.bytes;
+                job.outcome.extra = page.next;
+            },
+            .sync => try folder.sync(),
+            .space => {
+                const space = try folder.space();
+                job.outcome.result = space.free;
+                job.outcome.extra = space.total;
+            },
+        }
+    }
+
+    fn folderPath(job: *const Job) Error!Path {
+        const text = job.buffer();
+        if (std.mem.indexOfScalar(u8, text, 0) != text.len - 1) return error.BadRequest;
+        return text[0 .. text.len - 1 :0];
+    }
+
+    /// What lies behind the payload in its last page may be of another tenant's block.
+    fn clearPadding(job: *Job) void {
+        const span = job.parts[1].base[0..job.parts[1].len];
+        @memset(span[@intCast(job.request.bytes)..], 0);
+        job.needed = header_bytes + span.len;
+    }
+
+    fn openToRead(
+        job: *Job,
+        folder: *const Folder,
+        open_point: faults.Point,
+        stat_point: faults.Point,
+    ) Error!void {
+        job.file.fd = try folder.openForRead(job.path(), open_point);
+        const size = try folders.sizeOf(job.file.fd, stat_point);
+        job.outcome.extra = size.bytes;
+        if (size.bytes < job.needed) return error.Short;
+        job.step = .move;
+    }
+
+    fn movePoint(job: *const Job) faults.Point {
+        return switch (job.operation) {
+            .store => .@"store.write",
+            .load => .@"load.read",
+            else => .@"peek.read",
+        };
+    }
+
+    /// What the plan of failures says to the read or write that comes next; true where it is to be
+    /// made at all.
+    pub fn mayMove(job: *Job) bool {
+        job.verdict = faults.hit(job.movePoint());
+        const code = job.verdict.errno orelse return true;
+        job.answer = faults.failure(code);
+        return false;
+    }
+
+    /// The parts from the first byte on that was not moved yet.
+    pub fn remaining(job: *const Job, parts: *[2]std.posix.iovec) []std.posix.iovec {
+        var skip = job.moved;
+        var count: usize = 0;
+        for (job.parts[0..job.part_count]) |part| {
+            const skipped = @min(skip, part.len);
+            skip -= skipped;
+            if (skipped == part.len) continue;
+            parts[count] = .{ .base = part.base + skipped, .len = part.len - skipped };
+            count += 1;
+        }
+        return parts[0..count];
+    }
+
+    /// Reads or writes on this thread.
+    pub fn moveHere(job: *Job) void {
+        var memory: [2]std.posix.iovec = undefined;
+        const parts = job.remaining(&memory);
+        const at: i64 = @intCast(job.moved);
+        job.answer = if (job.operation == .store)
+            linux.pwritev(job.file.fd, @ptrCast(parts.ptr), parts.len, at)
+        else
+            linux.preadv(job.file.fd, parts.ptr, parts.len, at);
+    }
+
+    /// Takes in `answer`; the step is `move` still where there is more to do.
+    pub fn account(job: *Job) Error!void {
+        job.verdict.after();
+        switch (linux.errno(job.answer)) {
+            .INTR, .AGAIN => if (job.stalls < stalls_max) {
+                job.stalls += 1;
+                return;
+            },
+            else => {},
+        }
+        const count = try errno.checkFile(job.answer);
+        var memory: [2]std.posix.iovec = undefined;
+        const read = if (job.operation == .store) memory[0..0] else job.remaining(&memory);
+        const end = job.moved + job.verdict.moved(count, read);
+        if (end >= job.needed) {
+            job.step = .finish;
+            return;
+        }
+        // Direct I/O goes on from a page's beginning; of a page that came in part, all comes again.
+        const whole = std.mem.alignBackward(u64, end, page_bytes);
+        if (whole == job.moved) {
+            job.stalls += 1;
+            if (job.stalls >= stalls_max) {
+                return if (job.operation == .store) error.IoError else error.Short;
+            }
+        }
+        job.moved = whole;
+    }
+
+    /// Everything after the moving of bytes.
+    pub fn finish(job: *Job, folder: *const Folder) Error!void {
+        job.step = .done;
+        switch (job.operation) {
+            .store => {
+                const size = try folders.sizeOf(job.file.fd, .@"store.stat");
+                try folder.publish(&job.file, job.path());
+                job.outcome.result = size.allocated;
+            },
+            .load => {
+                const span = job.parts[1].base[0..@intCast(job.request.bytes)];
+                job.outcome.result = hash.checksum(span);
+            },
+            else => {},
+        }
+    }
+
+    /// Notes why the job ends here.
+    pub fn fail(job: *Job, err: Error) void {
+        job.step = .done;
+        job.outcome.status = @intFromEnum(status.fromError(err));
+        job.outcome.errno = errno.lastErrno();
+    }
+
+    /// Closes what the job has open. A file that was not published is gone.
+    pub fn close(job: *Job, folder: *const Folder) void {
+        if (job.file.fd < 0) return;
+        switch (job.operation) {
+            .store => folder.discard(&job.file),
+            .load => faults.close(.@"load.close", job.file.fd),
+            else => faults.close(.@"peek.close", job.file.fd),
+        }
+        job.file.fd = -1;
+    }
+};
+
+/// A path below the disk's folder and nowhere else. `empty_allowed`: the folder itself.
+fn checkPath(bytes: *const [64]u8, empty_allowed: bool) Error!void {
+    const length = std.mem.indexOfScalar(u8, bytes, 0) orelse return error.BadRequest;
+    if (length == 0 and !empty_allowed) return error.BadRequest;
+    const path = bytes[0..length];
+    if (std.mem.startsWith(u8, path, "/")) return error.BadRequest;
+    var names = std.mem.splitScalar(u8, path, '/');
+    while (names.next()) |name| if (std.mem.eql(u8, name, "..")) return error.BadRequest;
+}
+
+test "paths that lead out of the folder are refused" {
+    var bytes: [64]u8 = @splat(0);
+    try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
+    try checkPath(&bytes, true);
+    const cases = .{
+        .{ "ab/cd.kvb", true },
+        .{ "..kvb", true },
+        .{ "/etc/passwd", false },
+        .{ "ab/../../x", false },
+        .{ "..", false },
+    };
+    inline for (cases) |case| {
+        bytes = @splat(0);
+        @memcpy(bytes[0..case[0].len], case[0]);
+        if (case[1]) {
+            try checkPath(&bytes, false);
+        } else {
+            try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
+        }
+    }
+    bytes = @splat('a');
+    try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
+}
