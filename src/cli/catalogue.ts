@@ -37,6 +37,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/doctor.ts"),
   },
   {
+    name: "fsck",
+    summary: "check the block files of an SSD folder, and repair it",
+    load: () => import("./commands/fsck.ts"),
+  },
+  {
     name: "bench engine",
     summary: "measure the engine plane between two processes",
     load: () => import("./commands/bench-engine.ts"),

@@ -52,6 +52,8 @@ export interface FolderCheck {
   /** Counts as the check goes on. */
   readonly tally: FolderTally;
   readonly signal?: AbortSignal;
+  /** Called every few files. */
+  readonly onSlice?: () => void;
 }
 
 export function emptyTally(): FolderTally {
@@ -108,13 +110,14 @@ class Walk {
     if (++this.#sinceYield < SLICE) return;
     this.#sinceYield = 0;
     await yieldToLoop();
+    this.#check.onSlice?.();
     this.#check.signal?.throwIfAborted();
   }
 
   *root(): Generator<Finding> {
     const { dir, tally } = this.#check;
     const owner = readOwner(dir);
-    if (owner.kind === "none") yield this.#finding("owner", OWNER_FILE, "is not there");
+    if (owner.kind === "none") yield this.#finding("no_owner", OWNER_FILE, "is not there");
     if (owner.kind === "damaged") yield this.#finding("owner", OWNER_FILE, owner.why);
     for (const entry of readdirSync(dir, { withFileTypes: true })) {
       const { name } = entry;

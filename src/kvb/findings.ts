@@ -1,5 +1,5 @@
-/** How a repair deals with a finding. */
-export type Remedy = "quarantine" | "remove" | "drop_row" | "none";
+/** How a repair deals with a finding; `next_start`: the agent does, when it starts. */
+export type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
 
 interface Kind {
   readonly meaning: string;
@@ -27,7 +27,7 @@ export const FINDING_KINDS = {
   },
   no_row: {
     meaning: "the index does not know the block: the next start keeps or removes it",
-    remedy: "none",
+    remedy: "next_start",
     isProblem: true,
   },
   no_file: {
@@ -42,13 +42,14 @@ export const FINDING_KINDS = {
   },
   index: {
     meaning: "the index cannot be read: the next start makes a new one from the headers",
-    remedy: "none",
+    remedy: "next_start",
     isProblem: true,
   },
-  owner: {
-    meaning: "owner.json is missing or damaged",
-    remedy: "none",
-    isProblem: true,
+  owner: { meaning: "owner.json is damaged", remedy: "none", isProblem: true },
+  no_owner: {
+    meaning: "there is no owner.json: the next start takes the folder for its own",
+    remedy: "next_start",
+    isProblem: false,
   },
   foreign: { meaning: "not of Hearth, left alone", remedy: "none", isProblem: false },
 } as const satisfies Record<string, Kind>;

@@ -11,13 +11,13 @@ export const SHARDS: readonly string[] = Array.from({ length: 256 }, (_, shard) 
 );
 
 const SHARD = /^[0-9a-f]{2}$/;
-const LEFTOVER = /^\.[\w.-]+\.tmp$/;
+const LEFTOVER = /^(?:\.[\w.-]+\.tmp|probe-[0-9a-z]+\.kvb)$/;
 
 export function isShard(name: string): boolean {
   return SHARD.test(name);
 }
 
-/** A file that was being written when its writer died: `.<random>.tmp`. */
+/** A file that was being written, or tried out, when its writer died. */
 export function isLeftover(name: string): boolean {
   return LEFTOVER.test(name);
 }

@@ -17,7 +17,7 @@ export interface KvbHeader {
   /** The run of the agent that wrote the file, and a count of the blocks it wrote so far. */
   readonly incarnation: bigint;
   readonly sequence: number;
-  /** Milliseconds since 1970, for people: nothing is decided by it. */
+  /** Milliseconds since 1970: how old the block is where nothing else is known of it. */
   readonly writtenMs: number;
 }
 

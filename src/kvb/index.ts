@@ -14,6 +14,7 @@ export {
 } from "./claim-folder.ts";
 export { FINDING_KINDS, type Finding, type FindingKind } from "./findings.ts";
 export {
+  INDEX_FOLDER,
   isLeftover,
   LOCK_FILE,
   OWNER_FILE,
@@ -21,6 +22,12 @@ export {
   quarantinePath,
   SHARDS,
 } from "./folder.ts";
+export {
+  type FolderReport,
+  type ReportedFinding,
+  type ReportOptions,
+  reportFolder,
+} from "./folder-report.ts";
 export {
   type DecodedHeader,
   decodeHeader,
@@ -32,7 +39,13 @@ export {
 } from "./header.ts";
 export { FileInspector, type Inspection } from "./inspect-file.ts";
 export { type BlockName, blockPath, parseBlockName, shardOf, VARIANT_MAX } from "./names.ts";
-export { type FolderOwner, type OwnerFile, readMachineId, readOwner } from "./owner.ts";
+export {
+  type FolderOwner,
+  isSsdFolder,
+  type OwnerFile,
+  readMachineId,
+  readOwner,
+} from "./owner.ts";
 export { type Repair, type RepairTools, repairFinding } from "./repair.ts";
 export { fileBytesOf, HEADER_BYTES, PAYLOAD_BYTES_MAX } from "./sizes.ts";
 export { type ExpectedBlock, type HeaderMismatch, verifyHeader } from "./verify-header.ts";

@@ -1,6 +1,14 @@
-import { closeSync, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
+import {
+  closeSync,
+  fsyncSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  writeSync,
+} from "node:fs";
 import { join } from "node:path";
-import { OWNER_FILE } from "./folder.ts";
+import { isShard, OWNER_FILE } from "./folder.ts";
 
 /** Whose an SSD folder is, as its `owner.json` says. */
 export interface FolderOwner {
@@ -54,6 +62,11 @@ export function readOwner(dir: string): OwnerFile {
     if ((thrown as NodeJS.ErrnoException).code === "ENOENT") return { kind: "none" };
     throw thrown;
   }
+}
+
+/** Whether Hearth has ever used the folder: it has an owner, or a shard. */
+export function isSsdFolder(dir: string): boolean {
+  return readOwner(dir).kind !== "none" || readdirSync(dir).some(isShard);
 }
 
 /** Writes the file so that a reader sees all of it or none, also after a loss of power. */

@@ -6,7 +6,7 @@ import { QUARANTINE_FOLDER, quarantinePath } from "./folder.ts";
 
 export type Repair =
   | { readonly action: "quarantined"; readonly to: string }
-  | { readonly action: "removed" | "row_dropped" | "left" }
+  | { readonly action: "removed" | "row_dropped" | "next_start" | "left" }
   | { readonly action: "failed"; readonly why: string };
 
 export interface RepairTools {
@@ -41,6 +41,8 @@ function repairFile({ dir, clock }: RepairTools, { kind, path }: Finding): Repai
       return { action: "removed" };
     case "drop_row":
       return { action: "row_dropped" };
+    case "next_start":
+      return { action: "next_start" };
     case "none":
       return { action: "left" };
     default:

@@ -166,7 +166,7 @@ const DAMAGES: readonly [string, FindingKind[], (dir: string, blocks: BlockFile[
     },
   ],
   ["a damaged owner", ["owner"], (dir) => writeFileSync(join(dir, "owner.json"), "{")],
-  ["no owner", ["owner"], (dir) => rmSync(join(dir, "owner.json"))],
+  ["no owner", ["no_owner"], (dir) => rmSync(join(dir, "owner.json"))],
   [
     "what is not Hearth's",
     ["foreign", "foreign", "foreign", "no_file"],

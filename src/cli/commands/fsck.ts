@@ -1,0 +1,204 @@
+import { existsSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { formatBytes, HearthError } from "../../core/index.ts";
+import {
+  type Finding,
+  type FolderReport,
+  INDEX_FOLDER,
+  type IndexedBlocks,
+  isSsdFolder,
+  LOCK_FILE,
+  lockFolder,
+  type OwnerFile,
+  type ReportedFinding,
+  readOwner,
+  reportFolder,
+} from "../../kvb/index.ts";
+import { loadNative, type Native, NativeError } from "../../native/index.ts";
+import { defineCommand } from "../command.ts";
+import { jsonFlag, optional, requiredArgument, toggle, withDefault } from "../flags.ts";
+import type { Io } from "../io.ts";
+import { integer, text } from "../kinds.ts";
+import { printJson } from "../output.ts";
+import { createProgress } from "../progress.ts";
+
+export const command = defineCommand({
+  description: [
+    "Walks an SSD folder (`ssd_dir`) and compares names, headers, sizes and the index with each " +
+      "other; with --deep it reads every payload and compares its checksum. Nothing is changed " +
+      "without --repair. No agent may use the folder meanwhile, and none can start on it.",
+    "--repair moves files that are damaged, misplaced or of another generation than the index " +
+      "says to DIR/quarantine, removes leftovers of interrupted writes and drops rows without a " +
+      "file. It never removes a file that holds a block, and leaves alone what is not Hearth's.",
+    "Ends with 0 where nothing is wrong, or where all that was wrong was repaired or is settled " +
+      "by the next start of an agent; else with 1. After a crash rows and files may differ and " +
+      "leftovers lie about: that is no damage, and the next start settles it.",
+  ],
+  arguments: { dir: requiredArgument(text("DIR"), "the ssd_dir of an agent") },
+  flags: {
+    deep: toggle("read payloads too, and compare their checksums"),
+    repair: toggle("repair what can be repaired"),
+    index: optional(text("DIR"), "the index_dir of the agent, where it is not DIR/index"),
+    show: withDefault(integer({ min: 0, max: 1_000_000 }), 20, "problems to list; all are counted"),
+    json: jsonFlag,
+  },
+  examples: [
+    { words: "fsck /var/cache/hearth", what: "names, headers and sizes against the index" },
+    { words: "fsck --deep /var/cache/hearth", what: "the same, and every payload is read" },
+    { words: "fsck --deep --repair /var/cache/hearth", what: "damaged files go to quarantine" },
+    { words: "fsck --json --show 1000 /var/cache/hearth", what: "a report for scripts" },
+  ],
+  exits: ["interrupted"],
+  async run({ flags, arguments: { dir: given }, io, clock, interrupt }) {
+    const { deep, repair, show: keepMax, json } = flags;
+    const dir = resolve(given);
+    requireSsdFolder(dir);
+    const native = loadNative();
+    using _lock = lockForCheck(native, dir, repair);
+    const owner = readOwner(dir);
+    using index = openIndex(flags.index ?? join(dir, INDEX_FOLDER), repair);
+    const progress = createProgress({ io, clock, json });
+    const startMs = clock.monotonicMs();
+    const report = await reportFolder({
+      dir,
+      native,
+      clock,
+      deep,
+      index: index.rows,
+      findings: index.findings,
+      repair: repair ? index : null,
+      keepMax,
+      signal: interrupt(),
+      onProgress: ({ files, fileBytes }, problems) =>
+        progress.update(`${files} files, ${formatBytes(fileBytes)}, ${problems} problems`),
+    });
+    progress.end();
+    const seconds = (clock.monotonicMs() - startMs) / 1_000;
+    const shown = { dir, owner, deep, indexed: index.rows !== null, seconds, report };
+    if (json) printJson(io, jsonOf(shown));
+    else printReport(io, shown);
+    return report.unsolved === 0 ? "ok" : "failed";
+  },
+});
+
+interface Shown {
+  readonly dir: string;
+  readonly owner: OwnerFile;
+  readonly deep: boolean;
+  /** Rows were compared with files. */
+  readonly indexed: boolean;
+  readonly seconds: number;
+  readonly report: FolderReport;
+}
+
+function requireSsdFolder(dir: string): void {
+  if (existsSync(dir) && isSsdFolder(dir)) return;
+  throw new HearthError("USAGE", `${dir} is no SSD folder of Hearth`, {
+    fix: "give the ssd_dir of its configuration",
+  });
+}
+
+/**
+ * Keeps agents away while files and rows are compared. A folder that is only looked at is not
+ * written to: without a lock file no agent has it, and on a read-only file system none can.
+ */
+function lockForCheck(native: Native, dir: string, repair: boolean): Disposable {
+  const none = { [Symbol.dispose]: () => undefined };
+  if (!repair && !existsSync(join(dir, LOCK_FILE))) return none;
+  try {
+    return lockFolder(native, dir);
+  } catch (thrown) {
+    if (!repair && thrown instanceof NativeError && thrown.status === "read_only") return none;
+    throw thrown;
+  }
+}
+
+function ownerLine({ dir, owner }: Shown): string {
+  if (owner.kind === "none") return `${dir}: no owner`;
+  if (owner.kind === "damaged") return `${dir}: owner.json ${owner.why}`;
+  const { worker, created } = owner.owner;
+  return `${dir}: worker ${worker}, since ${created.slice(0, 10)}`;
+}
+
+function findingLine({ path, why, repair }: ReportedFinding): string {
+  if (repair === null || repair.action === "left") return `  ${path}: ${why}`;
+  const done = {
+    quarantined: () => `moved to ${"to" in repair ? repair.to : ""}`,
+    removed: () => "removed",
+    row_dropped: () => "row dropped",
+    next_start: () => "left to the next start",
+    failed: () => `not repaired: ${"why" in repair ? repair.why : ""}`,
+  };
+  return `  ${path}: ${why}; ${done[repair.action]()}`;
+}
+
+function counted(counts: Readonly<Record<string, number>>): string {
+  const parts = Object.entries(counts).map(([name, count]) => `${name} ${count}`);
+  return parts.length === 0 ? "none" : parts.join(", ");
+}
+
+function printReport(io: Io, shown: Shown): void {
+  const { report, deep, indexed, seconds } = shown;
+  const { tally, counts, repairs, first } = report;
+  const found = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const lines = [ownerLine(shown), ...first.map(findingLine)];
+  if (found > first.length) lines.push(`  and ${found - first.length} more`);
+  lines.push(
+    `files       ${tally.files}, ${formatBytes(tally.allocatedBytes)} on disk`,
+    `sound       ${tally.sound} blocks, ${formatBytes(tally.payloadBytes)}`,
+    `rows        ${indexed ? tally.rows : "no index was read: files alone were looked at"}`,
+    `findings    ${counted(counts)}`,
+  );
+  if (tally.quarantined > 0) lines.push(`quarantine  ${tally.quarantined} files from before`);
+  if (Object.keys(repairs).length > 0) lines.push(`repairs     ${counted(repairs)}`);
+  if (!deep) lines.push("payloads were not read: --deep reads them");
+  lines.push(`${verdict(report)} (${seconds.toFixed(1)} s)`);
+  io.out.write(`${lines.join("\n")}\n`);
+}
+
+function verdict({ problems, unsolved, repairs }: FolderReport): string {
+  if (problems === 0) return "clean";
+  if (unsolved === 0) return "repaired";
+  const wasRepaired = Object.keys(repairs).length > 0;
+  const count = wasRepaired ? unsolved : problems;
+  return `${count === 1 ? "1 problem" : `${count} problems`}${wasRepaired ? " left" : ""}`;
+}
+
+function jsonOf({ dir, owner, deep, indexed, seconds, report }: Shown): object {
+  const { tally, counts, repairs, problems, unsolved, first } = report;
+  return {
+    dir,
+    owner: owner.kind === "owned" ? owner.owner : null,
+    deep,
+    indexed,
+    files: tally.files,
+    file_bytes: tally.fileBytes,
+    allocated_bytes: tally.allocatedBytes,
+    sound_blocks: tally.sound,
+    payload_bytes: tally.payloadBytes,
+    rows: indexed ? tally.rows : null,
+    quarantined_before: tally.quarantined,
+    problems,
+    unsolved,
+    counts,
+    repairs,
+    findings: first.map(({ kind, path, why, repair }) => ({ kind, path, why, repair })),
+    seconds: Number(seconds.toFixed(3)),
+  };
+}
+
+/** The index as far as it can be read. */
+interface CheckedIndex extends Disposable {
+  readonly rows: IndexedBlocks | null;
+  readonly findings: readonly Finding[];
+  dropRow(rowId: number): void;
+}
+
+function openIndex(_dir: string, _repair: boolean): CheckedIndex {
+  return {
+    rows: null,
+    findings: [],
+    dropRow: () => undefined,
+    [Symbol.dispose]: () => undefined,
+  };
+}
