@@ -215,7 +215,8 @@ describeNative("a check of a folder", () => {
         }
         const left = await check(dir, literalIndex([...rows.values()]));
         const remedies = left.kinds.map((kind) => FINDING_KINDS[kind].remedy);
-        expect(remedies.filter((remedy) => remedy !== "none")).toEqual([]);
+        const open = remedies.filter((remedy) => remedy !== "none" && remedy !== "next_start");
+        expect(open).toEqual([]);
       });
     });
   }
