@@ -15,7 +15,11 @@ import { startProgress } from "./progress.ts";
 import { run, seconds } from "./run.ts";
 import { hostTarget, TARGET_NAMES, TARGETS, type Target } from "./targets.ts";
 
-const ENTRY = "src/main.ts";
+/**
+ * The program, then the workers it starts: each is an entry point of its own and keeps its path
+ * below `src` inside the executable.
+ */
+const ENTRIES = ["src/main.ts", "src/index/index-worker.ts"];
 const DIST = join(ROOT, "dist");
 
 /**
@@ -166,7 +170,7 @@ export async function ensureExecutable(
     "--no-compile-autoload-dotenv",
     "--no-compile-autoload-bunfig",
     ...defines,
-    ENTRY,
+    ...ENTRIES,
     `--outfile=${temporary}`,
   ]);
   try {

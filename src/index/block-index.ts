@@ -29,7 +29,7 @@ export interface BlockRow {
   readonly variant: number;
   readonly lastSeen: number;
   readonly uses: number;
-  /** Of this run of the agent; grows by one with each block written. */
+  /** Of this run of the agent, from 1, one for each block; 0 for a block found by recovery. */
   readonly sequence: number;
 }
 
@@ -43,7 +43,7 @@ export interface AliasRow {
 
 /** What the index knows of the run before this one. */
 export interface PreviousRun {
-  /** Null: an index that no run has used, or one made anew. */
+  /** Null: an index that no run has used, or one made anew; recovery reads all headers. */
   readonly incarnation: bigint | null;
   /** Every block with a sequence up to this one had its row committed, or removed. */
   readonly flushedSequence: number;
@@ -75,18 +75,33 @@ export interface BlockIndex extends AsyncDisposable {
   readonly previous: PreviousRun;
   readonly state: IndexState;
 
-  /** Every row, by namespace and layer, oldest use first within them; before the first change. */
+  /**
+   * Every row, by namespace and layer, oldest use first within them; once, before the first change.
+   * All rows were checked when the index was opened.
+   */
   loadBlocks(): AsyncIterable<BlockRows>;
   loadAliases(): AsyncIterable<readonly AliasRow[]>;
+
+  /**
+   * Ends recovery, and commits what it changed: from here on the index is that of this run. To be
+   * called before the first block of the run is written; until then a crash leaves the index as the
+   * run before left it, so that the next start can recover again. False as from `flush`: then it
+   * counts from the first commit that works.
+   */
+  begin(): Promise<boolean>;
+
+  /** The write that was to have this sequence came to nothing: no row will come. */
+  skip(sequence: number): void;
 
   /** Adds or replaces the row of a block (its key: namespace is part of the digest; and layer). */
   put(row: BlockRow): void;
   remove(digest: Uint8Array, layer: number): void;
   /** The block was used. */
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): void;
+  /** After the `put` of its block, with whose row it goes; without one it is not entered. */
   putAlias(row: AliasRow): void;
 
-  /** Commits everything up to now; false where that failed. */
+  /** Commits everything up to now; false where that failed, or changes had been dropped. */
   flush(options?: { readonly durable?: boolean }): Promise<boolean>;
 
   /** Flushes, marks the run as ended cleanly, closes. False where it could not, within `ms`. */

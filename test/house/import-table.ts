@@ -56,6 +56,8 @@ export const MAIN_MAY_IMPORT: readonly string[] = ["cli", "core"];
 /** Where a package is at home: what it speaks stops at that folder's door. */
 export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
   "bun:ffi": ["native"],
+  "bun:sqlite": ["index"],
+  "drizzle-orm": ["index"],
   elysia: ["api"],
   "@elysiajs/openapi": ["api"],
   "prom-client": ["observability"],

@@ -1,0 +1,10 @@
+export type {
+  AliasRow,
+  BlockIndex,
+  BlockRow,
+  BlockRows,
+  IndexState,
+  PreviousRun,
+} from "./block-index.ts";
+export { type BlockIndexOptions, openBlockIndex } from "./open-block-index.ts";
+export type { IndexOwner } from "./protocol.ts";

@@ -1,0 +1,56 @@
+import { type Clock, HearthError } from "../core/index.ts";
+import type { BlockIndex } from "./block-index.ts";
+import { IndexLine } from "./index-line.ts";
+import type { IndexOwner, OpenOrder } from "./protocol.ts";
+import { WriteBehindIndex } from "./write-behind.ts";
+
+export interface BlockIndexOptions {
+  /** Made where it is missing. */
+  readonly folder: string;
+  /** Names this run of the agent; never used by another. */
+  readonly incarnation: bigint;
+  readonly owner: IndexOwner;
+  readonly clock: Clock;
+  /** Gives up waiting for a disk that hangs. */
+  readonly signal?: AbortSignal;
+  /** How long another program may keep the index locked before it is set aside. */
+  readonly busyMs?: number;
+  /** Changes that may wait to be committed. */
+  readonly pendingMax?: number;
+}
+
+const BUSY_MS = 2_000;
+
+/**
+ * Opens the index in a folder, or makes one. An index that cannot be used is set aside
+ * (`state.setAside`) and the new one is empty; where the disk does not even allow that, the index
+ * is `failing`, keeps changes waiting and opens as soon as it can: `previous.incarnation` is null
+ * either way, and the caller reads the headers of all blocks. Throws HearthError INDEX_IN_USE where
+ * another agent has it, INDEX_FOREIGN where it belongs to another worker or machine, ABORTED.
+ */
+export async function openBlockIndex(options: BlockIndexOptions): Promise<BlockIndex> {
+  const { folder, incarnation, owner, clock, signal, pendingMax } = options;
+  const busyMs = options.busyMs ?? BUSY_MS;
+  const wallMs = clock.wallMs();
+  const openOrder: OpenOrder = { kind: "open", folder, owner, wallMs, busyMs, isLate: false };
+  const line = new IndexLine();
+  const onAbort = () => line.end();
+  signal?.addEventListener("abort", onAbort, { once: true });
+  try {
+    const answer = await line.ask(openOrder);
+    if (signal?.aborted) throw new HearthError("ABORTED", "opening the index was given up");
+    if (answer.kind === "refused") {
+      throw new HearthError(answer.code, answer.message, { fix: answer.fix });
+    }
+    if (answer.kind !== "opened" && answer.kind !== "failed") {
+      throw new HearthError("INTERNAL", `the index's worker answered ${answer.kind}`);
+    }
+    const limits = pendingMax === undefined ? {} : { pendingMax };
+    return new WriteBehindIndex(line, answer, { clock, incarnation, openOrder, ...limits });
+  } catch (thrown) {
+    line.end();
+    throw thrown;
+  } finally {
+    signal?.removeEventListener("abort", onAbort);
+  }
+}

@@ -1,0 +1,29 @@
+/** Blocks in flight at once are some hundreds: this many out of order means that one never comes. */
+const AHEAD_MAX = 65_536;
+
+/**
+ * The highest sequence up to which every block's row has been handed on. Writes end out of order,
+ * and a claim about a block still being written would let the next start take it for a deleted one.
+ */
+export class SequenceWatermark {
+  readonly #ahead = new Set<number>();
+  #through = 0;
+  #isFrozen = false;
+
+  get value(): number {
+    return this.#through;
+  }
+
+  add(sequence: number): void {
+    if (this.#isFrozen || sequence <= this.#through) return;
+    this.#ahead.add(sequence);
+    while (this.#ahead.delete(this.#through + 1)) this.#through++;
+    if (this.#ahead.size > AHEAD_MAX) this.freeze();
+  }
+
+  /** A row was dropped: what comes after it may not be claimed. */
+  freeze(): void {
+    this.#isFrozen = true;
+    this.#ahead.clear();
+  }
+}

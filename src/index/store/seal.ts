@@ -1,0 +1,80 @@
+/**
+ * Each row carries a seal: XXH3-64 over all that it says, its namespace's key included, so that
+ * neither a flipped bit in a row nor one in the table of namespaces goes unseen. XXH3 finds
+ * accidents, not attackers: who can write the index can write the blocks.
+ */
+
+export interface SealedBlock {
+  readonly digest: Uint8Array;
+  readonly layer: number;
+  readonly parent: Uint8Array | null;
+  readonly bytes: number;
+  readonly checksum: Uint8Array;
+  readonly variant: number;
+  readonly lastSeen: number;
+  readonly uses: number;
+}
+
+export interface SealedAlias {
+  readonly digest: Uint8Array;
+  readonly layer: number;
+  readonly alias: Uint8Array;
+}
+
+/** What each kind of row begins with, so that none can be taken for another. */
+const TAG = { block: 1, alias: 2, run: 3 } as const;
+
+const BLOCK_BYTES = 1 + 32 + 4 + 32 + 1 + 32 + 4 + 8 + 1 + 4 + 2;
+const scratch = new Uint8Array(BLOCK_BYTES);
+const view = new DataView(scratch.buffer);
+const NO_PARENT = new Uint8Array(32);
+
+/** Null where a column has a length it cannot have. */
+export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint | null {
+  const { digest, parent, checksum } = row;
+  if (digest.length !== 32 || checksum.length !== 8) return null;
+  if (parent !== null && parent.length !== 32) return null;
+  scratch[0] = TAG.block;
+  scratch.set(digest, 1);
+  view.setUint32(33, row.layer, true);
+  scratch.set(namespaceKey, 37);
+  scratch[69] = parent === null ? 0 : 1;
+  scratch.set(parent ?? NO_PARENT, 70);
+  view.setUint32(102, row.bytes, true);
+  scratch.set(checksum, 106);
+  scratch[114] = row.variant;
+  view.setUint32(115, row.lastSeen, true);
+  view.setUint16(119, row.uses, true);
+  return Bun.hash.xxHash3(scratch);
+}
+
+/** Null where a column has a length it cannot have. */
+export function sealOfAlias(row: SealedAlias, namespaceKey: Uint8Array): bigint | null {
+  const { digest, alias } = row;
+  if (digest.length !== 32 || (alias.length !== 8 && alias.length !== 32)) return null;
+  scratch[0] = TAG.alias;
+  scratch.set(digest, 1);
+  view.setUint32(33, row.layer, true);
+  scratch.set(namespaceKey, 37);
+  scratch[69] = alias.length;
+  scratch.set(alias, 70);
+  return Bun.hash.xxHash3(scratch.subarray(0, 70 + alias.length));
+}
+
+/** Over the run's record as JSON of its columns in their order. */
+export function sealOfRun(columns: readonly (string | number | boolean | null)[]): bigint {
+  return Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(columns)}`);
+}
+
+/** Eight bytes, little-endian, as numbers of 64 bits stand in the tables. */
+export function u64Bytes(value: bigint): Uint8Array {
+  const bytes = new Uint8Array(8);
+  new DataView(bytes.buffer).setBigUint64(0, value, true);
+  return bytes;
+}
+
+/** Null where it is not eight bytes. */
+export function u64Of(bytes: Uint8Array): bigint | null {
+  if (bytes.length !== 8) return null;
+  return new DataView(bytes.buffer, bytes.byteOffset, 8).getBigUint64(0, true);
+}
