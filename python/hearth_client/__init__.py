@@ -16,6 +16,8 @@ from .layout import (
     Hello,
     Match,
     Outcome,
+    SessionItem,
+    SessionPage,
     SessionStatus,
     Tier,
 )
@@ -36,6 +38,8 @@ __all__ = [
     "ProtocolError",
     "ReadableBlock",
     "RefusedError",
+    "SessionItem",
+    "SessionPage",
     "SessionStatus",
     "Tier",
     "WritableSlot",

@@ -20,6 +20,8 @@ from .layout import (
     Match,
     Op,
     Outcome,
+    SessionItem,
+    SessionPage,
     SessionStatus,
 )
 
@@ -149,6 +151,22 @@ class Calls:
             Op.SESSION_STATUS,
             lambda number: protocol.session_request(Op.SESSION_STATUS, number, session),
             protocol.read_session_status,
+        )
+
+    def session_list(self, after: int = 0, most: int = 0) -> SessionPage:
+        """A page of this namespace's sessions; ``next`` of it is the ``after`` of the next."""
+        return self._sessions(0, after, most)
+
+    def session_tiers(self, session: int) -> Optional[SessionItem]:
+        """What of a session is in RAM and what on SSD; None: there is no such session."""
+        found = self._sessions(session, 0, 1).sessions if session != 0 else []
+        return found[0] if found else None
+
+    def _sessions(self, session: int, after: int, most: int) -> SessionPage:
+        return self._ask(
+            Op.SESSION_LIST,
+            lambda number: protocol.session_list_request(number, session, after, most),
+            protocol.read_session_list,
         )
 
     def ping(self, payload: bytes = b"") -> bytes:

@@ -38,6 +38,7 @@ class Op(IntEnum):
     SESSION_RELEASE = 13
     SESSION_STATUS = 14
     ALIAS = 15
+    SESSION_LIST = 16
 
 
 class FrameStatus(IntEnum):
@@ -178,6 +179,25 @@ class SessionStatus(NamedTuple):
     blocks: int
     tokens: int
     bytes: int
+
+
+class SessionItem(NamedTuple):
+    """A session and what of it is where; a block on both tiers counts on both."""
+
+    session: int
+    #: Milliseconds since its last commit.
+    idle_ms: int
+    ram_blocks: int
+    ram_bytes: int
+    ssd_blocks: int
+    ssd_bytes: int
+
+
+class SessionPage(NamedTuple):
+    """Sessions, the one committed to longest ago first; ``next`` 0: that was all."""
+
+    next: int
+    sessions: List[SessionItem]
 
 
 Handle = Tuple[int, int]

@@ -31,6 +31,8 @@ from .layout import (
     Op,
     Outcome,
     Readable,
+    SessionItem,
+    SessionPage,
     SessionStatus,
     Slot,
     Tier,
@@ -49,6 +51,8 @@ _ACQUIRED = Struct("<IIIIQQ")
 _SESSION = Struct("<Q")
 _SESSION_COMMIT = Struct("<QII")
 _SESSION_STATUS = Struct("<IIQQQ")
+_SESSION_LIST = Struct("<QQII")
+_SESSION_ITEM = Struct("<QQQQQQ")
 _NO_DIGEST = bytes(DIGEST_BYTES)
 _IDENTIFY_ITEM_BYTES = {
     IdentifyKind.TOKENS: 4,
@@ -357,3 +361,18 @@ def read_session_status(count: int, body: Readable) -> SessionStatus:
     if count != 1 or reserved != 0:
         raise ValueError("SESSION_STATUS: a reserved field in use")
     return SessionStatus(_outcome(outcome), *rest)
+
+
+def session_list_request(request_id: int, session: int, after: int, most: int) -> bytes:
+    """``session`` 0: all; ``most`` 0: as many as the agent gives."""
+    head = _SESSION_LIST.pack(
+        _u64(session, "session"), _u64(after, "after"), _u32(most, "most"), 0
+    )
+    return request(Op.SESSION_LIST, request_id, 0, head)
+
+
+def read_session_list(count: int, body: Readable) -> SessionPage:
+    _check_length(Op.SESSION_LIST, body, _SESSION.size + count * _SESSION_ITEM.size)
+    (following,) = _SESSION.unpack_from(body)
+    items = _SESSION_ITEM.iter_unpack(bytes(body[_SESSION.size :]))
+    return SessionPage(following, [SessionItem(*fields) for fields in items])

@@ -189,6 +189,11 @@ class Agent(unittest.TestCase):
         self.assertEqual(self.client.session_commit(session, digests[2]), Outcome.OK)
         self.assertEqual(self.client.session_status(session).blocks, 3)
         self.assertEqual(self.client.session_commit(session, bytes(31) + b"\1"), Outcome.MISS)
+        tiers = self.client.session_tiers(session)
+        assert tiers is not None
+        self.assertEqual(tiers[2:], (3, 3 * BLOCK_BYTES, 0, 0))
+        self.assertEqual([item.session for item in self.client.session_list().sessions], [session])
+        self.assertIsNone(self.client.session_tiers(session + 1))
         self.assertEqual(self.client.session_release(session), Outcome.OK)
         self.assertEqual(self.client.session_release(session), Outcome.MISS)
         self.assertEqual(self.client.get(digests), [payload(digest) for digest in digests])

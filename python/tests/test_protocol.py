@@ -57,6 +57,7 @@ REQUESTS: Dict[str, bytes] = {
     "session-commit": p.session_commit_request(15, 77, ALL, B),
     "session-release": p.session_request(Op.SESSION_RELEASE, 16, 77),
     "session-status": p.session_request(Op.SESSION_STATUS, 17, 77),
+    "session-list": p.session_list_request(21, 0, 4100, 2),
     "alias.engine-hash": p.alias_request(
         18, AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
     ),
@@ -107,6 +108,16 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
     "session-commit": (outcomes(Op.SESSION_COMMIT), [Outcome.OK]),
     "session-release": (outcomes(Op.SESSION_RELEASE), [Outcome.OK]),
     "session-status": (p.read_session_status, layout.SessionStatus(Outcome.OK, 3, 48, 786_432)),
+    "session-list": (
+        p.read_session_list,
+        layout.SessionPage(
+            4103,
+            [
+                layout.SessionItem(77, 90_000, 3, 786_432, 5, 1_310_720),
+                layout.SessionItem(2**64 - 1, 0, 0, 0, 2**33, 2**52),
+            ],
+        ),
+    ),
     "alias": (outcomes(Op.ALIAS), [Outcome.OK]),
     "error": (
         lambda _count, body: p.read_error(body),

@@ -4,6 +4,7 @@ import { HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { problemOf, refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
+import { pageQuery, sessionParams, sessionReports, sessionsReport } from "./session-report.ts";
 import { statusReport } from "./status-report.ts";
 
 /**
@@ -71,7 +72,31 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
     .get("/v1/status", () => services.status(), {
       response: statusReport,
       detail: { summary: "What the agent is and holds" },
-    });
+    })
+    .get(
+      "/v1/sessions",
+      ({ query: { after = 0, limit = 100 } }) => services.sessions(after, limit),
+      {
+        query: pageQuery,
+        response: sessionsReport,
+        detail: { summary: "Conversations that hold their last block, a page at a time" },
+      },
+    )
+    .get(
+      "/v1/sessions/:id",
+      ({ params: { id } }) => {
+        const sessions = services.session(BigInt(id));
+        if (sessions.length > 0) return { sessions };
+        return refuse("NOT_FOUND", `no session ${id} holds a block`, {
+          fix: "it was released, went idle or gave way to others: see engine.session_idle",
+        });
+      },
+      {
+        params: sessionParams,
+        response: sessionReports,
+        detail: { summary: "What of one conversation is where" },
+      },
+    );
   return app;
 }
 
@@ -108,9 +133,19 @@ interface Routed {
   readonly routes: readonly { readonly method: string; readonly path: string }[];
 }
 
+/** Whether a path is one of the route's, whose pieces behind a colon stand for any. */
+function serves(route: string, path: string): boolean {
+  const pieces = route.split("/");
+  const given = path.split("/");
+  return (
+    pieces.length === given.length &&
+    pieces.every((piece, i) => piece === given[i] || (piece.startsWith(":") && given[i] !== ""))
+  );
+}
+
 /** 405 where the path is served for another method, else 404. */
 function notFound({ routes }: Routed, method: string, path: string): Response {
-  const methods = routes.filter((route) => route.path === path).map((route) => route.method);
+  const methods = routes.filter((route) => serves(route.path, path)).map((route) => route.method);
   if (methods.length === 0) {
     return refuse("NOT_FOUND", `there is no ${path.slice(0, 200)}`, { fix: "see /openapi" });
   }

@@ -1,7 +1,5 @@
 import { type Static, t } from "elysia";
-
-const count = (description: string) => t.Number({ minimum: 0, multipleOf: 1, description });
-const bytes = (description: string) => count(`${description}, bytes`);
+import { bytes, count } from "./fields.ts";
 
 const arena = t.Object(
   {
@@ -77,6 +75,7 @@ export const statusReport = t.Object({
   ram,
   table,
   engine,
+  sessions: count("Conversations that hold their last block now"),
   health: t.Array(problem, { description: "What is the matter now, the worst first" }),
   counters,
   build,

@@ -1,5 +1,13 @@
-import { type ApiServer, createApi, readTokenFile, type StatusReport } from "../api/index.ts";
-import { systemClock } from "../core/index.ts";
+import {
+  type ApiServer,
+  createApi,
+  readTokenFile,
+  type SessionReport,
+  type SessionsReport,
+  type StatusReport,
+} from "../api/index.ts";
+import { assert, systemClock } from "../core/index.ts";
+import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { StoreStats } from "../tiers/index.ts";
@@ -24,6 +32,8 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       return { ready: reasons.length === 0, reasons };
     },
     health: () => agent.health.list(),
+    sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
+    session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
   };
@@ -58,6 +68,7 @@ function observe(agent: Agent, logger: Logger): void {
         lockedBytes: agent.region().lockedBytes,
       },
       table: { blocks: store_.tableNodes, capacity: store_.tableNodesMax },
+      sessions: store_.sessions,
       stats: store_.stats,
     };
   });
@@ -117,6 +128,7 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
       cut_off: engine.stats.cutOff,
       refused: engine.stats.refusedPeers,
     },
+    sessions: store.sessions,
     health: agent.health.list().map(({ sinceMs, ...problem }) => ({
       ...problem,
       for_seconds: secondsSince(sinceMs),
@@ -126,8 +138,29 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
   };
 }
 
+function sessionsOf(agent: Agent, after: number, limit: number): SessionsReport {
+  const page = agent.store.sessions.list({ namespace: null, after, max: limit });
+  return { sessions: page.sessions.map((info) => sessionOf(agent, info)), next: page.next };
+}
+
+function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
+  const { namespace, session, idleMs, state } = info;
+  const key = namespaces.keyOf(namespace);
+  assert(key !== null, "a session's namespace was greeted");
+  return {
+    id: session.toString(),
+    namespace: key.toHex(),
+    idle_seconds: seconds(idleMs),
+    ...state,
+  };
+}
+
 function secondsSince(ms: number): number {
-  return Number(((systemClock.monotonicMs() - ms) / 1_000).toFixed(3));
+  return seconds(systemClock.monotonicMs() - ms);
+}
+
+function seconds(ms: number): number {
+  return Number((ms / 1_000).toFixed(3));
 }
 
 function snakeCase(counters: Readonly<Record<keyof StoreStats, number>>): Record<string, number> {

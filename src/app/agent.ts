@@ -128,6 +128,7 @@ export class Agent {
       gpuWindowBlocks: config.engine.gpuWindowBlocks,
       marks: { high: kv.highWater, low: kv.lowWater },
     });
+    this.store.sessions.setIdle(config.engine.sessionIdleMs);
     this.#growth = new ArenaGrowth(this.#region, this.#queue, arena, (bytes) =>
       this.store.slots.addReady(bytes - this.store.slots.readyBytes),
     );
@@ -224,6 +225,7 @@ export class Agent {
     const { kv, log } = effective;
     this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
     this.store.evictor.start(kv.evictIntervalMs);
+    this.store.sessions.setIdle(effective.engine.sessionIdleMs);
     this.engine.setLimits(limitsOf(effective));
     logger.setLevel(log.level);
     const keys = changed.map(({ key }) => key);

@@ -14,6 +14,7 @@ import {
   decodeMatchReply,
   decodeOutcomesReply,
   decodeReserveReply,
+  decodeSessionListReply,
   decodeSessionStatusReply,
   encodeAcquireRequest,
   encodeAliasRequest,
@@ -27,6 +28,7 @@ import {
   encodePingRequest,
   encodeReserveRequest,
   encodeSessionCommitRequest,
+  encodeSessionListRequest,
   encodeSessionRequest,
   type Frame,
   type HandleItems,
@@ -35,6 +37,8 @@ import {
   Op,
   type OutcomeItems,
   PROTOCOL_VERSION,
+  type SessionListReply,
+  type SessionListRequest,
   type SessionStatus,
 } from "./protocol/index.ts";
 
@@ -197,6 +201,19 @@ export class EngineClient implements AsyncDisposable {
       },
     );
     return status!;
+  }
+
+  /** One page; `next` of it is the `after` of the next. */
+  async sessionList(request: Readonly<SessionListRequest>): Promise<SessionListReply> {
+    let page: SessionListReply | undefined;
+    await this.#line.request(
+      (output, id) => encodeSessionListRequest(output, id, request),
+      (frame) => {
+        page = this.#line.take(decodeSessionListReply(frame));
+        return null;
+      },
+    );
+    return page!;
   }
 
   alias(

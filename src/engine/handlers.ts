@@ -1,4 +1,5 @@
 import { assert } from "../core/index.ts";
+import type { SessionInfo } from "../leases/index.ts";
 import type { LookupOutcome } from "../observability/index.ts";
 import {
   type AddressBatch,
@@ -26,6 +27,7 @@ import {
   decodeMatchRequest,
   decodeReserveRequest,
   decodeSessionCommitRequest,
+  decodeSessionListRequest,
   decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireReply,
@@ -34,9 +36,11 @@ import {
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
+  encodeSessionListReply,
   encodeSessionStatusReply,
   type Frame,
   FrameStatus,
+  HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   identifyDigests,
@@ -45,6 +49,8 @@ import {
   type OutcomeOp,
   type Refusal,
   refusal,
+  type SessionItem,
+  sessionsInFrame,
   wantsReply,
 } from "./protocol/index.ts";
 
@@ -222,8 +228,10 @@ function gpuHandlers({ store, limits }: HandlerContext, { batch, handles }: Scra
   };
 }
 
-function sessionHandlers({ store }: HandlerContext, scratch: Scratch): Handlers {
+function sessionHandlers({ store, limits }: HandlerContext, scratch: Scratch): Handlers {
   const { batch, handles, session } = scratch;
+  const listing = { session: 0n, after: 0, max: 0 };
+  const listMax = sessionsInFrame(limits.frameBytesMax, HEADER_BYTES);
   return {
     [Op.sessionCommit]: (connection, frame, holder) => {
       const bad = decodeSessionCommitRequest(frame, session, batch);
@@ -250,6 +258,28 @@ function sessionHandlers({ store }: HandlerContext, scratch: Scratch): Handlers 
       });
       return null;
     },
+    [Op.sessionList]: (connection, frame, holder) => {
+      const bad = decodeSessionListRequest(frame, listing);
+      if (bad !== null) return bad;
+      const { session: only, after, max } = listing;
+      const page = holder.sessionList(only, after, Math.min(max || listMax, listMax));
+      encodeSessionListReply(connection.output, frame.requestId, {
+        next: page.next ?? 0,
+        sessions: page.sessions.map(sessionItemOf),
+      });
+      return null;
+    },
+  };
+}
+
+function sessionItemOf({ session, idleMs, state: { ram, ssd } }: SessionInfo): SessionItem {
+  return {
+    session,
+    idleMs: Math.floor(idleMs),
+    ramBlocks: ram.blocks,
+    ramBytes: ram.bytes,
+    ssdBlocks: ssd.blocks,
+    ssdBytes: ssd.bytes,
   };
 }
 

@@ -1,1 +1,8 @@
-export { type SessionOutcome, type SessionState, Sessions } from "./sessions.ts";
+export type {
+  ListOptions,
+  SessionInfo,
+  SessionPage,
+  SessionState,
+  TierUse,
+} from "./session-info.ts";
+export { type SessionOutcome, Sessions } from "./sessions.ts";

@@ -1,34 +1,45 @@
 import { type BlockTable, Tier } from "../blocks/index.ts";
 import { type Clock, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import type { ListOptions, SessionInfo, SessionPage, SessionState } from "./session-info.ts";
 
 /** Conversations known at the same time; beyond it a new one is refused. */
 const SESSIONS_MAX = 65_536;
-/** A session that nobody committed to for so long is over: its engine forgot it, or died. */
+/** How long a session may stay without a commit, unless the configuration says otherwise. */
 const IDLE_MS = 3_600_000;
-
-export interface SessionState {
-  /** Blocks in RAM on the path from the root to the session's last block, and their bytes. */
-  readonly blocks: number;
-  readonly bytes: number;
-}
+/** Blocks looked at for one page of a list: about a millisecond. */
+const LIST_STEPS_MAX = 65_536;
 
 export type SessionOutcome = "ok" | "missing" | "full";
 
 interface Session {
+  readonly namespace: NamespaceIndex;
+  readonly session: bigint;
   readonly node: NodeId;
   readonly committedMs: number;
+  /** Grows with every commit to any session: its place in the list. */
+  readonly turn: number;
 }
 
 /**
  * Conversations: each a pointer to its deepest block and one lock on it, nothing more. Blocks are
  * found through the tree alone; after release they age one by one like any others. A session ends
- * by release, an hour after its last commit, or when room is needed and nothing else can give it.
+ * by release, when nobody has committed to it for the idle time, or when room is needed and nothing
+ * else can give it. These hold at all times:
+ *
+ * - I1 After release, matching depends on the tree alone.
+ * - I2 A commit takes nothing from a session: a block it has already leaves it as deep as it was,
+ *   and the new lock is taken before the old one goes.
+ * - I3 Matching asks no session and changes none.
+ * - I4 Blocks of no session move as if there were none.
+ * - I5 Every lock taken for a session is given back, at the latest when it ends.
  */
 export class Sessions {
   readonly #table: BlockTable;
   /** In the order of their last commits. */
   readonly #last = new Map<string, Session>();
   readonly #clock: Clock;
+  #idleMs = IDLE_MS;
+  #turns = 0;
 
   constructor(table: BlockTable, clock: Clock) {
     this.#table = table;
@@ -39,16 +50,29 @@ export class Sessions {
     return this.#last.size;
   }
 
-  /** The session now ends in `node`. The new lock is taken before the old one goes. */
+  /** How long a session may stay without a commit; holds for those that are there, too. */
+  setIdle(ms: number): void {
+    this.#idleMs = ms;
+  }
+
+  /** The session now ends in `node`, or where it did when that lies behind `node`. */
   commit(namespace: NamespaceIndex, session: bigint, node: NodeId): SessionOutcome {
     const name = sessionName(namespace, session);
     const old = this.#last.get(name);
     if (old === undefined && this.#last.size >= SESSIONS_MAX) return "full";
-    if (!this.#table.lock(node)) return "full";
+    const deepest = old !== undefined && this.#isOnPath(node, old.node) ? old.node : node;
+    if (!this.#table.lock(deepest)) return "full";
     this.#last.delete(name);
-    this.#last.set(name, { node, committedMs: this.#clock.monotonicMs() });
+    const committedMs = this.#clock.monotonicMs();
+    this.#last.set(name, { namespace, session, node: deepest, committedMs, turn: ++this.#turns });
     if (old !== undefined) this.#table.unlock(old.node);
     return "ok";
+  }
+
+  /** Whether `node` is `end` or one of its ancestors. */
+  #isOnPath(node: NodeId, end: NodeId): boolean {
+    for (let at = end; at !== NO_NODE; at = this.#table.parentOf(at)) if (at === node) return true;
+    return false;
   }
 
   release(namespace: NamespaceIndex, session: bigint): SessionOutcome {
@@ -67,9 +91,9 @@ export class Sessions {
     return true;
   }
 
-  /** Ends what is idle for an hour. */
+  /** Ends what nobody has committed to for the idle time. */
   endIdle(): void {
-    const before = this.#clock.monotonicMs() - IDLE_MS;
+    const before = this.#clock.monotonicMs() - this.#idleMs;
     for (const [name, session] of this.#last) {
       if (session.committedMs > before) return;
       this.#end(name, session);
@@ -84,15 +108,52 @@ export class Sessions {
   /** Null where the session is not known. Walks the tree: takes as long as the session is deep. */
   state(namespace: NamespaceIndex, session: bigint): SessionState | null {
     const last = this.#last.get(sessionName(namespace, session));
-    if (last === undefined) return null;
-    let blocks = 0;
-    let bytes = 0;
-    for (let node = last.node; node !== NO_NODE; node = this.#table.parentOf(node)) {
-      if (!this.#table.isResident(node, Tier.ram)) continue;
-      blocks++;
-      bytes += this.#table.bytesOf(node);
+    return last === undefined ? null : this.#infoOf(last).state;
+  }
+
+  /** The one with this number, in each namespace that has one. */
+  find(session: bigint): SessionInfo[] {
+    const found = [...this.#last.values()].filter((last) => last.session === session);
+    return found.map((last) => this.#infoOf(last));
+  }
+
+  /**
+   * A page of sessions, the one committed to longest ago first: at most `max`, fewer where they are
+   * deep. A session that is committed to between two pages comes again at the end; none is missed.
+   */
+  list({ namespace, after, max }: ListOptions): SessionPage {
+    const sessions: SessionInfo[] = [];
+    let next = after;
+    let steps = 0;
+    for (const last of this.#last.values()) {
+      if (last.turn <= after || (namespace !== null && last.namespace !== namespace)) continue;
+      if (sessions.length >= max || steps >= LIST_STEPS_MAX) return { sessions, next };
+      const info = this.#infoOf(last);
+      sessions.push(info);
+      next = last.turn;
+      steps += info.state.depth;
     }
-    return { blocks, bytes };
+    return { sessions, next: null };
+  }
+
+  #infoOf({ namespace, session, node: end, committedMs }: Session): SessionInfo {
+    const table = this.#table;
+    const ram = { blocks: 0, bytes: 0 };
+    const ssd = { blocks: 0, bytes: 0 };
+    let depth = 0;
+    for (let node = end; node !== NO_NODE; node = table.parentOf(node)) {
+      depth++;
+      for (const [tier, use] of [
+        [Tier.ram, ram],
+        [Tier.ssd, ssd],
+      ] as const) {
+        if (!table.isResident(node, tier)) continue;
+        use.blocks++;
+        use.bytes += table.bytesOf(node);
+      }
+    }
+    const idleMs = this.#clock.monotonicMs() - committedMs;
+    return { namespace, session, idleMs, state: { depth, ram, ssd } };
   }
 }
 

@@ -39,6 +39,7 @@ export const FRAME_OPERATIONS = [
   "sessionRelease",
   "sessionStatus",
   "alias",
+  "sessionList",
 ] as const;
 
 /** Statuses of its answers by their number on the wire. */
@@ -165,6 +166,12 @@ export const METRICS = {
     name: "hearth_table_blocks",
     type: "gauge",
     help: "Blocks in the table, all tiers together",
+    labels: {},
+  },
+  sessions: {
+    name: "hearth_sessions",
+    type: "gauge",
+    help: "Conversations that hold their last block",
     labels: {},
   },
   tableCapacity: {

@@ -73,6 +73,7 @@ function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
   registry.set("arenaLockedBytes", arena.lockedBytes);
   registry.set("tableBlocks", table.blocks);
   registry.set("tableCapacity", table.capacity);
+  registry.set("sessions", store.sessions);
   registry.set("evictions", stats.evictedBlocks, { tier: "ram" });
   registry.set("evictedBytes", stats.evictedBytes, { tier: "ram" });
   registry.set("evictionRuns", stats.evictionRuns);

@@ -17,6 +17,7 @@ export interface StoreSnapshot {
     readonly lockedBytes: number;
   };
   readonly table: { readonly blocks: number; readonly capacity: number };
+  readonly sessions: number;
   /** Since the start. */
   readonly stats: {
     readonly matchBlocks: number;

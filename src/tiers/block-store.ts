@@ -1,4 +1,5 @@
 import type { NamespaceIndex } from "../core/index.ts";
+import type { SessionPage } from "../leases/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 
 /** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
@@ -90,6 +91,8 @@ export interface Holder {
   sessionCommit(session: bigint, batch: AddressBatch): number;
   sessionRelease(session: bigint): number;
   sessionStatus(session: bigint): SessionStatus;
+  /** A page of the namespace's sessions after `after`; only this one unless `session` is 0. */
+  sessionList(session: bigint, after: number, max: number): SessionPage;
 
   /** Gives blocks another name: 64-bit engine hashes, or SHA-256 page keys of 32 bytes each. */
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void;

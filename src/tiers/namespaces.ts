@@ -8,6 +8,7 @@ const NAMESPACES_MAX = 65_535;
  */
 export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
+  readonly #keys: Uint8Array[] = [];
 
   /**
    * The number of this namespace key (32 bytes), given on first sight; null once 65,535 were seen.
@@ -19,7 +20,13 @@ export class Namespaces {
     if (this.#byKey.size === NAMESPACES_MAX) return null;
     const index = (this.#byKey.size + 1) as NamespaceIndex;
     this.#byKey.set(name, index);
+    this.#keys.push(namespaceKey.slice());
     return index;
+  }
+
+  /** The key that was given this number; null where none was. */
+  keyOf(index: NamespaceIndex): Uint8Array | null {
+    return this.#keys[index - 1] ?? null;
   }
 
   get size(): number {

@@ -7,6 +7,7 @@ import {
   NO_NODE,
   type NodeId,
 } from "../core/index.ts";
+import type { SessionPage } from "../leases/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
@@ -209,7 +210,15 @@ export class RamHolder implements Holder {
   sessionStatus(session: bigint): SessionStatus {
     const state = this.#store.sessions.state(this.#namespace, session);
     if (state === null) return { known: false, blocks: 0, bytes: 0 };
-    return { known: true, ...state };
+    return { known: true, ...state.ram };
+  }
+
+  sessionList(session: bigint, after: number, max: number): SessionPage {
+    const { sessions } = this.#store;
+    const namespace = this.#namespace;
+    if (session === 0n) return sessions.list({ namespace, after, max });
+    const found = sessions.find(session).filter((info) => info.namespace === namespace);
+    return { sessions: found, next: null };
   }
 
   alias(batch: AddressBatch, aliases: Uint8Array, sha256: boolean, out: HandleBatch): void {

@@ -179,6 +179,8 @@ describe("the address", () => {
     },
     readiness: () => ({ ready: true, reasons: [] }),
     health: () => [],
+    sessions: () => ({ sessions: [], next: null }),
+    session: () => [],
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

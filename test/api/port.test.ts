@@ -9,6 +9,8 @@ test("two servers never share a port: the second start is refused in words", asy
     },
     readiness: () => ({ ready: true, reasons: [] }),
     health: () => [],
+    sessions: () => ({ sessions: [], next: null }),
+    session: () => [],
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { HearthError } from "../../src/core/index.ts";
 import { createHealth, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
-import { problem, STATUS, serve } from "./serve.ts";
+import { problem, STATUS, serve, sessionOf } from "./serve.ts";
 
 const served = serve();
 
@@ -77,6 +77,57 @@ describe("status", () => {
     expect(found).toMatchObject({ status: 500, code: "INTERNAL" });
     expect(served.told.faults.at(-1)?.path).toBe("/v1/status");
     served.told.status = () => STATUS;
+  });
+});
+
+describe("sessions", () => {
+  const ids = [5n, 2n ** 64n - 1n, 7n];
+  // biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+  const ask = async (path: string): Promise<any> => (await served.get(path)).json();
+
+  test("come a page at a time, their numbers as text", async () => {
+    served.told.sessions = ids.map(sessionOf);
+    expect(await ask("/v1/sessions")).toEqual({ sessions: ids.map(sessionOf), next: null });
+    const first = await ask("/v1/sessions?limit=2");
+    expect(first).toEqual({ sessions: ids.slice(0, 2).map(sessionOf), next: 2 });
+    expect(first.sessions[1].id).toBe("18446744073709551615");
+    expect(await ask(`/v1/sessions?limit=2&after=${first.next}`)).toEqual({
+      sessions: [sessionOf(7n)],
+      next: null,
+    });
+  });
+
+  test("are found by their number, in each namespace that has it", async () => {
+    served.told.sessions = [sessionOf(5n), { ...sessionOf(5n), namespace: "cd".repeat(32) }];
+    const found = await ask("/v1/sessions/5");
+    expect(found).toEqual({ sessions: served.told.sessions });
+    expect(await problem(await served.get("/v1/sessions/6"))).toMatchObject({
+      status: 404,
+      code: "NOT_FOUND",
+      fix: expect.stringContaining("session_idle"),
+    });
+    expect((await served.get(`/v1/sessions/${"9".repeat(20)}`)).status).toBe(404);
+  });
+
+  test.each([
+    ...["limit=0", "limit=1001", "limit=1.5", "limit=x", "limit=-1", "limit="],
+    ...["after=-1", "after=x", "after=1e300", "after=9007199254740993000"],
+  ])("%s is no page", async (query) => {
+    expect(await problem(await served.get(`/v1/sessions?${query}`))).toMatchObject({
+      status: 422,
+      code: "REQUEST_INVALID",
+    });
+  });
+
+  test.each(["x", "-1", "1.5", "0x10", "9".repeat(21), "%00"])("%s is no number", async (id) => {
+    const answer = await served.get(`/v1/sessions/${id}`);
+    expect(await problem(answer)).toMatchObject({ status: 422, code: "REQUEST_INVALID" });
+  });
+
+  test("are not ended over HTTP", async () => {
+    const answer = await served.get("/v1/sessions/5", { method: "DELETE" });
+    expect(answer.headers.get("allow")).toBe("GET, HEAD");
+    expect(await problem(answer)).toMatchObject({ status: 405 });
   });
 });
 
@@ -160,7 +211,10 @@ describe("the description of the API", () => {
   test("has every route with a summary and its answers", async () => {
     const { info, paths, security } = await describeApi();
     expect(info).toMatchObject({ title: "Hearth agent", version: "1.2.3" });
-    expect(Object.keys(paths).sort()).toEqual(["/healthz", "/metrics", "/readyz", "/v1/status"]);
+    expect(Object.keys(paths).sort()).toEqual([
+      ...["/healthz", "/metrics", "/readyz"],
+      ...["/v1/sessions", "/v1/sessions/{id}", "/v1/status"],
+    ]);
     for (const { get } of Object.values(paths)) expect(get?.summary).toMatch(/^[A-Z]/);
     expect(Object.keys(paths["/readyz"]!.get!.responses)).toEqual(["200", "503"]);
     expect(security).toBeUndefined();

@@ -4,6 +4,7 @@ import {
   type ApiServer,
   createApi,
   type Readiness,
+  type SessionReport,
   type StatusReport,
 } from "../../src/api/index.ts";
 import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
@@ -32,16 +33,29 @@ export const STATUS: StatusReport = {
     cut_off: 0,
     refused: 0,
   },
+  sessions: 3,
   health: [],
   counters: { committed_blocks: 2 },
   build: { commit: "abc", runtime: "Bun", native: "ReleaseSafe" },
 };
+
+export function sessionOf(id: bigint): SessionReport {
+  return {
+    id: id.toString(),
+    namespace: "ab".repeat(32),
+    idle_seconds: 1.5,
+    depth: 4,
+    ram: { blocks: 2, bytes: 200 },
+    ssd: { blocks: 3, bytes: 300 },
+  };
+}
 
 /** What the services say; tests change it while the server runs. */
 export interface Told {
   status: () => StatusReport;
   readiness: Readiness;
   health: HealthProblem[];
+  sessions: SessionReport[];
   readonly faults: { path: string; thrown: unknown }[];
 }
 
@@ -58,12 +72,19 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     status: () => STATUS,
     readiness: { ready: true, reasons: [] },
     health: [],
+    sessions: [],
     faults: [],
   };
   const services = {
     status: () => told.status(),
     readiness: () => told.readiness,
     health: () => told.health,
+    sessions(after: number, limit: number) {
+      const sessions = told.sessions.slice(after, after + limit);
+      const next = after + limit < told.sessions.length ? after + limit : null;
+      return { sessions, next };
+    },
+    session: (id: bigint) => told.sessions.filter((one) => one.id === id.toString()),
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
   };

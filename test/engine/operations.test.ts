@@ -175,6 +175,66 @@ describeNative("operations", () => {
     expect(await engine.match("a", "a/b")).toBe(0);
   });
 
+  test("SESSION_LIST says what of each session of the namespace is where, a page at a time", () =>
+    withEngine(async (engine, agent) => {
+      const { client } = engine;
+      await using stranger = await agent.connect("another tenant");
+      await stranger.put("z");
+      const out = createHandleBatch(1);
+      await stranger.client.sessionCommit(7n, batchOf(["z"]), out);
+      await engine.put("a", "a/b", "c");
+      for (const [session, name] of [
+        [7n, "a/b"],
+        [2n ** 64n - 1n, "c"],
+        [5n, "a"],
+      ] as const) {
+        await client.sessionCommit(session, batchOf([name]), out);
+      }
+      const item = (session: bigint, blocks: number) => ({
+        session,
+        idleMs: expect.any(Number),
+        ramBlocks: blocks,
+        ramBytes: blocks * 5_000,
+        ssdBlocks: 0,
+        ssdBytes: 0,
+      });
+      const all = { session: 0n, after: 0, max: 0 };
+      expect(await client.sessionList(all)).toEqual({
+        next: 0,
+        sessions: [item(7n, 2), item(2n ** 64n - 1n, 1), item(5n, 1)],
+      });
+      const first = await client.sessionList({ ...all, max: 2 });
+      expect(first.sessions.map(({ session }) => session)).toEqual([7n, 2n ** 64n - 1n]);
+      const second = await client.sessionList({ ...all, after: first.next, max: 2 });
+      expect(second).toEqual({ next: 0, sessions: [item(5n, 1)] });
+      expect(await client.sessionList({ ...all, session: 7n })).toEqual({
+        next: 0,
+        sessions: [item(7n, 2)],
+      });
+      expect((await client.sessionList({ ...all, session: 8n })).sessions).toEqual([]);
+      const theirs = await stranger.client.sessionList(all);
+      expect(theirs.sessions).toEqual([item(7n, 1)]);
+    }));
+
+  test("a page of sessions fits a small frame", async () => {
+    await using agent = await openAgent({ limits: { frameBytesMax: 4096, itemsMax: 16 } });
+    await using engine = await agent.connect();
+    await engine.put("a");
+    const out = createHandleBatch(1);
+    for (let session = 1n; session <= 100n; session++) {
+      await engine.client.sessionCommit(session, batchOf(["a"]), out);
+    }
+    const found: bigint[] = [];
+    for (let after = 0; ; ) {
+      const page = await engine.client.sessionList({ session: 0n, after, max: 4_000_000_000 });
+      expect(page.sessions.length).toBeLessThanOrEqual(84);
+      found.push(...page.sessions.map(({ session }) => session));
+      if (page.next === 0) break;
+      after = page.next;
+    }
+    expect(found).toEqual(Array.from({ length: 100 }, (_, i) => BigInt(i + 1)));
+  });
+
   test("requests overlap, each answer finds its asker", () =>
     withEngine(async (engine) => {
       const names = Array.from({ length: 30 }, (_, i) => `n${i}`);

@@ -193,6 +193,28 @@ const pair = batchOf({ digests: [...A, ...B] }, ALL);
 const first = batchOf({ digests: A }, ALL);
 const second = batchOf({ digests: B }, ALL);
 const acquireOptions: protocol.AcquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true };
+const listRequest: protocol.SessionListRequest = { session: 0n, after: 4100, max: 2 };
+const listReply: protocol.SessionListReply = {
+  next: 4103,
+  sessions: [
+    {
+      session: 77n,
+      idleMs: 90_000,
+      ramBlocks: 3,
+      ramBytes: 786_432,
+      ssdBlocks: 5,
+      ssdBytes: 1_310_720,
+    },
+    {
+      session: 2n ** 64n - 1n,
+      idleMs: 0,
+      ramBlocks: 0,
+      ramBytes: 0,
+      ssdBlocks: 2 ** 33,
+      ssdBytes: 2 ** 52,
+    },
+  ],
+};
 const status: protocol.SessionStatus = { outcome: 0, blocks: 3, tokens: 48, bytes: 786_432 };
 
 export const CASES: readonly Case[] = [
@@ -373,6 +395,23 @@ export const CASES: readonly Case[] = [
     encode: (output) => protocol.encodeSessionStatusReply(output, 17, status),
     decode: (frame) => unwrap(protocol.decodeSessionStatusReply(frame)),
     value: status,
+  },
+  {
+    golden: "session-list.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeSessionListRequest(output, 21, listRequest),
+    decode(frame) {
+      const into = { session: 0n, after: 0, max: 0 };
+      return protocol.decodeSessionListRequest(frame, into) ?? into;
+    },
+    value: listRequest,
+  },
+  {
+    golden: "session-list.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeSessionListReply(output, 21, listReply),
+    decode: (frame) => unwrap(protocol.decodeSessionListReply(frame)),
+    value: listReply,
   },
   aliasCase("alias.engine-hash.request", 18, 0, ALL, [...HASH, ...ZERO.slice(8)]),
   aliasCase("alias.sha256.request", 19, 1, 7, C),

@@ -108,7 +108,7 @@ describeNative("when things go wrong with a frame", () => {
 
   test("unknown operation", () =>
     withLine(async (raw) => {
-      for (const op of [0, 16, 99, 255]) {
+      for (const op of [0, 17, 99, 255]) {
         raw.sendBytes(rawFrame({ op, requestId: op + 1, body: new Uint8Array(24), count: 7 }));
         expect(await raw.next()).toMatchObject({
           op,
@@ -139,6 +139,10 @@ describeNative("when things go wrong with a frame", () => {
       );
     const match = () => frameOf((output) => protocol.encodeMatchRequest(output, 5, 0, batch));
     const reserve = () => frameOf((output) => protocol.encodeReserveRequest(output, 5, 0n, batch));
+    const list = () =>
+      frameOf((output) =>
+        protocol.encodeSessionListRequest(output, 5, { session: 0n, after: 0, max: 0 }),
+      );
     test.each([
       ["header flags", at(match(), 5)],
       ["the reply flag", rawFrame({ op: Op.ping, flags: protocol.FrameFlag.reply })],
@@ -151,6 +155,9 @@ describeNative("when things go wrong with a frame", () => {
       ["flags of COMMIT", at(commit(), 16 + 16)],
       ["reserved of COMMIT", at(commit(), 16 + 20)],
       ["a checksum without its flag", at(commit(), 16 + 8)],
+      ["after of SESSION_LIST beyond 2^53", at(list(), 16 + 15)],
+      ["reserved of SESSION_LIST", at(list(), 16 + 20)],
+      ["no reply to a SESSION_LIST", rawFrame({ op: Op.sessionList, flags: 2 })],
       ["a count for PING", rawFrame({ op: Op.ping, count: 1 })],
     ])("%s", (_what, bytes) =>
       withLine(async (raw) => {

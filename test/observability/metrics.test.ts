@@ -67,6 +67,7 @@ function store(evictedBlocks = 7): StoreSnapshot {
     slots: { used: 5, free: 10, quarantined: 1 },
     arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
     table: { blocks: 8, capacity: 100 },
+    sessions: 6,
     stats: {
       matchBlocks: 50,
       acquireHits: 40,
@@ -133,6 +134,7 @@ describe("a scrape", () => {
       hearth_arena_ready_bytes: 2048,
       hearth_arena_locked_bytes: 1024,
       hearth_table_blocks: 8,
+      hearth_sessions: 6,
       hearth_engine_connections: 11,
       hearth_engine_cut_off_total: 1,
       'hearth_engine_frames_total{operation="acquire",status="ok"}': 2,

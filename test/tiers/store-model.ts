@@ -244,9 +244,11 @@ export class StoreModel {
     if (!this.isResident(name, engine.namespace)) return "miss";
     const key = `${engine.namespace}/${session}`;
     const old = this.sessions.get(key);
-    this.#lock(name);
+    const isBehind = old !== undefined && this.#path(old).includes(name);
+    const deepest = isBehind ? old : name;
+    this.#lock(deepest);
     this.sessions.delete(key);
-    this.sessions.set(key, name);
+    this.sessions.set(key, deepest);
     if (old !== undefined) this.#unlock(old);
     return "ok";
   }

@@ -20,4 +20,5 @@ export {
   pendingOutput,
 } from "./output.ts";
 export { type Decoded, type Refusal, refusal } from "./refusal.ts";
+export * from "./session-list.ts";
 export * from "./sessions.ts";

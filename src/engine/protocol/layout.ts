@@ -45,6 +45,7 @@ export const Op = {
   sessionRelease: 13,
   sessionStatus: 14,
   alias: 15,
+  sessionList: 16,
 } as const;
 export type OpName = keyof typeof Op;
 export type Op = (typeof Op)[OpName];

@@ -9,6 +9,7 @@ import {
   encodeMatchRequest,
   encodePingRequest,
   encodeSessionCommitRequest,
+  encodeSessionListRequest,
   encodeSessionRequest,
   Op,
 } from "../../../src/engine/protocol/index.ts";
@@ -271,11 +272,15 @@ class Conversation {
     this.#name(engine);
     const { blocks } = engine;
     const session = sessionOf(this.#script.u8());
-    const kind = this.#script.below(4);
+    const kind = this.#script.below(5);
     blocks.count = 1;
     if (kind < 2)
       this.#ask(engine, (out, id) => encodeSessionCommitRequest(out, id, session, blocks));
-    else {
+    else if (kind === 4) {
+      const max = this.#script.below(4);
+      const page = { session: max === 0 ? session : 0n, after: this.#script.below(8), max };
+      this.#ask(engine, (out, id) => encodeSessionListRequest(out, id, page));
+    } else {
       const op = kind === 2 ? Op.sessionRelease : Op.sessionStatus;
       this.#ask(engine, (out, id) => encodeSessionRequest(out, op, id, session));
     }

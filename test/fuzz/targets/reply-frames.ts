@@ -7,6 +7,7 @@ import {
   decodeMatchReply,
   decodeOutcomesReply,
   decodeReserveReply,
+  decodeSessionListReply,
   decodeSessionStatusReply,
   encodeAcquireReply,
   encodeErrorReply,
@@ -16,6 +17,7 @@ import {
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
+  encodeSessionListReply,
   encodeSessionStatusReply,
   type Frame,
   FrameStatus,
@@ -68,6 +70,11 @@ const READERS: Readonly<Record<OpName, Read>> = {
     const status = decodeSessionStatusReply(frame);
     if (!status.ok) return status.refusal;
     return (out) => encodeSessionStatusReply(out, frame.requestId, status.value);
+  },
+  sessionList(frame) {
+    const page = decodeSessionListReply(frame);
+    if (!page.ok) return page.refusal;
+    return (out) => encodeSessionListReply(out, frame.requestId, page.value);
   },
   commit: readOutcomes,
   abort: readOutcomes,

@@ -13,6 +13,7 @@ import {
   decodeMatchRequest,
   decodeReserveRequest,
   decodeSessionCommitRequest,
+  decodeSessionListRequest,
   decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireRequest,
@@ -27,6 +28,7 @@ import {
   encodePingRequest,
   encodeReserveRequest,
   encodeSessionCommitRequest,
+  encodeSessionListRequest,
   encodeSessionRequest,
   type Frame,
   FrameStatus,
@@ -49,6 +51,7 @@ const batch = createAddressBatch(ITEMS);
 const handles = createHandleBatch(ITEMS);
 const aliases = new Uint8Array(ITEMS * 32);
 const session = { session: 0n };
+const listing = { session: 0n, after: 0, max: 0 };
 const matching = { tiers: 0 };
 const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
 const aliasing = { kind: AliasKind.engineHash as AliasKind };
@@ -121,6 +124,10 @@ const READERS: Readonly<Record<OpName, Read>> = {
     }),
   sessionRelease: (frame) => readSession(frame, Op.sessionRelease),
   sessionStatus: (frame) => readSession(frame, Op.sessionStatus),
+  sessionList: (frame) =>
+    either(decodeSessionListRequest(frame, listing), (out) =>
+      encodeSessionListRequest(out, frame.requestId, listing),
+    ),
   alias: (frame) =>
     either(decodeAliasRequest(frame, aliasing, batch, aliases), (out) => {
       const silent = !wantsReply(frame);
