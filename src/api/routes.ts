@@ -4,7 +4,7 @@ import { HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { problemOf, refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
-import { pageQuery, sessionParams, sessionReports, sessionsReport } from "./session-report.ts";
+import { sessionRoutes } from "./session-routes.ts";
 import { statusReport } from "./status-report.ts";
 
 /**
@@ -73,30 +73,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       response: statusReport,
       detail: { summary: "What the agent is and holds" },
     })
-    .get(
-      "/v1/sessions",
-      ({ query: { after = 0, limit = 100 } }) => services.sessions(after, limit),
-      {
-        query: pageQuery,
-        response: sessionsReport,
-        detail: { summary: "Conversations that hold their last block, a page at a time" },
-      },
-    )
-    .get(
-      "/v1/sessions/:id",
-      ({ params: { id } }) => {
-        const sessions = services.session(BigInt(id));
-        if (sessions.length > 0) return { sessions };
-        return refuse("NOT_FOUND", `no session ${id} holds a block`, {
-          fix: "it was released, went idle or gave way to others: see engine.session_idle",
-        });
-      },
-      {
-        params: sessionParams,
-        response: sessionReports,
-        detail: { summary: "What of one conversation is where" },
-      },
-    );
+    .use(sessionRoutes(services));
   return app;
 }
 

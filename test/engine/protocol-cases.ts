@@ -1,12 +1,15 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { encodeManifest } from "../../src/identity/index.ts";
+import { SESSION_CASES } from "./protocol-session-cases.ts";
 import {
   batchOf,
   CAPACITY,
   type Case,
   type Columns,
   fill,
+  outcomesCase,
   plain,
+  sequence,
   unwrap,
 } from "./protocol-support.ts";
 
@@ -14,7 +17,6 @@ import {
 
 const { Op, Outcome } = protocol;
 
-export const sequence = (first: number) => Array.from({ length: 32 }, (_, i) => (first + i) & 0xff);
 const A = sequence(0xa0);
 const B = sequence(0x40);
 const C = sequence(0x01);
@@ -22,17 +24,6 @@ const ZERO = new Array<number>(32).fill(0);
 const ALL = 0xffff_ffff;
 const BLOCK = ["digests", "parents", "aliasLo", "aliasHi", "bytes", "flags"] as const;
 const SLOT = ["outcome", "slot", "generation", "bytes", "offset"] as const;
-
-function outcomesCase(golden: string, op: protocol.OutcomeOp, id: number, outcome: number[]): Case {
-  return {
-    golden,
-    direction: "replies",
-    encode: (output) => protocol.encodeOutcomesReply(output, op, id, batchOf({ outcome })),
-    decode: (frame) =>
-      fill((into) => protocol.decodeOutcomesReply(frame, into), ["outcome"], false),
-    value: { count: outcome.length, outcome },
-  };
-}
 
 function identifyCase(name: string, id: number, request: protocol.IdentifyRequest): Case {
   return {
@@ -93,19 +84,6 @@ function handlesCase(
     decode: (frame) =>
       fill((into) => protocol.decodeHandlesRequest(frame, into), ["slot", "generation"], false),
     value: plain(batch, ["slot", "generation"]),
-  };
-}
-
-function sessionCase(golden: string, op: 13 | 14, id: number): Case {
-  return {
-    golden,
-    direction: "requests",
-    encode: (output) => protocol.encodeSessionRequest(output, op, id, 77n),
-    decode(frame) {
-      const options = { session: 0n };
-      return protocol.decodeSessionRequest(frame, options) ?? options;
-    },
-    value: { session: 77n },
   };
 }
 
@@ -191,32 +169,7 @@ const committed = batchOf({
 });
 const pair = batchOf({ digests: [...A, ...B] }, ALL);
 const first = batchOf({ digests: A }, ALL);
-const second = batchOf({ digests: B }, ALL);
 const acquireOptions: protocol.AcquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true };
-const listRequest: protocol.SessionListRequest = { session: 0n, after: 4100, max: 2 };
-const listReply: protocol.SessionListReply = {
-  next: 4103,
-  sessions: [
-    {
-      session: 77n,
-      idleMs: 90_000,
-      ramBlocks: 3,
-      ramBytes: 786_432,
-      ssdBlocks: 5,
-      ssdBytes: 1_310_720,
-    },
-    {
-      session: 2n ** 64n - 1n,
-      idleMs: 0,
-      ramBlocks: 0,
-      ramBytes: 0,
-      ssdBlocks: 2 ** 33,
-      ssdBytes: 2 ** 52,
-    },
-  ],
-};
-const status: protocol.SessionStatus = { outcome: 0, blocks: 3, tokens: 48, bytes: 786_432 };
-
 export const CASES: readonly Case[] = [
   {
     golden: "hello.request",
@@ -374,45 +327,7 @@ export const CASES: readonly Case[] = [
     value: plain(first, ["digests"], true),
   },
   outcomesCase("gpu-evicted.reply", Op.gpuEvicted, 14, [Outcome.miss]),
-  {
-    golden: "session-commit.request",
-    direction: "requests",
-    encode: (output) => protocol.encodeSessionCommitRequest(output, 15, 77n, second),
-    decode(frame) {
-      const options = { session: 0n };
-      const run = (into: Columns) => protocol.decodeSessionCommitRequest(frame, options, into);
-      return fill(run, ["digests"], true, () => options);
-    },
-    value: { ...plain(second, ["digests"], true), session: 77n },
-  },
-  outcomesCase("session-commit.reply", Op.sessionCommit, 15, [Outcome.ok]),
-  sessionCase("session-release.request", Op.sessionRelease, 16),
-  outcomesCase("session-release.reply", Op.sessionRelease, 16, [Outcome.ok]),
-  sessionCase("session-status.request", Op.sessionStatus, 17),
-  {
-    golden: "session-status.reply",
-    direction: "replies",
-    encode: (output) => protocol.encodeSessionStatusReply(output, 17, status),
-    decode: (frame) => unwrap(protocol.decodeSessionStatusReply(frame)),
-    value: status,
-  },
-  {
-    golden: "session-list.request",
-    direction: "requests",
-    encode: (output) => protocol.encodeSessionListRequest(output, 21, listRequest),
-    decode(frame) {
-      const into = { session: 0n, after: 0, max: 0 };
-      return protocol.decodeSessionListRequest(frame, into) ?? into;
-    },
-    value: listRequest,
-  },
-  {
-    golden: "session-list.reply",
-    direction: "replies",
-    encode: (output) => protocol.encodeSessionListReply(output, 21, listReply),
-    decode: (frame) => unwrap(protocol.decodeSessionListReply(frame)),
-    value: listReply,
-  },
+  ...SESSION_CASES,
   aliasCase("alias.engine-hash.request", 18, 0, ALL, [...HASH, ...ZERO.slice(8)]),
   aliasCase("alias.sha256.request", 19, 1, 7, C),
   outcomesCase("alias.reply", Op.alias, 19, [Outcome.ok]),

@@ -1,7 +1,15 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import * as protocol from "../../src/engine/protocol/index.ts";
-import { batchOf, CAPACITY, type Columns, columns, isRefusal, plain } from "./protocol-support.ts";
+import {
+  batchOf,
+  CAPACITY,
+  type Columns,
+  columns,
+  isRefusal,
+  plain,
+  unwrap,
+} from "./protocol-support.ts";
 
 const { Op } = protocol;
 const SEED = { seed: 20_253, numRuns: 150 };
@@ -73,6 +81,26 @@ describe("what is written is read", () => {
         expect(through("requests", write, read)).toBeNull();
         expect(options.session).toBe(session);
         expect(plain(into, BLOCK, true)).toEqual(plain(batch, BLOCK, true));
+      }),
+      SEED,
+    );
+  });
+
+  test("pages of sessions", () => {
+    const item = fc.record({
+      session: u64,
+      idleMs: safe,
+      ramBlocks: safe,
+      ramBytes: safe,
+      ssdBlocks: safe,
+      ssdBytes: safe,
+    });
+    const sessions = fc.array(item, { maxLength: protocol.SESSION_LIST_MAX });
+    fc.assert(
+      fc.property(fc.record({ next: safe, sessions }), (page) => {
+        const write = (output: protocol.Output) => protocol.encodeSessionListReply(output, 1, page);
+        const read = (frame: protocol.Frame) => unwrap(protocol.decodeSessionListReply(frame));
+        expect(through("replies", write, read)).toEqual(page);
       }),
       SEED,
     );

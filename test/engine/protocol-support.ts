@@ -123,3 +123,23 @@ export function fill(
 export function unwrap<Value>(result: protocol.Decoded<Value>): Value | protocol.Refusal {
   return result.ok ? result.value : result.refusal;
 }
+
+/** 32 bytes that count up. */
+export const sequence = (first: number) => Array.from({ length: 32 }, (_, i) => (first + i) & 0xff);
+
+/** An answer of outcomes. */
+export function outcomesCase(
+  golden: string,
+  op: protocol.OutcomeOp,
+  id: number,
+  outcome: number[],
+): Case {
+  return {
+    golden,
+    direction: "replies",
+    encode: (output) => protocol.encodeOutcomesReply(output, op, id, batchOf({ outcome })),
+    decode: (frame) =>
+      fill((into) => protocol.decodeOutcomesReply(frame, into), ["outcome"], false),
+    value: { count: outcome.length, outcome },
+  };
+}

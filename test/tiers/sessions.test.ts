@@ -64,7 +64,7 @@ describeNative("sessions", () => {
     expect(engine.get("a")).toEqual(["ok"]);
   });
 
-  test("I2: the lock moves forward with each turn, and not back for one that comes late", async () => {
+  test("I2: the lock moves on with each turn, and not back for one that is late", async () => {
     await using kit = open();
     const engine = kit.engine();
     await engine.put(...chain("a/b/c"));
