@@ -6,5 +6,6 @@ export type {
   IndexState,
   PreviousRun,
 } from "./block-index.ts";
+export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
 export { type BlockIndexOptions, openBlockIndex } from "./open-block-index.ts";
 export type { IndexOwner } from "./protocol.ts";

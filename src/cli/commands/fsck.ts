@@ -1,11 +1,11 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { formatBytes, HearthError } from "../../core/index.ts";
+import { type InspectedIndex, inspectIndex } from "../../index/index.ts";
 import {
   type Finding,
   type FolderReport,
   INDEX_FOLDER,
-  type IndexedBlocks,
   isSsdFolder,
   LOCK_FILE,
   lockFolder,
@@ -56,7 +56,8 @@ export const command = defineCommand({
     const native = loadNative();
     using _lock = lockForCheck(native, dir, repair);
     const owner = readOwner(dir);
-    using index = openIndex(flags.index ?? join(dir, INDEX_FOLDER), repair);
+    const path = resolve(flags.index ?? join(dir, INDEX_FOLDER));
+    using index = new CheckedIndex(path);
     const progress = createProgress({ io, clock, json });
     const startMs = clock.monotonicMs();
     const report = await reportFolder({
@@ -66,12 +67,13 @@ export const command = defineCommand({
       deep,
       index: index.rows,
       findings: index.findings,
-      repair: repair ? index : null,
+      repair: repair ? { dropRow: (rowId) => index.dropRow(rowId) } : null,
       keepMax,
       signal: interrupt(),
       onProgress: ({ files, fileBytes }, problems) =>
         progress.update(`${files} files, ${formatBytes(fileBytes)}, ${problems} problems`),
     });
+    index.finish();
     progress.end();
     const seconds = (clock.monotonicMs() - startMs) / 1_000;
     const shown = { dir, owner, deep, indexed: index.rows !== null, seconds, report };
@@ -187,18 +189,29 @@ function jsonOf({ dir, owner, deep, indexed, seconds, report }: Shown): object {
   };
 }
 
-/** The index as far as it can be read. */
-interface CheckedIndex extends Disposable {
-  readonly rows: IndexedBlocks | null;
+/** The index as far as it can be read, and the rows to drop from it. */
+class CheckedIndex implements Disposable {
+  readonly rows: InspectedIndex | null;
   readonly findings: readonly Finding[];
-  dropRow(rowId: number): void;
-}
+  readonly #dropped = new Set<number>();
 
-function openIndex(_dir: string, _repair: boolean): CheckedIndex {
-  return {
-    rows: null,
-    findings: [],
-    dropRow: () => undefined,
-    [Symbol.dispose]: () => undefined,
-  };
+  constructor(dir: string) {
+    const found = inspectIndex(dir);
+    this.rows = found.kind === "sound" ? found.index : null;
+    const isDamaged = found.kind === "damaged";
+    this.findings = isDamaged ? [{ kind: "index", path: dir, why: found.why, rowId: null }] : [];
+  }
+
+  dropRow(rowId: number): void {
+    this.#dropped.add(rowId);
+  }
+
+  /** Drops the rows in the index itself, after it has been read to its end. */
+  finish(): void {
+    this.rows?.drop([...this.#dropped]);
+  }
+
+  [Symbol.dispose](): void {
+    this.rows?.[Symbol.dispose]();
+  }
 }

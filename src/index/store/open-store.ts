@@ -7,7 +7,7 @@ import { lockFolder } from "./folder-lock.ts";
 import { IndexStore } from "./index-store.ts";
 import { COMPANIONS, putAside } from "./set-aside.ts";
 
-const FILE = "hearth.sqlite";
+export const INDEX_FILE = "hearth.sqlite";
 const LATE = "it could not be opened when this run of the agent began";
 
 export interface OpenedStore extends Disposable {
@@ -29,7 +29,7 @@ export function openStore(order: OpenOrder): OpenedStore {
       fix: "stop it, or give this one an index_dir of its own",
     });
   }
-  const path = join(folder, FILE);
+  const path = join(folder, INDEX_FILE);
   try {
     const why = whyUnusable(path, order);
     if (typeof why !== "string") return opened(why, null, lock);
