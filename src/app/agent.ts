@@ -15,6 +15,7 @@ import {
   watchLoopLag,
 } from "../observability/index.ts";
 import { ArenaGrowth, createArena, Namespaces, RamStore } from "../tiers/index.ts";
+import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { groupNumber } from "./groups.ts";
 import type { ServiceManager } from "./service-manager.ts";
 
@@ -97,6 +98,7 @@ export class Agent {
   #config: Config;
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
+  #cold: ColdTier | null = null;
 
   private constructor(parts: AgentParts) {
     const { config, native, clock, random, logger } = parts;
@@ -126,6 +128,7 @@ export class Agent {
       random,
       blocksMax: kv.blocksMax,
       gpuWindowBlocks: config.engine.gpuWindowBlocks,
+      policy: config.kv.policy,
       marks: { high: kv.highWater, low: kv.lowWater },
     });
     this.store.sessions.setIdle(config.engine.sessionIdleMs);
@@ -161,6 +164,7 @@ export class Agent {
     const agent = new Agent(parts);
     try {
       await agent.#growth.first();
+      await agent.#openCold();
       await agent.engine.start();
     } catch (error) {
       await agent.#stopParts();
@@ -192,6 +196,13 @@ export class Agent {
   } {
     const { lockedBytes, lockRefused } = this.#region.state();
     return { pageBytes: this.#region.pageBytes, lockedBytes, lockRefused };
+  }
+
+  async #openCold(): Promise<void> {
+    const { config, native, clock, logger } = this.#parts;
+    const { health, store, namespaces, incarnation } = this;
+    const own = { health, store, namespaces, incarnation, region: this.#region };
+    this.#cold = await ColdTier.open({ config, native, clock, logger, ...own });
   }
 
   async #grow(): Promise<void> {
@@ -226,6 +237,8 @@ export class Agent {
     this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
     this.store.evictor.start(kv.evictIntervalMs);
     this.store.sessions.setIdle(effective.engine.sessionIdleMs);
+    this.store.ssd?.configure(ssdSettings(effective));
+    this.store.readDeadlineMs = kv.ssdReadDeadlineMs;
     this.engine.setLimits(limitsOf(effective));
     logger.setLevel(log.level);
     const keys = changed.map(({ key }) => key);
@@ -237,6 +250,7 @@ export class Agent {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
     await this.engine.drain(DRAIN_MS, hurry);
+    if (!hurry.aborted) await this.#cold?.settle(this.store);
     await this.#stopParts();
     this.#state = "stopped";
   }
@@ -245,6 +259,7 @@ export class Agent {
     this.#growth.stop();
     await this.engine[Symbol.asyncDispose]();
     await this.store[Symbol.asyncDispose]();
+    await this.#cold?.close();
     await this.#growing;
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();

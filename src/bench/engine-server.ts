@@ -43,6 +43,7 @@ export async function serveEngineBench(native: Native, options: BenchServerOptio
     random: systemRandom,
     blocksMax: TABLE_BLOCKS,
     gpuWindowBlocks: 0,
+    policy: "lru",
     marks: { high: 0.95, low: 0.9 },
   });
   const growth = new ArenaGrowth(region, queue, arena, (ready) =>

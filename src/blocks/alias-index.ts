@@ -53,6 +53,16 @@ export class AliasIndex {
     return "added";
   }
 
+  /** The node's names as bytes, little-endian words. */
+  namesGivenTo(node: number): Uint8Array[] {
+    const names: Uint8Array[] = [];
+    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+      const words = this.words.slice(entry * this.width, (entry + 1) * this.width);
+      names.push(new Uint8Array(words.buffer));
+    }
+    return names;
+  }
+
   /** Takes all names of the node away. */
   removeNode(node: number): void {
     let entry = this.firstOfNode[node]!;

@@ -11,6 +11,11 @@ export interface BlockTableOptions {
   readonly sha256Max?: number;
   /** Seeds the hashes of the indexes, so that nobody can choose keys that collide. */
   readonly random: Random;
+  /**
+   * Told when a node becomes protected and when it no longer is. It must not call the table back
+   * but for reading.
+   */
+  readonly onProtection?: (node: NodeId, on: boolean) => void;
 }
 
 /** Nodes that may share one alias, and aliases of one kind a node may have. */
@@ -133,6 +138,8 @@ export interface BlockTable extends TableView {
 
   /** Counts one use of this node at `tick` (u32). Recency stays. */
   markUsed(node: NodeId, tick: number): void;
+  /** Sets both, as they were in an earlier run. */
+  setUses(node: NodeId, uses: number, tick: number): void;
   /**
    * Makes the node, then each ancestor in turn, the newest of its tiers: as if a request had used
    * them from last to first. Protected ones are in no list and stay so.

@@ -31,7 +31,7 @@ export class ColumnView implements TableView {
   constructor(options: BlockTableOptions) {
     const { nodesMax, random } = options;
     this.nodesMax = nodesMax;
-    this.columns = createNodeColumns(nodesMax);
+    this.columns = createNodeColumns(nodesMax, options.onProtection);
     this.index = new HashIndex(this.columns.keys, KEY_WORDS, nodesMax, random);
     this.lookup = new BatchLookup(this.columns, this.index);
     this.hashes = new AliasIndex(2, options.aliasesMax ?? nodesMax, nodesMax, random);
@@ -192,6 +192,18 @@ export class ColumnView implements TableView {
 
   newerThan(node: NodeId, tier: RecencyTier): NodeId {
     return this.list(tier).newer[node] as NodeId;
+  }
+
+  nextOn(node: NodeId, tier: Tier): NodeId {
+    const { meta, highest } = this.columns;
+    for (let next = node + 1; next <= highest; next++) {
+      if ((meta[next]! & tier) !== 0) return next as NodeId;
+    }
+    return NO_NODE;
+  }
+
+  aliasesOf(node: NodeId): Uint8Array[] {
+    return [...this.hashes.namesGivenTo(node), ...this.pageKeys.namesGivenTo(node)];
   }
 
   residentBlocks(tier: Tier): number {

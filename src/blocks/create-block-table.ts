@@ -150,6 +150,11 @@ class ColumnTable extends ColumnView implements BlockTable {
     lastUsed[node] = tick;
   }
 
+  setUses(node: NodeId, uses: number, tick: number): void {
+    this.columns.uses[node] = Math.min(uses, USES_MAX);
+    this.columns.lastUsed[node] = tick;
+  }
+
   touchPath(node: NodeId): void {
     touchPath(this.columns, node);
   }

@@ -51,6 +51,8 @@ export interface NodeColumns {
   readonly lists: readonly RecencyList[];
   readonly residentBlocks: Float64Array;
   readonly residentBytes: Float64Array;
+  /** Told when a node becomes protected (`true`), or loses its protection. */
+  readonly onProtection: ProtectionListener;
   /** Nodes in use. */
   count: number;
   /** Nodes above this one were never used. */
@@ -58,7 +60,12 @@ export interface NodeColumns {
   firstFree: number;
 }
 
-export function createNodeColumns(nodesMax: number): NodeColumns {
+export type ProtectionListener = (node: NodeId, on: boolean) => void;
+
+export function createNodeColumns(
+  nodesMax: number,
+  onProtection: ProtectionListener = () => undefined,
+): NodeColumns {
   const entries = nodesMax + 1;
   const u32 = (perNode = 1) => new Uint32Array(new ArrayBuffer(entries * 4 * perNode));
   const i32 = () => new Int32Array(new ArrayBuffer(entries * 4));
@@ -94,6 +101,7 @@ export function createNodeColumns(nodesMax: number): NodeColumns {
       })),
       residentBlocks: new Float64Array(TIER_COUNT),
       residentBytes: new Float64Array(TIER_COUNT),
+      onProtection,
       count: 0,
       highest: 0,
       firstFree: 0,

@@ -1,3 +1,4 @@
+import type { NodeId } from "../core/index.ts";
 import type { NodeColumns } from "./node-columns.ts";
 import { enterLists, leaveLists } from "./recency.ts";
 import { NodeFlag } from "./table-view.ts";
@@ -16,6 +17,7 @@ export function protect(columns: NodeColumns, node: number): void {
   while ((meta[step]! & NodeFlag.protected) === 0) {
     meta[step] = meta[step]! | NodeFlag.protected;
     leaveLists(columns, step);
+    columns.onProtection(step as NodeId, true);
     step = parent[step]!;
     if (step === 0) return;
     protectedChildren[step] = protectedChildren[step]! + 1;
@@ -32,6 +34,7 @@ export function unprotect(columns: NodeColumns, node: number): void {
   while (locks[step] === 0 && pins[step] === 0 && protectedChildren[step] === 0) {
     meta[step] = meta[step]! & ~NodeFlag.protected;
     enterLists(columns, step);
+    columns.onProtection(step as NodeId, false);
     step = parent[step]!;
     if (step === 0) return;
     protectedChildren[step] = protectedChildren[step]! - 1;

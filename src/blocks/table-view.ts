@@ -122,6 +122,12 @@ export interface TableView {
   /** The next newer unprotected node of the tier, or NO_NODE after the newest. */
   newerThan(node: NodeId, tier: RecencyTier): NodeId;
 
+  /**
+   * The resident node of the tier with the next higher id, or NO_NODE: a walk over all of them in
+   * no meaningful order, that may pause anywhere. `node` need not be live; NO_NODE begins.
+   */
+  nextOn(node: NodeId, tier: Tier): NodeId;
+
   residentBlocks(tier: Tier): number;
   residentBytes(tier: Tier): number;
   /** Those of them that are not protected. */
@@ -137,6 +143,11 @@ export interface TableView {
   /** The same for SHA-256 page keys: 32 bytes from `bytes[at]`. */
   nodesOfSha256(bytes: Uint8Array, at: number, out: Int32Array): number;
   findSha256(bytes: Uint8Array, at: number, namespace: NamespaceIndex): NodeId;
+  /**
+   * The node's aliases, each a copy: 8 bytes are an engine hash, little-endian, 32 a SHA-256 page
+   * key.
+   */
+  aliasesOf(node: NodeId): Uint8Array[];
   /** Aliases of both kinds that exist. */
   readonly aliasCount: number;
 }

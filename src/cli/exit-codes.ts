@@ -24,6 +24,8 @@ export const EXIT_OF_ERROR = {
   SSD_UNAVAILABLE: "hostCannot",
   SSD_FOREIGN: "failed",
   SSD_IN_USE: "failed",
+  INDEX_IN_USE: "failed",
+  INDEX_FOREIGN: "failed",
   SOCKET_IN_USE: "failed",
   ENGINE_PROTOCOL: "failed",
   ENGINE_REFUSED: "failed",

@@ -181,10 +181,15 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       if (bad !== null) return bad;
       if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
       const startMs = context.nowMs();
+      const { requestId } = frame;
+      const answer = (granted: HandleBatch) => {
+        context.lookedUp(lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
+        encodeAcquireReply(connection.output, requestId, granted);
+      };
       store.deriveKeys(batch, false);
-      holder.acquire(batch, acquire, handles);
-      context.lookedUp(lookupOutcome(handles), (context.nowMs() - startMs) / 1_000);
-      encodeAcquireReply(connection.output, frame.requestId, handles);
+      const later = holder.acquire(batch, acquire, handles);
+      if (later === null) answer(handles);
+      else answerLater(context, connection, later.then(answer));
       return null;
     },
     [Op.release]: (connection, frame, holder) => {
@@ -332,16 +337,22 @@ function commit(
     answer();
     return null;
   }
+  answerLater(context, connection, later.then(answer));
+  return null;
+}
+
+/** `answered` writes its answer; meanwhile the connection's other requests go on. */
+function answerLater(
+  context: HandlerContext,
+  connection: Connection,
+  answered: Promise<void>,
+): void {
   connection.working++;
   const finish = () => {
     connection.working--;
     connection.drained();
   };
-  later
-    .then(answer)
-    .finally(finish)
-    .catch((error) => context.onFault(connection, error));
-  return null;
+  answered.finally(finish).catch((error) => context.onFault(connection, error));
 }
 
 /** A frame's bytes lie at any alignment; tokens are words. */

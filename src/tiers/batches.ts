@@ -84,6 +84,18 @@ export function createHandleBatch(capacity: number): HandleBatch {
   };
 }
 
+/** A copy of what is filled. */
+export function copyHandles(from: HandleBatch): HandleBatch {
+  const { count } = from;
+  const copy = createHandleBatch(Math.max(1, count));
+  copy.count = count;
+  for (const column of ["outcome", "slot", "generation", "bytes", "offset", "flags"] as const) {
+    copy[column].set(from[column].subarray(0, count));
+  }
+  copy.checksum.set(from.checksum.subarray(0, count));
+  return copy;
+}
+
 /** Whether block `index` names a parent. */
 export function hasParent(batch: AddressBatch, index: number): boolean {
   const start = index * DIGEST_BYTES;

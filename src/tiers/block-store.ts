@@ -75,9 +75,16 @@ export interface Holder {
   abort(handles: HandleBatch): void;
 
   /**
-   * `ok` with a slot to read, its length and checksum; or `miss`, `late`, `skipped`, `rejected`.
+   * `ok` with a slot to read, its length and checksum; or `miss`, `late` (its tier did not give it
+   * within the deadline), `full` (no room in RAM to bring it to), `skipped`, `rejected`. Null where
+   * `out` has the answer at once; else some blocks have to be brought from a slower tier, `batch`
+   * and `out` are the caller's again, and the answer is what the promise resolves with.
    */
-  acquire(batch: AddressBatch, options: AcquireOptions, out: HandleBatch): void;
+  acquire(
+    batch: AddressBatch,
+    options: AcquireOptions,
+    out: HandleBatch,
+  ): Promise<HandleBatch> | null;
 
   release(handles: HandleBatch): void;
 

@@ -66,6 +66,8 @@ async function checksumLater(store: RamStore, hold: Hold): Promise<bigint | null
 
 function publish(store: RamStore, hold: Hold, checksum: bigint): NodeId {
   const { table, slots, stats } = store;
+  // What lies on SSD under this name is no longer what RAM holds.
+  if (table.isResident(hold.node, Tier.ssd)) store.ssd?.replaced(hold.node);
   const lo = Number(checksum & 0xffff_ffffn);
   table.setChecksum(hold.node, lo, Number(checksum >> 32n));
   slots.publish(hold.slot);
@@ -89,4 +91,5 @@ function settle(store: RamStore, nodes: readonly NodeId[]): void {
   const stored = nodes.filter((node) => node !== NO_NODE);
   for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]!);
   store.ram.touch(stored, "stored");
+  for (const node of stored) store.ssd?.committed(node);
 }

@@ -78,13 +78,13 @@ export class Evictor implements AsyncDisposable {
   #above(share: number): boolean {
     const { usedBytes, readyBytes, arenaBytes } = this.#slots;
     const grown = this.#growthOver || readyBytes === arenaBytes;
-    return grown && usedBytes > share * readyBytes;
+    return grown && usedBytes - this.#ram.leavingBytes > share * readyBytes;
   }
 
   async #run(): Promise<void> {
     while (!this.#stopped) {
       for (let i = 0; i < DROPS_A_SLICE; i++) {
-        if (!this.#above(this.#marks.low) || !this.#ram.dropOne()) return;
+        if (!this.#above(this.#marks.low) || this.#ram.dropOne() === "none") return;
       }
       await yieldToLoop();
     }

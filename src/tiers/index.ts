@@ -16,5 +16,13 @@ export type {
 } from "./block-store.ts";
 export type { WaterMarks } from "./evictor.ts";
 export { Namespaces } from "./namespaces.ts";
-export { RamStore, type RamStoreOptions, type StoreSnapshot } from "./ram-store.ts";
+export {
+  RamStore,
+  type RamStoreOptions,
+  type SsdOptions,
+  type StoreSnapshot,
+} from "./ram-store.ts";
+export type { SsdCondition } from "./ssd/ssd-parts.ts";
+export type { SsdStats } from "./ssd/ssd-stats.ts";
+export type { PersistReport, SsdSettings, SsdSnapshot } from "./ssd/ssd-tier.ts";
 export type { StoreStats } from "./stats.ts";

@@ -8,12 +8,13 @@ import {
   type NodeId,
 } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
-import type { AddressBatch, HandleBatch } from "./batches.ts";
+import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
 import { Reservation } from "./reservation.ts";
+import type { ReadOutcome } from "./ssd/block-reader.ts";
 
 /** One engine connection's holds on blocks in RAM. */
 export class RamHolder implements Holder {
@@ -27,6 +28,8 @@ export class RamHolder implements Holder {
   readonly #gpu: Set<NodeId>;
   readonly #reservation: Reservation;
   #held = 0;
+  /** Blocks on their way from SSD for this holder. */
+  #coming = 0;
   #over = false;
 
   constructor(store: RamStore, options: HolderOptions) {
@@ -41,13 +44,15 @@ export class RamHolder implements Holder {
   }
 
   get held(): number {
-    return this.#held + this.#quarantined.length;
+    return this.#held + this.#coming + this.#quarantined.length;
   }
 
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number {
     const { table, stats } = this.#store;
     stats.matchBlocks += batch.count;
-    const mask = tiers === 0 ? ALL_TIERS : tiers;
+    // Nobody is promised what cannot be read.
+    const within = this.#store.ssd?.readable === false ? ALL_TIERS & ~Tier.ssd : ALL_TIERS;
+    const mask = (tiers === 0 ? ALL_TIERS : tiers) & within;
     const leading = table.matchLeading(batch.keys, batch.count, this.#namespace, mask, best);
     // What stands there is the answer to somebody else's question.
     best.fill(0, leading, batch.count);
@@ -109,35 +114,52 @@ export class RamHolder implements Holder {
     table.unlock(hold.node);
   }
 
-  acquire(batch: AddressBatch, options: AcquireOptions, out: HandleBatch): void {
-    const allowed = options.tiers === 0 || (options.tiers & Tier.ram) !== 0;
-    const { ram, stats, table, found } = this.#store;
-    const tick = ram.nextTick();
+  acquire(
+    batch: AddressBatch,
+    options: AcquireOptions,
+    out: HandleBatch,
+  ): Promise<HandleBatch> | null {
+    const { table, found } = this.#store;
+    const tiers = options.tiers === 0 ? ALL_TIERS : options.tiers;
+    const coming: Coming[] = [];
     let skip = false;
     out.count = batch.count;
     // All at once: the processor then waits for several lines of the index together.
-    if (allowed) table.findMany(batch.keys, batch.count, found);
+    table.findMany(batch.keys, batch.count, found);
     for (let i = 0; i < batch.count; i++) {
-      if (skip) {
-        out.outcome[i] = BlockOutcome.skipped;
-        continue;
-      }
-      const outcome = allowed
-        ? this.#acquireOne(found[i] as NodeId, i, tick, out)
-        : BlockOutcome.miss;
+      const node = found[i] as NodeId;
+      const outcome: number = skip
+        ? BlockOutcome.skipped
+        : this.#acquireOne(node, tiers, i, out, coming);
       out.outcome[i] = outcome;
-      if (outcome === BlockOutcome.ok) stats.acquireHits++;
-      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
-      skip = options.stopAtMiss && outcome !== BlockOutcome.ok;
+      skip ||= options.stopAtMiss && outcome !== BlockOutcome.ok && outcome !== COMING;
     }
+    if (coming.length > 0) {
+      return this.#acquireLater(found.slice(0, batch.count), copyHandles(out), coming, options);
+    }
+    this.#answered(found, out);
+    return null;
   }
 
-  #acquireOne(node: NodeId, i: number, tick: number, out: HandleBatch): number {
-    const { table, slots } = this.#store;
+  /** The block's outcome, or COMING where it has to be brought from SSD first. */
+  #acquireOne(node: NodeId, tiers: number, i: number, out: HandleBatch, coming: Coming[]): number {
+    const { table, ssd } = this.#store;
     if (node === NO_NODE || table.namespaceOf(node) !== this.#namespace) return BlockOutcome.miss;
-    if (!table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    if (table.isResident(node, Tier.ram)) {
+      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#grant(node, i, out);
+    }
+    const onSsd = ssd?.readable === true && table.isResident(node, Tier.ssd);
+    if (!onSsd || (tiers & Tier.ssd) === 0) return BlockOutcome.miss;
     if (this.held >= this.#handlesMax || !table.lock(node)) return BlockOutcome.rejected;
-    table.markUsed(node, tick);
+    this.#coming++;
+    coming.push({ node, i, read: ssd.bring(node) });
+    return COMING;
+  }
+
+  /** Hands out a block that is in RAM. */
+  #grant(node: NodeId, i: number, out: HandleBatch): number {
+    const { table, slots } = this.#store;
+    if (this.held >= this.#handlesMax || !table.lock(node)) return BlockOutcome.rejected;
     const slot = table.slotOf(node);
     const generation = table.slotGenerationOf(node);
     const bytes = table.bytesOf(node);
@@ -159,6 +181,79 @@ export class RamHolder implements Holder {
     return BlockOutcome.ok;
   }
 
+  /** Waits for what comes from SSD as long as the deadline allows; then the rest is late. */
+  async #acquireLater(
+    nodes: Int32Array,
+    out: HandleBatch,
+    coming: readonly Coming[],
+    options: AcquireOptions,
+  ): Promise<HandleBatch> {
+    const { clock, readDeadlineMs, table, stats } = this.#store;
+    const came = new Map<number, ReadOutcome>();
+    const reads = coming.map(async ({ i, read }) => {
+      came.set(i, await read);
+    });
+    const late = Promise.withResolvers<void>();
+    using _timer = clock.after(Math.min(options.deadlineMs, readDeadlineMs), late.resolve);
+    await Promise.race([Promise.all(reads), late.promise]);
+    for (const block of coming) {
+      this.#coming--;
+      const outcome = this.#settle(block, came.get(block.i), out);
+      out.outcome[block.i] = outcome;
+      if (outcome === BlockOutcome.ok) stats.acquireHitsSsd++;
+    }
+    if (options.stopAtMiss) this.#skipBehindGap(out);
+    this.#answered(nodes, out);
+    for (const { node } of coming) table.unlock(node);
+    return out;
+  }
+
+  /** Undefined: it has not come yet. */
+  #settle({ node, i, read }: Coming, came: ReadOutcome | undefined, out: HandleBatch): number {
+    const { ram, ssd, table } = this.#store;
+    if (came === undefined) {
+      // It comes all the same, for whoever asks next.
+      void read.then(() => ram.settleFresh(node));
+      ssd?.wasLate();
+      return BlockOutcome.late;
+    }
+    if (came === "full") return BlockOutcome.full;
+    if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    if (!this.#over) return this.#grant(node, i, out);
+    ram.settleFresh(node);
+    return BlockOutcome.skipped;
+  }
+
+  /** What was granted behind the first block that was not is given back. */
+  #skipBehindGap(out: HandleBatch): void {
+    let gap = 0;
+    while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
+    for (let i = out.count - 1; i > gap; i--) {
+      if (out.outcome[i] === BlockOutcome.ok) this.#giveBack(this.#holds.get(out.slot[i]!)!);
+      out.outcome[i] = BlockOutcome.skipped;
+    }
+  }
+
+  /** The request is answered: its blocks were used, in its order. */
+  #answered(nodes: Int32Array, out: HandleBatch): void {
+    const { ram, stats } = this.#store;
+    const used: NodeId[] = [];
+    for (let i = 0; i < out.count; i++) {
+      const outcome = out.outcome[i];
+      if (outcome === BlockOutcome.ok) used.push(nodes[i] as NodeId);
+      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
+    }
+    stats.acquireHits += used.length;
+    if (used.length > 0) ram.touch(used, "used");
+  }
+
+  #giveBack(hold: Hold): void {
+    hold.reads--;
+    this.#held--;
+    if (hold.reads === 0) this.#holds.delete(hold.slot);
+    this.#store.table.unlock(hold.node);
+  }
+
   /** From last to first: parents come back into the order as newer than their children. */
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
@@ -168,10 +263,7 @@ export class RamHolder implements Holder {
         continue;
       }
       handles.outcome[i] = BlockOutcome.ok;
-      hold.reads--;
-      this.#held--;
-      if (hold.reads === 0) this.#holds.delete(hold.slot);
-      this.#store.table.unlock(hold.node);
+      this.#giveBack(hold);
     }
   }
 
@@ -182,7 +274,8 @@ export class RamHolder implements Holder {
       const { outcome, node } = mirror.stored(this.#gpu, this.#namespace, batch, i);
       out.outcome[i] = outcome;
       if (node === NO_NODE || (batch.flags[i]! & BlockFlag.aliasGiven) === 0) continue;
-      table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+      const added = table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
+      if (added === "added") this.#store.ssd?.aliased(node);
     }
   }
 
@@ -197,7 +290,8 @@ export class RamHolder implements Holder {
     const { table, sessions } = this.#store;
     if (session === 0n) return BlockOutcome.rejected;
     const node = this.#visible(batch, 0);
-    if (node === NO_NODE || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    const below = Tier.ram | Tier.ssd;
+    if (node === NO_NODE || (table.residencyOf(node) & below) === 0) return BlockOutcome.miss;
     const outcome = sessions.commit(this.#namespace, session, node);
     return outcome === "ok" ? BlockOutcome.ok : BlockOutcome.rejected;
   }
@@ -233,6 +327,7 @@ export class RamHolder implements Holder {
       const added = sha256
         ? table.addSha256(node, aliases, at)
         : table.addAlias(node, words.getUint32(at, true), words.getUint32(at + 4, true));
+      if (added === "added") this.#store.ssd?.aliased(node);
       out.outcome[i] = added === "full" ? BlockOutcome.rejected : BlockOutcome.ok;
     }
   }
@@ -299,3 +394,12 @@ export class RamHolder implements Holder {
 }
 
 const ALL_TIERS = 15;
+/** Not an outcome: it is not known yet. */
+const COMING = 0xffff;
+
+/** A block on its way from SSD, for block `i` of a request. */
+interface Coming {
+  readonly node: NodeId;
+  readonly i: number;
+  readonly read: Promise<ReadOutcome>;
+}

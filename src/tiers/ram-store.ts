@@ -7,20 +7,29 @@ import {
   type SlotAllocator,
   Tier,
 } from "../blocks/index.ts";
-import { assert, type Clock, type Random } from "../core/index.ts";
+import { assert, type Clock, NO_NODE, type Random } from "../core/index.ts";
+import type { BlockIndex } from "../index/index.ts";
 import { Sessions } from "../leases/index.ts";
-import type { Native, Queue, Region } from "../native/index.ts";
+import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
 import type { AddressBatch } from "./batches.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
+import { createOrder, type PolicyName } from "./create-order.ts";
 import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
-import { lru } from "./policy/index.ts";
+import type { Namespaces } from "./namespaces.ts";
+import type { VictimOrder } from "./policy/index.ts";
 import { RamHolder } from "./ram-holder.ts";
 import { RamTier } from "./ram-tier.ts";
+import { BlockFiles } from "./ssd/block-files.ts";
+import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
+import { DiskSchedule } from "./ssd/schedule.ts";
+import type { HealthSink, SsdParts } from "./ssd/ssd-parts.ts";
+import { emptySsdStats, type SsdStats } from "./ssd/ssd-stats.ts";
+import { type SsdSettings, type SsdSnapshot, SsdTier } from "./ssd/ssd-tier.ts";
 import { emptyStats, type StoreStats } from "./stats.ts";
 
 export interface RamStoreOptions {
-  readonly native: Pick<Native, "blockKeys">;
+  readonly native: Native;
   readonly region: Region;
   readonly queue: Queue;
   readonly clock: Clock;
@@ -30,6 +39,22 @@ export interface RamStoreOptions {
   /** Blocks of engines' GPUs that are mirrored, all engines together. */
   readonly gpuWindowBlocks: number;
   readonly marks: WaterMarks;
+  /** What leaves RAM first. */
+  readonly policy: PolicyName;
+}
+
+/** What the SSD tier is made of, beside the store it belongs to. */
+export interface SsdOptions extends SsdSettings {
+  readonly disk: BlockDisk;
+  readonly index: BlockIndex;
+  readonly namespaces: Namespaces;
+  readonly capacityBytes: number;
+  readonly writeQueueBytes: number;
+  /** The longest a reader waits for SSD, whatever it asks for. */
+  readonly readDeadlineMs: number;
+  readonly incarnation: bigint;
+  readonly health: HealthSink;
+  readonly log: SsdParts["log"];
 }
 
 /** What status and metrics show of the store. */
@@ -48,6 +73,8 @@ export interface StoreSnapshot {
   readonly slotsUsed: number;
   readonly slotsQuarantined: number;
   readonly classes: SizeClass[];
+  /** Null without an SSD tier. */
+  readonly ssd: (SsdSnapshot & { readonly stats: Readonly<SsdStats> }) | null;
 }
 
 /** The store of this release: one table, one arena in RAM. */
@@ -61,19 +88,35 @@ export class RamStore implements BlockStore, AsyncDisposable {
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly stats: StoreStats = emptyStats();
+  readonly ssdStats: SsdStats = emptySsdStats();
+  /** The longest a reader waits for SSD. */
+  readDeadlineMs = 0;
   readonly arena: ArenaAccess;
   readonly blockBytesMax: number;
   /** Nodes of the batch at hand; holders fill and read it before they return. */
   readonly found = new Int32Array(BATCH_MAX);
-  readonly #native: Pick<Native, "blockKeys">;
+  readonly #native: Native;
+  readonly clock: Clock;
+  readonly #startSeconds: number;
+  readonly #startMs: number;
+  #ssd: SsdTier | null = null;
 
   constructor(options: RamStoreOptions) {
     const { region, blocksMax, random, clock } = options;
+    this.clock = clock;
+    this.#startMs = clock.monotonicMs();
+    this.#startSeconds = clock.wallMs() / 1_000;
     this.region = region;
     this.queue = options.queue;
     this.#native = options.native;
     this.blockBytesMax = blockBytesMax(region.bytes);
-    this.table = createBlockTable({ nodesMax: blocksMax, random });
+    let order: VictimOrder | null = null;
+    this.table = createBlockTable({
+      nodesMax: blocksMax,
+      random,
+      onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
+    });
+    order = createOrder(options.policy, this.table);
     const slotBytesMax = this.blockBytesMax;
     this.slots = createSlotAllocator({ arenaBytes: region.bytes, slotBytesMax });
     const { table, slots, stats } = this;
@@ -82,7 +125,8 @@ export class RamStore implements BlockStore, AsyncDisposable {
       table,
       slots,
       stats,
-      policy: lru,
+      order,
+      nowSeconds: () => this.nowSeconds(),
       relieve: () => this.sessions.endOldest(),
     });
     this.mirror = new GpuMirror(table, options.gpuWindowBlocks);
@@ -91,6 +135,46 @@ export class RamStore implements BlockStore, AsyncDisposable {
       options.marks,
     );
     this.arena = { fd: region.fd, bytes: region.bytes, readyBytes: () => slots.readyBytes };
+  }
+
+  /**
+   * Seconds since 1970 as the wall clock had it at the start, advancing with the monotonic clock:
+   * a jump ages nothing.
+   */
+  nowSeconds(): number {
+    const elapsed = (this.clock.monotonicMs() - this.#startMs) / 1_000;
+    return Math.max(0, Math.floor(this.#startSeconds + elapsed));
+  }
+
+  /** The tier below RAM; null without one. */
+  get ssd(): SsdTier | null {
+    return this.#ssd;
+  }
+
+  /**
+   * Puts an SSD tier below RAM and brings back what it holds; before the first engine is served.
+   * Throws SSD_UNAVAILABLE where its self-test fails.
+   */
+  async openSsd(options: SsdOptions): Promise<RecoveryReport> {
+    const { table, slots, ram, region } = this;
+    const native = this.#native;
+    const { clock } = this;
+    const { disk, index, namespaces, incarnation, health, log } = options;
+    const parts: SsdParts = {
+      ...{ disk, index, native, table, region, namespaces, clock, incarnation, health, log },
+      schedule: new DiskSchedule(disk.depth, clock),
+      files: new BlockFiles(table, namespaces),
+      stats: this.ssdStats,
+      nowSeconds: () => this.nowSeconds(),
+    };
+    const ssd = new SsdTier(parts, { ...options, native, slots, ram });
+    this.readDeadlineMs = options.readDeadlineMs;
+    this.#ssd = ssd;
+    await ssd.mustWork();
+    const report = await new Recovery(parts, ssd.room).run();
+    ram.setBelow(ssd);
+    ssd.start();
+    return report;
   }
 
   deriveKeys(batch: AddressBatch, withParents: boolean): void {
@@ -121,6 +205,7 @@ export class RamStore implements BlockStore, AsyncDisposable {
       slotsUsed: slots.usedSlots,
       slotsQuarantined: slots.quarantinedSlots,
       classes: slots.classes(),
+      ssd: this.#ssd === null ? null : { ...this.#ssd.snapshot(), stats: { ...this.ssdStats } },
     };
   }
 
@@ -131,15 +216,17 @@ export class RamStore implements BlockStore, AsyncDisposable {
     slots.verifyIntegrity();
     const blocks = table.residentBlocks(Tier.ram);
     assert(blocks <= slots.usedSlots, "each resident block has a slot");
-    for (let node = table.oldest(Tier.ram); node !== 0; node = table.newerThan(node, Tier.ram)) {
+    for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
       const slot = table.slotOf(node);
       assert(slots.nodeOf(slot) === node, "a block's slot names the block");
       assert(slots.isCurrent(slot, table.slotGenerationOf(node)), "a block's slot is its own");
+      node = table.nextOn(node, Tier.ram);
     }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.evictor[Symbol.asyncDispose]();
+    await this.#ssd?.close();
   }
 }
 

@@ -1,15 +1,8 @@
-import {
-  type BlockTable,
-  NO_SLOT,
-  type RecencyTier,
-  type SlotAllocator,
-  Tier,
-} from "../blocks/index.ts";
+import { type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../core/index.ts";
-import type { EvictionPolicy } from "./policy/index.ts";
+import type { VictimOrder } from "./policy/index.ts";
 import type { StoreStats } from "./stats.ts";
 
-const RAM: RecencyTier = Tier.ram;
 /** Extents looked at when a size class needs room that another class has. */
 const EXTENTS_TRIED = 4;
 /** Blocks looked at for one of the right size. */
@@ -18,35 +11,60 @@ const NODES_LOOKED_AT = 256;
 const PATHS_TOUCHED = 64;
 /** Protections ended for one block: each may have been one of several on the same blocks. */
 const RELIEFS = 16;
+/** Blocks sent to the tier below for one that wants room. */
+const SENT_DOWN_AT_ONCE = 16;
 /** Blocks dropped at once to empty an extent: about a millisecond. */
 const DROPS_AT_ONCE = 1024;
+
+/** What the tier below says of a block that RAM would like to be rid of. */
+export interface TierBelow {
+  /**
+   * `go`: it has the block, or does not want it. `sent`: the block is on its way down, locked until
+   * it is there. `busy`: it wants the block and cannot take it now.
+   */
+  leaving(node: NodeId): "go" | "sent" | "busy";
+  /** Whether blocks are on their way down, so that room is about to come. */
+  readonly roomIsComing: boolean;
+  /** Bytes of blocks that leave RAM as soon as they are down. */
+  readonly leavingBytes: number;
+  /** A request used the block at `now`, before that at `before`; seconds. */
+  used(node: NodeId, before: number, now: number): void;
+}
 
 export interface RamTierParts {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
-  readonly policy: EvictionPolicy;
+  readonly order: VictimOrder;
   readonly stats: StoreStats;
+  /** Seconds; goes into the table as the time of a block's latest use. */
+  nowSeconds(): number;
   /** Called when everything is protected: ends one such protection; false where none can be. */
   relieve(): boolean;
 }
 
 /**
- * Room in RAM: finds slots, and makes them by dropping what the policy gives up. Dropping a block
+ * Room in RAM: finds slots, and makes them by dropping what the order gives up. Dropping a block
  * from RAM takes a microsecond and no I/O, so a writer that finds no free slot takes the next
  * victim's at once; it never waits for one.
  */
 export class RamTier {
   readonly #parts: RamTierParts;
-  #tick = 0;
+  #below: TierBelow | null = null;
+  /** Brought up from below, and not yet named by the request that wanted them. */
+  readonly #fresh = new Set<NodeId>();
 
   constructor(parts: RamTierParts) {
     this.#parts = parts;
   }
 
-  /** A number that grows with each request: recency in the table's terms. */
-  nextTick(): number {
-    this.#tick = (this.#tick + 1) >>> 0;
-    return this.#tick;
+  /** From now on blocks that leave are offered to this tier first. */
+  setBelow(below: TierBelow): void {
+    this.#below = below;
+  }
+
+  /** Bytes in use that will be free without another drop. */
+  get leavingBytes(): number {
+    return this.#below?.leavingBytes ?? 0;
   }
 
   /** A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it. */
@@ -66,28 +84,45 @@ export class RamTier {
     // The memory belongs to blocks of another size: an extent of theirs must go as a whole.
     if (this.#emptyExtentFor(bytes)) return slots.reserve(bytes);
     // None can go: then the oldest of the right size does, though younger than others.
-    return this.#dropOfSize(slots.slotBytesFor(bytes), victim) ? slots.reserve(bytes) : NO_SLOT;
+    return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
   #victim(): NodeId {
-    const { table, policy, relieve } = this.#parts;
-    let victim = policy.victim(table, RAM);
-    for (let tries = 0; victim === NO_NODE && tries < RELIEFS && relieve(); tries++) {
-      victim = policy.victim(table, RAM);
+    const { order } = this.#parts;
+    let reliefs = 0;
+    let sent = 0;
+    while (true) {
+      const victim = order.victim();
+      if (victim === NO_NODE) {
+        // What is being written is locked for a moment only: no reason to end anything else.
+        if (this.#below?.roomIsComing || reliefs++ === RELIEFS) return NO_NODE;
+        if (!this.#parts.relieve()) return NO_NODE;
+      } else if (this.#below === null || this.#below.leaving(victim) !== "sent") {
+        return victim;
+      } else if (sent++ === SENT_DOWN_AT_ONCE) {
+        return NO_NODE;
+      }
     }
-    return victim;
   }
 
-  #dropOfSize(slotBytes: number, oldest: NodeId): boolean {
+  /** Whether the block may be dropped now; if the tier below wants it, it is sent there. */
+  #mayGo(node: NodeId): boolean {
+    const { table } = this.#parts;
+    if (table.isProtected(node)) return false;
+    return this.#below === null || this.#below.leaving(node) !== "sent";
+  }
+
+  #dropOfSize(slotBytes: number): boolean {
     const { slots, table } = this.#parts;
-    let node = oldest;
+    let node = table.oldest(Tier.ram);
     for (let looked = 0; node !== NO_NODE && looked < NODES_LOOKED_AT; looked++) {
       const fits = slots.slotBytesOf(table.slotOf(node)) === slotBytes;
-      if (fits && table.isLeafOn(node, RAM)) {
+      const next = table.newerThan(node, Tier.ram);
+      if (fits && table.isLeafOn(node, Tier.ram) && this.#mayGo(node)) {
         this.drop(node);
         return true;
       }
-      node = table.newerThan(node, RAM);
+      node = next;
     }
     return false;
   }
@@ -103,12 +138,13 @@ export class RamTier {
   }
 
   #canEmpty(extent: number): boolean {
-    const { slots, table } = this.#parts;
+    const { slots } = this.#parts;
     let slot = slots.nextUsedSlot(extent, NO_SLOT);
+    let all = true;
     for (; slot !== NO_SLOT; slot = slots.nextUsedSlot(extent, slot)) {
-      if (table.isProtected(slots.nodeOf(slot))) return false;
+      if (!this.#mayGo(slots.nodeOf(slot))) all = false;
     }
-    return true;
+    return all;
   }
 
   /** False where it has so many blocks that the rest is left to the next writer. */
@@ -123,23 +159,32 @@ export class RamTier {
     return false;
   }
 
-  /** Drops the policy's next victim; false where everything is protected. */
-  dropOne(): boolean {
-    const { table, policy } = this.#parts;
-    const victim = policy.victim(table, RAM);
-    if (victim === NO_NODE) return false;
-    this.drop(victim);
-    return true;
+  /**
+   * Drops the order's next victim, or sends it down. `none`: everything is protected, or the tier
+   * below has to catch up first.
+   */
+  dropOne(): "dropped" | "sent" | "none" {
+    const victim = this.#parts.order.victim();
+    if (victim === NO_NODE) return "none";
+    const answer = this.#below?.leaving(victim) ?? "go";
+    if (answer === "go") this.drop(victim);
+    return answer === "go" ? "dropped" : answer === "sent" ? "sent" : "none";
   }
 
   /** Takes an unprotected block out of RAM; its slot is free again. The node may vanish. */
   drop(node: NodeId): void {
-    const { table, slots, stats } = this.#parts;
+    const { table, slots, stats, order } = this.#parts;
     const slot = table.slotOf(node);
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(node);
-    table.removeResidency(node, RAM);
+    if (!this.#fresh.delete(node)) order.removed(node);
+    table.removeResidency(node, Tier.ram);
     slots.release(slot);
+  }
+
+  /** A block has come up from below; `touch` follows when the request that wanted it is answered. */
+  promoted(node: NodeId): void {
+    this.#fresh.add(node);
   }
 
   /**
@@ -147,22 +192,39 @@ export class RamTier {
    * are a request's blocks from first to last: as a rule each is the parent of the next.
    */
   touch(nodes: readonly NodeId[], event: "stored" | "used"): void {
-    const { table, policy } = this.#parts;
-    const tick = this.nextTick();
+    const { table, order, nowSeconds } = this.#parts;
+    if (event === "stored") order.stored(nodes);
+    else this.#used(nodes);
+    const now = nowSeconds();
     let below: NodeId = NO_NODE;
     let paths = 0;
     for (let i = nodes.length - 1; i >= 0; i--) {
       const node = nodes[i]!;
-      table.markUsed(node, tick);
+      const before = table.lastUsedOf(node);
+      table.markUsed(node, now);
+      if (event === "used") this.#below?.used(node, before, now);
       // Touching a block touches its ancestors: one walk serves the whole chain.
       const touched = below !== NO_NODE && table.parentOf(below) === node;
       below = node;
-      if (touched) continue;
-      const ask = event === "stored" ? policy.onStored : policy.onUsed;
-      if (paths < PATHS_TOUCHED && ask(table, node, RAM) === "refresh") {
-        paths++;
-        table.touchPath(node);
-      }
+      if (!touched && paths++ < PATHS_TOUCHED) table.touchPath(node);
     }
+  }
+
+  /** Nobody waits any more for a block that came up: the order hears of it alone. */
+  settleFresh(node: NodeId): void {
+    if (this.#fresh.delete(node)) this.#parts.order.stored([node]);
+  }
+
+  /** Those that came up for this request are stored as far as the order knows. */
+  #used(nodes: readonly NodeId[]): void {
+    const { order } = this.#parts;
+    if (this.#fresh.size === 0) {
+      order.used(nodes);
+      return;
+    }
+    const came = nodes.filter((node) => this.#fresh.has(node));
+    order.used(nodes.filter((node) => !this.#fresh.has(node)));
+    order.stored(came);
+    for (const node of came) this.#fresh.delete(node);
   }
 }

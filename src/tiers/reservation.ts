@@ -80,9 +80,25 @@ export class Reservation {
         if (table.lock(found)) known.push(found);
         return BlockOutcome.present;
       }
+      const below = this.#reserveKnownBelow(found, bytes);
+      if (below !== null) return below;
     }
     if (!this.#holder.mayHold()) return BlockOutcome.rejected;
     return this.#take(batch, i, out);
+  }
+
+  /** The block is not in RAM: `present` where SSD has it; what cannot be read there is forgotten. */
+  #reserveKnownBelow(node: NodeId, bytes: number): number | null {
+    const { table, ssd, stats } = this.#store;
+    if (ssd === null || !table.isResident(node, Tier.ssd)) return null;
+    if (ssd.readable && table.bytesOf(node) === bytes) {
+      stats.presentBlocks++;
+      return BlockOutcome.present;
+    }
+    // A read of it that is under way still needs its length.
+    if (table.isProtected(node)) return BlockOutcome.pending;
+    ssd.replaced(node);
+    return null;
   }
 
   #take(batch: AddressBatch, i: number, out: HandleBatch): number {

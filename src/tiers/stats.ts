@@ -4,6 +4,8 @@
 export interface StoreStats {
   matchBlocks: number;
   acquireHits: number;
+  /** Of these, brought from SSD. */
+  acquireHitsSsd: number;
   acquireMisses: number;
   reservedBlocks: number;
   presentBlocks: number;
@@ -22,6 +24,7 @@ export function emptyStats(): StoreStats {
   return {
     matchBlocks: 0,
     acquireHits: 0,
+    acquireHitsSsd: 0,
     acquireMisses: 0,
     reservedBlocks: 0,
     presentBlocks: 0,

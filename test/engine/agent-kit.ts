@@ -87,6 +87,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     random: seededRandom(11),
     blocksMax: 4_096,
     gpuWindowBlocks: options.gpuWindowBlocks ?? 64,
+    policy: "lru",
     marks: { high: 1, low: 1 },
   });
   store.slots.addReady(options.readyBytes ?? bytes);

@@ -44,6 +44,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     blocksMax: options.blocksMax ?? 256,
     gpuWindowBlocks: options.gpuWindowBlocks ?? 0,
     // Nothing leaves in the background unless a test asks for it.
+    policy: "lru",
     marks: options.marks ?? { high: 1, low: 1 },
   });
   store.slots.addReady(options.readyBytes ?? bytes);

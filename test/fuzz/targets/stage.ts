@@ -76,6 +76,7 @@ export class Stage implements AsyncDisposable {
       random: seededRandom(7),
       blocksMax: 48,
       gpuWindowBlocks: 6,
+      policy: "lru",
       marks: { high: 0.8, low: 0.6 },
     });
     store.slots.addReady(ARENA_BYTES);

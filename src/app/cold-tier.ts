@@ -1,0 +1,146 @@
+import type { Config } from "../config/index.ts";
+import { type Clock, sleep, type WorkerId } from "../core/index.ts";
+import { type BlockIndex, openBlockIndex } from "../index/index.ts";
+import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from "../kvb/index.ts";
+import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import type { Namespaces, RamStore, SsdSettings } from "../tiers/index.ts";
+
+export interface ColdTierParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly region: Region;
+  readonly store: RamStore;
+  readonly namespaces: Namespaces;
+  readonly incarnation: bigint;
+}
+
+/** How long the index may take to write what it has, when the agent stops. */
+const INDEX_CLOSE_MS = 5_000;
+/** How long the agent writes to SSD what RAM alone holds, when it stops. */
+const SETTLE_MS = 20_000;
+
+/** Folder, disk and index of the SSD tier, from their opening to their end. */
+export class ColdTier {
+  readonly index: BlockIndex;
+  readonly disk: BlockDisk;
+  readonly #folder: ClaimedFolder;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+
+  private constructor(
+    parts: ColdTierParts,
+    folder: ClaimedFolder,
+    index: BlockIndex,
+    disk: BlockDisk,
+  ) {
+    this.#clock = parts.clock;
+    this.#logger = parts.logger;
+    this.#folder = folder;
+    this.index = index;
+    this.disk = disk;
+  }
+
+  /**
+   * Opens what the configuration names and puts it below the store; null where it names none.
+   * Throws SSD_FOREIGN, SSD_IN_USE, SSD_UNAVAILABLE, INDEX_IN_USE, INDEX_FOREIGN.
+   */
+  static async open(parts: ColdTierParts): Promise<ColdTier | null> {
+    const { config, native, clock } = parts;
+    const { ssdDir } = config.kv;
+    if (ssdDir === null) return null;
+    const worker = config.node.id as WorkerId;
+    const machine = readMachineId();
+    const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
+    let index: BlockIndex | null = null;
+    let disk: BlockDisk | null = null;
+    try {
+      [index, disk] = await Promise.all([
+        openIndex(parts, folder.owner),
+        openFolder(parts, ssdDir),
+      ]);
+      const cold = new ColdTier(parts, folder, index, disk);
+      await cold.#attach(parts);
+      return cold;
+    } catch (error) {
+      await index?.close(0);
+      await disk?.close(0);
+      folder[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  async #attach(parts: ColdTierParts): Promise<void> {
+    const { config, clock, logger, health, store, namespaces, incarnation } = parts;
+    const { kv } = config;
+    const startMs = clock.monotonicMs();
+    const report = await store.openSsd({
+      ...ssdSettings(config),
+      disk: this.disk,
+      index: this.index,
+      namespaces,
+      capacityBytes: kv.ssdBytes ?? 0,
+      writeQueueBytes: kv.ssdWriteQueueBytes,
+      readDeadlineMs: kv.ssdReadDeadlineMs,
+      incarnation,
+      health,
+      log: (level, text, fields) => logger.log(level, text, fields),
+    });
+    const { setAside } = this.index.state;
+    if (setAside !== null) {
+      logger.warn("the index was set aside and rebuilt from the block files", setAside);
+    }
+    const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
+    logger.info("SSD tier recovered", { ...report, seconds });
+    if (!this.disk.direct) {
+      health.raise("KV_SSD_BUFFERED", "its file system refuses O_DIRECT: pages are cached twice");
+    }
+  }
+
+  /** Has on SSD what RAM alone holds, as far as that goes in time. */
+  async settle(store: RamStore): Promise<void> {
+    const { ssd } = store;
+    if (ssd === null) return;
+    const stop = new AbortController();
+    const giveUp = sleep(this.#clock, SETTLE_MS, stop.signal).catch(() => undefined);
+    const report = await Promise.race([ssd.persist(), giveUp]);
+    stop.abort();
+    if (report === undefined) {
+      this.#logger.warn("not all of RAM was written to SSD in time", {
+        seconds: SETTLE_MS / 1_000,
+      });
+    } else {
+      this.#logger.info("RAM is on SSD", { ...report });
+    }
+  }
+
+  /** After the store was closed: what it told the index is written, and the folder free. */
+  async close(): Promise<void> {
+    await this.index.close(INDEX_CLOSE_MS);
+    this.#folder[Symbol.dispose]();
+  }
+}
+
+/** What of the SSD tier follows a reload. */
+export function ssdSettings({ kv }: Config): SsdSettings {
+  return {
+    ttlMs: kv.ssdTtlMs,
+    writePolicy: kv.writePolicy,
+    scrubBytesPerS: kv.scrubBytesPerSecond ?? 0,
+  };
+}
+
+function openIndex(parts: ColdTierParts, folder: FolderOwner): Promise<BlockIndex> {
+  const { config, clock, incarnation } = parts;
+  const { worker, machine, created } = folder;
+  const owner = { worker, machine: machine ?? "", store: String(created) };
+  return openBlockIndex({ folder: config.kv.indexDir!, incarnation, owner, clock });
+}
+
+function openFolder({ config, native, region, clock }: ColdTierParts, folder: string) {
+  const { ssdIo: method, ssdDepth: depth } = config.kv;
+  return openDisk(native, { folder, arena: region, depth, method, clock });
+}

@@ -1,0 +1,98 @@
+import type { BlockTable } from "../../blocks/index.ts";
+import { assert, BLOCK_KEY_BYTES, DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
+import {
+  blockPath,
+  decodeHeader,
+  type ExpectedBlock,
+  type KvbHeader,
+  verifyHeader,
+} from "../../kvb/index.ts";
+import type { Namespaces } from "../namespaces.ts";
+
+/**
+ * What the file of a node is called and what must be in it. Two keys with one short name have
+ * different variants; nearly all blocks have variant 0, so only the others are kept.
+ */
+export class BlockFiles {
+  readonly #table: BlockTable;
+  readonly #namespaces: Namespaces;
+  readonly #variants = new Map<NodeId, number>();
+  readonly #key = new Uint32Array(BLOCK_KEY_BYTES / 4);
+  readonly #keyBytes = new Uint8Array(this.#key.buffer);
+
+  constructor(table: BlockTable, namespaces: Namespaces) {
+    this.#table = table;
+    this.#namespaces = namespaces;
+  }
+
+  pathOf(node: NodeId, variant = this.variantOf(node)): string {
+    this.#table.readKey(node, this.#key, 0);
+    return blockPath(this.#keyBytes, this.#table.layerOf(node), variant);
+  }
+
+  variantOf(node: NodeId): number {
+    return this.#variants.get(node) ?? 0;
+  }
+
+  setVariant(node: NodeId, variant: number): void {
+    if (variant === 0) this.#variants.delete(node);
+    else this.#variants.set(node, variant);
+  }
+
+  /** Null: it has no parent, or one whose digest nobody said. */
+  parentDigestOf(node: NodeId): Uint8Array | null {
+    const parent = this.#table.parentOf(node);
+    if (parent === NO_NODE || this.#table.isGhost(parent)) return null;
+    return this.digestOf(parent);
+  }
+
+  digestOf(node: NodeId): Uint8Array {
+    const digest = new Uint8Array(DIGEST_BYTES);
+    this.#table.readDigest(node, digest, 0);
+    return digest;
+  }
+
+  namespaceKeyOf(node: NodeId): Uint8Array {
+    const key = this.#namespaces.keyOf(this.#table.namespaceOf(node));
+    assert(key !== null, "a block's namespace was given its number by this process");
+    return key;
+  }
+
+  checksumOf(node: NodeId): bigint {
+    const table = this.#table;
+    return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
+  }
+
+  /** What a sound header and payload of this node say. The parent may have become known since. */
+  expected(node: NodeId): ExpectedBlock {
+    return {
+      digest: this.digestOf(node),
+      layer: this.#table.layerOf(node),
+      namespaceKey: this.namespaceKeyOf(node),
+      parent: undefined,
+      bytes: this.#table.bytesOf(node),
+      checksum: this.checksumOf(node),
+    };
+  }
+}
+
+/**
+ * The one place where bytes from SSD are believed: what is wrong with what was read, or null. The
+ * header is sound, it is that of the block asked for, and the payload's checksum is the one it
+ * carries, which is the one the table knows.
+ */
+export function faultOfRead(
+  header: Uint8Array,
+  payloadChecksum: bigint,
+  expected: ExpectedBlock,
+): string | null {
+  const decoded = decodeHeader(header);
+  if (!decoded.ok) return decoded.why;
+  const mismatch = verifyHeader(decoded.header, expected);
+  if (mismatch !== null) return `its ${mismatch} is another`;
+  return payloadFault(decoded.header, payloadChecksum);
+}
+
+function payloadFault(header: KvbHeader, payloadChecksum: bigint): string | null {
+  return header.payloadChecksum === payloadChecksum ? null : "its payload is damaged";
+}

@@ -1,0 +1,165 @@
+import { NO_SLOT, type SlotAllocator, Tier } from "../../blocks/index.ts";
+import type { NodeId } from "../../core/index.ts";
+import type { HeaderSlot } from "../../native/index.ts";
+import type { RamTier } from "../ram-tier.ts";
+import { faultOfRead } from "./block-files.ts";
+import type { ReadBreaker } from "./gates.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import type { SsdRoom } from "./ssd-room.ts";
+
+/** `ok`: the block is in RAM. `full`: RAM has no room for it now. */
+export type ReadOutcome = "ok" | "miss" | "full";
+
+type Verdict = "ok" | "damaged" | "error" | "gone" | "unserved";
+
+/**
+ * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
+ * read is believed only after it was checked; a mismatch is read once more, then the block is
+ * quarantined and a miss.
+ */
+export class BlockReader {
+  readonly #parts: SsdParts;
+  readonly #room: SsdRoom;
+  readonly #breaker: ReadBreaker;
+  readonly #slots: SlotAllocator;
+  readonly #ram: RamTier;
+  readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
+  /** Told of a block that was not what it should be. */
+  readonly #onCorrupt: (path: string, why: string) => void;
+
+  constructor(
+    parts: SsdParts,
+    room: SsdRoom,
+    breaker: ReadBreaker,
+    slots: SlotAllocator,
+    ram: RamTier,
+    onCorrupt: (path: string, why: string) => void,
+  ) {
+    this.#parts = parts;
+    this.#room = room;
+    this.#breaker = breaker;
+    this.#slots = slots;
+    this.#ram = ram;
+    this.#onCorrupt = onCorrupt;
+  }
+
+  get reading(): number {
+    return this.#reads.size;
+  }
+
+  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done. */
+  bring(node: NodeId): Promise<ReadOutcome> {
+    const under = this.#reads.get(node);
+    if (under !== undefined) {
+      this.#parts.stats.sharedReads++;
+      return under;
+    }
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node));
+    if (slot === NO_SLOT) return Promise.resolve("full");
+    const read = this.#read(node, slot).finally(() => this.#reads.delete(node));
+    this.#reads.set(node, read);
+    return read;
+  }
+
+  /** Resolves when no read is under way. */
+  async settled(): Promise<void> {
+    while (this.#reads.size > 0) await Promise.all(this.#reads.values());
+  }
+
+  async #read(node: NodeId, slot: number): Promise<ReadOutcome> {
+    const { table, stats } = this.#parts;
+    table.lock(node);
+    const offset = this.#slots.offsetOf(slot);
+    const verdict = await this.#verdict(node, "read", (header) => this.#load(node, header, offset));
+    if (verdict === "ok") {
+      table.setSlot(node, slot, this.#slots.generationOf(slot));
+      this.#slots.setNode(slot, node);
+      this.#slots.publish(slot);
+      table.addResidency(node, Tier.ram);
+      stats.readBlocks++;
+      stats.readBytes += table.bytesOf(node);
+      this.#ram.promoted(node);
+    } else {
+      this.#slots.release(slot);
+    }
+    table.unlock(node);
+    return verdict === "ok" ? "ok" : "miss";
+  }
+
+  /** Reads with `load`, twice where the first was not right, and does what has to be done about it. */
+  async #verdict(
+    node: NodeId,
+    work: "read" | "scrub",
+    load: (header: HeaderSlot) => Promise<Verdict>,
+  ): Promise<Verdict> {
+    const { schedule, table, stats } = this.#parts;
+    const generation = table.generationOf(node);
+    const read = async (): Promise<Verdict> => {
+      // Whoever gets the seat late may find that the disk has been given up meanwhile.
+      if (!this.#breaker.mayRead()) return "unserved";
+      const header = this.#parts.disk.claimHeader();
+      if (header === null) return "unserved";
+      try {
+        return await load(header);
+      } finally {
+        header[Symbol.dispose]();
+      }
+    };
+    let verdict = (await schedule.run(work, read)) ?? "unserved";
+    if (verdict === "damaged") verdict = (await schedule.run(work, read)) ?? "unserved";
+    // A block that somebody purged meanwhile is not there to be judged.
+    if (!table.isLive(node, generation) || !table.isResident(node, Tier.ssd)) return "gone";
+    if (verdict === "damaged") {
+      stats.corruptBlocks++;
+      await this.#room.quarantine(node);
+    } else if (verdict === "error" || verdict === "gone") {
+      void this.#room.drop(node);
+    }
+    return verdict;
+  }
+
+  async #load(node: NodeId, header: HeaderSlot, offset: number): Promise<Verdict> {
+    const { files, disk, region } = this.#parts;
+    const path = files.pathOf(node);
+    const expected = files.expected(node);
+    const loaded = await disk.load({ path, header, region, offset, bytes: expected.bytes });
+    if (loaded.ok) {
+      this.#breaker.succeeded();
+      const why = faultOfRead(header.bytes, loaded.checksum, expected);
+      if (why === null) return "ok";
+      this.#onCorrupt(path, why);
+      return "damaged";
+    }
+    if (loaded.status === "missing") {
+      this.#breaker.succeeded();
+      return "gone";
+    }
+    if (loaded.status === "short") {
+      this.#breaker.succeeded();
+      this.#onCorrupt(path, "it is shorter than it should be");
+      return "damaged";
+    }
+    if (loaded.status === "full") return "unserved";
+    this.#parts.stats.readErrors++;
+    this.#breaker.failed(loaded.status);
+    return "error";
+  }
+
+  /**
+   * Reads a block into a region of the caller's, to see whether it is sound; never into RAM. It is
+   * not locked for that: it may go meanwhile.
+   */
+  scrub(node: NodeId, region: SsdParts["region"]): Promise<Verdict> {
+    const { files, disk } = this.#parts;
+    const path = files.pathOf(node);
+    const expected = files.expected(node);
+    const { bytes } = expected;
+    return this.#verdict(node, "scrub", async (header) => {
+      const loaded = await disk.load({ path, header, region, offset: 0, bytes });
+      if (!loaded.ok) return loaded.status === "short" ? "damaged" : "unserved";
+      const why = faultOfRead(header.bytes, loaded.checksum, expected);
+      if (why !== null) this.#onCorrupt(path, why);
+      return why === null ? "ok" : "damaged";
+    });
+  }
+}

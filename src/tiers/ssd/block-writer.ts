@@ -1,0 +1,278 @@
+import { NodeFlag, Tier } from "../../blocks/index.ts";
+import type { NodeId } from "../../core/index.ts";
+import { encodeHeader, VARIANT_MAX } from "../../kvb/index.ts";
+import type { HeaderSlot, StatusName } from "../../native/index.ts";
+import type { Gate } from "./gates.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import type { SsdRoom } from "./ssd-room.ts";
+
+/** What became of a block that was to be written. */
+export type WriteOutcome = "written" | "skipped" | "failed";
+
+interface Write {
+  readonly node: NodeId;
+  /** It is written because RAM needs its place: it leaves RAM as soon as it is there. */
+  leaves: boolean;
+  /** Somebody purged it meanwhile: the file must not stay. */
+  cancelled: boolean;
+  readonly done: PromiseWithResolvers<WriteOutcome>;
+}
+
+export interface WriterOptions {
+  readonly slotOffsetOf: (node: NodeId) => number;
+  /** Gives the block's place in RAM free, where it may. */
+  readonly leaveRam: (node: NodeId) => void;
+}
+
+/**
+ * Blocks on their way from RAM to SSD, in the order in which they came. A block in the queue is
+ * locked: its slot stays until the kernel has read it. The queue is bounded in bytes; what does not
+ * fit is not taken.
+ */
+export class BlockWriter {
+  readonly #parts: SsdParts;
+  readonly #room: SsdRoom;
+  readonly #gate: Gate;
+  readonly #options: WriterOptions;
+  readonly #waiting: Write[] = [];
+  readonly #writes = new Map<NodeId, Write>();
+  /** Of the latest block that was begun. */
+  #sequence = 0;
+  #queueBytesMax: number;
+  #queuedBytes = 0;
+  #leavingBytes = 0;
+  #running = 0;
+  readonly #wantSettled: (() => void)[] = [];
+
+  constructor(
+    parts: SsdParts,
+    room: SsdRoom,
+    gate: Gate,
+    queueBytesMax: number,
+    options: WriterOptions,
+  ) {
+    this.#parts = parts;
+    this.#room = room;
+    this.#gate = gate;
+    this.#queueBytesMax = queueBytesMax;
+    this.#options = options;
+    room.onRoom = () => this.#pump();
+  }
+
+  /** Bytes of blocks that wait or are being written, and how many blocks those are. */
+  get queuedBytes(): number {
+    return this.#queuedBytes;
+  }
+  get queuedBlocks(): number {
+    return this.#writes.size;
+  }
+
+  /** Of these, bytes of blocks that leave RAM as soon as they are written. */
+  get leavingBytes(): number {
+    return this.#leavingBytes;
+  }
+
+  isQueued(node: NodeId): boolean {
+    return this.#writes.has(node);
+  }
+
+  /**
+   * Takes a block that is in RAM and not on SSD; false where the queue is full or nothing may be
+   * written now. A block that is taken already only learns that it is to leave RAM.
+   */
+  take(node: NodeId, leaves: boolean): boolean {
+    const { table, stats } = this.#parts;
+    const known = this.#writes.get(node);
+    if (known !== undefined) {
+      if (leaves && !known.leaves) this.#leavingBytes += table.bytesOf(node);
+      known.leaves ||= leaves;
+      return true;
+    }
+    if (!this.mayTake(node) || !table.lock(node)) {
+      stats.skippedBlocks++;
+      return false;
+    }
+    const write = { node, leaves, cancelled: false, done: Promise.withResolvers<WriteOutcome>() };
+    this.#writes.set(node, write);
+    this.#queuedBytes += table.bytesOf(node);
+    if (leaves) this.#leavingBytes += table.bytesOf(node);
+    this.#waiting.push(write);
+    this.#pump();
+    return true;
+  }
+
+  mayTake(node: NodeId): boolean {
+    const bytes = this.#parts.table.bytesOf(node);
+    return this.#gate.why === null && this.#queuedBytes + bytes <= this.#queueBytesMax;
+  }
+
+  /** How the write of this block ends; null where none is under way. */
+  outcomeOf(node: NodeId): Promise<WriteOutcome> | null {
+    return this.#writes.get(node)?.done.promise ?? null;
+  }
+
+  /** The block must not come to lie on SSD by a write that is under way; resolves when it cannot. */
+  async cancel(node: NodeId): Promise<void> {
+    const write = this.#writes.get(node);
+    if (write === undefined) return;
+    write.cancelled = true;
+    await write.done.promise;
+  }
+
+  /** Gives up what waits: what is being written goes on. */
+  giveUpWaiting(): void {
+    for (const write of this.#waiting.splice(0)) this.#settle(write, "skipped");
+  }
+
+  /** Resolves when the next block of the queue has come to its end; at once where it is empty. */
+  async oneSettled(): Promise<void> {
+    if (this.#writes.size === 0) return;
+    await new Promise<void>((resolve) => this.#wantSettled.push(resolve));
+  }
+
+  /** Resolves when the queue is empty. */
+  async settled(): Promise<void> {
+    while (this.#writes.size > 0) await this.oneSettled();
+  }
+
+  #pump(): void {
+    while (this.#waiting.length > 0 && this.#running < this.#parts.disk.depth) {
+      if (this.#gate.why !== null) {
+        this.giveUpWaiting();
+        return;
+      }
+      const write = this.#waiting[0]!;
+      const room = write.cancelled
+        ? "never"
+        : this.#room.reserve(this.#parts.table.bytesOf(write.node));
+      if (room === "later") return;
+      this.#waiting.shift();
+      if (room === "never") {
+        this.#parts.stats.skippedBlocks++;
+        this.#settle(write, "skipped");
+        continue;
+      }
+      this.#running++;
+      void this.#write(write).finally(() => {
+        this.#running--;
+        this.#pump();
+      });
+    }
+  }
+
+  async #write(write: Write): Promise<void> {
+    const { table, schedule } = this.#parts;
+    const bytes = table.bytesOf(write.node);
+    const sequence = ++this.#sequence;
+    const status = await schedule.run("write", () => this.#store(write, sequence, 0));
+    const stored = status === "ok";
+    this.#room.written(bytes, stored);
+    if (stored) this.#enter(write.node, sequence);
+    else this.#parts.index.skip(sequence);
+    if (stored && write.cancelled) await this.#room.drop(write.node);
+    if (stored) this.#gate.open();
+    else if (status !== null) this.#failed(status);
+    this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
+  }
+
+  /** Writes the file under the first name that is free. */
+  async #store(write: Write, sequence: number, variant: number): Promise<"ok" | StatusName> {
+    const { files, disk, table, region } = this.#parts;
+    const { node } = write;
+    const path = files.pathOf(node, variant);
+    await this.#room.whenRemoved(path);
+    const header = disk.claimHeader();
+    if (header === null) return "full";
+    let taken: boolean;
+    try {
+      this.#fillHeader(header, node, sequence);
+      const offset = this.#options.slotOffsetOf(node);
+      const bytes = table.bytesOf(node);
+      const stored = await disk.store({ path, header, region, offset, bytes });
+      if (stored.ok) {
+        files.setVariant(node, variant);
+        return "ok";
+      }
+      if (stored.status !== "exists") return stored.status;
+      taken = true;
+    } finally {
+      header[Symbol.dispose]();
+    }
+    // Another key with the same short name, or a file nobody knows.
+    return taken && variant < VARIANT_MAX ? this.#store(write, sequence, variant + 1) : "exists";
+  }
+
+  #fillHeader(header: HeaderSlot, node: NodeId, sequence: number): void {
+    const { files, table, incarnation, clock } = this.#parts;
+    encodeHeader(
+      {
+        digest: files.digestOf(node),
+        layer: table.layerOf(node),
+        parent: files.parentDigestOf(node),
+        namespaceKey: files.namespaceKeyOf(node),
+        payloadBytes: table.bytesOf(node),
+        payloadChecksum: files.checksumOf(node),
+        incarnation,
+        sequence,
+        writtenMs: Math.max(0, Math.floor(clock.wallMs())),
+      },
+      header.bytes,
+    );
+  }
+
+  /** The file is there: now the block is on SSD. */
+  #enter(node: NodeId, sequence: number): void {
+    const { table, files, stats, index } = this.#parts;
+    const bytes = table.bytesOf(node);
+    table.addResidency(node, Tier.ssd);
+    stats.writtenBlocks++;
+    stats.writtenBytes += bytes;
+    index.put({
+      namespaceKey: files.namespaceKeyOf(node),
+      layer: table.layerOf(node),
+      digest: files.digestOf(node),
+      parent: files.parentDigestOf(node),
+      bytes,
+      checksum: files.checksumOf(node),
+      variant: files.variantOf(node),
+      lastSeen: table.lastUsedOf(node),
+      uses: table.usesOf(node),
+      sequence,
+    });
+    putAliases(this.#parts, node);
+  }
+
+  #failed(status: StatusName): void {
+    const { stats, log } = this.#parts;
+    stats.writeErrors++;
+    if (status === "full" || status === "exists") return;
+    if (this.#gate.why === null) log("warn", "nothing more is written to SSD", { status });
+    this.#gate.shut(status);
+  }
+
+  #settle(write: Write, outcome: WriteOutcome): void {
+    const { table } = this.#parts;
+    const { node } = write;
+    this.#writes.delete(node);
+    this.#queuedBytes -= table.bytesOf(node);
+    if (write.leaves) this.#leavingBytes -= table.bytesOf(node);
+    const leaves = write.leaves && outcome !== "skipped" && !table.hasFlag(node, NodeFlag.writing);
+    table.unlock(node);
+    if (leaves) this.#options.leaveRam(node);
+    write.done.resolve(outcome);
+    for (const resolve of this.#wantSettled.splice(0)) resolve();
+  }
+
+  setQueueBytesMax(bytes: number): void {
+    this.#queueBytesMax = bytes;
+  }
+}
+
+/** Tells the index the other names of a block that is on SSD. */
+export function putAliases({ table, files, index }: SsdParts, node: NodeId): void {
+  const aliases = table.aliasesOf(node);
+  if (aliases.length === 0) return;
+  const namespaceKey = files.namespaceKeyOf(node);
+  const row = { namespaceKey, layer: table.layerOf(node), digest: files.digestOf(node) };
+  for (const alias of aliases) index.putAlias({ ...row, alias });
+}

@@ -1,0 +1,75 @@
+import type { Clock } from "../../core/index.ts";
+import type { StatusName } from "../../native/index.ts";
+
+const PROBE_FIRST_MS = 1_000;
+const PROBE_LAST_MS = 30_000;
+/** Errors of reads, without a success in between, after which reading stops. */
+const READ_ERRORS_MAX = 5;
+
+/**
+ * Whether something may be tried. States: open → shut (for a reason) → half open, when one trial is
+ * let through → open, or shut again for twice as long.
+ */
+export class Gate {
+  readonly #clock: Clock;
+  #why: StatusName | null = null;
+  #waitMs = PROBE_FIRST_MS;
+  #trialAtMs = 0;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Why it is shut; null while it is open. */
+  get why(): StatusName | null {
+    return this.#why;
+  }
+
+  shut(why: StatusName): void {
+    if (this.#why === null) this.#waitMs = PROBE_FIRST_MS;
+    else this.#waitMs = Math.min(PROBE_LAST_MS, this.#waitMs * 2);
+    this.#why = why;
+    this.#trialAtMs = this.#clock.monotonicMs() + this.#waitMs;
+  }
+
+  open(): void {
+    this.#why = null;
+  }
+
+  /** Whether it is open, or a trial is due. */
+  get mayTry(): boolean {
+    return this.#why === null || this.#clock.monotonicMs() >= this.#trialAtMs;
+  }
+
+  /** True once each time a trial is due; whoever asks makes it, and then says how it went. */
+  takeTrial(): boolean {
+    if (this.#why === null || !this.mayTry) return false;
+    this.#trialAtMs = Number.POSITIVE_INFINITY;
+    return true;
+  }
+}
+
+/** The breaker of reads: one error is a miss, again and again is a broken disk. */
+export class ReadBreaker {
+  readonly gate: Gate;
+  #errors = 0;
+
+  constructor(clock: Clock) {
+    this.gate = new Gate(clock);
+  }
+
+  /** Whether a read may be tried: always while closed, once in a while when open. */
+  mayRead(): boolean {
+    return this.gate.why === null || this.gate.takeTrial();
+  }
+
+  succeeded(): void {
+    this.#errors = 0;
+    this.gate.open();
+  }
+
+  failed(why: StatusName): void {
+    this.#errors++;
+    if (this.#errors >= READ_ERRORS_MAX || this.gate.why !== null) this.gate.shut(why);
+  }
+}

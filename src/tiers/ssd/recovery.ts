@@ -1,0 +1,255 @@
+import { isRefusal, Tier } from "../../blocks/index.ts";
+import { DIGEST_BYTES, NO_NODE, yieldToLoop } from "../../core/index.ts";
+import type { AliasRow, BlockRows } from "../../index/index.ts";
+import {
+  type BlockName,
+  blockPath,
+  decodeHeader,
+  fileBytesOf,
+  HEADER_BYTES,
+  isLeftover,
+  type KvbHeader,
+  parseBlockName,
+  QUARANTINE_FOLDER,
+  SHARDS,
+} from "../../kvb/index.ts";
+import { type AddressBatch, createAddressBatch, hasParent } from "../batches.ts";
+import { FileCatalogue } from "./file-catalogue.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import type { SsdRoom } from "./ssd-room.ts";
+
+/** What a start found. */
+export interface RecoveryReport {
+  readonly blocks: number;
+  readonly bytes: number;
+  /** Blocks whose row was lost and whose file said enough. */
+  readonly adopted: number;
+  /** Rows without a file, and files without a row or with another length: both gone now. */
+  readonly rowsDropped: number;
+  readonly filesDropped: number;
+  /** Files that are not Hearth's: left alone. */
+  readonly foreignFiles: number;
+}
+
+/** Shards listed at the same time; headers read at the same time. */
+const LISTS_AT_ONCE = 8;
+const PEEKS_AT_ONCE = 32;
+const ROWS_MAX = 4096;
+
+/**
+ * Rebuilds the table from the folder and the index, before the first write: a block is there where
+ * its row and a file of the right name and length are. What does not match goes. A file without a
+ * row is adopted by its header where its row was lost with the run that wrote it.
+ */
+export class Recovery {
+  readonly #parts: SsdParts;
+  readonly #room: SsdRoom;
+  /** The index is new: no row says anything, headers say all. */
+  readonly #rebuild: boolean;
+  readonly #files = new FileCatalogue();
+  readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
+  readonly #report = {
+    blocks: 0,
+    bytes: 0,
+    adopted: 0,
+    rowsDropped: 0,
+    filesDropped: 0,
+    foreignFiles: 0,
+  };
+
+  constructor(parts: SsdParts, room: SsdRoom) {
+    this.#parts = parts;
+    this.#room = room;
+    this.#rebuild = parts.index.previous.incarnation === null;
+  }
+
+  async run(): Promise<RecoveryReport> {
+    await this.#walk();
+    for await (const rows of this.#parts.index.loadBlocks()) {
+      this.#enterRows(rows);
+      await yieldToLoop();
+    }
+    for await (const aliases of this.#parts.index.loadAliases()) this.#enterAliases(aliases);
+    await this.#settleLeft();
+    await this.#parts.index.begin();
+    return { ...this.#report };
+  }
+
+  async #walk(): Promise<void> {
+    await inParallel(SHARDS, LISTS_AT_ONCE, (shard) => this.#walkFolder(shard));
+    await this.#walkFolder("");
+    const { disk } = this.#parts;
+    const set = await disk.list(QUARANTINE_FOLDER);
+    if (!set.ok) return;
+    for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
+  }
+
+  async #walkFolder(folder: string): Promise<void> {
+    const { disk, log } = this.#parts;
+    const listed = await disk.list(folder);
+    if (!listed.ok) {
+      // Blocks that cannot be seen are misses; what is there stays as it is.
+      if (listed.status !== "missing") log("error", "a folder cannot be read", { folder });
+      return;
+    }
+    for (const { name, bytes } of listed.entries) {
+      const block = folder === "" ? null : parseBlockName(name);
+      if (block?.keyPrefix.startsWith(folder)) this.#files.add(block, bytes);
+      else if (isLeftover(name)) await disk.remove(folder === "" ? name : `${folder}/${name}`);
+      else if (folder !== "") this.#report.foreignFiles++;
+    }
+  }
+
+  #enterRows(rows: BlockRows): void {
+    const { index } = this.#parts;
+    const { count, layer } = rows;
+    const batch = this.#deriveKeys(rows.digests, rows.parents, count, layer);
+    for (let i = 0; i < count; i++) {
+      batch.bytes[i] = rows.bytes[i]!;
+      const name = { keyPrefix: prefixAt(batch.keyBytes, i), layer, variant: rows.variants[i]! };
+      const found = this.#files.take(name);
+      const right = found === fileBytesOf(rows.bytes[i]!);
+      const entered =
+        right &&
+        this.#enter(rows.namespaceKey, batch, i, {
+          checksum: rows.checksums[i]!,
+          variant: rows.variants[i]!,
+          lastSeen: rows.lastSeen[i]!,
+          uses: rows.uses[i]!,
+        });
+      if (entered) continue;
+      this.#report.rowsDropped++;
+      index.remove(rows.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES), layer);
+      if (found !== null) this.#dropFile(name, found);
+    }
+  }
+
+  #deriveKeys(digests: Uint8Array, parents: Uint8Array, count: number, layer: number) {
+    const batch = this.#batch;
+    const bytes = count * DIGEST_BYTES;
+    batch.count = count;
+    batch.layer = layer;
+    batch.digests.set(digests.subarray(0, bytes));
+    batch.parents.set(parents.subarray(0, bytes));
+    const { native } = this.#parts;
+    native.blockKeys(batch.digests.subarray(0, bytes), layer, batch.keyBytes);
+    native.blockKeys(batch.parents.subarray(0, bytes), layer, batch.parentKeyBytes);
+    return batch;
+  }
+
+  /** False where the table does not take the block: it is full, or its parents make no sense. */
+  #enter(
+    namespaceKey: Uint8Array,
+    batch: AddressBatch,
+    i: number,
+    row: { checksum: bigint; variant: number; lastSeen: number; uses: number },
+  ): boolean {
+    const { table, namespaces, files, nowSeconds } = this.#parts;
+    const namespace = namespaces.indexOf(namespaceKey);
+    if (namespace === null) return false;
+    const known = table.find(batch.keys, i * 8);
+    if (known !== NO_NODE && table.isResident(known, Tier.ssd)) return false;
+    const node = table.insertResident(batch, i, namespace, hasParent(batch, i), Tier.ssd);
+    if (isRefusal(node)) return false;
+    table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
+    // A clock that stood in the future must not keep blocks for ever.
+    table.setUses(node, row.uses, Math.min(row.lastSeen, nowSeconds()));
+    files.setVariant(node, row.variant);
+    this.#room.found(batch.bytes[i]!);
+    this.#report.blocks++;
+    this.#report.bytes += batch.bytes[i]!;
+    return true;
+  }
+
+  #enterAliases(aliases: readonly AliasRow[]): void {
+    const { table } = this.#parts;
+    const none = new Uint8Array(DIGEST_BYTES);
+    for (const { digest, layer, alias } of aliases) {
+      const node = table.find(this.#deriveKeys(digest, none, 1, layer).keys, 0);
+      if (node === NO_NODE) continue;
+      const words = new DataView(alias.buffer, alias.byteOffset, alias.length);
+      if (alias.length === 32) table.addSha256(node, alias, 0);
+      else table.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
+    }
+  }
+
+  /** Files without a row. */
+  async #settleLeft(): Promise<void> {
+    await inParallel(this.#files.left(), PEEKS_AT_ONCE, async ({ name, fileBytes }) => {
+      const header = await this.#headerOf(name, fileBytes);
+      if (header === null || !this.#lostItsRow(header) || !this.#adopt(name, header)) {
+        this.#dropFile(name, fileBytes);
+      }
+    });
+  }
+
+  /** The header of a file whose name and length are those of the block it says it is. */
+  async #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
+    const { disk } = this.#parts;
+    using slot = disk.claimHeader();
+    if (slot === null) return null;
+    const peeked = await disk.peek(pathOf(name), slot);
+    if (!peeked.ok) return null;
+    const decoded = decodeHeader(slot.bytes);
+    if (!decoded.ok || fileBytesOf(decoded.header.payloadBytes) !== fileBytes) return null;
+    return decoded.header;
+  }
+
+  /** Else it had a row, which was removed because the block was. */
+  #lostItsRow({ incarnation, sequence }: KvbHeader): boolean {
+    const { previous } = this.#parts.index;
+    if (this.#rebuild) return true;
+    return incarnation === previous.incarnation && sequence > previous.flushedSequence;
+  }
+
+  #adopt(name: BlockName, header: KvbHeader): boolean {
+    const { index, nowSeconds } = this.#parts;
+    const none = new Uint8Array(DIGEST_BYTES);
+    const { layer, digest, parent, payloadBytes: bytes, payloadChecksum: checksum } = header;
+    const batch = this.#deriveKeys(digest, parent ?? none, 1, layer);
+    if (layer !== name.layer || prefixAt(batch.keyBytes, 0) !== name.keyPrefix) return false;
+    batch.bytes[0] = bytes;
+    const lastSeen = Math.min(Math.floor(header.writtenMs / 1_000), nowSeconds());
+    const { variant } = name;
+    const row = { checksum, variant, lastSeen, uses: 1 };
+    if (!this.#enter(header.namespaceKey, batch, 0, row)) return false;
+    this.#report.adopted++;
+    // Sequences of an earlier run mean nothing in this one: it is settled when it is committed.
+    index.put({
+      ...row,
+      namespaceKey: header.namespaceKey,
+      layer,
+      digest,
+      parent,
+      bytes,
+      sequence: 0,
+    });
+    return true;
+  }
+
+  #dropFile(name: BlockName, fileBytes: number): void {
+    this.#report.filesDropped++;
+    void this.#room.remove(pathOf(name), Math.max(HEADER_BYTES, fileBytes), () => undefined);
+  }
+}
+
+function prefixAt(keys: Uint8Array, i: number): string {
+  return keys.subarray(i * 32, i * 32 + 8).toHex();
+}
+
+function pathOf({ keyPrefix, layer, variant }: BlockName): string {
+  return blockPath(Uint8Array.fromHex(keyPrefix), layer, variant);
+}
+
+/** Runs `work` on each item, so many at the same time. */
+async function inParallel<T>(
+  items: Iterable<T>,
+  atOnce: number,
+  work: (item: T) => Promise<void>,
+): Promise<void> {
+  const iterator = items[Symbol.iterator]();
+  const run = async () => {
+    for (let next = iterator.next(); !next.done; next = iterator.next()) await work(next.value);
+  };
+  await Promise.all(Array.from({ length: atOnce }, run));
+}

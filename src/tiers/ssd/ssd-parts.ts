@@ -1,0 +1,43 @@
+import type { BlockTable } from "../../blocks/index.ts";
+import type { Clock } from "../../core/index.ts";
+import type { BlockIndex } from "../../index/index.ts";
+import type { BlockDisk, Native, Region } from "../../native/index.ts";
+import type { Namespaces } from "../namespaces.ts";
+import type { BlockFiles } from "./block-files.ts";
+import type { DiskSchedule } from "./schedule.ts";
+import type { SsdStats } from "./ssd-stats.ts";
+
+/** Conditions of the tier that people should hear of; `observability` has words for each. */
+export type SsdCondition =
+  | "KV_SSD_CSUM"
+  | "KV_SSD_FULL"
+  | "KV_SSD_READ_ONLY"
+  | "KV_SSD_SLOW"
+  | "KV_SSD_HUNG"
+  | "KV_SSD_ERRORS";
+
+/** Where conditions are raised and cleared; doing so again changes nothing. */
+export interface HealthSink {
+  raise(condition: SsdCondition, detail: string): void;
+  clear(condition: SsdCondition): void;
+}
+
+/** What the parts of the SSD tier share. */
+export interface SsdParts {
+  readonly disk: BlockDisk;
+  readonly index: BlockIndex;
+  readonly native: Pick<Native, "blockKeys">;
+  readonly table: BlockTable;
+  readonly region: Region;
+  readonly namespaces: Namespaces;
+  readonly clock: Clock;
+  readonly schedule: DiskSchedule;
+  readonly files: BlockFiles;
+  readonly stats: SsdStats;
+  readonly health: HealthSink;
+  /** Of this run of the agent, as headers carry it. */
+  readonly incarnation: bigint;
+  /** Seconds since 1970, advancing with the monotonic clock. */
+  nowSeconds(): number;
+  log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
+}

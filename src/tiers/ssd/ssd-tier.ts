@@ -1,0 +1,342 @@
+import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
+import { HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
+import { type Native, Region } from "../../native/index.ts";
+import type { RamTier, TierBelow } from "../ram-tier.ts";
+import { BlockReader, type ReadOutcome } from "./block-reader.ts";
+import { BlockWriter, putAliases } from "./block-writer.ts";
+import { Gate, ReadBreaker } from "./gates.ts";
+import { Scrub } from "./scrub.ts";
+import { type ProbeResult, probeDisk } from "./self-test.ts";
+import { SsdHealth } from "./ssd-health.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import { SsdRoom } from "./ssd-room.ts";
+
+export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
+export type WritePolicy = (typeof WRITE_POLICIES)[number];
+
+/** What may change while the tier runs. */
+export interface SsdSettings {
+  /** Null: blocks stay until their room is needed. */
+  readonly ttlMs: number | null;
+  readonly writePolicy: WritePolicy;
+  /** Bytes a second; 0: no scrub. */
+  readonly scrubBytesPerS: number;
+}
+
+export interface SsdTierOptions extends SsdSettings {
+  readonly native: Native;
+  readonly slots: SlotAllocator;
+  readonly ram: RamTier;
+  readonly capacityBytes: number;
+  readonly writeQueueBytes: number;
+}
+
+/** What became of the wish to have all of RAM on SSD. */
+export interface PersistReport {
+  readonly written: number;
+  readonly skipped: number;
+  /** Everything that is on SSD survives a loss of power. */
+  readonly durable: boolean;
+}
+
+export interface SsdSnapshot {
+  readonly blocks: number;
+  readonly bytes: number;
+  readonly usedBytes: number;
+  readonly capacityBytes: number;
+  readonly queuedBlocks: number;
+  readonly queuedBytes: number;
+  readonly reading: number;
+  readonly quarantinedFiles: number;
+  readonly method: string;
+  readonly direct: boolean;
+  readonly registered: boolean;
+  /** Why nothing is written, or read; null where it is. */
+  readonly writesStopped: string | null;
+  readonly readsStopped: string | null;
+}
+
+/** How often the tier looks after itself. */
+const TICK_MS = 250;
+/** The index knows when a block was last used to within this many seconds. */
+const SEEN_S = 300;
+/** An operation that takes longer than this belongs to a disk that hangs. */
+const HUNG_MS = 5_000;
+const STOP_MS = 5_000;
+
+/**
+ * Blocks in files. What is where is the table's to say; this decides what is written, read, dropped
+ * and tried again. Nothing here waits on the event loop for the disk, and no fault of the disk is
+ * thrown: reads become misses, writes are skipped.
+ */
+export class SsdTier implements TierBelow, AsyncDisposable {
+  readonly room: SsdRoom;
+  readonly writer: BlockWriter;
+  readonly reader: BlockReader;
+  readonly #parts: SsdParts;
+  readonly #scrub: Scrub;
+  readonly #scratch: Region;
+  readonly #writes: Gate;
+  readonly #breaker: ReadBreaker;
+  readonly #health: SsdHealth;
+  readonly #ram: RamTier;
+  #settings: SsdSettings;
+  #timer: Disposable | null = null;
+  #probing: Promise<void> | null = null;
+  #hung = false;
+
+  constructor(parts: SsdParts, options: SsdTierOptions) {
+    const { clock, table } = parts;
+    const { slots, ram, native } = options;
+    this.#parts = parts;
+    this.#settings = options;
+    this.#ram = ram;
+    this.#writes = new Gate(clock);
+    this.#breaker = new ReadBreaker(clock);
+    this.#health = new SsdHealth(parts.health, clock);
+    this.room = new SsdRoom(parts, options.capacityBytes);
+    this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
+      slotOffsetOf: (node) => slots.offsetOf(table.slotOf(node)),
+      leaveRam: (node) => this.#leaveRam(node),
+    });
+    const corrupt = (path: string, why: string) => {
+      this.#health.corrupt(path, why);
+      parts.log("error", "a block on SSD is not what it should be", { path, why });
+    };
+    this.reader = new BlockReader(parts, this.room, this.#breaker, slots, ram, corrupt);
+    this.#scrub = new Scrub(parts, this.reader, native, options.scrubBytesPerS);
+    const scratch = { bytes: 4096, hugePages: "off", lockMemory: "off" } as const;
+    this.#scratch = Region.create(native, scratch);
+  }
+
+  /** Writes, reads and verifies a block of its own: whether this folder can be used at all. */
+  async selfTest(): Promise<ProbeResult> {
+    const { disk, incarnation } = this.#parts;
+    const result = await probeDisk(disk, this.#scratch, incarnation);
+    // A file of 8192 bytes that takes more shows the file system's unit.
+    if (result.ok && result.allocatedBytes > 8192) {
+      this.room.setAllocationUnit(result.allocatedBytes);
+    }
+    return result;
+  }
+
+  /** Throws SSD_UNAVAILABLE, in words, where the self-test fails; else logs what was found. */
+  async mustWork(): Promise<void> {
+    const { disk, clock, log } = this.#parts;
+    const startMs = clock.monotonicMs();
+    const result = await this.selfTest();
+    if (!result.ok) throw unusable(result);
+    const ms = Number((clock.monotonicMs() - startMs).toFixed(1));
+    const { method, methodReason, direct, registered } = disk;
+    log("info", "SSD self-test passed", { method, direct, registered, ms, why: methodReason });
+  }
+
+  start(): void {
+    this.#timer = this.#parts.clock.every(TICK_MS, () => this.#tick());
+    this.#scrub.start();
+  }
+
+  configure(settings: SsdSettings): void {
+    this.#settings = settings;
+    this.#scrub.setRate(settings.scrubBytesPerS);
+  }
+
+  /** The block has just been committed to RAM. */
+  committed(node: NodeId): void {
+    if (this.#settings.writePolicy === "write_through") this.#write(node, false);
+  }
+
+  used(node: NodeId, before: number, now: number): void {
+    const { table, files, index } = this.#parts;
+    if (table.isResident(node, Tier.ssd)) {
+      // One change of the row in so many seconds, however often the block is used.
+      if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
+      index.touch(files.digestOf(node), table.layerOf(node), now, table.usesOf(node));
+    } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
+      this.#write(node, false);
+    }
+  }
+
+  /** The block has got another name. */
+  aliased(node: NodeId): void {
+    if (this.#parts.table.isResident(node, Tier.ssd)) putAliases(this.#parts, node);
+  }
+
+  leaving(node: NodeId): "go" | "sent" | "busy" {
+    const { table } = this.#parts;
+    if (table.isResident(node, Tier.ssd) || !this.#wantsCopy(node)) return "go";
+    if (this.#write(node, true)) return "sent";
+    return this.takesBlocks && this.writer.queuedBlocks > 0 ? "busy" : "go";
+  }
+
+  get leavingBytes(): number {
+    return this.writer.leavingBytes;
+  }
+
+  get roomIsComing(): boolean {
+    return this.writer.queuedBlocks > 0;
+  }
+
+  /** Whether blocks are written at all just now. */
+  get takesBlocks(): boolean {
+    return !this.#hung && this.#writes.why === null;
+  }
+
+  /** Whether the policy wants what leaves RAM to be on SSD. */
+  #wantsCopy(node: NodeId): boolean {
+    if (this.#parts.table.hasFlag(node, NodeFlag.transient)) return false;
+    const selective = this.#settings.writePolicy === "write_through_selective";
+    return !selective || this.#parts.table.usesOf(node) >= 2;
+  }
+
+  #write(node: NodeId, leaves: boolean): boolean {
+    const { table } = this.#parts;
+    if (this.#hung || table.hasFlag(node, NodeFlag.transient)) return false;
+    if (table.isResident(node, Tier.ssd)) return false;
+    return this.writer.take(node, leaves);
+  }
+
+  #leaveRam(node: NodeId): void {
+    const { table } = this.#parts;
+    const canGo = table.isResident(node, Tier.ram) && !table.isProtected(node);
+    if (canGo && table.isLeafOn(node, Tier.ram)) this.#ram.drop(node);
+  }
+
+  /** Whether blocks on SSD can be had at all just now. */
+  get readable(): boolean {
+    return !this.#hung && this.#breaker.gate.mayTry;
+  }
+
+  /** Brings a block into RAM; see `BlockReader.bring`. */
+  bring(node: NodeId): Promise<ReadOutcome> {
+    return this.#hung ? Promise.resolve("miss") : this.reader.bring(node);
+  }
+
+  /** A reader's deadline passed before its block was there. */
+  wasLate(): void {
+    this.#parts.stats.lateBlocks++;
+    this.#health.late();
+  }
+
+  /** The block's bytes in RAM are not those on SSD any more. */
+  replaced(node: NodeId): void {
+    if (this.#parts.table.isResident(node, Tier.ssd)) void this.room.drop(node);
+  }
+
+  #tick(): void {
+    const { ttlMs } = this.#settings;
+    if (ttlMs !== null && !this.#hung) this.room.expire(ttlMs / 1_000);
+    this.#watchForHang();
+    if (this.#writes.takeTrial()) this.#probing = this.#probe();
+    if (this.room.failedRemovals > 0 && this.#writes.why === null) this.room.retryRemovals();
+    this.#health.update({
+      hung: this.#hung,
+      writesStopped: this.#writes.why,
+      readsStopped: this.#breaker.gate.why,
+    });
+  }
+
+  #watchForHang(): void {
+    const { schedule, log } = this.#parts;
+    const hung = schedule.oldestMs() > HUNG_MS;
+    if (hung === this.#hung) return;
+    this.#hung = hung;
+    log(hung ? "error" : "info", hung ? "the SSD hangs: going on without it" : "the SSD is back", {
+      operations: schedule.running,
+    });
+    if (!hung) return;
+    // What has no seat yet is not the kernel's: readers get a miss, RAM its places.
+    for (const work of ["read", "write", "scrub"] as const) schedule.giveUp(work);
+    this.writer.giveUpWaiting();
+  }
+
+  async #probe(): Promise<void> {
+    const { disk, incarnation, schedule, log } = this.#parts;
+    const result = await schedule.run("write", () => probeDisk(disk, this.#scratch, incarnation));
+    if (result?.ok) {
+      this.#writes.open();
+      log("info", "blocks are written to SSD again", {});
+      return;
+    }
+    const status = result?.status ?? "try_again";
+    this.#writes.shut(status === "damaged" ? "io_error" : status);
+  }
+
+  /** Has everything in RAM on SSD that may be there, safe from a loss of power. */
+  async persist(): Promise<PersistReport> {
+    const { table, disk, index, schedule } = this.#parts;
+    const before = this.#parts.stats.writtenBlocks;
+    let skipped = 0;
+    let node = table.nextOn(NO_NODE, Tier.ram);
+    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) {
+      const onDisk = table.isResident(node, Tier.ssd);
+      if (onDisk || table.hasFlag(node, NodeFlag.transient)) continue;
+      const generation = table.generationOf(node);
+      while (this.#writes.why === null && !this.writer.mayTake(node)) {
+        if (this.writer.queuedBlocks === 0) break;
+        await this.writer.oneSettled();
+        // It may have gone during the wait.
+        if (!table.isLive(node, generation)) break;
+      }
+      const there = table.isLive(node, generation) && table.isResident(node, Tier.ram);
+      if (there && !table.isResident(node, Tier.ssd) && !this.#write(node, false)) skipped++;
+    }
+    await this.writer.settled();
+    await this.room.settled();
+    const synced = await schedule.run("write", () => disk.sync());
+    const durable = (await index.flush({ durable: true })) && synced?.ok === true;
+    return { written: this.#parts.stats.writtenBlocks - before, skipped, durable };
+  }
+
+  snapshot(): SsdSnapshot {
+    const { table, disk } = this.#parts;
+    const { method, direct, registered } = disk;
+    return {
+      blocks: table.residentBlocks(Tier.ssd),
+      bytes: table.residentBytes(Tier.ssd),
+      usedBytes: this.room.usedBytes,
+      capacityBytes: this.room.capacityBytes,
+      queuedBlocks: this.writer.queuedBlocks,
+      queuedBytes: this.writer.queuedBytes,
+      reading: this.reader.reading,
+      quarantinedFiles: this.room.quarantinedFiles,
+      method,
+      direct,
+      registered,
+      writesStopped: this.#hung ? "hung" : this.#writes.why,
+      readsStopped: this.#hung ? "hung" : this.#breaker.gate.why,
+    };
+  }
+
+  /** Ends what is under way, as far as the disk lets it; false where the kernel still holds bytes. */
+  async close(): Promise<boolean> {
+    this.#timer?.[Symbol.dispose]();
+    const { schedule, disk } = this.#parts;
+    for (const work of ["read", "scrub"] as const) schedule.giveUp(work);
+    await this.#scrub.stop(STOP_MS);
+    this.writer.giveUpWaiting();
+    const closed = await disk.close(STOP_MS);
+    if (closed) {
+      await this.#probing;
+      this.#scratch[Symbol.dispose]();
+    }
+    return closed;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+const FIXES: Readonly<Record<string, string>> = {
+  no_space: "free space on its file system, or set kv.ssd_dir to another",
+  read_only: "mount its file system writable, or set kv.ssd_dir to another",
+  not_permitted: "give the folder to the user the agent runs as",
+};
+
+function unusable({ status, errno }: Extract<ProbeResult, { ok: false }>): HearthError {
+  const detail = errno === 0 ? "" : `, errno ${errno}`;
+  const text = `the SSD folder failed its self-test (${status.replaceAll("_", " ")}${detail})`;
+  const fix = FIXES[status] ?? "look at the kernel log for this drive, or remove kv.ssd_dir";
+  return new HearthError("SSD_UNAVAILABLE", text, { fix });
+}
