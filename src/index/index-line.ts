@@ -1,8 +1,11 @@
-import { compiled } from "../native/index.ts";
 import type { Answer, Order } from "./protocol.ts";
 
-/** Beside this file; in the executable, as a further entry point, at its path below `src`. */
-const WORKER = compiled ? "./index/index-worker.ts" : "./index-worker.ts";
+/**
+ * Beside this file; in the executable, where this code lies at the root, it is an entry point of
+ * its own at its path below `src`.
+ */
+const isInExecutable = import.meta.url.includes("/$bunfs/");
+const WORKER = isInExecutable ? "./index/index-worker.ts" : "./index-worker.ts";
 
 /**
  * The line to the worker: orders go out, answers come back in the same order. A worker that is gone

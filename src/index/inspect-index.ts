@@ -98,7 +98,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
       new BlockLoad(this.#db, this.#keys, record.blocks);
       for (const _ of readAliases(this.#db, this.#keys, record.aliases));
     } catch (thrown) {
-      this.#db.close();
+      this.#db.close(true);
       throw thrown;
     }
   }
@@ -152,7 +152,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#db.close();
+    this.#db.close(true);
     rmSync(this.#copies, { recursive: true, force: true });
   }
 }

@@ -186,7 +186,7 @@ export class WriteBehindIndex implements BlockIndex {
   async #finish(): Promise<boolean> {
     this.#beginsAt ??= this.#log.newest;
     if (!(await this.flush()) || !this.#isOpen) return false;
-    const clean = this.#dropped === 0;
+    const clean = this.#dropped === 0 && this.state.pending === 0;
     const progress = { ...this.#progress(this.#committed), clean };
     const order = { kind: "commit", changes: null, count: 0, progress, durable: false } as const;
     const answer = await this.#line.ask(order);

@@ -2,7 +2,7 @@ import type { Database } from "bun:sqlite";
 import type { AliasRow } from "../block-index.ts";
 import { DamagedIndex } from "./damaged.ts";
 import type { NamespaceKeys } from "./namespace-keys.ts";
-import { type SealedAlias, sealOfAlias, u64Of } from "./seal.ts";
+import { isSeal, type SealedAlias, sealOfAlias } from "./seal.ts";
 import { Tally } from "./tally.ts";
 
 const BATCH_ROWS = 4096;
@@ -30,7 +30,7 @@ export function* readAliases(
     const { digest, layer, alias } = row;
     const namespaceKey = keys.keyOf(row.namespaceId);
     const seal = namespaceKey === undefined ? null : sealOfAlias(row, namespaceKey);
-    if (namespaceKey === undefined || seal === null || seal !== u64Of(row.seal)) {
+    if (namespaceKey === undefined || seal === null || !isSeal(row.seal, seal)) {
       throw new DamagedIndex("an alias is not as it was written");
     }
     tally.add(seal);

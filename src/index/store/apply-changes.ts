@@ -3,7 +3,7 @@ import { assert } from "../../core/index.ts";
 import { CHANGE, type ChangeBatch, key32 } from "../change-batch.ts";
 import { DamagedIndex } from "./damaged.ts";
 import type { NamespaceKeys } from "./namespace-keys.ts";
-import { type SealedBlock, sealOfAlias, sealOfBlock, u64Bytes, u64Of } from "./seal.ts";
+import { isSeal, type SealedBlock, sealOfAlias, sealOfBlock, u64Bytes, u64Of } from "./seal.ts";
 import type { Tally } from "./tally.ts";
 
 interface FoundBlock {
@@ -111,12 +111,13 @@ export class ChangeWriter {
     assert(namespaceKey !== undefined, "a block's namespace has a row");
     // What has rotted since it was read must not get a new seal.
     const before = { ...found, digest, layer };
-    if (sealOfBlock(before, namespaceKey) !== u64Of(found.seal)) {
+    const sealBefore = checkedSeal(sealOfBlock(before, namespaceKey));
+    if (!isSeal(found.seal, sealBefore)) {
       throw new DamagedIndex("a block's row is not as it was written");
     }
     const seal = checkedSeal(sealOfBlock({ ...before, lastSeen, uses }, namespaceKey));
     this.#run(TOUCH, lastSeen, uses, u64Bytes(seal), found.id);
-    blocks.remove(checkedSeal(u64Of(found.seal)));
+    blocks.remove(sealBefore);
     blocks.add(seal);
   }
 

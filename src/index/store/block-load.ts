@@ -2,22 +2,33 @@ import type { Database } from "bun:sqlite";
 import type { BlockRows } from "../block-index.ts";
 import { DamagedIndex } from "./damaged.ts";
 import type { NamespaceKeys } from "./namespace-keys.ts";
-import { type SealedBlock, sealOfBlock, u64Of } from "./seal.ts";
+import { hashOfEntry, isSeal, type SealedBlock, sealOfBlock } from "./seal.ts";
 import { Tally } from "./tally.ts";
 
 const BATCH_ROWS = 4096;
 
-interface StoredBlock extends SealedBlock {
-  readonly id: number;
-  readonly namespaceId: number;
-  readonly seal: Uint8Array;
-}
+/** As arrays, a page at a time: half the time of objects row by row. */
+const PAGE_ROWS = 4096;
+const SCAN = `SELECT id, namespace_id, digest, layer, parent, bytes, checksum, variant, last_seen,
+  uses, seal FROM blocks WHERE id > ? ORDER BY id LIMIT ${PAGE_ROWS}`;
+type Scanned = [
+  id: number,
+  namespaceId: number,
+  digest: Uint8Array,
+  layer: number,
+  parent: Uint8Array | null,
+  bytes: number,
+  checksum: Uint8Array,
+  variant: number,
+  lastSeen: number,
+  uses: number,
+  seal: Uint8Array,
+];
 
-const SCAN = `SELECT id, digest, layer, namespace_id AS namespaceId, parent, bytes, checksum,
-  variant, last_seen AS lastSeen, uses, seal FROM blocks ORDER BY id`;
 /** Answered from the index of the table alone. */
 const SCAN_INDEX = `SELECT digest, layer, id FROM blocks INDEXED BY sqlite_autoindex_blocks_1
-  ORDER BY digest, layer`;
+  WHERE (digest, layer) > (?, ?) ORDER BY digest, layer LIMIT ${PAGE_ROWS}`;
+type ScannedEntry = [digest: Uint8Array, layer: number, id: number];
 
 /** Blocks of one namespace and layer. */
 interface Group {
@@ -33,12 +44,12 @@ interface Group {
  */
 export class BlockLoad {
   readonly #count: number;
-  readonly #ids: Float64Array;
   readonly #groupOf: Uint32Array;
   readonly #digests: Uint8Array;
   readonly #parents: Uint8Array;
   readonly #bytes: Uint32Array;
-  readonly #checksums: BigUint64Array;
+  /** Eight bytes a row, as they stand in the table. */
+  readonly #checksums: Uint8Array;
   readonly #variants: Uint8Array;
   readonly #lastSeen: Uint32Array;
   readonly #uses: Uint16Array;
@@ -50,17 +61,15 @@ export class BlockLoad {
 
   constructor(db: Database, keys: NamespaceKeys, expected: Tally) {
     this.#count = expected.count;
-    this.#ids = new Float64Array(this.#count);
     this.#groupOf = new Uint32Array(this.#count);
     this.#digests = new Uint8Array(this.#count * 32);
     this.#parents = new Uint8Array(this.#count * 32);
     this.#bytes = new Uint32Array(this.#count);
-    this.#checksums = new BigUint64Array(this.#count);
+    this.#checksums = new Uint8Array(this.#count * 8);
     this.#variants = new Uint8Array(this.#count);
     this.#lastSeen = new Uint32Array(this.#count);
     this.#uses = new Uint16Array(this.#count);
-    this.#scan(db, keys, expected);
-    this.#compareIndex(db);
+    this.#compareIndex(db, this.#scan(db, keys, expected));
     this.#order = this.#sorted();
   }
 
@@ -80,71 +89,69 @@ export class BlockLoad {
     return rows;
   }
 
-  #scan(db: Database, keys: NamespaceKeys, expected: Tally): void {
-    const tally = new Tally();
-    const groupNumbers = new Map<string, number>();
-    let last = { namespaceId: -1, layer: -1, number: -1 };
-    for (const row of db.query<StoredBlock, []>(SCAN).iterate()) {
-      const namespaceKey = keys.keyOf(row.namespaceId);
-      if (namespaceKey === undefined) throw new DamagedIndex("a block of an unknown namespace");
-      const seal = sealOfBlock(row, namespaceKey);
-      if (seal === null || seal !== u64Of(row.seal)) {
-        throw new DamagedIndex("a block's row is not as it was written");
-      }
-      const at = tally.count;
-      if (at === this.#count) throw new DamagedIndex("more blocks than were committed");
-      tally.add(seal);
-      if (row.namespaceId !== last.namespaceId || row.layer !== last.layer) {
-        const name = `${row.namespaceId} ${row.layer}`;
-        let number = groupNumbers.get(name);
-        if (number === undefined) {
-          number = this.#groups.push({ namespaceKey, layer: row.layer, count: 0 }) - 1;
-          groupNumbers.set(name, number);
+  /** Fills the columns; returns what the index of the table must add up to. */
+  #scan(db: Database, keys: NamespaceKeys, expected: Tally): Tally {
+    const page = db.prepare<Scanned, [number]>(SCAN);
+    const numberOf = groupNumbers(this.#groups);
+    const [tally, entries] = [new Tally(), new Tally()];
+    let lastId = Number.MIN_SAFE_INTEGER;
+    for (;;) {
+      const rows = page.values(lastId) as Scanned[];
+      for (const row of rows) {
+        const [id, namespaceId, digest, layer, parent, bytes, checksum, variant, seen, uses] = row;
+        const block = { digest, layer, parent, bytes, checksum, variant, lastSeen: seen, uses };
+        const namespaceKey = keys.keyOf(namespaceId);
+        if (namespaceKey === undefined) throw new DamagedIndex("a block of an unknown namespace");
+        const seal = sealOfBlock(block, namespaceKey);
+        if (seal === null || !isSeal(row[10], seal)) {
+          throw new DamagedIndex("a block's row is not as it was written");
         }
-        last = { namespaceId: row.namespaceId, layer: row.layer, number };
+        if (tally.count === this.#count) throw new DamagedIndex("there are more blocks than known");
+        const group = numberOf(namespaceId, layer, namespaceKey);
+        this.#groups[group]!.count++;
+        this.#groupOf[tally.count] = group;
+        this.#enter(tally.count, block);
+        tally.add(seal);
+        entries.add(hashOfEntry(digest, layer, id));
+        lastId = id;
       }
-      this.#groups[last.number]!.count++;
-      this.#groupOf[at] = last.number;
-      this.#enter(at, row);
+      if (rows.length < PAGE_ROWS) break;
     }
+    page.finalize();
     if (!tally.equals(expected)) throw new DamagedIndex("blocks are missing, or of an earlier day");
+    return entries;
   }
 
-  #enter(at: number, row: StoredBlock): void {
-    this.#ids[at] = row.id;
-    this.#digests.set(row.digest, at * 32);
-    if (row.parent !== null) this.#parents.set(row.parent, at * 32);
-    this.#bytes[at] = row.bytes;
-    this.#checksums[at] = u64Of(row.checksum)!;
-    this.#variants[at] = row.variant;
-    this.#lastSeen[at] = row.lastSeen;
-    this.#uses[at] = row.uses;
+  #enter(at: number, block: SealedBlock): void {
+    this.#digests.set(block.digest, at * 32);
+    if (block.parent !== null) this.#parents.set(block.parent, at * 32);
+    this.#bytes[at] = block.bytes;
+    this.#checksums.set(block.checksum, at * 8);
+    this.#variants[at] = block.variant;
+    this.#lastSeen[at] = block.lastSeen;
+    this.#uses[at] = block.uses;
   }
 
   /**
-   * A block that its table's index does not find would get a second row; SQLite's own check of it
-   * takes 2.2 s for a million rows, this one 0.3 s.
+   * A block that its table's index does not find would get a second row. SQLite's own check of an
+   * index takes 2.2 s for a million rows.
    */
-  #compareIndex(db: Database): void {
-    const damage = () => new DamagedIndex("the index of the blocks does not match them");
-    const digests = Buffer.from(this.#digests.buffer);
-    let before: { digest: Uint8Array; layer: number } | null = null;
-    let count = 0;
-    type Entry = { digest: Uint8Array; layer: number; id: number };
-    for (const entry of db.query<Entry, []>(SCAN_INDEX).iterate()) {
-      const at = positionOf(this.#ids, entry.id);
-      if (at < 0 || entry.digest.length !== 32) throw damage();
-      const layer = this.#groups[this.#groupOf[at]!]!.layer;
-      if (layer !== entry.layer) throw damage();
-      if (digests.compare(entry.digest, 0, 32, at * 32, at * 32 + 32) !== 0) throw damage();
-      if (before !== null) {
-        const order = Buffer.compare(before.digest, entry.digest);
-        if (order > 0 || (order === 0 && before.layer >= entry.layer)) throw damage();
+  #compareIndex(db: Database, entries: Tally): void {
+    const page = db.prepare<ScannedEntry, [Uint8Array, number]>(SCAN_INDEX);
+    const tally = new Tally();
+    let [digest, layer]: [Uint8Array, number] = [new Uint8Array(0), 0];
+    for (;;) {
+      const found = page.values(digest, layer) as ScannedEntry[];
+      for (const entry of found) {
+        const after = order(digest, entry[0]);
+        [digest, layer] = [entry[0], entry[1]];
+        if (digest.length === 32 && after <= 0) tally.add(hashOfEntry(digest, layer, entry[2]));
       }
-      before = entry;
-      count++;
+      if (found.length < PAGE_ROWS) break;
     }
-    if (count !== this.#count) throw damage();
+    page.finalize();
+    if (tally.equals(entries)) return;
+    throw new DamagedIndex("the index of the blocks does not match them");
   }
 
   /** Positions by group, and within each by the time of the last use. */
@@ -170,24 +177,23 @@ export class BlockLoad {
 
   #gather(group: Group, positions: Uint32Array): BlockRows {
     const count = positions.length;
+    const checksums = new BigUint64Array(count);
     const rows = {
       count,
       namespaceKey: Uint8Array.from(group.namespaceKey),
       layer: group.layer,
-      digests: new Uint8Array(count * 32),
-      parents: new Uint8Array(count * 32),
+      digests: gathered(this.#digests, 32, positions),
+      parents: gathered(this.#parents, 32, positions),
       bytes: new Uint32Array(count),
-      checksums: new BigUint64Array(count),
+      checksums,
       variants: new Uint8Array(count),
       lastSeen: new Uint32Array(count),
       uses: new Uint16Array(count),
     };
+    new Uint8Array(checksums.buffer).set(gathered(this.#checksums, 8, positions));
     for (let to = 0; to < count; to++) {
       const at = positions[to]!;
-      rows.digests.set(this.#digests.subarray(at * 32, at * 32 + 32), to * 32);
-      rows.parents.set(this.#parents.subarray(at * 32, at * 32 + 32), to * 32);
       rows.bytes[to] = this.#bytes[at]!;
-      rows.checksums[to] = this.#checksums[at]!;
       rows.variants[to] = this.#variants[at]!;
       rows.lastSeen[to] = this.#lastSeen[at]!;
       rows.uses[to] = this.#uses[at]!;
@@ -196,16 +202,34 @@ export class BlockLoad {
   }
 }
 
-/** Where `id` stands in an ascending column; -1 where it does not. */
-function positionOf(ids: Float64Array, id: number): number {
-  let low = 0;
-  let high = ids.length - 1;
-  while (low <= high) {
-    const middle = (low + high) >>> 1;
-    const found = ids[middle]!;
-    if (found === id) return middle;
-    if (found < id) low = middle + 1;
-    else high = middle - 1;
+/** The rows at `positions` of a column of `width` bytes. */
+function gathered(column: Uint8Array, width: number, positions: Uint32Array): Uint8Array {
+  const rows = new Uint8Array(positions.length * width);
+  let to = 0;
+  for (const at of positions) {
+    const from = at * width;
+    for (let i = 0; i < width; i++) rows[to++] = column[from + i]!;
   }
-  return -1;
+  return rows;
+}
+
+/** Gives each pair of namespace and layer a number, and `groups` an entry at it. */
+function groupNumbers(groups: Group[]) {
+  const numbers = new Map<string, number>();
+  let last = { namespaceId: -1, layer: -1, number: -1 };
+  return (namespaceId: number, layer: number, namespaceKey: Uint8Array): number => {
+    if (namespaceId === last.namespaceId && layer === last.layer) return last.number;
+    const name = `${namespaceId} ${layer}`;
+    const number = numbers.get(name) ?? groups.push({ namespaceKey, layer, count: 0 }) - 1;
+    numbers.set(name, number);
+    last = { namespaceId, layer, number };
+    return number;
+  };
+}
+
+/** Negative where `a` comes before `b`, as SQLite orders BLOBs. */
+function order(a: Uint8Array, b: Uint8Array): number {
+  const length = Math.min(a.length, b.length);
+  for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
+  return a.length - b.length;
 }

@@ -19,5 +19,5 @@ export function lockFolder(folder: string): Disposable | null {
     if (isBusy(thrown)) return null;
     throw thrown;
   }
-  return { [Symbol.dispose]: () => db.close() };
+  return { [Symbol.dispose]: () => db.close(true) };
 }

@@ -53,7 +53,7 @@ export class IndexStore {
       for (const _ of readAliases(this.#db, this.#keys, record.aliases));
       this.#writer = new ChangeWriter(this.#db, this.#keys);
     } catch (thrown) {
-      this.#db.close();
+      this.#db.close(true);
       throw thrown;
     }
   }
@@ -106,7 +106,7 @@ export class IndexStore {
   /** Writes the log back into the file. */
   close(): void {
     this.#endLoads();
-    this.#db.close();
+    this.#db.close(true);
   }
 
   #endLoads(): void {

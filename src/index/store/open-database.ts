@@ -37,7 +37,7 @@ export function openDatabase(path: string, busyMs: number): Database {
     checkPages(db);
     return db;
   } catch (thrown) {
-    db.close();
+    db.close(true);
     throw thrown;
   }
 }

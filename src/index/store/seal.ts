@@ -61,6 +61,18 @@ export function sealOfAlias(row: SealedAlias, namespaceKey: Uint8Array): bigint 
   return Bun.hash.xxHash3(scratch.subarray(0, 70 + alias.length));
 }
 
+const ENTRY_BYTES = 32 + 4 + 8;
+const entry = new Uint8Array(ENTRY_BYTES);
+const entryView = new DataView(entry.buffer);
+
+/** Of what the index of the blocks says: under this key lies this row. */
+export function hashOfEntry(digest: Uint8Array, layer: number, id: number): bigint {
+  entry.set(digest);
+  entryView.setUint32(32, layer, true);
+  entryView.setFloat64(36, id, true);
+  return Bun.hash.xxHash3(entry);
+}
+
 /** Over the run's record as JSON of its columns in their order. */
 export function sealOfRun(columns: readonly (string | number | boolean | null)[]): bigint {
   return Bun.hash.xxHash3(`${TAG.run}${JSON.stringify(columns)}`);
@@ -71,6 +83,19 @@ export function u64Bytes(value: bigint): Uint8Array {
   const bytes = new Uint8Array(8);
   new DataView(bytes.buffer).setBigUint64(0, value, true);
   return bytes;
+}
+
+const word = new BigUint64Array(1);
+const wordBytes = new Uint8Array(word.buffer);
+
+/**
+ * Whether a stored seal is this one. Byte by byte: a view of a short-lived BLOB costs a microsecond.
+ */
+export function isSeal(stored: Uint8Array, seal: bigint): boolean {
+  if (stored.length !== 8) return false;
+  word[0] = seal;
+  for (let at = 0; at < 8; at++) if (stored[at] !== wordBytes[at]) return false;
+  return true;
 }
 
 /** Null where it is not eight bytes. */
