@@ -2,6 +2,7 @@ import { openapi } from "@elysiajs/openapi";
 import { Elysia, t } from "elysia";
 import { HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
+import { blockRoutes } from "./block-routes.ts";
 import { problemOf, refuse } from "./problem.ts";
 import type { ApiServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
@@ -73,7 +74,8 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       response: statusReport,
       detail: { summary: "What the agent is and holds" },
     })
-    .use(sessionRoutes(services));
+    .use(sessionRoutes(services))
+    .use(blockRoutes(services));
   return app;
 }
 

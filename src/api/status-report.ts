@@ -25,6 +25,29 @@ const ram = t.Object({
   slots: t.Array(slotClass, { description: "By size of slot" }),
 });
 
+const ssd = t.Union(
+  [
+    t.Object({
+      blocks: count("Blocks on SSD"),
+      bytes: bytes("Their length"),
+      used_bytes: bytes("What counts against the cap, as the file system allocates it"),
+      capacity_bytes: bytes("The cap"),
+      queued_blocks: count("Blocks on their way to SSD"),
+      queued_bytes: bytes("Their length"),
+      reading: count("Blocks on their way from SSD"),
+      quarantined_files: count("Damaged files set aside"),
+      method: t.String({ description: "`io_uring` or `threads`" }),
+      direct: t.Boolean({ description: "Whether the page cache is passed by" }),
+      registered: t.Boolean({ description: "Whether RAM is registered with io_uring" }),
+      writes_stopped: t.Nullable(t.String({ description: "Why nothing is written" })),
+      reads_stopped: t.Nullable(t.String({ description: "Why nothing is read" })),
+      counters: t.Record(t.String(), count("Since the start")),
+    }),
+    t.Null(),
+  ],
+  { description: "The SSD tier; null without one" },
+);
+
 const table = t.Object({
   blocks: count("Blocks known, all tiers together"),
   capacity: count("Blocks there is room for"),
@@ -73,6 +96,7 @@ export const statusReport = t.Object({
   uptime_seconds: t.Number({ minimum: 0 }),
   arena,
   ram,
+  ssd,
   table,
   engine,
   sessions: count("Conversations that hold their last block now"),

@@ -1,16 +1,18 @@
 import {
   type ApiServer,
   createApi,
+  type PersistReport,
+  type PurgeRequest,
   readTokenFile,
   type SessionReport,
   type SessionsReport,
   type StatusReport,
 } from "../api/index.ts";
-import { assert, systemClock } from "../core/index.ts";
+import { assert, HearthError, LAYER_ALL, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
-import type { StoreStats } from "../tiers/index.ts";
+import { purgeBlocks, type SsdStats, type StoreSnapshot, type StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
 
 export interface AgentApiOptions {
@@ -34,6 +36,15 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     health: () => agent.health.list(),
     sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
     session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
+    purge: (blocks: readonly PurgeRequest[]) =>
+      purgeBlocks(
+        agent.store,
+        blocks.map(({ digest, layer = LAYER_ALL }) => ({
+          digest: Uint8Array.fromHex(digest),
+          layer,
+        })),
+      ),
+    persist: () => persist(agent),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
   };
@@ -47,6 +58,11 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   return api.listen({ host: listen.host, port: listen.port });
 }
 
+function persist({ store: { ssd } }: Agent): Promise<PersistReport> {
+  if (ssd !== null) return ssd.persist();
+  throw new HearthError("UNSUPPORTED", "this agent has no SSD tier", { fix: "set kv.ssd_dir" });
+}
+
 function observe(agent: Agent, logger: Logger): void {
   const { metrics, engine, store, frames, lag } = agent;
   metrics.observeStore(() => {
@@ -56,6 +72,7 @@ function observe(agent: Agent, logger: Logger): void {
       tiers: {
         ram: { blocks: store_.ramBlocks, bytes: store_.ramBytes },
         gpu: { blocks: store_.gpuBlocks, bytes: store_.gpuBytes },
+        ssd: { blocks: store_.ssd?.blocks ?? 0, bytes: store_.ssd?.bytes ?? 0 },
       },
       slots: {
         used: store_.slotsUsed,
@@ -69,6 +86,7 @@ function observe(agent: Agent, logger: Logger): void {
       },
       table: { blocks: store_.tableNodes, capacity: store_.tableNodesMax },
       sessions: store_.sessions,
+      ssd: store_.ssd,
       stats: store_.stats,
     };
   });
@@ -128,6 +146,7 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
       cut_off: engine.stats.cutOff,
       refused: engine.stats.refusedPeers,
     },
+    ssd: ssdOf(store.ssd),
     sessions: store.sessions,
     health: agent.health.list().map(({ sinceMs, ...problem }) => ({
       ...problem,
@@ -135,6 +154,26 @@ function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): S
     })),
     counters: snakeCase(store.stats),
     build: { commit, runtime: `Bun ${Bun.version}`, native: native.build().optimizeMode },
+  };
+}
+
+function ssdOf(ssd: StoreSnapshot["ssd"]): StatusReport["ssd"] {
+  if (ssd === null) return null;
+  return {
+    blocks: ssd.blocks,
+    bytes: ssd.bytes,
+    used_bytes: ssd.usedBytes,
+    capacity_bytes: ssd.capacityBytes,
+    queued_blocks: ssd.queuedBlocks,
+    queued_bytes: ssd.queuedBytes,
+    reading: ssd.reading,
+    quarantined_files: ssd.quarantinedFiles,
+    method: ssd.method,
+    direct: ssd.direct,
+    registered: ssd.registered,
+    writes_stopped: ssd.writesStopped,
+    reads_stopped: ssd.readsStopped,
+    counters: snakeCase(ssd.stats),
   };
 }
 
@@ -163,7 +202,7 @@ function seconds(ms: number): number {
   return Number((ms / 1_000).toFixed(3));
 }
 
-function snakeCase(counters: Readonly<Record<keyof StoreStats, number>>): Record<string, number> {
+function snakeCase(counters: Readonly<StoreStats> | Readonly<SsdStats>): Record<string, number> {
   const entries = Object.entries(counters);
   return Object.fromEntries(
     entries.map(([name, count]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), count]),

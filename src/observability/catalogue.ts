@@ -12,7 +12,7 @@ export interface MetricSpec {
 }
 
 /** Tiers that exist in this release. */
-export const TIERS = ["gpu", "ram"] as const;
+export const TIERS = ["gpu", "ram", "ssd"] as const;
 export type TierName = (typeof TIERS)[number];
 
 /** All blocks asked for were there, the first few, or none. */
@@ -57,6 +57,19 @@ export const FRAME_STATUSES = [
   "draining",
 ] as const;
 
+/** What happens to a block on SSD. */
+export const SSD_EVENTS = [
+  "written",
+  "read",
+  "shared_read",
+  "late",
+  "skipped",
+  "expired",
+  "corrupt",
+  "scrubbed",
+  "purged",
+] as const;
+
 export const SLOT_STATES = ["used", "free", "quarantined"] as const;
 
 /**
@@ -91,13 +104,13 @@ export const METRICS = {
     name: "cgn_kvcached_evictions_total",
     type: "counter",
     help: "Blocks evicted from a tier",
-    labels: { tier: ["ram"] },
+    labels: { tier: ["ram", "ssd"] },
   },
   evictedBytes: {
     name: "hearth_evicted_bytes_total",
     type: "counter",
     help: "Bytes of the blocks evicted from a tier",
-    labels: { tier: ["ram"] },
+    labels: { tier: ["ram", "ssd"] },
   },
   evictionRuns: {
     name: "hearth_eviction_runs_total",
@@ -137,6 +150,54 @@ export const METRICS = {
     type: "counter",
     help: "Bytes of the blocks that engines stored",
     labels: {},
+  },
+  ssdUsedBytes: {
+    name: "hearth_ssd_used_bytes",
+    type: "gauge",
+    help: "Bytes that count against the cap of the SSD tier, as the file system allocates them",
+    labels: {},
+  },
+  ssdCapacityBytes: {
+    name: "hearth_ssd_capacity_bytes",
+    type: "gauge",
+    help: "The cap of the SSD tier; 0 without one",
+    labels: {},
+  },
+  ssdQueuedBytes: {
+    name: "hearth_ssd_queued_bytes",
+    type: "gauge",
+    help: "Bytes of blocks on their way to SSD",
+    labels: {},
+  },
+  ssdReading: {
+    name: "hearth_ssd_reading_blocks",
+    type: "gauge",
+    help: "Blocks on their way from SSD",
+    labels: {},
+  },
+  ssdQuarantined: {
+    name: "hearth_ssd_quarantined_files",
+    type: "gauge",
+    help: "Damaged files set aside",
+    labels: {},
+  },
+  ssdBlocks: {
+    name: "hearth_ssd_blocks_total",
+    type: "counter",
+    help: "Blocks of the SSD tier by what happened to them",
+    labels: { event: SSD_EVENTS },
+  },
+  ssdBytes: {
+    name: "hearth_ssd_bytes_total",
+    type: "counter",
+    help: "Bytes of blocks that went to and came from SSD",
+    labels: { direction: ["written", "read", "scrubbed"] },
+  },
+  ssdErrors: {
+    name: "hearth_ssd_errors_total",
+    type: "counter",
+    help: "Operations on the SSD that failed",
+    labels: { operation: ["read", "write"] },
   },
   slots: {
     name: "hearth_slots",

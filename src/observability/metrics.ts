@@ -2,7 +2,7 @@ import type { Clock } from "../core/index.ts";
 import { LOOKUP_OUTCOMES, type LookupOutcome, TIERS, type TierName } from "./catalogue.ts";
 import type { HealthCount } from "./health.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
-import type { EngineSnapshot, ProcessSnapshot, StoreSnapshot } from "./snapshots.ts";
+import type { EngineSnapshot, ProcessSnapshot, SsdSnapshot, StoreSnapshot } from "./snapshots.ts";
 
 /** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
 export interface Metrics {
@@ -81,6 +81,7 @@ function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
   registry.set("fullAnswers", stats.fullBlocks);
   registry.set("corruptBlocks", stats.corruptBlocks);
   registry.set("committedBytes", stats.committedBytes);
+  if (store.ssd !== null) writeSsd(registry, store.ssd);
   const outcome = (operation: string, name: string, count: number) =>
     registry.set("blockOutcomes", count, { operation, outcome: name });
   outcome("acquire", "ok", stats.acquireHits);
@@ -91,6 +92,32 @@ function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
   outcome("commit", "ok", stats.committedBlocks);
   outcome("commit", "corrupt", stats.corruptBlocks);
   outcome("abort", "ok", stats.abortedBlocks);
+}
+
+function writeSsd(registry: MetricRegistry, ssd: SsdSnapshot): void {
+  const { stats } = ssd;
+  registry.set("ssdUsedBytes", ssd.usedBytes);
+  registry.set("ssdCapacityBytes", ssd.capacityBytes);
+  registry.set("ssdQueuedBytes", ssd.queuedBytes);
+  registry.set("ssdReading", ssd.reading);
+  registry.set("ssdQuarantined", ssd.quarantinedFiles);
+  registry.set("evictions", stats.evictedBlocks, { tier: "ssd" });
+  registry.set("evictedBytes", stats.evictedBytes, { tier: "ssd" });
+  const event = (name: string, count: number) => registry.set("ssdBlocks", count, { event: name });
+  event("written", stats.writtenBlocks);
+  event("read", stats.readBlocks);
+  event("shared_read", stats.sharedReads);
+  event("late", stats.lateBlocks);
+  event("skipped", stats.skippedBlocks);
+  event("expired", stats.expiredBlocks);
+  event("corrupt", stats.corruptBlocks);
+  event("scrubbed", stats.scrubbedBlocks);
+  event("purged", stats.purgedBlocks);
+  registry.set("ssdBytes", stats.writtenBytes, { direction: "written" });
+  registry.set("ssdBytes", stats.readBytes, { direction: "read" });
+  registry.set("ssdBytes", stats.scrubbedBytes, { direction: "scrubbed" });
+  registry.set("ssdErrors", stats.readErrors, { operation: "read" });
+  registry.set("ssdErrors", stats.writeErrors, { operation: "write" });
 }
 
 function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {

@@ -9,7 +9,8 @@ interface TierUse {
 }
 
 export interface StoreSnapshot {
-  readonly tiers: { readonly ram: TierUse; readonly gpu: TierUse };
+  readonly ssd: SsdSnapshot | null;
+  readonly tiers: { readonly ram: TierUse; readonly gpu: TierUse; readonly ssd: TierUse };
   readonly slots: { readonly used: number; readonly free: number; readonly quarantined: number };
   readonly arena: {
     readonly bytes: number;
@@ -33,6 +34,34 @@ export interface StoreSnapshot {
     readonly evictedBlocks: number;
     readonly evictedBytes: number;
     readonly evictionRuns: number;
+  };
+}
+
+/** The SSD tier, where there is one. */
+export interface SsdSnapshot {
+  readonly usedBytes: number;
+  readonly capacityBytes: number;
+  readonly queuedBytes: number;
+  readonly reading: number;
+  readonly quarantinedFiles: number;
+  /** Since the start. */
+  readonly stats: {
+    readonly writtenBlocks: number;
+    readonly writtenBytes: number;
+    readonly readBlocks: number;
+    readonly readBytes: number;
+    readonly evictedBlocks: number;
+    readonly evictedBytes: number;
+    readonly expiredBlocks: number;
+    readonly corruptBlocks: number;
+    readonly skippedBlocks: number;
+    readonly readErrors: number;
+    readonly writeErrors: number;
+    readonly sharedReads: number;
+    readonly lateBlocks: number;
+    readonly scrubbedBlocks: number;
+    readonly scrubbedBytes: number;
+    readonly purgedBlocks: number;
   };
 }
 

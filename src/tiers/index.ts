@@ -16,6 +16,7 @@ export type {
 } from "./block-store.ts";
 export type { WaterMarks } from "./evictor.ts";
 export { Namespaces } from "./namespaces.ts";
+export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
 export {
   RamStore,
   type RamStoreOptions,

@@ -1,4 +1,4 @@
-import { NODES_PER_ALIAS_MAX, Tier } from "../blocks/index.ts";
+import { Tier } from "../blocks/index.ts";
 import {
   assert,
   BlockFlag,
@@ -14,6 +14,7 @@ import { commitHolds } from "./commit.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
 import { Reservation } from "./reservation.ts";
+import { resolveHashes } from "./resolve-hashes.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
 /** One engine connection's holds on blocks in RAM. */
@@ -333,25 +334,7 @@ export class RamHolder implements Holder {
   }
 
   resolve(hashes: Uint8Array, count: number, layer: number, digests: Uint8Array): void {
-    const words = new DataView(hashes.buffer, hashes.byteOffset);
-    for (let i = 0; i < count; i++) {
-      const low = words.getUint32(i * 8, true);
-      const node = this.#nodeOfAlias(low, words.getUint32(i * 8 + 4, true), layer);
-      if (node !== NO_NODE) this.#store.table.readDigest(node, digests, i * 32);
-      else digests.fill(0, i * 32, i * 32 + 32);
-    }
-  }
-
-  /** The block that had this name first, in this namespace and layer. */
-  #nodeOfAlias(low: number, high: number, layer: number): NodeId {
-    const { table } = this.#store;
-    const found = new Int32Array(NODES_PER_ALIAS_MAX);
-    const count = table.nodesOfAlias(low, high, found);
-    for (let i = 0; i < count; i++) {
-      const node = found[i] as NodeId;
-      if (table.namespaceOf(node) === this.#namespace && table.layerOf(node) === layer) return node;
-    }
-    return NO_NODE;
+    resolveHashes(this.#store.table, this.#namespace, layer, { hashes, count, digests });
   }
 
   /** The node of block `i` where it is of this namespace. */

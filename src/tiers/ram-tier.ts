@@ -182,7 +182,9 @@ export class RamTier {
     slots.release(slot);
   }
 
-  /** A block has come up from below; `touch` follows when the request that wanted it is answered. */
+  /**
+   * A block has come up from below; `touch` follows when the request that wanted it is answered.
+   */
   promoted(node: NodeId): void {
     this.#fresh.add(node);
   }

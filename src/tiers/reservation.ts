@@ -87,7 +87,9 @@ export class Reservation {
     return this.#take(batch, i, out);
   }
 
-  /** The block is not in RAM: `present` where SSD has it; what cannot be read there is forgotten. */
+  /**
+   * The block is not in RAM: `present` where SSD has it; what cannot be read there is forgotten.
+   */
   #reserveKnownBelow(node: NodeId, bytes: number): number | null {
     const { table, ssd, stats } = this.#store;
     if (ssd === null || !table.isResident(node, Tier.ssd)) return null;

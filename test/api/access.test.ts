@@ -181,6 +181,8 @@ describe("the address", () => {
     health: () => [],
     sessions: () => ({ sessions: [], next: null }),
     session: () => [],
+    purge: async () => [],
+    persist: async () => ({ written: 0, skipped: 0, durable: true }),
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

@@ -11,6 +11,8 @@ test("two servers never share a port: the second start is refused in words", asy
     health: () => [],
     sessions: () => ({ sessions: [], next: null }),
     session: () => [],
+    purge: async () => [],
+    persist: async () => ({ written: 0, skipped: 0, durable: true }),
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };

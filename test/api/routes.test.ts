@@ -202,7 +202,7 @@ describe("the description of the API", () => {
   }
   interface Description {
     readonly info: { readonly title: string; readonly version: string };
-    readonly paths: Record<string, { readonly get?: Operation }>;
+    readonly paths: Record<string, { readonly get?: Operation; readonly post?: Operation }>;
     readonly security?: unknown;
   }
   const describeApi = async (from = served, init?: RequestInit) =>
@@ -213,9 +213,11 @@ describe("the description of the API", () => {
     expect(info).toMatchObject({ title: "Hearth agent", version: "1.2.3" });
     expect(Object.keys(paths).sort()).toEqual([
       ...["/healthz", "/metrics", "/readyz"],
-      ...["/v1/sessions", "/v1/sessions/{id}", "/v1/status"],
+      ...["/v1/persist", "/v1/purge", "/v1/sessions", "/v1/sessions/{id}", "/v1/status"],
     ]);
-    for (const { get } of Object.values(paths)) expect(get?.summary).toMatch(/^[A-Z]/);
+    for (const { get, post } of Object.values(paths)) {
+      expect((get ?? post)?.summary).toMatch(/^[A-Z]/);
+    }
     expect(Object.keys(paths["/readyz"]!.get!.responses)).toEqual(["200", "503"]);
     expect(security).toBeUndefined();
   });

@@ -3,6 +3,8 @@ import {
   type ApiOptions,
   type ApiServer,
   createApi,
+  type PurgeOutcome,
+  type PurgeRequest,
   type Readiness,
   type SessionReport,
   type StatusReport,
@@ -22,6 +24,22 @@ export const STATUS: StatusReport = {
     bytes: 100,
     capacity_bytes: 8192,
     slots: [{ slot_bytes: 4096, slots: 2, used: 2 }],
+  },
+  ssd: {
+    blocks: 3,
+    bytes: 300,
+    used_bytes: 12_288,
+    capacity_bytes: 2 ** 20,
+    queued_blocks: 1,
+    queued_bytes: 100,
+    reading: 0,
+    quarantined_files: 0,
+    method: "threads",
+    direct: true,
+    registered: false,
+    writes_stopped: null,
+    reads_stopped: null,
+    counters: { written_blocks: 3 },
   },
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {
@@ -56,6 +74,7 @@ export interface Told {
   readiness: Readiness;
   health: HealthProblem[];
   sessions: SessionReport[];
+  purge: (blocks: readonly PurgeRequest[]) => PurgeOutcome[];
   readonly faults: { path: string; thrown: unknown }[];
 }
 
@@ -73,6 +92,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     readiness: { ready: true, reasons: [] },
     health: [],
     sessions: [],
+    purge: (blocks) => blocks.map(() => "done" as const),
     faults: [],
   };
   const services = {
@@ -85,6 +105,8 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
       return { sessions, next };
     },
     session: (id: bigint) => told.sessions.filter((one) => one.id === id.toString()),
+    purge: async (blocks: readonly PurgeRequest[]) => told.purge(blocks),
+    persist: async () => ({ written: 4, skipped: 0, durable: true }),
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
   };

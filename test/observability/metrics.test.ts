@@ -57,13 +57,42 @@ describe("the catalogue", () => {
     for (const { name, type, help } of SPECS) {
       expect(page).toContain(`| \`${name}\` | ${type} | ${help} |`);
     }
-    expect(page).toContain("`tier`: `gpu` `ram`; `outcome`: `hit` `partial` `miss`");
+    expect(page).toContain("`tier`: `gpu` `ram` `ssd`; `outcome`: `hit` `partial` `miss`");
   });
 });
 
 function store(evictedBlocks = 7): StoreSnapshot {
   return {
-    tiers: { ram: { blocks: 5, bytes: 500 }, gpu: { blocks: 3, bytes: 300 } },
+    tiers: {
+      ram: { blocks: 5, bytes: 500 },
+      gpu: { blocks: 3, bytes: 300 },
+      ssd: { blocks: 2, bytes: 200 },
+    },
+    ssd: {
+      usedBytes: 16_384,
+      capacityBytes: 2 ** 20,
+      queuedBytes: 64,
+      reading: 3,
+      quarantinedFiles: 1,
+      stats: {
+        writtenBlocks: 21,
+        writtenBytes: 2100,
+        readBlocks: 22,
+        readBytes: 2200,
+        evictedBlocks: 23,
+        evictedBytes: 2300,
+        expiredBlocks: 24,
+        corruptBlocks: 25,
+        skippedBlocks: 26,
+        readErrors: 27,
+        writeErrors: 28,
+        sharedReads: 29,
+        lateBlocks: 30,
+        scrubbedBlocks: 31,
+        scrubbedBytes: 3100,
+        purgedBlocks: 32,
+      },
+    },
     slots: { used: 5, free: 10, quarantined: 1 },
     arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
     table: { blocks: 8, capacity: 100 },

@@ -47,7 +47,9 @@ export class BlockReader {
     return this.#reads.size;
   }
 
-  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done. */
+  /**
+   * Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done.
+   */
   bring(node: NodeId): Promise<ReadOutcome> {
     const under = this.#reads.get(node);
     if (under !== undefined) {
@@ -86,7 +88,9 @@ export class BlockReader {
     return verdict === "ok" ? "ok" : "miss";
   }
 
-  /** Reads with `load`, twice where the first was not right, and does what has to be done about it. */
+  /**
+   * Reads with `load`, twice where the first was not right, and does what has to be done about it.
+   */
   async #verdict(
     node: NodeId,
     work: "read" | "scrub",

@@ -111,7 +111,9 @@ export class BlockWriter {
     return this.#writes.get(node)?.done.promise ?? null;
   }
 
-  /** The block must not come to lie on SSD by a write that is under way; resolves when it cannot. */
+  /**
+   * The block must not come to lie on SSD by a write that is under way; resolves when it cannot.
+   */
   async cancel(node: NodeId): Promise<void> {
     const write = this.#writes.get(node);
     if (write === undefined) return;

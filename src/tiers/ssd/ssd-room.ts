@@ -13,9 +13,9 @@ const QUARANTINED_MAX = 64;
 const REMOVALS_MAX = 65_536;
 
 /**
- * Bytes on disk, as the file system counts them, under a hard cap: files that are there, files being
- * written and files not yet removed count together. The oldest blocks leave when room is needed, and
- * those that nobody used for so long.
+ * Bytes on disk, as the file system counts them, under a hard cap: files that are there, files
+ * being written and files not yet removed count together. The oldest blocks leave when room is
+ * needed, and those that nobody used for so long.
  */
 export class SsdRoom {
   readonly #parts: SsdParts;
@@ -94,9 +94,9 @@ export class SsdRoom {
   }
 
   /**
-   * Takes a block off the tier: out of the table at once, its file and its row after that. True when
-   * the file is gone; false where it could not be removed, which is tried again later. The node may
-   * vanish.
+   * Takes a block off the tier: out of the table at once, its file and its row after that. True
+   * when the file is gone; false where it could not be removed, which is tried again later. The
+   * node may vanish.
    */
   drop(node: NodeId): Promise<boolean> {
     const { table, files } = this.#parts;

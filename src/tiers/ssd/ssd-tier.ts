@@ -264,7 +264,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   /** Has everything in RAM on SSD that may be there, safe from a loss of power. */
   async persist(): Promise<PersistReport> {
-    const { table, disk, index, schedule } = this.#parts;
+    const { table } = this.#parts;
     const before = this.#parts.stats.writtenBlocks;
     let skipped = 0;
     let node = table.nextOn(NO_NODE, Tier.ram);
@@ -283,9 +283,15 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     }
     await this.writer.settled();
     await this.room.settled();
-    const synced = await schedule.run("write", () => disk.sync());
-    const durable = (await index.flush({ durable: true })) && synced?.ok === true;
+    const durable = await this.makeDurable();
     return { written: this.#parts.stats.writtenBlocks - before, skipped, durable };
+  }
+
+  /** What was written and removed so far survives a loss of power; false where it may not. */
+  async makeDurable(): Promise<boolean> {
+    const { disk, index, schedule } = this.#parts;
+    const synced = await schedule.run("write", () => disk.sync());
+    return (await index.flush({ durable: true })) && synced?.ok === true;
   }
 
   snapshot(): SsdSnapshot {
@@ -308,7 +314,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     };
   }
 
-  /** Ends what is under way, as far as the disk lets it; false where the kernel still holds bytes. */
+  /**
+   * Ends what is under way, as far as the disk lets it; false where the kernel still holds bytes.
+   */
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
     const { schedule, disk } = this.#parts;

@@ -1,0 +1,47 @@
+import { describe, expect, test } from "bun:test";
+import type { PurgeRequest } from "../../src/api/index.ts";
+import { serve } from "./serve.ts";
+
+const DIGEST = "0123456789abcdef".repeat(4);
+
+describe("POST /v1/purge", () => {
+  const served = serve();
+  const purge = (body: unknown) =>
+    fetch(`${served.url}/v1/purge`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+    });
+
+  test("hands on what is to go, and says what became of each", async () => {
+    const asked: PurgeRequest[] = [];
+    served.told.purge = (blocks) => {
+      asked.push(...blocks);
+      return ["done", "held"];
+    };
+    const answer = await purge({ blocks: [{ digest: DIGEST }, { digest: DIGEST, layer: 7 }] });
+    expect(answer.status).toBe(200);
+    expect(await answer.json()).toEqual({ outcomes: ["done", "held"] });
+    expect(asked).toEqual([{ digest: DIGEST }, { digest: DIGEST, layer: 7 }]);
+  });
+
+  test.each([
+    ["no blocks", { blocks: [] }],
+    ["a short digest", { blocks: [{ digest: "ab" }] }],
+    ["a digest in capitals", { blocks: [{ digest: DIGEST.toUpperCase() }] }],
+    ["a layer below 0", { blocks: [{ digest: DIGEST, layer: -1 }] }],
+    ["a layer that is no number", { blocks: [{ digest: DIGEST, layer: "1" }] }],
+    ["something else", [1]],
+  ])("refuses %s", async (_, body) => {
+    served.told.purge = () => {
+      throw new Error("nothing is to be purged");
+    };
+    expect((await purge(body)).status).toBe(422);
+  });
+});
+
+test("POST /v1/persist says what was written and whether it is safe", async () => {
+  const served = serve();
+  const answer = await fetch(`${served.url}/v1/persist`, { method: "POST" });
+  expect(await answer.json()).toEqual({ written: 4, skipped: 0, durable: true });
+});
