@@ -16,6 +16,7 @@ export const ERROR_CODES = {
   ARENA_UNAVAILABLE: { retryable: false, meaning: "the RAM arena cannot get its memory" },
   SSD_UNAVAILABLE: { retryable: false, meaning: "the SSD folder cannot be used" },
   INDEX_IN_USE: { retryable: false, meaning: "another agent uses the index of the SSD" },
+  INDEX_FAILED: { retryable: true, meaning: "the index of the SSD cannot be read" },
   INDEX_FOREIGN: { retryable: false, meaning: "the index belongs to another host or worker" },
   SSD_FOREIGN: { retryable: false, meaning: "the SSD folder belongs to another host or worker" },
   SSD_IN_USE: { retryable: false, meaning: "another process uses the SSD folder" },

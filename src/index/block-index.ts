@@ -76,8 +76,9 @@ export interface BlockIndex extends AsyncDisposable {
   readonly state: IndexState;
 
   /**
-   * Every row, by namespace and layer, oldest use first within them; once, before the first change.
-   * All rows were checked when the index was opened.
+   * Every row as it was when the index was opened, by namespace and layer, oldest use first within
+   * them; once, before `begin`. All were checked: rows that are not as they were written make an
+   * index that is set aside. Throws HearthError INDEX_FAILED where reading stops halfway.
    */
   loadBlocks(): AsyncIterable<BlockRows>;
   loadAliases(): AsyncIterable<readonly AliasRow[]>;

@@ -6,7 +6,7 @@ import { assert, HearthError } from "../core/index.ts";
 import type { IndexedBlock, IndexedBlocks } from "../kvb/index.ts";
 import { BATCH_ROWS, CHANGE, ChangeBatch } from "./change-batch.ts";
 import type { IndexOwner } from "./protocol.ts";
-import { readAliases } from "./store/alias-load.ts";
+import { AliasLoad } from "./store/alias-load.ts";
 import { BlockLoad } from "./store/block-load.ts";
 import { DamagedIndex, isAboutFile, wordsOf } from "./store/damaged.ts";
 import { lockFolder } from "./store/folder-lock.ts";
@@ -96,7 +96,7 @@ export class InspectedIndex implements IndexedBlocks, Disposable {
       this.#keys = new NamespaceKeys(this.#db);
       // Each checks all of its table.
       new BlockLoad(this.#db, this.#keys, record.blocks);
-      for (const _ of readAliases(this.#db, this.#keys, record.aliases));
+      new AliasLoad(this.#db, this.#keys, record.aliases);
     } catch (thrown) {
       this.#db.close(true);
       throw thrown;

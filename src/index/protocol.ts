@@ -35,18 +35,20 @@ export interface OpenOrder {
   readonly isLate: boolean;
 }
 
+export interface CommitOrder {
+  readonly kind: "commit";
+  readonly changes: ArrayBuffer | null;
+  readonly count: number;
+  readonly progress: RunProgress;
+  readonly durable: boolean;
+}
+
 /** What the main thread asks of the worker; each is answered once, in order. */
 export type Order =
   | OpenOrder
   | { readonly kind: "nextBlocks" }
   | { readonly kind: "nextAliases" }
-  | {
-      readonly kind: "commit";
-      readonly changes: ArrayBuffer | null;
-      readonly count: number;
-      readonly progress: RunProgress;
-      readonly durable: boolean;
-    }
+  | CommitOrder
   | { readonly kind: "close" };
 
 export type Answer =

@@ -1,4 +1,4 @@
-import { assert, type Clock } from "../core/index.ts";
+import { assert, type Clock, HearthError } from "../core/index.ts";
 import type {
   AliasRow,
   BlockIndex,
@@ -10,7 +10,7 @@ import type {
 import { ChangeBatch } from "./change-batch.ts";
 import { type ChangeChunk, ChangeLog } from "./change-log.ts";
 import type { IndexLine } from "./index-line.ts";
-import type { Answer, OpenOrder, RunProgress, SetAside } from "./protocol.ts";
+import type { Answer, CommitOrder, OpenOrder, RunProgress, SetAside } from "./protocol.ts";
 import { SequenceWatermark } from "./sequence-watermark.ts";
 
 /** Changes that may wait: about 70 MB with their keys. */
@@ -104,19 +104,19 @@ export class WriteBehindIndex implements BlockIndex {
   }
 
   async *loadBlocks(): AsyncIterable<BlockRows> {
-    this.#assertLoading();
+    assert(!this.#isLoaded, "the blocks are loaded once");
+    this.#isLoaded = true;
     for (;;) {
-      const answer = await this.#line.ask({ kind: "nextBlocks" });
-      if (answer.kind !== "blocks" || answer.rows === null) return this.#noteFailed(answer);
+      const answer = await this.#askForRows("nextBlocks");
+      if (answer?.kind !== "blocks" || answer.rows === null) return;
       yield answer.rows;
     }
   }
 
   async *loadAliases(): AsyncIterable<readonly AliasRow[]> {
-    this.#assertLoading();
     for (;;) {
-      const answer = await this.#line.ask({ kind: "nextAliases" });
-      if (answer.kind !== "aliases" || answer.rows === null) return this.#noteFailed(answer);
+      const answer = await this.#askForRows("nextAliases");
+      if (answer?.kind !== "aliases" || answer.rows === null) return;
       yield answer.rows;
     }
   }
@@ -194,9 +194,13 @@ export class WriteBehindIndex implements BlockIndex {
     return (await this.#line.ask({ kind: "close" })).kind === "closed";
   }
 
-  #assertLoading(): void {
-    const isEarly = this.#isLoaded || (this.#log.newest === 0 && this.#beginsAt === null);
-    assert(isEarly, "the index is loaded before its first change");
+  /** Null where nothing was opened. A load that ended early would pass for a smaller index. */
+  async #askForRows(kind: "nextBlocks" | "nextAliases"): Promise<Answer | null> {
+    assert(this.#beginsAt === null, "the index is loaded before recovery ends");
+    if (!this.#isOpen) return null;
+    const answer = await this.#line.ask({ kind });
+    if (answer.kind === "failed") throw new HearthError("INDEX_FAILED", answer.why);
+    return answer;
   }
 
   #noteChange(isTaken: boolean): boolean {
@@ -218,39 +222,56 @@ export class WriteBehindIndex implements BlockIndex {
     void this.#pump();
   }
 
-  /** Sends what is due, one chunk after the other, until nothing is or the disk refuses. */
+  /**
+   * Sends what is due, one order after the other, until nothing is or the disk refuses. Between an
+   * answer and the end of the loop nothing is awaited: who comes in between would not be seen.
+   */
   async #pump(): Promise<void> {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    let isGoing = true;
-    while (isGoing) isGoing = await this.#step();
+    while (this.#takeWork()) {
+      const order = this.#isOpen ? this.#commitOrder() : this.#lateOrder();
+      const answer = await this.#line.ask(order);
+      const isDone =
+        order.kind === "commit" ? this.#noteCommit(order, answer) : this.#noteLate(answer);
+      if (isDone) continue;
+      this.#noteFailed(answer);
+      for (const { resolve } of this.#waiters.splice(0)) resolve(false);
+      this.#retryLater();
+      break;
+    }
     this.#isPumping = false;
     if (this.#failing === null && this.#log.rows > 0) this.#schedule();
   }
 
-  /** False where there is nothing to do, or it failed. */
-  async #step(): Promise<boolean> {
-    if (!this.#isOpen && !(await this.#openLate())) return false;
-    const upTo = Math.max(this.#dueUpTo, ...this.#waiters.map((waiter) => waiter.upTo));
-    this.#inHand ??= this.#take(upTo);
-    const chunk = this.#inHand;
-    if (chunk === null && this.#waiters.length === 0) return false;
-    const through = chunk?.number ?? this.#committed;
-    const durable = this.#waiters.some((waiter) => waiter.durable && waiter.upTo <= through);
-    const answer = await this.#line.ask({
-      kind: "commit",
-      changes: chunk?.batch.buffer ?? null,
-      count: chunk?.count ?? 0,
-      progress: this.#progress(through),
-      durable,
-    });
-    return this.#noteCommit(chunk, through, durable, answer);
+  /** False where there is nothing to do. */
+  #takeWork(): boolean {
+    if (this.#inHand === null) {
+      const upTo = Math.max(this.#dueUpTo, ...this.#waiters.map((waiter) => waiter.upTo));
+      this.#inHand = this.#log.take(upTo);
+      for (const sequence of this.#inHand?.sequences ?? []) this.#sequences.add(sequence);
+    }
+    return this.#inHand !== null || this.#waiters.length > 0 || !this.#isOpen;
   }
 
-  #take(upTo: number): ChangeChunk | null {
-    const chunk = this.#log.take(upTo);
-    for (const sequence of chunk?.sequences ?? []) this.#sequences.add(sequence);
-    return chunk;
+  /** The last chunk that is committed once what is in hand is. */
+  get #through(): number {
+    return this.#inHand?.number ?? this.#committed;
+  }
+
+  #commitOrder(): CommitOrder {
+    const through = this.#through;
+    return {
+      kind: "commit",
+      changes: this.#inHand?.batch.buffer ?? null,
+      count: this.#inHand?.count ?? 0,
+      progress: this.#progress(through),
+      durable: this.#waiters.some((waiter) => waiter.durable && waiter.upTo <= through),
+    };
+  }
+
+  #lateOrder(): OpenOrder {
+    return { ...this.#openOrder, wallMs: this.#clock.wallMs(), isLate: true };
   }
 
   #progress(through: number): RunProgress {
@@ -262,50 +283,34 @@ export class WriteBehindIndex implements BlockIndex {
     return { incarnation: this.#incarnation, flushedSequence, clean: false, complete };
   }
 
-  #noteCommit(
-    chunk: ChangeChunk | null,
-    through: number,
-    durable: boolean,
-    answer: Answer,
-  ): boolean {
+  #noteCommit({ durable }: CommitOrder, answer: Answer): boolean {
     if (answer.kind !== "committed") {
       // The buffer has come back; where the worker is gone it has not, and nothing is sent again.
-      if (answer.kind === "failed" && answer.changes !== null && chunk !== null) {
-        chunk.batch = new ChangeBatch(answer.changes);
+      if (answer.kind === "failed" && answer.changes !== null && this.#inHand !== null) {
+        this.#inHand.batch = new ChangeBatch(answer.changes);
       }
-      this.#noteFailed(answer);
-      for (const { resolve } of this.#waiters.splice(0)) resolve(false);
-      this.#retryLater();
       return false;
     }
     this.#failing = null;
     this.#failures = 0;
     this.#rows = answer.rows;
+    this.#committed = this.#through;
     this.#inHand = null;
     if (answer.changes !== null) this.#log.recycle(answer.changes);
-    this.#committed = through;
-    const isDone = (waiter: Waiter) => waiter.upTo <= through && (durable || !waiter.durable);
-    const waiting = this.#waiters.splice(0);
-    for (const waiter of waiting) {
-      if (isDone(waiter)) waiter.resolve(true);
+    for (const waiter of this.#waiters.splice(0)) {
+      const isDone = waiter.upTo <= this.#committed && (durable || !waiter.durable);
+      if (isDone) waiter.resolve(true);
       else this.#waiters.push(waiter);
     }
     return true;
   }
 
-  async #openLate(): Promise<boolean> {
-    const wallMs = this.#clock.wallMs();
-    const answer = await this.#line.ask({ ...this.#openOrder, wallMs, isLate: true });
-    if (answer.kind === "opened") {
-      this.#isOpen = true;
-      this.#failing = null;
-      this.#noteOpened(answer);
-      return true;
-    }
-    this.#noteFailed(answer);
-    for (const { resolve } of this.#waiters.splice(0)) resolve(false);
-    this.#retryLater();
-    return false;
+  #noteLate(answer: Answer): boolean {
+    if (answer.kind !== "opened") return false;
+    this.#isOpen = true;
+    this.#failing = null;
+    this.#noteOpened(answer);
+    return true;
   }
 
   #noteOpened(answer: Extract<Answer, { kind: "opened" }>): void {

@@ -5,7 +5,7 @@ import { HearthError } from "../../core/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
 import { ChangeBatch } from "../change-batch.ts";
 import type { IndexOwner, RunProgress } from "../protocol.ts";
-import { readAliases } from "./alias-load.ts";
+import { AliasLoad } from "./alias-load.ts";
 import { ChangeWriter } from "./apply-changes.ts";
 import { BlockLoad } from "./block-load.ts";
 import { DamagedIndex } from "./damaged.ts";
@@ -32,7 +32,7 @@ export class IndexStore {
   #blocks: Tally;
   #aliases: Tally;
   #load: BlockLoad | null;
-  #aliasLoad: Iterator<readonly AliasRow[]> | null = null;
+  #aliasLoad: AliasLoad | null;
 
   /**
    * Throws DamagedIndex or what SQLite throws where the file cannot be used, HearthError
@@ -50,7 +50,7 @@ export class IndexStore {
       this.#aliases = record.aliases;
       this.#keys = new NamespaceKeys(this.#db);
       this.#load = new BlockLoad(this.#db, this.#keys, record.blocks);
-      for (const _ of readAliases(this.#db, this.#keys, record.aliases));
+      this.#aliasLoad = new AliasLoad(this.#db, this.#keys, record.aliases);
       this.#writer = new ChangeWriter(this.#db, this.#keys);
     } catch (thrown) {
       this.#db.close(true);
@@ -62,18 +62,17 @@ export class IndexStore {
     return this.#blocks.count;
   }
 
-  /** Null at the end, and after the first change. */
+  /** The rows as they were when the index was opened, in parts; null at the end. */
   nextBlocks(): BlockRows | null {
     const rows = this.#load?.next() ?? null;
     if (rows === null) this.#load = null;
     return rows;
   }
 
-  /** Null at the end, and after the first change. */
   nextAliases(): readonly AliasRow[] | null {
-    this.#aliasLoad ??= readAliases(this.#db, this.#keys, this.#aliases);
-    const { done, value } = this.#aliasLoad.next();
-    return done ? null : value;
+    const rows = this.#aliasLoad?.next() ?? null;
+    if (rows === null) this.#aliasLoad = null;
+    return rows;
   }
 
   /** All of it in one transaction, or nothing: throws what SQLite throws. */
@@ -83,7 +82,8 @@ export class IndexStore {
     progress: RunProgress,
     durable: boolean,
   ): void {
-    this.#endLoads();
+    // Recovery is over: what nobody has asked for is not kept.
+    if (progress.incarnation !== this.previous.incarnation) this.#endLoads();
     const [blocks, aliases] = [this.#blocks.copy(), this.#aliases.copy()];
     if (durable) this.#db.run("PRAGMA synchronous = FULL");
     try {
@@ -111,7 +111,6 @@ export class IndexStore {
 
   #endLoads(): void {
     this.#load = null;
-    this.#aliasLoad?.return?.();
     this.#aliasLoad = null;
   }
 }
