@@ -9,3 +9,13 @@ export {
   type PolicyName,
   type PolicyRow,
 } from "./policy/index.ts";
+export {
+  benchSsdFiles,
+  benchSsdSpeed,
+  Fio,
+  type SsdFilesOptions,
+  type SsdFilesResult,
+  type SsdSpeedOptions,
+  type SsdSpeedResult,
+  serveFilesBench,
+} from "./ssd/index.ts";

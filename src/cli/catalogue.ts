@@ -57,6 +57,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-hash.ts"),
   },
   {
+    name: "bench ssd",
+    summary: "measure the SSD tier beside fio, or with many files",
+    load: () => import("./commands/bench-ssd.ts"),
+  },
+  {
     name: "bench policy",
     summary: "hit ratios of eviction policies on traces",
     load: () => import("./commands/bench-policy.ts"),

@@ -1,0 +1,151 @@
+import { HearthError } from "../../core/index.ts";
+
+export interface FioOptions {
+  /** The file that fio reads and overwrites; made by `Fio.layOut`. */
+  readonly file: string;
+  readonly bytes: number;
+  readonly depth: number;
+  readonly direct: boolean;
+  readonly signal: AbortSignal;
+}
+
+interface FioJob {
+  readonly rw: "read" | "write" | "randread";
+  readonly blockBytes: number;
+  readonly depth: number;
+  /** All of the file where it is absent. */
+  readonly count?: number;
+}
+
+/** One direction of a job in fio's JSON report, as far as it is looked at. */
+interface FioFigures {
+  readonly bw_bytes: number;
+  readonly lat_ns: { readonly percentile?: Readonly<Record<string, number>> };
+}
+
+/** The best first; the last keeps `depth` calls going on as many threads. */
+const ENGINES = [
+  ["--ioengine=io_uring", "--fixedbufs=1"],
+  ["--ioengine=io_uring"],
+  ["--ioengine=libaio"],
+  ["--ioengine=psync"],
+] as const;
+type Engine = (typeof ENGINES)[number];
+
+const LAYOUT_BLOCK_BYTES = 2 ** 20;
+const NS_PER_MS = 1e6;
+
+/** The flexible I/O tester as a peer: one large file, so that no file system call is in its way. */
+export class Fio {
+  readonly #program: string;
+  readonly #options: FioOptions;
+  readonly #engine: Engine;
+
+  private constructor(program: string, options: FioOptions, engine: Engine) {
+    this.#program = program;
+    this.#options = options;
+    this.#engine = engine;
+  }
+
+  /** Null where the host has no fio. */
+  static find(): string | null {
+    return Bun.which("fio");
+  }
+
+  /**
+   * Writes the file once from end to end, so that later writes allocate nothing, with the first
+   * engine that this host lets fio use. Throws UNSUPPORTED where none works.
+   */
+  static async layOut(program: string, options: FioOptions): Promise<Fio> {
+    let refusal = "";
+    for (const engine of ENGINES) {
+      const fio = new Fio(program, options, engine);
+      const { depth } = options;
+      const answer = await fio.#run({ rw: "write", blockBytes: LAYOUT_BLOCK_BYTES, depth });
+      if (answer.ok) return fio;
+      refusal = answer.why;
+    }
+    throw refused(refusal);
+  }
+
+  get engine(): string {
+    return this.#engine.map((word) => word.slice(word.indexOf("=") + 1)).join(" ");
+  }
+
+  /** 10^9 bytes a second over the whole file. */
+  async gbps(rw: "read" | "write", blockBytes: number): Promise<number> {
+    const figures = await this.#figures({ rw, blockBytes, depth: this.#options.depth });
+    return figures.bw_bytes / 1e9;
+  }
+
+  /** Milliseconds from submission to completion of `count` reads, one at a time, anywhere. */
+  async singleReads(blockBytes: number, count: number): Promise<{ p50Ms: number; p99Ms: number }> {
+    const figures = await this.#figures({ rw: "randread", blockBytes, depth: 1, count });
+    const ms = (name: string) => (figures.lat_ns.percentile?.[name] ?? Number.NaN) / NS_PER_MS;
+    return { p50Ms: ms("50.000000"), p99Ms: ms("99.000000") };
+  }
+
+  async #figures(job: FioJob): Promise<FioFigures> {
+    const answer = await this.#run(job);
+    if (answer.ok) return answer.figures;
+    throw refused(answer.why);
+  }
+
+  async #run(job: FioJob): Promise<{ ok: true; figures: FioFigures } | { ok: false; why: string }> {
+    const { signal } = this.#options;
+    const fio = Bun.spawn([this.#program, ...this.#words(job)], {
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+      signal,
+    });
+    const [out, err] = await Promise.all([fio.stdout.text(), fio.stderr.text()]);
+    const code = await fio.exited;
+    signal.throwIfAborted();
+    // Warnings may stand before the document.
+    const start = out.indexOf("{\n");
+    if (code !== 0 || start < 0) {
+      return {
+        ok: false,
+        why: (err || out).trim().split("\n")[0] || `fio ended with code ${code}`,
+      };
+    }
+    const report = JSON.parse(out.slice(start)) as {
+      jobs: [{ error: number; read: FioFigures; write: FioFigures }];
+    };
+    const [{ error, read, write }] = report.jobs;
+    if (error !== 0) return { ok: false, why: `fio met errno ${error}` };
+    return { ok: true, figures: job.rw === "write" ? write : read };
+  }
+
+  #words({ rw, blockBytes, depth, count }: FioJob): string[] {
+    const { file, bytes, direct } = this.#options;
+    const isSync = this.#engine[0] === "--ioengine=psync";
+    const share = Math.floor(bytes / depth / blockBytes) * blockBytes;
+    const parallel = isSync
+      ? [`--numjobs=${depth}`, `--size=${share}`, `--offset_increment=${share}`]
+      : [`--iodepth=${depth}`, `--size=${bytes}`];
+    return [
+      "--name=hearth",
+      `--filename=${file}`,
+      `--rw=${rw}`,
+      `--bs=${blockBytes}`,
+      `--direct=${direct ? 1 : 0}`,
+      ...this.#engine,
+      ...parallel,
+      ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
+      "--overwrite=1",
+      "--thread",
+      "--group_reporting",
+      "--lat_percentiles=1",
+      "--clat_percentiles=0",
+      "--percentile_list=50:99",
+      "--output-format=json",
+    ];
+  }
+}
+
+function refused(why: string): HearthError {
+  const fix = "give --without-fio for Hearth's own figures alone";
+  return new HearthError("UNSUPPORTED", `fio cannot measure this folder (${why})`, { fix });
+}
