@@ -59,7 +59,8 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   logger.info("agent stopping", { signal });
   service.stopping();
   await agent.stop(signals.second);
-  if (options.privateFolder !== null) {
+  // Whoever started it is gone; else it may be started again on the same folder.
+  if (options.privateFolder !== null && signal === END_OF_INPUT) {
     rmSync(options.privateFolder, { recursive: true, force: true });
   }
   logger.info("agent stopped", {});

@@ -67,6 +67,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-policy.ts"),
   },
   {
+    name: "bench sessions",
+    summary: "whole sessions freed at once, against blocks that age one by one",
+    load: () => import("./commands/bench-sessions.ts"),
+  },
+  {
     name: "reference",
     summary: "print a reference page as Markdown",
     load: () => import("./commands/reference.ts"),

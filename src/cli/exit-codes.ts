@@ -26,6 +26,7 @@ export const EXIT_OF_ERROR = {
   SSD_IN_USE: "failed",
   INDEX_IN_USE: "failed",
   INDEX_FOREIGN: "failed",
+  INDEX_FAILED: "failed",
   SOCKET_IN_USE: "failed",
   ENGINE_PROTOCOL: "failed",
   ENGINE_REFUSED: "failed",

@@ -1,18 +1,30 @@
 import { readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError } from "../core/index.ts";
+import { fileBytesOf } from "../kvb/index.ts";
 import { loadNative } from "../native/index.ts";
 import { PrivateAgent, type ReplaySummary, replay } from "../replay/index.ts";
 import type { Trace } from "../traces/index.ts";
 import type { Io } from "./io.ts";
 import { createReplayView } from "./replay-view.ts";
 
+export interface ReplayContext {
+  readonly io: Io;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+export interface OwnAgentOptions {
+  readonly ramBlocks: number;
+  /** Blocks that fit on SSD; 0: RAM alone. */
+  readonly ssdBlocks: number;
+  readonly blockBytes: number;
+  readonly policy: string;
+}
+
 export interface RunReplayOptions {
   readonly trace: Trace;
   /** Requests in the trace, for the progress bar; null where unknown. */
   readonly requests: number | null;
-  /** The agent to use; null: one of our own, with room for `ramBlocks`. */
-  readonly socketPath: string | null;
-  readonly ramBlocks: number;
   readonly blockBytes: number;
   readonly clients: number;
   readonly speed: number;
@@ -20,51 +32,66 @@ export interface RunReplayOptions {
   readonly json: boolean;
 }
 
+/** With an agent of our own, which tier the hits came from. */
+export type TieredSummary = ReplaySummary & {
+  readonly hits_ram?: number;
+  readonly hits_ssd?: number;
+};
+
 const PAGE = 4096;
 const STATUS_MS = 250;
+/** An SSD of 50 MB/s has written a block of a megabyte by then a hundred times over. */
+const PATIENCE_MS = 10_000;
 
-/** Replays a trace against an agent, with a view of it on standard error. */
+/** Starts an agent with room for so many blocks, in a temporary folder. */
+export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Promise<PrivateAgent> {
+  const { ramBlocks, ssdBlocks, blockBytes, policy } = options;
+  const ramBytes = ramBlocks * Math.ceil(blockBytes / PAGE) * PAGE;
+  checkMemory(ramBytes);
+  return PrivateAgent.start({
+    ramBytes,
+    ssdBytes: ssdBlocks === 0 ? null : ssdBlocks * fileBytesOf(blockBytes),
+    policy,
+    blocksMax: tableSize(ramBlocks + ssdBlocks),
+    signal,
+  });
+}
+
+/** Replays a trace against an agent, ours or that of a socket, with a view on standard error. */
 export async function runReplay(
-  context: { readonly io: Io; readonly clock: Clock; interrupt(): AbortSignal },
+  context: ReplayContext,
+  target: PrivateAgent | string,
   options: RunReplayOptions,
-): Promise<ReplaySummary> {
-  const { io, clock } = context;
-  const native = loadNative();
-  const signal = context.interrupt();
-  const slotBytes = Math.ceil(options.blockBytes / PAGE) * PAGE;
-  const ramBytes = options.ramBlocks * slotBytes;
-  if (options.socketPath === null) checkMemory(ramBytes);
-  await using own =
-    options.socketPath === null
-      ? await PrivateAgent.start({ ramBytes, blocksMax: tableSize(options.ramBlocks), signal })
-      : null;
-  let used = 0;
+): Promise<TieredSummary> {
+  const { io, clock, signal } = context;
+  const own = typeof target === "string" ? null : target;
+  let status = await own?.status();
+  const before = status?.counters;
   using _poll = own === null ? null : clock.every(STATUS_MS, () => void poll(own));
   const poll = async (agent: PrivateAgent) => {
     // The view is for show: a status that does not come is simply not shown.
-    used = await agent.status().then(
-      ({ ram }) => ram.bytes,
-      () => used,
-    );
+    status = await agent.status().catch(() => status);
   };
-  const view = createReplayView({
-    io,
-    clock,
-    json: options.json,
-    requests: options.requests,
-    ram: own === null ? null : () => ({ used, bytes: ramBytes }),
-  });
+  const ram = () => ({ used: status?.ram.bytes ?? 0, bytes: status?.arena.bytes ?? 0 });
+  const { json, requests } = options;
+  const view = createReplayView({ io, clock, json, requests, ram: own === null ? null : ram });
   try {
-    return await replay(native, {
+    const summary = await replay(loadNative(), {
       trace: options.trace,
-      socketPath: own?.socketPath ?? options.socketPath!,
+      socketPath: typeof target === "string" ? target : target.socketPath,
       blockBytes: options.blockBytes,
       clients: options.clients,
       speed: options.speed,
       requestsMax: options.requestsMax,
+      patienceMs: (status?.ssd ?? null) === null ? 0 : PATIENCE_MS,
       signal,
       onProgress: (tally) => view.update(tally),
     });
+    if (own === null) return summary;
+    const { counters } = await own.status();
+    const since = (name: string) => (counters[name] ?? 0) - (before?.[name] ?? 0);
+    const hits_ssd = since("acquire_hits_ssd");
+    return { ...summary, hits_ram: since("acquire_hits") - hits_ssd, hits_ssd };
   } catch (error) {
     // The line broke because the agent did: that is what its owner wants to hear.
     throw (await own?.ended()) ?? error;
@@ -81,6 +108,6 @@ function checkMemory(ramBytes: number): void {
 }
 
 /** Resident blocks, those being written, and ancestors that are gone but have children. */
-function tableSize(ramBlocks: number): number {
-  return Math.max(65_536, ramBlocks * 2);
+function tableSize(blocks: number): number {
+  return Math.max(65_536, blocks * 2);
 }

@@ -1,4 +1,4 @@
-import { assert, DIGEST_BYTES } from "../core/index.ts";
+import { assert, DIGEST_BYTES, sleep, systemClock } from "../core/index.ts";
 import { EngineClient, Outcome } from "../engine/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { TraceRequest } from "../traces/index.ts";
@@ -11,7 +11,12 @@ export interface MockEngineOptions {
   readonly manifest: Uint8Array;
   readonly namespaceKey: Uint8Array;
   readonly name: string;
+  /** How long a request waits for room where the agent has none just now; 0: it goes on without. */
+  readonly patienceMs: number;
 }
+
+/** Between two tries to store what there was no room for. */
+const RETRY_MS = 2;
 
 /** Slots taken at a time: so many that a frame's cost is spread, so few that others find room. */
 const SLOTS_AT_ONCE = 64;
@@ -76,8 +81,22 @@ export class MockEngine implements AsyncDisposable {
     }
     this.#tally.countHit(request, hit);
     for (let at = hit; at < blocks.length; at += this.#batches.capacity) {
-      await this.#write(at, Math.min(this.#batches.capacity, blocks.length - at));
+      await this.#writePatiently(at, Math.min(this.#batches.capacity, blocks.length - at));
     }
+  }
+
+  /**
+   * A replay runs faster than any engine computes: where the agent has no room because its SSD is
+   * still writing, time is let pass as it would have.
+   */
+  async #writePatiently(from: number, count: number): Promise<void> {
+    const until = systemClock.monotonicMs() + this.#options.patienceMs;
+    let done = await this.#write(from, count);
+    while (done < count && systemClock.monotonicMs() < until) {
+      await sleep(systemClock, RETRY_MS);
+      done += await this.#write(from + done, count - done);
+    }
+    this.#tally.blocksFull += count - done;
   }
 
   /**
@@ -139,8 +158,11 @@ export class MockEngine implements AsyncDisposable {
     }
   }
 
-  /** Writes blocks [from, from + count) that were not there. */
-  async #write(from: number, count: number): Promise<void> {
+  /**
+   * Writes blocks [from, from + count) that were not there; how many the agent took or had, up to
+   * the first it had no room for.
+   */
+  async #write(from: number, count: number): Promise<number> {
     const { blocks, handles, written } = this.#batches;
     blocks.count = count;
     blocks.digests.set(this.#digests.subarray(from * DIGEST_BYTES, (from + count) * DIGEST_BYTES));
@@ -149,9 +171,11 @@ export class MockEngine implements AsyncDisposable {
     await this.#client.reserve(blocks, 0n, handles);
     let spentNs = Bun.nanoseconds() - start;
     written.count = 0;
+    let done = 0;
+    while (done < count && handles.outcome[done] !== Outcome.full) done++;
     for (let i = 0; i < count; i++) {
       if (handles.outcome[i] === Outcome.ok) spentNs += this.#writeBlock(from + i, i);
-      else this.#tally.countRefused(handles.outcome[i]!);
+      else if (i < done) this.#tally.countRefused(handles.outcome[i]!);
     }
     start = Bun.nanoseconds();
     if (written.count > 0) await this.#client.commit(written);
@@ -161,6 +185,7 @@ export class MockEngine implements AsyncDisposable {
       this.#tally.blocksWritten++;
       this.#tally.putBytes += this.#options.blockBytes;
     }
+    return done;
   }
 
   #nameParent(index: number, at: number): void {

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
@@ -8,6 +8,10 @@ export interface PrivateAgentOptions {
   readonly ramBytes: number;
   /** Blocks the table must know. */
   readonly blocksMax: number;
+  /** Bytes of files on SSD, in the same folder; null: RAM alone. */
+  readonly ssdBytes: number | null;
+  /** What leaves RAM first: a name of `kv.policy`. */
+  readonly policy: string;
   readonly signal?: AbortSignal;
 }
 
@@ -15,6 +19,8 @@ export interface PrivateAgentOptions {
 export interface AgentStatus {
   readonly arena: { readonly bytes: number; readonly ready_bytes: number };
   readonly ram: { readonly blocks: number; readonly bytes: number };
+  readonly ssd: { readonly blocks: number; readonly used_bytes: number } | null;
+  readonly counters: Readonly<Record<string, number>>;
 }
 
 const START_MS = 30_000;
@@ -29,18 +35,23 @@ const LOG_LINES_KEPT = 20;
 export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
   readonly #folder: string;
-  readonly #process: Subprocess<"pipe", "ignore", "pipe">;
   readonly #lastLines: string[] = [];
+  #process: Subprocess<"pipe", "ignore", "pipe">;
   #apiUrl: string | null = null;
   #logEnded: Promise<void>;
 
   private constructor(folder: string, options: PrivateAgentOptions) {
     this.#folder = folder;
     this.socketPath = join(folder, "engine.sock");
-    const config = join(folder, "hearth.toml");
-    writeFileSync(config, configText(this.socketPath, options));
-    const words = ["agent", "--config", config, "--private", folder];
-    this.#process = Bun.spawn([...selfCommand(), ...words], {
+    writeFileSync(join(folder, "hearth.toml"), configText(folder, this.socketPath, options));
+    this.#process = this.#spawn();
+    this.#logEnded = this.#readLog();
+  }
+
+  #spawn(): Subprocess<"pipe", "ignore", "pipe"> {
+    const folder = this.#folder;
+    const words = ["agent", "--config", join(folder, "hearth.toml"), "--private", folder];
+    return Bun.spawn([...selfCommand(), ...words], {
       cwd: folder,
       // It ends when this pipe does: also when this process is killed.
       stdin: "pipe",
@@ -49,7 +60,6 @@ export class PrivateAgent implements AsyncDisposable {
       // Its own group: Ctrl-C is ours to handle, so that it can drain.
       detached: true,
     });
-    this.#logEnded = this.#readLog();
   }
 
   /**
@@ -60,16 +70,37 @@ export class PrivateAgent implements AsyncDisposable {
     const folder = makeFolder();
     const agent = new PrivateAgent(folder, options);
     try {
-      await agent.#until(START_MS, "answer", options.signal, async () => agent.#apiUrl !== null);
-      await agent.#until(GROW_MS, "get its memory", options.signal, async () => {
-        const { arena } = await agent.status();
-        return arena.ready_bytes === arena.bytes;
-      });
+      await agent.#serves(options.signal);
       return agent;
     } catch (error) {
       await agent[Symbol.asyncDispose]();
       throw error;
     }
+  }
+
+  /**
+   * Ends the agent by this signal and starts it again on what it left; milliseconds from its start
+   * until it served.
+   */
+  async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
+    await this.#end(by);
+    await this.#logEnded;
+    this.#apiUrl = null;
+    const startMs = systemClock.monotonicMs();
+    this.#process = this.#spawn();
+    this.#logEnded = this.#readLog();
+    await this.#until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
+    const ms = systemClock.monotonicMs() - startMs;
+    await this.#serves(signal);
+    return ms;
+  }
+
+  async #serves(signal: AbortSignal | undefined): Promise<void> {
+    await this.#until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
+    await this.#until(GROW_MS, "get its memory", signal, async () => {
+      const { arena } = await this.status();
+      return arena.ready_bytes === arena.bytes;
+    });
   }
 
   /** Throws ENGINE_CLOSED where the agent does not answer. */
@@ -125,11 +156,16 @@ export class PrivateAgent implements AsyncDisposable {
     }
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#process.kill("SIGTERM");
+  async #end(by: "SIGTERM" | "SIGKILL"): Promise<void> {
+    this.#process.kill(by);
     const forced = systemClock.after(STOP_MS, () => this.#process.kill("SIGKILL"));
     await this.#process.exited;
     forced[Symbol.dispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    // Nothing of it is wanted any more: what RAM holds need not go to SSD first.
+    await this.#end(existsSync(join(this.#folder, "ssd")) ? "SIGKILL" : "SIGTERM");
     rmSync(this.#folder, { recursive: true, force: true });
   }
 }
@@ -152,11 +188,16 @@ function makeFolder(): string {
   throw new HearthError("UNSUPPORTED", `a socket in ${parent} would have too long a name`, { fix });
 }
 
-function configText(socketPath: string, options: PrivateAgentOptions): string {
+function configText(folder: string, socketPath: string, options: PrivateAgentOptions): string {
+  const { ssdBytes } = options;
   return [
     "[kv]",
     `ram = "${options.ramBytes}B"`,
     `blocks_max = ${options.blocksMax}`,
+    `policy = "${options.policy}"`,
+    ...(ssdBytes === null
+      ? []
+      : [`ssd_dir = ${JSON.stringify(join(folder, "ssd"))}`, `ssd = "${ssdBytes}B"`]),
     // A replay compares with a cache of exactly this size: nothing is evicted before it is full.
     "high_water = 1.0",
     "low_water = 0.99",

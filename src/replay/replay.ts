@@ -19,6 +19,8 @@ export interface ReplayOptions {
   readonly speed: number;
   /** Stop after so many requests. */
   readonly requestsMax: number;
+  /** See `MockEngineOptions`. */
+  readonly patienceMs: number;
   readonly signal?: AbortSignal;
   /** Called after each request. */
   readonly onProgress?: (tally: ReplayTally) => void;
@@ -52,6 +54,7 @@ export async function replay(native: Native, options: ReplayOptions): Promise<Re
       native,
       {
         blockBytes,
+        patienceMs: options.patienceMs,
         socketPath: options.socketPath,
         manifest: encodeManifest(manifest),
         namespaceKey: namespaceKey(native, manifest),

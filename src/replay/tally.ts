@@ -59,8 +59,7 @@ export class ReplayTally {
   }
 
   countRefused(outcome: number): void {
-    if (outcome === Outcome.full) this.blocksFull++;
-    else if (outcome === Outcome.present || outcome === Outcome.pending) this.blocksShared++;
+    if (outcome === Outcome.present || outcome === Outcome.pending) this.blocksShared++;
     else this.blocksRejected++;
   }
 }

@@ -14,6 +14,7 @@ export type {
   HolderOptions,
   SessionStatus,
 } from "./block-store.ts";
+export { POLICIES, type PolicyName } from "./create-order.ts";
 export type { WaterMarks } from "./evictor.ts";
 export { Namespaces } from "./namespaces.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";

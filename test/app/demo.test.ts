@@ -36,10 +36,15 @@ describeNative("the demo", () => {
     expect(await demo.exited).toBe(0);
     const summary = JSON.parse(printed.trim().split("\n").at(-1)!);
     expect(summary).toMatchObject({ requests: 1000, blocks_asked: 19_686, wrong_bytes: 0 });
-    expect(summary.blocks_written).toBeGreaterThan(10_000);
+    expect(summary.blocks_written).toBe(12_207);
+    expect(summary.hit_ratio).toBeCloseTo(0.3799, 2);
+    expect(summary.hits_ram + summary.hits_ssd).toBe(summary.blocks_hit);
+    expect(summary.hits_ssd).toBeGreaterThan(1_000);
+    expect(summary.hit_ratio_after_restart).toBeGreaterThanOrEqual(0.97);
+    expect(summary.hit_ratio_after_kill).toBeGreaterThanOrEqual(0.97);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  });
+  }, 60_000);
 
   test.each(["SIGINT", "SIGTERM"] as const)("on %s neither", async (signal) => {
     const folder = tempDir();

@@ -1,11 +1,17 @@
-import { formatBytes } from "../../core/index.ts";
-import { formatSummary, PREFILL_TOKENS_PER_S } from "../../replay/index.ts";
+import { type Clock, formatBytes } from "../../core/index.ts";
+import { formatSummary, PREFILL_TOKENS_PER_S, type PrivateAgent } from "../../replay/index.ts";
 import { bundledTrace } from "../../traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, withDefault } from "../flags.ts";
+import type { Io } from "../io.ts";
 import { bytes, integer } from "../kinds.ts";
 import { printJson } from "../output.ts";
-import { runReplay } from "../run-replay.ts";
+import {
+  openOwnAgent,
+  type RunReplayOptions,
+  runReplay,
+  type TieredSummary,
+} from "../run-replay.ts";
 
 const KIB = 1024;
 const REQUESTS = 1000;
@@ -15,43 +21,100 @@ export const command = defineCommand({
     "Starts an agent in a temporary folder and sends it a trace of real traffic: 1,000 " +
       "requests of Kimi users, recorded by Mooncake, in blocks of 512 tokens. An engine in " +
       "another process writes and reads the blocks through shared memory and proves every byte " +
-      "it reads. Nothing is left behind.",
-    "It takes --ram-blocks times --block-bytes of memory.",
+      "it reads.",
+    "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again and " +
+      "sent the same requests; then it is killed and started again. Nothing is left behind.",
+    "It takes --ram-blocks times --block-bytes of memory, and as much of the temporary folder " +
+      "as the blocks on SSD need (850 MB unless told otherwise).",
   ],
   arguments: {},
   flags: {
-    ramBlocks: withDefault(integer({ min: 300, max: 2 ** 22 }), 3000, "blocks that fit into RAM"),
-    blockBytes: withDefault(bytes({ min: 64, max: 2 ** 28 }), 256 * KIB, "length of a block"),
+    ramBlocks: withDefault(integer({ min: 300, max: 2 ** 22 }), 1000, "blocks that fit into RAM"),
+    ssdBlocks: withDefault(
+      integer({ min: 0, max: 2 ** 22 }),
+      16_384,
+      "blocks that fit on SSD; 0: RAM alone, and no restarts",
+    ),
+    blockBytes: withDefault(bytes({ min: 64, max: 2 ** 28 }), 64 * KIB, "length of a block"),
     clients: withDefault(integer({ min: 1, max: 64 }), 1, "engines at the same time"),
     json: jsonFlag,
   },
   examples: [
     { words: "demo", what: "a live view, then the summary" },
-    { words: "demo --ram-blocks 1000", what: "with less memory: fewer hits" },
+    { words: "demo --ram-blocks 3000 --ssd-blocks 0", what: "without SSD: fewer hits" },
     { words: "demo --json", what: "the summary as the last line" },
   ],
   exits: ["hostCannot", "wrongBytes", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
-    const { ramBlocks, blockBytes, clients, json } = flags;
+    const { ramBlocks, ssdBlocks, blockBytes, clients, json } = flags;
+    const signal = interrupt();
     const trace = await bundledTrace();
-    const room = `${ramBlocks} blocks of ${formatBytes(blockBytes)}`;
-    if (!json) io.err.write(`${REQUESTS} recorded requests against an agent with ${room}\n`);
-    const summary = await runReplay(
-      { io, clock, interrupt },
-      {
-        trace,
-        requests: REQUESTS,
-        socketPath: null,
-        ramBlocks,
-        blockBytes,
-        clients,
-        speed: 0,
-        requestsMax: Number.POSITIVE_INFINITY,
-        json,
-      },
-    );
-    if (json) printJson(io, summary);
-    else io.out.write(`${formatSummary(summary, PREFILL_TOKENS_PER_S)}\n`);
-    return summary.wrong_bytes === 0 ? "ok" : "wrongBytes";
+    const options: RunReplayOptions = {
+      ...{ trace, requests: REQUESTS, blockBytes, clients, json },
+      speed: 0,
+      requestsMax: Number.POSITIVE_INFINITY,
+    };
+    const room = `${ramBlocks} blocks of ${formatBytes(blockBytes)} in RAM`;
+    const more = ssdBlocks === 0 ? "" : ` and ${ssdBlocks} on SSD`;
+    const say = (text: string) => json || io.err.write(`${text}\n`);
+    say(`${REQUESTS} recorded requests against an agent with ${room}${more}`);
+    await using agent = await openOwnAgent({ ...flags, policy: "hearth" }, signal);
+    const summary = await runReplay({ io, clock, signal }, agent, options);
+    const passes =
+      ssdBlocks === 0 ? null : await restarts({ io, clock, signal, agent, say }, options);
+    const wrong_bytes = summary.wrong_bytes + (passes?.wrong_bytes ?? 0);
+    if (json) printJson(io, { ...summary, ...passes, wrong_bytes });
+    else
+      io.out.write(`${formatSummary(summary, PREFILL_TOKENS_PER_S)}\n${wordsOf(summary, passes)}`);
+    return wrong_bytes === 0 ? "ok" : "wrongBytes";
   },
 });
+
+interface Passes {
+  readonly hit_ratio_after_restart: number;
+  readonly hit_ratio_after_kill: number;
+  /** Milliseconds from the start of the process until it served. */
+  readonly restart_ms: number;
+  readonly restart_after_kill_ms: number;
+  readonly wrong_bytes: number;
+}
+
+interface RestartContext {
+  readonly io: Io;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+  readonly agent: PrivateAgent;
+  say(text: string): void;
+}
+
+/** The same requests again after the agent was stopped, and again after it was killed. */
+async function restarts(context: RestartContext, options: RunReplayOptions): Promise<Passes> {
+  const { agent, signal, say } = context;
+  say("stopping the agent (SIGTERM) and starting it again");
+  const restart_ms = Math.round(await agent.restart("SIGTERM", signal));
+  const stopped = await runReplay(context, agent, options);
+  say("killing the agent (SIGKILL) and starting it again");
+  const restart_after_kill_ms = Math.round(await agent.restart("SIGKILL", signal));
+  const killed = await runReplay(context, agent, options);
+  return {
+    hit_ratio_after_restart: stopped.hit_ratio,
+    hit_ratio_after_kill: killed.hit_ratio,
+    restart_ms,
+    restart_after_kill_ms,
+    wrong_bytes: stopped.wrong_bytes + killed.wrong_bytes,
+  };
+}
+
+function wordsOf(summary: TieredSummary, passes: Passes | null): string {
+  if (passes === null) return "";
+  const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
+  const { hit_ratio_after_restart, hit_ratio_after_kill } = passes;
+  return [
+    `  hits in RAM, on SSD   ${summary.hits_ram} and ${summary.hits_ssd} blocks`,
+    `  after a restart       ${percent(hit_ratio_after_restart)} of blocks hit, served again after ` +
+      `${passes.restart_ms} ms`,
+    `  after a kill          ${percent(hit_ratio_after_kill)} of blocks hit, served again after ` +
+      `${passes.restart_after_kill_ms} ms`,
+    "",
+  ].join("\n");
+}

@@ -1,10 +1,11 @@
 import { formatSummary, PREFILL_TOKENS_PER_S } from "../../replay/index.ts";
+import { POLICIES } from "../../tiers/index.ts";
 import { openTrace, type Trace } from "../../traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, requiredArgument, toggle, withDefault } from "../flags.ts";
-import { bytes, decimal, integer, text } from "../kinds.ts";
+import { bytes, choice, decimal, integer, text } from "../kinds.ts";
 import { printJson, printRecord } from "../output.ts";
-import { runReplay } from "../run-replay.ts";
+import { openOwnAgent, runReplay } from "../run-replay.ts";
 
 const KIB = 1024;
 
@@ -25,6 +26,8 @@ export const command = defineCommand({
   flags: {
     socket: optional(text("PATH"), "engine socket of a running agent"),
     ramBlocks: withDefault(integer({ min: 1, max: 2 ** 26 }), 3000, "room of the agent of its own"),
+    ssdBlocks: withDefault(integer({ min: 0, max: 2 ** 26 }), 0, "its room on SSD; 0: none"),
+    policy: withDefault(choice(POLICIES), "hearth", "what leaves its RAM first"),
     blockBytes: withDefault(bytes({ min: 1, max: 2 ** 32 - 4096 }), 256 * KIB, "length of a block"),
     clients: withDefault(integer({ min: 1, max: 256 }), 1, "engines at the same time"),
     speed: withDefault(
@@ -57,20 +60,13 @@ export const command = defineCommand({
       printRecord(io, await count(trace, flags.requests), flags.json);
       return "ok";
     }
-    const summary = await runReplay(
-      { io, clock, interrupt },
-      {
-        trace,
-        requests: flags.requests,
-        socketPath: flags.socket,
-        ramBlocks: flags.ramBlocks,
-        blockBytes: flags.blockBytes,
-        clients: flags.clients,
-        speed: flags.speed,
-        requestsMax: flags.requests ?? Number.POSITIVE_INFINITY,
-        json: flags.json,
-      },
-    );
+    const { requests, socket, blockBytes, clients, speed, json } = flags;
+    const signal = interrupt();
+    await using own = socket === null ? await openOwnAgent(flags, signal) : null;
+    const requestsMax = requests ?? Number.POSITIVE_INFINITY;
+    const summary = await runReplay({ io, clock, signal }, own ?? socket!, {
+      ...{ trace, requests, blockBytes, clients, speed, requestsMax, json },
+    });
     if (flags.json) printJson(io, summary);
     else io.out.write(`${trace.name}\n${formatSummary(summary, flags.prefillRate)}\n`);
     return summary.wrong_bytes === 0 ? "ok" : "wrongBytes";
