@@ -19,3 +19,9 @@ export {
   type SsdSpeedResult,
   serveFilesBench,
 } from "./ssd/index.ts";
+export {
+  benchSessions,
+  type SessionFigures,
+  type SessionsBench,
+  type SessionsBenchOptions,
+} from "./sessions/index.ts";

@@ -116,6 +116,49 @@ describe("bench policy", () => {
   });
 });
 
+describe("bench sessions", () => {
+  const trace = join(tempDir(), "talks.jsonl");
+  const turns: [string, number[]][] = [
+    ["a", [1, 2]],
+    ["a", [1, 2, 3, 4, 5]],
+    ["b", [1, 8]],
+    ["b", [1, 8, 9, 10]],
+    ["a", [1, 2, 3, 4, 5, 6]],
+  ];
+  const lines = turns.map(([session_id, hash_ids], at) =>
+    JSON.stringify({
+      ...{ timestamp: at, input_length: 512 * hash_ids.length, output_length: 1 },
+      ...{ hash_ids, session_id, turn: 0 },
+    }),
+  );
+  writeFileSync(trace, `${lines.join("\n")}\n`);
+
+  test("compares both ways of making room", async () => {
+    const words = ["--trace", trace, "--ram-tokens", "3584", "--json"];
+    const { code, out, err } = await hearth("bench", "sessions", ...words);
+    expect({ code, err }).toEqual({ code: 0, err: "" });
+    expect(lastJson(out)).toMatchObject({
+      trace: "talks",
+      capacity_blocks: 7,
+      sessions: 2,
+      sessions_from: "source",
+      whole_sessions: { evictions: 2, largest_eviction_tokens: 1536, recomputed_tokens: 1536 },
+      block_ageing: { largest_eviction_tokens: 512, recomputed_tokens: 512 },
+      ratio: { recomputed_tokens: 3 },
+    });
+    const table = (await hearth("bench", "sessions", "--trace", trace, "--capacity", "7")).out;
+    expect(table).toMatch(/^largest_eviction_tokens +1536 +512$/m);
+    expect(table).toContain("RAM for 7 blocks, 3584 tokens");
+  });
+
+  test("wants one size", async () => {
+    const sizes = ["--capacity", "7", "--ram-tokens", "9000"];
+    const { code, err } = await hearth("bench", "sessions", "--trace", trace, ...sizes);
+    expect(code).toBe(2);
+    expect(err).toContain("--capacity or --ram-tokens");
+  });
+});
+
 test("bench index reports memory and rates", async () => {
   const { code, out } = await hearth("bench", "index", "--blocks", "20000", "--json");
   expect(code).toBe(0);

@@ -1,3 +1,4 @@
+export { createLists, type Lists } from "./lists.ts";
 export {
   benchPolicy,
   POLICY_NAMES,

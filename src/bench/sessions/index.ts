@@ -1,0 +1,2 @@
+export { benchSessions, type SessionsBench, type SessionsBenchOptions } from "./sessions-bench.ts";
+export type { SessionFigures } from "./tally.ts";
