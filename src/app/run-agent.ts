@@ -1,8 +1,14 @@
 import { rmSync } from "node:fs";
 import type { ApiServer } from "../api/index.ts";
-import { type Config, formatProblem, loadConfig, readMachineFacts } from "../config/index.ts";
+import {
+  type Config,
+  formatProblem,
+  loadConfig,
+  type MachineFacts,
+  readMachineFacts,
+} from "../config/index.ts";
 import { HearthError, messageOf, systemClock, systemRandom } from "../core/index.ts";
-import { loadNative } from "../native/index.ts";
+import { crashPoint, loadNative } from "../native/index.ts";
 import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
 import { type AgentApiOptions, startApi } from "./agent-api.ts";
@@ -18,9 +24,9 @@ export interface RunAgentOptions {
   write(line: string): void;
 }
 
-/** Reads a configuration for the start. Throws CONFIG_INVALID with every problem. */
-export async function readConfig(path: string): Promise<Config> {
-  const result = await loadConfig(path, readMachineFacts());
+/** Reads a configuration. Throws CONFIG_INVALID with every problem. */
+export async function readConfig(path: string, facts = readMachineFacts()): Promise<Config> {
+  const result = await loadConfig(path, facts);
   if (result.ok) return result.config;
   throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
 }
@@ -32,6 +38,7 @@ export async function readConfig(path: string): Promise<Config> {
 export async function runAgent(options: RunAgentOptions): Promise<void> {
   const config = await readConfig(options.configPath);
   const native = loadNative();
+  crashPoint("agent.begin");
   using logger = createLogger({
     level: config.log.level,
     format: config.log.format,
@@ -58,6 +65,7 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   const signal = await signals.first;
   logger.info("agent stopping", { signal });
   service.stopping();
+  crashPoint("stop.asked");
   await agent.stop(signals.second);
   // Whoever started it is gone; else it may be started again on the same folder.
   if (options.privateFolder !== null && signal === END_OF_INPUT) {
@@ -84,7 +92,9 @@ async function apiOf(agent: Agent, options: AgentApiOptions): Promise<ApiServer>
 /** A file that is refused changes nothing: the agent goes on as it was. */
 async function reload(agent: Agent, path: string, logger: Logger): Promise<void> {
   try {
-    agent.reload(await readConfig(path));
+    // The folders stay those of the start, and asking a disk that hangs would stop the loop.
+    const facts: MachineFacts = { ...readMachineFacts(), fileSystemBytes: () => null };
+    agent.reload(await readConfig(path, facts));
   } catch (error) {
     logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
   }

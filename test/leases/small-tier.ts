@@ -91,13 +91,13 @@ export class SmallTier {
     return this.sessions.state(SPACE, session)?.ram.blocks ?? null;
   }
 
+  locksOf(n: number): number {
+    const node = this.node(n);
+    return node === NO_NODE ? 0 : this.table.locksOf(node);
+  }
+
   /** All locks in the tree. */
   locks(): number {
-    let sum = 0;
-    for (let n = 0; n < 256; n++) {
-      const node = this.node(n);
-      if (node !== NO_NODE) sum += this.table.locksOf(node);
-    }
-    return sum;
+    return Array.from({ length: 256 }, (_, n) => this.locksOf(n)).reduce((a, b) => a + b, 0);
   }
 }
