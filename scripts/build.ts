@@ -5,6 +5,7 @@ import {
   BuildError,
   crossOutfile,
   ensureExecutable,
+  ensureFaultyExecutable,
   ensureHostExecutable,
 } from "./lib/executable.ts";
 import { ROOT } from "./lib/paths.ts";
@@ -16,14 +17,19 @@ Builds Hearth into one executable that needs no Bun, Zig or node_modules.
   bun run build                                      dist/hearth, for this host
   bun run build --target linux-x64,linux-arm64       dist/hearth-linux-x64, dist/hearth-linux-arm64
   bun run build --target all                         the same
+  bun run build --faults                             dist/hearth-faults, for crash tests alone
 
 Another platform's runtime comes from npm, once, into .toolchain/cross.
 Exit codes: 0 built, or up to date; 1 failed; 2 wrong usage.
 `;
 
-const options = scriptOptions(HELP, { target: { type: "string" } });
+const options = scriptOptions(HELP, {
+  target: { type: "string" },
+  faults: { type: "boolean", default: false },
+});
 
 async function build(): Promise<string[]> {
+  if (options.faults) return [await ensureFaultyExecutable()];
   if (options.target === undefined) return [await ensureHostExecutable()];
   const files: string[] = [];
   for (const target of parseTargets(options.target)) {

@@ -68,6 +68,8 @@ interface Constants {
   readonly HEARTH_COMPILED: boolean;
   /** The bug that the fuzzer must find is never in what ships. */
   readonly HEARTH_CANARY: false;
+  /** Planned faults: for crash tests, in an executable of their own. */
+  readonly HEARTH_FAULTS: boolean;
   readonly HEARTH_TARGET: Target;
   readonly HEARTH_NATIVE_SHA256: string;
   readonly HEARTH_VERSION: string;
@@ -75,11 +77,16 @@ interface Constants {
 }
 
 /** The constants of the build, replaced in the sources before dead branches are dropped. */
-async function constantsFor(target: Target, library: Uint8Array): Promise<Constants> {
+async function constantsFor(
+  target: Target,
+  library: Uint8Array,
+  faults: boolean,
+): Promise<Constants> {
   const manifest = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8"));
   return {
     HEARTH_COMPILED: true,
     HEARTH_CANARY: false,
+    HEARTH_FAULTS: faults,
     HEARTH_TARGET: target,
     HEARTH_NATIVE_SHA256: sha256(library),
     HEARTH_VERSION: manifest.version,
@@ -142,9 +149,10 @@ function digestOfInputs(constants: Constants): string {
 export async function ensureExecutable(
   target: Target,
   outfile: string,
+  options: { readonly faults: boolean } = { faults: false },
 ): Promise<"built" | "fresh"> {
   const library = await libraryFor(target);
-  const constants = await constantsFor(target, library);
+  const constants = await constantsFor(target, library, options.faults);
   const stampFile = join(DIST, `.${target}-${sha256(outfile).slice(0, 8)}.stamp`);
   const inputs = digestOfInputs(constants);
   const isFresh = existsSync(outfile) && existsSync(stampFile);
@@ -190,11 +198,20 @@ export async function ensureExecutable(
 }
 
 /** `dist/hearth` for this host. Throws BuildError where the host is none of the targets. */
-export async function ensureHostExecutable(): Promise<string> {
+export function ensureHostExecutable(): Promise<string> {
+  return ensureForHost("hearth", { faults: false });
+}
+
+/** `dist/hearth-faults` for this host: the same with planned faults, which crash tests run. */
+export function ensureFaultyExecutable(): Promise<string> {
+  return ensureForHost("hearth-faults", { faults: true });
+}
+
+async function ensureForHost(name: string, options: { readonly faults: boolean }): Promise<string> {
   const host = hostTarget();
   if (!host.ok) throw new BuildError(`${host.why}; name a target: --target linux-x64`);
-  const outfile = join(DIST, "hearth");
-  await ensureExecutable(host.target, outfile);
+  const outfile = join(DIST, name);
+  await ensureExecutable(host.target, outfile, options);
   return outfile;
 }
 

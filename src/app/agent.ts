@@ -2,7 +2,7 @@ import { availableParallelism } from "node:os";
 import { type Config, diffReload, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError, messageOf, type Random } from "../core/index.ts";
 import { type EngineLimits, EngineServer } from "../engine/index.ts";
-import { type Native, Queue, type Region } from "../native/index.ts";
+import { crashPoint, type Native, Queue, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
   createHealth,
@@ -165,6 +165,7 @@ export class Agent {
     try {
       await agent.#growth.first();
       await agent.#openCold();
+      crashPoint("start.recovered");
       await agent.engine.start();
     } catch (error) {
       await agent.#stopParts();
@@ -250,6 +251,7 @@ export class Agent {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
     await this.engine.drain(DRAIN_MS, hurry);
+    crashPoint("stop.drained");
     if (!hurry.aborted) await this.#cold?.settle(this.store);
     await this.#stopParts();
     this.#state = "stopped";
@@ -259,7 +261,9 @@ export class Agent {
     this.#growth.stop();
     await this.engine[Symbol.asyncDispose]();
     await this.store[Symbol.asyncDispose]();
+    crashPoint("stop.store-closed");
     await this.#cold?.close();
+    crashPoint("stop.index-closed");
     await this.#growing;
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();

@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { type Clock, HearthError, messageOf, type WorkerId } from "../core/index.ts";
-import { type FileLock, lockFile, type Native } from "../native/index.ts";
+import { crashPoint, type FileLock, lockFile, type Native } from "../native/index.ts";
 import {
   INDEX_FOLDER,
   isLeftover,
@@ -75,6 +75,7 @@ function takeOver(claim: FolderClaim): FolderOwner {
   for (const name of [...SHARDS, QUARANTINE_FOLDER]) {
     if (!there.has(name)) mkdirSync(join(dir, name), { mode: FOLDER_MODE });
   }
+  crashPoint("owner.folders-made");
   const found = readOwner(dir);
   mayTake(claim, found);
   if (found.kind === "owned") return found.owner;

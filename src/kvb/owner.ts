@@ -8,6 +8,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
+import { crashPoint } from "../native/index.ts";
 import { isShard, OWNER_FILE } from "./folder.ts";
 
 /** Whose an SSD folder is, as its `owner.json` says. */
@@ -79,7 +80,9 @@ export function writeOwner(dir: string, owner: FolderOwner): void {
     writeSync(fd, text);
     fsyncSync(fd);
   });
+  crashPoint("owner.drafted");
   renameSync(draft, path);
+  crashPoint("owner.renamed");
   withFile(dir, "r", fsyncSync);
 }
 

@@ -8,6 +8,7 @@ export {
   type HeaderSlot,
 } from "./block-disk.ts";
 export { type NativeBuffer, nativeBuffer } from "./buffers.ts";
+export { crashPoint } from "./crash-point.ts";
 export { type DiskOptions, openDisk } from "./disk.ts";
 export { faultCounts, faultPoint, setFaults } from "./faults.ts";
 export { type FileLock, lockFile } from "./file-lock.ts";

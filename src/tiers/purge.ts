@@ -1,5 +1,6 @@
 import { Tier } from "../blocks/index.ts";
 import { DIGEST_BYTES, LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts";
+import { crashPoint } from "../native/index.ts";
 import { type AddressBatch, createAddressBatch } from "./batches.ts";
 import type { RamStore } from "./ram-store.ts";
 
@@ -27,8 +28,10 @@ export async function purgeBlocks(
   const removed = await Promise.all(
     addresses.map((address) => purgeOne(store, find(store, batch, address))),
   );
+  crashPoint("purge.removed");
   const onSsd = removed.some(({ touchedSsd }) => touchedSsd);
   const safe = !onSsd || (await store.ssd?.makeDurable()) === true;
+  crashPoint("purge.before-answer");
   return removed.map(({ outcome, touchedSsd }) =>
     outcome === "done" && touchedSsd && !safe ? "failed" : outcome,
   );

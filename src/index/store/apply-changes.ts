@@ -1,5 +1,6 @@
 import type { Database, Statement } from "bun:sqlite";
 import { assert } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import { CHANGE, type ChangeBatch, key32 } from "../change-batch.ts";
 import { DamagedIndex } from "./damaged.ts";
 import type { NamespaceKeys } from "./namespace-keys.ts";
@@ -64,6 +65,7 @@ export class ChangeWriter {
         default:
           this.#alias(batch, row, aliases);
       }
+      crashPoint("index.row-changed");
     }
   }
 

@@ -2,6 +2,7 @@ import type { Database } from "bun:sqlite";
 import { closeSync, fsyncSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import { HearthError } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
 import { ChangeBatch } from "../change-batch.ts";
 import type { IndexOwner, RunProgress } from "../protocol.ts";
@@ -89,8 +90,11 @@ export class IndexStore {
     try {
       this.#db.run("BEGIN IMMEDIATE");
       if (changes !== null) this.#writer.apply(new ChangeBatch(changes), count, blocks, aliases);
+      crashPoint("index.rows-changed");
       writeRunRecord(this.#db, { owner: this.#owner, progress, blocks, aliases });
+      crashPoint("index.before-commit");
       this.#db.run("COMMIT");
+      crashPoint("index.committed");
     } catch (thrown) {
       if (this.#db.inTransaction) this.#db.run("ROLLBACK");
       this.#keys.undo();
@@ -106,7 +110,9 @@ export class IndexStore {
   /** Writes the log back into the file. */
   close(): void {
     this.#endLoads();
+    crashPoint("index.before-close");
     this.#db.close(true);
+    crashPoint("index.closed");
   }
 
   #endLoads(): void {

@@ -1,4 +1,5 @@
 import type { Database } from "bun:sqlite";
+import { crashPoint } from "../../native/index.ts";
 import blocks from "./migrations/0000-blocks.sql" with { type: "text" };
 
 /** One step of the schema; the version of an index is how many of them it has seen. */
@@ -19,8 +20,10 @@ export function migrate(db: Database, migrations: readonly Migration[] = MIGRATI
   for (let version = schemaVersion(db); version < migrations.length; version++) {
     const step = db.transaction(() => {
       db.run(migrations[version]!.sql);
+      crashPoint("index.half-migrated");
       db.run(`PRAGMA user_version = ${version + 1}`);
     });
     step.immediate();
+    crashPoint("index.migrated");
   }
 }

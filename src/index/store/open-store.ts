@@ -1,6 +1,7 @@
 import { existsSync, lstatSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { HearthError } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { OpenOrder, SetAside } from "../protocol.ts";
 import { DamagedIndex, isAboutFile, isBusy, wordsOf } from "./damaged.ts";
 import { lockFolder } from "./folder-lock.ts";
@@ -29,6 +30,7 @@ export function openStore(order: OpenOrder): OpenedStore {
       fix: "stop it, or give this one an index_dir of its own",
     });
   }
+  crashPoint("index.locked");
   const path = join(folder, INDEX_FILE);
   try {
     const why = whyUnusable(path, order);

@@ -1,5 +1,6 @@
 import { existsSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
+import { crashPoint } from "../../native/index.ts";
 
 /** SQLite's companions of a database file. */
 export const COMPANIONS = ["-wal", "-shm", "-journal"] as const;
@@ -21,10 +22,13 @@ export function putAside(path: string, wallMs: number): string {
   for (let again = 1; existsSync(target); again++) target = `${base}-${again}`;
   // The database first: a crash may come between, and a database without its log would be believed,
   // while a log without its database is dropped.
+  crashPoint("index.before-set-aside");
   renameSync(path, target);
+  crashPoint("index.half-set-aside");
   for (const companion of COMPANIONS) {
     if (existsSync(path + companion)) renameSync(path + companion, target + companion);
   }
+  crashPoint("index.set-aside");
   removeOldest(path);
   return target;
 }
