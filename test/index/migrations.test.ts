@@ -2,6 +2,8 @@ import { Database } from "bun:sqlite";
 import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { getTableConfig } from "drizzle-orm/sqlite-core";
+import * as schema from "../../src/index/schema/index.ts";
 import { tempDir } from "../support/index.ts";
 import { INDEX_FILE, loadRows, openIndex, rowOf, rowsOf } from "./index-kit.ts";
 
@@ -45,5 +47,31 @@ test("an index of each older version is brought up to date", async () => {
     expect(schemaOf(join(folder, INDEX_FILE)).version).toBe(NAMES.length);
     await using again = await openIndex(folder);
     expect(await loadRows(again)).toEqual(rowsOf([1]));
+  }
+});
+
+test("drizzle's tables are those that the files make", () => {
+  const path = join(folders, "for-drizzle.sqlite");
+  madeBy(path, NAMES.length);
+  using db = new Database(path);
+  type Entry = { name: string };
+  const tables = db.query<Entry, []>("SELECT name FROM sqlite_schema WHERE type = 'table'").all();
+  expect(Object.keys(schema).sort()).toEqual(tables.map(({ name }) => name).sort());
+  for (const table of Object.values(schema)) {
+    const { name, columns, primaryKeys, uniqueConstraints } = getTableConfig(table);
+    type Column = { name: string; type: string; notnull: number; pk: number };
+    const made = db.query<Column, []>(`PRAGMA table_info(${name})`).all();
+    const key = primaryKeys[0]?.columns ?? columns.filter((column) => column.primary);
+    expect(made.filter(({ pk }) => pk > 0).map((column) => column.name)).toEqual(
+      key.map((column) => column.name),
+    );
+    expect(
+      made.map((column) => [column.name, column.type, column.notnull === 1 || column.pk > 0]),
+    ).toEqual(
+      columns.map((column) => [column.name, column.getSQLType().toUpperCase(), column.notNull]),
+    );
+    const unique = `SELECT count(*) AS count FROM pragma_index_list('${name}') WHERE origin = 'u'`;
+    const { count } = db.query<{ count: number }, []>(unique).get()!;
+    expect(count).toBe(uniqueConstraints.length);
   }
 });

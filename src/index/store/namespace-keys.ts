@@ -1,7 +1,7 @@
 import type { Database } from "bun:sqlite";
 import { drizzle } from "drizzle-orm/bun-sqlite";
 import { assert } from "../../core/index.ts";
-import { namespaces } from "./schema.ts";
+import { namespaces } from "../schema/index.ts";
 
 /** The table of namespaces in memory: a handful of rows, read once. */
 export class NamespaceKeys {

@@ -2,7 +2,7 @@ import type { Database } from "bun:sqlite";
 import { eq } from "drizzle-orm";
 import { drizzle } from "drizzle-orm/bun-sqlite";
 import type { IndexOwner, RunProgress } from "../protocol.ts";
-import { run } from "./schema.ts";
+import { run } from "../schema/index.ts";
 import { sealOfRun, u64Bytes, u64Of } from "./seal.ts";
 import { Tally } from "./tally.ts";
 

@@ -1,7 +1,7 @@
 import { blob, integer, primaryKey, sqliteTable, text, unique } from "drizzle-orm/sqlite-core";
 
 /**
- * The tables as drizzle sees them; `migrations/` makes them, and a test holds the two together.
+ * The tables as drizzle sees them; `store/migrations/` makes them, and a test holds the two together.
  * Everything of 64 bits or more is a BLOB (numbers little-endian), never a number.
  */
 

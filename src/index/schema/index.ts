@@ -1,0 +1,1 @@
+export { aliases, blocks, namespaces, run } from "./tables.ts";
