@@ -21,4 +21,5 @@ test {
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");
+    _ = @import("store/registered.zig");
 }

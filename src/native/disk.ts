@@ -18,7 +18,6 @@ const PATH_CHARACTERS_MAX = 63;
 const LIST_BYTES = 65_536;
 /** How long disposing waits for what is in flight. */
 const DISPOSE_WAIT_MS = 5_000;
-const THREADS_DEFAULT = { io_uring: 8, threads: 32 } as const;
 
 export interface DiskOptions {
   /** An existing folder. */
@@ -28,7 +27,7 @@ export interface DiskOptions {
   /** Operations in flight at most, up to 1,024. */
   readonly depth: number;
   readonly method: "auto" | "io_uring" | "threads";
-  /** Threads for calls that may block, up to 64. */
+  /** Threads for calls that may block, up to 64; by default as many as the method wants. */
   readonly threads?: number;
   readonly clock?: Clock;
 }
@@ -77,12 +76,11 @@ class NativeDisk implements BlockDisk {
     this.#asked = options.method;
     this.depth = options.depth;
     this.#headers = new DiskHeaders(options.depth);
-    const fallback = THREADS_DEFAULT[options.method === "threads" ? "threads" : "io_uring"];
     const request = {
       headers: BigInt(this.#headers.address),
       arena: BigInt(options.arena?.handle ?? 0),
       depth: options.depth,
-      threads: options.threads ?? Math.min(options.depth, fallback),
+      threads: options.threads ?? 0,
       method: DISK_METHOD[options.method],
       reserved: 0,
     };

@@ -14,6 +14,7 @@ const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
 const COPY = STRUCTS.CopyRequest.fields;
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
+const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 /** Bun's limit for one view of native memory. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
 
@@ -27,6 +28,8 @@ export interface RegionState {
   /** Bytes backed by memory so far. */
   readonly populatedBytes: number;
   readonly lockedBytes: number;
+  /** Of these, in huge pages that the kernel puts together (not those of its pool). */
+  readonly hugeBytes: number;
   /** The kernel refused to lock at least once (`try`). */
   readonly lockRefused: boolean;
 }
@@ -101,6 +104,7 @@ export class Region implements Disposable {
     return {
       populatedBytes: Number(info.populated_bytes),
       lockedBytes: Number(info.locked_bytes),
+      hugeBytes: info.huge_pages * HUGE_PAGE_BYTES,
       lockRefused: (info.flags & FLAG_LOCK_REFUSED) !== 0,
     };
   }

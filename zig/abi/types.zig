@@ -39,7 +39,8 @@ pub const RegionInfo = extern struct {
     locked_bytes: u64,
     /// Bit 0: kernel refused to lock at least once. Bit 1: transparent huge pages were advised.
     flags: u32,
-    reserved: u32,
+    /// Transparent huge pages of 2 MiB that were had.
+    huge_pages: u32,
 };
 
 /// A copy between a region and private memory of the caller.
@@ -116,7 +117,7 @@ pub const DiskRequest = extern struct {
     arena: u64,
     /// Jobs in flight at most.
     depth: u32,
-    /// Threads for file system calls and checksums.
+    /// Threads for file system calls and checksums; 0 lets the library choose.
     threads: u32,
     /// A `DiskMethod`.
     method: u32,

@@ -322,7 +322,8 @@ fn kill() noreturn {
     while (true) pause(1000);
 }
 
-fn pause(ms: u32) void {
+/// Sleeps this thread.
+pub fn pause(ms: u32) void {
     var left: linux.timespec = .{ .sec = ms / 1000, .nsec = @as(i64, ms % 1000) * 1_000_000 };
     while (linux.errno(linux.nanosleep(&left, &left)) == .INTR) continue;
 }

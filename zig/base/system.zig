@@ -7,6 +7,8 @@ const Error = @import("../abi/status.zig").Error;
 
 pub const System = struct {
     const madv_populate_write = 23;
+    const madv_collapse = 25;
+    const huge_page_bytes = 2 * 1024 * 1024;
 
     pub fn memfdCreate(name: [*:0]const u8, flags: u32) Error!i32 {
         return @intCast(try errno.check(linux.memfd_create(name, flags)));
@@ -31,11 +33,29 @@ pub const System = struct {
         return @intCast(try errno.check(linux.fcntl(fd, f_get_seals, 0)));
     }
 
+    /// Begins at a huge page's boundary where it is big enough for one: elsewhere the kernel would
+    /// never map one.
     pub fn map(fd: i32, bytes: u64, writable: bool) Error![*]align(4096) u8 {
-        const flags: linux.MAP = .{ .TYPE = .SHARED, .NORESERVE = true };
         const prot: linux.PROT = .{ .READ = true, .WRITE = writable };
-        const address = try errno.check(linux.mmap(null, bytes, prot, flags, fd, 0));
-        return @ptrFromInt(address);
+        if (bytes < huge_page_bytes) return mapAt(null, bytes, prot, fd);
+        const reserve: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
+        const room = bytes + huge_page_bytes;
+        const got = try errno.check(linux.mmap(null, room, .{}, reserve, -1, 0));
+        const start = std.mem.alignForward(usize, got, huge_page_bytes);
+        const mapped = mapAt(@ptrFromInt(start), bytes, prot, fd) catch |err| {
+            unmap(@ptrFromInt(got), room);
+            return err;
+        };
+        if (start > got) unmap(@ptrFromInt(got), start - got);
+        const end = std.mem.alignForward(usize, start + bytes, 4096);
+        if (got + room > end) unmap(@ptrFromInt(end), got + room - end);
+        return mapped;
+    }
+
+    fn mapAt(where: ?[*]u8, bytes: u64, prot: linux.PROT, fd: i32) Error![*]align(4096) u8 {
+        const fixed = where != null;
+        const flags: linux.MAP = .{ .TYPE = .SHARED, .NORESERVE = true, .FIXED = fixed };
+        return @ptrFromInt(try errno.check(linux.mmap(where, bytes, prot, flags, fd, 0)));
     }
 
     pub fn unmap(address: [*]align(4096) u8, bytes: u64) void {
@@ -60,6 +80,14 @@ pub const System = struct {
             if (err == error.System and errno.lastErrno() == einval) return error.Unsupported;
             return err;
         };
+    }
+
+    /// Backs whole huge pages with huge ones. Transparent ones of shared memory are switched off
+    /// on most hosts, but may be had on request; each needs one small page to begin with.
+    pub fn collapse(address: [*]u8, bytes: u64) Error!void {
+        var at: u64 = 0;
+        while (at < bytes) : (at += huge_page_bytes) try populate(address + at, 4096);
+        _ = try errno.checkRepeat(linux.madvise, .{ address, bytes, madv_collapse });
     }
 
     pub fn lock(address: [*]const u8, bytes: u64) Error!void {

@@ -34,6 +34,8 @@ pub fn RegionOf(comptime System: type) type {
         flags: std.atomic.Value(u32),
         populated: std.atomic.Value(u64) = .init(0),
         locked: std.atomic.Value(u64) = .init(0),
+        /// Transparent ones.
+        huge_pages: std.atomic.Value(u32) = .init(0),
         /// Operations in flight; the region cannot close before they end.
         in_flight: std.atomic.Value(u32) = .init(0),
 
@@ -122,6 +124,7 @@ pub fn RegionOf(comptime System: type) type {
         pub fn populate(self: *Self, offset: u64, bytes: u64) Error!void {
             if (offset % 4096 != 0 or bytes % 4096 != 0) return error.BadRequest;
             const pages = try self.writableSpan(offset, bytes);
+            if (self.flags.load(.monotonic) & flag_huge_advised != 0) self.collapse(offset, bytes);
             System.populate(pages.ptr, bytes) catch |err| switch (err) {
                 error.Unsupported => touch(pages),
                 else => return err,
@@ -136,6 +139,17 @@ pub fn RegionOf(comptime System: type) type {
             }
         }
 
+        /// Huge pages for what they fit in. Beside fewer misses of the processor's, they are what
+        /// makes a disk fast: its requests hold a limited number of pieces of memory.
+        fn collapse(self: *Self, offset: u64, bytes: u64) void {
+            const start = std.mem.alignForward(u64, offset, huge_page_bytes);
+            const end = std.mem.alignBackward(u64, offset + bytes, huge_page_bytes);
+            if (start >= end) return;
+            // Too old a kernel, or memory in small pieces: ordinary pages do as well.
+            System.collapse(self.base + start, end - start) catch return;
+            _ = self.huge_pages.fetchAdd(@intCast((end - start) / huge_page_bytes), .monotonic);
+        }
+
         pub fn info(self: *const Self, handle: u64) types.RegionInfo {
             return .{
                 .handle = handle,
@@ -146,7 +160,7 @@ pub fn RegionOf(comptime System: type) type {
                 .populated_bytes = self.populated.load(.monotonic),
                 .locked_bytes = self.locked.load(.monotonic),
                 .flags = self.flags.load(.monotonic),
-                .reserved = 0,
+                .huge_pages = self.huge_pages.load(.monotonic),
             };
         }
     };

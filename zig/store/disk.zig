@@ -14,11 +14,19 @@ const Fifo = @import("../base/fifo.zig").Fifo;
 const Folder = @import("folder.zig").Folder;
 const jobs = @import("job.zig");
 const Job = jobs.Job;
+const Ring = @import("ring.zig").Ring;
+const RegisteredBuffers = @import("registered.zig").RegisteredBuffers;
 const Error = status.Error;
 
 const depth_max = 1024;
 const threads_max = 64;
+/// Where the caller names no number. With a ring, a thread is busy only while it opens, links or
+/// checks a file; without, while the bytes move.
+const threads_beside_ring = 8;
+const threads_alone = 32;
 const stack_bytes = 256 * 1024;
+
+const RingState = enum { none, starting, works, failed };
 
 pub const Disk = struct {
     allocator: std.mem.Allocator,
@@ -31,64 +39,116 @@ pub const Disk = struct {
     free: Fifo(*Job),
     /// Jobs for whose next step a helper is wanted.
     ready: Fifo(*Job),
+    /// Jobs whose bytes the ring is to move.
+    transfers: Fifo(*Job),
     done: Fifo(types.DiskDone),
     /// The eventfd was written and its completions not all reaped.
     woken: bool = false,
+    ring: ?Ring = null,
+    arena: u64,
+    ring_state: RingState = .none,
+    /// The ring's owner was woken and has not taken the transfers yet.
+    ring_woken: bool = false,
+    ring_settled: sync.Condition = .{},
+    /// Why there is no ring, and why the arena is not registered with it.
+    method_errno: i32 = 0,
+    registered_errno: i32 = 0,
     stopping: bool = false,
     threads: []std.Thread,
     threads_started: usize = 0,
 
     pub fn create(allocator: std.mem.Allocator, request: types.DiskRequest) Error!*Disk {
         if (request.depth == 0 or request.depth > depth_max) return error.BadRequest;
-        if (request.threads == 0 or request.threads > threads_max) return error.BadRequest;
+        if (request.threads > threads_max) return error.BadRequest;
         if (request.headers == 0) return error.NullArgument;
         if (request.headers % 4096 != 0) return error.BadRequest;
+        const method = std.enums.fromInt(types.DiskMethod, request.method) orelse
+            return error.BadRequest;
         try faults.gate(.@"disk.memory");
         const disk = try allocator.create(Disk);
         errdefer allocator.destroy(disk);
         const depth = request.depth;
-        const slots = try allocator.alloc(Job, depth);
-        errdefer allocator.free(slots);
-        const places = try allocator.alloc(*Job, 2 * depth);
-        errdefer allocator.free(places);
-        const done = try allocator.alloc(types.DiskDone, depth);
-        errdefer allocator.free(done);
-        const threads = try allocator.alloc(std.Thread, request.threads);
-        errdefer allocator.free(threads);
-        try faults.gate(.@"disk.eventfd");
-        const event_fd = try wakes.create();
-        errdefer _ = linux.close(event_fd);
         const headers: [*]align(4096) u8 = @ptrFromInt(request.headers);
         disk.* = .{
             .allocator = allocator,
             .headers = headers[0 .. @as(usize, depth) * jobs.header_bytes],
-            .event_fd = event_fd,
-            .slots = slots,
-            .free = .{ .items = places[0..depth] },
-            .ready = .{ .items = places[depth..] },
-            .done = .{ .items = done },
-            .threads = threads,
+            .arena = request.arena,
+            .event_fd = -1,
+            .slots = &.{},
+            .free = .{ .items = &.{} },
+            .ready = .{ .items = &.{} },
+            .transfers = .{ .items = &.{} },
+            .done = .{ .items = &.{} },
+            .threads = &.{},
         };
-        for (slots) |*slot| disk.free.push(slot);
+        errdefer disk.freeMemory();
+        try disk.allocate(depth);
+        try faults.gate(.@"disk.eventfd");
+        disk.event_fd = try wakes.create();
+        errdefer _ = linux.close(disk.event_fd);
+        try disk.choose(method);
+        errdefer if (disk.ring) |*ring| ring.destroy();
         errdefer disk.stopThreads();
-        try disk.startThreads();
+        try disk.startThreads(request.threads);
         return disk;
     }
 
-    fn startThreads(disk: *Disk) Error!void {
-        for (disk.threads) |*thread| {
-            try faults.gate(.@"disk.thread");
-            const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
-            // With libc, a spawn fails only for want of memory or of a free process slot.
-            thread.* = std.Thread.spawn(config, helpLoop, .{disk}) catch return error.OutOfMemory;
-            disk.threads_started += 1;
-        }
+    fn allocate(disk: *Disk, depth: u32) Error!void {
+        disk.slots = try disk.allocator.alloc(Job, depth);
+        disk.free.items = try disk.allocator.alloc(*Job, depth);
+        disk.ready.items = try disk.allocator.alloc(*Job, depth);
+        disk.transfers.items = try disk.allocator.alloc(*Job, depth);
+        disk.done.items = try disk.allocator.alloc(types.DiskDone, depth);
+        disk.threads = try disk.allocator.alloc(std.Thread, threads_max + 1);
+        for (disk.slots) |*slot| disk.free.push(slot);
+    }
+
+    fn freeMemory(disk: *Disk) void {
+        disk.allocator.free(disk.slots);
+        disk.allocator.free(disk.free.items);
+        disk.allocator.free(disk.ready.items);
+        disk.allocator.free(disk.transfers.items);
+        disk.allocator.free(disk.done.items);
+        disk.allocator.free(disk.threads);
+    }
+
+    fn choose(disk: *Disk, method: types.DiskMethod) Error!void {
+        if (method == .threads) return;
+        disk.ring = Ring.create(@intCast(disk.slots.len)) catch |err| {
+            if (method == .io_uring) return err;
+            disk.method_errno = errno.lastErrno();
+            return;
+        };
+        disk.ring_state = .starting;
+    }
+
+    fn startThreads(disk: *Disk, wanted: u32) Error!void {
+        const depth: u32 = @intCast(disk.slots.len);
+        const usual: u32 = if (disk.ring == null) threads_alone else threads_beside_ring;
+        const helpers = if (wanted == 0) @min(usual, depth) else wanted;
+        for (0..helpers) |_| try disk.startThread(helpLoop);
+        if (disk.ring != null) try disk.startThread(ringLoop);
+    }
+
+    fn startThread(disk: *Disk, comptime loop: fn (*Disk) void) Error!void {
+        try faults.gate(.@"disk.thread");
+        const config: std.Thread.SpawnConfig = .{ .stack_size = stack_bytes };
+        // With libc, a spawn fails only for want of memory or of a free process slot.
+        disk.threads[disk.threads_started] = std.Thread.spawn(config, loop, .{disk}) catch
+            return error.OutOfMemory;
+        disk.threads_started += 1;
+    }
+
+    /// With the mutex held.
+    fn tellStop(disk: *Disk) void {
+        disk.stopping = true;
+        disk.work.broadcast();
+        if (disk.ring) |*ring| wakes.ring(ring.wake_fd);
     }
 
     fn stopThreads(disk: *Disk) void {
         disk.mutex.lock();
-        disk.stopping = true;
-        disk.work.broadcast();
+        disk.tellStop();
         disk.mutex.unlock();
         for (disk.threads[0..disk.threads_started]) |thread| thread.join();
     }
@@ -98,18 +158,15 @@ pub const Disk = struct {
     pub fn close(disk: *Disk) Error!void {
         disk.mutex.lock();
         const in_flight = disk.free.count < disk.slots.len;
-        if (in_flight) disk.stopping = true;
+        if (in_flight) disk.tellStop();
         disk.mutex.unlock();
         if (in_flight) return error.Busy;
         disk.stopThreads();
+        if (disk.ring) |*ring| ring.destroy();
         disk.folder.close();
         _ = linux.close(disk.event_fd);
-        const allocator = disk.allocator;
-        allocator.free(disk.slots);
-        allocator.free(disk.free.items.ptr[0 .. 2 * disk.slots.len]);
-        allocator.free(disk.done.items);
-        allocator.free(disk.threads);
-        allocator.destroy(disk);
+        disk.freeMemory();
+        disk.allocator.destroy(disk);
     }
 
     pub fn submit(disk: *Disk, request: types.DiskJob) Error!void {
@@ -136,14 +193,19 @@ pub const Disk = struct {
     }
 
     pub fn info(disk: *Disk, handle: u64) types.DiskInfo {
+        disk.mutex.lock();
+        defer disk.mutex.unlock();
+        const rings = disk.ring_state == .works or disk.ring_state == .starting;
+        const method: types.DiskMethod = if (rings) .io_uring else .threads;
+        const registered = rings and disk.ring.?.buffers.arena != 0;
         return .{
             .handle = handle,
             .event_fd = disk.event_fd,
-            .method = @intFromEnum(types.DiskMethod.threads),
-            .method_errno = 0,
+            .method = @intFromEnum(method),
+            .method_errno = disk.method_errno,
             .direct = @intFromBool(disk.folder.direct),
-            .registered = 0,
-            .registered_errno = 0,
+            .registered = @intFromBool(registered),
+            .registered_errno = disk.registered_errno,
         };
     }
 
@@ -155,29 +217,38 @@ pub const Disk = struct {
             if (disk.ready.count == 0) return;
             const job = disk.ready.pop();
             disk.mutex.unlock();
-            disk.serve(job);
+            const is_done = disk.serve(job);
             disk.mutex.lock();
-            disk.complete(job);
+            if (is_done) disk.complete(job) else disk.handOver(job);
         }
     }
 
-    /// Takes a job as far as this thread can.
-    fn serve(disk: *Disk, job: *Job) void {
+    /// Takes a job as far as this thread can; false where the ring comes next.
+    fn serve(disk: *Disk, job: *Job) bool {
         errno.forget();
-        while (job.step != .done) disk.serveStep(job) catch |err| job.fail(err);
+        while (job.step != .done) {
+            if (job.step == .move) {
+                if (!job.mayMove()) continue;
+                if (disk.ring_state == .works) return false;
+                job.moveHere();
+            } else {
+                disk.serveStep(job) catch |err| job.fail(err);
+            }
+        }
         job.close(&disk.folder);
         job.release();
+        return true;
     }
 
     fn serveStep(disk: *Disk, job: *Job) Error!void {
         switch (job.step) {
-            .begin => try job.begin(&disk.folder),
-            .move => {
-                if (job.mayMove()) job.moveHere();
-                try job.account();
+            .begin => {
+                if (job.operation == .open) disk.waitForRing();
+                try job.begin(&disk.folder);
             },
+            .account => try job.account(),
             .finish => try job.finish(&disk.folder),
-            .done => {},
+            .move, .done => {},
         }
     }
 
@@ -188,5 +259,66 @@ pub const Disk = struct {
         if (disk.woken) return;
         disk.woken = true;
         wakes.ring(disk.event_fd);
+    }
+
+    /// With the mutex held.
+    fn handOver(disk: *Disk, job: *Job) void {
+        disk.transfers.push(job);
+        if (disk.ring_woken) return;
+        disk.ring_woken = true;
+        wakes.ring(disk.ring.?.wake_fd);
+    }
+
+    /// For the ring's owner: prepares all transfers there are. Says whether the disk stops.
+    pub fn takeTransfers(disk: *Disk, ring: *Ring) bool {
+        disk.mutex.lock();
+        defer disk.mutex.unlock();
+        disk.ring_woken = false;
+        while (disk.transfers.count > 0) ring.add(disk.transfers.pop());
+        return disk.stopping;
+    }
+
+    /// From the ring's owner: a job whose bytes were moved, or not.
+    pub fn giveBack(disk: *Disk, job: *Job) void {
+        disk.mutex.lock();
+        defer disk.mutex.unlock();
+        disk.ready.push(job);
+        disk.work.signal();
+    }
+
+    fn ringLoop(disk: *Disk) void {
+        const ring = &disk.ring.?;
+        errno.forget();
+        if (ring.enable()) {
+            if (disk.arena != 0) disk.registerArena(ring);
+            disk.settleRing(.works);
+            ring.own(disk);
+        } else |_| {
+            disk.method_errno = errno.lastErrno();
+            disk.settleRing(.failed);
+        }
+    }
+
+    fn registerArena(disk: *Disk, ring: *Ring) void {
+        const fd = ring.uring.fd;
+        if (RegisteredBuffers.register(fd, disk.headers, disk.arena)) |buffers| {
+            ring.buffers = buffers;
+        } else |_| {
+            // As good without, at some more work of the processor.
+            disk.registered_errno = errno.lastErrno();
+        }
+    }
+
+    fn settleRing(disk: *Disk, state: RingState) void {
+        disk.mutex.lock();
+        defer disk.mutex.unlock();
+        disk.ring_state = state;
+        disk.ring_settled.broadcast();
+    }
+
+    fn waitForRing(disk: *Disk) void {
+        disk.mutex.lock();
+        defer disk.mutex.unlock();
+        while (disk.ring_state == .starting) disk.ring_settled.wait(&disk.mutex);
     }
 };

@@ -29,7 +29,7 @@ fn wholePages(bytes: u64) u64 {
 }
 
 pub const Job = struct {
-    pub const Step = enum { begin, move, finish, done };
+    pub const Step = enum { begin, move, account, finish, done };
 
     request: types.DiskJob,
     operation: types.DiskOperation,
@@ -48,8 +48,14 @@ pub const Job = struct {
     verdict: faults.Verdict = .{},
     /// What the kernel said to the last read or write.
     answer: usize = 0,
+    /// What the ring was asked to move, by how many requests, how many of them are open, and what
+    /// it said to each.
+    left: [2]std.posix.iovec = undefined,
+    left_count: u8 = 0,
+    asked: u8 = 0,
+    asked_open: u8 = 0,
+    answers: [2]i32 = .{ 0, 0 },
     outcome: types.DiskDone = std.mem.zeroes(types.DiskDone),
-    next: ?*Job = null,
 
     /// Checks what a request says; the region it names stays open until `release`.
     pub fn prepare(request: types.DiskJob, headers: []align(page_bytes) u8) Error!Job {
@@ -185,9 +191,10 @@ pub const Job = struct {
         };
     }
 
-    /// What the plan of failures says to the read or write that comes next; true where it is to be
-    /// made at all.
+    /// Whether the read or write that comes next is to be made, or has its answer from the plan of
+    /// failures.
     pub fn mayMove(job: *Job) bool {
+        job.step = .account;
         job.verdict = faults.hit(job.movePoint());
         const code = job.verdict.errno orelse return true;
         job.answer = faults.failure(code);
@@ -219,8 +226,25 @@ pub const Job = struct {
             linux.preadv(job.file.fd, parts.ptr, parts.len, at);
     }
 
-    /// Takes in `answer`; the step is `move` still where there is more to do.
+    /// The parts for the ring; they stay where they are while it works on them.
+    pub fn takeParts(job: *Job) []std.posix.iovec {
+        const parts = job.remaining(&job.left);
+        job.left_count = @intCast(parts.len);
+        return parts;
+    }
+
+    /// Makes one answer of the ring's: what was moved without a gap from the beginning on.
+    pub fn gatherAnswers(job: *Job) void {
+        job.answer = @bitCast(@as(isize, job.answers[0]));
+        if (job.asked < 2 or job.answers[0] != job.left[0].len) return;
+        const second = job.answers[1];
+        // What is wrong behind the first part is found when it is tried again.
+        if (second > 0) job.answer += @intCast(second);
+    }
+
+    /// Takes in `answer`; the next step is to move again where not all was moved.
     pub fn account(job: *Job) Error!void {
+        job.step = .move;
         job.verdict.after();
         switch (linux.errno(job.answer)) {
             .INTR, .AGAIN => if (job.stalls < stalls_max) {
@@ -241,9 +265,9 @@ pub const Job = struct {
         const whole = std.mem.alignBackward(u64, end, page_bytes);
         if (whole == job.moved) {
             job.stalls += 1;
-            if (job.stalls >= stalls_max) {
-                return if (job.operation == .store) error.IoError else error.Short;
-            }
+            // A file that ends before its size says so by nothing read, and at once.
+            if (count == 0 and job.operation != .store) return error.Short;
+            if (job.stalls >= stalls_max) return error.IoError;
         }
         job.moved = whole;
     }

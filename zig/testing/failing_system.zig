@@ -4,7 +4,7 @@ const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 const System = @import("../base/system.zig").System;
 
-pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, lock };
+pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, collapse, lock };
 
 pub const FailingSystem = struct {
     pub var failing: Call = .none;
@@ -65,6 +65,11 @@ pub const FailingSystem = struct {
     pub fn populate(address: [*]u8, bytes: u64) Error!void {
         try gate(.populate);
         return System.populate(address, bytes);
+    }
+
+    pub fn collapse(address: [*]u8, bytes: u64) Error!void {
+        try gate(.collapse);
+        return System.collapse(address, bytes);
     }
 
     pub fn lock(address: [*]const u8, bytes: u64) Error!void {
