@@ -153,7 +153,7 @@ export class RamHolder implements Holder {
     if (!onSsd || (tiers & Tier.ssd) === 0) return BlockOutcome.miss;
     if (this.held >= this.#handlesMax || !table.lock(node)) return BlockOutcome.rejected;
     this.#coming++;
-    coming.push({ node, i, read: ssd.bring(node) });
+    coming.push({ node, i });
     return COMING;
   }
 
@@ -189,40 +189,48 @@ export class RamHolder implements Holder {
     coming: readonly Coming[],
     options: AcquireOptions,
   ): Promise<HandleBatch> {
-    const { clock, readDeadlineMs, table, stats } = this.#store;
+    const { clock, readDeadlineMs, table, stats, ssd } = this.#store;
     const came = new Map<number, ReadOutcome>();
-    const reads = coming.map(async ({ i, read }) => {
-      came.set(i, await read);
+    // Only now that all others are held: what makes room for them must not be one of these.
+    const reads = coming.map(({ node }) => ssd!.bring(node));
+    const all = reads.map(async (read, at) => {
+      came.set(at, await read);
     });
     const late = Promise.withResolvers<void>();
     using _timer = clock.after(Math.min(options.deadlineMs, readDeadlineMs), late.resolve);
-    await Promise.race([Promise.all(reads), late.promise]);
-    for (const block of coming) {
-      this.#coming--;
-      const outcome = this.#settle(block, came.get(block.i), out);
-      out.outcome[block.i] = outcome;
+    await Promise.race([Promise.all(all), late.promise]);
+    this.#coming -= coming.length;
+    for (const [at, { node, i }] of coming.entries()) {
+      const outcome = this.#settle(node, i, came.get(at), out);
+      out.outcome[i] = outcome;
       if (outcome === BlockOutcome.ok) stats.acquireHitsSsd++;
+      else this.#leaveComing(node, reads[at]!);
     }
-    if (options.stopAtMiss) this.#skipBehindGap(out);
-    this.#answered(nodes, out);
+    // Whom this was for has gone: what was granted before is given back with all it held.
+    if (!this.#over) {
+      if (options.stopAtMiss) this.#skipBehindGap(out);
+      this.#answered(nodes, out);
+    }
     for (const { node } of coming) table.unlock(node);
     return out;
   }
 
   /** Undefined: it has not come yet. */
-  #settle({ node, i, read }: Coming, came: ReadOutcome | undefined, out: HandleBatch): number {
-    const { ram, ssd, table } = this.#store;
+  #settle(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
+    const { ssd, table } = this.#store;
+    if (this.#over) return BlockOutcome.skipped;
     if (came === undefined) {
-      // It comes all the same, for whoever asks next.
-      void read.then(() => ram.settleFresh(node));
       ssd?.wasLate();
       return BlockOutcome.late;
     }
     if (came === "full") return BlockOutcome.full;
     if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
-    if (!this.#over) return this.#grant(node, i, out);
-    ram.settleFresh(node);
-    return BlockOutcome.skipped;
+    return this.#grant(node, i, out);
+  }
+
+  /** It comes all the same, or is there, for whoever asks next. */
+  #leaveComing(node: NodeId, read: Promise<ReadOutcome>): void {
+    void read.then((came) => came === "ok" && this.#store.ram.settleFresh(node));
   }
 
   /** What was granted behind the first block that was not is given back. */
@@ -230,7 +238,11 @@ export class RamHolder implements Holder {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
-      if (out.outcome[i] === BlockOutcome.ok) this.#giveBack(this.#holds.get(out.slot[i]!)!);
+      if (out.outcome[i] === BlockOutcome.ok) {
+        const hold = this.#holds.get(out.slot[i]!)!;
+        this.#store.ram.settleFresh(hold.node);
+        this.#giveBack(hold);
+      }
       out.outcome[i] = BlockOutcome.skipped;
     }
   }
@@ -384,5 +396,4 @@ const COMING = 0xffff;
 interface Coming {
   readonly node: NodeId;
   readonly i: number;
-  readonly read: Promise<ReadOutcome>;
 }

@@ -217,15 +217,20 @@ export class RamTier {
     if (this.#fresh.delete(node)) this.#parts.order.stored([node]);
   }
 
-  /** Those that came up for this request are stored as far as the order knows. */
+  /**
+   * Those that came up for this request are stored as far as the order knows; of those that stayed
+   * below it hears nothing.
+   */
   #used(nodes: readonly NodeId[]): void {
-    const { order } = this.#parts;
+    const { order, table } = this.#parts;
+    const here =
+      this.#below === null ? nodes : nodes.filter((node) => table.isResident(node, Tier.ram));
     if (this.#fresh.size === 0) {
-      order.used(nodes);
+      order.used(here);
       return;
     }
-    const came = nodes.filter((node) => this.#fresh.has(node));
-    order.used(nodes.filter((node) => !this.#fresh.has(node)));
+    const came = here.filter((node) => this.#fresh.has(node));
+    order.used(here.filter((node) => !this.#fresh.has(node)));
     order.stored(came);
     for (const node of came) this.#fresh.delete(node);
   }

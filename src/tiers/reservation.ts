@@ -80,7 +80,7 @@ export class Reservation {
         if (table.lock(found)) known.push(found);
         return BlockOutcome.present;
       }
-      const below = this.#reserveKnownBelow(found, bytes);
+      const below = this.#reserveKnownBelow(found, bytes, known);
       if (below !== null) return below;
     }
     if (!this.#holder.mayHold()) return BlockOutcome.rejected;
@@ -90,11 +90,12 @@ export class Reservation {
   /**
    * The block is not in RAM: `present` where SSD has it; what cannot be read there is forgotten.
    */
-  #reserveKnownBelow(node: NodeId, bytes: number): number | null {
+  #reserveKnownBelow(node: NodeId, bytes: number, known: NodeId[]): number | null {
     const { table, ssd, stats } = this.#store;
     if (ssd === null || !table.isResident(node, Tier.ssd)) return null;
     if (ssd.readable && table.bytesOf(node) === bytes) {
       stats.presentBlocks++;
+      if (table.lock(node)) known.push(node);
       return BlockOutcome.present;
     }
     // A read of it that is under way still needs its length.
@@ -170,15 +171,21 @@ export class Reservation {
 
   /** A full table gives up old blocks, as a full arena does. */
   #insert(batch: AddressBatch, i: number): InsertResult {
-    const { table, ram } = this.#store;
+    const { table } = this.#store;
     const parent = hasParent(batch, i);
     let node = table.insertWriting(batch, i, this.#namespace, parent);
     for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
-      if (this.#tableFull || !ram.dropOne()) break;
+      if (this.#tableFull || !this.#dropForEntry()) break;
       node = table.insertWriting(batch, i, this.#namespace, parent);
     }
     // Dropping more for the frame's other blocks would free no entry either.
     this.#tableFull = node === InsertRefusal.full;
     return node;
+  }
+
+  /** Below first: what SSD has keeps its entry when it leaves RAM. */
+  #dropForEntry(): boolean {
+    const { ram, ssd } = this.#store;
+    return ssd?.dropOldest() === true || ram.dropOne() === "dropped";
   }
 }

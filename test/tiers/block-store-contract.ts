@@ -15,7 +15,10 @@ const RAM = 2;
 const SSD = 4;
 
 /** What every `BlockStore` promises, see block-store.ts. */
-export function blockStoreContract(kind: string, open: (slots: number) => ContractStore): void {
+export function blockStoreContract(
+  kind: string,
+  open: (slots: number) => ContractStore | Promise<ContractStore>,
+): void {
   /** With two engines of one namespace and one of another. */
   function it(
     name: string,
@@ -23,7 +26,7 @@ export function blockStoreContract(kind: string, open: (slots: number) => Contra
     slots = 8,
   ): void {
     test(name, async () => {
-      await using store = open(slots);
+      await using store = await open(slots);
       await run({ writer: store.engine(1), reader: store.engine(1), stranger: store.engine(2) });
       store.expectNothingLeft();
     });
@@ -123,7 +126,7 @@ export function blockStoreContract(kind: string, open: (slots: number) => Contra
     });
 
     test("of 0 bytes is rejected, of more than a slot can hold too large", async () => {
-      await using store = open(4);
+      await using store = await open(4);
       const engine = store.engine();
       const most = store.blockBytesMax;
       const outcomes = (...sizes: number[]) =>
@@ -182,7 +185,7 @@ export function blockStoreContract(kind: string, open: (slots: number) => Contra
     });
 
     test("counts each slot, and each read of it, up to the cap; the rest is rejected", async () => {
-      await using store = open(8);
+      await using store = await open(8);
       const [engine, other] = [store.engine(1, 3), store.engine(1)];
       await other.put("a", "b", "c", "d");
       const outcomesOf = (handles: Handle[]) => handles.map(({ outcome }) => outcome);

@@ -33,6 +33,14 @@ export interface Handle {
   readonly checksum: bigint;
 }
 
+export interface AcquireWish {
+  readonly tiers?: number;
+  readonly stopAtMiss?: boolean;
+  readonly deadlineMs?: number;
+}
+
+export type Read = OutcomeName | "wrong bytes";
+
 export interface Checked {
   verifyIntegrity(): void;
 }
@@ -121,29 +129,28 @@ export class StoreEngine {
     return handles.map(({ outcome }) => (outcome === "ok" ? committed.shift()! : outcome));
   }
 
-  acquire(
-    names: readonly BlockName[],
-    options: { tiers?: number; stopAtMiss?: boolean } = {},
-  ): Handle[] {
+  acquire(names: readonly BlockName[], options: AcquireWish = {}): Handle[] {
+    const { out, later } = this.#acquire(names, options);
+    if (later !== null) throw new Error("blocks have to be brought first: use fetch");
+    return handlesOf(names, out);
+  }
+
+  /** As `acquire`, of blocks that may have to be brought from a slower tier. */
+  async fetch(names: readonly BlockName[], options: AcquireWish = {}): Promise<Handle[]> {
+    const { out, later } = this.#acquire(names, options);
+    const answer = (await later) ?? out;
+    this.#store.verifyIntegrity();
+    return handlesOf(names, answer);
+  }
+
+  #acquire(names: readonly BlockName[], options: AcquireWish) {
     const batch = batchOf(names);
     this.#store.deriveKeys(batch, false);
     const out = createHandleBatch(batch.capacity);
-    this.holder.acquire(
-      batch,
-      { tiers: options.tiers ?? 0, deadlineMs: 1_000, stopAtMiss: options.stopAtMiss ?? false },
-      out,
-    );
+    const { tiers = 0, deadlineMs = 1_000, stopAtMiss = false } = options;
+    const later = this.holder.acquire(batch, { tiers, deadlineMs, stopAtMiss }, out);
     this.#store.verifyIntegrity();
-    return names.map((name, i) => ({
-      name,
-      outcome: outcomeOf(out.outcome[i]!),
-      slot: out.slot[i]!,
-      generation: out.generation[i]!,
-      offset: out.offset[i]!,
-      bytes: out.bytes[i]!,
-      capacity: out.bytes[i]!,
-      checksum: out.checksum[i]!,
-    }));
+    return { out, later };
   }
 
   /** Whether the bytes behind an acquired handle are those of its block, all of them. */
@@ -160,8 +167,16 @@ export class StoreEngine {
   }
 
   /** Reads blocks and gives them back: `ok` only where every byte is right. */
-  get(...names: BlockName[]): (OutcomeName | "wrong bytes")[] {
-    const handles = this.acquire(names);
+  get(...names: BlockName[]): Read[] {
+    return this.#read(this.acquire(names));
+  }
+
+  /** As `get`, of blocks that may have to be brought from a slower tier. */
+  async load(...names: BlockName[]): Promise<Read[]> {
+    return this.#read(await this.fetch(names));
+  }
+
+  #read(handles: readonly Handle[]): Read[] {
     const read = handles.map((handle) => {
       if (handle.outcome !== "ok") return handle.outcome;
       return this.proves(handle) ? "ok" : "wrong bytes";
@@ -255,6 +270,19 @@ function handleBatch(handles: readonly Handle[]): HandleBatch {
     batch.generation[i] = generation;
   });
   return batch;
+}
+
+function handlesOf(names: readonly BlockName[], out: HandleBatch): Handle[] {
+  return names.map((name, i) => ({
+    name,
+    outcome: outcomeOf(out.outcome[i]!),
+    slot: out.slot[i]!,
+    generation: out.generation[i]!,
+    offset: out.offset[i]!,
+    bytes: out.bytes[i]!,
+    capacity: out.bytes[i]!,
+    checksum: out.checksum[i]!,
+  }));
 }
 
 function outcomesOf(batch: HandleBatch): OutcomeName[] {

@@ -1,6 +1,6 @@
 import { NO_SLOT, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
-import type { HeaderSlot } from "../../native/index.ts";
+import { crashPoint, type HeaderSlot } from "../../native/index.ts";
 import type { RamTier } from "../ram-tier.ts";
 import { faultOfRead } from "./block-files.ts";
 import type { ReadBreaker } from "./gates.ts";
@@ -73,6 +73,7 @@ export class BlockReader {
     table.lock(node);
     const offset = this.#slots.offsetOf(slot);
     const verdict = await this.#verdict(node, "read", (header) => this.#load(node, header, offset));
+    crashPoint("promotion.read");
     if (verdict === "ok") {
       table.setSlot(node, slot, this.#slots.generationOf(slot));
       this.#slots.setNode(slot, node);
@@ -98,21 +99,23 @@ export class BlockReader {
   ): Promise<Verdict> {
     const { schedule, table, stats } = this.#parts;
     const generation = table.generationOf(node);
+    const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
     const read = async (): Promise<Verdict> => {
-      // Whoever gets the seat late may find that the disk has been given up meanwhile.
-      if (!this.#breaker.mayRead()) return "unserved";
-      const header = this.#parts.disk.claimHeader();
-      if (header === null) return "unserved";
-      try {
-        return await load(header);
-      } finally {
-        header[Symbol.dispose]();
+      // Whoever gets the seat late may find that the block has gone, or the disk was given up.
+      if (!isThere()) return "gone";
+      // The trial of a broken disk is a read that somebody wants.
+      if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
+        return "unserved";
       }
+      using header = this.#parts.disk.claimHeader();
+      const verdict = header === null ? "unserved" : await load(header);
+      if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
+      return verdict;
     };
     let verdict = (await schedule.run(work, read)) ?? "unserved";
     if (verdict === "damaged") verdict = (await schedule.run(work, read)) ?? "unserved";
     // A block that somebody purged meanwhile is not there to be judged.
-    if (!table.isLive(node, generation) || !table.isResident(node, Tier.ssd)) return "gone";
+    if (!isThere()) return "gone";
     if (verdict === "damaged") {
       stats.corruptBlocks++;
       await this.#room.quarantine(node);
@@ -146,7 +149,8 @@ export class BlockReader {
     if (loaded.status === "full") return "unserved";
     this.#parts.stats.readErrors++;
     this.#breaker.failed(loaded.status);
-    return "error";
+    // Only a medium that cannot be read is the block's fault.
+    return loaded.status === "io_error" ? "error" : "unserved";
   }
 
   /**
@@ -155,10 +159,10 @@ export class BlockReader {
    */
   scrub(node: NodeId, region: SsdParts["region"]): Promise<Verdict> {
     const { files, disk } = this.#parts;
-    const path = files.pathOf(node);
-    const expected = files.expected(node);
-    const { bytes } = expected;
     return this.#verdict(node, "scrub", async (header) => {
+      const path = files.pathOf(node);
+      const expected = files.expected(node);
+      const { bytes } = expected;
       const loaded = await disk.load({ path, header, region, offset: 0, bytes });
       if (!loaded.ok) return loaded.status === "short" ? "damaged" : "unserved";
       const why = faultOfRead(header.bytes, loaded.checksum, expected);

@@ -1,7 +1,7 @@
 import { NodeFlag, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
 import { encodeHeader, VARIANT_MAX } from "../../kvb/index.ts";
-import type { HeaderSlot, StatusName } from "../../native/index.ts";
+import { crashPoint, type HeaderSlot, type StatusName } from "../../native/index.ts";
 import type { Gate } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
@@ -166,11 +166,15 @@ export class BlockWriter {
     const { table, schedule } = this.#parts;
     const bytes = table.bytesOf(write.node);
     const sequence = ++this.#sequence;
+    // Before it takes a seat, which the removal may need.
+    await this.#room.whenRemoved(this.#parts.files.pathOf(write.node, 0));
     const status = await schedule.run("write", () => this.#store(write, sequence, 0));
     const stored = status === "ok";
     this.#room.written(bytes, stored);
+    crashPoint("write.stored");
     if (stored) this.#enter(write.node, sequence);
     else this.#parts.index.skip(sequence);
+    crashPoint("write.entered");
     if (stored && write.cancelled) await this.#room.drop(write.node);
     if (stored) this.#gate.open();
     else if (status !== null) this.#failed(status);
@@ -182,26 +186,18 @@ export class BlockWriter {
     const { files, disk, table, region } = this.#parts;
     const { node } = write;
     const path = files.pathOf(node, variant);
-    await this.#room.whenRemoved(path);
-    const header = disk.claimHeader();
-    if (header === null) return "full";
-    let taken: boolean;
-    try {
+    if (!this.#room.isRemoving(path)) {
+      using header = disk.claimHeader();
+      if (header === null) return "full";
       this.#fillHeader(header, node, sequence);
       const offset = this.#options.slotOffsetOf(node);
       const bytes = table.bytesOf(node);
       const stored = await disk.store({ path, header, region, offset, bytes });
-      if (stored.ok) {
-        files.setVariant(node, variant);
-        return "ok";
-      }
-      if (stored.status !== "exists") return stored.status;
-      taken = true;
-    } finally {
-      header[Symbol.dispose]();
+      if (stored.ok) files.setVariant(node, variant);
+      if (stored.ok || stored.status !== "exists") return stored.ok ? "ok" : stored.status;
     }
     // Another key with the same short name, or a file nobody knows.
-    return taken && variant < VARIANT_MAX ? this.#store(write, sequence, variant + 1) : "exists";
+    return variant < VARIANT_MAX ? this.#store(write, sequence, variant + 1) : "exists";
   }
 
   #fillHeader(header: HeaderSlot, node: NodeId, sequence: number): void {

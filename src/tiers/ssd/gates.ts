@@ -25,10 +25,12 @@ export class Gate {
     return this.#why;
   }
 
+  /** What was under way when it was shut may fail too: only a trial that fails makes it wait longer. */
   shut(why: StatusName): void {
-    if (this.#why === null) this.#waitMs = PROBE_FIRST_MS;
-    else this.#waitMs = Math.min(PROBE_LAST_MS, this.#waitMs * 2);
+    const isOpen = this.#why === null;
     this.#why = why;
+    if (!isOpen && !this.#isTried) return;
+    this.#waitMs = isOpen ? PROBE_FIRST_MS : Math.min(PROBE_LAST_MS, this.#waitMs * 2);
     this.#trialAtMs = this.#clock.monotonicMs() + this.#waitMs;
   }
 
@@ -46,6 +48,15 @@ export class Gate {
     if (this.#why === null || !this.mayTry) return false;
     this.#trialAtMs = Number.POSITIVE_INFINITY;
     return true;
+  }
+
+  /** The trial could not be made after all: the next one who asks may make it. */
+  returnTrial(): void {
+    if (this.#isTried) this.#trialAtMs = this.#clock.monotonicMs();
+  }
+
+  get #isTried(): boolean {
+    return this.#why !== null && this.#trialAtMs === Number.POSITIVE_INFINITY;
   }
 }
 

@@ -1,4 +1,4 @@
-import { isRefusal, Tier } from "../../blocks/index.ts";
+import { InsertRefusal, isRefusal, Tier } from "../../blocks/index.ts";
 import { DIGEST_BYTES, NO_NODE, yieldToLoop } from "../../core/index.ts";
 import type { AliasRow, BlockRows } from "../../index/index.ts";
 import {
@@ -12,7 +12,9 @@ import {
   parseBlockName,
   QUARANTINE_FOLDER,
   SHARDS,
+  shardOf,
 } from "../../kvb/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import { type AddressBatch, createAddressBatch, hasParent } from "../batches.ts";
 import { FileCatalogue } from "./file-catalogue.ts";
 import type { SsdParts } from "./ssd-parts.ts";
@@ -35,6 +37,8 @@ export interface RecoveryReport {
 const LISTS_AT_ONCE = 8;
 const PEEKS_AT_ONCE = 32;
 const ROWS_MAX = 4096;
+/** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
+const TABLE_RETRIES = 4;
 
 /**
  * Rebuilds the table from the folder and the index, before the first write: a block is there where
@@ -47,6 +51,8 @@ export class Recovery {
   /** The index is new: no row says anything, headers say all. */
   readonly #rebuild: boolean;
   readonly #files = new FileCatalogue();
+  /** Shards that could not be listed: their rows are believed, since each read is checked. */
+  readonly #unseen = new Set<string>();
   readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
   readonly #report = {
     blocks: 0,
@@ -65,39 +71,50 @@ export class Recovery {
 
   async run(): Promise<RecoveryReport> {
     await this.#walk();
+    crashPoint("recovery.walked");
     for await (const rows of this.#parts.index.loadBlocks()) {
       this.#enterRows(rows);
       await yieldToLoop();
     }
     for await (const aliases of this.#parts.index.loadAliases()) this.#enterAliases(aliases);
+    crashPoint("recovery.rows-entered");
     await this.#settleLeft();
+    crashPoint("recovery.files-settled");
     await this.#parts.index.begin();
+    crashPoint("recovery.begun");
     return { ...this.#report };
   }
 
   async #walk(): Promise<void> {
     await inParallel(SHARDS, LISTS_AT_ONCE, (shard) => this.#walkFolder(shard));
     await this.#walkFolder("");
-    const { disk } = this.#parts;
-    const set = await disk.list(QUARANTINE_FOLDER);
-    if (!set.ok) return;
+    const { disk, schedule } = this.#parts;
+    const set = await schedule.run("read", () => disk.list(QUARANTINE_FOLDER));
+    if (!set?.ok) return;
     for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
   }
 
   async #walkFolder(folder: string): Promise<void> {
-    const { disk, log } = this.#parts;
-    const listed = await disk.list(folder);
-    if (!listed.ok) {
-      // Blocks that cannot be seen are misses; what is there stays as it is.
-      if (listed.status !== "missing") log("error", "a folder cannot be read", { folder });
+    const { disk, schedule, log } = this.#parts;
+    const listed = await schedule.run("read", () => disk.list(folder));
+    if (!listed?.ok) {
+      if (listed?.status === "missing") return;
+      log("error", "a folder cannot be read", { folder, status: listed?.status });
+      this.#unseen.add(folder);
       return;
     }
     for (const { name, bytes } of listed.entries) {
       const block = folder === "" ? null : parseBlockName(name);
       if (block?.keyPrefix.startsWith(folder)) this.#files.add(block, bytes);
-      else if (isLeftover(name)) await disk.remove(folder === "" ? name : `${folder}/${name}`);
+      else if (isLeftover(name)) await this.#removeLeftover(folder, name);
       else if (folder !== "") this.#report.foreignFiles++;
     }
+  }
+
+  async #removeLeftover(folder: string, name: string): Promise<void> {
+    const { disk, schedule } = this.#parts;
+    const path = folder === "" ? name : `${folder}/${name}`;
+    await schedule.run("remove", () => disk.remove(path));
   }
 
   #enterRows(rows: BlockRows): void {
@@ -107,8 +124,10 @@ export class Recovery {
     for (let i = 0; i < count; i++) {
       batch.bytes[i] = rows.bytes[i]!;
       const name = { keyPrefix: prefixAt(batch.keyBytes, i), layer, variant: rows.variants[i]! };
-      const found = this.#files.take(name);
-      const right = found === fileBytesOf(rows.bytes[i]!);
+      const wanted = fileBytesOf(rows.bytes[i]!);
+      const isUnseen = this.#unseen.has(shardOf(name.keyPrefix));
+      const found = isUnseen ? wanted : this.#files.take(name);
+      const right = found === wanted;
       const entered =
         right &&
         this.#enter(rows.namespaceKey, batch, i, {
@@ -149,7 +168,12 @@ export class Recovery {
     if (namespace === null) return false;
     const known = table.find(batch.keys, i * 8);
     if (known !== NO_NODE && table.isResident(known, Tier.ssd)) return false;
-    const node = table.insertResident(batch, i, namespace, hasParent(batch, i), Tier.ssd);
+    const parent = hasParent(batch, i);
+    let node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
+    for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
+      if (!this.#dropOldest()) break;
+      node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
+    }
     if (isRefusal(node)) return false;
     table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
     // A clock that stood in the future must not keep blocks for ever.
@@ -158,6 +182,19 @@ export class Recovery {
     this.#room.found(batch.bytes[i]!);
     this.#report.blocks++;
     this.#report.bytes += batch.bytes[i]!;
+    return true;
+  }
+
+  /** A table too small for all has the blocks that were used last. */
+  #dropOldest(): boolean {
+    const { table } = this.#parts;
+    const oldest = table.oldest(Tier.ssd);
+    if (oldest === NO_NODE) return false;
+    this.#report.blocks--;
+    this.#report.bytes -= table.bytesOf(oldest);
+    this.#report.rowsDropped++;
+    this.#report.filesDropped++;
+    void this.#room.drop(oldest);
     return true;
   }
 
@@ -184,7 +221,11 @@ export class Recovery {
   }
 
   /** The header of a file whose name and length are those of the block it says it is. */
-  async #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
+  #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
+    return this.#parts.schedule.run("read", () => this.#peek(name, fileBytes));
+  }
+
+  async #peek(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
     const { disk } = this.#parts;
     using slot = disk.claimHeader();
     if (slot === null) return null;
@@ -214,6 +255,7 @@ export class Recovery {
     const row = { checksum, variant, lastSeen, uses: 1 };
     if (!this.#enter(header.namespaceKey, batch, 0, row)) return false;
     this.#report.adopted++;
+    crashPoint("recovery.adopted");
     // Sequences of an earlier run mean nothing in this one: it is settled when it is committed.
     index.put({
       ...row,

@@ -1,12 +1,15 @@
 import { Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { fileBytesOf, quarantinePath } from "../../kvb/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** Removals that failed and are tried again; beyond it the files wait for the next start. */
-const RETRIES_MAX = 10_000;
-/** Expired blocks dropped before other work gets its turn. */
-const EXPIRED_A_SLICE = 256;
+/** Removals that failed are tried again, so many at once, after a wait that doubles. */
+const RETRIES_A_SLICE = 64;
+const RETRY_FIRST_MS = 250;
+const RETRY_LAST_MS = 30_000;
+/** Blocks dropped before other work gets its turn. */
+const DROPS_A_SLICE = 256;
 /** Damaged files kept for people to look at; beyond it they are removed. */
 const QUARANTINED_MAX = 64;
 /** Files waiting to be removed, beyond which nothing new is dropped for room. */
@@ -28,7 +31,11 @@ export class SsdRoom {
   #quarantinedFiles = 0;
   /** Files on their way out, by path: a new file of that name waits. */
   readonly #removing = new Map<string, Promise<boolean>>();
+  /** Files that could not be removed. */
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
+  #failedBytes = 0;
+  #retryMs = RETRY_FIRST_MS;
+  #retryAtMs = 0;
   /** Called whenever a removal gave room back. */
   onRoom: () => void = () => undefined;
 
@@ -43,7 +50,13 @@ export class SsdRoom {
 
   /** Everything that counts against the cap. */
   get usedBytes(): number {
-    return this.#residentBytes + this.#writingBytes + this.#removingBytes + this.#quarantinedBytes;
+    const files = this.#residentBytes + this.#writingBytes;
+    return files + this.#removingBytes + this.#failedBytes + this.#quarantinedBytes;
+  }
+
+  /** What will be in use when the removals under way are over. */
+  get #usedSoonBytes(): number {
+    return this.usedBytes - this.#removingBytes;
   }
 
   /** What the file system allocates at least, and in multiples of: found by the self-test. */
@@ -57,23 +70,32 @@ export class SsdRoom {
 
   /**
    * Sets room aside for a file. `later`: removals under way will give it. `never`: the cap is too
-   * low, or all that is there is protected.
+   * low, all that is there is protected, or nothing can be removed.
    */
   reserve(payloadBytes: number): "ok" | "later" | "never" {
     const bytes = this.allocatedOf(payloadBytes);
     if (bytes > this.#capacityBytes) return "never";
     // Removals give their room only when the file is gone: drop until they will be enough.
-    while (this.usedBytes - this.#removingBytes + bytes > this.#capacityBytes) {
+    while (this.#usedSoonBytes + bytes > this.#capacityBytes) {
+      // While files cannot be removed, dropping more blocks would give no room.
+      if (this.#failed.length > 0) return this.#removing.size > 0 ? "later" : "never";
       if (this.#removing.size >= REMOVALS_MAX) return "later";
-      const victim = this.#parts.table.oldest(Tier.ssd);
-      if (victim === NO_NODE) return this.#writingBytes > 0 ? "later" : "never";
-      this.#parts.stats.evictedBlocks++;
-      this.#parts.stats.evictedBytes += this.#parts.table.bytesOf(victim);
-      this.drop(victim);
+      if (!this.dropOldest()) return this.#writingBytes > 0 ? "later" : "never";
     }
     if (this.usedBytes + bytes > this.#capacityBytes) return "later";
     this.#writingBytes += bytes;
     return "ok";
+  }
+
+  /** Drops the block that was used longest ago; false where all are protected. */
+  dropOldest(): boolean {
+    const { table, stats } = this.#parts;
+    const victim = table.oldest(Tier.ssd);
+    if (victim === NO_NODE) return false;
+    stats.evictedBlocks++;
+    stats.evictedBytes += table.bytesOf(victim);
+    void this.drop(victim);
+    return true;
   }
 
   /** The file that room was set aside for is there, or came to nothing. */
@@ -86,6 +108,11 @@ export class SsdRoom {
   /** A file found at the start. */
   found(payloadBytes: number): void {
     this.#residentBytes += this.allocatedOf(payloadBytes);
+  }
+
+  /** Whether a file of this name is on its way out. */
+  isRemoving(path: string): boolean {
+    return this.#removing.has(path);
   }
 
   /** Resolves when no removal of this name is under way. */
@@ -128,12 +155,17 @@ export class SsdRoom {
     if (this.#quarantinedFiles >= QUARANTINED_MAX) {
       return this.remove(path, bytes, () => index.remove(digest, layer));
     }
-    this.foundQuarantined(bytes);
-    return this.#track(path, 0, async () => {
+    this.#quarantinedFiles++;
+    return this.#track(path, bytes, async () => {
       const moved = await schedule.run("remove", () => disk.rename(path, to));
-      if (moved?.ok !== true) await schedule.run("remove", () => disk.remove(path));
-      index.remove(digest, layer);
-      return moved?.ok === true;
+      crashPoint("room.quarantined");
+      if (moved?.ok === true) {
+        this.#quarantinedBytes += bytes;
+        index.remove(digest, layer);
+        return true;
+      }
+      this.#quarantinedFiles--;
+      return this.#unlink(path, bytes, () => index.remove(digest, layer));
     });
   }
 
@@ -149,21 +181,25 @@ export class SsdRoom {
 
   /** Removes a file that counts `bytes`. */
   remove(path: string, bytes: number, then: () => void): Promise<boolean> {
+    return this.#track(path, bytes, () => this.#unlink(path, bytes, then));
+  }
+
+  async #unlink(path: string, bytes: number, then: () => void): Promise<boolean> {
     const { disk, schedule, log } = this.#parts;
-    return this.#track(path, bytes, async () => {
-      const removed = await schedule.run("remove", () => disk.remove(path));
-      if (removed !== null && (removed.ok || removed.status === "missing")) {
-        then();
-        return true;
-      }
-      // Its bytes still count: the cap holds, whatever the disk does.
-      if (this.#failed.length < RETRIES_MAX) {
-        this.#removingBytes += bytes;
-        this.#failed.push({ path, bytes });
-      }
-      log("warn", "a file could not be removed", { path, status: removed?.status ?? "given up" });
-      return false;
-    });
+    const removed = await schedule.run("remove", () => disk.remove(path));
+    if (removed !== null && (removed.ok || removed.status === "missing")) {
+      this.#retryMs = RETRY_FIRST_MS;
+      crashPoint("room.removed");
+      then();
+      crashPoint("room.row-removed");
+      return true;
+    }
+    const status = removed?.status ?? "given up";
+    if (this.#failed.length === 0) log("warn", "a file could not be removed", { path, status });
+    // Its bytes still count: the cap holds, whatever the disk does.
+    this.#failedBytes += bytes;
+    this.#failed.push({ path, bytes });
+    return false;
   }
 
   #track(path: string, bytes: number, work: () => Promise<boolean>): Promise<boolean> {
@@ -177,10 +213,14 @@ export class SsdRoom {
     return done;
   }
 
-  /** Tries again what could not be removed. */
+  /** Tries again some of what could not be removed, where it is time for that. */
   retryRemovals(): void {
-    for (const { path, bytes } of this.#failed.splice(0)) {
-      this.#removingBytes -= bytes;
+    const nowMs = this.#parts.clock.monotonicMs();
+    if (this.#failed.length === 0 || nowMs < this.#retryAtMs) return;
+    this.#retryAtMs = nowMs + this.#retryMs;
+    this.#retryMs = Math.min(RETRY_LAST_MS, this.#retryMs * 2);
+    for (const { path, bytes } of this.#failed.splice(0, RETRIES_A_SLICE)) {
+      this.#failedBytes -= bytes;
       void this.remove(path, bytes, () => undefined);
     }
   }
@@ -190,16 +230,18 @@ export class SsdRoom {
     while (this.#removing.size > 0) await Promise.all(this.#removing.values());
   }
 
-  /** How many files could not be removed. */
-  get failedRemovals(): number {
-    return this.#failed.length;
+  /** Drops what is above the cap, which may be lower than at the last start; a slice of it. */
+  trim(): void {
+    for (let i = 0; i < DROPS_A_SLICE && this.#usedSoonBytes > this.#capacityBytes; i++) {
+      if (this.#failed.length > 0 || !this.dropOldest()) return;
+    }
   }
 
   /** Drops what nobody used for `ttlSeconds`, the oldest first; a slice of it. */
   expire(ttlSeconds: number): void {
     const { table, stats, nowSeconds } = this.#parts;
     const before = nowSeconds() - ttlSeconds;
-    for (let i = 0; i < EXPIRED_A_SLICE && this.#removing.size < REMOVALS_MAX; i++) {
+    for (let i = 0; i < DROPS_A_SLICE && this.#removing.size < REMOVALS_MAX; i++) {
       const node = table.oldest(Tier.ssd);
       if (node === NO_NODE || table.lastUsedOf(node) > before) return;
       stats.expiredBlocks++;

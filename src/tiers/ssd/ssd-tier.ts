@@ -1,6 +1,6 @@
 import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import { HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
-import { type Native, Region } from "../../native/index.ts";
+import { crashPoint, type Native, Region } from "../../native/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
 import { BlockReader, type ReadOutcome } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
@@ -218,6 +218,14 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#health.late();
   }
 
+  /** Drops the oldest block that only SSD has, for its entry in the table; false: there is none. */
+  dropOldest(): boolean {
+    const { table } = this.#parts;
+    const oldest = table.oldest(Tier.ssd);
+    if (oldest === NO_NODE || table.isResident(oldest, Tier.ram)) return false;
+    return this.room.dropOldest();
+  }
+
   /** The block's bytes in RAM are not those on SSD any more. */
   replaced(node: NodeId): void {
     if (this.#parts.table.isResident(node, Tier.ssd)) void this.room.drop(node);
@@ -225,10 +233,13 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   #tick(): void {
     const { ttlMs } = this.#settings;
-    if (ttlMs !== null && !this.#hung) this.room.expire(ttlMs / 1_000);
     this.#watchForHang();
-    if (this.#writes.takeTrial()) this.#probing = this.#probe();
-    if (this.room.failedRemovals > 0 && this.#writes.why === null) this.room.retryRemovals();
+    if (!this.#hung) {
+      if (ttlMs !== null) this.room.expire(ttlMs / 1_000);
+      this.room.trim();
+      if (this.#writes.takeTrial()) this.#probing = this.#probe();
+      if (this.#writes.why === null) this.room.retryRemovals();
+    }
     this.#health.update({
       hung: this.#hung,
       writesStopped: this.#writes.why,
@@ -283,7 +294,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     }
     await this.writer.settled();
     await this.room.settled();
+    crashPoint("persist.written");
     const durable = await this.makeDurable();
+    crashPoint("persist.before-answer");
     return { written: this.#parts.stats.writtenBlocks - before, skipped, durable };
   }
 
@@ -291,6 +304,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
     const synced = await schedule.run("write", () => disk.sync());
+    crashPoint("durable.synced");
     return (await index.flush({ durable: true })) && synced?.ok === true;
   }
 

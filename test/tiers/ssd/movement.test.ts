@@ -1,0 +1,244 @@
+import { expect } from "bun:test";
+import { faultCounts } from "../../../src/native/index.ts";
+import { describeNative } from "../../support/index.ts";
+import { chain } from "../names.ts";
+import { hexOf } from "../store-engine.ts";
+import { FILE_BYTES, type SsdKit } from "./ssd-kit.ts";
+import { useSsdKit } from "./use-kit.ts";
+
+const RAM = 2;
+const SSD = 4;
+const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
+
+describeNative("SSD tier: what goes down", () => {
+  const it = useSsdKit();
+
+  it("write_through: every block as soon as it is committed", {}, async ({ kit }) => {
+    const engine = kit.engine();
+    expect(await engine.put(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
+    await kit.settled();
+    expect(kit.files()).toHaveLength(3);
+    expect(kit.ssd.room.usedBytes).toBe(3 * FILE_BYTES);
+    expect(kit.allocatedBytes()).toBe(3 * FILE_BYTES);
+    kit.leaveRam();
+    expect(engine.match(chain("a/b/c"))).toEqual([3, SSD, SSD, SSD]);
+    expect(engine.match(["a"], RAM)).toEqual([0, 0]);
+    expect(await engine.load(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
+    expect(engine.match(chain("a/b/c"))).toEqual([3, RAM, RAM, RAM]);
+  });
+
+  it("write_through_selective: a block that was asked for a second time", {
+    writePolicy: "write_through_selective",
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a", "b");
+    await kit.settled();
+    expect(kit.files()).toEqual([]);
+    engine.get("a");
+    await kit.settled();
+    expect(kit.files()).toHaveLength(1);
+    kit.leaveRam();
+    expect(await engine.load("a", "b")).toEqual(["ok", "miss"]);
+  });
+
+  it("write_back: a block that leaves RAM, and not before", {
+    writePolicy: "write_back",
+    slots: 4,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a", "b", "c", "d");
+    engine.get("a", "b", "c", "d");
+    await kit.settled();
+    expect(kit.files()).toEqual([]);
+    // All four are sent down to make room: none is free before it is written.
+    expect(engine.reserve("e")[0]!.outcome).toBe("full");
+    await kit.settled();
+    expect(kit.files()).toHaveLength(4);
+    expect(await engine.put("e")).toEqual(["ok"]);
+    expect(await engine.load("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
+  });
+
+  for (const writePolicy of ["write_through", "write_through_selective", "write_back"] as const) {
+    it(`${writePolicy}: never a transient block`, { writePolicy }, async ({ kit }) => {
+      const engine = kit.engine();
+      await engine.put({ name: "a", transient: true });
+      engine.get("a");
+      engine.get("a");
+      await engine.put(...names(20));
+      expect((await kit.ssd.persist()).durable).toBe(true);
+      await kit.settled();
+      expect(kit.ssdHolds("a")).toBe(false);
+      kit.leaveRam();
+      expect(await engine.load("a")).toEqual(["miss"]);
+    });
+  }
+
+  it("what the queue has no room for stays in RAM alone", {
+    writeQueueBytes: 10_000,
+  }, async (t) => {
+    const { kit } = t;
+    t.faults("store.write:1+:freeze");
+    const engine = kit.engine();
+    await engine.put("a", "b", "c");
+    expect(kit.ssd.writer.queuedBytes).toBe(10_000);
+    expect(kit.store.ssdStats.skippedBlocks).toBe(1);
+    t.faults("");
+    await kit.settled();
+    expect(["a", "b", "c"].map((name) => kit.ssdHolds(name))).toEqual([true, true, false]);
+    // The next use asks again.
+    engine.get("c");
+    await kit.settled();
+    expect(kit.ssdHolds("c")).toBe(true);
+  });
+
+  it("persist: all of RAM, durable", { writePolicy: "write_back" }, async ({ kit, reopen }) => {
+    const engine = kit.engine();
+    await engine.put(...names(6));
+    expect(await kit.ssd.persist()).toEqual({ written: 6, skipped: 0, durable: true });
+    expect(await kit.ssd.persist()).toEqual({ written: 0, skipped: 0, durable: true });
+    const next = await reopen();
+    expect(await next.engine().load(...names(6))).toEqual(Array(6).fill("ok"));
+  });
+
+  it("persist: more than the queue takes at once", {
+    writePolicy: "write_back",
+    writeQueueBytes: 10_000,
+  }, async ({ kit }) => {
+    await kit.engine().put(...names(8));
+    expect(await kit.ssd.persist()).toEqual({ written: 8, skipped: 0, durable: true });
+  });
+
+  it("persist: says what could not be written, and that nothing is safe", {
+    writePolicy: "write_back",
+  }, async ({ kit, faults }) => {
+    await kit.engine().put("a", "b");
+    faults("store.write:1+:ENOSPC;sync.sync:1+:EIO");
+    const report = await kit.ssd.persist();
+    expect(report).toMatchObject({ written: 0, durable: false });
+    expect(kit.files()).toEqual([]);
+    faults("");
+    await reopenGate(kit);
+    expect(await kit.ssd.persist()).toMatchObject({ written: 2, durable: true });
+  });
+
+  it("the parent of a block goes into its header", {}, async ({ kit, reopen }) => {
+    await kit.engine().put("a", "a/b");
+    await kit.settled();
+    const next = await reopen();
+    const engine = next.engine();
+    expect(engine.match(["a", "a/b"])).toEqual([2, SSD, SSD]);
+    const { table } = next.store;
+    expect(table.parentOf(next.nodeOf("a/b"))).toBe(next.nodeOf("a"));
+  });
+});
+
+/** The next trial of a gate that is shut lets it open again. */
+async function reopenGate(kit: SsdKit): Promise<void> {
+  await kit.clock.advanceAsync(2_000, 250);
+  await kit.until(() => kit.ssd.takesBlocks);
+}
+
+describeNative("SSD tier: what comes up", () => {
+  const it = useSsdKit();
+
+  it("many readers of one block are one read", {}, async ({ kit, host, faults }) => {
+    const engines = Array.from({ length: 12 }, () => kit.engine());
+    await engines[0]!.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    faults("count");
+    const read = await Promise.all(engines.map((engine) => engine.load("a")));
+    expect(read).toEqual(Array(12).fill(["ok"]));
+    expect(faultCounts(host.native)["load.open"]).toBe(1);
+    expect(kit.store.ssdStats).toMatchObject({ readBlocks: 1, sharedReads: 11 });
+    expect(kit.store.snapshot().slotsUsed).toBe(1);
+  });
+
+  it("in one request twice, too", {}, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    expect(await engine.load("a", "a")).toEqual(["ok", "ok"]);
+    expect(kit.store.ssdStats.readBlocks).toBe(1);
+  });
+
+  it("only where the tiers asked for allow it", {}, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    expect(engine.acquire(["a"], { tiers: RAM })[0]!.outcome).toBe("miss");
+    expect((await engine.fetch(["a"], { tiers: SSD }))[0]!.outcome).toBe("ok");
+  });
+
+  it("a block that came up leaves RAM again like any other", { slots: 4 }, async ({ kit }) => {
+    const engine = kit.engine();
+    for (const name of names(12)) {
+      expect(await engine.put(name)).toEqual(["ok"]);
+      await kit.settled();
+    }
+    for (let round = 0; round < 3; round++) {
+      for (const name of names(12)) expect(await engine.load(name)).toEqual(["ok"]);
+    }
+    expect(await engine.put(...names(4, "y"))).toEqual(Array(4).fill("ok"));
+  });
+
+  it("another namespace has none of it", {}, async ({ kit }) => {
+    await kit.engine(1).put("a");
+    await kit.settled();
+    kit.leaveRam();
+    const stranger = kit.engine(2);
+    expect(stranger.match(["a"])).toEqual([0, 0]);
+    expect(await stranger.load("a")).toEqual(["miss"]);
+    expect(stranger.reserve("a")[0]!.outcome).toBe("full");
+    expect(await kit.engine(1).load("a")).toEqual(["ok"]);
+  });
+
+  it("reserve of what only SSD has is `present`, and used by that", { slots: 2 }, async ({
+    kit,
+  }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    await kit.clock.advanceAsync(5_000);
+    kit.leaveRam();
+    expect(engine.reserve("a")[0]!.outcome).toBe("present");
+    expect(engine.holder.held).toBe(0);
+    const { table } = kit.store;
+    expect(table.lastUsedOf(kit.nodeOf("a"))).toBe(kit.store.nowSeconds());
+    expect(table.usesOf(kit.nodeOf("a"))).toBe(2);
+  });
+
+  it("commit of other bytes takes the place of what SSD had", {}, async ({ kit, reopen }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    const [longer] = engine.reserve({ name: "a", bytes: 7_000 });
+    expect(longer!.outcome).toBe("ok");
+    expect(engine.match(["a"])).toEqual([0, 0]);
+    engine.write([longer!]);
+    expect(await engine.commit([longer!])).toEqual(["ok"]);
+    await kit.settled();
+    expect(kit.files()).toHaveLength(1);
+    kit.leaveRam();
+    const [read] = await engine.fetch(["a"]);
+    expect(read).toMatchObject({ outcome: "ok", bytes: 7_000 });
+    expect(engine.proves(read!)).toBe(true);
+    engine.release([read!]);
+    const next = await reopen();
+    expect((await next.engine().fetch(["a"]))[0]).toMatchObject({ outcome: "ok", bytes: 7_000 });
+  });
+
+  it("other names of a block come back with it", {}, async ({ kit, reopen }) => {
+    const engine = kit.engine();
+    await engine.put({ name: "a", alias: 7n }, "b");
+    await kit.settled();
+    expect(engine.alias("b", 9n)).toBe("ok");
+    const next = await reopen();
+    const reader = next.engine();
+    expect(reader.resolve(7n, 0xffff_ffff)).not.toBeNull();
+    expect(reader.resolve(9n, 0xffff_ffff)).toBe(hexOf("b"));
+  });
+});

@@ -1,0 +1,222 @@
+import { expect } from "bun:test";
+import { describeNative } from "../../support/index.ts";
+import type { StoreEngine } from "../store-engine.ts";
+import type { SsdKit } from "./ssd-kit.ts";
+import { useSsdKit } from "./use-kit.ts";
+
+const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
+
+/** Puts blocks and leaves them on SSD alone. */
+async function onSsd(kit: SsdKit, engine: StoreEngine, ...blocks: string[]): Promise<void> {
+  for (const block of blocks) {
+    expect(await engine.put(block)).toEqual(["ok"]);
+    await kit.settled();
+  }
+  kit.leaveRam();
+}
+
+const outcomes = (handles: readonly { outcome: string }[]) => handles.map((one) => one.outcome);
+
+describeNative("SSD tier: a reader's deadline", () => {
+  const it = useSsdKit();
+
+  it("passed: late, and the block arrives all the same", {}, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a", "b");
+    await engine.put("b");
+    faults("load.read:1:freeze");
+    const asked = engine.fetch(["a"], { deadlineMs: 100 });
+    kit.clock.advance(99);
+    kit.clock.advance(1);
+    expect(outcomes(await asked)).toEqual(["late"]);
+    expect(engine.holder.held).toBe(0);
+    expect(kit.health.raised).toContain("KV_SSD_SLOW");
+    expect(kit.store.ssdStats.lateBlocks).toBe(1);
+    faults("");
+    await kit.settled();
+    expect(engine.get("a")).toEqual(["ok"]);
+  });
+
+  it("is never longer than the tier's own", { readDeadlineMs: 50 }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a");
+    faults("load.read:1:freeze");
+    const asked = engine.fetch(["a"], { deadlineMs: 60_000 });
+    kit.clock.advance(50);
+    expect(outcomes(await asked)).toEqual(["late"]);
+  });
+
+  it("passed: its memory is nobody's until the disk is done", { slots: 4 }, async (t) => {
+    const { kit, faults } = t;
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a", "b");
+    faults("load.read:1:freeze");
+    const asked = engine.fetch(["a"], { deadlineMs: 10 });
+    await kit.until(() => kit.disk.inFlight === 1);
+    expect(outcomes(await asked)).toEqual(["late"]);
+    // The engine may be gone, too.
+    engine.die();
+    const writer = kit.engine();
+    const held = writer.reserve(...names(8));
+    expect(outcomes(held).filter((outcome) => outcome === "ok")).toHaveLength(3);
+    writer.write(held);
+    const used = new Set(held.filter(({ outcome }) => outcome === "ok").map(({ slot }) => slot));
+    expect(used.size).toBe(3);
+    faults("");
+    await kit.settled();
+    const granted = held.filter(({ outcome }) => outcome === "ok");
+    expect(await writer.commit(granted)).toEqual(["ok", "ok", "ok"]);
+    expect(writer.get(...names(3), "a")).toEqual(["ok", "ok", "ok", "ok"]);
+    expect(used.has(writer.acquire(["a"])[0]!.slot)).toBe(false);
+  });
+
+  it("passed for one reader is no reason for another", {}, async ({ kit, faults }) => {
+    const [hasty, patient] = [kit.engine(), kit.engine()];
+    await onSsd(kit, hasty, "a");
+    faults("load.read:1:freeze");
+    const late = hasty.fetch(["a"], { deadlineMs: 10 });
+    const waiting = patient.load("a");
+    kit.clock.advance(10);
+    expect(outcomes(await late)).toEqual(["late"]);
+    faults("");
+    expect(await waiting).toEqual(["ok"]);
+  });
+
+  it("KV_SSD_SLOW ends when reads were in time for a minute", {}, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a");
+    faults("load.read:1:freeze");
+    const late = engine.fetch(["a"], { deadlineMs: 10 });
+    kit.clock.advance(10);
+    await late;
+    faults("");
+    await kit.settled();
+    await kit.clock.advanceAsync(59_000, 1_000);
+    expect(kit.health.raised).toContain("KV_SSD_SLOW");
+    await kit.clock.advanceAsync(2_000, 1_000);
+    expect(kit.health.raised).not.toContain("KV_SSD_SLOW");
+  });
+});
+
+describeNative("SSD tier: a read of many blocks", () => {
+  const it = useSsdKit();
+
+  it("stops at the first that is not to be had; what came behind it stays", {}, async ({ kit }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a", "c", "d");
+    await engine.put("e");
+    const asked = await engine.fetch(["a", "b", "c", "e", "d"], { stopAtMiss: true });
+    expect(outcomes(asked)).toEqual(["ok", "miss", "skipped", "skipped", "skipped"]);
+    expect(engine.holder.held).toBe(1);
+    engine.release(asked.slice(0, 1));
+  });
+
+  it("stops at a hole that only the disk knew of", { slots: 4 }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a", "b", "c");
+    await engine.put("d");
+    faults("load.read:2:EIO");
+    const asked = await engine.fetch(["a", "b", "c", "d"], { stopAtMiss: true });
+    const gap = asked.findIndex(({ outcome }) => outcome !== "ok");
+    expect(gap).toBeLessThan(3);
+    expect(asked[gap]!.outcome).toBe("miss");
+    expect(outcomes(asked.slice(gap + 1))).toEqual(asked.slice(gap + 1).map(() => "skipped"));
+    expect(engine.holder.held).toBe(gap);
+    engine.release(asked.slice(0, gap));
+    // What was skipped is in RAM, and leaves it like any other.
+    for (const name of names(8)) {
+      expect(await engine.put(name)).toEqual(["ok"]);
+      await kit.settled();
+    }
+  });
+
+  it("brings as much as RAM holds; the rest has no room", { slots: 4 }, async ({ kit }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, ...names(7));
+    const asked = await engine.fetch(names(7));
+    expect(outcomes(asked)).toEqual([...Array(4).fill("ok"), ...Array(3).fill("full")]);
+    expect(asked.slice(0, 4).map((handle) => engine.proves(handle))).toEqual(Array(4).fill(true));
+    engine.release(asked.slice(0, 4));
+    // And so again, in the other order.
+    const back = await engine.fetch(names(7).reverse());
+    expect(outcomes(back).filter((outcome) => outcome === "ok")).toHaveLength(4);
+    engine.release(back.filter(({ outcome }) => outcome === "ok"));
+  });
+
+  it("makes no room with blocks of its own that RAM has", { slots: 2 }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await onSsd(kit, engine, "a");
+    // RAM alone has these two.
+    faults("store.open:1+:ENOSPC");
+    await engine.put("b", "c");
+    await kit.settled();
+    const asked = await engine.fetch(["a", "b", "c"]);
+    expect(outcomes(asked)).toEqual(["full", "ok", "ok"]);
+    engine.release(asked.slice(1));
+  });
+
+  it("no more than an engine may hold, blocks on their way counted", {}, async ({ kit }) => {
+    const engine = kit.engine(1, 2);
+    await onSsd(kit, kit.engine(), "a", "b", "c");
+    const asked = engine.fetch(["a", "b", "c"]);
+    expect(engine.holder.held).toBe(2);
+    expect(outcomes(await asked)).toEqual(["ok", "ok", "rejected"]);
+    expect(engine.holder.held).toBe(2);
+  });
+
+  for (const how of ["abandoned", "dead"]) {
+    for (const stopAtMiss of [false, true]) {
+      const rest = stopAtMiss ? ", to stop at a miss" : "";
+      it(`whose engine is ${how} meanwhile${rest}`, { slots: 4 }, async ({ kit, faults }) => {
+        const [gone, other] = [kit.engine(), kit.engine()];
+        await onSsd(kit, other, "a", "b");
+        await other.put("r");
+        faults("load.read:1+:freeze");
+        const asked = gone.fetch(["a", "r", "b"], { stopAtMiss });
+        expect(gone.holder.held).toBe(3);
+        if (how === "dead") gone.die();
+        else gone.abandon();
+        faults("");
+        expect(outcomes(await asked)).toEqual(["skipped", "ok", "skipped"]);
+        gone.die();
+        expect(gone.holder.held).toBe(0);
+        await kit.settled();
+        expect(other.get("a", "b", "r")).toEqual(["ok", "ok", "ok"]);
+        // All of them leave RAM like any other.
+        for (const name of names(8)) {
+          expect(await other.put(name)).toEqual(["ok"]);
+          await kit.settled();
+        }
+      });
+    }
+  }
+});
+
+describeNative("SSD tier: full tables and short queues", () => {
+  const it = useSsdKit();
+
+  it("a full table gives up what only SSD has", { slots: 4, blocksMax: 16 }, async ({ kit }) => {
+    const engine = kit.engine();
+    for (const name of names(60)) {
+      expect(await engine.put(name)).toEqual(["ok"]);
+      await kit.settled();
+    }
+    expect(kit.store.table.nodeCount).toBeLessThanOrEqual(16);
+    expect(kit.files().length).toBeLessThanOrEqual(16);
+    expect(await engine.load("x59", "x58")).toEqual(["ok", "ok"]);
+  });
+
+  it("one seat in front of the disk is enough", { depth: 1, slots: 4 }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    // Its file is on its way out when a new one is to take its name.
+    const [longer] = engine.reserve({ name: "a", bytes: 6_000 });
+    engine.write([longer!]);
+    expect(await engine.commit([longer!])).toEqual(["ok"]);
+    await kit.settled();
+    kit.leaveRam();
+    expect(outcomes(await engine.fetch(["a"]))).toEqual(["ok"]);
+  });
+});

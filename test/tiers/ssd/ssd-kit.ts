@@ -1,0 +1,331 @@
+import { cpSync, mkdirSync, readdirSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { Tier } from "../../../src/blocks/index.ts";
+import {
+  type Clock,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  seededRandom,
+} from "../../../src/core/index.ts";
+import { type BlockIndex, openBlockIndex } from "../../../src/index/index.ts";
+import { blockPath } from "../../../src/kvb/index.ts";
+import {
+  type BlockDisk,
+  loadNative,
+  type Native,
+  openDisk,
+  Queue,
+  Region,
+} from "../../../src/native/index.ts";
+import { Namespaces, RamStore, type SsdCondition } from "../../../src/tiers/index.ts";
+import type { RecoveryReport } from "../../../src/tiers/ssd/recovery.ts";
+import type { SsdSettings, SsdTier } from "../../../src/tiers/ssd/ssd-tier.ts";
+import { ManualClock, waitFor } from "../../support/index.ts";
+import { type BlockName, batchOf } from "../names.ts";
+import { StoreEngine } from "../store-engine.ts";
+
+/** Of a block of `BLOCK_BYTES`: its slot in RAM, and its file. */
+export const SLOT_BYTES = 8192;
+export const FILE_BYTES = 4096 + 8192;
+
+export type Method = "threads" | "io_uring";
+
+export interface SsdKitOptions extends Partial<SsdSettings> {
+  readonly dir: string;
+  /** Blocks of `BLOCK_BYTES` that fit in RAM. */
+  readonly slots?: number;
+  readonly method?: Method;
+  readonly depth?: number;
+  readonly capacityBytes?: number;
+  readonly writeQueueBytes?: number;
+  readonly readDeadlineMs?: number;
+  readonly blocksMax?: number;
+  readonly clock?: Clock;
+  /** Another index than that of the folder. */
+  readonly index?: (own: BlockIndex) => BlockIndex;
+  /** Another disk than that of the folder. */
+  readonly disk?: (own: BlockDisk) => BlockDisk;
+}
+
+/** Arena and threads, which stores use one after the other. */
+export class SsdHost implements AsyncDisposable {
+  readonly native: Native = loadNative();
+  readonly queue = new Queue(this.native, { entries: 64, threads: 2, watches: 8 });
+  readonly #regions = new Map<number, Region>();
+
+  region(bytes: number): Region {
+    let region = this.#regions.get(bytes);
+    if (region === undefined) {
+      region = Region.create(this.native, { bytes, hugePages: "off", lockMemory: "off" });
+      this.#regions.set(bytes, region);
+    }
+    return region;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.queue[Symbol.asyncDispose]();
+    for (const region of this.#regions.values()) region[Symbol.dispose]();
+  }
+}
+
+/** What a tier said of its health, and how often each condition began. */
+export class HealthRecord {
+  readonly raised = new Set<SsdCondition>();
+  readonly times = new Map<SsdCondition, number>();
+
+  raise(condition: SsdCondition): void {
+    if (this.raised.has(condition)) return;
+    this.raised.add(condition);
+    this.times.set(condition, (this.times.get(condition) ?? 0) + 1);
+  }
+
+  clear(condition: SsdCondition): void {
+    this.raised.delete(condition);
+  }
+}
+
+let runs = 0n;
+
+/** A store with real files below real memory, on a clock that stands still. */
+export class SsdKit implements AsyncDisposable {
+  readonly store: RamStore;
+  readonly clock: ManualClock;
+  readonly index: BlockIndex;
+  readonly disk: BlockDisk;
+  readonly dir: string;
+  readonly health: HealthRecord;
+  readonly logged: string[];
+  readonly incarnation: bigint;
+  readonly report: RecoveryReport;
+  readonly #engines: StoreEngine[] = [];
+  #closing: Promise<boolean> | null = null;
+
+  private constructor(parts: {
+    store: RamStore;
+    clock: ManualClock;
+    index: BlockIndex;
+    disk: BlockDisk;
+    dir: string;
+    health: HealthRecord;
+    logged: string[];
+    incarnation: bigint;
+    report: RecoveryReport;
+  }) {
+    this.store = parts.store;
+    this.clock = parts.clock;
+    this.index = parts.index;
+    this.disk = parts.disk;
+    this.dir = parts.dir;
+    this.health = parts.health;
+    this.logged = parts.logged;
+    this.incarnation = parts.incarnation;
+    this.report = parts.report;
+  }
+
+  static async open(host: SsdHost, options: SsdKitOptions): Promise<SsdKit> {
+    const { dir, slots = 8 } = options;
+    const { native, queue } = host;
+    const clock = (options.clock as ManualClock | undefined) ?? new ManualClock();
+    const region = host.region(slots * SLOT_BYTES);
+    const incarnation = ++runs;
+    mkdirSync(dir, { recursive: true });
+    const owner = { worker: "w", machine: "m", store: "s" };
+    const folder = join(dir, "index");
+    const index = await openBlockIndex({ folder, incarnation, owner, clock });
+    const closing: (() => Promise<unknown>)[] = [() => index.close(60_000)];
+    try {
+      const disk = await openDisk(native, {
+        folder: dir,
+        arena: region,
+        depth: options.depth ?? 16,
+        method: options.method ?? "threads",
+      });
+      closing.unshift(() => disk.close(60_000));
+      const store = new RamStore({
+        ...{ native, region, queue, clock },
+        random: seededRandom(7),
+        blocksMax: options.blocksMax ?? 1_024,
+        gpuWindowBlocks: 16,
+        marks: { high: 1, low: 1 },
+        policy: "lru",
+      });
+      store.slots.addReady(region.bytes);
+      const health = new HealthRecord();
+      const logged: string[] = [];
+      const namespaces = new Namespaces();
+      for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
+      const used = options.index?.(index) ?? index;
+      const through = options.disk?.(disk) ?? disk;
+      const report = await store.openSsd({
+        ...{ disk: through, index: used, namespaces, incarnation, health },
+        ttlMs: options.ttlMs ?? null,
+        writePolicy: options.writePolicy ?? "write_through",
+        scrubBytesPerS: options.scrubBytesPerS ?? 0,
+        capacityBytes: options.capacityBytes ?? 1_000 * FILE_BYTES,
+        writeQueueBytes: options.writeQueueBytes ?? 2 ** 30,
+        readDeadlineMs: options.readDeadlineMs ?? 60_000,
+        log: (level, text, fields) => logged.push(`${level} ${text} ${JSON.stringify(fields)}`),
+      });
+      return new SsdKit({ store, clock, index, disk, dir, health, logged, incarnation, report });
+    } catch (error) {
+      for (const close of closing) await close();
+      throw error;
+    }
+  }
+
+  get ssd(): SsdTier {
+    return this.store.ssd!;
+  }
+
+  engine(namespace = 1, handlesMax = 1_000): StoreEngine {
+    const holder = this.store.openHolder({ namespace: namespace as NamespaceIndex, handlesMax });
+    const engine = new StoreEngine(this.store, this.store.region, holder);
+    this.#engines.push(engine);
+    return engine;
+  }
+
+  /** Resolves when nothing is on its way to or from SSD. */
+  async settled(): Promise<void> {
+    const { writer, reader, room } = this.ssd;
+    do {
+      await writer.settled();
+      await reader.settled();
+      await room.settled();
+      // What waits for these goes on now.
+      await new Promise((resolve) => setImmediate(resolve));
+    } while (writer.queuedBlocks > 0 || reader.reading > 0);
+  }
+
+  /** Lets what is in RAM go that may, so that only SSD has it. */
+  leaveRam(): void {
+    const { table, ram } = this.store;
+    for (let left = -1; left !== table.residentBlocks(Tier.ram); ) {
+      left = table.residentBlocks(Tier.ram);
+      for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
+        const next = table.nextOn(node, Tier.ram);
+        if (!table.isProtected(node) && table.isLeafOn(node, Tier.ram)) ram.drop(node);
+        node = next;
+      }
+    }
+    this.store.verifyIntegrity();
+  }
+
+  /** The node of a block that the table knows. */
+  nodeOf(name: BlockName): NodeId {
+    const batch = batchOf([name]);
+    this.store.deriveKeys(batch, false);
+    return this.store.table.find(batch.keys, 0);
+  }
+
+  ssdHolds(name: BlockName): boolean {
+    const node = this.nodeOf(name);
+    return node !== NO_NODE && this.store.table.isResident(node, Tier.ssd);
+  }
+
+  /** Path of a block's file. */
+  fileOf(name: BlockName, variant = 0): string {
+    const batch = batchOf([name]);
+    this.store.deriveKeys(batch, false);
+    return join(this.dir, blockPath(batch.keyBytes, batch.layer, variant));
+  }
+
+  /** Waits until it holds, letting time pass in ticks of the tier. */
+  until(condition: () => boolean, what?: string): Promise<unknown> {
+    return waitFor(
+      async () => {
+        await this.clock.advanceAsync(250);
+        return condition();
+      },
+      10_000,
+      what,
+    );
+  }
+
+  /** Paths of the block files below the folder. */
+  files(folder = ""): string[] {
+    return filesBelow(this.dir, folder);
+  }
+
+  /** Bytes of block files, quarantined ones too, as the file system counts them. */
+  allocatedBytes(): number {
+    return allocatedBelow(this.dir);
+  }
+
+  /** The folder as a crash would leave it now, under another name. */
+  crashImage(to: string): string {
+    cpSync(this.dir, to, { recursive: true });
+    return to;
+  }
+
+  /** Ends every engine; then throws where anything is held, locked, or lost. */
+  async expectNothingLeft(): Promise<void> {
+    for (const engine of this.#engines) engine.die();
+    await this.settled();
+    const problems = this.problems();
+    if (problems.length > 0) throw new Error(problems.join("; "));
+  }
+
+  /** What is left over although nothing is under way and no engine lives. */
+  problems(): string[] {
+    const { store, disk } = this;
+    store.verifyIntegrity();
+    const { table } = store;
+    const { slotsUsed, slotsQuarantined, ramBlocks } = store.snapshot();
+    const problems: string[] = [];
+    const note = (what: string, left: number) => {
+      if (left !== 0) problems.push(`${left} ${what}`);
+    };
+    note("slots lost", slotsUsed - ramBlocks);
+    note("slots quarantined", slotsQuarantined);
+    for (const tier of [Tier.ram, Tier.ssd] as const) {
+      note("protected blocks", table.residentBlocks(tier) - table.evictableBlocks(tier));
+    }
+    for (const { holder } of this.#engines) note("handles held", holder.held);
+    note("operations in flight", disk.inFlight);
+    note("bytes queued", this.ssd.writer.queuedBytes);
+    note("bytes leaving", this.ssd.writer.leavingBytes);
+    note("headers claimed", disk.depth - claimable(disk));
+    return problems;
+  }
+
+  /** As an agent that stops; whether the index could say that the run ended cleanly. */
+  close(): Promise<boolean> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<boolean> {
+    await this.store[Symbol.asyncDispose]();
+    return this.index.close(60_000);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+function claimable(disk: BlockDisk): number {
+  const claimed = [];
+  for (let slot = disk.claimHeader(); slot !== null; slot = disk.claimHeader()) claimed.push(slot);
+  for (const slot of claimed) slot[Symbol.dispose]();
+  return claimed.length;
+}
+
+const BLOCK_FILE = /\.kvb(?:\.[0-9a-z]+)?$/;
+
+export function filesBelow(dir: string, folder = ""): string[] {
+  return readdirSync(join(dir, folder), { recursive: true, encoding: "utf8" })
+    .filter((path) => BLOCK_FILE.test(path))
+    .map((path) => join(folder, path))
+    .sort();
+}
+
+export function allocatedBelow(dir: string): number {
+  let bytes = 0;
+  for (const path of filesBelow(dir)) {
+    const stat = statSync(join(dir, path), { throwIfNoEntry: false });
+    bytes += (stat?.blocks ?? 0) * 512;
+  }
+  return bytes;
+}
