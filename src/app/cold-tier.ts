@@ -127,9 +127,9 @@ export class ColdTier {
 /** What of the SSD tier follows a reload. */
 export function ssdSettings({ kv }: Config): SsdSettings {
   return {
-    ttlMs: kv.ssdTtlMs,
+    ttlMs: kv.ssdTtlMs === 0 ? null : kv.ssdTtlMs,
     writePolicy: kv.writePolicy,
-    scrubBytesPerS: kv.scrubBytesPerSecond ?? 0,
+    scrubBytesPerS: kv.scrubBytesPerSecond,
   };
 }
 

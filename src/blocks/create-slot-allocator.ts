@@ -1,6 +1,7 @@
 import { assert, type NodeId } from "../core/index.ts";
 import { type ArenaLimits, arenaLimits, extentBytesFor, roundUp } from "./arena-geometry.ts";
 import { ExtentLists } from "./extent-lists.ts";
+import { restoreSlots, type SlotLayout } from "./restore-slots.ts";
 import {
   NO_SLOT,
   type SizeClass,
@@ -69,6 +70,11 @@ export class ExtentSlots implements SlotAllocator {
     let slot = extents.firstFree[extent]!;
     if (slot !== NO_SLOT) extents.firstFree[extent] = records.linkOf(slot);
     else slot = this.takeFresh(extent, slotBytes);
+    return this.handOut(slot, extent, slotBytes);
+  }
+
+  private handOut(slot: number, extent: number, slotBytes: number): number {
+    const { extents, records } = this;
     this.lastGeneration = (this.lastGeneration + 1) >>> 0 || 1;
     records.setLink(slot, 0);
     records.setGeneration(slot, this.lastGeneration);
@@ -213,7 +219,29 @@ export class ExtentSlots implements SlotAllocator {
   /** Cuts the arena, which is empty, into extents that this slot divides. */
   private divide(slotBytes: number): void {
     const extentBytes = extentBytesFor(this.limits, slotBytes);
-    if (extentBytes === this.extentBytes) return;
+    if (extentBytes !== this.extentBytes) this.divideInto(extentBytes);
+  }
+
+  restore(layout: SlotLayout): Int32Array | null {
+    return restoreSlots(this, layout);
+  }
+
+  /** Opens the next extent that was never in use, for slots of this length. */
+  openNext(slotBytes: number): boolean {
+    const sizeClass = this.extents.classFor(slotBytes);
+    if (sizeClass < 0 || this.unopened >= this.extentCount) return false;
+    const extent = this.unopened++;
+    this.extents.assign(extent, sizeClass, this.capacity(extent, slotBytes));
+    return true;
+  }
+
+  /** Reserves the slot behind those of the extent that were handed out so far. */
+  takeNext(extent: number, slotBytes: number): number {
+    return this.handOut(this.takeFresh(extent, slotBytes), extent, slotBytes);
+  }
+
+  /** Cuts the arena, which is empty, into extents of this length. */
+  divideInto(extentBytes: number): void {
     this.extentBytes = extentBytes;
     this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
     this.unopened = 0;

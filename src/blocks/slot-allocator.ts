@@ -1,4 +1,5 @@
 import type { NodeId } from "../core/index.ts";
+import type { SlotLayout } from "./restore-slots.ts";
 
 export const SLOT_ALIGN = 4096;
 /** No slot: what `reserve` answers when there is none. */
@@ -103,6 +104,15 @@ export interface SlotAllocator {
    * The slot in use that follows `slot` (NO_SLOT: the first) within the extent; NO_SLOT at the end.
    */
   nextUsedSlot(extent: number, slot: number): number;
+
+  /** Bytes of an extent; 0 before the first slot was reserved. */
+  readonly extentBytes: number;
+  /**
+   * Makes an unused arena, all of it ready, as one of the same size was: the reserved slot of each
+   * entry. Null where the layout makes no sense here; then the arena is as good as before only if
+   * nothing was reserved: the caller gives it up.
+   */
+  restore(layout: SlotLayout): Int32Array | null;
 
   /** For metrics. */
   classes(): SizeClass[];

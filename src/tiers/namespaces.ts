@@ -29,6 +29,11 @@ export class Namespaces {
     return this.#keys[index - 1] ?? null;
   }
 
+  /** All keys, by number from 1. */
+  keys(): readonly Uint8Array[] {
+    return this.#keys;
+  }
+
   get size(): number {
     return this.#byKey.size;
   }

@@ -212,6 +212,23 @@ export class RamTier {
     }
   }
 
+  /**
+   * All of `nodes` came with the memory of an earlier process: tells the order of them, path by
+   * path, those whose last block was used longest ago first.
+   */
+  adopt(nodes: readonly NodeId[]): void {
+    const { table, order } = this.#parts;
+    const waiting = new Set(nodes);
+    const parents = new Set(nodes.map((node) => table.parentOf(node)));
+    const leaves = nodes.filter((node) => !parents.has(node));
+    leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
+    for (const leaf of leaves) {
+      const path: NodeId[] = [];
+      for (let node = leaf; waiting.delete(node); node = table.parentOf(node)) path.push(node);
+      order.stored(path.reverse());
+    }
+  }
+
   /** Nobody waits any more for a block that came up: the order hears of it alone. */
   settleFresh(node: NodeId): void {
     if (this.#fresh.delete(node)) this.#parts.order.stored([node]);

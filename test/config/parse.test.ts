@@ -110,7 +110,7 @@ describe("good files", () => {
     const { kv } = configOf(`${MINIMAL}ssd_dir = "/mnt/nvme"\nssd_gib = 4\n`);
     expect(kv).toMatchObject({ ssdDir: "/mnt/nvme", ssdBytes: 4 * GIB });
     expect(kv.indexDir).toBe("/mnt/nvme/index");
-    expect(kv.blocksMax).toBe(8 * 32_768 + 4 * 16_384 + 262_144);
+    expect(kv.blocksMax).toBe(8 * 32_768 + 4 * 4_096 + 262_144);
     const sized = configOf(`${MINIMAL}ssd_dir = "/mnt/nvme"\nssd = "4GiB"\n`);
     expect(sized.kv).toEqual(kv);
   });

@@ -17,7 +17,7 @@ const BLOCKS_MAX_LIMITS = { min: 64, max: 2 ** 28 };
 /** The table is sized for blocks of this many bytes on average: one layer of a small block. */
 const BLOCK_BYTES_EXPECTED = 32 * 1024;
 /** Blocks on SSD are expected twice as large: each costs a file. */
-const SSD_BLOCK_BYTES_EXPECTED = 64 * 1024;
+const SSD_BLOCK_BYTES_EXPECTED = 256 * 1024;
 const BLOCKS_DERIVED_MIN = 65_536;
 
 /** What `blocks_max` is worked out from; bytes, and blocks. */
@@ -60,7 +60,7 @@ const blocksMax: KeySpec<number> = {
   standard: {
     is: "derived",
     words:
-      "one for each 32 KiB of RAM and each 64 KiB of SSD plus `engine.gpu_window_blocks`, at " +
+      "one for each 32 KiB of RAM and each 256 KiB of SSD plus `engine.gpu_window_blocks`, at " +
       "least 65536",
     needs: ["kv.ram_gib", "kv.ssd_gib", "engine.gpu_window_blocks"],
     from: ({ value }) =>

@@ -1,0 +1,96 @@
+import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "../blocks/index.ts";
+import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
+import { createAddressBatch, hasParent } from "./batches.ts";
+import type { Namespaces } from "./namespaces.ts";
+import { createRamRecord, type RamRecord } from "./ram-record.ts";
+import type { RamStore } from "./ram-store.ts";
+
+const TRANSIENT = 1;
+
+/**
+ * What RAM holds, for the process that takes over its memory; null where some slot is still
+ * somebody's, or the arena did not get all of its memory: then it is not handed on.
+ */
+export function describeRam(
+  store: RamStore,
+  namespaces: Namespaces,
+  arena: string,
+): RamRecord | null {
+  const { table, slots } = store;
+  const count = table.residentBlocks(Tier.ram);
+  if (slots.usedSlots !== count || slots.readyBytes !== slots.arenaBytes) return null;
+  const nodes: NodeId[] = [];
+  for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
+    nodes.push(node);
+    node = table.nextOn(node, Tier.ram);
+  }
+  nodes.sort((a, b) => slots.offsetOf(table.slotOf(a)) - slots.offsetOf(table.slotOf(b)));
+  const record = createRamRecord({
+    arena,
+    arenaBytes: slots.arenaBytes,
+    extentBytes: slots.extentBytes,
+    namespaceKeys: namespaces.keys().map((key) => key.toHex()),
+    count,
+  });
+  for (const [i, node] of nodes.entries()) describeBlock(store, node, record, i);
+  return record;
+}
+
+function describeBlock({ table, slots }: RamStore, node: NodeId, into: RamRecord, i: number): void {
+  const parent = table.parentOf(node);
+  table.readDigest(node, into.digests, i * DIGEST_BYTES);
+  if (parent !== NO_NODE) table.readDigest(parent, into.parents, i * DIGEST_BYTES);
+  into.layers[i] = table.layerOf(node);
+  into.namespaces[i] = table.namespaceOf(node) - 1;
+  into.bytes[i] = table.bytesOf(node);
+  into.lastSeen[i] = table.lastUsedOf(node);
+  into.uses[i] = table.usesOf(node);
+  into.flags[i] = table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : 0;
+  into.offsets[i] = slots.offsetOf(table.slotOf(node));
+  into.checksums[i] = (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
+}
+
+/**
+ * Enters everything a record says into an empty store over the same memory. False where the record
+ * does not fit this store: the caller then gives up memory and store together, since some of it may
+ * have been entered.
+ */
+export function adoptRam(store: RamStore, namespaces: Namespaces, record: RamRecord): boolean {
+  const { slots } = store;
+  const { extentBytes, offsets, bytes, count } = record;
+  if (record.arenaBytes !== slots.arenaBytes) return false;
+  if (count === 0) return true;
+  const layout: SlotLayout = { extentBytes, offsets, bytes };
+  const restored = slots.restore(layout);
+  if (restored === null) return false;
+  const indices = record.namespaceKeys.map((key) => namespaces.indexOf(Uint8Array.fromHex(key)));
+  const batch = createAddressBatch(1);
+  const nodes: NodeId[] = [];
+  for (let i = 0; i < count; i++) {
+    const namespace = indices[record.namespaces[i]!] ?? null;
+    if (namespace === null || restored[i] === NO_SLOT) return false;
+    batch.count = 1;
+    batch.layer = record.layers[i]!;
+    batch.bytes[0] = bytes[i]!;
+    batch.digests.set(record.digests.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES));
+    batch.parents.set(record.parents.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES));
+    store.deriveKeys(batch, true);
+    const node = store.table.insertResident(batch, 0, namespace, hasParent(batch, 0), Tier.ram);
+    if (isRefusal(node)) return false;
+    enter(store, node, restored[i]!, record, i);
+    nodes.push(node);
+  }
+  store.ram.adopt(nodes);
+  return true;
+}
+
+function enter(store: RamStore, node: NodeId, slot: number, record: RamRecord, i: number): void {
+  const { table, slots } = store;
+  const checksum = record.checksums[i]!;
+  table.setSlot(node, slot, slots.generationOf(slot));
+  table.setChecksum(node, Number(checksum & 0xffff_ffffn), Number(checksum >> 32n));
+  table.setUses(node, record.uses[i]!, Math.min(record.lastSeen[i]!, store.nowSeconds()));
+  table.setFlag(node, NodeFlag.transient, (record.flags[i]! & TRANSIENT) !== 0);
+  slots.setNode(slot, node);
+  slots.publish(slot);
+}

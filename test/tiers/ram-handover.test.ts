@@ -1,0 +1,162 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { seededRandom } from "../../src/core/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import {
+  adoptRam,
+  decodeRamRecord,
+  describeRam,
+  encodeRamRecord,
+  Namespaces,
+  type RamRecord,
+  RamStore,
+} from "../../src/tiers/index.ts";
+import { describeNative } from "../support/index.ts";
+import { chain } from "./names.ts";
+import { StoreEngine } from "./store-engine.ts";
+import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
+
+const NAMESPACE = new Uint8Array(32).fill(7);
+
+/** A store of 16 slots and the namespaces its engines greeted with. */
+function open() {
+  const namespaces = new Namespaces();
+  const kit = openStoreKit({ arenaBytes: 32 * PAGE });
+  return { kit, namespaces, namespace: namespaces.indexOf(NAMESPACE)! };
+}
+
+/** Another store over the same memory, as the next process would make it. */
+function successor({ region, queue, clock }: StoreKit, arenaBytes = region.bytes): RamStore {
+  const store = new RamStore({
+    native: loadNative(),
+    region,
+    queue,
+    clock,
+    random: seededRandom(8),
+    blocksMax: 256,
+    gpuWindowBlocks: 0,
+    policy: "lru",
+    marks: { high: 1, low: 1 },
+  });
+  store.slots.addReady(arenaBytes);
+  return store;
+}
+
+function recordOf(kit: StoreKit, namespaces: Namespaces): RamRecord {
+  return decodeRamRecord(encodeRamRecord(describeRam(kit.store, namespaces, "arena-1")!))!;
+}
+
+describeNative("RAM handed over", () => {
+  test("is there byte for byte, with what was known of it", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    const engine = kit.engine(namespace);
+    await engine.put(...chain("a/b/c"), { name: "x", bytes: 8_000 }, ...chain("a/d"));
+    engine.die();
+    const record = recordOf(kit, namespaces);
+    expect(record).toMatchObject({ arena: "arena-1", count: 5 });
+    const store = successor(kit);
+    const theirs = new Namespaces();
+    expect(adoptRam(store, theirs, record)).toBe(true);
+    store.verifyIntegrity();
+    const index = theirs.indexOf(NAMESPACE)!;
+    const holder = store.openHolder({ namespace: index, handlesMax: 100 });
+    const reader = new StoreEngine(store, kit.region, holder);
+    expect(reader.get(...chain("a/b/c"), "x", "a/d")).toEqual(["ok", "ok", "ok", "ok", "ok"]);
+    expect(reader.acquire(["x"])[0]!.bytes).toBe(8_000);
+    await store[Symbol.asyncDispose]();
+  });
+
+  test("leaves in the order in which it was used", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    const engine = kit.engine(namespace);
+    for (const name of ["old", "older", "new"]) await engine.put(name);
+    for (const name of ["older", "old", "new"]) {
+      kit.clock.advance(1_000);
+      engine.get(name);
+    }
+    const store = successor(kit);
+    expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
+    const holder = store.openHolder({ namespace, handlesMax: 100 });
+    const reader = new StoreEngine(store, kit.region, holder);
+    store.ram.dropOne();
+    expect(["old", "older", "new"].map((name) => reader.match([name])[0])).toEqual([1, 0, 1]);
+    store.ram.dropOne();
+    expect(["old", "older", "new"].map((name) => reader.match([name])[0])).toEqual([0, 0, 1]);
+    await store[Symbol.asyncDispose]();
+  });
+
+  test("is not while a slot is somebody's, or memory is still to come", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    const engine = kit.engine(namespace);
+    await engine.put("a");
+    const [slot] = engine.reserve("b");
+    expect(describeRam(kit.store, namespaces, "arena-1")).toBeNull();
+    engine.abort([slot!]);
+    expect(describeRam(kit.store, namespaces, "arena-1")).not.toBeNull();
+    engine.reserve("b");
+    // Half written, and its process may still write: the slot waits for its death.
+    engine.holder.abandon();
+    expect(describeRam(kit.store, namespaces, "arena-1")).toBeNull();
+    engine.holder.buried();
+  });
+
+  test("is refused by an arena of another size, and as nonsense", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    await kit.engine(namespace).put(...chain("a/b"));
+    const record = recordOf(kit, namespaces);
+    const small = successor(kit, PAGE);
+    expect(adoptRam(small, new Namespaces(), record)).toBe(false);
+    const other = { ...record, arenaBytes: record.arenaBytes + PAGE };
+    const store = successor(kit);
+    expect(adoptRam(store, new Namespaces(), other)).toBe(false);
+    record.namespaces.fill(99);
+    expect(adoptRam(store, new Namespaces(), record)).toBe(false);
+    await small[Symbol.asyncDispose]();
+    await store[Symbol.asyncDispose]();
+  });
+});
+
+describe("the record", () => {
+  const record = (count: number): RamRecord => ({
+    arena: "boot/1:2",
+    arenaBytes: 2 ** 40,
+    extentBytes: 2 ** 26,
+    namespaceKeys: ["ab".repeat(32)],
+    count,
+    digests: new Uint8Array(count * 32).fill(1),
+    parents: new Uint8Array(count * 32),
+    layers: new Uint32Array(count).fill(0xffff_ffff),
+    namespaces: new Uint32Array(count),
+    bytes: new Uint32Array(count).fill(4_097),
+    lastSeen: new Uint32Array(count).fill(1_700_000_000),
+    uses: new Uint32Array(count).fill(65_535),
+    flags: new Uint32Array(count).fill(1),
+    checksums: new BigUint64Array(count).fill(0xfedc_ba98_7654_3210n),
+    offsets: Float64Array.from({ length: count }, (_, i) => i * 8192),
+  });
+
+  test("comes back as it was written", () => {
+    for (const count of [0, 1, 77]) {
+      expect(decodeRamRecord(encodeRamRecord(record(count)))).toEqual(record(count));
+    }
+  });
+
+  test("is refused whole where one bit is wrong, or it ends too early", () => {
+    const good = encodeRamRecord(record(3));
+    fc.assert(
+      fc.property(fc.integer({ min: 0, max: good.length * 8 - 1 }), (bit) => {
+        const bad = good.slice();
+        bad[bit >> 3] = bad[bit >> 3]! ^ (1 << (bit & 7));
+        expect(decodeRamRecord(bad)).toBeNull();
+      }),
+      { numRuns: 2_000 },
+    );
+    for (const length of [0, 7, 16, 100, good.length - 1]) {
+      expect(decodeRamRecord(good.subarray(0, length))).toBeNull();
+    }
+  });
+});
