@@ -1,4 +1,4 @@
-/** Blocks in flight at once are some hundreds: this many out of order means that one never comes. */
+/** Some hundred blocks are in flight at once: this many out of order, and one never comes. */
 const AHEAD_MAX = 65_536;
 
 /**

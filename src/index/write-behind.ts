@@ -209,7 +209,7 @@ export class WriteBehindIndex implements BlockIndex {
     return isTaken;
   }
 
-  /** Sends full chunks at once, others within COMMIT_EVERY_MS; a failing index has its own timer. */
+  /** Full chunks go at once, others within COMMIT_EVERY_MS; a failing index has its own timer. */
   #schedule(): void {
     if (this.#failing !== null || this.#isPumping || this.#closing !== null) return;
     if (this.#log.hasFull) void this.#pump();

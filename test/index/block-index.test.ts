@@ -31,7 +31,7 @@ describe("rows", () => {
     expect(await loadRows(index)).toEqual(rowsOf(upTo(2_500)));
   });
 
-  test("of a layer and namespace come together, oldest use first, at most 4,096 at once", async () => {
+  test("of a layer and namespace come together, oldest use first, in parts", async () => {
     const folder = newFolder();
     const count = 5_000;
     const writer = await openIndex(folder);

@@ -55,7 +55,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     expect(await loadRows(again)).toEqual(rowsOf(upTo(20_000)));
   }, 60_000);
 
-  test("full for too long: what waits is bounded, the rest is counted and never claimed", async () => {
+  test("full for too long: what waits is bounded, the rest counted and never claimed", async () => {
     using mount = mountTmpfs(newFolder(), 2_048);
     const folder = join(mount.folder, "index");
     const index = await openIndex(folder, { pendingMax: 3_000 });

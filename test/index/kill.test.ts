@@ -38,7 +38,7 @@ async function killAndLook(
   expect(previous).toMatchObject({ incarnation, clean: false });
   expect(previous.flushedSequence).toBeGreaterThanOrEqual(last.flushed);
   const rows = await loadRows(index);
-  // What is committed beyond the last answer is committed whole: the rest follows from the sequence.
+  // What is committed beyond the last answer is committed whole: the sequence tells it.
   const through = previous.flushedSequence;
   for (let number = 1; number <= through; number++) {
     const [key, text] = textOf(rowOf(number));
@@ -66,7 +66,7 @@ test("kill -9 loses nothing that was flushed, and the sequence says what was los
 
 describeNative("the same of a compiled executable", () => {
   test("which carries the worker at its path", async () => {
-    // As the build does it: an entry point for the worker, at `index/` below the first one's folder.
+    // As the build does it: the worker is an entry point at `index/` below the first one's.
     const sources = join(folders, "sources");
     mkdirSync(join(sources, "index"), { recursive: true });
     const link = (path: string) => `import ${JSON.stringify(join(ROOT, path))};\n`;

@@ -1,7 +1,7 @@
 import { blob, integer, primaryKey, sqliteTable, text, unique } from "drizzle-orm/sqlite-core";
 
 /**
- * The tables as drizzle sees them; `store/migrations/` makes them, and a test holds the two together.
+ * The tables as drizzle sees them; `store/migrations/` makes them, and a test holds both together.
  * Everything of 64 bits or more is a BLOB (numbers little-endian), never a number.
  */
 
@@ -14,9 +14,9 @@ export const namespaces = sqliteTable("namespaces", {
 });
 
 /**
- * One row for each block on SSD. The key is what a BlockKey is the hash of, digest and layer: just as
- * unique, and the digest is needed anyway, so that the hash would be 32 bytes a row more. Rows lie in
- * the order in which they came: the blocks of a prompt lie together and are touched together
+ * One row for each block on SSD. The key is what a BlockKey is the hash of, digest and layer: just
+ * as unique, and the digest is needed anyway, so that the hash would be 32 bytes a row more. Rows
+ * lie in the order in which they came: the blocks of a prompt lie together and are touched together
  * (measured: four times the rate of a table clustered by digest).
  */
 export const blocks = sqliteTable(

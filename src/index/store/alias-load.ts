@@ -19,8 +19,9 @@ type Scanned = [
 const NONE = new Uint8Array(0);
 
 /**
- * The table of aliases, checked whole and then read again page by page. A wrong alias would lead an
- * engine to another prompt's bytes, so each row's seal is looked at both times. Throws DamagedIndex.
+ * The table of aliases, checked whole and then read again page by page. A wrong alias would lead
+ * an engine to another prompt's bytes, so each row's seal is looked at both times. Throws
+ * DamagedIndex.
  */
 export class AliasLoad {
   readonly #db: Database;

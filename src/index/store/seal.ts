@@ -89,7 +89,7 @@ const word = new BigUint64Array(1);
 const wordBytes = new Uint8Array(word.buffer);
 
 /**
- * Whether a stored seal is this one. Byte by byte: a view of a short-lived BLOB costs a microsecond.
+ * Whether a stored seal is this one. Byte by byte: a view of a BLOB costs a microsecond.
  */
 export function isSeal(stored: Uint8Array, seal: bigint): boolean {
   if (stored.length !== 8) return false;

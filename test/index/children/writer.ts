@@ -1,7 +1,7 @@
 /**
  * Writes rows to the index in the folder it is given until it is killed, and prints one line for
- * each thing it was answered: that it has begun, then `{ flushed, removed }` after each flush that was true:
- * rows up to `flushed` are committed, and those of its tens up to `removed` are gone again.
+ * each thing it was answered: that it has begun, then `{ flushed, removed }` after each flush that
+ * was true: rows up to `flushed` are committed, and every tenth up to `removed` is gone again.
  */
 import { openIndex, rowOf } from "../index-kit.ts";
 
