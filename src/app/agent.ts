@@ -150,7 +150,7 @@ export class Agent {
       clock,
       incarnation: this.incarnation,
       frames: this.frames,
-      lookedUp: (outcome, seconds) => this.metrics.lookedUp("ram", outcome, seconds),
+      lookedUp: (tier, outcome, seconds) => this.metrics.lookedUp(tier, outcome, seconds),
       log: (level, text, fields) => logger.log(level, text, fields),
     });
   }

@@ -20,6 +20,8 @@ export interface ColdTierParts {
 
 /** How long the index may take to write what it has, when the agent stops. */
 const INDEX_CLOSE_MS = 5_000;
+/** How often the index is asked whether it works. */
+const WATCH_MS = 1_000;
 /** How long the agent writes to SSD what RAM alone holds, when it stops. */
 const SETTLE_MS = 20_000;
 
@@ -30,6 +32,7 @@ export class ColdTier {
   readonly #folder: ClaimedFolder;
   readonly #clock: Clock;
   readonly #logger: Logger;
+  #watch: Disposable | null = null;
 
   private constructor(
     parts: ColdTierParts,
@@ -95,9 +98,18 @@ export class ColdTier {
     }
     const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
     logger.info("SSD tier recovered", { ...report, seconds });
-    if (!this.disk.direct) {
+    const { direct, method, registered } = this.disk;
+    if (!direct) {
       health.raise("KV_SSD_BUFFERED", "its file system refuses O_DIRECT: pages are cached twice");
     }
+    if (method === "io_uring" && !registered) {
+      health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
+    }
+    this.#watch = clock.every(WATCH_MS, () => {
+      const { failing } = this.index.state;
+      if (failing === null) health.clear("KV_INDEX");
+      else health.raise("KV_INDEX", failing);
+    });
   }
 
   /** Has on SSD what RAM alone holds, as far as that goes in time. */
@@ -119,6 +131,7 @@ export class ColdTier {
 
   /** After the store was closed: what it told the index is written, and the folder free. */
   async close(): Promise<void> {
+    this.#watch?.[Symbol.dispose]();
     await this.index.close(INDEX_CLOSE_MS);
     this.#folder[Symbol.dispose]();
   }

@@ -65,7 +65,8 @@ export interface HandlerContext {
   readonly digests: DigestMaker;
   readonly limits: EngineLimits;
   nowMs(): number;
-  lookedUp(outcome: LookupOutcome, seconds: number): void;
+  /** `tier`: the slowest that answered. */
+  lookedUp(tier: "ram" | "ssd", outcome: LookupOutcome, seconds: number): void;
   /** While true nothing new is handed out. */
   draining(): boolean;
   /** Called for a commit that failed in a way it never should. */
@@ -182,14 +183,19 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
       const startMs = context.nowMs();
       const { requestId } = frame;
-      const answer = (granted: HandleBatch) => {
-        context.lookedUp(lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
+      const answer = (tier: "ram" | "ssd", granted: HandleBatch) => {
+        context.lookedUp(tier, lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
         encodeAcquireReply(connection.output, requestId, granted);
       };
       store.deriveKeys(batch, false);
       const later = holder.acquire(batch, acquire, handles);
-      if (later === null) answer(handles);
-      else answerLater(context, connection, later.then(answer));
+      if (later === null) answer("ram", handles);
+      else
+        answerLater(
+          context,
+          connection,
+          later.then((out) => answer("ssd", out)),
+        );
       return null;
     },
     [Op.release]: (connection, frame, holder) => {
