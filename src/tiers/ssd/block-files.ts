@@ -4,7 +4,7 @@ import {
   blockPath,
   decodeHeader,
   type ExpectedBlock,
-  type KvbHeader,
+  fileBytesOf,
   verifyHeader,
 } from "../../kvb/index.ts";
 import type { Namespaces } from "../namespaces.ts";
@@ -76,23 +76,27 @@ export class BlockFiles {
   }
 }
 
+/** What the disk says of a file that it read. */
+interface ReadFile {
+  /** XXH3-64 of the payload as it lies in memory. */
+  readonly checksum: bigint;
+  readonly fileBytes: number;
+}
+
 /**
  * The one place where bytes from SSD are believed: what is wrong with what was read, or null. The
- * header is sound, it is that of the block asked for, and the payload's checksum is the one it
- * carries, which is the one the table knows.
+ * header is sound, it is that of the block asked for, the payload's checksum is the one it carries,
+ * which is the one the table knows, and the file is as long as such a block's is.
  */
 export function faultOfRead(
   header: Uint8Array,
-  payloadChecksum: bigint,
+  read: ReadFile,
   expected: ExpectedBlock,
 ): string | null {
   const decoded = decodeHeader(header);
   if (!decoded.ok) return decoded.why;
   const mismatch = verifyHeader(decoded.header, expected);
   if (mismatch !== null) return `its ${mismatch} is another`;
-  return payloadFault(decoded.header, payloadChecksum);
-}
-
-function payloadFault(header: KvbHeader, payloadChecksum: bigint): string | null {
-  return header.payloadChecksum === payloadChecksum ? null : "its payload is damaged";
+  if (read.fileBytes !== fileBytesOf(expected.bytes)) return "its length is another";
+  return decoded.header.payloadChecksum === read.checksum ? null : "its payload is damaged";
 }

@@ -132,7 +132,7 @@ export class BlockReader {
     const loaded = await disk.load({ path, header, region, offset, bytes: expected.bytes });
     if (loaded.ok) {
       this.#breaker.succeeded();
-      const why = faultOfRead(header.bytes, loaded.checksum, expected);
+      const why = faultOfRead(header.bytes, loaded, expected);
       if (why === null) return "ok";
       this.#onCorrupt(path, why);
       return "damaged";
@@ -165,7 +165,7 @@ export class BlockReader {
       const { bytes } = expected;
       const loaded = await disk.load({ path, header, region, offset: 0, bytes });
       if (!loaded.ok) return loaded.status === "short" ? "damaged" : "unserved";
-      const why = faultOfRead(header.bytes, loaded.checksum, expected);
+      const why = faultOfRead(header.bytes, loaded, expected);
       if (why !== null) this.#onCorrupt(path, why);
       return why === null ? "ok" : "damaged";
     });

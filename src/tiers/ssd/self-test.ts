@@ -49,7 +49,7 @@ async function probeWith(
   const loaded = await disk.load(transfer);
   const removed = await disk.remove(path);
   if (!loaded.ok) return loaded;
-  if (faultOfRead(header.bytes, loaded.checksum, { ...expected, checksum }) !== null) {
+  if (faultOfRead(header.bytes, loaded, { ...expected, checksum }) !== null) {
     return { ok: false, status: "damaged", errno: 0 };
   }
   return removed.ok ? { ok: true, allocatedBytes: stored.allocatedBytes } : removed;
