@@ -54,6 +54,7 @@ export class Native {
     call:
       | "hearth_region_create"
       | "hearth_region_map"
+      | "hearth_region_adopt"
       | "hearth_queue_create"
       | "hearth_disk_create",
     [inName, value]: readonly [In, StructValue<In>],
@@ -223,12 +224,17 @@ export class Native {
     this.check("hearth_close_fd", this.symbols.hearth_close_fd(fd));
   }
 
-  /** Tells systemd our state (sd_notify); false where nobody listens. */
-  notify(socketPath: string, state: string): boolean {
+  /**
+   * Tells systemd our state (sd_notify), with at most 8 descriptors for it to keep where `state`
+   * has FDSTORE=1; false where nobody listens.
+   */
+  notify(socketPath: string, state: string, fds: readonly number[] = []): boolean {
     const encoder = new TextEncoder();
     const path = encoder.encode(socketPath);
     const text = encoder.encode(state);
-    return this.symbols.hearth_notify(path, path.length, text, text.length) === 0;
+    const list = new Uint8Array(new Int32Array([...fds, -1]).buffer);
+    const call = this.symbols.hearth_notify;
+    return call(path, path.length, text, text.length, list, fds.length) === 0;
   }
 
   /** CLOCK_MONOTONIC in microseconds, as systemd counts it. */

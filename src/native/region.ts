@@ -74,6 +74,25 @@ export class Region implements Disposable {
     return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
   }
 
+  /**
+   * The arena of a process that went before, received as `fd`: exactly what `create` makes, with
+   * its bytes, all of it counted as populated. `fd` is the region's from now on and closed on exec.
+   * Throws NativeError and leaves `fd` to the caller: `out_of_range` for another size,
+   * `not_permitted` for other seals, `no_memory` and the like where it cannot be mapped or locked.
+   */
+  static adopt(
+    native: Native,
+    options: { readonly fd: number; readonly bytes: number; readonly lockMemory: Wish },
+  ): Region {
+    const request = {
+      bytes: BigInt(options.bytes),
+      fd: options.fd,
+      lock_memory: WISHES[options.lockMemory],
+    };
+    const info = native.exchange("hearth_region_adopt", ["AdoptRequest", request], "RegionInfo");
+    return new Region(native, Number(info.handle), options.bytes, info.fd, info.page_bytes);
+  }
+
   /** A view of an arena received as `fd`, which is the region's from now on. */
   static map(
     native: Native,

@@ -58,6 +58,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_abi_echo: [0, 0, 0],
   hearth_region_create: [0, 0],
   hearth_region_map: [0, 0],
+  hearth_region_adopt: [0, 0],
   hearth_region_copy_in: [0, 0],
   hearth_region_copy_out: [0, 0],
   hearth_region_checksum: [0, 0],
@@ -81,7 +82,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_socket_peer_groups: [-1, 0, 1],
   hearth_socket_send_fd: [-1, 0, 1, 0],
   hearth_socket_receive_fd: [-1, 0, 1, 0],
-  hearth_notify: [0, 1, 0, 1],
+  hearth_notify: [0, 1, 0, 1, 0, 0],
   hearth_monotonic_us: [0],
 };
 

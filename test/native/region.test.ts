@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { openSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { loadNative, NativeError, nativeBuffer, Region } from "../../src/native/index.ts";
+import { loadNative, NativeError, nativeBuffer, Queue, Region } from "../../src/native/index.ts";
 import { describeNative, withTempDir } from "../support/index.ts";
 
 const MIB = 2 ** 20;
@@ -75,6 +75,55 @@ describeNative("regions", () => {
     const tooLong = { fd: again, bytes: 2 * MIB, writable: false };
     expect(statusOf(() => Region.map(native, tooLong))).toBe("out_of_range");
     native.closeFd(again);
+  });
+
+  test("the arena of a process that is gone is taken over with its bytes", async () => {
+    using region = arena();
+    region.fill(0, MIB, 77n);
+    const script = `
+      import { loadNative, Region } from "./src/native/index.ts";
+      const options = { fd: 3, bytes: ${MIB}, lockMemory: "try" };
+      const region = Region.adopt(loadNative(), options);
+      const descriptor = await Bun.file("/proc/self/fdinfo/3").text();
+      const isClosedOnExec = /^flags:\\s+02\\d{6}$/m.test(descriptor);
+      const { populatedBytes } = region.state();
+      console.log(region.firstWrong(0, ${MIB}, 77n), populatedBytes, isClosedOnExec);
+      region.fill(0, 4096, 78n);
+    `;
+    const child = Bun.spawn([process.execPath, "-e", script], {
+      cwd: `${import.meta.dir}/../..`,
+      stdio: ["ignore", "pipe", "inherit", region.fd],
+    });
+    expect(await new Response(child.stdout).text()).toBe(`null ${MIB} true\n`);
+    expect(await child.exited).toBe(0);
+    expect(region.firstWrong(0, 4096, 78n)).toBeNull();
+  });
+
+  test("an arena of another size or with other seals is not taken over", () => {
+    const native = loadNative();
+    using region = arena();
+    const fd = openSync(`/proc/self/fd/${region.fd}`, "r+");
+    const adopt = (bytes: number) => Region.adopt(native, { fd, bytes, lockMemory: "off" });
+    expect(statusOf(() => adopt(2 * MIB))).toBe("out_of_range");
+    expect(statusOf(() => adopt(MIB / 2))).toBe("out_of_range");
+    expect(statusOf(() => adopt(5000))).toBe("bad_request");
+    adopt(MIB)[Symbol.dispose]();
+    expect(statusOf(() => native.closeFd(fd))).toBe("system");
+  });
+
+  test("pages are put together to huge ones where that is wished", async () => {
+    const native = loadNative();
+    await using queue = new Queue(native, { entries: 8, threads: 1, watches: 1 });
+    const bytes = 8 * MIB;
+    using plain = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
+    await queue.populate(plain, 0, bytes);
+    expect(plain.state().hugeBytes).toBe(0);
+    using huge = Region.create(native, { bytes, hugePages: "try", lockMemory: "off" });
+    huge.fill(2 * MIB, 100, 5n);
+    expect(await queue.populate(huge, 4096, bytes - 4096)).toMatchObject({ ok: true });
+    // Not everywhere: a kernel before 6.1, or memory in small pieces, has none to give.
+    expect([0, 6 * MIB]).toContain(huge.state().hugeBytes);
+    expect(huge.firstWrong(2 * MIB, 100, 5n)).toBeNull();
   });
 
   test("an unsealed file is not mapped: its owner could cut it under us", async () => {

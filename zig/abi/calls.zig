@@ -52,6 +52,14 @@ pub fn regionCreate(request: ?*const types.RegionRequest, info: ?*types.RegionIn
     out.* = (try memory.table.get(handle)).info(handle);
 }
 
+pub fn regionAdopt(request: ?*const types.AdoptRequest, info: ?*types.RegionInfo) Error!void {
+    const out = try required(info);
+    var region = try memory.Region.adopt((try required(request)).*);
+    errdefer region.destroyView();
+    const handle = try memory.table.add(region);
+    out.* = (try memory.table.get(handle)).info(handle);
+}
+
 pub fn regionMap(request: ?*const types.MapRequest, info: ?*types.RegionInfo) Error!void {
     const out = try required(info);
     var region = try memory.Region.mapForeign((try required(request)).*);
@@ -277,6 +285,9 @@ pub fn notify(
     path_length: u32,
     state: ?[*]const u8,
     state_length: u32,
+    fds: ?[*]const i32,
+    fd_count: u32,
 ) Error!void {
-    return unix.notify(try bytesAt(path, path_length), try bytesAt(state, state_length));
+    const files = if (fd_count == 0) &.{} else (try required(fds))[0..fd_count];
+    return unix.notify(try bytesAt(path, path_length), try bytesAt(state, state_length), files);
 }

@@ -33,6 +33,15 @@ pub const exports = struct {
         return code(calls.regionCreate(request, info));
     }
 
+    /// Takes over the arena of a process that went before; where it is refused, the descriptor
+    /// stays the caller's.
+    pub fn hearth_region_adopt(
+        request: ?*const types.AdoptRequest,
+        info: ?*types.RegionInfo,
+    ) callconv(.c) i32 {
+        return code(calls.regionAdopt(request, info));
+    }
+
     pub fn hearth_region_map(
         request: ?*const types.MapRequest,
         info: ?*types.RegionInfo,
@@ -248,8 +257,10 @@ pub const exports = struct {
         path_length: u32,
         state: ?[*]const u8,
         state_length: u32,
+        fds: ?[*]const i32,
+        fd_count: u32,
     ) callconv(.c) i32 {
-        return code(calls.notify(path, path_length, state, state_length));
+        return code(calls.notify(path, path_length, state, state_length, fds, fd_count));
     }
 
     /// CLOCK_MONOTONIC in microseconds: what systemd compares, and no clock of Bun's shows.

@@ -19,6 +19,14 @@ pub const RegionRequest = extern struct {
     lock_memory: u32,
 };
 
+/// The arena of a process that went before, as it left it.
+pub const AdoptRequest = extern struct {
+    bytes: u64,
+    fd: i32,
+    /// A wish, as in `RegionRequest`.
+    lock_memory: u32,
+};
+
 /// A mapping of somebody else's arena.
 pub const MapRequest = extern struct {
     bytes: u64,
@@ -217,9 +225,9 @@ pub const enums = .{
 
 /// Structs in the order of their numbers for the round-trip test.
 pub const all = .{
-    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest, SpanRequest,
-    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,    DigestRequest,
-    DiskRequest,  DiskInfo,      DiskJob,    DiskDone,
+    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest,  SpanRequest,
+    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,     DigestRequest,
+    DiskRequest,  DiskInfo,      DiskJob,    DiskDone,   AdoptRequest,
 };
 
 fn assertNoPadding(comptime T: type) void {

@@ -3,6 +3,7 @@
 const std = @import("std");
 const linux = std.os.linux;
 const errno = @import("errno.zig");
+const statfs = @import("statfs.zig");
 const Error = @import("../abi/status.zig").Error;
 
 pub const System = struct {
@@ -31,6 +32,17 @@ pub const System = struct {
     pub fn sealsOf(fd: i32) Error!u32 {
         const f_get_seals = 1034;
         return @intCast(try errno.check(linux.fcntl(fd, f_get_seals, 0)));
+    }
+
+    pub fn closeOnExec(fd: i32) Error!void {
+        _ = try errno.check(linux.fcntl(fd, linux.F.SETFD, linux.FD_CLOEXEC));
+    }
+
+    /// 4096, or the size of the huge pages that a memfd was made of.
+    pub fn pageBytesOf(fd: i32) Error!u32 {
+        var stat: statfs.StatFs = undefined;
+        _ = try errno.check(statfs.fstatfs(fd, &stat));
+        return if (stat.kind == statfs.hugetlbfs) @intCast(stat.block_bytes) else 4096;
     }
 
     /// Begins at a huge page's boundary where it is big enough for one: elsewhere the kernel would

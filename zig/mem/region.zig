@@ -87,6 +87,31 @@ pub fn RegionOf(comptime System: type) type {
             };
         }
 
+        /// The arena of a process that went before: only exactly what `create` makes. Its pages are
+        /// there and are not touched; all of it counts as populated. Takes over `fd`.
+        pub fn adopt(request: types.AdoptRequest) Error!Self {
+            if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
+            const lock_wish = try wishOf(request.lock_memory);
+            if ((try System.sealsOf(request.fd)) != size_seals) return error.NotPermitted;
+            if ((try System.sizeOf(request.fd)) != request.bytes) return error.OutOfRange;
+            try System.closeOnExec(request.fd);
+            const base = try System.map(request.fd, request.bytes, true);
+            errdefer System.unmap(base, request.bytes);
+            try System.excludeFromDumps(base, request.bytes);
+            var region: Self = .{
+                .base = base,
+                .bytes = request.bytes,
+                .fd = request.fd,
+                .page_bytes = try System.pageBytesOf(request.fd),
+                .writable = true,
+                .lock_wish = lock_wish,
+                .flags = .init(0),
+                .populated = .init(request.bytes),
+            };
+            try region.lock(0, request.bytes);
+            return region;
+        }
+
         /// A view of an arena that another process created and sealed. Takes over `fd`.
         pub fn mapForeign(request: types.MapRequest) Error!Self {
             if (request.bytes == 0 or request.bytes % 4096 != 0) return error.BadRequest;
@@ -106,8 +131,13 @@ pub fn RegionOf(comptime System: type) type {
         }
 
         pub fn destroy(self: *Self) void {
-            System.unmap(self.base, self.bytes);
+            self.destroyView();
             System.close(self.fd);
+        }
+
+        /// Leaves the descriptor to whoever gave it.
+        pub fn destroyView(self: *Self) void {
+            System.unmap(self.base, self.bytes);
         }
 
         pub fn span(self: *const Self, offset: u64, bytes: u64) Error![]u8 {
@@ -130,8 +160,12 @@ pub fn RegionOf(comptime System: type) type {
                 else => return err,
             };
             _ = self.populated.fetchAdd(bytes, .monotonic);
+            try self.lock(offset, bytes);
+        }
+
+        fn lock(self: *Self, offset: u64, bytes: u64) Error!void {
             if (self.lock_wish == .off) return;
-            if (System.lock(pages.ptr, bytes)) {
+            if (System.lock(self.base + offset, bytes)) {
                 _ = self.locked.fetchAdd(bytes, .monotonic);
             } else |err| {
                 _ = self.flags.fetchOr(flag_lock_refused, .monotonic);

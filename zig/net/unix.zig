@@ -19,6 +19,14 @@ const RightsMessage = extern struct {
     padding: i32 = 0,
 };
 
+/// `cmsghdr` with room for some descriptors.
+const RightsList = extern struct {
+    len: usize = 0,
+    level: i32 = linux.SOL.SOCKET,
+    kind: i32 = scm_rights,
+    fds: [8]i32,
+};
+
 /// Credentials of the process that connected, and a descriptor of it that no reuse of its id fools.
 pub fn peerOf(socket: i32) Error!types.PeerInfo {
     const Credentials = extern struct { pid: u32, uid: u32, gid: u32 };
@@ -97,8 +105,13 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     return @intCast(count);
 }
 
-/// One datagram to systemd's notification socket (sd_notify(3)); `@name` is an abstract socket.
-pub fn notify(path: []const u8, state: []const u8) Error!void {
+/// One datagram to systemd's notification socket (sd_notify(3)), with descriptors for it to keep
+/// where `state` says FDSTORE=1; `@name` is an abstract socket.
+pub fn notify(path: []const u8, state: []const u8, fds: []const i32) Error!void {
+    var control: RightsList = .{ .fds = undefined };
+    if (fds.len > control.fds.len) return error.BadRequest;
+    @memcpy(control.fds[0..fds.len], fds);
+    control.len = @offsetOf(RightsList, "fds") + fds.len * @sizeOf(i32);
     var address: linux.sockaddr.un = .{ .path = @splat(0) };
     if (path.len == 0 or path.len >= address.path.len) return error.BadRequest;
     @memcpy(address.path[0..path.len], path);
@@ -106,11 +119,18 @@ pub fn notify(path: []const u8, state: []const u8) Error!void {
     const kind = linux.SOCK.DGRAM | linux.SOCK.CLOEXEC;
     const socket: i32 = @intCast(try errno.check(linux.socket(linux.AF.UNIX, kind, 0)));
     defer _ = linux.close(socket);
-    const length = @offsetOf(linux.sockaddr.un, "path") + path.len;
+    const parts = [_]std.posix.iovec_const{.{ .base = state.ptr, .len = state.len }};
+    const message: linux.msghdr_const = .{
+        .name = @ptrCast(&address),
+        .namelen = @intCast(@offsetOf(linux.sockaddr.un, "path") + path.len),
+        .iov = &parts,
+        .iovlen = 1,
+        .control = if (fds.len == 0) null else &control,
+        .controllen = if (fds.len == 0) 0 else std.mem.alignForward(usize, control.len, 8),
+        .flags = 0,
+    };
     const flags = linux.MSG.NOSIGNAL | linux.MSG.DONTWAIT;
-    const to: *const linux.sockaddr = @ptrCast(&address);
-    const sent = linux.sendto(socket, state.ptr, state.len, flags, to, @intCast(length));
-    _ = try errno.check(sent);
+    _ = try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags });
 }
 
 /// Whether this kernel lets this process make an io_uring.
@@ -118,6 +138,32 @@ pub fn probeIoUring() Error!void {
     var parameters = std.mem.zeroes(linux.io_uring_params);
     const fd = try errno.check(linux.io_uring_setup(8, &parameters));
     _ = linux.close(@intCast(fd));
+}
+
+test "descriptors ride on a notification" {
+    const name = "\x00hearth-notify-test";
+    var address: linux.sockaddr.un = .{ .path = @splat(0) };
+    @memcpy(address.path[0..name.len], name);
+    const length = @offsetOf(linux.sockaddr.un, "path") + name.len;
+    const kind = linux.SOCK.DGRAM | linux.SOCK.CLOEXEC;
+    const opened = try errno.check(linux.socket(linux.AF.UNIX, kind, 0));
+    const socket: i32 = @intCast(opened);
+    defer _ = linux.close(socket);
+    _ = try errno.check(linux.bind(socket, @ptrCast(&address), length));
+    const file: i32 = @intCast(try errno.check(linux.memfd_create("x", 0)));
+    defer _ = linux.close(file);
+    try notify("@hearth-notify-test", "READY=1", &.{});
+    try notify("@hearth-notify-test", "FDSTORE=1", &.{file});
+    var bytes: [16]u8 = undefined;
+    var received: i32 = -1;
+    try std.testing.expectEqual(@as(u32, 7), try receiveWithFd(socket, &bytes, &received));
+    try std.testing.expectEqual(@as(i32, -1), received);
+    try std.testing.expectEqual(@as(u32, 9), try receiveWithFd(socket, &bytes, &received));
+    try std.testing.expectEqualStrings("FDSTORE=1", bytes[0..9]);
+    try std.testing.expect(received > 2 and received != file);
+    _ = linux.close(received);
+    const many: [9]i32 = @splat(file);
+    try std.testing.expectError(error.BadRequest, notify("@hearth-notify-test", "x", &many));
 }
 
 test "a descriptor crosses a socket pair" {

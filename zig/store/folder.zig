@@ -4,6 +4,7 @@ const std = @import("std");
 const linux = std.os.linux;
 const errno = @import("../base/errno.zig");
 const faults = @import("../base/faults.zig");
+const statfs = @import("../base/statfs.zig");
 const Error = @import("../abi/status.zig").Error;
 
 pub const Path = [*:0]const u8;
@@ -214,8 +215,8 @@ pub const Folder = struct {
 
     /// Free and total bytes as an unprivileged process may use them.
     pub fn space(folder: *const Folder) Error!Space {
-        var stat: StatFs = undefined;
-        _ = try check(faults.repeat(.@"space.stat", fstatfs, .{ folder.fd, &stat }));
+        var stat: statfs.StatFs = undefined;
+        _ = try check(faults.repeat(.@"space.stat", statfs.fstatfs, .{ folder.fd, &stat }));
         const reserved = stat.free -| stat.available;
         return .{
             .free = stat.available *| stat.fragment_bytes,
@@ -268,26 +269,6 @@ const Parent = struct {
         return parent.text[0] == '.' and parent.text[1] == 0;
     }
 };
-
-/// `struct statfs` of the 64-bit kernels.
-const StatFs = extern struct {
-    kind: i64,
-    block_bytes: u64,
-    blocks: u64,
-    free: u64,
-    available: u64,
-    files: u64,
-    files_free: u64,
-    id: [2]i32,
-    name_max: i64,
-    fragment_bytes: u64,
-    flags: i64,
-    spare: [4]i64,
-};
-
-fn fstatfs(fd: i32, out: *StatFs) usize {
-    return linux.syscall2(.fstatfs, @as(usize, @bitCast(@as(isize, fd))), @intFromPtr(out));
-}
 
 pub const Size = struct { bytes: u64, allocated: u64 };
 

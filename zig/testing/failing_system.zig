@@ -40,6 +40,14 @@ pub const FailingSystem = struct {
         return System.sealsOf(fd);
     }
 
+    pub fn closeOnExec(fd: i32) Error!void {
+        return System.closeOnExec(fd);
+    }
+
+    pub fn pageBytesOf(fd: i32) Error!u32 {
+        return System.pageBytesOf(fd);
+    }
+
     pub fn map(fd: i32, bytes: u64, writable: bool) Error![*]align(4096) u8 {
         try gate(.map);
         const base = try System.map(fd, bytes, writable);
@@ -119,6 +127,37 @@ test "spans outside of the region are refused, also where the sum wraps" {
     try std.testing.expectError(error.OutOfRange, region.span(std.math.maxInt(u64), 2));
     try std.testing.expectError(error.OutOfRange, region.span(1, std.math.maxInt(u64)));
     _ = try region.span(1 << 20, 0);
+}
+
+test "an arena is adopted as it was made, and nothing else is" {
+    var made = try Region.create(request(0));
+    const fd = made.fd;
+    defer FailingSystem.close(fd);
+    @memset(try made.writableSpan(4096, 4096), 7);
+    made.destroyView();
+    var wanted: @import("../abi/types.zig").AdoptRequest =
+        .{ .bytes = 2 << 20, .fd = fd, .lock_memory = 0 };
+    try std.testing.expectError(error.OutOfRange, Region.adopt(wanted));
+    wanted.bytes = 1 << 20;
+    inline for (.{ Call.map, Call.dump, Call.lock }) |call| {
+        FailingSystem.failing = call;
+        wanted.lock_memory = if (call == .lock) 2 else 0;
+        try std.testing.expectError(error.OutOfMemory, Region.adopt(wanted));
+        try std.testing.expectEqual(@as(i32, 0), FailingSystem.mappings);
+    }
+    FailingSystem.failing = .none;
+    wanted.lock_memory = 1;
+    var adopted = try Region.adopt(wanted);
+    defer adopted.destroyView();
+    for (try adopted.span(4096, 4096)) |byte| try std.testing.expectEqual(@as(u8, 7), byte);
+    const info = adopted.info(1);
+    try std.testing.expectEqual(@as(u64, 1 << 20), info.populated_bytes);
+    try std.testing.expectEqual(@as(u32, 4096), info.page_bytes);
+    const unsealed = try System.memfdCreate("x", 2);
+    defer System.close(unsealed);
+    try System.truncate(unsealed, 1 << 20);
+    wanted.fd = unsealed;
+    try std.testing.expectError(error.NotPermitted, Region.adopt(wanted));
 }
 
 test "an arena is sealed against resizing" {
