@@ -6,8 +6,11 @@ import type { Gate } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
-/** What became of a block that was to be written. */
-export type WriteOutcome = "written" | "skipped" | "failed";
+/**
+ * What became of a block that was to be written. `refused`: there is no room for it, and none will
+ * come; `skipped`: nothing is written now.
+ */
+export type WriteOutcome = "written" | "refused" | "skipped" | "failed";
 
 interface Write {
   readonly node: NodeId;
@@ -88,7 +91,9 @@ export class BlockWriter {
       known.leaves ||= leaves;
       return true;
     }
-    if (!this.mayTake(node) || !table.lock(node)) {
+    // Said now, and not after a turn in the queue: RAM wants to know whether it may drop the block.
+    const fits = this.mayTake(node) && this.#room.mayReserve(table.bytesOf(node));
+    if (!fits || !table.lock(node)) {
       stats.skippedBlocks++;
       return false;
     }
@@ -151,7 +156,7 @@ export class BlockWriter {
       this.#waiting.shift();
       if (room === "never") {
         this.#parts.stats.skippedBlocks++;
-        this.#settle(write, "skipped");
+        this.#settle(write, "refused");
         continue;
       }
       this.#running++;

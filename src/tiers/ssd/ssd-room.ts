@@ -87,6 +87,16 @@ export class SsdRoom {
     return "ok";
   }
 
+  /** False where `reserve` would say `never`. Changes nothing. */
+  mayReserve(payloadBytes: number): boolean {
+    const bytes = this.allocatedOf(payloadBytes);
+    if (bytes > this.#capacityBytes) return false;
+    if (this.#usedSoonBytes + bytes <= this.#capacityBytes) return true;
+    if (this.#removing.size > 0) return true;
+    if (this.#failed.length > 0) return false;
+    return this.#writingBytes > 0 || this.#parts.table.oldest(Tier.ssd) !== NO_NODE;
+  }
+
   /** Drops the block that was used longest ago; false where all are protected. */
   dropOldest(): boolean {
     const { table, stats } = this.#parts;

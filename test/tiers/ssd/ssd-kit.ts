@@ -140,6 +140,7 @@ export class SsdKit implements AsyncDisposable {
         arena: region,
         depth: options.depth ?? 16,
         method: options.method ?? "threads",
+        clock,
       });
       closing.unshift(() => disk.close(60_000));
       const store = new RamStore({
@@ -258,10 +259,15 @@ export class SsdKit implements AsyncDisposable {
     return to;
   }
 
-  /** Ends every engine; then throws where anything is held, locked, or lost. */
+  /** Ends every engine and waits; then throws where anything is held, locked, or lost. */
   async expectNothingLeft(): Promise<void> {
     for (const engine of this.#engines) engine.die();
     await this.settled();
+    this.expectNothingHeld();
+  }
+
+  expectNothingHeld(): void {
+    for (const engine of this.#engines) engine.die();
     const problems = this.problems();
     if (problems.length > 0) throw new Error(problems.join("; "));
   }
@@ -279,6 +285,8 @@ export class SsdKit implements AsyncDisposable {
     note("slots lost", slotsUsed - ramBlocks);
     note("slots quarantined", slotsQuarantined);
     for (const tier of [Tier.ram, Tier.ssd] as const) {
+      // A session protects its blocks without an engine.
+      if (store.sessions.size > 0) continue;
       note("protected blocks", table.residentBlocks(tier) - table.evictableBlocks(tier));
     }
     for (const { holder } of this.#engines) note("handles held", holder.held);

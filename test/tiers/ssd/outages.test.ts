@@ -1,0 +1,192 @@
+import { expect } from "bun:test";
+import { faultCounts } from "../../../src/native/index.ts";
+import { describeNative } from "../../support/index.ts";
+import type { SsdKit } from "./ssd-kit.ts";
+import { useSsdKit } from "./use-kit.ts";
+
+const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
+
+async function put(kit: SsdKit, ...blocks: string[]): Promise<void> {
+  expect(await kit.engine().put(...blocks)).toEqual(blocks.map(() => "ok"));
+  await kit.settled();
+}
+
+describeNative("SSD tier: a disk that answers with errors", () => {
+  const it = useSsdKit();
+
+  it("EIO once is a miss", {}, async ({ kit, faults }) => {
+    await put(kit, "a", "b");
+    kit.leaveRam();
+    faults("load.read:1:EIO");
+    const engine = kit.engine();
+    expect((await engine.load("a", "b")).toSorted()).toEqual(["miss", "ok"]);
+    expect(kit.store.ssdStats.readErrors).toBe(1);
+    expect(kit.ssd.readable).toBe(true);
+    await kit.clock.advanceAsync(1_000, 250);
+    expect(kit.health.raised.size).toBe(0);
+  });
+
+  it("a read that the host had no memory for is a miss, and the block stays", {}, async (t) => {
+    await put(t.kit, "a");
+    t.kit.leaveRam();
+    t.faults("load.open:1:EMFILE");
+    expect(await t.kit.engine().load("a")).toEqual(["miss"]);
+    expect(await t.kit.engine().load("a")).toEqual(["ok"]);
+  });
+
+  it("EIO again and again: reading stops, RAM goes on, a trial ends it", {
+    slots: 16,
+  }, async (t) => {
+    const { kit, faults } = t;
+    await put(kit, ...names(8));
+    kit.leaveRam();
+    await put(kit, "ram");
+    const engine = kit.engine();
+    faults("load.read:1+:EIO");
+    for (const name of names(5)) expect(await engine.load(name)).toEqual(["miss"]);
+    expect(kit.ssd.readable).toBe(false);
+    expect(kit.ssd.snapshot().readsStopped).toBe("io_error");
+    // Nobody is promised what cannot be read, and nothing waits for the disk.
+    expect(engine.match(["x6"])).toEqual([0, 0]);
+    expect(engine.get("x6", "ram")).toEqual(["miss", "ok"]);
+    await kit.clock.advanceAsync(500, 250);
+    expect(kit.health.raised).toContain("KV_SSD_ERRORS");
+    // Half open: one read is let through, and fails.
+    await kit.clock.advanceAsync(600, 250);
+    expect((await engine.load("x5", "x6")).toSorted()).toEqual(["miss", "miss"]);
+    expect(kit.ssd.readable).toBe(false);
+    faults("");
+    await kit.clock.advanceAsync(1_500, 250);
+    expect(kit.ssd.readable).toBe(false);
+    await kit.clock.advanceAsync(1_000, 250);
+    expect(await engine.load("x7")).toEqual(["ok"]);
+    await kit.clock.advanceAsync(250);
+    expect(kit.health.raised.size).toBe(0);
+    expect(kit.health.times.get("KV_SSD_ERRORS")).toBe(1);
+  });
+
+  for (const [errno, status, code] of [
+    ["ENOSPC", "no_space", "KV_SSD_FULL"],
+    ["EDQUOT", "no_space", "KV_SSD_FULL"],
+    ["EROFS", "read_only", "KV_SSD_READ_ONLY"],
+    ["EIO", "io_error", "KV_SSD_ERRORS"],
+  ] as const) {
+    it(`${errno}: nothing more is written, until it may be again`, { slots: 32 }, async (t) => {
+      const { kit, faults } = t;
+      const engine = kit.engine();
+      await put(kit, "before");
+      faults(`store.*:1+:${errno}`);
+      // Many at once: the wait for the first trial is that of one failure.
+      expect(await engine.put(...names(16))).toEqual(Array(16).fill("ok"));
+      await kit.settled();
+      expect(kit.ssd.snapshot().writesStopped).toBe(status);
+      expect(kit.ssd.takesBlocks).toBe(false);
+      await kit.clock.advanceAsync(250);
+      expect([...kit.health.raised]).toEqual([code]);
+      kit.leaveRam();
+      expect(await engine.load("before")).toEqual(["ok"]);
+      expect(await engine.put("during")).toEqual(["ok"]);
+      expect(engine.get("during")).toEqual(["ok"]);
+      faults("");
+      // Of itself, and at the first trial, a second later.
+      await kit.clock.advanceAsync(1_000, 250);
+      await kit.until(() => kit.ssd.takesBlocks, "admission");
+      expect(kit.clock.monotonicMs()).toBeLessThan(15_000);
+      await kit.clock.advanceAsync(250);
+      expect(kit.health.raised.size).toBe(0);
+      engine.get("during");
+      await put(kit, "after");
+      expect(["during", "after"].map((name) => kit.ssdHolds(name))).toEqual([true, true]);
+    });
+  }
+
+  it("trials that fail are made less and less often", {}, async ({ kit, host, faults }) => {
+    faults("store.write:1+:ENOSPC");
+    await put(kit, "a");
+    const trials: number[] = [];
+    for (let i = 0; i < 5; i++) {
+      const startMs = kit.clock.monotonicMs();
+      faults("store.write:1+:ENOSPC");
+      await kit.until(() => (faultCounts(host.native)["store.write"] ?? 0) > 0, "a trial");
+      trials.push(kit.clock.monotonicMs() - startMs);
+    }
+    expect(trials[4]!).toBeGreaterThan(4 * trials[0]!);
+  });
+
+  it("files that cannot be removed keep their bytes, and stop the eviction", {
+    slots: 4,
+    capacityBytes: 8 * 12_288,
+  }, async ({ kit, faults }) => {
+    for (const name of names(8)) await put(kit, name);
+    faults("remove.unlink:1+:EIO");
+    for (const name of names(20, "y")) await put(kit, name);
+    expect(kit.ssd.room.usedBytes).toBeLessThanOrEqual(8 * 12_288);
+    // Not every block was thrown out for room that did not come.
+    const kept = names(8).filter((name) => kit.ssdHolds(name));
+    expect(kept.length).toBeGreaterThan(4);
+    await kit.clock.advanceAsync(60_000, 250);
+    expect(kit.logged.length).toBeLessThan(100);
+    faults("");
+    await kit.until(() => kit.files().length < 8, "the removal");
+    // RAM is full of blocks that SSD did not take: they are sent down first.
+    await kit.engine().put("z");
+    await kit.settled();
+    await put(kit, "zz");
+    expect(kit.ssdHolds("zz")).toBe(true);
+  });
+});
+
+describeNative("SSD tier: a disk that hangs", () => {
+  const it = useSsdKit();
+
+  it("KV_SSD_HUNG; RAM goes on, readers get a miss, writes are given up", {
+    slots: 16,
+    depth: 4,
+  }, async ({ kit, faults }) => {
+    await put(kit, ...names(8));
+    kit.leaveRam();
+    await put(kit, "ram");
+    const engine = kit.engine();
+    faults("load.read:1+:freeze;store.write:1+:freeze");
+    // Four have their seat, four wait for one.
+    const asked = engine.fetch(names(8), { deadlineMs: 60_000 });
+    expect(await engine.put("new")).toEqual(["ok"]);
+    await kit.clock.advanceAsync(5_500, 250);
+    expect(kit.health.raised).toContain("KV_SSD_HUNG");
+    expect(kit.ssd.readable).toBe(false);
+    expect(kit.ssd.takesBlocks).toBe(false);
+    expect(engine.get("ram", "new")).toEqual(["ok", "ok"]);
+    expect(engine.match(["x7"])).toEqual([0, 0]);
+    expect(await engine.put("newer")).toEqual(["ok"]);
+    await kit.clock.advanceAsync(60_000, 1_000);
+    const outcomes = (await asked).map(({ outcome }) => outcome).toSorted();
+    expect(outcomes.filter((outcome) => outcome === "miss").length).toBeGreaterThanOrEqual(4);
+    expect(new Set(outcomes)).toEqual(new Set(["late", "miss"]));
+    faults("");
+    await kit.settled();
+    await kit.clock.advanceAsync(500, 250);
+    expect(kit.health.raised).not.toContain("KV_SSD_HUNG");
+    expect(kit.health.times.get("KV_SSD_HUNG")).toBe(1);
+    expect(await engine.load(...names(8), "newer")).toEqual(Array(9).fill("ok"));
+    await put(kit, "after");
+    expect(kit.ssdHolds("after")).toBe(true);
+  });
+
+  it("a stop does not wait for it longer than a while", {}, async ({ kit, faults, reopen }) => {
+    await put(kit, "a");
+    kit.leaveRam();
+    faults("load.read:1+:freeze");
+    const asked = kit.engine().fetch(["a"], { deadlineMs: 100 });
+    await kit.clock.advanceAsync(100);
+    expect((await asked)[0]!.outcome).toBe("late");
+    const closed = kit.close();
+    let isOver = false;
+    void closed.then(() => {
+      isOver = true;
+    });
+    await kit.until(() => isOver, "the stop");
+    faults("");
+    const next = await reopen();
+    expect(await next.engine().load("a")).toEqual(["ok"]);
+  });
+});
