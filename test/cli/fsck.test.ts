@@ -139,7 +139,7 @@ describeNative("fsck", () => {
     });
   });
 
-  test("--repair moves, removes and drops; after it the folder and its index are sound", async () => {
+  test("--repair moves, removes and drops; after it folder and index are sound", async () => {
     await withFolder(async (dir, [a, b, c]) => {
       flip(join(dir, a!.path), HEADER_BYTES);
       const damaged = readFileSync(join(dir, a!.path));
