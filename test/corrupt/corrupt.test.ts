@@ -1,13 +1,18 @@
 import { expect, test } from "bun:test";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { runCli } from "../../src/cli/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
-import { FileInspector, verifyHeader } from "../../src/kvb/index.ts";
+import { FileInspector, HEADER_BYTES, verifyHeader } from "../../src/kvb/index.ts";
 import { loadNative } from "../../src/native/index.ts";
+import { memoryIo } from "../cli/memory-io.ts";
 import { type BlockFile, blockFile } from "../kvb/block-files.ts";
 import { describeNative, withTempDir } from "../support/index.ts";
+import { makeRound } from "./blocks.ts";
 import { runCorrupt } from "./corrupt.ts";
 import { DAMAGE_NAMES, DAMAGES, isHarmless, isUnchanged } from "./damage.ts";
+import { fileOf } from "./file-cases.ts";
+import { Host, Rig } from "./rig.ts";
 import { Tally } from "./tally.ts";
 
 const COUNT = 1_000;
@@ -30,6 +35,35 @@ describeNative("damage", () => {
     });
   }
 
+  test("in a folder that a store has left is what hearth fsck finds", async () => {
+    await withTempDir(async (dir) => {
+      await using host = new Host();
+      const round = makeRound(seededRandom(3), 40);
+      {
+        await using rig = await Rig.open(host, dir);
+        await rig.put(round);
+        await rig.moveToSsd();
+      }
+      expect(await fsck(dir)).toMatchObject({ code: 0, files: 40, rows: 40, counts: {} });
+      for (const block of round.blocks.slice(0, 7)) {
+        const path = fileOf(host.native, dir, round.layer, block);
+        const bytes = readFileSync(path);
+        bytes[HEADER_BYTES + 1]! ^= 1;
+        writeFileSync(path, bytes);
+      }
+      expect(await fsck(dir)).toMatchObject({ code: 1, sound_blocks: 33, counts: { payload: 7 } });
+      expect(await fsck(dir, "--repair")).toMatchObject({ code: 0, unsolved: 0 });
+      {
+        await using rig = await Rig.open(host, dir);
+        expect(rig.index.state.setAside).toBeNull();
+        expect(await rig.get(round)).toEqual(
+          round.blocks.map((_, i) => (i < 7 ? "miss" : "right")),
+        );
+      }
+      expect(await fsck(dir)).toMatchObject({ code: 0, files: 33, rows: 33, counts: {} });
+    });
+  }, 60_000);
+
   test("of all kinds is seen by a store, and nothing wrong is served", async () => {
     await withTempDir(async (dir) => {
       const tally = await runCorrupt({ count: COUNT, seed: 5, dir, onProgress: () => undefined });
@@ -43,6 +77,12 @@ describeNative("damage", () => {
     });
   }, 60_000);
 });
+
+async function fsck(dir: string, ...words: string[]): Promise<object> {
+  const io = memoryIo();
+  const code = await runCli(["fsck", "--deep", "--json", ...words, dir], io);
+  return { code, ...JSON.parse(io.outText()) };
+}
 
 function isUntouched(block: BlockFile, damaged: Uint8Array): boolean {
   return Buffer.compare(block.bytes, damaged) === 0;
