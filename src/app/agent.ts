@@ -14,9 +14,17 @@ import {
   type Metrics,
   watchLoopLag,
 } from "../observability/index.ts";
-import { ArenaGrowth, createArena, Namespaces, RamStore } from "../tiers/index.ts";
+import {
+  ArenaGrowth,
+  adoptRam,
+  createArena,
+  describeRam,
+  Namespaces,
+  RamStore,
+} from "../tiers/index.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { groupNumber } from "./groups.ts";
+import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
 
 export interface AgentParts {
@@ -28,6 +36,8 @@ export interface AgentParts {
   readonly service: ServiceManager;
   readonly version: string;
   readonly commit: string;
+  /** What the service manager kept for this process. */
+  readonly listening: ListenEnvironment;
 }
 
 /** What the agent is doing; it only ever moves to the right. */
@@ -100,7 +110,7 @@ export class Agent {
   #growing: Promise<void> = Promise.resolve();
   #cold: ColdTier | null = null;
 
-  private constructor(parts: AgentParts) {
+  private constructor(parts: AgentParts, inherited: Region | null) {
     const { config, native, clock, random, logger } = parts;
     this.#parts = parts;
     this.#config = config;
@@ -114,7 +124,7 @@ export class Agent {
       lockMemory: kv.lockMemory,
       sliceBytes: kv.prefaultSliceBytes,
     };
-    this.#region = createArena(native, arena);
+    this.#region = inherited ?? createArena(native, arena);
     this.#queue = new Queue(native, {
       entries: QUEUE_ENTRIES,
       threads: queueThreads(),
@@ -160,10 +170,9 @@ export class Agent {
    * cannot.
    */
   static async start(parts: AgentParts): Promise<Agent> {
-    checkMemory(parts.config.kv.ramBytes, readMemoryFacts());
-    const agent = new Agent(parts);
+    const agent = (await Agent.#withInheritedRam(parts)) ?? Agent.#withNewRam(parts);
     try {
-      await agent.#growth.first();
+      if (!agent.#growth.complete) await agent.#growth.first();
       await agent.#openCold();
       crashPoint("start.recovered");
       await agent.engine.start();
@@ -175,6 +184,29 @@ export class Agent {
     agent.#state = "ready";
     agent.#growing = agent.#grow();
     return agent;
+  }
+
+  static #withNewRam(parts: AgentParts): Agent {
+    checkMemory(parts.config.kv.ramBytes, readMemoryFacts());
+    return new Agent(parts, null);
+  }
+
+  /** With the whole RAM of the process before, or null. */
+  static async #withInheritedRam(parts: AgentParts): Promise<Agent | null> {
+    const { config, listening, logger } = parts;
+    const { ramBytes, lockMemory } = config.kv;
+    const inherited = inheritRam(parts, listening, { arenaBytes: ramBytes, lockMemory });
+    if (inherited === null) return null;
+    const { region, record } = inherited;
+    const agent = new Agent(parts, region);
+    agent.#growth.wasThere();
+    if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
+      logger.info("RAM of the process before is taken over", { blocks: record.count });
+      return agent;
+    }
+    logger.warn("RAM of the process before is dropped", { why: "it does not fit this agent" });
+    await agent.#stopParts();
+    return null;
   }
 
   get state(): AgentState {
@@ -259,7 +291,14 @@ export class Agent {
 
   async #stopParts(): Promise<void> {
     this.#growth.stop();
+    const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
+    if (this.#state === "draining" && this.#config.kv.ramHandover) {
+      // What an engine still reads must not be written over by a process that knows nothing of it.
+      await leaveRam(this.#parts, this.#region, (arena) =>
+        held + quarantined > 0 ? null : describeRam(this.store, this.namespaces, arena),
+      );
+    }
     await this.store[Symbol.asyncDispose]();
     crashPoint("stop.store-closed");
     await this.#cold?.close();

@@ -50,7 +50,9 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
   const reloads = reloadSignals();
   const signals = stopSignals(options.privateFolder !== null);
-  const agent = await Agent.start({ ...parts, version, commit });
+  const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = process.env;
+  const listening = { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES };
+  const agent = await Agent.start({ ...parts, version, commit, listening });
   await using api = await apiOf(agent, { native, logger, version, commit });
   reloads.begin(async () => {
     if (agent.state !== "ready") return;
@@ -75,8 +77,8 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
 }
 
 function serviceEnvironment() {
-  const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID } = process.env;
-  return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID };
+  const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE } = process.env;
+  return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
 }
 
 /** Where its API cannot be had, the agent does not run on without one. */

@@ -10,13 +10,24 @@ export interface ServiceManager extends Disposable {
   status(status: string): void;
   reloading(): void;
   stopping(): void;
+  /** Whether the manager keeps descriptors for the next process (FileDescriptorStoreMax=). */
+  readonly keeps: boolean;
+  /** Leaves a descriptor with the manager, under a name. */
+  keep(name: string, fd: number): void;
+  /** The manager drops what it keeps under this name. */
+  forget(name: string): void;
 }
 
 export interface ServiceEnvironment {
   readonly NOTIFY_SOCKET?: string | undefined;
   readonly WATCHDOG_USEC?: string | undefined;
   readonly WATCHDOG_PID?: string | undefined;
+  /** How many descriptors the manager keeps; set by systemd 254 and later. */
+  readonly FDSTORE?: string | undefined;
 }
+
+/** The arena and its record. */
+const KEPT = 2;
 
 export function createServiceManager(
   native: Pick<Native, "notify" | "monotonicUs">,
@@ -38,6 +49,11 @@ export function createServiceManager(
     ready: (status) => say(`READY=1\nSTATUS=${status}`),
     status: (status) => say(`STATUS=${status}`),
     reloading: () => say(`RELOADING=1\nMONOTONIC_USEC=${native.monotonicUs()}`),
+    keeps: Boolean(socket) && Number(environment.FDSTORE ?? 0) >= KEPT,
+    keep: (name, fd) => {
+      if (socket) native.notify(socket, `FDSTORE=1\nFDPOLL=0\nFDNAME=${name}`, [fd]);
+    },
+    forget: (name) => say(`FDSTOREREMOVE=1\nFDNAME=${name}`),
     stopping: () => say("STOPPING=1\nSTATUS=draining"),
     [Symbol.dispose]: () => watchdog?.[Symbol.dispose](),
   };

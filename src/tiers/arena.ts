@@ -93,6 +93,12 @@ export class ArenaGrowth {
     }
   }
 
+  /** All of it is backed: the memory is that of a process that went before. */
+  wasThere(): void {
+    this.#ready = this.#region.bytes;
+    this.#onReady(this.#ready);
+  }
+
   /** The slice under way ends; none follows it. */
   stop(): void {
     this.#stopped = true;

@@ -1,0 +1,139 @@
+import { closeSync, fstatSync, readSync } from "node:fs";
+import { type Clock, messageOf, sleep } from "../core/index.ts";
+import { type Native, nativeBuffer, Region, type Wish } from "../native/index.ts";
+import type { Logger } from "../observability/index.ts";
+import { decodeRamRecord, encodeRamRecord, type RamRecord } from "../tiers/index.ts";
+import type { ServiceManager } from "./service-manager.ts";
+
+/** The names under which the service manager keeps the descriptors. */
+const ARENA_FD = "hearth-arena";
+const RECORD_FD = "hearth-record";
+const FIRST_FD = 3;
+const PAGE = 4096;
+const LENGTH_BYTES = 8;
+/** The manager takes what it was sent while this process still lives. */
+const KEEP_MS = 250;
+
+/** The memory of the process before this one, and what lies in it. */
+export interface InheritedRam {
+  readonly region: Region;
+  readonly record: RamRecord;
+}
+
+export interface ListenEnvironment {
+  readonly LISTEN_PID?: string | undefined;
+  readonly LISTEN_FDS?: string | undefined;
+  readonly LISTEN_FDNAMES?: string | undefined;
+}
+
+interface HandoverParts {
+  readonly native: Native;
+  readonly service: ServiceManager;
+  readonly logger: Logger;
+}
+
+/**
+ * Takes over what the process before left with the service manager: all of it, or none. The manager
+ * then forgets it, so that it is taken over once and goes with this process if that crashes.
+ */
+export function inheritRam(
+  { native, service, logger }: HandoverParts,
+  environment: ListenEnvironment,
+  wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
+): InheritedRam | null {
+  const kept = keptDescriptors(environment);
+  const arena = kept.get(ARENA_FD);
+  const record = kept.get(RECORD_FD);
+  for (const name of kept.keys()) service.forget(name);
+  if (arena === undefined && record === undefined) return null;
+  const inherited = takeOver(native, arena, record, wanted);
+  for (const [name, fd] of kept) {
+    if (name !== ARENA_FD || typeof inherited === "string") closeSync(fd);
+  }
+  if (typeof inherited !== "string") return inherited;
+  logger.warn("RAM of the process before is dropped", { why: inherited });
+  return null;
+}
+
+/** What was taken over, or why nothing was. */
+function takeOver(
+  native: Native,
+  arena: number | undefined,
+  recordFd: number | undefined,
+  { arenaBytes, lockMemory }: { readonly arenaBytes: number; readonly lockMemory: Wish },
+): InheritedRam | string {
+  if (arena === undefined || recordFd === undefined) return "a part of it is missing";
+  const record = readRecord(recordFd);
+  if (record === null) return "its record is damaged";
+  if (record.arena !== nameOf(arena)) return "its record is about other memory";
+  if (fstatSync(arena).size !== arenaBytes) return "kv.ram has changed";
+  try {
+    return { region: Region.adopt(native, { fd: arena, bytes: arenaBytes, lockMemory }), record };
+  } catch (error) {
+    return messageOf(error);
+  }
+}
+
+/** Descriptors by name, as sd_listen_fds_with_names(3) has them. */
+function keptDescriptors(environment: ListenEnvironment): Map<string, number> {
+  const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = environment;
+  const kept = new Map<string, number>();
+  if (Number(LISTEN_PID) !== process.pid) return kept;
+  const names = (LISTEN_FDNAMES ?? "").split(":");
+  for (let i = 0; i < Number(LISTEN_FDS); i++) kept.set(names[i] ?? String(i), FIRST_FD + i);
+  return kept;
+}
+
+/** Tells one piece of memory from another for as long as the machine runs. */
+function nameOf(fd: number): string {
+  const { dev, ino } = fstatSync(fd);
+  return `${dev}:${ino}`;
+}
+
+function readRecord(fd: number): RamRecord | null {
+  const { size } = fstatSync(fd);
+  if (size < LENGTH_BYTES) return null;
+  const bytes = new Uint8Array(size);
+  for (let at = 0; at < size; ) {
+    const got = readSync(fd, bytes, at, size - at, at);
+    if (got === 0) return null;
+    at += got;
+  }
+  const length = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+  if (length > size - LENGTH_BYTES) return null;
+  return decodeRamRecord(bytes.subarray(LENGTH_BYTES, LENGTH_BYTES + length));
+}
+
+/**
+ * Leaves memory and record with the service manager for the next process. `describe` is asked for
+ * the record of the memory with this name; null: it cannot be handed on now.
+ */
+export async function leaveRam(
+  { native, service, logger, clock }: HandoverParts & { readonly clock: Clock },
+  region: Region,
+  describe: (arena: string) => RamRecord | null,
+): Promise<void> {
+  if (!service.keeps) return;
+  const record = describe(nameOf(region.fd));
+  if (record === null) {
+    logger.warn("RAM is not handed on: some of it is still in use", {});
+    return;
+  }
+  using recordRegion = regionOf(native, encodeRamRecord(record));
+  service.keep(ARENA_FD, region.fd);
+  service.keep(RECORD_FD, recordRegion.fd);
+  await sleep(clock, KEEP_MS);
+  logger.info("RAM is left for the next process", { blocks: record.count });
+}
+
+/** A memory file with these bytes, behind their length. */
+function regionOf(native: Native, bytes: Uint8Array): Region {
+  const length = LENGTH_BYTES + bytes.length;
+  const size = Math.ceil(length / PAGE) * PAGE;
+  const region = Region.create(native, { bytes: size, hugePages: "off", lockMemory: "off" });
+  const buffer = nativeBuffer(length);
+  new DataView(buffer.bytes.buffer).setBigUint64(0, BigInt(bytes.length), true);
+  buffer.bytes.set(bytes, LENGTH_BYTES);
+  region.copyIn(0, buffer, length, false);
+  return region;
+}

@@ -1,0 +1,91 @@
+import { expect, test } from "bun:test";
+import { join } from "node:path";
+import { describeNative, describePython } from "../support/index.ts";
+import { AgentProcess, type AgentProcessOptions, FROM_CHECKOUT } from "./agent-process.ts";
+
+const MANAGER = ["python3", join(import.meta.dir, "keeping-manager.py"), ...FROM_CHECKOUT];
+const BLOCKS = ["a", "a/b", "a/b/c", "x"];
+
+/** An agent under a manager that keeps descriptors, with some blocks in RAM. */
+async function started(options: AgentProcessOptions = {}): Promise<AgentProcess> {
+  const agent = await AgentProcess.start({ command: MANAGER, ...options });
+  await using engine = await agent.connect();
+  await engine.put(...BLOCKS);
+  return agent;
+}
+
+/** Has the manager restart the agent, and waits until it serves again. */
+async function restarted(agent: AgentProcess, signal: "SIGUSR1" | "SIGUSR2"): Promise<void> {
+  const from = agent.log.length;
+  agent.process.kill(signal);
+  await agent.logged("arena complete", from);
+  await agent.logged("agent ready", from);
+}
+
+async function found(agent: AgentProcess): Promise<string[]> {
+  await using engine = await agent.connect();
+  return await engine.get(...BLOCKS);
+}
+
+function said(agent: AgentProcess, message: string): string[] {
+  return agent.log.filter((line) => line.message.startsWith(message)).map(({ message: m }) => m);
+}
+
+const ALL = BLOCKS.map(() => "ok");
+const NONE = BLOCKS.map(() => "miss");
+
+describeNative("RAM over a restart", () => {
+  describePython("under a manager that keeps descriptors", () => {
+    test("a planned one takes all of it over, again and again", async () => {
+      await using agent = await started();
+      for (let round = 1; round <= 3; round++) {
+        await restarted(agent, "SIGUSR1");
+        expect(said(agent, "RAM of the process before is taken over")).toHaveLength(round);
+        expect(await found(agent)).toEqual(ALL);
+      }
+      const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
+      expect(kept.map((line) => line.kept)).toEqual(
+        Array(3).fill(["hearth-arena", "hearth-record"]),
+      );
+    }, 60_000);
+
+    test("a kill takes nothing over, and leaves no memory behind", async () => {
+      await using agent = await started();
+      await restarted(agent, "SIGUSR1");
+      await restarted(agent, "SIGUSR2");
+      expect(await found(agent)).toEqual(NONE);
+      const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
+      expect(kept.at(-1)!.kept).toEqual([]);
+    }, 60_000);
+
+    test("one with another size of RAM drops it whole", async () => {
+      await using agent = await started();
+      agent.configure({ kv: { ram: "32MiB" } });
+      await restarted(agent, "SIGUSR1");
+      const dropped = agent.log.find((line) => line.message.endsWith("is dropped"));
+      expect(dropped!.why).toBe("kv.ram has changed");
+      expect(await found(agent)).toEqual(NONE);
+    }, 60_000);
+
+    test("one with handover switched off neither leaves nor takes it", async () => {
+      await using agent = await started({ config: { kv: { ram_handover: false } } });
+      await restarted(agent, "SIGUSR1");
+      expect(await found(agent)).toEqual(NONE);
+      const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
+      expect(kept.at(-1)!.kept).toEqual([]);
+    }, 60_000);
+
+    test("what an engine still holds when time is up keeps RAM from being handed on", async () => {
+      await using agent = await started();
+      await using engine = await agent.connect();
+      await engine.acquire("a");
+      const from = agent.log.length;
+      agent.process.kill("SIGUSR1");
+      // The drain has begun: who asks twice does not want to wait.
+      await agent.logged("agent stopping", from);
+      agent.process.kill("SIGUSR1");
+      await agent.logged("agent ready", from);
+      expect(await found(agent)).toEqual(NONE);
+    }, 60_000);
+  });
+});
