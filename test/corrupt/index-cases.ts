@@ -106,7 +106,7 @@ export async function runIndexCases({ host, dir, random, tally, cases, onRound }
     // An empty file is a new index: then, too, the headers say everything.
     const { state, previous } = rig.index;
     const isBelieved = state.setAside === null && previous.incarnation !== null;
-    if (got.includes("wrong")) tally.add(kind, "served", where);
+    if (got.includes("wrong") || got.includes("caught")) tally.add(kind, "served", where);
     else tally.add(kind, isBelieved ? "unseen" : "detected", where);
     for (const one of got) tally.control(one === "right", `${kind}, ${where}`);
     onRound();

@@ -2,8 +2,15 @@ import { type Random, randomBelow } from "../../src/core/index.ts";
 import type { HandleBatch } from "../../src/tiers/index.ts";
 import { makeRound, type Round } from "./blocks.ts";
 import type { Cases } from "./file-cases.ts";
-import { Rig } from "./rig.ts";
+import { type Got, Rig } from "./rig.ts";
 import type { Tally } from "./tally.ts";
+
+/** How damage is to be seen: bytes of RAM are the reader's to compare, those of a file ours. */
+const SEEN_AS = { ram_bits: "caught", ram_bits_before_write: "miss" } as const satisfies Record<
+  string,
+  Got
+>;
+type RamKind = keyof typeof SEEN_AS;
 
 const BLOCKS = 200;
 const CONTROLS = 10;
@@ -42,10 +49,10 @@ function flipSome(rig: Rig, { blocks }: Round, handles: HandleBatch, random: Ran
   return flipped;
 }
 
-function judge(tally: Tally, kind: string | null, one: string, where: string): void {
-  if (kind === null) tally.control(one === "right", where);
-  else if (one === "wrong") tally.add(kind, "served", where);
-  else if (one === "caught" || one === "miss") tally.add(kind, "detected", where);
-  else if (one === "right") tally.add(kind, "unseen", where);
-  else tally.fail(`${kind}: no answer, ${where}`);
+function judge(tally: Tally, kind: RamKind | null, got: Got, where: string): void {
+  if (kind === null) tally.control(got === "right", where);
+  else if (got === SEEN_AS[kind]) tally.add(kind, "detected", where);
+  else if (got === "right") tally.add(kind, "unseen", where);
+  else if (got === "unserved") tally.fail(`${kind}: no answer, ${where}`);
+  else tally.add(kind, "served", where);
 }

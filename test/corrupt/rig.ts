@@ -28,7 +28,10 @@ const ARENA_BYTES = 6 * 64 * MIB;
 const BATCH_MAX = 1024;
 export const NAMESPACE_KEY = new Uint8Array(32).fill(0x4e);
 
-/** What a reader got: `wrong` are bytes that passed for right. */
+/**
+ * What a reader got. `caught`: bytes that are not those of the checksum that came with them;
+ * `wrong`: bytes that passed for right.
+ */
 export type Got = "right" | "wrong" | "caught" | "miss" | "unserved";
 
 /** Arena and threads, which many stores may use one after the other. */
