@@ -4,6 +4,7 @@ const AHEAD_MAX = 65_536;
 /**
  * The highest sequence up to which every block's row has been handed on. Writes end out of order,
  * and a claim about a block still being written would let the next start take it for a deleted one.
+ * A sequence that never comes (its row was dropped) holds it where it is.
  */
 export class SequenceWatermark {
   readonly #ahead = new Set<number>();
@@ -18,11 +19,7 @@ export class SequenceWatermark {
     if (this.#isFrozen || sequence <= this.#through) return;
     this.#ahead.add(sequence);
     while (this.#ahead.delete(this.#through + 1)) this.#through++;
-    if (this.#ahead.size > AHEAD_MAX) this.freeze();
-  }
-
-  /** A row was dropped: what comes after it may not be claimed. */
-  freeze(): void {
+    if (this.#ahead.size <= AHEAD_MAX) return;
     this.#isFrozen = true;
     this.#ahead.clear();
   }

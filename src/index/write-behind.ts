@@ -133,8 +133,8 @@ export class WriteBehindIndex implements BlockIndex {
   put(row: BlockRow): void {
     if (row.sequence > 0) this.#beginsAt ??= this.#log.newest;
     if (this.#noteChange(this.#log.put(row))) return;
-    if (row.sequence > 0) this.#sequences.freeze();
-    else this.#isIncomplete = true;
+    // A dropped row of this run leaves a gap in the sequences, which the next start sees.
+    if (row.sequence === 0) this.#isIncomplete = true;
   }
 
   remove(digest: Uint8Array, layer: number): void {

@@ -190,6 +190,23 @@ describe("what a start knows of the run before", () => {
     expect(last.previous).toEqual({ incarnation: 2n, flushedSequence: 1, clean: false });
   });
 
+  test("the run begins with the rows before its first block, not before them", async () => {
+    const folder = newFolder();
+    await madeIndex(folder, 3);
+    // Its clock stands still: only full batches go.
+    await using index = await openIndex(folder, { incarnation: 2n, clock: new ManualClock() });
+    for (const number of upTo(2_500)) index.put(rowOf(number, { sequence: 0 }));
+    index.put(rowOf(3_000, { sequence: 1 }));
+    await waitFor(() => index.state.rows === 2_000);
+    {
+      await using half = await openIndex(crashImage(folder, newFolder()), { incarnation: 3n });
+      expect(half.previous).toMatchObject({ incarnation: 1n, flushedSequence: 3 });
+    }
+    expect(await index.flush()).toBe(true);
+    await using whole = await openIndex(crashImage(folder, newFolder()), { incarnation: 3n });
+    expect(whole.previous).toMatchObject({ incarnation: 2n, flushedSequence: 1 });
+  });
+
   test("an index that was being made when its run ended is not taken for a whole one", async () => {
     const folder = newFolder();
     await using crashing = await openIndex(folder);
