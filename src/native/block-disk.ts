@@ -20,9 +20,12 @@ export interface BlockTransfer {
   readonly path: string;
   readonly header: HeaderSlot;
   readonly region: Region;
-  /** Multiples of 4096 where the disk is `direct`. */
+  /** A multiple of 4096. */
   readonly offset: number;
-  /** Length of the payload; the file is padded with zeros to a multiple of 4096. */
+  /**
+   * Length of the payload, at least 1. The transfer has the region to the end of the payload's last
+   * page: a store zeroes what lies behind the payload there, a load reads the file's zeros into it.
+   */
   readonly bytes: number;
 }
 
@@ -80,7 +83,10 @@ export interface BlockDisk extends AsyncDisposable {
   /** Moves a file within the folder, out of the way: an existing target is `exists`. */
   rename(from: string, to: string): Promise<DiskOutcome<object>>;
 
-  /** What lies in a folder below the disk's own ("" = itself), in no order; not recursive. */
+  /**
+   * What lies in a folder below the disk's own ("" = itself), folders too, in no order; not
+   * recursive. What comes and goes meanwhile may be in it or not.
+   */
   list(path: string): Promise<DiskOutcome<{ readonly entries: readonly DiskEntry[] }>>;
 
   /** Everything stored and removed so far survives a loss of power (syncfs). */
@@ -90,8 +96,8 @@ export interface BlockDisk extends AsyncDisposable {
   space(): Promise<DiskOutcome<{ readonly freeBytes: number; readonly totalBytes: number }>>;
 
   /**
-   * Waits for what is in flight, at most `ms`; false where the kernel still holds something, and
-   * then its memory is never freed.
+   * Waits for what is in flight, at most `ms`; false where the kernel still holds something. Then
+   * its memory is never freed, and its promises never settle. Operations from now on are `closed`.
    */
   close(ms: number): Promise<boolean>;
 }

@@ -277,12 +277,15 @@ class NativeDisk implements BlockDisk {
 
 /**
  * A disk on an existing folder. Throws NativeError where the folder cannot be opened (`missing`,
- * `not_permitted`, ...) or the host has neither memory nor threads for it.
+ * `not_permitted`, ...), where io_uring is demanded and refused, or where the host has neither
+ * memory nor threads for it.
  */
 export async function openDisk(native: Native, options: DiskOptions): Promise<BlockDisk> {
   const disk = new NativeDisk(native, options);
   const opened = await disk.open(options.folder);
-  if (opened.ok) return disk;
+  const refused = options.method === "io_uring" && disk.method !== "io_uring";
+  if (opened.ok && !refused) return disk;
   await disk.close(0);
-  throw new NativeError("openDisk", STATUS[opened.status], opened.errno);
+  if (!opened.ok) throw new NativeError("openDisk", STATUS[opened.status], opened.errno);
+  throw new NativeError("openDisk", STATUS.unsupported, 0);
 }

@@ -289,7 +289,9 @@ pub fn close(point: Point, fd: i32) void {
 
 /// Whether an allocation may be made.
 pub fn gate(point: Point) Error!void {
-    if (hit(point).errno != null) return error.OutOfMemory;
+    const verdict = hit(point);
+    verdict.after();
+    if (verdict.errno != null) return error.OutOfMemory;
 }
 
 /// What a raw system call returns when it fails.

@@ -139,9 +139,13 @@ pub const Disk = struct {
         disk.threads_started += 1;
     }
 
-    /// With the mutex held.
+    /// With the mutex held. Threads end when there is no job left for them.
     fn tellStop(disk: *Disk) void {
         disk.stopping = true;
+        disk.wakeAll();
+    }
+
+    fn wakeAll(disk: *Disk) void {
         disk.work.broadcast();
         if (disk.ring) |*ring| wakes.ring(ring.wake_fd);
     }
@@ -213,7 +217,7 @@ pub const Disk = struct {
         disk.mutex.lock();
         defer disk.mutex.unlock();
         while (true) {
-            while (disk.ready.count == 0 and !disk.stopping) disk.work.wait(&disk.mutex);
+            while (disk.ready.count == 0 and !disk.isOver()) disk.work.wait(&disk.mutex);
             if (disk.ready.count == 0) return;
             const job = disk.ready.pop();
             disk.mutex.unlock();
@@ -256,6 +260,7 @@ pub const Disk = struct {
     fn complete(disk: *Disk, job: *Job) void {
         disk.done.push(job.outcome);
         disk.free.push(job);
+        if (disk.isOver()) disk.wakeAll();
         if (disk.woken) return;
         disk.woken = true;
         wakes.ring(disk.event_fd);
@@ -269,13 +274,18 @@ pub const Disk = struct {
         wakes.ring(disk.ring.?.wake_fd);
     }
 
-    /// For the ring's owner: prepares all transfers there are. Says whether the disk stops.
+    /// For the ring's owner: prepares all transfers there are. Says whether there will be more.
     pub fn takeTransfers(disk: *Disk, ring: *Ring) bool {
         disk.mutex.lock();
         defer disk.mutex.unlock();
         disk.ring_woken = false;
         while (disk.transfers.count > 0) ring.add(disk.transfers.pop());
-        return disk.stopping;
+        return disk.isOver();
+    }
+
+    /// With the mutex held: stopping, and no job is left that a thread could be wanted for.
+    fn isOver(disk: *const Disk) bool {
+        return disk.stopping and disk.free.count == disk.slots.len;
     }
 
     /// From the ring's owner: a job whose bytes were moved, or not.

@@ -27,8 +27,6 @@ pub const Ring = struct {
     wake_fd: i32,
     wake_count: u64 = 0,
     wake_armed: bool = false,
-    /// Jobs of which the kernel has requests.
-    busy: u32 = 0,
     refusals: u32 = 0,
 
     /// A ring that its owner must `enable`.
@@ -79,12 +77,12 @@ pub const Ring = struct {
         _ = try errno.check(faults.call(.@"ring.enable", linux.io_uring_register, arguments));
     }
 
-    /// Works for the disk until it stops and the kernel has nothing more of it.
+    /// Works for the disk until it is over.
     pub fn own(ring: *Ring, disk: *Disk) void {
         while (true) {
-            const stopping = disk.takeTransfers(ring);
-            if (stopping and ring.busy == 0 and !ring.wake_armed) return;
-            if (!stopping) ring.armWake();
+            const over = disk.takeTransfers(ring);
+            if (over and !ring.wake_armed) return;
+            if (!over) ring.armWake();
             ring.enter(disk);
             ring.takeAnswers(disk);
         }
@@ -108,7 +106,6 @@ pub const Ring = struct {
     /// 256 KiB).
     pub fn add(ring: *Ring, job: *Job) void {
         const parts = job.takeParts();
-        ring.busy += 1;
         const span = &parts[parts.len - 1];
         if (job.operation == .store or ring.bufferOf(job, span) == null) {
             ring.addVectored(job, parts);
@@ -202,7 +199,6 @@ pub const Ring = struct {
         job.answers[@intCast(token & (requests_per_job - 1))] = result;
         job.asked_open -= 1;
         if (job.asked_open > 0) return;
-        ring.busy -= 1;
         job.gatherAnswers();
         disk.giveBack(job);
     }
