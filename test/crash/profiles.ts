@@ -1,0 +1,73 @@
+/** How the agent is set up for a number of cycles on one pair of folders. */
+export interface Profile {
+  readonly name: string;
+  /** All blocks fit: what was persisted stays until it is purged. */
+  readonly keeps: boolean;
+  readonly kv: Readonly<Record<string, string | number>>;
+}
+
+const ROOMY = { ram: "32MiB", ssd: "512MiB", ssd_ttl: "off", scrub_rate: "64MiB" };
+
+export const PROFILES: readonly Profile[] = [
+  { name: "roomy", keeps: true, kv: { ...ROOMY, write_policy: "write_through" } },
+  {
+    name: "evicting",
+    keeps: false,
+    kv: { ram: "2MiB", ssd: "4MiB", ssd_ttl: "off", write_policy: "write_through" },
+  },
+  {
+    name: "roomy, write back, threads",
+    keeps: true,
+    kv: { ...ROOMY, write_policy: "write_back", ssd_io: "threads" },
+  },
+  {
+    name: "expiring",
+    keeps: false,
+    kv: {
+      ram: "2MiB",
+      ssd: "8MiB",
+      ssd_ttl: "1s",
+      write_policy: "write_through_selective",
+      scrub_rate: "64MiB",
+    },
+  },
+  {
+    name: "write back",
+    keeps: false,
+    kv: {
+      ram: "2MiB",
+      ssd: "64MiB",
+      ssd_ttl: "off",
+      write_policy: "write_back",
+      ssd_write_queue: "1MiB",
+      ssd_io: "threads",
+    },
+  },
+  {
+    name: "roomy, selective",
+    keeps: true,
+    kv: { ...ROOMY, write_policy: "write_through_selective" },
+  },
+];
+
+export interface Places {
+  readonly socket: string;
+  readonly ssdDir: string;
+}
+
+/** The agent's configuration file. */
+export function configOf({ kv }: Profile, { socket, ssdDir }: Places): string {
+  const own = { lock_memory: "off", huge_pages: "off", blocks_max: 4096, ssd_dir: ssdDir };
+  const sections = {
+    kv: { ...own, ssd_depth: 16, evict_interval: "50ms", ...kv },
+    engine: { socket, acquire_deadline: "5s", gpu_window_blocks: 64 },
+    api: { listen: "127.0.0.1:0" },
+    log: { format: "json" },
+  };
+  return Object.entries(sections)
+    .flatMap(([name, keys]) => [
+      `[${name}]`,
+      ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`),
+    ])
+    .join("\n");
+}
