@@ -1,5 +1,6 @@
 import { Tier } from "../blocks/index.ts";
 import { DIGEST_BYTES, LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts";
+import { blockPath } from "../kvb/index.ts";
 import { crashPoint } from "../native/index.ts";
 import { type AddressBatch, createAddressBatch } from "./batches.ts";
 import type { RamStore } from "./ram-store.ts";
@@ -17,57 +18,66 @@ export interface PurgeAddress {
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 
 /**
- * Removes blocks from every tier of this host. What is answered `done` does not come back after any
- * crash: its file is gone, and that is on the disk. One outcome for each address.
+ * Removes blocks from every tier of this host. What is answered `done`, or `missing`, does not come
+ * back after any crash: its file is gone, and that is on the disk. A block that was just evicted is
+ * missing, too, while its file is still on its way out. One outcome for each address.
  */
 export async function purgeBlocks(
   store: RamStore,
   addresses: readonly PurgeAddress[],
 ): Promise<PurgeOutcome[]> {
   const batch = createAddressBatch(1);
-  const removed = await Promise.all(
-    addresses.map((address) => purgeOne(store, find(store, batch, address))),
-  );
+  const found = addresses.map((address) => find(store, batch, address));
+  const outcomes = await Promise.all(found.map(({ node }) => purgeOne(store, node)));
+  const { ssd } = store;
+  if (ssd === null) return outcomes;
+  await ssd.room.removalsOver();
   crashPoint("purge.removed");
-  const onSsd = removed.some(({ touchedSsd }) => touchedSsd);
-  const safe = !onSsd || (await store.ssd?.makeDurable()) === true;
+  const isSafe = !ssd.room.hasVolatileRemovals || (await ssd.makeDurable());
   crashPoint("purge.before-answer");
-  return removed.map(({ outcome, touchedSsd }) =>
-    outcome === "done" && touchedSsd && !safe ? "failed" : outcome,
-  );
+  const stuck = new Set(ssd.room.stuckPaths().map(stemOf));
+  return outcomes.map((outcome, i) => {
+    if (outcome === "held") return outcome;
+    return isSafe && !stuck.has(found[i]!.stem) ? outcome : "failed";
+  });
 }
 
-interface Removed {
-  readonly outcome: PurgeOutcome;
-  readonly touchedSsd: boolean;
+interface Found {
+  readonly node: NodeId;
+  /** What the paths of all files that may be the block's have in common. */
+  readonly stem: string;
 }
 
-function find(store: RamStore, batch: AddressBatch, { digest, layer }: PurgeAddress): NodeId {
+function find(store: RamStore, batch: AddressBatch, { digest, layer }: PurgeAddress): Found {
   batch.count = 1;
   batch.layer = layer >>> 0 === LAYER_ALL ? LAYER_ALL : layer;
   batch.digests.set(digest.subarray(0, DIGEST_BYTES));
   store.deriveKeys(batch, false);
-  return store.table.find(batch.keys, 0);
+  const stem = stemOf(blockPath(batch.keyBytes, batch.layer, 0));
+  return { node: store.table.find(batch.keys, 0), stem };
 }
 
-async function purgeOne(store: RamStore, node: NodeId): Promise<Removed> {
+function stemOf(path: string): string {
+  return path.slice(0, path.indexOf("."));
+}
+
+async function purgeOne(store: RamStore, node: NodeId): Promise<PurgeOutcome> {
   const { table, ram, ssd, ssdStats } = store;
-  if (node === NO_NODE) return { outcome: "missing", touchedSsd: false };
+  if (node === NO_NODE) return "missing";
   const generation = table.generationOf(node);
   // Its own write is no reason to keep it; what that write left on SSD is gone when it is over.
   const wasQueued = ssd?.writer.isQueued(node) === true;
   await ssd?.writer.cancel(node);
   const there = table.isLive(node, generation) ? table.residencyOf(node) : 0;
   if ((there & (Tier.ram | Tier.ssd)) === 0) {
-    return { outcome: wasQueued ? "done" : "missing", touchedSsd: wasQueued };
+    return wasQueued ? "done" : "missing";
   }
-  if (table.isProtected(node)) return { outcome: "held", touchedSsd: wasQueued };
+  if (table.isProtected(node)) return "held";
   const inRam = (there & Tier.ram) !== 0;
   const onSsd = (there & Tier.ssd) !== 0;
   // From SSD first: without either the node is gone.
   const gone = onSsd ? ssd?.room.drop(node) : undefined;
   if (inRam) ram.drop(node);
   ssdStats.purgedBlocks++;
-  const removed = gone === undefined || (await gone);
-  return { outcome: removed ? "done" : "failed", touchedSsd: onSsd || wasQueued };
+  return gone === undefined || (await gone) ? "done" : "failed";
 }

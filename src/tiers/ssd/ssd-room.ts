@@ -34,6 +34,9 @@ export class SsdRoom {
   /** Files that could not be removed. */
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
   #failedBytes = 0;
+  /** Files that are gone, and how many of them surely stay so when the power goes. */
+  #removals = 0;
+  #durableRemovals = -1;
   #retryMs = RETRY_FIRST_MS;
   #retryAtMs = 0;
   /** Called whenever a removal gave room back. */
@@ -125,6 +128,31 @@ export class SsdRoom {
     return this.#removing.has(path);
   }
 
+  /** Files removed so far. */
+  get removals(): number {
+    return this.#removals;
+  }
+
+  /** Of the files removed so far, the first `removals` do not come back after a loss of power. */
+  noteDurable(removals: number): void {
+    this.#durableRemovals = Math.max(this.#durableRemovals, removals);
+  }
+
+  /** A file that was removed may come back after a loss of power: of an earlier run, too. */
+  get hasVolatileRemovals(): boolean {
+    return this.#durableRemovals < this.#removals;
+  }
+
+  /** Resolves when what is on its way out now is gone, or could not be removed. */
+  async removalsOver(): Promise<void> {
+    await Promise.all(this.#removing.values());
+  }
+
+  /** Files that are to go and could not be removed so far. */
+  stuckPaths(): string[] {
+    return this.#failed.map(({ path }) => path);
+  }
+
   /** Resolves when no removal of this name is under way. */
   async whenRemoved(path: string): Promise<void> {
     while (this.#removing.has(path)) await this.#removing.get(path);
@@ -170,6 +198,7 @@ export class SsdRoom {
       const moved = await schedule.run("remove", () => disk.rename(path, to));
       crashPoint("room.quarantined");
       if (moved?.ok === true) {
+        this.#removals++;
         this.#quarantinedBytes += bytes;
         index.remove(digest, layer);
         return true;
@@ -199,6 +228,7 @@ export class SsdRoom {
     const removed = await schedule.run("remove", () => disk.remove(path));
     if (removed !== null && (removed.ok || removed.status === "missing")) {
       this.#retryMs = RETRY_FIRST_MS;
+      this.#removals++;
       crashPoint("room.removed");
       then();
       crashPoint("room.row-removed");

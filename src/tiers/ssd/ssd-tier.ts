@@ -303,9 +303,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   /** What was written and removed so far survives a loss of power; false where it may not. */
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
+    const { removals } = this.room;
     const synced = await schedule.run("write", () => disk.sync());
     crashPoint("durable.synced");
-    return (await index.flush({ durable: true })) && synced?.ok === true;
+    const isDurable = (await index.flush({ durable: true })) && synced?.ok === true;
+    if (isDurable) this.room.noteDurable(removals);
+    return isDurable;
   }
 
   snapshot(): SsdSnapshot {
