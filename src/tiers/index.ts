@@ -17,6 +17,7 @@ export type {
 export { POLICIES, type PolicyName } from "./create-order.ts";
 export type { WaterMarks } from "./evictor.ts";
 export { Namespaces } from "./namespaces.ts";
+export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
 export { adoptRam, describeRam } from "./ram-handover.ts";
 export { decodeRamRecord, encodeRamRecord, type RamRecord } from "./ram-record.ts";

@@ -10,11 +10,14 @@ interface Entry {
   uses: number;
 }
 
+/** `best` is `mostHits` below; `hearth` has no plainer description than itself. */
+export type LiteralPolicy = Exclude<PolicyName, "best" | "hearth">;
+
 type Prompts = readonly (readonly number[])[];
 type Rank = (entry: Entry) => readonly number[];
 
 /** The entry with the smallest rank goes. */
-const RANKS: Readonly<Record<Exclude<PolicyName, "best">, Rank>> = {
+const RANKS: Readonly<Record<LiteralPolicy, Rank>> = {
   lru: ({ used }) => [used],
   "lru-head-first": ({ used }) => [used],
   fifo: ({ stored }) => [stored],
@@ -33,11 +36,7 @@ function leading(prompt: readonly number[], has: (block: number) => boolean): nu
 }
 
 /** Blocks hit by a policy that looks back only. */
-export function literalHits(
-  policy: Exclude<PolicyName, "best">,
-  capacity: number,
-  prompts: Prompts,
-): number {
+export function literalHits(policy: LiteralPolicy, capacity: number, prompts: Prompts): number {
   const rank = RANKS[policy];
   const cache = new Map<number, Entry>();
   let [hits, now] = [0, 0];

@@ -3,6 +3,7 @@ import type { Trace } from "../../traces/index.ts";
 import { best } from "./best.ts";
 import { fifo } from "./fifo.ts";
 import { type FlatTrace, flatten } from "./flat-trace.ts";
+import { hearth } from "./hearth.ts";
 import { lengthAware } from "./length-aware.ts";
 import { lfu } from "./lfu.ts";
 import { lru, lruHeadFirst } from "./lru.ts";
@@ -14,6 +15,7 @@ const POLICIES = {
   fifo,
   lfu,
   "length-aware": lengthAware,
+  hearth,
   best,
 } as const satisfies Record<string, LabPolicy>;
 

@@ -1,0 +1,149 @@
+import { AGES, ageStep } from "./age.ts";
+import { Ghosts } from "./ghosts.ts";
+import { LruGuard } from "./lru-guard.ts";
+import { ReturnModel } from "./return-model.ts";
+import { type Stretches, WEIGHT_OF_SIZE } from "./stretches.ts";
+import { Part, partOf } from "./use-kind.ts";
+
+/** Last blocks hardly ever return: one in so many leaves a ghost, and stands for all. */
+const LAST_BLOCKS_A_GHOST = 8;
+/** Requests between two looks: few at first, as there is much to learn. */
+const LOOK_MIN = 8;
+const LOOK_MAX = 64;
+const LOOK_SHARE = 1 / 8;
+/** A look visits every ghost: so many blocks must have been used for each. */
+const BLOCKS_A_GHOST = 1 / 32;
+
+/** What was used when, and when it was used again: where the model and the guard learn from. */
+export class Experience {
+  readonly model: ReturnModel = new ReturnModel();
+  readonly guard: LruGuard = new LruGuard();
+  readonly #stretches: Stretches;
+  readonly #ghosts: Ghosts;
+  readonly #blocksAt = new Float64Array(AGES);
+  #nextLook = LOOK_MIN;
+  #used = 0;
+  // Evicted blocks of a stretch that came back: they are expected to be stored next.
+  #awaited = 0;
+  #awaitedKind = 0;
+  #awaitedTick = 0;
+  #awaitedSize = 0;
+
+  constructor(stretches: Stretches, ghostsMax: number) {
+    this.#stretches = stretches;
+    this.#ghosts = new Ghosts(ghostsMax);
+  }
+
+  get bytes(): number {
+    return this.model.bytes + this.#ghosts.bytes + this.#blocksAt.byteLength;
+  }
+
+  /** Blocks that last had this kind at this time, in a stretch of this size, were used again. */
+  cameBack(kind: number, age: number, size: number, blocks: number): void {
+    this.model.returned(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
+    this.guard.returned(age, blocks);
+  }
+
+  /** The last resident block of a stretch came back at `now`: what was evicted should follow. */
+  awaitRest(stretch: number, now: number): void {
+    const { gone, kind, tick, size } = this.#stretches;
+    if (gone[stretch] === 0) return;
+    this.#await(gone[stretch]!, kind[stretch]!, tick[stretch]!, size[stretch]!, now);
+  }
+
+  /** No more of it comes. */
+  awaitNothing(now: number): void {
+    this.#await(0, 0, 0, 0, now);
+  }
+
+  #await(blocks: number, kind: number, tick: number, size: number, now: number): void {
+    if (this.#awaited > 0) {
+      const age = now - this.#awaitedTick;
+      this.#lose(this.#awaitedKind, age, this.#awaitedSize, this.#awaited);
+    }
+    this.#awaited = blocks;
+    this.#awaitedKind = kind;
+    this.#awaitedTick = tick;
+    this.#awaitedSize = size;
+  }
+
+  /** A block was stored: answers what it was when it was last used, or null where it is new. */
+  recall(fingerprint: number, now: number): { kind: number; age: number } | null {
+    const at = this.#ghosts.find(fingerprint);
+    if (at >= 0) return this.#meet(at, now);
+    if (this.#awaited === 0) return null;
+    this.#awaited--;
+    const kind = this.#awaitedKind;
+    const age = now - this.#awaitedTick;
+    this.cameBack(kind, age, this.#awaitedSize, 1);
+    return { kind, age };
+  }
+
+  #meet(at: number, now: number): { kind: number; age: number } {
+    const ghosts = this.#ghosts;
+    const kind = ghosts.kind[at]!;
+    const size = ghosts.size[at]!;
+    const blocks = ghosts.blocks[at]!;
+    const tick = ghosts.tick[at]!;
+    const age = now - tick;
+    ghosts.remove(at);
+    const isLast = partOf(kind) === Part.last;
+    this.cameBack(kind, age, size, isLast ? blocks : 1);
+    this.#await(isLast ? 0 : blocks - 1, kind, tick, size, now);
+    return { kind, age };
+  }
+
+  /** The last resident block of a stretch was evicted. */
+  leaveGhost(stretch: number, fingerprint: number, now: number): void {
+    const { tick, kind, size, gone } = this.#stretches;
+    const isLast = partOf(kind[stretch]!) === Part.last;
+    if (isLast && (fingerprint >>> 24) % LAST_BLOCKS_A_GHOST !== 0) return;
+    const ghosts = this.#ghosts;
+    const at = ghosts.placeFor(fingerprint);
+    const lost = ghosts.blocks[at]!;
+    if (lost !== 0) this.#lose(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, lost);
+    const blocks = isLast ? LAST_BLOCKS_A_GHOST : gone[stretch]!;
+    ghosts.put(at, fingerprint, tick[stretch]!, kind[stretch]!, size[stretch]!, blocks);
+  }
+
+  #lose(kind: number, age: number, size: number, blocks: number): void {
+    this.model.lost(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
+  }
+
+  /** So many blocks were used. */
+  used(blocks: number): void {
+    this.#used += blocks;
+  }
+
+  isLookDue(now: number): boolean {
+    return now >= this.#nextLook && this.#used >= this.#ghosts.blocks.length * BLOCKS_A_GHOST;
+  }
+
+  /** Brings model and guard up to date. `resident`: blocks that fill the tier, 0 = it has room. */
+  look(now: number, resident: number): void {
+    const between = Math.min(LOOK_MAX, now * LOOK_SHARE);
+    this.#nextLook = now + Math.max(LOOK_MIN, Math.floor(between));
+    this.#used = 0;
+    this.#blocksAt.fill(0);
+    const { tick, kind, size, blocks, gone, end } = this.#stretches;
+    for (let at = 1; at < end; at++) {
+      if (!this.#stretches.isOpen(at)) continue;
+      this.#waits(kind[at]!, now - tick[at]!, size[at]!, blocks[at]! + gone[at]!);
+    }
+    const ghosts = this.#ghosts;
+    for (let at = 0; at < ghosts.blocks.length; at++) {
+      const n = ghosts.blocks[at]!;
+      if (n !== 0) this.#waits(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, n);
+    }
+    this.model.fit();
+    if (resident > 0) this.guard.look(this.#blocksAt, resident);
+  }
+
+  #waits(kind: number, age: number, size: number, blocks: number): void {
+    const step = ageStep(age);
+    const at = kind * AGES + step;
+    const { waiting } = this.model;
+    waiting[at] = waiting[at]! + blocks * WEIGHT_OF_SIZE[size]!;
+    this.#blocksAt[step] = this.#blocksAt[step]! + blocks;
+  }
+}

@@ -1,0 +1,48 @@
+import { AGE_FROM, AGE_WIDTH, AGES } from "./age.ts";
+
+/** LRU misses of what returned, as a share of all returns: below, there is nothing to win. */
+const MISSED_SHARE = 0.012;
+/** Once it was worth it, less is enough to go on. */
+const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
+/** Returns without a miss that are taken for granted. */
+const DOUBT = 64;
+
+/**
+ * Says whether LRU leaves anything to be won. Where a cache holds nearly all that returns, LRU is
+ * nearly perfect, and any other order can only lose; as long as nothing is known, too. An LRU cache
+ * evicts at the age at which the blocks used since fill it: what returned later is a miss of its.
+ */
+export class LruGuard {
+  #evictsAt = Number.POSITIVE_INFINITY;
+  #missed = 0;
+  #returned = 0;
+  #isBeaten = false;
+
+  /** Whether an order that learned is to be trusted. */
+  get isBeaten(): boolean {
+    return this.#isBeaten;
+  }
+
+  returned(age: number, blocks: number): void {
+    this.#returned += blocks;
+    if (age > this.#evictsAt) this.#missed += blocks;
+  }
+
+  /** `blocksAt`: blocks last used at each step of age, resident or not; `resident`: of them. */
+  look(blocksAt: Float64Array, resident: number): void {
+    let younger = 0;
+    let step = 0;
+    while (step < AGES && younger + blocksAt[step]! < resident) younger += blocksAt[step++]!;
+    this.#evictsAt =
+      step === AGES
+        ? Number.POSITIVE_INFINITY
+        : AGE_FROM[step]! + (AGE_WIDTH[step]! * (resident - younger)) / blocksAt[step]!;
+    const share = this.#missed / (this.#returned + DOUBT);
+    this.#isBeaten = share > (this.#isBeaten ? STILL_MISSED_SHARE : MISSED_SHARE);
+  }
+
+  fade(): void {
+    this.#missed /= 2;
+    this.#returned /= 2;
+  }
+}

@@ -1,0 +1,210 @@
+import { AGE_FROM, AGE_WIDTH, AGES } from "./age.ts";
+import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./use-kind.ts";
+
+/**
+ * Pseudo-counts: how much is seen before experience outweighs the coarser estimate it starts from.
+ * Results move little when any of them is halved or doubled.
+ */
+const FOR_ALL = 60;
+const FOR_SHAPE = 20;
+const FOR_TRAIT = 10;
+const FOR_KIND = 40;
+/** Before anything is seen: this share returns in each octave of age. */
+const FIRST_GUESS = 0.02;
+const LIKELY_MAX = 0.9;
+const TRAIT_ROUNDS = 3;
+/** A worth further out than this share of survivors changes nothing. */
+const FEW_LEFT = 0.01;
+
+/**
+ * Learns from experience when blocks return, by kind of use and by age, and says what it is worth
+ * to keep one. Returns are rare and come in lumps, so the estimate goes from coarse to fine, each
+ * step held to the one before until there is evidence: the share that returns at each age (of all;
+ * of kinds alike in shape), a factor for each level of each trait, one for each kind, and last the
+ * kind's own share at each age.
+ *
+ * Worth is the highest rate of hits that can be had by keeping the block for some time: the chance
+ * that it returns within a time, over the mean time that it would be kept (the Gittins index of a
+ * job with unknown length: J. C. Gittins, 1979). Age alone cannot give it: a block that was used
+ * just now may be worth less than an older one whose return is due.
+ */
+export class ReturnModel {
+  /** Rate of hits a request, by kind times AGES plus step of age. */
+  readonly worth: Float32Array = new Float32Array(KINDS * AGES);
+  /**
+   * What still waits for its return, by kind and age: whoever calls `fit` counts it in before. It
+   * is zero again afterwards.
+   */
+  readonly waiting: Float64Array = new Float64Array(KINDS * AGES);
+  readonly #returned = new Float64Array(KINDS * AGES);
+  readonly #lost = new Float64Array(KINDS * AGES);
+  /** How many were there to return at each age, and how many did: one kind's rows are smoothed. */
+  readonly #could = new Float64Array(KINDS * AGES);
+  readonly #did = new Float64Array(KINDS * AGES);
+  readonly #seen = new Float64Array(KINDS);
+  readonly #shape = new Float64Array(SHAPES * AGES);
+  readonly #chance = new Float64Array(AGES);
+
+  get bytes(): number {
+    const tables = [this.waiting, this.#returned, this.#lost, this.#could, this.#did];
+    const small = this.#seen.byteLength + this.#shape.byteLength + this.#chance.byteLength;
+    return tables.reduce((sum, table) => sum + table.byteLength, this.worth.byteLength + small);
+  }
+
+  /** So much of a kind was used again at an age. */
+  returned(kind: number, step: number, weight: number): void {
+    const at = kind * AGES + step;
+    this.#returned[at] = this.#returned[at]! + weight;
+  }
+
+  /** So much had not returned at this age, and nobody will know whether it does. */
+  lost(kind: number, step: number, weight: number): void {
+    const at = kind * AGES + step;
+    this.#lost[at] = this.#lost[at]! + weight;
+  }
+
+  /** Old experience counts half from here. */
+  fade(): void {
+    for (let at = 0; at < KINDS * AGES; at++) {
+      this.#returned[at] = this.#returned[at]! / 2;
+      this.#lost[at] = this.#lost[at]! / 2;
+    }
+  }
+
+  /** Brings `worth` up to date: a fixed amount of work, some hundred microseconds. */
+  fit(): void {
+    this.#count();
+    this.#fitShapes();
+    const factors = this.#fitFactors();
+    for (let kind = 0; kind < KINDS; kind++) this.#fitKind(kind, factors[kind]!);
+    this.waiting.fill(0);
+  }
+
+  #count(): void {
+    const could = this.#could;
+    const did = this.#did;
+    for (let kind = 0; kind < KINDS; kind++) {
+      let older = 0;
+      for (let at = (kind + 1) * AGES - 1; at >= kind * AGES; at--) {
+        const back = this.#returned[at]!;
+        const away = this.#lost[at]! + this.waiting[at]!;
+        // Who left within the step was there for half of it.
+        could[at] = older + back + away / 2;
+        did[at] = back;
+        older += back + away;
+      }
+      this.#seen[kind] = older;
+      if (older === 0) continue;
+      smooth(could, kind * AGES);
+      smooth(did, kind * AGES);
+    }
+  }
+
+  #fitShapes(): void {
+    const shape = this.#shape;
+    const could = new Float64Array((SHAPES + 1) * AGES);
+    const did = new Float64Array((SHAPES + 1) * AGES);
+    for (let kind = 0; kind < KINDS; kind++) {
+      if (this.#seen[kind] === 0) continue;
+      for (let step = 0; step < AGES; step++) {
+        const own = SHAPE_OF[kind]! * AGES + step;
+        const all = SHAPES * AGES + step;
+        could[own] = could[own]! + this.#could[kind * AGES + step]!;
+        did[own] = did[own]! + this.#did[kind * AGES + step]!;
+        could[all] = could[all]! + this.#could[kind * AGES + step]!;
+        did[all] = did[all]! + this.#did[kind * AGES + step]!;
+      }
+    }
+    for (let step = 0; step < AGES; step++) {
+      const all = SHAPES * AGES + step;
+      const guess = (FIRST_GUESS * AGE_WIDTH[step]!) / AGE_FROM[step + 1]!;
+      const mean = (did[all]! + FOR_ALL * guess) / (could[all]! + FOR_ALL);
+      for (let at = step; at < SHAPES * AGES; at += AGES) {
+        shape[at] = (did[at]! + FOR_SHAPE * mean) / (could[at]! + FOR_SHAPE);
+      }
+    }
+  }
+
+  /** For each kind, how many times as often it returns as its shape says. */
+  #fitFactors(): Float64Array {
+    const observed = new Float64Array(KINDS);
+    const expected = new Float64Array(KINDS);
+    for (let kind = 0; kind < KINDS; kind++) {
+      if (this.#seen[kind] === 0) continue;
+      const shape = SHAPE_OF[kind]! * AGES;
+      for (let step = 0; step < AGES; step++) {
+        observed[kind] = observed[kind]! + this.#did[kind * AGES + step]!;
+        expected[kind] =
+          expected[kind]! + this.#could[kind * AGES + step]! * this.#shape[shape + step]!;
+      }
+    }
+    const factor = new Float64Array(KINDS).fill(1);
+    for (let round = 0; round < TRAIT_ROUNDS; round++) {
+      for (const level of TRAITS) fitTrait(level, observed, expected, factor);
+    }
+    for (let kind = 0; kind < KINDS; kind++) {
+      const own = expected[kind]! * factor[kind]!;
+      factor[kind] = (factor[kind]! * (observed[kind]! + FOR_TRAIT)) / (own + FOR_TRAIT);
+    }
+    return factor;
+  }
+
+  #fitKind(kind: number, factor: number): void {
+    const chance = this.#chance;
+    const from = kind * AGES;
+    const shape = SHAPE_OF[kind]! * AGES;
+    for (let step = 0; step < AGES; step++) {
+      const guess = Math.min(LIKELY_MAX, factor * this.#shape[shape + step]!);
+      const did = this.#did[from + step]! + FOR_KIND * guess;
+      chance[step] = did / (this.#could[from + step]! + FOR_KIND);
+    }
+    for (let age = 0; age < AGES; age++) this.worth[from + age] = bestRate(chance, age);
+  }
+}
+
+/** Fits one trait's factors with the others held, and multiplies them into each kind's. */
+function fitTrait(
+  level: Uint8Array,
+  observed: Float64Array,
+  expected: Float64Array,
+  factor: Float64Array,
+): void {
+  const did = new Float64Array(LEVELS).fill(FOR_TRAIT);
+  const should = new Float64Array(LEVELS).fill(FOR_TRAIT);
+  for (let kind = 0; kind < KINDS; kind++) {
+    const at = level[kind]!;
+    did[at] = did[at]! + observed[kind]!;
+    should[at] = should[at]! + expected[kind]! * factor[kind]!;
+  }
+  for (let kind = 0; kind < KINDS; kind++) {
+    const at = level[kind]!;
+    factor[kind] = (factor[kind]! * did[at]!) / should[at]!;
+  }
+}
+
+/** The best of all times to keep what has reached the age `from`. */
+function bestRate(chance: Float64Array, from: number): number {
+  let left = 1;
+  let hits = 0;
+  let time = 0;
+  let best = 0;
+  for (let step = from; step < AGES && left > FEW_LEFT; step++) {
+    const back = left * chance[step]!;
+    time += AGE_WIDTH[step]! * (left - back / 2);
+    hits += back;
+    left -= back;
+    if (hits > best * time) best = hits / time;
+  }
+  return best;
+}
+
+/** Each step takes a quarter from each neighbour: returns of one request are all at one age. */
+function smooth(table: Float64Array, from: number): void {
+  let before = table[from]!;
+  for (let at = from; at < from + AGES; at++) {
+    const own = table[at]!;
+    const after = at + 1 < from + AGES ? table[at + 1]! : own;
+    table[at] = before / 4 + own / 2 + after / 4;
+    before = own;
+  }
+}
