@@ -14,7 +14,7 @@ import {
   SHARDS,
   shardOf,
 } from "../../kvb/index.ts";
-import { crashPoint } from "../../native/index.ts";
+import { crashPoint, type DiskEntry } from "../../native/index.ts";
 import { type AddressBatch, createAddressBatch, hasParent } from "../batches.ts";
 import { FileCatalogue } from "./file-catalogue.ts";
 import type { SsdParts } from "./ssd-parts.ts";
@@ -86,22 +86,25 @@ export class Recovery {
   }
 
   async #walk(): Promise<void> {
-    await inParallel(SHARDS, LISTS_AT_ONCE, (shard) => this.#walkFolder(shard));
-    await this.#walkFolder("");
+    const top = await this.#walkFolder("");
+    const names = top === null ? null : new Set(top.map(({ name }) => name));
+    const shards = SHARDS.filter((shard) => names === null || names.has(shard));
+    await inParallel(shards, LISTS_AT_ONCE, async (shard) => void (await this.#walkFolder(shard)));
     const { disk, schedule } = this.#parts;
     const set = await schedule.run("read", () => disk.list(QUARANTINE_FOLDER));
     if (!set?.ok) return;
     for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
   }
 
-  async #walkFolder(folder: string): Promise<void> {
+  /** What lies in the folder; null where it cannot be listed. */
+  async #walkFolder(folder: string): Promise<readonly DiskEntry[] | null> {
     const { disk, schedule, log } = this.#parts;
     const listed = await schedule.run("read", () => disk.list(folder));
     if (!listed?.ok) {
-      if (listed?.status === "missing") return;
+      if (listed?.status === "missing") return [];
       log("error", "a folder cannot be read", { folder, status: listed?.status });
       this.#unseen.add(folder);
-      return;
+      return null;
     }
     for (const { name, bytes } of listed.entries) {
       const block = folder === "" ? null : parseBlockName(name);
@@ -109,6 +112,7 @@ export class Recovery {
       else if (isLeftover(name)) await this.#removeLeftover(folder, name);
       else if (folder !== "") this.#report.foreignFiles++;
     }
+    return listed.entries;
   }
 
   async #removeLeftover(folder: string, name: string): Promise<void> {

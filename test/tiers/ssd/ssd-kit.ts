@@ -41,11 +41,9 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly writeQueueBytes?: number;
   readonly readDeadlineMs?: number;
   readonly blocksMax?: number;
-  readonly clock?: Clock;
-  /** Another index than that of the folder. */
-  readonly index?: (own: BlockIndex) => BlockIndex;
-  /** Another disk than that of the folder. */
-  readonly disk?: (own: BlockDisk) => BlockDisk;
+  readonly clock?: ManualClock;
+  /** Another index than SQLite's in the folder. */
+  readonly openIndex?: (dir: string, run: bigint, clock: Clock) => Promise<BlockIndex>;
 }
 
 /** Arena and threads, which stores use one after the other. */
@@ -87,6 +85,28 @@ export class HealthRecord {
 
 let runs = 0n;
 
+function openOwnIndex(dir: string, incarnation: bigint, clock: Clock): Promise<BlockIndex> {
+  const owner = { worker: "w", machine: "m", store: "s" };
+  return openBlockIndex({ folder: join(dir, "index"), incarnation, owner, clock });
+}
+
+const arenaBytes = ({ slots = 8 }: SsdKitOptions) => slots * SLOT_BYTES;
+
+function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): RamStore {
+  const { native, queue } = host;
+  const region = host.region(arenaBytes(options));
+  const store = new RamStore({
+    ...{ native, region, queue, clock },
+    random: seededRandom(7),
+    blocksMax: options.blocksMax ?? 1_024,
+    gpuWindowBlocks: 16,
+    marks: { high: 1, low: 1 },
+    policy: "lru",
+  });
+  store.slots.addReady(region.bytes);
+  return store;
+}
+
 /** A store with real files below real memory, on a clock that stands still. */
 export class SsdKit implements AsyncDisposable {
   readonly store: RamStore;
@@ -124,55 +144,39 @@ export class SsdKit implements AsyncDisposable {
   }
 
   static async open(host: SsdHost, options: SsdKitOptions): Promise<SsdKit> {
-    const { dir, slots = 8 } = options;
-    const { native, queue } = host;
-    const clock = (options.clock as ManualClock | undefined) ?? new ManualClock();
-    const region = host.region(slots * SLOT_BYTES);
+    const { dir } = options;
+    const clock = options.clock ?? new ManualClock();
     const incarnation = ++runs;
     mkdirSync(dir, { recursive: true });
-    const owner = { worker: "w", machine: "m", store: "s" };
-    const folder = join(dir, "index");
-    const index = await openBlockIndex({ folder, incarnation, owner, clock });
-    const closing: (() => Promise<unknown>)[] = [() => index.close(60_000)];
-    try {
-      const disk = await openDisk(native, {
-        folder: dir,
-        arena: region,
-        depth: options.depth ?? 16,
-        method: options.method ?? "threads",
-        clock,
-      });
-      closing.unshift(() => disk.close(60_000));
-      const store = new RamStore({
-        ...{ native, region, queue, clock },
-        random: seededRandom(7),
-        blocksMax: options.blocksMax ?? 1_024,
-        gpuWindowBlocks: 16,
-        marks: { high: 1, low: 1 },
-        policy: "lru",
-      });
-      store.slots.addReady(region.bytes);
-      const health = new HealthRecord();
-      const logged: string[] = [];
-      const namespaces = new Namespaces();
-      for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
-      const used = options.index?.(index) ?? index;
-      const through = options.disk?.(disk) ?? disk;
-      const report = await store.openSsd({
-        ...{ disk: through, index: used, namespaces, incarnation, health },
-        ttlMs: options.ttlMs ?? null,
-        writePolicy: options.writePolicy ?? "write_through",
-        scrubBytesPerS: options.scrubBytesPerS ?? 0,
-        capacityBytes: options.capacityBytes ?? 1_000 * FILE_BYTES,
-        writeQueueBytes: options.writeQueueBytes ?? 2 ** 30,
-        readDeadlineMs: options.readDeadlineMs ?? 60_000,
-        log: (level, text, fields) => logged.push(`${level} ${text} ${JSON.stringify(fields)}`),
-      });
-      return new SsdKit({ store, clock, index, disk, dir, health, logged, incarnation, report });
-    } catch (error) {
-      for (const close of closing) await close();
-      throw error;
-    }
+    await using opened = new AsyncDisposableStack();
+    const index = await (options.openIndex ?? openOwnIndex)(dir, incarnation, clock);
+    opened.defer(async () => void (await index.close(60_000)));
+    const disk = await openDisk(host.native, {
+      folder: dir,
+      arena: host.region(arenaBytes(options)),
+      depth: options.depth ?? 16,
+      method: options.method ?? "threads",
+      clock,
+    });
+    opened.use(disk);
+    const store = openStore(host, options, clock);
+    opened.use(store);
+    const health = new HealthRecord();
+    const logged: string[] = [];
+    const namespaces = new Namespaces();
+    for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
+    const report = await store.openSsd({
+      ...{ disk, index, namespaces, incarnation, health },
+      ttlMs: options.ttlMs ?? null,
+      writePolicy: options.writePolicy ?? "write_through",
+      scrubBytesPerS: options.scrubBytesPerS ?? 0,
+      capacityBytes: options.capacityBytes ?? 1_000 * FILE_BYTES,
+      writeQueueBytes: options.writeQueueBytes ?? 2 ** 30,
+      readDeadlineMs: options.readDeadlineMs ?? 60_000,
+      log: (level, text, fields) => logged.push(`${level} ${text} ${JSON.stringify(fields)}`),
+    });
+    opened.move();
+    return new SsdKit({ store, clock, index, disk, dir, health, logged, incarnation, report });
   }
 
   get ssd(): SsdTier {
