@@ -40,8 +40,9 @@ export class Experience {
 
   /** Blocks that last had this kind at this time, in a stretch of this size, were used again. */
   cameBack(kind: number, age: number, size: number, blocks: number): void {
-    this.model.returned(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
-    this.guard.returned(age, blocks);
+    const weight = WEIGHT_OF_SIZE[size]!;
+    this.model.returned(kind, ageStep(age), blocks * weight);
+    this.guard.returned(age, blocks, blocks * weight * weight);
   }
 
   /** The last resident block of a stretch came back at `now`: what was evicted should follow. */
@@ -135,7 +136,7 @@ export class Experience {
       const n = ghosts.blocks[at]!;
       if (n !== 0) this.#waits(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, n);
     }
-    this.model.fit();
+    this.model.fit(now);
     if (resident > 0) this.guard.look(this.#blocksAt, resident);
   }
 

@@ -1,5 +1,5 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { AGES, ageStep } from "./age.ts";
+import { ageStep } from "./age.ts";
 import { Experience } from "./experience.ts";
 import { Leaves } from "./leaves.ts";
 import { Stretches } from "./stretches.ts";
@@ -35,7 +35,6 @@ class HearthOrder implements VictimOrder {
   readonly #leaves: Leaves;
   readonly #experience: Experience;
   readonly #queue: VictimQueue;
-  readonly #worthBits: Uint32Array;
   /** Requests so far: the only clock. */
   #now = 1;
   /** Something was removed: so the tier has been full. */
@@ -60,7 +59,6 @@ class HearthOrder implements VictimOrder {
     this.#leaves = new Leaves(view, idsMax, this.#stretches, offer);
     const ghostsMax = Math.max(GHOSTS_MIN, Math.ceil(idsMax / IDS_A_GHOST));
     this.#experience = new Experience(this.#stretches, ghostsMax);
-    this.#worthBits = new Uint32Array(this.#experience.model.worth.buffer);
   }
 
   get bytes(): number {
@@ -121,10 +119,10 @@ class HearthOrder implements VictimOrder {
   /** Low ones go first: by worth, or by the time of the last use where LRU is not to be beaten. */
   #keyOf(stretch: number): number {
     const tick = this.#stretches.tick[stretch]!;
-    if (!this.#experience.guard.isBeaten)
-      return Math.min(KEY_MAX, Math.max(0, tick - this.#eldest));
-    const step = ageStep(this.#now - tick);
-    return this.#worthBits[this.#stretches.kind[stretch]! * AGES + step]! >>> WORTH_SHIFT;
+    const { guard, model } = this.#experience;
+    if (!guard.isBeaten) return Math.min(KEY_MAX, Math.max(0, tick - this.#eldest));
+    const kind = this.#stretches.kind[stretch]!;
+    return model.worthBits(kind, ageStep(this.#now - tick)) >>> WORTH_SHIFT;
   }
 
   #say(ids: ArrayLike<NodeId>, stored: boolean): void {

@@ -4,8 +4,10 @@ import { AGE_FROM, AGE_WIDTH, AGES } from "./age.ts";
 const MISSED_SHARE = 0.012;
 /** Once it was worth it, less is enough to go on. */
 const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
-/** Returns without a miss that are taken for granted. */
+/** Blocks that returned without a miss and are taken for granted. */
 const DOUBT = 64;
+/** Missed stretches that it takes to begin: fewer may be chance, and the model knows as little. */
+const STRETCHES_MIN = 64;
 
 /**
  * Says whether LRU leaves anything to be won. Where a cache holds nearly all that returns, LRU is
@@ -16,6 +18,7 @@ export class LruGuard {
   #evictsAt = Number.POSITIVE_INFINITY;
   #missed = 0;
   #returned = 0;
+  #missedStretches = 0;
   #isBeaten = false;
 
   /** Whether an order that learned is to be trusted. */
@@ -23,9 +26,12 @@ export class LruGuard {
     return this.#isBeaten;
   }
 
-  returned(age: number, blocks: number): void {
+  /** `stretches`: the part of a stretch that the blocks are. */
+  returned(age: number, blocks: number, stretches: number): void {
     this.#returned += blocks;
-    if (age > this.#evictsAt) this.#missed += blocks;
+    if (age <= this.#evictsAt) return;
+    this.#missed += blocks;
+    this.#missedStretches += stretches;
   }
 
   /** `blocksAt`: blocks last used at each step of age, resident or not; `resident`: of them. */
@@ -38,7 +44,9 @@ export class LruGuard {
         ? Number.POSITIVE_INFINITY
         : AGE_FROM[step]! + (AGE_WIDTH[step]! * (resident - younger)) / blocksAt[step]!;
     const share = this.#missed / (this.#returned + DOUBT);
-    this.#isBeaten = share > (this.#isBeaten ? STILL_MISSED_SHARE : MISSED_SHARE);
+    this.#isBeaten =
+      this.#missedStretches >= STRETCHES_MIN &&
+      share > (this.#isBeaten ? STILL_MISSED_SHARE : MISSED_SHARE);
   }
 
   fade(): void {

@@ -1,4 +1,4 @@
-import { AGE_FROM, AGE_WIDTH, AGES } from "./age.ts";
+import { AGE_FROM, AGE_WIDTH, AGES, ageStep } from "./age.ts";
 import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./use-kind.ts";
 
 /**
@@ -29,8 +29,6 @@ const FEW_LEFT = 0.01;
  * just now may be worth less than an older one whose return is due.
  */
 export class ReturnModel {
-  /** Rate of hits a request, by kind times AGES plus step of age. */
-  readonly worth: Float32Array = new Float32Array(KINDS * AGES);
   /**
    * What still waits for its return, by kind and age: whoever calls `fit` counts it in before. It
    * is zero again afterwards.
@@ -44,11 +42,25 @@ export class ReturnModel {
   readonly #seen = new Float64Array(KINDS);
   readonly #shape = new Float64Array(SHAPES * AGES);
   readonly #chance = new Float64Array(AGES);
+  readonly #factor = new Float64Array(KINDS);
+  /** Rate of hits a request, by kind and age; a kind's row is worked out when it is asked for. */
+  readonly #worth = new Float32Array(KINDS * AGES);
+  readonly #worthBits = new Uint32Array(this.#worth.buffer);
+  readonly #isFitted = new Uint8Array(KINDS);
+  /** Ages that anything can have by now. */
+  #steps = 1;
 
   get bytes(): number {
     const tables = [this.waiting, this.#returned, this.#lost, this.#could, this.#did];
-    const small = this.#seen.byteLength + this.#shape.byteLength + this.#chance.byteLength;
-    return tables.reduce((sum, table) => sum + table.byteLength, this.worth.byteLength + small);
+    const small = [
+      this.#seen,
+      this.#shape,
+      this.#chance,
+      this.#factor,
+      this.#worth,
+      this.#isFitted,
+    ];
+    return [...tables, ...small].reduce((sum, table) => sum + table.byteLength, 0);
   }
 
   /** So much of a kind was used again at an age. */
@@ -71,13 +83,23 @@ export class ReturnModel {
     }
   }
 
-  /** Brings `worth` up to date: a fixed amount of work, some hundred microseconds. */
-  fit(): void {
+  /** Takes in what was said since, `now` requests from the start: a fixed amount of work. */
+  fit(now: number): void {
+    this.#steps = Math.min(AGES, ageStep(now) + 1);
     this.#count();
     this.#fitShapes();
-    const factors = this.#fitFactors();
-    for (let kind = 0; kind < KINDS; kind++) this.#fitKind(kind, factors[kind]!);
+    this.#fitFactors();
+    this.#isFitted.fill(0);
     this.waiting.fill(0);
+  }
+
+  /**
+   * What it is worth to keep a block of this kind at this age: the bits of a 32-bit float from 0,
+   * which are in order as whole numbers.
+   */
+  worthBits(kind: number, step: number): number {
+    if (this.#isFitted[kind] === 0) this.#fitKind(kind);
+    return this.#worthBits[kind * AGES + step]!;
   }
 
   #count(): void {
@@ -126,7 +148,7 @@ export class ReturnModel {
   }
 
   /** For each kind, how many times as often it returns as its shape says. */
-  #fitFactors(): Float64Array {
+  #fitFactors(): void {
     const observed = new Float64Array(KINDS);
     const expected = new Float64Array(KINDS);
     for (let kind = 0; kind < KINDS; kind++) {
@@ -138,7 +160,7 @@ export class ReturnModel {
           expected[kind]! + this.#could[kind * AGES + step]! * this.#shape[shape + step]!;
       }
     }
-    const factor = new Float64Array(KINDS).fill(1);
+    const factor = this.#factor.fill(1);
     for (let round = 0; round < TRAIT_ROUNDS; round++) {
       for (const level of TRAITS) fitTrait(level, observed, expected, factor);
     }
@@ -146,19 +168,24 @@ export class ReturnModel {
       const own = expected[kind]! * factor[kind]!;
       factor[kind] = (factor[kind]! * (observed[kind]! + FOR_TRAIT)) / (own + FOR_TRAIT);
     }
-    return factor;
   }
 
-  #fitKind(kind: number, factor: number): void {
+  #fitKind(kind: number): void {
+    this.#isFitted[kind] = 1;
+    const factor = this.#factor[kind]!;
+    const steps = this.#steps;
     const chance = this.#chance;
     const from = kind * AGES;
     const shape = SHAPE_OF[kind]! * AGES;
-    for (let step = 0; step < AGES; step++) {
+    for (let step = 0; step < steps; step++) {
       const guess = Math.min(LIKELY_MAX, factor * this.#shape[shape + step]!);
       const did = this.#did[from + step]! + FOR_KIND * guess;
       chance[step] = did / (this.#could[from + step]! + FOR_KIND);
     }
-    for (let age = 0; age < AGES; age++) this.worth[from + age] = bestRate(chance, age);
+    for (let age = 0; age < steps; age++) {
+      this.#worth[from + age] = bestRate(chance, age, steps);
+    }
+    this.#worth.fill(0, from + steps, from + AGES);
   }
 }
 
@@ -183,12 +210,12 @@ function fitTrait(
 }
 
 /** The best of all times to keep what has reached the age `from`. */
-function bestRate(chance: Float64Array, from: number): number {
+function bestRate(chance: Float64Array, from: number, steps: number): number {
   let left = 1;
   let hits = 0;
   let time = 0;
   let best = 0;
-  for (let step = from; step < AGES && left > FEW_LEFT; step++) {
+  for (let step = from; step < steps && left > FEW_LEFT; step++) {
     const back = left * chance[step]!;
     time += AGE_WIDTH[step]! * (left - back / 2);
     hits += back;
