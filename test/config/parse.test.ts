@@ -21,7 +21,7 @@ describe("good files", () => {
       node: { id: "test-host" as never },
       kv: {
         ramBytes: 8 * GIB,
-        policy: "lru",
+        policy: "hearth",
         highWater: 0.95,
         lowWater: 0.9,
         evictIntervalMs: 1000,
@@ -183,7 +183,7 @@ describe("config/hearth.toml", () => {
     const examples = SCHEMA_KEYS.filter(({ spec }) => spec.standard.is !== "literal");
     const others = ["ram", "ssd", ...examples.map(({ spec }) => spec.key)].join("|");
     const uncommented = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
-    expect(uncommented).toContain('\npolicy = "lru"');
+    expect(uncommented).toContain('\npolicy = "hearth"');
     expect(configOf(uncommented)).toEqual(configOf(MINIMAL));
   });
 

@@ -11,7 +11,7 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
-import { type BlockStore, Namespaces, RamStore } from "../../src/tiers/index.ts";
+import { type BlockStore, Namespaces, type PolicyName, RamStore } from "../../src/tiers/index.ts";
 import { waitFor } from "../support/index.ts";
 import { Engine } from "./engine.ts";
 import { RawEngine } from "./raw-engine.ts";
@@ -21,6 +21,8 @@ export interface AgentKitOptions {
   readonly limits?: Partial<EngineLimits>;
   readonly clock?: Clock;
   readonly gpuWindowBlocks?: number;
+  readonly policy?: PolicyName;
+  readonly blocksMax?: number;
   /** Where the socket lies; a folder of its own by default. */
   readonly socketPath?: string;
   readonly socketGroup?: number;
@@ -85,9 +87,9 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     queue,
     clock,
     random: seededRandom(11),
-    blocksMax: 4_096,
+    blocksMax: options.blocksMax ?? 4_096,
     gpuWindowBlocks: options.gpuWindowBlocks ?? 64,
-    policy: "lru",
+    policy: options.policy ?? "lru",
     marks: { high: 1, low: 1 },
   });
   store.slots.addReady(options.readyBytes ?? bytes);

@@ -64,6 +64,24 @@ function run(agent: AgentKit, trace: Trace, more: Partial<ReplayOptions> = {}) {
 }
 
 describeNative("a replay", () => {
+  // An agent hears of a request in pieces, as frames; the laboratory is told the same pieces.
+  test.each([300, 1_000, 3_000])(
+    "with %i blocks `hearth` hits what it hits when simulated",
+    async (capacity) => {
+      const trace = await bundledTrace();
+      const [simulated] = await benchPolicy({
+        trace,
+        capacities: [capacity],
+        policies: ["hearth"],
+      });
+      await using agent = await openAgent({ slots: capacity, policy: "hearth", blocksMax: 65_536 });
+      const summary = await run(agent, trace);
+      expect(Math.abs(summary.hit_ratio - simulated!.hit_ratio)).toBeLessThanOrEqual(0.015);
+      expect(summary.wrong_bytes).toBe(0);
+    },
+    30_000,
+  );
+
   describe("hits exactly what a simulated LRU of the same size hits", () => {
     test.each([1, 37, 300, 1_000, 2_500])("%i blocks", async (capacity) => {
       const trace = firstOf(await bundledTrace(), REQUESTS);

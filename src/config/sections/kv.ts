@@ -81,11 +81,11 @@ const blocksMax: KeySpec<number> = {
 const policy = withDefault({
   key: "policy",
   kind: choiceKind(["hearth", "lru"]),
-  standard: "lru",
+  standard: "hearth",
   reload: false,
   doc:
-    "Which blocks leave RAM first, leaves before parents. `lru`: the least recently used. " +
-    "`hearth`: those least likely to be asked for again, by how requests came back so far.",
+    "Which blocks leave RAM first, leaves before parents. `hearth`: those least likely to be " +
+    "asked for again, by how requests came back so far. `lru`: the least recently used.",
 });
 
 const highWater = withDefault({

@@ -37,6 +37,7 @@ export interface RecoveryReport {
 const LISTS_AT_ONCE = 8;
 const PEEKS_AT_ONCE = 32;
 const ROWS_MAX = 4096;
+const PENDING_MAX = 100_000;
 /** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
 const TABLE_RETRIES = 4;
 
@@ -221,6 +222,8 @@ export class Recovery {
       if (header === null || !this.#lostItsRow(header) || !this.#adopt(name, header)) {
         this.#dropFile(name, fileBytes);
       }
+      // A rebuild finds rows faster than they are committed, and the index keeps so many waiting.
+      if (this.#parts.index.state.pending > PENDING_MAX) await this.#parts.index.flush();
     });
   }
 
