@@ -109,12 +109,12 @@ function wordsOf(summary: TieredSummary, passes: Passes | null): string {
   if (passes === null) return "";
   const percent = (ratio: number) => `${(100 * ratio).toFixed(2)} %`;
   const { hit_ratio_after_restart, hit_ratio_after_kill } = passes;
+  const again = (ratio: number, ms: number) =>
+    `${percent(ratio)} of blocks hit, served again after ${ms} ms`;
   return [
     `  hits in RAM, on SSD   ${summary.hits_ram} and ${summary.hits_ssd} blocks`,
-    `  after a restart       ${percent(hit_ratio_after_restart)} of blocks hit, served again after ` +
-      `${passes.restart_ms} ms`,
-    `  after a kill          ${percent(hit_ratio_after_kill)} of blocks hit, served again after ` +
-      `${passes.restart_after_kill_ms} ms`,
+    `  after a restart       ${again(hit_ratio_after_restart, passes.restart_ms)}`,
+    `  after a kill          ${again(hit_ratio_after_kill, passes.restart_after_kill_ms)}`,
     "",
   ].join("\n");
 }

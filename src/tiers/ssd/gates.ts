@@ -25,7 +25,9 @@ export class Gate {
     return this.#why;
   }
 
-  /** What was under way when it was shut may fail too: only a trial that fails makes it wait longer. */
+  /**
+   * What was under way when it was shut may fail too: only a trial that fails makes it wait longer.
+   */
   shut(why: StatusName): void {
     const isOpen = this.#why === null;
     this.#why = why;
