@@ -28,6 +28,7 @@ pub const Point = enum {
     @"ring.register",
     @"ring.enter",
     @"open.folder",
+    @"open.flags",
     @"open.proc",
     @"open.probe",
     @"store.mkdir",

@@ -18,6 +18,8 @@ pub const StatFs = extern struct {
     spare: [4]i64,
 };
 
+/// `kind` of ext2, ext3 and ext4.
+pub const ext4 = 0xef53;
 /// `kind` of a memfd made of huge pages; its blocks are its pages.
 pub const hugetlbfs = 0x958458f6;
 

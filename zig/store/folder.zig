@@ -31,6 +31,7 @@ pub const Folder = struct {
         );
         var folder: Folder = .{ .fd = @intCast(fd) };
         errdefer folder.close();
+        folder.spreadShards();
         const proc = faults.call(
             .@"open.proc",
             linux.faccessat,
@@ -39,6 +40,26 @@ pub const Folder = struct {
         folder.nameless = linux.errno(proc) == .SUCCESS;
         try folder.probe();
         return folder;
+    }
+
+    /// Asks ext4 to lay out each folder that is made in this one in a group of its own, as it does
+    /// with those at the root. Else all files share a few groups, and every new one is looked for
+    /// past all that were removed there in the last minutes: with blocks that come and go, writes
+    /// of 256 KiB were five times slower. A wish: where it is refused, all works without.
+    fn spreadShards(folder: *const Folder) void {
+        var stat: statfs.StatFs = undefined;
+        const fd = folder.fd;
+        const found = faults.repeat(.@"open.flags", statfs.fstatfs, .{ fd, &stat });
+        if (linux.errno(found) != .SUCCESS or stat.kind != statfs.ext4) return;
+        const get_flags = linux.IOCTL.IOR('f', 1, usize);
+        const set_flags = linux.IOCTL.IOW('f', 2, usize);
+        const top_folder = 0x0002_0000;
+        var flags: u32 = 0;
+        const at = @intFromPtr(&flags);
+        const got = faults.repeat(.@"open.flags", linux.ioctl, .{ fd, get_flags, at });
+        if (linux.errno(got) != .SUCCESS or flags & top_folder != 0) return;
+        flags |= top_folder;
+        _ = faults.repeat(.@"open.flags", linux.ioctl, .{ fd, set_flags, at });
     }
 
     /// Tries how files may be made here. A file system that is full or read-only tells nothing,
