@@ -1,7 +1,16 @@
 import { expect, test } from "bun:test";
-import { mkdirSync, readFileSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
+import {
+  mkdirSync,
+  readFileSync,
+  statfsSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { loadNative, nativeBuffer, openDisk, Region } from "../../src/native/index.ts";
+import { noteSkip } from "../support/index.ts";
 import {
   DEPTH,
   describeMethods,
@@ -163,6 +172,21 @@ describeMethods("a disk", (method) => {
       }),
     SLOW_MS,
   );
+
+  test("ext4 lays its folders out far from each other", () =>
+    withDisk({ method }, async (kit) => {
+      const ext4 = 0xef53;
+      if (statfsSync(kit.folder).type !== ext4) {
+        return noteSkip("folders far from each other", "the temporary folder is not on ext4");
+      }
+      const shards = ["a0", "b1", "c2", "d3"];
+      for (const shard of shards) await storeOne(kit, `${shard}/one.kvb`, 100, 3);
+      const inodes = shards.map((shard) => statSync(join(kit.folder, shard)).ino);
+      inodes.sort((a, b) => a - b);
+      const gaps = inodes.slice(1).map((inode, i) => inode - inodes[i]!);
+      // A group has thousands of inodes.
+      expect(Math.min(...gaps)).toBeGreaterThan(500);
+    }));
 
   test(
     "sync and space answer",
