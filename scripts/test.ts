@@ -28,6 +28,9 @@ REQUIRE_NATIVE=1, REQUIRE_PYTHON=1 (or CI=true for both) turn skipped suites int
 The last line is "N passed, N failed, N skipped". Exit codes: 0 all passed; 1 something failed.
 `;
 
+/** How often the whole run kills an agent; a run of single files does so a few times. */
+const CRASH_CYCLES = "50";
+
 const NO_TESTS: Outcome = { kind: "ran", passed: 0, failed: 1, skipped: 0 };
 
 async function nativeTests(): Promise<Outcome> {
@@ -70,7 +73,8 @@ async function orFailed(runner: Promise<Outcome>): Promise<Outcome> {
 
 async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
   const colours = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
-  const env = { ...process.env, ...colours, HEARTH_SKIPS_FILE: skipsFile };
+  const crashes = args.length === 0 ? { HEARTH_CRASH_CYCLES: CRASH_CYCLES } : {};
+  const env = { ...process.env, ...crashes, ...colours, HEARTH_SKIPS_FILE: skipsFile };
   const result = await run([process.execPath, "test", ...args], { env, echo: true });
   return parseBunSummary(result.output, result.code);
 }

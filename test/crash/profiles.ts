@@ -6,7 +6,7 @@ export interface Profile {
   readonly kv: Readonly<Record<string, string | number>>;
 }
 
-const ROOMY = { ram: "32MiB", ssd: "512MiB", ssd_ttl: "off", scrub_rate: "64MiB" };
+const ROOMY = { ram: "32MiB", ssd: "128MiB", ssd_ttl: "off", scrub_rate: "64MiB" };
 
 export const PROFILES: readonly Profile[] = [
   { name: "roomy", keeps: true, kv: { ...ROOMY, write_policy: "write_through" } },

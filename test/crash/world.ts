@@ -17,6 +17,8 @@ import { configOf, type Profile } from "./profiles.ts";
 
 const HEADER_BYTES = 4096;
 const DIGEST_AT = 16;
+/** So many that one of them is read. */
+const FILES_DAMAGED = 20;
 const idsByDigest = new Map(
   Array.from({ length: BLOCKS }, (_, id) => [digestOf(id).toHex(), id] as const),
 );
@@ -50,6 +52,16 @@ export class World {
     mkdirSync(this.ssdDir, { recursive: true });
     this.#damaged.clear();
     this.#oracle.nextLife();
+  }
+
+  /** Makes what an agent needs so that it comes to a point. */
+  prepareFor(point: string, random: Random): void {
+    const isFirst = point.startsWith("owner.") || /^index\..*migrated$/.test(point);
+    if (isFirst) this.beginLife();
+    else if (/^index\..*set-aside$/.test(point)) this.damageIndex();
+    else if (point.startsWith("rename.") || point === "room.quarantined") {
+      this.damageFiles(FILES_DAMAGED, random);
+    }
   }
 
   /** Makes an index of which SQLite cannot even tell what it is. */

@@ -1,0 +1,163 @@
+import type { Random } from "../../src/core/index.ts";
+import { CrashAgent, type End } from "./agent.ts";
+import { Life } from "./life.ts";
+import { Oracle } from "./oracle.ts";
+import { KillPlan } from "./points.ts";
+import { PROFILES, type Profile } from "./profiles.ts";
+import { Tally } from "./tally.ts";
+import { World } from "./world.ts";
+
+export interface TrialOptions {
+  readonly executable: string;
+  /** For socket and configuration. */
+  readonly folder: string;
+  /** Of the blocks: on the file system to try. */
+  readonly ssdDir: string;
+  readonly random: Random;
+  /** The only point at which agents are killed by a plan; null: all of them. */
+  readonly point: string | null;
+}
+
+export interface TrialFigures {
+  readonly wrong_bytes: number;
+  /** Blocks that were there again although a purge had been acknowledged. */
+  readonly resurrected: number;
+  /** Blocks whose persistence was acknowledged and that are gone. */
+  readonly lost: number;
+  readonly failed_restarts: number;
+  readonly restarts: number;
+  readonly restart_p50_ms: number;
+  readonly restart_p99_ms: number;
+  readonly points_reached: number;
+  readonly points_known: number;
+  readonly points_unreached: readonly string[];
+  readonly verified_blocks: number;
+  readonly commits: number;
+  readonly purges: number;
+  readonly persists: number;
+  readonly fscks: number;
+  readonly seconds: number;
+}
+
+const CYCLES_A_PROFILE = 8;
+const READY_MS = 10_000;
+const STOP_MS = 15_000;
+
+/** Runs of agents on one pair of folders, one after the other, and what is known of them. */
+export class Trial {
+  readonly oracle = new Oracle();
+  readonly tally = new Tally(this.oracle);
+  readonly plan: KillPlan;
+  readonly world: World;
+  readonly #options: TrialOptions;
+  readonly #restartsMs: number[] = [];
+  readonly #startMs = performance.now();
+  #profile = PROFILES[0]!;
+
+  constructor(options: TrialOptions) {
+    this.#options = options;
+    this.plan = new KillPlan(options.point, options.random);
+    this.world = new World(options.folder, options.ssdDir, this.oracle);
+  }
+
+  /** What the next run is set up with, several cycles long the same. */
+  beginCycle(cycle: number): Profile {
+    const profile = PROFILES[Math.floor(cycle / CYCLES_A_PROFILE) % PROFILES.length]!;
+    this.#profile = profile;
+    this.tally.where = `cycle ${cycle} (${profile.name})`;
+    this.world.configure(profile);
+    this.oracle.nextRun(profile.keeps);
+    return profile;
+  }
+
+  start(plan: string): CrashAgent {
+    const { executable, folder } = this.#options;
+    return new CrashAgent({ executable, configPath: this.world.configPath, folder, plan });
+  }
+
+  life(agent: CrashAgent, random: Random): Life {
+    const { oracle, tally } = this;
+    const { socket } = this.world;
+    return new Life({ agent, socket, keeps: this.#profile.keeps, oracle, tally, random });
+  }
+
+  /** Whether it serves; `mayDie` where a planned fault may end it before that. */
+  async ready(agent: CrashAgent, mayDie: boolean): Promise<boolean> {
+    const late = Bun.sleep(READY_MS).then(() => "late" as const);
+    const ms = await Promise.race([agent.ready, late]);
+    if (typeof ms === "number") {
+      this.#restartsMs.push(ms);
+      return true;
+    }
+    if (ms === null) {
+      const end = await agent.ended;
+      if (end.signal === "SIGKILL" && (mayDie || agent.killedByUs)) return false;
+    }
+    const why = ms === null ? "it ended" : "it is not ready after ten seconds";
+    this.tally.failedRestarts++;
+    this.tally.complain(`no restart: ${why}\n${agent.lastLines.join("\n")}`);
+    agent.kill();
+    await agent.ended;
+    return false;
+  }
+
+  /** How an agent ended that was asked to, or killed itself. */
+  async stopped(agent: CrashAgent): Promise<End> {
+    const late = Bun.sleep(STOP_MS).then(() => null);
+    const end = await Promise.race([agent.ended, late]);
+    if (end === null) {
+      this.tally.complain(`it does not stop\n${agent.lastLines.join("\n")}`);
+      agent.kill();
+      return agent.ended;
+    }
+    const isOrderly = end.code === 0 || end.signal === "SIGKILL";
+    if (!isOrderly) {
+      const words = agent.lastLines.join("\n");
+      this.tally.complain(`it ended by ${end.signal ?? end.code}\n${words}`);
+    }
+    return end;
+  }
+
+  /** Looks at every file; all is sound after a clean stop. */
+  async fsck(): Promise<void> {
+    const words = [this.#options.executable, "fsck", this.world.ssdDir, "--deep", "--json"];
+    const child = Bun.spawn(words, { stdout: "pipe", stderr: "pipe" });
+    const [out, err] = await Promise.all([
+      new Response(child.stdout).text(),
+      new Response(child.stderr).text(),
+      child.exited,
+    ]);
+    this.tally.fscks++;
+    const problems = child.exitCode === 0 ? JSON.parse(out).problems : 1;
+    if (problems !== 0) this.tally.complain(`fsck: ${out}${err}`);
+  }
+
+  get figures(): TrialFigures {
+    const { tally, plan } = this;
+    return {
+      wrong_bytes: tally.wrongBytes,
+      resurrected: tally.resurrected,
+      lost: tally.lost,
+      failed_restarts: tally.failedRestarts,
+      restarts: this.#restartsMs.length,
+      restart_p50_ms: quantile(this.#restartsMs, 0.5),
+      restart_p99_ms: quantile(this.#restartsMs, 0.99),
+      points_reached: plan.reached,
+      points_known: plan.known,
+      points_unreached: plan.unreached,
+      verified_blocks: tally.verified,
+      commits: tally.commits,
+      purges: tally.purges,
+      persists: tally.persists,
+      fscks: tally.fscks,
+      seconds: Math.round((performance.now() - this.#startMs) / 100) / 10,
+    };
+  }
+}
+
+/** Whole milliseconds; 0 of nothing. */
+function quantile(values: readonly number[], share: number): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const at = Math.min(sorted.length - 1, Math.ceil(sorted.length * share) - 1);
+  return Math.round(sorted[Math.max(0, at)] ?? 0);
+}
