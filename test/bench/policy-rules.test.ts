@@ -105,7 +105,10 @@ describe("the bench", () => {
       hit_ratio: 0.2965,
       blocks_asked: 19686,
       blocks_hit: 5836,
+      score: null,
+      decisions_per_s: expect.any(Number),
     });
+    expect(rows[0]!.decisions_per_s).toBeGreaterThan(0);
     expect(rows.map(({ capacity, policy }) => `${policy}@${capacity}`)).toEqual([
       "fifo@3000",
       "lru@3000",
@@ -115,6 +118,19 @@ describe("the bench", () => {
     const total = 4 * 19686;
     expect(seen.at(-1)).toEqual([total, total]);
     expect(seen.every(([done], at) => at === 0 || done >= seen[at - 1]![0])).toBe(true);
+  });
+
+  test("scores what lies between lru and best", async () => {
+    const trace = await bundledTrace();
+    const rows = await benchPolicy({
+      trace,
+      capacities: [1000, 20_000],
+      policies: ["best", "lfu", "length-aware", "lru"],
+    });
+    const expected = [1, 0, (0.2977 - 0.2827) / (0.3633 - 0.2827), 0];
+    for (const [at, score] of expected.entries()) expect(rows[at]!.score).toBeCloseTo(score, 2);
+    // With room for everything nothing is to be won.
+    expect(rows.slice(4).map((row) => row.score)).toEqual([null, null, null, null]);
   });
 
   test("takes an empty trace, and prompts without blocks", async () => {

@@ -42,9 +42,11 @@ export class OrderedCache implements LabCache {
     const { blocks } = this.#trace;
     let miss = from;
     while (miss < to && this.#idOf[blocks[miss]!] !== 0) miss++;
-    for (let at = from; at < miss; at += FRAME_BLOCKS) {
-      const frame = blocks.subarray(at, Math.min(miss, at + FRAME_BLOCKS));
-      this.#order.used(Array.from(frame, (block) => this.#idOf[block]! as NodeId));
+    for (let at = from; at < miss; ) {
+      const ids: NodeId[] = [];
+      const end = Math.min(miss, at + FRAME_BLOCKS);
+      for (; at < end; at++) ids.push(this.#idOf[blocks[at]!]! as NodeId);
+      this.#order.used(ids);
     }
     for (let at = miss; at < to; at += FRAME_BLOCKS) {
       const parent = at === from ? NO_NODE : (this.#idOf[blocks[at - 1]!]! as NodeId);

@@ -44,6 +44,14 @@ export interface PolicyRow {
   readonly hit_ratio: number;
   readonly blocks_asked: number;
   readonly blocks_hit: number;
+  /**
+   * Which part of what LRU misses and `best` hits it hits, rounded to four digits: 0 is LRU, 1 the
+   * best possible, below 0 worse than LRU. Null where `lru` or `best` was not among the policies,
+   * or where nothing is to be won.
+   */
+  readonly score: number | null;
+  /** Uses of blocks simulated a second of wall time, pauses for other work included. */
+  readonly decisions_per_s: number;
 }
 
 /** Uses of blocks between two looks at the signal: some milliseconds. */
@@ -67,21 +75,42 @@ export async function benchPolicy(options: PolicyBenchOptions): Promise<PolicyRo
   const total = asked * capacities.length * policies.length;
   const rows: PolicyRow[] = [];
   for (const capacity of capacities) {
+    const ofCapacity: Omit<PolicyRow, "score">[] = [];
     for (const policy of policies) {
-      const before = rows.length * asked;
+      const before = (rows.length + ofCapacity.length) * asked;
       const report = (done: number) => options.onProgress?.(before + done, total);
+      const start = Bun.nanoseconds();
       const hit = await simulate(flat, POLICIES[policy], capacity, report, signal);
-      rows.push({
+      const seconds = (Bun.nanoseconds() - start) / 1e9;
+      ofCapacity.push({
         trace: trace.name,
         capacity,
         policy,
-        hit_ratio: asked === 0 ? 0 : Math.round((hit / asked) * 10_000) / 10_000,
+        hit_ratio: asked === 0 ? 0 : toFourDigits(hit / asked),
         blocks_asked: asked,
         blocks_hit: hit,
+        decisions_per_s: Math.round(asked / Math.max(seconds, 1e-9)),
       });
     }
+    rows.push(...withScores(ofCapacity));
   }
   return rows;
+}
+
+/** The rows of one trace and capacity. */
+function withScores(rows: readonly Omit<PolicyRow, "score">[]): PolicyRow[] {
+  const hitsOf = (policy: PolicyName) => rows.find((row) => row.policy === policy)?.blocks_hit;
+  const low = hitsOf("lru");
+  const high = hitsOf("best");
+  const isScored = low !== undefined && high !== undefined && low < high;
+  return rows.map((row) => ({
+    ...row,
+    score: isScored ? toFourDigits((row.blocks_hit - low) / (high - low)) : null,
+  }));
+}
+
+function toFourDigits(value: number): number {
+  return Math.round(value * 10_000) / 10_000;
 }
 
 async function simulate(

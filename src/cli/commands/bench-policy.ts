@@ -13,6 +13,8 @@ export const command = defineCommand({
       "is the share of all blocks asked for that were there, counted up to the first miss of " +
       "each request.",
     `Policies: ${POLICY_NAMES.join(", ")}. best knows the future: no policy can do better.`,
+    "With lru and best among them, score says how much of what lies between them a policy wins: " +
+      "0 is lru, 1 is best.",
   ],
   arguments: {},
   flags: {
@@ -36,6 +38,10 @@ export const command = defineCommand({
       what: "six rows: each policy at each size",
     },
     {
+      words: "bench policy --trace conversation.jsonl.gz --capacity 10000 --policy lru,hearth,best",
+      what: "how much of what LRU leaves the agent's own policy wins",
+    },
+    {
       words: "bench policy --trace a.jsonl --trace b.jsonl --capacity 10000 --json",
       what: "one JSON document a row",
     },
@@ -55,8 +61,8 @@ export const command = defineCommand({
         signal,
         onProgress: (done, total) => progress.update(`${path}: ${percent(done, total)}`),
       });
-      for (const { trace, capacity, policy, hit_ratio } of found) {
-        rows.push({ trace, capacity, policy, hit_ratio });
+      for (const { trace, capacity, policy, hit_ratio, score, decisions_per_s } of found) {
+        rows.push({ trace, capacity, policy, hit_ratio, score, decisions_per_s });
       }
     }
     progress.end();

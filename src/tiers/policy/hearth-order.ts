@@ -109,10 +109,7 @@ class HearthOrder implements VictimOrder {
   }
 
   #choose(): void {
-    const { tick, leaf, end } = this.#stretches;
-    let eldest = this.#now;
-    for (let at = 1; at < end; at++) if (leaf[at] !== 0 && tick[at]! < eldest) eldest = tick[at]!;
-    this.#eldest = eldest;
+    if (!this.#experience.guard.isBeaten) this.#eldest = this.#stretches.eldest(this.#now);
     this.#mayGo = this.#queue.choose(this.#leaves.resident);
   }
 

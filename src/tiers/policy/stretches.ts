@@ -69,6 +69,14 @@ export class Stretches {
     return stretch;
   }
 
+  /** The earliest time of any that has a leaf, or `now`. */
+  eldest(now: number): number {
+    const { tick, leaf, end } = this;
+    let eldest = now;
+    for (let at = 1; at < end; at++) if (leaf[at] !== 0 && tick[at]! < eldest) eldest = tick[at]!;
+    return eldest;
+  }
+
   #unused(): number | undefined {
     return this.end < this.tick.length ? this.end++ : undefined;
   }
