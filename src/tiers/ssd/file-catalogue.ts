@@ -28,29 +28,34 @@ export class FileCatalogue {
     const entry = this.#count++;
     // No block file has a length that is not whole pages: 0 is never right.
     const pages = fileBytes % PAGE === 0 ? fileBytes / PAGE : 0;
-    this.#words.set([low, high, name.layer, name.variant, pages], entry * WORDS);
+    const words = this.#words;
+    const at = entry * WORDS;
+    words[at] = low;
+    words[at + 1] = high;
+    words[at + 2] = name.layer;
+    words[at + 3] = name.variant;
+    words[at + 4] = pages;
     this.#place(entry);
   }
 
   /**
-   * Takes the file of this name: its length, or null where there is none (or it was taken before).
+   * Takes the file of this name, given by the first and second four bytes of its key (big-endian),
+   * layer and variant: its length, or null where there is none (or it was taken before).
    */
-  take(name: BlockName): number | null {
-    const low = Number.parseInt(name.keyPrefix.slice(8), 16);
-    const high = Number.parseInt(name.keyPrefix.slice(0, 8), 16);
+  take(high: number, low: number, layer: number, variant: number): number | null {
     const mask = this.#places.length - 1;
-    for (let at = mix(low, name.layer, name.variant) & mask; ; at = (at + 1) & mask) {
+    for (let at = mix(low, layer, variant) & mask; ; at = (at + 1) & mask) {
       const place = this.#places[at]!;
       if (place === FREE) return null;
       const entry = place - 1;
-      if (!this.#is(entry, low, high, name)) continue;
+      if (!this.#is(entry, low, high, layer, variant)) continue;
       if (this.#taken[entry] === 1) return null;
       this.#taken[entry] = 1;
       return this.#words[entry * WORDS + 4]! * PAGE;
     }
   }
 
-  #is(entry: number, low: number, high: number, { layer, variant }: BlockName): boolean {
+  #is(entry: number, low: number, high: number, layer: number, variant: number): boolean {
     const at = entry * WORDS;
     const words = this.#words;
     const samePrefix = words[at] === low && words[at + 1] === high;

@@ -1,5 +1,5 @@
 import { InsertRefusal, isRefusal, Tier } from "../../blocks/index.ts";
-import { DIGEST_BYTES, NO_NODE, yieldToLoop } from "../../core/index.ts";
+import { DIGEST_BYTES, type NamespaceIndex, NO_NODE, yieldToLoop } from "../../core/index.ts";
 import type { AliasRow, BlockRows } from "../../index/index.ts";
 import {
   type BlockName,
@@ -73,8 +73,12 @@ export class Recovery {
   async run(): Promise<RecoveryReport> {
     await this.#walk();
     crashPoint("recovery.walked");
-    for await (const rows of this.#parts.index.loadBlocks()) {
-      this.#enterRows(rows);
+    const pages = this.#parts.index.loadBlocks()[Symbol.asyncIterator]();
+    // The index's thread gathers the next rows while these are entered.
+    let next = pages.next();
+    for (let page = await next; page.done !== true; page = await next) {
+      next = pages.next();
+      this.#enterRows(page.value);
       await yieldToLoop();
     }
     for await (const aliases of this.#parts.index.loadAliases()) this.#enterAliases(aliases);
@@ -123,28 +127,34 @@ export class Recovery {
   }
 
   #enterRows(rows: BlockRows): void {
-    const { index } = this.#parts;
+    const { index, namespaces } = this.#parts;
     const { count, layer } = rows;
+    const namespace = namespaces.indexOf(rows.namespaceKey);
     const batch = this.#deriveKeys(rows.digests, rows.parents, count, layer);
+    const { buffer, byteOffset } = batch.keyBytes;
+    const keys = new DataView(buffer, byteOffset);
     for (let i = 0; i < count; i++) {
       batch.bytes[i] = rows.bytes[i]!;
-      const name = { keyPrefix: prefixAt(batch.keyBytes, i), layer, variant: rows.variants[i]! };
+      const variant = rows.variants[i]!;
+      const [high, low] = [keys.getUint32(i * 32), keys.getUint32(i * 32 + 4)];
       const wanted = fileBytesOf(rows.bytes[i]!);
-      const isUnseen = this.#unseen.has(shardOf(name.keyPrefix));
-      const found = isUnseen ? wanted : this.#files.take(name);
+      const isUnseen =
+        this.#unseen.size > 0 && this.#unseen.has(shardOf(prefixAt(batch.keyBytes, i)));
+      const found = isUnseen ? wanted : this.#files.take(high, low, layer, variant);
       const right = found === wanted;
       const entered =
         right &&
-        this.#enter(rows.namespaceKey, batch, i, {
+        this.#enter(namespace, batch, i, {
           checksum: rows.checksums[i]!,
-          variant: rows.variants[i]!,
+          variant,
           lastSeen: rows.lastSeen[i]!,
           uses: rows.uses[i]!,
         });
       if (entered) continue;
       this.#report.rowsDropped++;
       index.remove(rows.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES), layer);
-      if (found !== null) this.#dropFile(name, found);
+      const keyPrefix = prefixAt(batch.keyBytes, i);
+      if (found !== null) this.#dropFile({ keyPrefix, layer, variant }, found);
     }
   }
 
@@ -163,13 +173,12 @@ export class Recovery {
 
   /** False where the table does not take the block: it is full, or its parents make no sense. */
   #enter(
-    namespaceKey: Uint8Array,
+    namespace: NamespaceIndex | null,
     batch: AddressBatch,
     i: number,
     row: { checksum: bigint; variant: number; lastSeen: number; uses: number },
   ): boolean {
-    const { table, namespaces, files, nowSeconds } = this.#parts;
-    const namespace = namespaces.indexOf(namespaceKey);
+    const { table, files, nowSeconds } = this.#parts;
     if (namespace === null) return false;
     const known = table.find(batch.keys, i * 8);
     if (known !== NO_NODE && table.isResident(known, Tier.ssd)) return false;
@@ -260,7 +269,8 @@ export class Recovery {
     const lastSeen = Math.min(Math.floor(header.writtenMs / 1_000), nowSeconds());
     const { variant } = name;
     const row = { checksum, variant, lastSeen, uses: 1 };
-    if (!this.#enter(header.namespaceKey, batch, 0, row)) return false;
+    const namespace = this.#parts.namespaces.indexOf(header.namespaceKey);
+    if (!this.#enter(namespace, batch, 0, row)) return false;
     this.#report.adopted++;
     crashPoint("recovery.adopted");
     // Sequences of an earlier run mean nothing in this one: it is settled when it is committed.

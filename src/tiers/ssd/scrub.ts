@@ -74,8 +74,9 @@ export class Scrub {
   /** Ends it; a read that hangs is not waited for longer than `ms`, and keeps its memory. */
   async stop(ms: number): Promise<void> {
     this.#stop.abort();
+    const late = Promise.withResolvers<boolean>();
+    using _timer = this.#clock.after(ms, () => late.resolve(false));
     const over = this.#running.then(() => true);
-    const giveUp = sleep(this.#clock, ms).then(() => false);
-    if (await Promise.race([over, giveUp])) this.#region?.[Symbol.dispose]();
+    if (await Promise.race([over, late.promise])) this.#region?.[Symbol.dispose]();
   }
 }
