@@ -3,7 +3,6 @@ import { Tier } from "../../blocks/index.ts";
 import {
   assert,
   type NamespaceIndex,
-  NO_NODE,
   systemClock,
   systemRandom,
   type WorkerId,
@@ -124,14 +123,13 @@ export class BenchTier {
     assert(this.store.table.residentBlocks(Tier.ram) === 0, "all of RAM is on SSD");
   }
 
-  /** Removes every block. */
-  async emptySsd(): Promise<void> {
-    const { table, ssd } = this.store;
-    const { room } = ssd!;
-    this.emptyRam();
-    let node = table.oldest(Tier.ssd);
-    for (; node !== NO_NODE; node = table.oldest(Tier.ssd)) void room.drop(node);
-    await room.settled();
+  /**
+   * From now on the tier holds so many blocks, as one that has been filled: each new one takes the
+   * place of the oldest.
+   */
+  holdOnly(blocks: number): void {
+    const { room } = this.store.ssd!;
+    room.setCapacity((blocks + this.queueBlocksMax) * room.allocatedOf(this.blockBytes));
   }
 
   /** As an agent stops: everything is on SSD, the index knows, the folder is free. */

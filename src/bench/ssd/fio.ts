@@ -32,7 +32,6 @@ const ENGINES = [
 ] as const;
 type Engine = (typeof ENGINES)[number];
 
-const LAYOUT_BLOCK_BYTES = 2 ** 20;
 const NS_PER_MS = 1e6;
 
 /** The flexible I/O tester as a peer: one large file, so that no file system call is in its way. */
@@ -40,6 +39,8 @@ export class Fio {
   readonly #program: string;
   readonly #options: FioOptions;
   readonly #engine: Engine;
+  /** 10^9 bytes a second while it wrote its file for the first time. */
+  fillGbps = 0;
 
   private constructor(program: string, options: FioOptions, engine: Engine) {
     this.#program = program;
@@ -56,13 +57,16 @@ export class Fio {
    * Writes the file once from end to end, so that later writes allocate nothing, with the first
    * engine that this host lets fio use. Throws UNSUPPORTED where none works.
    */
-  static async layOut(program: string, options: FioOptions): Promise<Fio> {
+  static async layOut(program: string, options: FioOptions, blockBytes: number): Promise<Fio> {
     let refusal = "";
     for (const engine of ENGINES) {
       const fio = new Fio(program, options, engine);
       const { depth } = options;
-      const answer = await fio.#run({ rw: "write", blockBytes: LAYOUT_BLOCK_BYTES, depth });
-      if (answer.ok) return fio;
+      const answer = await fio.#run({ rw: "write", blockBytes, depth });
+      if (answer.ok) {
+        fio.fillGbps = answer.figures.bw_bytes / 1e9;
+        return fio;
+      }
       refusal = answer.why;
     }
     throw refused(refusal);
@@ -134,6 +138,8 @@ export class Fio {
       ...this.#engine,
       ...parallel,
       ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
+      // Shared memory, as the arena is: pages that lie together take fewer requests.
+      "--mem=mmapshared",
       "--overwrite=1",
       "--thread",
       "--group_reporting",

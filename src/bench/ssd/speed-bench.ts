@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { randomBelow, seededRandom } from "../../core/index.ts";
+import { formatBytes, randomBelow, seededRandom } from "../../core/index.ts";
 import { fileBytesOf } from "../../kvb/index.ts";
 import type { Native } from "../../native/index.ts";
 import { median, quantile } from "../quantiles.ts";
@@ -27,12 +27,18 @@ export interface SsdSpeedResult {
   readonly block_bytes: number;
   /** `depth` acquires under way at once, each of one block that is on SSD alone. */
   readonly read_gbps: number;
-  /** From the first reserve until the last block is on SSD. */
+  /**
+   * From the first reserve until the last block is on SSD, in a tier that is full: each block takes
+   * the place of an older one, as fio overwrites its file.
+   */
   readonly write_gbps: number;
   readonly fio_read_gbps: number | null;
   readonly fio_write_gbps: number | null;
   readonly read_ratio: number | null;
   readonly write_ratio: number | null;
+  /** The first blocks of an empty tier, and fio as it makes its file: once, no median. */
+  readonly fill_gbps: number;
+  readonly fio_fill_gbps: number | null;
   /** Acquires of one block, one at a time, in no order. */
   readonly read_p50_ms: number;
   readonly read_p99_ms: number;
@@ -72,28 +78,25 @@ export async function benchSsdSpeed(
   const count = Math.ceil(options.bytes / blockBytes / CHAIN_BLOCKS) * CHAIN_BLOCKS;
   const bytes = count * blockBytes;
   using folder = makeBenchFolder(options.dir, count * fileBytesOf(blockBytes) + bytes);
-  const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 2 * count };
+  const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 3 * count };
   const tier = await BenchTier.open({ ...own, depth, method, native });
   try {
     const { direct, registered } = tier.disk;
-    const blocks = new BenchBlocks(tier, signal);
-    const file = join(folder.path, "fio");
-    options.onProgress("fio writes its file");
-    const fio =
-      program === null ? null : await Fio.layOut(program, { file, bytes, depth, direct, signal });
-    const ours: Round[] = [];
-    const theirs: Round[] = [];
+    const say = (what: string) => options.onProgress(`${formatBytes(blockBytes)}: ${what}`);
+    say("filling");
+    const peer = { file: join(folder.path, "fio"), bytes, depth, direct, signal };
+    const fio = program === null ? null : await Fio.layOut(program, peer, blockBytes);
+    const race = new SpeedRace(tier, new BenchBlocks(tier, signal), fio, count);
+    const fillGbps = await race.fill();
     for (let round = 1; round <= rounds; round++) {
-      options.onProgress(`${blockBytes} bytes, round ${round} of ${rounds}`);
-      const run = new SpeedRound(tier, blocks, fio, count, depth);
-      const { own: mine, peer } = await run.run(round % 2 === 0);
-      ours.push(mine);
-      if (peer !== null) theirs.push(peer);
+      say(`round ${round} of ${rounds}`);
+      await race.round(round);
     }
-    const figures = figuresOf(ours, theirs);
     return {
       block_bytes: blockBytes,
-      ...figures,
+      ...figuresOf(race.ours, race.theirs),
+      fill_gbps: rounded(fillGbps),
+      fio_fill_gbps: fio === null ? null : rounded(fio.fillGbps),
       method: tier.disk.method,
       direct,
       registered,
@@ -108,52 +111,59 @@ export async function benchSsdSpeed(
 }
 
 /** Both sides write, both read, both read one by one; who begins changes from round to round. */
-class SpeedRound {
+class SpeedRace {
+  readonly ours: Round[] = [];
+  readonly theirs: Round[] = [];
   readonly #tier: BenchTier;
   readonly #blocks: BenchBlocks;
   readonly #fio: Fio | null;
   readonly #count: number;
-  readonly #depth: number;
 
-  constructor(tier: BenchTier, blocks: BenchBlocks, fio: Fio | null, count: number, depth: number) {
+  constructor(tier: BenchTier, blocks: BenchBlocks, fio: Fio | null, count: number) {
     this.#tier = tier;
     this.#blocks = blocks;
     this.#fio = fio;
     this.#count = count;
-    this.#depth = depth;
   }
 
-  async run(fioFirst: boolean): Promise<{ own: Round; peer: Round | null }> {
-    const { blockBytes } = this.#tier;
+  /** Fills the tier, which holds no more from then on; its rate. */
+  async fill(): Promise<number> {
+    const gbps = await this.#gbps(() => this.#blocks.write(0, this.#count));
+    this.#tier.holdOnly(this.#count);
+    this.#tier.emptyRam();
+    return gbps;
+  }
+
+  async round(number: number): Promise<void> {
+    const { blockBytes, disk } = this.#tier;
     const fio = this.#fio;
-    const count = Math.min(SINGLE_READS, this.#count);
-    const inTurn = async <T, U>(ours: () => Promise<T>, theirs: () => Promise<U>) => {
-      const early = fioFirst ? await theirs() : null;
-      const own = await ours();
-      return [own, early ?? (await theirs())] as const;
-    };
+    const fioFirst = number % 2 === 0;
+    const first = number * this.#count;
+    const all = Array.from({ length: this.#count }, (_, i) => first + i);
+    const some = someOf(all, Math.min(SINGLE_READS, this.#count));
     const [writeGbps, fioWrite] = await inTurn(
-      () => this.#gbps(() => this.#blocks.write(0, this.#count)),
+      fioFirst,
+      () => this.#gbps(() => this.#blocks.write(first, this.#count)),
       async () => fio?.gbps("write", blockBytes),
     );
-    const all = Array.from({ length: this.#count }, (_, i) => i);
     this.#tier.emptyRam();
     const [readGbps, fioRead] = await inTurn(
-      () => this.#gbps(() => this.#blocks.read(all, this.#depth)),
+      fioFirst,
+      () => this.#gbps(() => this.#blocks.read(all, disk.depth)),
       async () => fio?.gbps("read", blockBytes),
     );
     this.#tier.emptyRam();
     const [ns, fioSingle] = await inTurn(
-      () => this.#blocks.read(someOf(all, count), 1),
-      async () => fio?.singleReads(blockBytes, count),
+      fioFirst,
+      () => this.#blocks.read(some, 1),
+      async () => fio?.singleReads(blockBytes, some.length),
     );
-    await this.#tier.emptySsd();
+    // What is in RAM alone when its file makes room for another would be written again.
+    this.#tier.emptyRam();
     const p50Ms = median(ns) / NS_PER_MS;
-    const own = { writeGbps, readGbps, p50Ms, p99Ms: quantile(ns, 0.99) / NS_PER_MS };
-    if (fioWrite === undefined || fioRead === undefined || fioSingle === undefined) {
-      return { own, peer: null };
-    }
-    return { own, peer: { writeGbps: fioWrite, readGbps: fioRead, ...fioSingle } };
+    this.ours.push({ writeGbps, readGbps, p50Ms, p99Ms: quantile(ns, 0.99) / NS_PER_MS });
+    if (fioWrite === undefined || fioRead === undefined || fioSingle === undefined) return;
+    this.theirs.push({ writeGbps: fioWrite, readGbps: fioRead, ...fioSingle });
   }
 
   async #gbps(run: () => Promise<unknown>): Promise<number> {
@@ -161,6 +171,19 @@ class SpeedRound {
     await run();
     return (this.#count * this.#tier.blockBytes) / (Bun.nanoseconds() - start);
   }
+}
+
+async function inTurn<T, U>(
+  fioFirst: boolean,
+  ours: () => Promise<T>,
+  fio: () => Promise<U>,
+): Promise<readonly [T, U]> {
+  if (fioFirst) {
+    const theirs = await fio();
+    return [await ours(), theirs];
+  }
+  const own = await ours();
+  return [own, await fio()];
 }
 
 /** So many of them, each at most once, in no order. */
