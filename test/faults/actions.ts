@@ -18,7 +18,7 @@ const ACTIONS: readonly (readonly [prefix: string, actions: readonly string[]])[
   ["load.", []],
   ["peek.read", ["short", "flip"]],
   ["peek.open", ["EMFILE"]],
-  ["remove.", ["EROFS", "ENOENT"]],
+  ["remove.", ["EROFS", "EBUSY"]],
   ["rename.", ["ENOSPC", "EINVAL"]],
   ["list.", ["EMFILE", "ENOMEM"]],
 ];

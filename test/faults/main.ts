@@ -146,6 +146,7 @@ if (options.json) {
   console.log(JSON.stringify({ runs, seconds, violations, skipped, parts, scenarios }));
 } else {
   const rest = `${scenarios.length} scenarios, ${violations.length} violations`;
-  console.log(`faults: ${runs} runs of ${WORKLOADS.length} workloads, ${rest}, ${seconds} s`);
+  const workloads = new Set(swept.parts.map((part) => part.workload)).size;
+  console.log(`faults: ${runs} runs of ${workloads} workloads, ${rest}, ${seconds} s`);
 }
 process.exit(violations.length === 0 ? 0 : 1);

@@ -169,7 +169,9 @@ export function frozenDisk(ms: number): Promise<ScenarioOutcome> {
     for (const block of cold) await engine.put({ name: block, bytes: 65_536 });
     await waitFor(async () => (await agent.status()).ssd.blocks === 32, 20_000, "blocks on SSD");
     for (const block of names(300, "y")) await engine.put({ name: block, bytes: 65_536 });
-    await engine.put(HIT_BLOCK);
+    // Of the same length as the others: an arena this small has slots of one size.
+    const putHit = async () => (await engine.put({ name: HIT_BLOCK, bytes: 65_536 }))[0] === "ok";
+    await waitFor(putHit, 20_000, "room in RAM");
     const [held] = await engine.acquire(HIT_BLOCK);
     const stop = new AbortController();
     const before = await during(stop, other, cold, () => hitP99Ms(engine, Math.min(ms, 8_000)));

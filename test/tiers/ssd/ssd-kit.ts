@@ -190,7 +190,7 @@ export class SsdKit implements AsyncDisposable {
     return engine;
   }
 
-  /** Resolves when nothing is on its way to or from SSD. */
+  /** Resolves when nothing is on its way to or from SSD, and no scrub or trial under way. */
   async settled(): Promise<void> {
     const { writer, reader, room } = this.ssd;
     do {
@@ -199,7 +199,8 @@ export class SsdKit implements AsyncDisposable {
       await room.settled();
       // What waits for these goes on now.
       await new Promise((resolve) => setImmediate(resolve));
-    } while (writer.queuedBlocks > 0 || reader.reading > 0);
+    } while (writer.queuedBlocks + reader.reading + this.disk.inFlight > 0);
+    await new Promise((resolve) => setImmediate(resolve));
   }
 
   /** Lets what is in RAM go that may, so that only SSD has it. */
@@ -324,7 +325,8 @@ function claimable(disk: BlockDisk): number {
   return claimed.length;
 }
 
-const BLOCK_FILE = /\.kvb(?:\.[0-9a-z]+)?$/;
+/** Of a block, in quarantine too; the 8 KiB that the self-test writes for a moment are none. */
+const BLOCK_FILE = /(?:^|\/)[0-9a-f]{16}-[^/]*\.kvb(?:\.[0-9a-z]+)?$/;
 
 export function filesBelow(dir: string, folder = ""): string[] {
   return readdirSync(join(dir, folder), { recursive: true, encoding: "utf8" })
