@@ -38,7 +38,9 @@ export function actionsOf(point: string, nth: number): string[] {
 const FIRST = 6;
 const SPREAD = 4;
 
-/** Which hits of `count` fail: the first ones, the last ones, and some between; `+` = from then on. */
+/**
+ * Which hits of `count` fail: the first ones, the last ones, and some between; `+` = from then on.
+ */
 export function nthsOf(count: number): string[] {
   const chosen = new Set<number>();
   for (let nth = 1; nth <= Math.min(FIRST, count); nth++) chosen.add(nth);

@@ -1,4 +1,7 @@
-"""Runs a command on a host that allows less: confine.py [--deny-io-uring] [--memlock BYTES] -- ..."""
+"""Runs a command as on a host that allows less.
+
+confine.py [--deny-io-uring] [--memlock BYTES] -- COMMAND...
+"""
 
 import ctypes
 import os

@@ -187,7 +187,7 @@ export function frozenDisk(ms: number): Promise<ScenarioOutcome> {
     const after = await engine.get(...cold.slice(0, 8));
     engine.release([held!]);
     const violations: string[] = [];
-    const p99 = `p99 of a RAM hit: ${before.p99Ms.toFixed(3)} ms, ${frozen.p99Ms.toFixed(3)} frozen`;
+    const p99 = `p99 of RAM hits: ${before.p99Ms.toFixed(3)} ms, ${frozen.p99Ms.toFixed(3)} frozen`;
     if (frozen.p99Ms > 2 * before.p99Ms) violations.push(p99);
     if (before.wrong + frozen.wrong > 0) violations.push("a block in RAM was not served right");
     for (const seen of [before.seen, frozen.seen]) {

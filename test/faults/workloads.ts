@@ -1,7 +1,9 @@
 import type { SsdKitOptions } from "../tiers/ssd/ssd-kit.ts";
 import type { World } from "./world.ts";
 
-/** What a store does while a call of it fails. Outcomes are not judged here: the world does that. */
+/**
+ * What a store does while a call of it fails. Outcomes are not judged here: the world does that.
+ */
 export interface Workload {
   readonly name: string;
   readonly options?: Partial<SsdKitOptions>;

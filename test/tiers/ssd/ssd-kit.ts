@@ -18,12 +18,18 @@ import {
   Queue,
   Region,
 } from "../../../src/native/index.ts";
-import { Namespaces, RamStore, type SsdCondition } from "../../../src/tiers/index.ts";
-import type { RecoveryReport } from "../../../src/tiers/ssd/recovery.ts";
-import type { SsdSettings, SsdTier } from "../../../src/tiers/ssd/ssd-tier.ts";
+import {
+  Namespaces,
+  RamStore,
+  type SsdCondition,
+  type SsdSettings,
+} from "../../../src/tiers/index.ts";
 import { ManualClock, waitFor } from "../../support/index.ts";
 import { type BlockName, batchOf } from "../names.ts";
 import { StoreEngine } from "../store-engine.ts";
+
+type SsdTier = NonNullable<RamStore["ssd"]>;
+type RecoveryReport = Awaited<ReturnType<RamStore["openSsd"]>>;
 
 /** Of a block of `BLOCK_BYTES`: its slot in RAM, and its file. */
 export const SLOT_BYTES = 8192;

@@ -1,13 +1,13 @@
 import { afterAll, afterEach, expect, test } from "bun:test";
 import { randomBelow, seededRandom } from "../../../src/core/index.ts";
 import { setFaults } from "../../../src/native/index.ts";
-import { WRITE_POLICIES } from "../../../src/tiers/ssd/ssd-tier.ts";
 import { ringRefusal } from "../../faults/methods.ts";
 import { describeNative, withTempDir } from "../../support/index.ts";
 import { FILE_BYTES, SsdHost } from "./ssd-kit.ts";
 import { pick, Traffic } from "./traffic.ts";
 
 const STEPS = 150;
+const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 
 /** What goes wrong for a while; an empty plan ends it. */
 const PLANS = [
