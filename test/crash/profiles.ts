@@ -53,11 +53,13 @@ export const PROFILES: readonly Profile[] = [
 export interface Places {
   readonly socket: string;
   readonly ssdDir: string;
+  readonly indexDir: string;
 }
 
 /** The agent's configuration file. */
-export function configOf({ kv }: Profile, { socket, ssdDir }: Places): string {
-  const own = { lock_memory: "off", huge_pages: "off", blocks_max: 4096, ssd_dir: ssdDir };
+export function configOf({ kv }: Profile, { socket, ssdDir, indexDir }: Places): string {
+  const dirs = { ssd_dir: ssdDir, index_dir: indexDir };
+  const own = { lock_memory: "off", huge_pages: "off", blocks_max: 4096, ...dirs };
   const sections = {
     kv: { ...own, ssd_depth: 16, evict_interval: "50ms", ...kv },
     engine: { socket, acquire_deadline: "5s", gpu_window_blocks: 64 },

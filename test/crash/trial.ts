@@ -121,6 +121,7 @@ export class Trial {
   /** Looks at every file; all is sound after a clean stop. */
   async fsck(): Promise<void> {
     const words = [this.#options.executable, "fsck", this.world.ssdDir, "--deep", "--json"];
+    words.push("--index", this.world.indexDir);
     const child = Bun.spawn(words, { stdout: "pipe", stderr: "pipe" });
     const [out, err] = await Promise.all([
       new Response(child.stdout).text(),

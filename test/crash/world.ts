@@ -27,6 +27,7 @@ const idsByDigest = new Map(
 export class World {
   readonly folder: string;
   readonly ssdDir: string;
+  #indexDir: string;
   readonly socket: string;
   readonly configPath: string;
   readonly #oracle: Oracle;
@@ -37,18 +38,25 @@ export class World {
   constructor(folder: string, ssdDir: string, oracle: Oracle) {
     this.folder = folder;
     this.ssdDir = ssdDir;
+    this.#indexDir = join(ssdDir, "index");
     this.socket = join(folder, "e.sock");
     this.configPath = join(folder, "hearth.toml");
     this.#oracle = oracle;
+  }
+
+  get indexDir(): string {
+    return this.#indexDir;
   }
 
   configure(profile: Profile): void {
     writeFileSync(this.configPath, configOf(profile, this));
   }
 
-  /** Nothing is left of what was. */
-  beginLife(): void {
+  /** Nothing is left of what was. The index lies where it did, or in `indexDir` from now on. */
+  beginLife(indexDir = this.#indexDir): void {
+    rmSync(this.#indexDir, { recursive: true, force: true });
     rmSync(this.ssdDir, { recursive: true, force: true });
+    this.#indexDir = indexDir;
     mkdirSync(this.ssdDir, { recursive: true });
     this.#damaged.clear();
     this.#oracle.nextLife();
@@ -67,7 +75,7 @@ export class World {
   /** Makes an index of which SQLite cannot even tell what it is. */
   damageIndex(): void {
     for (const name of ["hearth.sqlite", "hearth.sqlite-wal"]) {
-      const path = join(this.ssdDir, "index", name);
+      const path = join(this.#indexDir, name);
       if (existsSync(path)) overwrite(path, 0, new Uint8Array(100).fill(0xa5));
     }
   }

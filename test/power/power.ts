@@ -13,15 +13,18 @@ export interface PowerOptions {
 
 const LOAD_MS = 400;
 const CLEAN_EVERY = 25;
+/** The index lies on the disk that loses its power, then for as long on another. */
+const CYCLES_A_LIFE = 20;
 
 /** Takes the power away over and over, and judges what is there when it is back. */
 export async function runPower(options: PowerOptions): Promise<Trial> {
   const { executable, folder, disk, cycles, seed, onProgress } = options;
   const ssdDir = `${disk.mountPoint}/ssd`;
   const trial = new Trial({ executable, folder, ssdDir, point: null, random: seededRandom(seed) });
-  trial.world.beginLife();
+  const indexDirs = [`${ssdDir}/index`, `${folder}/index`] as const;
   for (let cycle = 0; cycle < cycles; cycle++) {
     const random = seededRandom(seed * 1_000_003 + cycle);
+    if (cycle % CYCLES_A_LIFE === 0) trial.world.beginLife(indexDirs[(cycle / CYCLES_A_LIFE) % 2]);
     trial.beginCycle(cycle);
     const isClean = cycle % CLEAN_EVERY === CLEAN_EVERY - 1;
     // Every other time it goes while the agent is in the midst of something we can name.
