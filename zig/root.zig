@@ -21,5 +21,6 @@ test {
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");
+    _ = @import("store/path.zig");
     _ = @import("store/registered.zig");
 }

@@ -12,6 +12,7 @@ const regions = @import("../mem/root.zig").table;
 const Region = @import("../mem/root.zig").Region;
 const folders = @import("folder.zig");
 const listing = @import("listing.zig");
+const checkPath = @import("path.zig").check;
 const Folder = folders.Folder;
 const Path = folders.Path;
 const Error = status.Error;
@@ -308,36 +309,75 @@ pub const Job = struct {
     }
 };
 
-/// A path below the disk's folder and nowhere else. `empty_allowed`: the folder itself.
-fn checkPath(bytes: *const [64]u8, empty_allowed: bool) Error!void {
-    const length = std.mem.indexOfScalar(u8, bytes, 0) orelse return error.BadRequest;
-    if (length == 0 and !empty_allowed) return error.BadRequest;
-    const path = bytes[0..length];
-    if (std.mem.startsWith(u8, path, "/")) return error.BadRequest;
-    var names = std.mem.splitScalar(u8, path, '/');
-    while (names.next()) |name| if (std.mem.eql(u8, name, "..")) return error.BadRequest;
+/// A job that is to read a header and 8192 bytes.
+fn moving(header: *[header_bytes]u8, span: *[8192]u8) Job {
+    return .{
+        .request = std.mem.zeroes(types.DiskJob),
+        .operation = .load,
+        .region = null,
+        .parts = .{
+            .{ .base = header, .len = header.len },
+            .{ .base = span, .len = span.len },
+        },
+        .part_count = 2,
+        .needed = header_bytes + 8000,
+        .step = .account,
+    };
 }
 
-test "paths that lead out of the folder are refused" {
-    var bytes: [64]u8 = @splat(0);
-    try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
-    try checkPath(&bytes, true);
+test "a transfer goes on from the page in which it stopped" {
+    var header: [header_bytes]u8 = undefined;
+    var span: [8192]u8 = undefined;
+    var job = moving(&header, &span);
+    job.answer = header_bytes + 5000;
+    try job.account();
+    try std.testing.expectEqual(.move, job.step);
+    const rest = job.takeParts();
+    try std.testing.expectEqual(1, rest.len);
+    try std.testing.expectEqual(@intFromPtr(&span) + 4096, @intFromPtr(rest[0].base));
+    try std.testing.expectEqual(4096, rest[0].len);
+    // The padding of the last page may be missing, the payload may not.
+    job.answer = 3904;
+    try job.account();
+    try std.testing.expectEqual(.finish, job.step);
+    job.answer = 0;
+    try std.testing.expectError(error.Short, job.account());
+}
+
+test "a kernel that never has anything to say is not asked for ever" {
+    var header: [header_bytes]u8 = undefined;
+    var span: [8192]u8 = undefined;
+    inline for (.{ .{ linux.E.AGAIN, error.TryAgain }, .{ linux.E.INTR, error.TryAgain } }) |case| {
+        var job = moving(&header, &span);
+        job.answer = faults.failure(case[0]);
+        for (0..stalls_max) |_| try job.account();
+        try std.testing.expectError(case[1], job.account());
+    }
+    var job = moving(&header, &span);
+    job.operation = .store;
+    job.answer = 100;
+    for (1..stalls_max) |_| try job.account();
+    try std.testing.expectError(error.IoError, job.account());
+}
+
+test "of two answers only what has no gap before it counts" {
+    var header: [header_bytes]u8 = undefined;
+    var span: [8192]u8 = undefined;
+    var job = moving(&header, &span);
+    job.asked = @intCast(job.takeParts().len);
+    const eio = -@as(i32, @intFromEnum(linux.E.IO));
     const cases = .{
-        .{ "ab/cd.kvb", true },
-        .{ "..kvb", true },
-        .{ "/etc/passwd", false },
-        .{ "ab/../../x", false },
-        .{ "..", false },
+        .{ 4096, 8192, 4096 + 8192 },
+        .{ 4096, 100, 4196 },
+        .{ 2048, 8192, 2048 },
+        .{ 4096, eio, 4096 },
     };
     inline for (cases) |case| {
-        bytes = @splat(0);
-        @memcpy(bytes[0..case[0].len], case[0]);
-        if (case[1]) {
-            try checkPath(&bytes, false);
-        } else {
-            try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
-        }
+        job.answers = .{ case[0], case[1] };
+        job.gatherAnswers();
+        try std.testing.expectEqual(@as(usize, case[2]), job.answer);
     }
-    bytes = @splat('a');
-    try std.testing.expectError(error.BadRequest, checkPath(&bytes, false));
+    job.answers = .{ eio, 8192 };
+    job.gatherAnswers();
+    try std.testing.expectEqual(.IO, linux.errno(job.answer));
 }
