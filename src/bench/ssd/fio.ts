@@ -25,10 +25,10 @@ interface FioFigures {
 
 /** The best first; the last keeps `depth` calls going on as many threads. */
 const ENGINES = [
-  ["--ioengine=io_uring", "--fixedbufs=1"],
-  ["--ioengine=io_uring"],
-  ["--ioengine=libaio"],
-  ["--ioengine=psync"],
+  { name: "io_uring, registered", words: ["--ioengine=io_uring", "--fixedbufs=1"] },
+  { name: "io_uring", words: ["--ioengine=io_uring"] },
+  { name: "libaio", words: ["--ioengine=libaio"] },
+  { name: "psync", words: ["--ioengine=psync"] },
 ] as const;
 type Engine = (typeof ENGINES)[number];
 
@@ -73,7 +73,7 @@ export class Fio {
   }
 
   get engine(): string {
-    return this.#engine.map((word) => word.slice(word.indexOf("=") + 1)).join(" ");
+    return this.#engine.name;
   }
 
   /** 10^9 bytes a second over the whole file. */
@@ -124,7 +124,7 @@ export class Fio {
 
   #words({ rw, blockBytes, depth, count }: FioJob): string[] {
     const { file, bytes, direct } = this.#options;
-    const isSync = this.#engine[0] === "--ioengine=psync";
+    const isSync = this.#engine.name === "psync";
     const share = Math.floor(bytes / depth / blockBytes) * blockBytes;
     const parallel = isSync
       ? [`--numjobs=${depth}`, `--size=${share}`, `--offset_increment=${share}`]
@@ -135,7 +135,7 @@ export class Fio {
       `--rw=${rw}`,
       `--bs=${blockBytes}`,
       `--direct=${direct ? 1 : 0}`,
-      ...this.#engine,
+      ...this.#engine.words,
       ...parallel,
       ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
       // Shared memory, as the arena is: pages that lie together take fewer requests.
