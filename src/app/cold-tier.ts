@@ -98,9 +98,12 @@ export class ColdTier {
     }
     const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
     logger.info("SSD tier recovered", { ...report, seconds });
-    const { direct, method, registered } = this.disk;
+    const { direct, method, methodReason, registered } = this.disk;
     if (!direct) {
       health.raise("KV_SSD_BUFFERED", "its file system refuses O_DIRECT: pages are cached twice");
+    }
+    if (method === "threads" && kv.ssdIo === "auto") {
+      health.raise("KV_LIMITS", `blocks go through threads: ${methodReason}`);
     }
     if (method === "io_uring" && !registered) {
       health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");

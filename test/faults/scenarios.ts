@@ -67,9 +67,20 @@ async function goesDownAndUp(agent: AgentProcess): Promise<string[]> {
   return wrong;
 }
 
+type Status = Awaited<ReturnType<AgentProcess["status"]>>;
+
+function codesOf(status: Status): string[] {
+  return status.health.map(({ code }: { code: string }) => code);
+}
+
+function limitsAreTold(status: Status): string[] {
+  const codes = codesOf(status);
+  return codes.includes("KV_LIMITS") ? [] : [`health is ${codes.join(" ") || "sound"}`];
+}
+
 async function onConfinedHost(
   command: readonly string[] | string,
-  judge: (status: Awaited<ReturnType<AgentProcess["status"]>>) => string[],
+  judge: (status: Status) => string[],
 ): Promise<ScenarioOutcome> {
   if (typeof command === "string") return { violations: [], skipped: command };
   return withFolder(async (folder) => {
@@ -85,9 +96,11 @@ export const SCENARIOS: readonly Scenario[] = [
   {
     name: "io-uring-denied",
     run: () =>
-      onConfinedHost(confined("--deny-io-uring"), (status) =>
-        status.ssd.method === "threads" ? [] : [`the method is ${status.ssd.method}`],
-      ),
+      onConfinedHost(confined("--deny-io-uring"), (status) => {
+        const violations = limitsAreTold(status);
+        if (status.ssd.method !== "threads") violations.push(`the method is ${status.ssd.method}`);
+        return violations;
+      }),
   },
   {
     name: "io-uring-demanded-and-denied",
@@ -110,8 +123,7 @@ export const SCENARIOS: readonly Scenario[] = [
     name: "memlock-too-small",
     run: () =>
       onConfinedHost(confined("--memlock", "65536"), (status) => {
-        const codes = status.health.map(({ code }: { code: string }) => code);
-        const violations = codes.includes("KV_LIMITS") ? [] : [`health is ${codes.join(" ")}`];
+        const violations = limitsAreTold(status);
         if (status.ssd.registered) violations.push("memory is registered above the limit");
         return violations;
       }),
@@ -211,8 +223,4 @@ async function during<T>(
   const result = await work();
   stop.abort();
   return { ...result, seen: await bothering };
-}
-
-function codesOf(status: Awaited<ReturnType<AgentProcess["status"]>>): string[] {
-  return status.health.map(({ code }: { code: string }) => code);
 }

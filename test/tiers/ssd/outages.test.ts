@@ -190,3 +190,17 @@ describeNative("SSD tier: a disk that hangs", () => {
     expect(await next.engine().load("a")).toEqual(["ok"]);
   });
 });
+
+describeNative("SSD tier: a disk that can do less", () => {
+  const it = useSsdKit();
+
+  it("a file system without O_DIRECT is used all the same", {}, async ({ faults, reopen }) => {
+    faults("open.probe:1:EINVAL");
+    const kit = await reopen();
+    faults("");
+    expect(kit.disk.direct).toBe(false);
+    await put(kit, "a", "b");
+    kit.leaveRam();
+    expect(await kit.engine().load("a", "b")).toEqual(["ok", "ok"]);
+  });
+});
