@@ -11,6 +11,8 @@ const LAST_BLOCKS_A_GHOST = 8;
 const LOOK_MIN = 8;
 const LOOK_MAX = 64;
 const LOOK_SHARE = 1 / 8;
+/** Requests after which what was seen before counts half: traffic changes. */
+const FADE_REQUESTS = 2 ** 14;
 /** A look visits every ghost: so many blocks must have been used for each. */
 const BLOCKS_A_GHOST = 1 / 32;
 
@@ -22,6 +24,7 @@ export class Experience {
   readonly #ghosts: Ghosts;
   readonly #blocksAt = new Float64Array(AGES);
   #nextLook = LOOK_MIN;
+  #nextFade = FADE_REQUESTS;
   #used = 0;
   // Evicted blocks of a stretch that came back: they are expected to be stored next.
   #awaited = 0;
@@ -125,6 +128,11 @@ export class Experience {
     const between = Math.min(LOOK_MAX, now * LOOK_SHARE);
     this.#nextLook = now + Math.max(LOOK_MIN, Math.floor(between));
     this.#used = 0;
+    if (now >= this.#nextFade) {
+      this.#nextFade = now + FADE_REQUESTS;
+      this.model.fade();
+      this.guard.fade();
+    }
     this.#blocksAt.fill(0);
     const { tick, kind, size, blocks, gone, end } = this.#stretches;
     for (let at = 1; at < end; at++) {

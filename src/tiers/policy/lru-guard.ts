@@ -44,13 +44,14 @@ export class LruGuard {
         ? Number.POSITIVE_INFINITY
         : AGE_FROM[step]! + (AGE_WIDTH[step]! * (resident - younger)) / blocksAt[step]!;
     const share = this.#missed / (this.#returned + DOUBT);
-    this.#isBeaten =
-      this.#missedStretches >= STRETCHES_MIN &&
-      share > (this.#isBeaten ? STILL_MISSED_SHARE : MISSED_SHARE);
+    this.#isBeaten = this.#isBeaten
+      ? share > STILL_MISSED_SHARE
+      : share > MISSED_SHARE && this.#missedStretches >= STRETCHES_MIN;
   }
 
   fade(): void {
     this.#missed /= 2;
     this.#returned /= 2;
+    this.#missedStretches /= 2;
   }
 }

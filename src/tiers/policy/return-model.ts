@@ -7,7 +7,7 @@ import { KINDS, LEVELS, SHAPE_OF, SHAPES, TRAITS } from "./use-kind.ts";
  */
 const FOR_ALL = 60;
 const FOR_SHAPE = 20;
-const FOR_TRAIT = 10;
+const FOR_TRAIT = 30;
 const FOR_KIND = 40;
 /** Before anything is seen: this share returns in each octave of age. */
 const FIRST_GUESS = 0.02;
