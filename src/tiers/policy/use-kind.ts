@@ -1,6 +1,6 @@
 /**
  * Kinds of use: what is known of a request's blocks when the request is over, as far as it tells
- * when they will be used again. Levels are few and coarse, so that each is soon known by experience.
+ * when they will be used again. Levels are few and coarse: each is soon known by experience.
  */
 
 /** Which part of its request's path a block was in. */
