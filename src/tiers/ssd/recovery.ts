@@ -1,5 +1,11 @@
 import { InsertRefusal, isRefusal, Tier } from "../../blocks/index.ts";
-import { DIGEST_BYTES, type NamespaceIndex, NO_NODE, yieldToLoop } from "../../core/index.ts";
+import {
+  DIGEST_BYTES,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  yieldToLoop,
+} from "../../core/index.ts";
 import type { AliasRow, BlockRows } from "../../index/index.ts";
 import {
   type BlockName,
@@ -40,6 +46,8 @@ const ROWS_MAX = 4096;
 const PENDING_MAX = 100_000;
 /** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
 const TABLE_RETRIES = 4;
+/** Paths put in order before other work gets its turn. */
+const TOUCHES_A_SLICE = 1024;
 
 /**
  * Rebuilds the table from the folder and the index, before the first write: a block is there where
@@ -54,6 +62,8 @@ export class Recovery {
   readonly #files = new FileCatalogue();
   /** Shards that could not be listed: their rows are believed, since each read is checked. */
   readonly #unseen = new Set<string>();
+  /** Namespaces with their layers, of which rows came. */
+  readonly #groups = new Set<string>();
   readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
   readonly #report = {
     blocks: 0,
@@ -85,9 +95,28 @@ export class Recovery {
     crashPoint("recovery.rows-entered");
     await this.#settleLeft();
     crashPoint("recovery.files-settled");
+    if (this.#groups.size > 1 || this.#report.adopted > 0) await this.#sortByUse();
     await this.#parts.index.begin();
     crashPoint("recovery.begun");
     return { ...this.#report };
+  }
+
+  /**
+   * Rows come by namespace and layer, files in no order: what goes first must follow from the last
+   * uses of them all, path by path.
+   */
+  async #sortByUse(): Promise<void> {
+    const { table } = this.#parts;
+    const leaves: NodeId[] = [];
+    let node = table.nextOn(NO_NODE, Tier.ssd);
+    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ssd)) {
+      if (table.firstChildOf(node) === NO_NODE) leaves.push(node);
+    }
+    leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
+    for (let i = 0; i < leaves.length; i++) {
+      table.touchPath(leaves[i]!);
+      if (i % TOUCHES_A_SLICE === 0) await yieldToLoop();
+    }
   }
 
   async #walk(): Promise<void> {
@@ -130,6 +159,7 @@ export class Recovery {
     const { index, namespaces } = this.#parts;
     const { count, layer } = rows;
     const namespace = namespaces.indexOf(rows.namespaceKey);
+    this.#groups.add(`${namespace} ${layer}`);
     const batch = this.#deriveKeys(rows.digests, rows.parents, count, layer);
     const { buffer, byteOffset } = batch.keyBytes;
     const keys = new DataView(buffer, byteOffset);

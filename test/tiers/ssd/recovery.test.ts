@@ -151,6 +151,34 @@ describeNative("SSD tier: what a start finds", () => {
     expect(names(10).filter((name) => next.ssdHolds(name))).toEqual(names(10).slice(6));
   });
 
+  it("what goes first follows from the last use, whatever its namespace", {}, async (t) => {
+    for (const [namespace, name] of [
+      [1, "a"],
+      [2, "b"],
+      [1, "c"],
+      [2, "d"],
+    ] as const) {
+      expect(await t.kit.engine(namespace).put(name)).toEqual(["ok"]);
+      await t.kit.settled();
+      await t.kit.clock.advanceAsync(1_000);
+    }
+    const next = await t.reopen({ clock: t.kit.clock, capacityBytes: 2 * FILE_BYTES });
+    await next.until(() => next.files().length === 2, "the trim");
+    expect(["a", "b", "c", "d"].filter((name) => next.ssdHolds(name))).toEqual(["c", "d"]);
+  });
+
+  it("and from the headers, where the index was lost", {}, async ({ kit, reopen }) => {
+    for (const name of names(10)) {
+      await put(kit, name);
+      await kit.clock.advanceAsync(1_000);
+    }
+    await kit.close();
+    rmSync(join(kit.dir, "index"), { recursive: true });
+    const next = await reopen({ clock: kit.clock, capacityBytes: 4 * FILE_BYTES });
+    await next.until(() => next.files().length === 4, "the trim");
+    expect(names(10).filter((name) => next.ssdHolds(name))).toEqual(names(10).slice(6));
+  });
+
   it("leftovers of a killed run go, foreign files stay", {}, async ({ kit, reopen }) => {
     await put(kit, "a");
     await kit.close();
