@@ -5,6 +5,7 @@ import { BLOCKS, type Content, contentOf, isTransient } from "./content.ts";
 interface Version extends Content {
   /** The run of the agent to which its commit was sent. */
   readonly run: number;
+  readonly sentAt: number;
   /** When the commit was acknowledged; null: never, so that it may be there or not. */
   committedAt: number | null;
   /** The latest run in which it was surely there. */
@@ -22,8 +23,11 @@ export interface Persist {
 
 export type Verdict = "right" | "resurrected" | "wrong";
 
-/** What an address may answer, as it was when a request was sent. */
-export type Legal = ReadonlyMap<number, readonly Version[]>;
+/** What addresses may answer, as it was when a request was sent. */
+export interface Legal {
+  readonly askedAt: number;
+  readonly versions: ReadonlyMap<number, readonly Version[]>;
+}
 
 const REMEMBERED_DEAD = 8;
 
@@ -40,6 +44,8 @@ export class Oracle {
   readonly #legal: Version[][] = Array.from({ length: BLOCKS }, () => []);
   readonly #dead: Content[][] = Array.from({ length: BLOCKS }, () => []);
   readonly #kept = new Set<number>();
+  /** When the latest purge of each address was sent. */
+  readonly #purgedAt = new Float64Array(BLOCKS).fill(-1);
 
   get run(): number {
     return this.#run;
@@ -60,7 +66,8 @@ export class Oracle {
   }
 
   legalOf(ids: readonly number[]): Legal {
-    return new Map(ids.map((id) => [id, [...this.#legal[id]!]]));
+    const versions = new Map(ids.map((id) => [id, [...this.#legal[id]!]]));
+    return { askedAt: ++this.#now, versions };
   }
 
   /** What to write at an address next: what was there last, or other bytes. */
@@ -73,20 +80,26 @@ export class Oracle {
   commitSent(content: Content): Version {
     const { id, generation } = content;
     this.#dead[id] = this.#dead[id]!.filter((dead) => dead.generation !== generation);
-    const version = { ...content, run: this.#run, committedAt: null, seenIn: -1 };
+    const sentAt = ++this.#now;
+    const version = { ...content, run: this.#run, sentAt, committedAt: null, seenIn: -1 };
     this.#legal[id]!.push(version);
     return version;
   }
 
   commitAnswered(version: Version, stored: boolean): void {
     version.committedAt = ++this.#now;
-    if (stored) version.seenIn = this.#run;
+    if (stored) this.#see(version, version.sentAt);
     else this.#legal[version.id] = this.#legal[version.id]!.filter((other) => other !== version);
   }
 
   purgeSent(ids: readonly number[]): Purge {
-    for (const id of ids) this.#kept.delete(id);
-    return { ids, sentAt: ++this.#now };
+    const sentAt = ++this.#now;
+    for (const id of ids) {
+      this.#kept.delete(id);
+      this.#purgedAt[id] = sentAt;
+      for (const version of this.#legal[id]!) version.seenIn = -1;
+    }
+    return { ids, sentAt };
   }
 
   /** Whether the agent said that this address is on no tier, and will not be. */
@@ -134,10 +147,10 @@ export class Oracle {
    * whether the answer is this content.
    */
   judge(id: number, before: Legal, isIt: (content: Content) => boolean): Verdict {
-    const legal = new Set([...this.#legal[id]!, ...(before.get(id) ?? [])]);
+    const legal = new Set([...this.#legal[id]!, ...before.versions.get(id)!]);
     for (const version of legal) {
       if (!isIt(version)) continue;
-      version.seenIn = this.#run;
+      this.#see(version, before.askedAt);
       return "right";
     }
     return this.#dead[id]!.some(isIt) ? "resurrected" : "wrong";
@@ -145,7 +158,12 @@ export class Oracle {
 
   /** Whether an answer that something is there can be true. */
   mayExist(id: number, before: Legal): boolean {
-    return this.#legal[id]!.length > 0 || before.get(id)!.length > 0;
+    return this.#legal[id]!.length > 0 || before.versions.get(id)!.length > 0;
+  }
+
+  /** It was there after `since`, unless a purge crossed what says so. */
+  #see(version: Version, since: number): void {
+    if (this.#purgedAt[version.id]! < since) version.seenIn = this.#run;
   }
 
   #bury(id: number, versions: readonly Version[]): void {
