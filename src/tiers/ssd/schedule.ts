@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/index.ts";
 
 /** What goes to the disk; who stands further left goes first. */
-export const DISK_WORK = ["read", "remove", "write", "scrub"] as const;
+export const DISK_WORK = ["read", "remove", "write", "sync", "scrub"] as const;
 export type DiskWork = (typeof DISK_WORK)[number];
 
 interface Waiting {
@@ -10,7 +10,13 @@ interface Waiting {
 }
 
 /** Of all seats, so many at most for one kind (at least one): writes leave seats to reads. */
-const SHARES: Readonly<Record<DiskWork, number>> = { read: 1, remove: 0.75, write: 0.5, scrub: 0 };
+const SHARES: Readonly<Record<DiskWork, number>> = {
+  read: 1,
+  remove: 0.75,
+  write: 0.5,
+  sync: 0,
+  scrub: 0,
+};
 
 /**
  * Seats in front of the disk. An operation that has its seat cannot be given up: it is over when
@@ -19,10 +25,16 @@ const SHARES: Readonly<Record<DiskWork, number>> = { read: 1, remove: 0.75, writ
 export class DiskSchedule {
   readonly #depth: number;
   readonly #clock: Clock;
-  readonly #waiting: Record<DiskWork, Waiting[]> = { read: [], remove: [], write: [], scrub: [] };
-  readonly #seated: Record<DiskWork, number> = { read: 0, remove: 0, write: 0, scrub: 0 };
-  /** When each running operation began, the oldest first. */
-  readonly #started = new Map<number, number>();
+  readonly #waiting: Record<DiskWork, Waiting[]> = {
+    read: [],
+    remove: [],
+    write: [],
+    sync: [],
+    scrub: [],
+  };
+  readonly #seated: Record<DiskWork, number> = { read: 0, remove: 0, write: 0, sync: 0, scrub: 0 };
+  /** When each running operation began, the oldest first; null: it may take its time. */
+  readonly #started = new Map<number, number | null>();
   #next = 0;
 
   constructor(depth: number, clock: Clock) {
@@ -38,9 +50,14 @@ export class DiskSchedule {
     return this.#waiting[work].length;
   }
 
-  /** Milliseconds since the longest running operation began; 0 where none runs. */
+  /**
+   * Milliseconds since the longest running operation began; 0 where none runs. A sync is none of
+   * them: it waits for what everybody else wrote to the file system.
+   */
   oldestMs(): number {
-    for (const startedMs of this.#started.values()) return this.#clock.monotonicMs() - startedMs;
+    for (const startedMs of this.#started.values()) {
+      if (startedMs !== null) return this.#clock.monotonicMs() - startedMs;
+    }
     return 0;
   }
 
@@ -68,7 +85,7 @@ export class DiskSchedule {
   async #run<T>(work: DiskWork, operation: () => Promise<T>): Promise<T> {
     const number = this.#next++;
     this.#seated[work]++;
-    this.#started.set(number, this.#clock.monotonicMs());
+    this.#started.set(number, work === "sync" ? null : this.#clock.monotonicMs());
     try {
       return await operation();
     } finally {

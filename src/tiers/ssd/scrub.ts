@@ -1,6 +1,6 @@
 import { Tier } from "../../blocks/index.ts";
 import { type Clock, NO_NODE, type NodeId, sleep } from "../../core/index.ts";
-import { type Native, Region } from "../../native/index.ts";
+import { type Native, NativeError, Region } from "../../native/index.ts";
 import type { BlockReader } from "./block-reader.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
@@ -55,19 +55,27 @@ export class Scrub {
     this.#last = table.nextOn(this.#last, Tier.ssd);
     if (this.#last === NO_NODE) return 0;
     const bytes = table.bytesOf(this.#last);
-    const verdict = await this.#reader.scrub(this.#last, this.#regionFor(bytes));
+    const region = this.#regionFor(bytes);
+    if (region === null) return 0;
+    const verdict = await this.#reader.scrub(this.#last, region);
     if (verdict === "unserved") return 0;
     stats.scrubbedBlocks++;
     stats.scrubbedBytes += bytes;
     return bytes;
   }
 
-  #regionFor(bytes: number): Region {
+  /** Null where the host has no memory for it now. */
+  #regionFor(bytes: number): Region | null {
     if (this.#region !== null && this.#region.bytes >= bytes) return this.#region;
     this.#region?.[Symbol.dispose]();
+    this.#region = null;
     const rounded = Math.ceil(bytes / PAGE) * PAGE;
     const options = { bytes: rounded, hugePages: "off", lockMemory: "off" } as const;
-    this.#region = Region.create(this.#native, options);
+    try {
+      this.#region = Region.create(this.#native, options);
+    } catch (error) {
+      if (!(error instanceof NativeError)) throw error;
+    }
     return this.#region;
   }
 

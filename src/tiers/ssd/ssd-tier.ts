@@ -304,7 +304,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
     const { removals } = this.room;
-    const synced = await schedule.run("write", () => disk.sync());
+    const synced = await schedule.run("sync", () => disk.sync());
     crashPoint("durable.synced");
     const isDurable = (await index.flush({ durable: true })) && synced?.ok === true;
     if (isDurable) this.room.noteDurable(removals);

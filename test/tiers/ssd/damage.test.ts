@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { faultCounts } from "../../../src/native/index.ts";
+import { faultCounts, NativeError, STATUS } from "../../../src/native/index.ts";
 import { describeNative } from "../../support/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { useSsdKit } from "./use-kit.ts";
@@ -174,6 +174,28 @@ describeNative("SSD tier: the scrub", () => {
     await kit.until(() => kit.disk.inFlight === 0);
     expect(kit.store.ssdStats.corruptBlocks).toBe(0);
     expect(kit.files()).toEqual([]);
+  });
+
+  it("waits where the host has no memory for it", {}, async ({ host, reopen }) => {
+    let isShort = true;
+    const native = new Proxy(host.native, {
+      get(target, name) {
+        const value = Reflect.get(target, name, target);
+        if (name !== "exchange") return typeof value === "function" ? value.bind(target) : value;
+        return (...words: Parameters<typeof target.exchange>) => {
+          const isOfScrub = isShort && (words[1][1] as { bytes?: bigint }).bytes === 8_192n;
+          if (isOfScrub) throw new NativeError(words[0], STATUS.no_memory, 12);
+          return target.exchange(...words);
+        };
+      },
+    });
+    const kit = await reopen({ native, scrubBytesPerS: 20_000 });
+    await kit.engine().put("a");
+    await kit.settled();
+    await kit.clock.advanceAsync(5_000, 250);
+    expect(kit.store.ssdStats.scrubbedBlocks).toBe(0);
+    isShort = false;
+    await kit.until(() => kit.store.ssdStats.scrubbedBlocks > 0, "the scrub");
   });
 
   it("takes no trial from readers while the disk is broken", {

@@ -48,6 +48,8 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly readDeadlineMs?: number;
   readonly blocksMax?: number;
   readonly clock?: ManualClock;
+  /** The library as the store is given it. */
+  readonly native?: Native;
   /** Another index than SQLite's in the folder. */
   readonly openIndex?: (dir: string, run: bigint, clock: Clock) => Promise<BlockIndex>;
 }
@@ -99,7 +101,8 @@ function openOwnIndex(dir: string, incarnation: bigint, clock: Clock): Promise<B
 const arenaBytes = ({ slots = 8 }: SsdKitOptions) => slots * SLOT_BYTES;
 
 function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): RamStore {
-  const { native, queue } = host;
+  const { queue, native: own } = host;
+  const { native = own } = options;
   const region = host.region(arenaBytes(options));
   const store = new RamStore({
     ...{ native, region, queue, clock },
