@@ -98,17 +98,17 @@ export class ColdTier {
     }
     const seconds = Number(((clock.monotonicMs() - startMs) / 1_000).toFixed(3));
     logger.info("SSD tier recovered", { ...report, seconds });
-    const { direct, method, methodReason, registered } = this.disk;
+    const { direct, method, methodReason } = this.disk;
     if (!direct) {
       health.raise("KV_SSD_BUFFERED", "its file system refuses O_DIRECT: pages are cached twice");
     }
     if (method === "threads" && kv.ssdIo === "auto") {
       health.raise("KV_LIMITS", `blocks go through threads: ${methodReason}`);
     }
-    if (method === "io_uring" && !registered) {
-      health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
-    }
     this.#watch = clock.every(WATCH_MS, () => {
+      if (method === "io_uring" && !this.disk.registered && !this.disk.registering) {
+        health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
+      }
       const { failing } = this.index.state;
       if (failing === null) health.clear("KV_INDEX");
       else health.raise("KV_INDEX", failing);

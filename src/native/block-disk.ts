@@ -53,8 +53,9 @@ export interface BlockDisk extends AsyncDisposable {
   readonly methodReason: string;
   /** Whether the files are opened with O_DIRECT. */
   readonly direct: boolean;
-  /** Whether the arena is registered with the ring. */
+  /** Whether the arena is registered with the ring; `registering`: that is not known yet. */
   readonly registered: boolean;
+  readonly registering: boolean;
   readonly depth: number;
   /** Operations in flight. */
   readonly inFlight: number;

@@ -1,6 +1,6 @@
 import { getSystemErrorName } from "node:util";
 import { assert, type Clock, systemClock } from "../core/index.ts";
-import { DISK_METHOD, DISK_OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
+import { DISK_METHOD, DISK_OPERATION, DISK_REGISTRATION, STATUS, STRUCTS } from "./abi.gen.ts";
 import type { BlockDisk, BlockTransfer, DiskEntry, DiskOutcome, HeaderSlot } from "./block-disk.ts";
 import { type NativeBuffer, nativeBuffer } from "./buffers.ts";
 import { readEntries } from "./disk-entries.ts";
@@ -95,11 +95,15 @@ class NativeDisk implements BlockDisk {
     const buffer = nativeBuffer(text.length);
     buffer.bytes.set(text);
     const opened = await this.#run({ operation: DISK_OPERATION.open, buffer });
+    this.#readInfo();
+    return opened;
+  }
+
+  #readInfo(): void {
     const out = nativeBuffer(STRUCTS.DiskInfo.size).bytes;
     const code = this.#native.symbols.hearth_disk_info(this.#handle, out);
     this.#native.check("hearth_disk_info", code);
     this.#info = readStruct("DiskInfo", out);
-    return opened;
   }
 
   get method(): "io_uring" | "threads" {
@@ -117,7 +121,18 @@ class NativeDisk implements BlockDisk {
   }
 
   get registered(): boolean {
-    return this.#info.registered === 1;
+    return this.#registration === DISK_REGISTRATION.registered;
+  }
+
+  get registering(): boolean {
+    return this.#registration === DISK_REGISTRATION.under_way;
+  }
+
+  /** As it was last known, or, while it goes on, is now. */
+  get #registration(): number {
+    const isLater = this.#info.registered === DISK_REGISTRATION.under_way;
+    if (isLater && this.#closing === null) this.#readInfo();
+    return this.#info.registered;
   }
 
   get inFlight(): number {

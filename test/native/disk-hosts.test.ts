@@ -2,7 +2,14 @@ import { describe, expect, test } from "bun:test";
 import { loadNative, openDisk, setFaults } from "../../src/native/index.ts";
 import { tempDir } from "../support/index.ts";
 import { describePython } from "../support/python.ts";
-import { describeMethods, loadOne, SLOW_MS, storeOne, withDisk } from "./disk-kit.ts";
+import {
+  describeMethods,
+  loadOne,
+  registrationOver,
+  SLOW_MS,
+  storeOne,
+  withDisk,
+} from "./disk-kit.ts";
 
 /** Stores and loads one block by any method and prints how the disk works. */
 const SCRIPT = `
@@ -116,6 +123,21 @@ function ringTests(): void {
     setFaults(native, "");
     await withDisk({ method }, async (kit) => expect(kit.disk.registered).toBeTrue());
   });
+
+  test("takes long to register is not waited for", () =>
+    withDisk({ method }, async ({ folder, arena }) => {
+      // First for the memory, then for the call.
+      setFaults(loadNative(), "ring.register:2:delay=500");
+      await using disk = await openDisk(loadNative(), { folder, arena, depth: 4, method });
+      expect(disk).toMatchObject({ method: "io_uring", registered: false, registering: true });
+      const kit = { folder, disk, arena };
+      expect(await storeOne(kit, "one.kvb", 9000, 3)).toMatchObject({ ok: true });
+      expect(await loadOne(kit, "one.kvb", 9000, 3)).toMatchObject({ right: true });
+      expect(disk.registering).toBeTrue();
+      await registrationOver(disk);
+      expect(disk.registered).toBeTrue();
+      expect(await loadOne(kit, "one.kvb", 9000, 3)).toMatchObject({ right: true });
+    }));
 
   test("is refused by the kernel fails its jobs, not its disk", () =>
     withDisk({ method }, async (kit) => {

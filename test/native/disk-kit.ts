@@ -48,8 +48,14 @@ export async function withDisk<T>(
     using arena = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
     const fixed = { folder, arena, depth: DEPTH, method: "auto" } as const;
     await using disk = await openDisk(native, { ...fixed, ...options });
+    await registrationOver(disk);
     return await use({ folder, disk, arena });
   });
+}
+
+/** Resolves when it is known whether the arena is registered: from then on the ring moves bytes. */
+export async function registrationOver(disk: BlockDisk): Promise<void> {
+  await waitFor(() => !disk.registering, 5_000, "the end of the arena's registration");
 }
 
 /** A transfer with a claimed header, whose payload and header are of `seed`. */

@@ -132,6 +132,13 @@ pub const DiskRequest = extern struct {
     reserved: u32,
 };
 
+pub const DiskRegistration = enum(u32) {
+    none = 0,
+    registered = 1,
+    /// It is known later.
+    under_way = 2,
+};
+
 pub const DiskInfo = extern struct {
     handle: u64,
     event_fd: i32,
@@ -141,7 +148,7 @@ pub const DiskInfo = extern struct {
     method_errno: i32,
     /// 1 where files are opened with O_DIRECT. Known when the folder is open.
     direct: u32,
-    /// 1 where the arena is registered with the ring. Known when the folder is open.
+    /// A `DiskRegistration`: whether the arena is registered with the ring.
     registered: u32,
     /// Why it is not: an errno, or 0.
     registered_errno: i32,
@@ -220,6 +227,7 @@ pub const DigestRequest = extern struct {
 pub const enums = .{
     .{ .name = "OPERATION", .type = Operation },
     .{ .name = "DISK_METHOD", .type = DiskMethod },
+    .{ .name = "DISK_REGISTRATION", .type = DiskRegistration },
     .{ .name = "DISK_OPERATION", .type = DiskOperation },
 };
 

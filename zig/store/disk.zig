@@ -26,7 +26,9 @@ const threads_beside_ring = 8;
 const threads_alone = 32;
 const stack_bytes = 256 * 1024;
 
-const RingState = enum { none, starting, works, failed };
+/// `registering`: the ring works, but its owner waits for the kernel to pin the arena, page by page.
+/// Until that is over helpers move the bytes.
+const RingState = enum { none, starting, registering, works, failed };
 
 pub const Disk = struct {
     allocator: std.mem.Allocator,
@@ -199,16 +201,22 @@ pub const Disk = struct {
     pub fn info(disk: *Disk, handle: u64) types.DiskInfo {
         disk.mutex.lock();
         defer disk.mutex.unlock();
-        const rings = disk.ring_state == .works or disk.ring_state == .starting;
-        const method: types.DiskMethod = if (rings) .io_uring else .threads;
-        const registered = rings and disk.ring.?.buffers.arena != 0;
+        const method: types.DiskMethod = switch (disk.ring_state) {
+            .none, .failed => .threads,
+            .starting, .registering, .works => .io_uring,
+        };
+        const registered: types.DiskRegistration = switch (disk.ring_state) {
+            .registering => .under_way,
+            .works => if (disk.ring.?.buffers.arena != 0) .registered else .none,
+            .none, .starting, .failed => .none,
+        };
         return .{
             .handle = handle,
             .event_fd = disk.event_fd,
             .method = @intFromEnum(method),
             .method_errno = disk.method_errno,
             .direct = @intFromBool(disk.folder.direct),
-            .registered = @intFromBool(registered),
+            .registered = @intFromEnum(registered),
             .registered_errno = disk.registered_errno,
         };
     }
@@ -233,7 +241,7 @@ pub const Disk = struct {
         while (job.step != .done) {
             if (job.step == .move) {
                 if (!job.mayMove()) continue;
-                if (disk.ring_state == .works) return false;
+                if (@atomicLoad(RingState, &disk.ring_state, .acquire) == .works) return false;
                 job.moveHere();
             } else {
                 disk.serveStep(job) catch |err| job.fail(err);
@@ -300,7 +308,11 @@ pub const Disk = struct {
         const ring = &disk.ring.?;
         errno.forget();
         if (ring.enable()) {
-            if (disk.arena != 0) disk.registerArena(ring);
+            if (disk.arena != 0) {
+                // A large arena takes seconds: nobody waits for it.
+                disk.settleRing(.registering);
+                disk.registerArena(ring);
+            }
             disk.settleRing(.works);
             ring.own(disk);
         } else |_| {
@@ -322,7 +334,7 @@ pub const Disk = struct {
     fn settleRing(disk: *Disk, state: RingState) void {
         disk.mutex.lock();
         defer disk.mutex.unlock();
-        disk.ring_state = state;
+        @atomicStore(RingState, &disk.ring_state, state, .release);
         disk.ring_settled.broadcast();
     }
 
