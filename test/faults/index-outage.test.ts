@@ -1,10 +1,11 @@
 import { afterAll, expect, test } from "bun:test";
-import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { systemClock } from "../../src/core/index.ts";
 import { type BlockIndex, openBlockIndex } from "../../src/index/index.ts";
 import { describeNative, noteSkip, waitFor, withTempDir } from "../support/index.ts";
 import { SsdHost, SsdKit } from "../tiers/ssd/ssd-kit.ts";
+import { fillUp, mountAt } from "./mounts.ts";
 
 const OWNER = { worker: "w", machine: "m", store: "s" };
 const BLOCKS = Array.from({ length: 12 }, (_, i) => `x${i}`);
@@ -22,14 +23,6 @@ async function useStore(kit: SsdKit, prefix: string): Promise<void> {
   for (const [i, name] of names.entries()) {
     expect(await engine.load(name)).toEqual([i === 0 ? "miss" : "ok"]);
   }
-}
-
-/** A file system of its own, of so many bytes; null where only root may have one. */
-function mountSmall(path: string, bytes: number): Disposable | null {
-  mkdirSync(path, { recursive: true });
-  const mount = ["mount", "-t", "tmpfs", "-o", `size=${bytes}`, "tmpfs", path];
-  if (process.getuid?.() !== 0 || Bun.spawnSync(mount).exitCode !== 0) return null;
-  return { [Symbol.dispose]: () => void Bun.spawnSync(["umount", "-l", path]) };
 }
 
 describeNative("an index that fails", () => {
@@ -63,7 +56,7 @@ describeNative("an index that fails", () => {
     () =>
       withTempDir(async (root) => {
         const folder = join(root, "index");
-        using small = mountSmall(folder, 1_048_576);
+        using small = mountAt(folder, "size=1m");
         if (small === null) {
           noteSkip("an index without space", "only root may mount a file system");
           return;
@@ -79,7 +72,7 @@ describeNative("an index that fails", () => {
         expect(await index!.flush()).toBe(true);
         const ballast = join(folder, "ballast");
         for (let bytes = 262_144; bytes >= 1; bytes = Math.floor(bytes / 2)) {
-          fillWith(ballast, bytes);
+          fillUp(ballast, bytes);
         }
         let round = 0;
         const fails = async () => {
@@ -99,13 +92,3 @@ describeNative("an index that fails", () => {
     60_000,
   );
 });
-
-/** Appends until there is no room for so many bytes more. */
-function fillWith(path: string, bytes: number): void {
-  const piece = new Uint8Array(bytes);
-  try {
-    while (true) writeFileSync(path, piece, { flag: "a" });
-  } catch {
-    // Full.
-  }
-}

@@ -5,6 +5,7 @@ import { findPython } from "../../scripts/lib/python.ts";
 import { AgentProcess, type AgentProcessOptions, FROM_CHECKOUT } from "../app/agent-process.ts";
 import type { Engine } from "../engine/engine.ts";
 import { waitFor } from "../support/index.ts";
+import { fillUp, mountAt } from "./mounts.ts";
 
 export interface ScenarioOutcome {
   readonly violations: readonly string[];
@@ -22,6 +23,7 @@ export interface Scenario {
 }
 
 const HERE = import.meta.dir;
+const FREEZABLE = [process.execPath, join(HERE, "freezable-agent.ts")];
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
 function agentOptions(
@@ -128,8 +130,58 @@ export const SCENARIOS: readonly Scenario[] = [
         return violations;
       }),
   },
+  { name: "no-o-direct", run: withoutDirect },
+  { name: "index-full", run: withoutIndexSpace },
   { name: "frozen-disk", run: () => frozenDisk(30_000) },
 ];
+
+const ROOT_ONLY = "only root may mount a file system";
+
+function withoutDirect(): Promise<ScenarioOutcome> {
+  return withFolder(async (folder) => {
+    const environment = { HEARTH_TEST_PLAN: "open.probe:1:EINVAL" };
+    const options = { ...agentOptions(FREEZABLE, folder), environment };
+    await using agent = await AgentProcess.start(options);
+    const status = await agent.status();
+    const violations: string[] = [];
+    if (status.ssd.direct) violations.push("it says that it goes past the page cache");
+    if (!codesOf(status).includes("KV_SSD_BUFFERED")) violations.push("health does not tell");
+    violations.push(...(await goesDownAndUp(agent)));
+    return { violations };
+  });
+}
+
+/** What the index cannot write is told, stops nothing, and is over when there is room. */
+function withoutIndexSpace(): Promise<ScenarioOutcome> {
+  return withFolder(async (folder) => {
+    const dir = join(folder, "small");
+    using mounted = mountAt(dir, "size=8m,mode=700");
+    if (mounted === null) return { violations: [], skipped: ROOT_ONLY };
+    const options = agentOptions(FROM_CHECKOUT, folder, { index_dir: join(dir, "index") });
+    await using agent = await AgentProcess.start(options);
+    const ballast = join(dir, "ballast");
+    for (let bytes = 65_536; bytes >= 1; bytes >>= 1) fillUp(ballast, bytes);
+    await using engine = await agent.connect();
+    let round = 0;
+    const isTold = async () => {
+      await engine.put(...names(16, `${round++}-`).map((name) => ({ name, bytes: 4_096 })));
+      await Bun.sleep(50);
+      return codesOf(await agent.status()).includes("KV_INDEX");
+    };
+    await waitFor(isTold, 30_000, "KV_INDEX");
+    const violations: string[] = [];
+    const before = (await agent.status()).ssd.counters.written_blocks;
+    const [put] = await engine.put({ name: "during", bytes: 4_096 });
+    if (put !== "ok" && put !== "full") violations.push(`a write is ${put}`);
+    const goesOn = async () => (await agent.status()).ssd.counters.written_blocks > before;
+    if (put === "ok") await waitFor(goesOn, 10_000, "a block on SSD without an index");
+    rmSync(ballast);
+    const isOver = async () => !codesOf(await agent.status()).includes("KV_INDEX");
+    await waitFor(isOver, 30_000, "the index at work again");
+    await agent.kill("SIGTERM");
+    return { violations };
+  });
+}
 
 const HIT_BLOCK = "hot";
 const WINDOW_MS = 1_000;
@@ -172,8 +224,7 @@ async function bother(engine: Engine, cold: readonly string[], stop: AbortSignal
 /** RAM hits stay as fast while the disk hangs for `ms`, and the tier comes back by itself. */
 export function frozenDisk(ms: number): Promise<ScenarioOutcome> {
   return withFolder(async (folder) => {
-    const command = [process.execPath, join(HERE, "freezable-agent.ts")];
-    const options = agentOptions(command, folder, { ssd_read_deadline: "500ms" });
+    const options = agentOptions(FREEZABLE, folder, { ssd_read_deadline: "500ms" });
     await using agent = await AgentProcess.start(options);
     await using engine = await agent.connect();
     await using other = await agent.connect();
