@@ -20,6 +20,7 @@ import {
 } from "../../../src/native/index.ts";
 import {
   Namespaces,
+  type PolicyName,
   RamStore,
   type SsdCondition,
   type SsdSettings,
@@ -47,6 +48,7 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly writeQueueBytes?: number;
   readonly readDeadlineMs?: number;
   readonly blocksMax?: number;
+  readonly policy?: PolicyName;
   readonly clock?: ManualClock;
   /** The library as the store is given it. */
   readonly native?: Native;
@@ -110,7 +112,7 @@ function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): RamStor
     blocksMax: options.blocksMax ?? 1_024,
     gpuWindowBlocks: 16,
     marks: { high: 1, low: 1 },
-    policy: "lru",
+    policy: options.policy ?? "lru",
   });
   store.slots.addReady(region.bytes);
   return store;

@@ -38,7 +38,7 @@ describeNative("SSD tier: random traffic", () => {
       () =>
         withTempDir(async (dir) => {
           const random = seededRandom(seed);
-          const traffic = new Traffic(host, { dir, slots: 6, depth: 8 }, random);
+          const traffic = new Traffic(host, { dir, slots: 6, depth: 8, policy: "hearth" }, random);
           await traffic.open();
           for (let i = 0; i < STEPS; i++) {
             await traffic.step(false);
@@ -68,7 +68,8 @@ describeNative("SSD tier: random traffic", () => {
           const ring = (await ringRefusal(host.native)) === null;
           const method = ring && seed % 2 === 0 ? "io_uring" : "threads";
           const options = { dir, slots: 6, depth: 4, method, writePolicy, capacityBytes } as const;
-          const ageing = { ttlMs: 20_000, scrubBytesPerS: 20_000 };
+          const policy = seed % 3 === 0 ? "lru" : "hearth";
+          const ageing = { ttlMs: 20_000, scrubBytesPerS: 20_000, policy } as const;
           const traffic = new Traffic(host, { ...options, ...ageing }, random);
           await traffic.open();
           for (let i = 0; i < STEPS; i++) {
