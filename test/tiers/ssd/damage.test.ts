@@ -10,9 +10,8 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { faultCounts, NativeError, STATUS } from "../../../src/native/index.ts";
-import { describeNative } from "../../support/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
-import { useSsdKit } from "./use-kit.ts";
+import { describeSsd } from "./use-kit.ts";
 
 function patch(path: string, change: (bytes: Uint8Array) => void): void {
   const bytes = readFileSync(path);
@@ -40,9 +39,7 @@ const DAMAGE: Record<string, (kit: SsdKit) => void> = {
 const quarantined = (kit: SsdKit) =>
   existsSync(join(kit.dir, "quarantine")) ? readdirSync(join(kit.dir, "quarantine")) : [];
 
-describeNative("SSD tier: a file that is not what it should be", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a file that is not what it should be", (it) => {
   for (const [kind, damage] of Object.entries(DAMAGE)) {
     it(`${kind}: never served`, {}, async ({ kit, host, faults, reopen }) => {
       const engine = kit.engine();
@@ -121,8 +118,7 @@ describeNative("SSD tier: a file that is not what it should be", () => {
   });
 });
 
-describeNative("SSD tier: the scrub", () => {
-  const it = useSsdKit();
+describeSsd("SSD tier: the scrub", (it) => {
   const names = Array.from({ length: 5 }, (_, i) => `x${i}`);
 
   it("finds damage before anybody asks", { scrubBytesPerS: 5_000 }, async ({ kit }) => {

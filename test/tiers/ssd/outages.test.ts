@@ -1,8 +1,7 @@
 import { expect } from "bun:test";
 import { faultCounts } from "../../../src/native/index.ts";
-import { describeNative } from "../../support/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
-import { useSsdKit } from "./use-kit.ts";
+import { describeSsd } from "./use-kit.ts";
 
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
@@ -11,9 +10,7 @@ async function put(kit: SsdKit, ...blocks: string[]): Promise<void> {
   await kit.settled();
 }
 
-describeNative("SSD tier: a disk that answers with errors", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a disk that answers with errors", (it) => {
   it("EIO once is a miss", {}, async ({ kit, faults }) => {
     await put(kit, "a", "b");
     kit.leaveRam();
@@ -137,9 +134,7 @@ describeNative("SSD tier: a disk that answers with errors", () => {
   });
 });
 
-describeNative("SSD tier: a disk that hangs", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a disk that hangs", (it) => {
   it("KV_SSD_HUNG; RAM goes on, readers get a miss, writes are given up", {
     slots: 16,
     depth: 4,
@@ -207,9 +202,7 @@ describeNative("SSD tier: a disk that hangs", () => {
   });
 });
 
-describeNative("SSD tier: a disk that can do less", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a disk that can do less", (it) => {
   it("a file system without O_DIRECT is used all the same", {}, async ({ faults, reopen }) => {
     faults("open.probe:1:EINVAL");
     const kit = await reopen();

@@ -1,8 +1,7 @@
 import { expect } from "bun:test";
-import { describeNative } from "../../support/index.ts";
 import type { StoreEngine } from "../store-engine.ts";
 import type { SsdKit } from "./ssd-kit.ts";
-import { useSsdKit } from "./use-kit.ts";
+import { describeSsd } from "./use-kit.ts";
 
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
@@ -17,9 +16,7 @@ async function onSsd(kit: SsdKit, engine: StoreEngine, ...blocks: string[]): Pro
 
 const outcomes = (handles: readonly { outcome: string }[]) => handles.map((one) => one.outcome);
 
-describeNative("SSD tier: a reader's deadline", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a reader's deadline", (it) => {
   it("passed: late, and the block arrives all the same", {}, async ({ kit, faults }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "b");
@@ -98,9 +95,7 @@ describeNative("SSD tier: a reader's deadline", () => {
   });
 });
 
-describeNative("SSD tier: a read of many blocks", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: a read of many blocks", (it) => {
   it("stops at the first that is not to be had; what came behind it stays", {}, async ({ kit }) => {
     const engine = kit.engine();
     await onSsd(kit, engine, "a", "c", "d");
@@ -192,9 +187,7 @@ describeNative("SSD tier: a read of many blocks", () => {
   }
 });
 
-describeNative("SSD tier: full tables and short queues", () => {
-  const it = useSsdKit();
-
+describeSsd("SSD tier: full tables and short queues", (it) => {
   it("a full table gives up what only SSD has", { slots: 4, blocksMax: 16 }, async ({ kit }) => {
     const engine = kit.engine();
     for (const name of names(60)) {
