@@ -66,6 +66,7 @@ async function namedCycle(trial: Trial, random: Random): Promise<void> {
   trial.world.prepareFor(kill.name, random);
   const agent = trial.start(plan);
   if (await trial.ready(agent, true)) {
+    trial.world.disturbFor(kill.name);
     await using life = trial.life(agent, random);
     await life.connect();
     await life.verify();

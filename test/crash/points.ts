@@ -36,6 +36,14 @@ export function knownKills(): PlannedKill[] {
   return [...nativeNames().flatMap(around), ...sourceNames().flatMap(here)];
 }
 
+/** What must fail so that the agent comes to a point at all: hosts that offer less. */
+const NEEDS: Readonly<Record<string, string>> = {
+  "store.name": "open.proc:1+:EACCES;",
+  "store.unlink": "open.proc:1+:EACCES;",
+  "rename.link": "rename.rename:1+:EINVAL;",
+  "rename.unlink": "rename.rename:1+:EINVAL;",
+};
+
 const NTH_GROWTH = 4;
 const NTH_MAX = 2_000;
 
@@ -84,7 +92,7 @@ export class KillPlan {
     const nth = 1 + randomBelow(random, nthMax);
     return {
       kill,
-      plan: `${kill.name}:${nth}:${kill.action}`,
+      plan: `${NEEDS[kill.name] ?? ""}${kill.name}:${nth}:${kill.action}`,
       ended(there) {
         if (there) progress.reached++;
         progress.nthMax = there ? Math.min(NTH_MAX, nthMax * NTH_GROWTH) : Math.max(1, nthMax >> 1);

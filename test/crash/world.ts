@@ -72,6 +72,18 @@ export class World {
     }
   }
 
+  /** The same for what only happens while the agent runs. */
+  disturbFor(point: string): void {
+    if (point === "rename.mkdir") {
+      rmSync(join(this.ssdDir, "quarantine"), { recursive: true, force: true });
+    }
+    if (point !== "store.mkdir") return;
+    for (const shard of this.#shards()) {
+      const folder = join(this.ssdDir, shard);
+      if (readdirSync(folder).length === 0) rmSync(folder, { recursive: true });
+    }
+  }
+
   /** Makes an index of which SQLite cannot even tell what it is. */
   damageIndex(): void {
     for (const name of ["hearth.sqlite", "hearth.sqlite-wal"]) {
@@ -106,10 +118,13 @@ export class World {
     this.#damaged.clear();
   }
 
-  #blockFiles(): string[] {
+  #shards(): string[] {
     if (!existsSync(this.ssdDir)) return [];
-    const shards = readdirSync(this.ssdDir).filter((name) => /^[0-9a-f]{2}$/.test(name));
-    return shards.flatMap((shard) =>
+    return readdirSync(this.ssdDir).filter((name) => /^[0-9a-f]{2}$/.test(name));
+  }
+
+  #blockFiles(): string[] {
+    return this.#shards().flatMap((shard) =>
       readdirSync(join(this.ssdDir, shard))
         .filter((name) => name.endsWith(".kvb"))
         .map((name) => join(this.ssdDir, shard, name)),
