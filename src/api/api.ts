@@ -87,7 +87,11 @@ function serve({ fetch, host, port, bodyBytesMax, clock, onFault }: ServeOptions
     Bun.serve({
       hostname: host,
       port,
-      fetch,
+      fetch(request, server) {
+        // What changes blocks waits for the disk, however long that takes.
+        if (request.method === "POST") server.timeout(request, 0);
+        return fetch(request);
+      },
       // Outside of its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: IDLE_SECONDS,

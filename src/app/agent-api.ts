@@ -1,18 +1,17 @@
 import {
   type ApiServer,
   createApi,
-  type PersistReport,
   type PurgeRequest,
   readTokenFile,
   type SessionReport,
   type SessionsReport,
   type StatusReport,
 } from "../api/index.ts";
-import { assert, HearthError, LAYER_ALL, systemClock } from "../core/index.ts";
+import { assert, LAYER_ALL, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
-import { purgeBlocks, type SsdStats, type StoreSnapshot, type StoreStats } from "../tiers/index.ts";
+import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
 
 export interface AgentApiOptions {
@@ -37,14 +36,13 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
     session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
     purge: (blocks: readonly PurgeRequest[]) =>
-      purgeBlocks(
-        agent.store,
+      agent.purge(
         blocks.map(({ digest, layer = LAYER_ALL }) => ({
           digest: Uint8Array.fromHex(digest),
           layer,
         })),
       ),
-    persist: () => persist(agent),
+    persist: () => agent.persist(),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
   };
@@ -56,11 +54,6 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       logger.error("a request to the API failed", { path, reason: String(thrown) }),
   });
   return api.listen({ host: listen.host, port: listen.port });
-}
-
-function persist({ store: { ssd } }: Agent): Promise<PersistReport> {
-  if (ssd !== null) return ssd.persist();
-  throw new HearthError("UNSUPPORTED", "this agent has no SSD tier", { fix: "set kv.ssd_dir" });
 }
 
 function observe(agent: Agent, logger: Logger): void {

@@ -1,6 +1,13 @@
 import { availableParallelism } from "node:os";
 import { type Config, diffReload, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
-import { type Clock, formatBytes, HearthError, messageOf, type Random } from "../core/index.ts";
+import {
+  type Clock,
+  formatBytes,
+  HearthError,
+  messageOf,
+  type Random,
+  sleep,
+} from "../core/index.ts";
 import { type EngineLimits, EngineServer } from "../engine/index.ts";
 import { crashPoint, type Native, Queue, type Region } from "../native/index.ts";
 import {
@@ -20,12 +27,17 @@ import {
   createArena,
   describeRam,
   Namespaces,
+  type PersistReport,
+  type PurgeAddress,
+  type PurgeOutcome,
+  purgeBlocks,
   RamStore,
 } from "../tiers/index.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { groupNumber } from "./groups.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
+import { DRAIN_MS, PURGES_MS } from "./stop-times.ts";
 
 export interface AgentParts {
   readonly config: Config;
@@ -51,8 +63,11 @@ const QUEUE_THREADS_MIN = 2;
 /** About 10 GB/s each: as much as engines can bring. */
 const QUEUE_THREADS_MAX = 8;
 const WATCHES_MAX = 4096;
-/** SIGTERM to the last connection cut: what the service manager is told to allow. */
-const DRAIN_MS = 10_000;
+/** The kernel may still be taking back the memory of the process before. */
+const MEMORY_TRIES = 20;
+const MEMORY_WAIT_MS = 100;
+/** While the SSD tier recovers, the service manager hears so often that it goes on. */
+const STARTING_MS = 5_000;
 
 function limitsOf(config: Config): EngineLimits {
   const { engine } = config;
@@ -109,6 +124,7 @@ export class Agent {
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
   #cold: ColdTier | null = null;
+  readonly #purges = new Set<Promise<unknown>>();
 
   private constructor(parts: AgentParts, inherited: Region | null) {
     const { config, native, clock, random, logger } = parts;
@@ -170,7 +186,8 @@ export class Agent {
    * cannot.
    */
   static async start(parts: AgentParts): Promise<Agent> {
-    const agent = (await Agent.#withInheritedRam(parts)) ?? Agent.#withNewRam(parts);
+    const agent = (await Agent.#withInheritedRam(parts)) ?? (await Agent.#withNewRam(parts));
+    using _starting = parts.clock.every(STARTING_MS, () => parts.service.starting("recovering"));
     try {
       if (!agent.#growth.complete) await agent.#growth.first();
       await agent.#openCold();
@@ -186,9 +203,18 @@ export class Agent {
     return agent;
   }
 
-  static #withNewRam(parts: AgentParts): Agent {
-    checkMemory(parts.config.kv.ramBytes, readMemoryFacts());
-    return new Agent(parts, null);
+  static async #withNewRam(parts: AgentParts): Promise<Agent> {
+    const { config, clock, listening } = parts;
+    const isRestart = listening.LISTEN_FDS !== undefined;
+    for (let tries = isRestart ? MEMORY_TRIES : 1; ; tries--) {
+      try {
+        checkMemory(config.kv.ramBytes, readMemoryFacts());
+        return new Agent(parts, null);
+      } catch (error) {
+        if (tries === 1) throw error;
+        await sleep(clock, MEMORY_WAIT_MS);
+      }
+    }
   }
 
   /** With the whole RAM of the process before, or null. */
@@ -284,9 +310,41 @@ export class Agent {
     this.#state = "draining";
     await this.engine.drain(DRAIN_MS, hurry);
     crashPoint("stop.drained");
-    if (!hurry.aborted) await this.#cold?.settle(this.store);
+    await this.#cold?.settle(this.store, hurry);
+    await this.#purgesOver();
     await this.#stopParts();
     this.#state = "stopped";
+  }
+
+  async #purgesOver(): Promise<void> {
+    const over = new AbortController();
+    const giveUp = sleep(this.#parts.clock, PURGES_MS, over.signal).catch(() => undefined);
+    await Promise.race([Promise.allSettled(this.#purges), giveUp]);
+    over.abort();
+  }
+
+  /**
+   * Removes blocks from every tier. Throws ABORTED while the agent starts or stops: what it leaves
+   * behind is described once, and nothing may be purged after that.
+   */
+  async purge(addresses: readonly PurgeAddress[]): Promise<PurgeOutcome[]> {
+    this.#mustServe();
+    const purge = purgeBlocks(this.store, addresses);
+    this.#purges.add(purge);
+    return purge.finally(() => this.#purges.delete(purge));
+  }
+
+  /** Throws UNSUPPORTED without an SSD tier, ABORTED while the agent starts or stops. */
+  async persist(): Promise<PersistReport> {
+    this.#mustServe();
+    const { ssd } = this.store;
+    if (ssd !== null) return ssd.persist();
+    throw new HearthError("UNSUPPORTED", "this agent has no SSD tier", { fix: "set kv.ssd_dir" });
+  }
+
+  #mustServe(): void {
+    if (this.#state === "ready") return;
+    throw new HearthError("ABORTED", `the agent is ${this.#state}`, { fix: "ask again later" });
   }
 
   async #stopParts(): Promise<void> {
@@ -296,7 +354,9 @@ export class Agent {
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // What an engine still reads must not be written over by a process that knows nothing of it.
       await leaveRam(this.#parts, this.#region, (arena) =>
-        held + quarantined > 0 ? null : describeRam(this.store, this.namespaces, arena),
+        held + quarantined + this.#purges.size > 0
+          ? null
+          : describeRam(this.store, this.namespaces, arena),
       );
     }
     await this.store[Symbol.asyncDispose]();

@@ -5,6 +5,7 @@ import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from
 import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import type { Namespaces, RamStore, SsdSettings } from "../tiers/index.ts";
+import { INDEX_CLOSE_MS, SETTLE_MS } from "./stop-times.ts";
 
 export interface ColdTierParts {
   readonly config: Config;
@@ -18,12 +19,8 @@ export interface ColdTierParts {
   readonly incarnation: bigint;
 }
 
-/** How long the index may take to write what it has, when the agent stops. */
-const INDEX_CLOSE_MS = 5_000;
 /** How often the index is asked whether it works. */
 const WATCH_MS = 1_000;
-/** How long the agent writes to SSD what RAM alone holds, when it stops. */
-const SETTLE_MS = 20_000;
 
 /** Folder, disk and index of the SSD tier, from their opening to their end. */
 export class ColdTier {
@@ -58,19 +55,17 @@ export class ColdTier {
     const worker = config.node.id as WorkerId;
     const machine = readMachineId();
     const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
-    let index: BlockIndex | null = null;
-    let disk: BlockDisk | null = null;
+    const indexOpens = openIndex(parts, folder.owner);
+    const diskOpens = openFolder(parts, ssdDir);
     try {
-      [index, disk] = await Promise.all([
-        openIndex(parts, folder.owner),
-        openFolder(parts, ssdDir),
-      ]);
-      const cold = new ColdTier(parts, folder, index, disk);
+      // Both, whichever fails first: what was opened has to be closed.
+      await Promise.allSettled([indexOpens, diskOpens]);
+      const cold = new ColdTier(parts, folder, await indexOpens, await diskOpens);
       await cold.#attach(parts);
       return cold;
     } catch (error) {
-      await index?.close(0);
-      await disk?.close(0);
+      await indexOpens.then((opened) => opened.close(0)).catch(() => false);
+      await diskOpens.then((opened) => opened.close(0)).catch(() => false);
       folder[Symbol.dispose]();
       throw error;
     }
@@ -115,12 +110,17 @@ export class ColdTier {
     });
   }
 
-  /** Has on SSD what RAM alone holds, as far as that goes in time. */
-  async settle(store: RamStore): Promise<void> {
+  /** Has on SSD what RAM alone holds, as far as that goes in time, and until somebody hurries. */
+  async settle(store: RamStore, hurry: AbortSignal): Promise<void> {
     const { ssd } = store;
-    if (ssd === null) return;
+    if (ssd === null || hurry.aborted) return;
+    if (ssd.snapshot().writesStopped !== null) {
+      this.#logger.warn("what RAM alone holds is not written to SSD: it takes nothing now", {});
+      return;
+    }
     const stop = new AbortController();
-    const giveUp = sleep(this.#clock, SETTLE_MS, stop.signal).catch(() => undefined);
+    const ended = AbortSignal.any([stop.signal, hurry]);
+    const giveUp = sleep(this.#clock, SETTLE_MS, ended).catch(() => undefined);
     const report = await Promise.race([ssd.persist(), giveUp]);
     stop.abort();
     if (report === undefined) {

@@ -42,6 +42,8 @@ export function inheritRam(
   wanted: { readonly arenaBytes: number; readonly lockMemory: Wish },
 ): InheritedRam | null {
   const kept = keptDescriptors(environment);
+  // Others are not this agent's to take.
+  for (const name of kept.keys()) if (name !== ARENA_FD && name !== RECORD_FD) kept.delete(name);
   const arena = kept.get(ARENA_FD);
   const record = kept.get(RECORD_FD);
   for (const name of kept.keys()) service.forget(name);

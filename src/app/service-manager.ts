@@ -7,6 +7,8 @@ import type { Native } from "../native/index.ts";
  */
 export interface ServiceManager extends Disposable {
   ready(status: string): void;
+  /** The start goes on, and may take this much longer than the manager was told at first. */
+  starting(status: string): void;
   status(status: string): void;
   reloading(): void;
   stopping(): void;
@@ -26,6 +28,7 @@ export interface ServiceEnvironment {
   readonly FDSTORE?: string | undefined;
 }
 
+const EXTEND_US = 30_000_000;
 /** The arena and its record. */
 const KEPT = 2;
 
@@ -46,6 +49,7 @@ export function createServiceManager(
       ? clock.every(watchdogMs / 2, () => say("WATCHDOG=1"))
       : undefined;
   return {
+    starting: (status) => say(`EXTEND_TIMEOUT_USEC=${EXTEND_US}\nSTATUS=${status}`),
     ready: (status) => say(`READY=1\nSTATUS=${status}`),
     status: (status) => say(`STATUS=${status}`),
     reloading: () => say(`RELOADING=1\nMONOTONIC_USEC=${native.monotonicUs()}`),

@@ -25,7 +25,8 @@ export interface AgentStatus {
 
 const START_MS = 30_000;
 const GROW_MS = 300_000;
-const STOP_MS = 15_000;
+/** Longer than an agent takes at the most. */
+const STOP_MS = 60_000;
 const LOG_LINES_KEPT = 20;
 
 /**

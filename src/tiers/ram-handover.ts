@@ -2,7 +2,7 @@ import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "../blocks/i
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import type { Namespaces } from "./namespaces.ts";
-import { createRamRecord, type RamRecord } from "./ram-record.ts";
+import { ALIAS_ROW_BYTES, createRamRecord, type RamRecord } from "./ram-record.ts";
 import type { RamStore } from "./ram-store.ts";
 
 const TRANSIENT = 1;
@@ -31,9 +31,36 @@ export function describeRam(
     extentBytes: slots.extentBytes,
     namespaceKeys: namespaces.keys().map((key) => key.toHex()),
     count,
+    aliases: aliasRows(store, nodes),
   });
   for (const [i, node] of nodes.entries()) describeBlock(store, node, record, i);
   return record;
+}
+
+/** The other names of blocks: engines ask for them by these. */
+function aliasRows({ table }: RamStore, nodes: readonly NodeId[]): Uint8Array {
+  const names = nodes.flatMap((node, block) =>
+    table.aliasesOf(node).map((name) => ({ block, name })),
+  );
+  const rows = new Uint8Array(names.length * ALIAS_ROW_BYTES);
+  const view = new DataView(rows.buffer);
+  for (const [row, { block, name }] of names.entries()) {
+    const at = row * ALIAS_ROW_BYTES;
+    view.setUint32(at, block, true);
+    view.setUint32(at + 4, name.length, true);
+    rows.set(name, at + 8);
+  }
+  return rows;
+}
+
+function enterAliases({ table }: RamStore, nodes: readonly NodeId[], rows: Uint8Array): void {
+  const view = new DataView(rows.buffer, rows.byteOffset);
+  for (let at = 0; at < rows.length; at += ALIAS_ROW_BYTES) {
+    const node = nodes[view.getUint32(at, true)];
+    if (node === undefined) continue;
+    if (view.getUint32(at + 4, true) === 32) table.addSha256(node, rows, at + 8);
+    else table.addAlias(node, view.getUint32(at + 8, true), view.getUint32(at + 12, true));
+  }
 }
 
 function describeBlock({ table, slots }: RamStore, node: NodeId, into: RamRecord, i: number): void {
@@ -80,6 +107,7 @@ export function adoptRam(store: RamStore, namespaces: Namespaces, record: RamRec
     enter(store, node, restored[i]!, record, i);
     nodes.push(node);
   }
+  enterAliases(store, nodes, record.aliases);
   store.ram.adopt(nodes);
   return true;
 }

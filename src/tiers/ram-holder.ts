@@ -6,6 +6,7 @@ import {
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
+  yieldToLoop,
 } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
@@ -189,30 +190,46 @@ export class RamHolder implements Holder {
     coming: readonly Coming[],
     options: AcquireOptions,
   ): Promise<HandleBatch> {
-    const { clock, readDeadlineMs, table, stats, ssd } = this.#store;
+    const { clock, readDeadlineMs, table, stats } = this.#store;
     const came = new Map<number, ReadOutcome>();
-    // Only now that all others are held: what makes room for them must not be one of these.
-    const reads = coming.map(({ node }) => ssd!.bring(node));
+    const late = Promise.withResolvers<void>();
+    using _timer = clock.after(Math.min(options.deadlineMs, readDeadlineMs), late.resolve);
+    const reads = await this.#beginReads(coming);
     const all = reads.map(async (read, at) => {
       came.set(at, await read);
     });
-    const late = Promise.withResolvers<void>();
-    using _timer = clock.after(Math.min(options.deadlineMs, readDeadlineMs), late.resolve);
     await Promise.race([Promise.all(all), late.promise]);
     this.#coming -= coming.length;
-    for (const [at, { node, i }] of coming.entries()) {
-      const outcome = this.#settle(node, i, came.get(at), out);
-      out.outcome[i] = outcome;
-      if (outcome === BlockOutcome.ok) stats.acquireHitsSsd++;
-      else this.#leaveComing(node, reads[at]!);
+    try {
+      for (const [at, { node, i }] of coming.entries()) {
+        const outcome = this.#settle(node, i, came.get(at), out);
+        out.outcome[i] = outcome;
+        if (outcome === BlockOutcome.ok) stats.acquireHitsSsd++;
+        else this.#leaveComing(node, reads[at]!);
+      }
+      // Whom this was for has gone: what was granted before is given back with all it held.
+      if (!this.#over) {
+        if (options.stopAtMiss) this.#skipBehindGap(out);
+        this.#answered(nodes, out);
+      }
+    } finally {
+      for (const { node } of coming) table.unlock(node);
     }
-    // Whom this was for has gone: what was granted before is given back with all it held.
-    if (!this.#over) {
-      if (options.stopAtMiss) this.#skipBehindGap(out);
-      this.#answered(nodes, out);
-    }
-    for (const { node } of coming) table.unlock(node);
     return out;
+  }
+
+  /**
+   * Only now that all others are held: what makes room for these must not be one of them. Beginning
+   * a read costs the loop some microseconds, so others have their turn between slices.
+   */
+  async #beginReads(coming: readonly Coming[]): Promise<Promise<ReadOutcome>[]> {
+    const { ssd } = this.#store;
+    const reads: Promise<ReadOutcome>[] = [];
+    for (const { node } of coming) {
+      reads.push(ssd!.bring(node));
+      if (reads.length % READS_A_SLICE === 0) await yieldToLoop();
+    }
+    return reads;
   }
 
   /** Undefined: it has not come yet. */
@@ -238,8 +255,9 @@ export class RamHolder implements Holder {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
-      if (out.outcome[i] === BlockOutcome.ok) {
-        const hold = this.#holds.get(out.slot[i]!)!;
+      const hold = out.outcome[i] === BlockOutcome.ok ? this.#find(out, i) : null;
+      // Whoever guessed the handle may have released it while this answer was waited for.
+      if (hold !== null && hold.reads > 0) {
         this.#store.ram.settleFresh(hold.node);
         this.#giveBack(hold);
       }
@@ -389,6 +407,8 @@ export class RamHolder implements Holder {
 }
 
 const ALL_TIERS = 15;
+/** Reads begun before others have their turn. */
+const READS_A_SLICE = 256;
 /** Not an outcome: it is not known yet. */
 const COMING = 0xffff;
 

@@ -22,7 +22,11 @@ export interface RamRecord {
   readonly checksums: BigUint64Array;
   /** By ascending offset in the arena. */
   readonly offsets: Float64Array;
+  /** `ALIAS_ROW_BYTES` each: block as u32, length of the name as u32 (8 or 32), the name. */
+  readonly aliases: Uint8Array;
 }
+
+export const ALIAS_ROW_BYTES = 40;
 
 const MAGIC = "HEARTHRM";
 const VERSION = 1;
@@ -47,7 +51,10 @@ const COLUMNS = [
 const ROW_BYTES = COLUMNS.reduce((sum, [, width]) => sum + width, 0);
 
 export function createRamRecord(
-  about: Pick<RamRecord, "arena" | "arenaBytes" | "extentBytes" | "namespaceKeys" | "count">,
+  about: Pick<
+    RamRecord,
+    "arena" | "arenaBytes" | "extentBytes" | "namespaceKeys" | "count" | "aliases"
+  >,
 ): RamRecord {
   const { count } = about;
   return {
@@ -65,13 +72,15 @@ export function createRamRecord(
   };
 }
 
-/** Magic, version, length of the JSON part, JSON, columns, XXH3-64 of all that. */
+/** Magic, version, length of the JSON part, JSON, columns, aliases, XXH3-64 of all that. */
 export function encodeRamRecord(record: RamRecord): Uint8Array {
-  const { arena, arenaBytes, extentBytes, namespaceKeys, count } = record;
-  const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, count });
+  const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
+  const sizes = { count, aliasBytes: aliases.length };
+  const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, ...sizes });
   const json = new TextEncoder().encode(about);
   const columnsAt = Math.ceil((HEAD_BYTES + json.length) / ALIGN) * ALIGN;
-  const sumAt = columnsAt + count * ROW_BYTES;
+  const aliasesAt = columnsAt + count * ROW_BYTES;
+  const sumAt = aliasesAt + aliases.length;
   const out = new Uint8Array(sumAt + SUM_BYTES);
   const view = new DataView(out.buffer);
   out.set(new TextEncoder().encode(MAGIC));
@@ -84,6 +93,7 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
     out.set(new Uint8Array(column.buffer, column.byteOffset, count * width), at);
     at += count * width;
   }
+  out.set(aliases, aliasesAt);
   view.setBigUint64(sumAt, Bun.hash.xxHash3(out.subarray(0, sumAt)), true);
   return out;
 }
@@ -99,9 +109,11 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   if (magic !== MAGIC || view.getUint32(8, true) !== VERSION) return null;
   const jsonBytes = view.getUint32(12, true);
   const about = aboutOf(bytes.subarray(HEAD_BYTES, HEAD_BYTES + jsonBytes));
-  const record = createRamRecord(about);
   let at = Math.ceil((HEAD_BYTES + jsonBytes) / ALIGN) * ALIGN;
-  if (at + about.count * ROW_BYTES !== sumAt) return null;
+  const { aliasBytes, ...named } = about;
+  const aliasesAt = at + about.count * ROW_BYTES;
+  if (aliasesAt + aliasBytes !== sumAt) return null;
+  const record = createRamRecord({ ...named, aliases: bytes.slice(aliasesAt, sumAt) });
   for (const [name, width] of COLUMNS) {
     const column = record[name];
     new Uint8Array(column.buffer).set(bytes.subarray(at, at + about.count * width));
@@ -111,7 +123,9 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
 }
 
 /** Its checksum was right: what it says is what an agent of this version wrote. */
-function aboutOf(json: Uint8Array): Parameters<typeof createRamRecord>[0] {
+function aboutOf(
+  json: Uint8Array,
+): Omit<Parameters<typeof createRamRecord>[0], "aliases"> & { readonly aliasBytes: number } {
   try {
     return JSON.parse(new TextDecoder().decode(json));
   } catch (cause) {

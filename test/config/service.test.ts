@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { STOP_MS_MAX } from "../../src/app/index.ts";
 import { noteSkip, tempDir } from "../support/index.ts";
 import { configOf } from "./arbitrary-config.ts";
 
@@ -29,7 +30,7 @@ describe("config/hearth.service", () => {
     ]);
     expect(valuesOf("ExecReload")[0]).toEndWith("-HUP $MAINPID");
     expect(valuesOf("KillSignal")).toEqual(["SIGTERM"]);
-    expect(Number(valuesOf("TimeoutStopSec")[0])).toBeGreaterThan(10);
+    expect(Number(valuesOf("TimeoutStopSec")[0]) * 1_000).toBeGreaterThan(STOP_MS_MAX);
     expect(Number(valuesOf("WatchdogSec")[0])).toBeGreaterThan(0);
     expect(valuesOf("Restart")).toEqual(["on-failure"]);
   });

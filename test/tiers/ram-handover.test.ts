@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { seededRandom } from "../../src/core/index.ts";
+import { LAYER_ALL, seededRandom } from "../../src/core/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import {
   adoptRam,
@@ -12,7 +12,7 @@ import {
   RamStore,
 } from "../../src/tiers/index.ts";
 import { describeNative } from "../support/index.ts";
-import { chain } from "./names.ts";
+import { chain, digestOf } from "./names.ts";
 import { StoreEngine } from "./store-engine.ts";
 import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
 
@@ -52,6 +52,7 @@ describeNative("RAM handed over", () => {
     await using _ = kit;
     const engine = kit.engine(namespace);
     await engine.put(...chain("a/b/c"), { name: "x", bytes: 8_000 }, ...chain("a/d"));
+    expect(engine.alias("a/b", 77n)).toBe("ok");
     engine.die();
     const record = recordOf(kit, namespaces);
     expect(record).toMatchObject({ arena: "arena-1", count: 5 });
@@ -64,6 +65,9 @@ describeNative("RAM handed over", () => {
     const reader = new StoreEngine(store, kit.region, holder);
     expect(reader.get(...chain("a/b/c"), "x", "a/d")).toEqual(["ok", "ok", "ok", "ok", "ok"]);
     expect(reader.acquire(["x"])[0]!.bytes).toBe(8_000);
+    const digests = new Uint8Array(32);
+    holder.resolve(new Uint8Array(new BigUint64Array([77n]).buffer), 1, LAYER_ALL, digests);
+    expect(digests.toHex()).toBe(digestOf("a/b").toHex());
     await store[Symbol.asyncDispose]();
   });
 
@@ -137,6 +141,7 @@ describe("the record", () => {
     flags: new Uint32Array(count).fill(1),
     checksums: new BigUint64Array(count).fill(0xfedc_ba98_7654_3210n),
     offsets: Float64Array.from({ length: count }, (_, i) => i * 8192),
+    aliases: new Uint8Array(count * 40).fill(9),
   });
 
   test("comes back as it was written", () => {

@@ -1,0 +1,13 @@
+/** SIGTERM to the last connection cut. */
+export const DRAIN_MS = 10_000;
+/** How long the agent then writes to SSD what RAM alone holds. */
+export const SETTLE_MS = 20_000;
+/** How long purges that were asked for before the end may take. */
+export const PURGES_MS = 5_000;
+/** How long the index may take to write what it has. */
+export const INDEX_CLOSE_MS = 5_000;
+/** What scrub and disk are given to let go of their memory. */
+const TIER_CLOSE_MS = 10_000;
+
+/** SIGTERM to the end of the process, at the most: the service manager must allow more. */
+export const STOP_MS_MAX = DRAIN_MS + SETTLE_MS + PURGES_MS + TIER_CLOSE_MS + INDEX_CLOSE_MS;
