@@ -114,6 +114,12 @@ if (options.sweep) {
 }
 
 const startMs = performance.now();
+/** Seconds of all workloads by both methods, and of the scenarios, on two cores. */
+const [SWEEP_S, SCENARIOS_S] = [160, 50];
+if (workload === undefined) {
+  const s = SWEEP_S / oneIn + (method === undefined ? SCENARIOS_S : 0);
+  process.stderr.write(`faults: about ${Math.ceil(s / 60)} min on two cores\n`);
+}
 const refusal = await ringRefusal(loadNative());
 const skipped: string[] = refusal === null ? [] : [`io_uring: ${refusal}`];
 const methods = METHODS.filter((one) => method === undefined || method === one).filter(
