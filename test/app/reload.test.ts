@@ -13,12 +13,14 @@ async function reload(agent: AgentProcess, keys: ConfigKeys, says = "configurati
 
 describeNative("SIGHUP", () => {
   test("changes the water marks at once", async () => {
-    const marks = { high_water: 1, low_water: 0.99 };
+    const marks = { high_water: 1, low_water: 0.99, policy: "lru" };
     await using agent = await AgentProcess.start({ config: { kv: marks } });
     await using engine = await agent.connect();
     const blocks = Array.from({ length: 8 }, (_, i) => ({ name: `a${i}`, bytes: 2 ** 20 }));
     expect(await engine.put(...blocks)).toEqual(Array(8).fill("ok"));
-    const line = await reload(agent, { kv: { high_water: 0.4, low_water: 0.25 } });
+    const line = await reload(agent, {
+      kv: { high_water: 0.4, low_water: 0.25, policy: "lru" },
+    });
     expect(line).toMatchObject({ changed: "kv.high_water kv.low_water" });
     await waitFor(async () => (await agent.status()).ram.blocks === 4);
     // The oldest of a request are its last.
