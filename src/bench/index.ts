@@ -10,6 +10,12 @@ export {
   type PolicyRow,
 } from "./policy/index.ts";
 export {
+  benchSessions,
+  type SessionFigures,
+  type SessionsBench,
+  type SessionsBenchOptions,
+} from "./sessions/index.ts";
+export {
   benchSsdFiles,
   benchSsdSpeed,
   Fio,
@@ -19,9 +25,3 @@ export {
   type SsdSpeedResult,
   serveFilesBench,
 } from "./ssd/index.ts";
-export {
-  benchSessions,
-  type SessionFigures,
-  type SessionsBench,
-  type SessionsBenchOptions,
-} from "./sessions/index.ts";

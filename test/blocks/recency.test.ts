@@ -4,7 +4,7 @@ import {
   type BlockTable,
   createBlockTable,
   Tier,
-} from "../../../src/blocks/index.ts";
+} from "../../src/blocks/index.ts";
 import {
   type NamespaceIndex,
   NO_NODE,
@@ -12,8 +12,7 @@ import {
   type Random,
   randomBelow,
   seededRandom,
-} from "../../../src/core/index.ts";
-import { lru } from "../../../src/tiers/policy/index.ts";
+} from "../../src/core/index.ts";
 
 const SPACE = 1 as NamespaceIndex;
 const BLOCKS = 300;
@@ -89,7 +88,7 @@ function evict(table: BlockTable, capacity: number): number[] {
   const key = new Uint32Array(8);
   const evicted: number[] = [];
   while (table.residentBlocks(Tier.ram) > capacity) {
-    const victim = lru.victim(table, Tier.ram);
+    const victim = table.oldest(Tier.ram);
     table.readKey(victim, key, 0);
     evicted.push(key[0]! - 1);
     table.removeResidency(victim, Tier.ram);
@@ -98,7 +97,6 @@ function evict(table: BlockTable, capacity: number): number[] {
 }
 
 function touchLast(table: BlockTable, nodes: readonly NodeId[]): void {
-  expect(lru.onUsed(table, nodes.at(-1)!, Tier.ram)).toBe("refresh");
   table.touchPath(nodes.at(-1)!);
 }
 
@@ -111,7 +109,7 @@ function lockAndLetGo(random: Random) {
   };
 }
 
-describe("lru", () => {
+describe("the recency list", () => {
   for (const capacity of [25, 60, 150]) {
     for (const way of ["touched", "locked"] as const) {
       test(`evicts as the book says: ${capacity} blocks, paths ${way}`, () => {
@@ -137,12 +135,11 @@ describe("lru", () => {
 
   test("finds no victim where all is protected or nothing is there", () => {
     const table = createBlockTable({ nodesMax: 4, random: seededRandom(1) });
-    expect(lru.victim(table, Tier.ram)).toBe(NO_NODE);
+    expect(table.oldest(Tier.ram)).toBe(NO_NODE);
     const [, last] = store(table, [1, 2]);
     table.pin(last!);
-    expect(lru.victim(table, Tier.ram)).toBe(NO_NODE);
+    expect(table.oldest(Tier.ram)).toBe(NO_NODE);
     table.unpin(last!);
-    expect(lru.victim(table, Tier.ram)).toBe(last!);
-    expect(lru.onStored(table, last!, Tier.ram)).toBe("refresh");
+    expect(table.oldest(Tier.ram)).toBe(last!);
   });
 });
