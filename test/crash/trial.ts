@@ -28,6 +28,8 @@ export interface TrialFigures {
   readonly restarts: number;
   readonly restart_p50_ms: number;
   readonly restart_p99_ms: number;
+  /** The slowest, with what made them slow where that was planned. */
+  readonly restart_slowest: readonly string[];
   readonly points_reached: number;
   readonly points_known: number;
   readonly points_unreached: readonly string[];
@@ -42,6 +44,7 @@ export interface TrialFigures {
 const CYCLES_A_PROFILE = 8;
 const READY_MS = 10_000;
 const STOP_MS = 15_000;
+const SLOWEST_SHOWN = 5;
 
 /** Runs of agents on one pair of folders, one after the other, and what is known of them. */
 export class Trial {
@@ -50,7 +53,7 @@ export class Trial {
   readonly plan: KillPlan;
   readonly world: World;
   readonly #options: TrialOptions;
-  readonly #restartsMs: number[] = [];
+  readonly #restarts: { readonly ms: number; readonly where: string }[] = [];
   readonly #startMs = performance.now();
   #profile = PROFILES[0]!;
 
@@ -86,7 +89,7 @@ export class Trial {
     const late = Bun.sleep(READY_MS).then(() => "late" as const);
     const ms = await Promise.race([agent.ready, late]);
     if (typeof ms === "number") {
-      this.#restartsMs.push(ms);
+      this.#restarts.push({ ms, where: this.tally.where });
       return true;
     }
     if (ms === null) {
@@ -135,14 +138,17 @@ export class Trial {
 
   get figures(): TrialFigures {
     const { tally, plan } = this;
+    const restarts = [...this.#restarts].sort((a, b) => a.ms - b.ms);
+    const slowest = restarts.slice(-SLOWEST_SHOWN).reverse();
     return {
       wrong_bytes: tally.wrongBytes,
       resurrected: tally.resurrected,
       lost: tally.lost,
       failed_restarts: tally.failedRestarts,
-      restarts: this.#restartsMs.length,
-      restart_p50_ms: quantile(this.#restartsMs, 0.5),
-      restart_p99_ms: quantile(this.#restartsMs, 0.99),
+      restarts: restarts.length,
+      restart_p50_ms: quantile(restarts, 0.5),
+      restart_p99_ms: quantile(restarts, 0.99),
+      restart_slowest: slowest.map(({ ms, where }) => `${Math.round(ms)} ms, ${where}`),
       points_reached: plan.reached,
       points_known: plan.known,
       points_unreached: plan.unreached,
@@ -157,8 +163,7 @@ export class Trial {
 }
 
 /** Whole milliseconds; 0 of nothing. */
-function quantile(values: readonly number[], share: number): number {
-  const sorted = [...values].sort((a, b) => a - b);
+function quantile(sorted: readonly { readonly ms: number }[], share: number): number {
   const at = Math.min(sorted.length - 1, Math.ceil(sorted.length * share) - 1);
-  return Math.round(sorted[Math.max(0, at)] ?? 0);
+  return Math.round(sorted[Math.max(0, at)]?.ms ?? 0);
 }
