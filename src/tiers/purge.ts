@@ -12,15 +12,17 @@ export interface PurgeAddress {
 }
 
 /**
- * `held`: an engine, a session or a read has it, nothing was done. `failed`: the disk did not do
- * what it was asked to; the block is not served any more, but a crash may bring it back.
+ * `held`: an engine, a session or a read has it, or a block behind it: it stays, at most a write of
+ * it to SSD is called off. `failed`: the disk did not do what it was asked to, or hangs; a crash may
+ * bring the block back. It is not served any more, but for one whose write hangs: that one goes when
+ * the write is over.
  */
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 
 /**
- * Removes blocks from every tier of this host. What is answered `done`, or `missing`, does not come
- * back after any crash: its file is gone, and that is on the disk. A block that was just evicted is
- * missing, too, while its file is still on its way out. One outcome for each address.
+ * Removes blocks from every tier of this host. What is answered `done` or `missing` does not come
+ * back after any crash: its file is gone, and that is on the disk. A block that was just evicted
+ * is missing, too, while its file is still on its way out. One outcome for each address.
  */
 export async function purgeBlocks(
   store: RamStore,
@@ -28,12 +30,15 @@ export async function purgeBlocks(
 ): Promise<PurgeOutcome[]> {
   const batch = createAddressBatch(1);
   const found = addresses.map((address) => find(store, batch, address));
-  const outcomes = await Promise.all(found.map(({ node }) => purgeOne(store, node)));
+  const purged = found.map(({ node }) => purgeOne(store, node));
   const { ssd } = store;
-  if (ssd === null) return outcomes;
-  await ssd.room.removalsOver();
+  if (ssd === null) return Promise.all(purged);
+  const outcomes = await Promise.all(
+    purged.map(async (one) => (await ssd.orHung(one)) ?? "failed"),
+  );
+  const isOver = (await ssd.orHung(ssd.room.removalsOver().then(() => true))) === true;
   crashPoint("purge.removed");
-  const isSafe = !ssd.room.hasVolatileRemovals || (await ssd.makeDurable());
+  const isSafe = isOver && (!ssd.room.hasVolatileRemovals || (await ssd.makeDurable()));
   crashPoint("purge.before-answer");
   const stuck = new Set(ssd.room.stuckPaths().map(stemOf));
   return outcomes.map((outcome, i) => {
@@ -67,6 +72,8 @@ async function purgeOne(store: RamStore, node: NodeId): Promise<PurgeOutcome> {
   const generation = table.generationOf(node);
   // Its own write is no reason to keep it; what that write left on SSD is gone when it is over.
   const wasQueued = ssd?.writer.isQueued(node) === true;
+  const ownLocks = wasQueued ? 1 : 0;
+  if (table.locksOf(node) > ownLocks || table.pinsOf(node) > 0) return "held";
   await ssd?.writer.cancel(node);
   const there = table.isLive(node, generation) ? table.residencyOf(node) : 0;
   if ((there & (Tier.ram | Tier.ssd)) === 0) {

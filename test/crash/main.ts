@@ -17,8 +17,8 @@ around its system calls and commits, and proves every byte it answers after each
   bun run test:crash -- --point index.committed   at this point alone, again and again
   bun run test:crash -- --dir /mnt/nvme           on this file system; else the temporary folder
 
-The last line of the output is JSON. Exit codes: 0 all is well; 1 wrong bytes, a purged block that came back, a persisted one that is
-gone, a restart that failed or was slow; 2 wrong usage.
+The last line of the output is JSON. Exit codes: 0 all is well; 1 wrong bytes, a purged block that
+came back, a persisted one that is gone, a restart that failed or was slow; 2 wrong usage.
 `;
 
 const options = scriptOptions(HELP, {

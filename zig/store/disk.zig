@@ -26,7 +26,7 @@ const threads_beside_ring = 8;
 const threads_alone = 32;
 const stack_bytes = 256 * 1024;
 
-/// `registering`: the ring works, but its owner waits for the kernel to pin the arena, page by page.
+/// `registering`: the ring works, but its owner waits for the kernel to pin the arena page by page.
 /// Until that is over helpers move the bytes.
 const RingState = enum { none, starting, registering, works, failed };
 
