@@ -142,6 +142,11 @@ export class BlockWriter {
     while (this.#writes.size > 0) await this.oneSettled();
   }
 
+  /** Resolves when what is in the queue now has come to its end. */
+  async queuedOver(): Promise<void> {
+    await Promise.all([...this.#writes.values()].map(({ done }) => done.promise));
+  }
+
   #pump(): void {
     while (this.#waiting.length > 0 && this.#running < this.#parts.disk.depth) {
       if (this.#gate.why !== null) {

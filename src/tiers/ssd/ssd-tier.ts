@@ -1,10 +1,11 @@
 import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
-import { HearthError, NO_NODE, type NodeId } from "../../core/index.ts";
+import { HearthError, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
 import { BlockReader, type ReadOutcome } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
 import { Gate, ReadBreaker } from "./gates.ts";
+import { HangWatch } from "./hang-watch.ts";
 import { Scrub } from "./scrub.ts";
 import { type ProbeResult, probeDisk } from "./self-test.ts";
 import { SsdHealth } from "./ssd-health.ts";
@@ -60,9 +61,11 @@ export interface SsdSnapshot {
 const TICK_MS = 250;
 /** The index knows when a block was last used to within this many seconds. */
 const SEEN_S = 300;
-/** An operation that takes longer than this belongs to a disk that hangs. */
-const HUNG_MS = 5_000;
+/** Blocks looked at before other work gets its turn. */
+const LOOKS_A_SLICE = 2_048;
 const STOP_MS = 5_000;
+/** How long a stop waits for spare files to be gone. */
+const SPARES_MS = 2_000;
 
 /**
  * Blocks in files. What is where is the table's to say; this decides what is written, read, dropped
@@ -80,10 +83,10 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   readonly #breaker: ReadBreaker;
   readonly #health: SsdHealth;
   readonly #ram: RamTier;
+  readonly #hang: HangWatch;
   #settings: SsdSettings;
   #timer: Disposable | null = null;
   #probing: Promise<void> | null = null;
-  #hung = false;
 
   constructor(parts: SsdParts, options: SsdTierOptions) {
     const { clock, table } = parts;
@@ -93,6 +96,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#ram = ram;
     this.#writes = new Gate(clock);
     this.#breaker = new ReadBreaker(clock);
+    this.#hang = new HangWatch(parts, () => this.#onHang());
     this.#health = new SsdHealth(parts.health, clock);
     this.room = new SsdRoom(parts, options.capacityBytes);
     this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
@@ -179,7 +183,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   /** Whether blocks are written at all just now. */
   get takesBlocks(): boolean {
-    return !this.#hung && this.#writes.why === null;
+    return !this.#hang.hung && this.#writes.why === null;
   }
 
   /** Whether the policy wants what leaves RAM to be on SSD. */
@@ -191,7 +195,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   #write(node: NodeId, leaves: boolean): boolean {
     const { table } = this.#parts;
-    if (this.#hung || table.hasFlag(node, NodeFlag.transient)) return false;
+    if (this.#hang.hung || table.hasFlag(node, NodeFlag.transient)) return false;
     if (table.isResident(node, Tier.ssd)) return false;
     return this.writer.take(node, leaves);
   }
@@ -204,12 +208,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   /** Whether blocks on SSD can be had at all just now. */
   get readable(): boolean {
-    return !this.#hung && this.#breaker.gate.mayTry;
+    return !this.#hang.hung && this.#breaker.gate.mayTry;
   }
 
   /** Brings a block into RAM; see `BlockReader.bring`. */
   bring(node: NodeId): Promise<ReadOutcome> {
-    return this.#hung ? Promise.resolve("miss") : this.reader.bring(node);
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node);
   }
 
   /** A reader's deadline passed before its block was there. */
@@ -233,32 +237,32 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   #tick(): void {
     const { ttlMs } = this.#settings;
-    this.#watchForHang();
-    if (!this.#hung) {
+    this.#hang.look();
+    if (!this.#hang.hung) {
       if (ttlMs !== null) this.room.expire(ttlMs / 1_000);
       this.room.trim();
+      // With nothing to be written they only take room.
+      if (this.writer.queuedBlocks === 0) this.room.discardSpares();
       if (this.#writes.takeTrial()) this.#probing = this.#probe();
       if (this.#writes.why === null) this.room.retryRemovals();
     }
     this.#health.update({
-      hung: this.#hung,
+      hung: this.#hang.hung,
       writesStopped: this.#writes.why,
       readsStopped: this.#breaker.gate.why,
     });
   }
 
-  #watchForHang(): void {
-    const { schedule, log } = this.#parts;
-    const hung = schedule.oldestMs() > HUNG_MS;
-    if (hung === this.#hung) return;
-    this.#hung = hung;
-    log(hung ? "error" : "info", hung ? "the SSD hangs: going on without it" : "the SSD is back", {
-      operations: schedule.running,
-    });
-    if (!hung) return;
+  #onHang(): void {
     // What has no seat yet is not the kernel's: readers get a miss, RAM its places.
-    for (const work of ["read", "write", "scrub"] as const) schedule.giveUp(work);
+    const { schedule } = this.#parts;
+    for (const work of ["read", "write", "sync", "scrub"] as const) schedule.giveUp(work);
     this.writer.giveUpWaiting();
+  }
+
+  /** What comes of `work`, or null where the disk hangs before that; the work goes on. */
+  orHung<T>(work: Promise<T>): Promise<T | null> {
+    return this.#hang.orHung(work);
   }
 
   async #probe(): Promise<void> {
@@ -273,40 +277,54 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#writes.shut(status === "damaged" ? "io_error" : status);
   }
 
-  /** Has everything in RAM on SSD that may be there, safe from a loss of power. */
+  /**
+   * Has everything in RAM on SSD that may be there, safe from a loss of power. It waits for what
+   * was queued until it asked, not for what comes after, nor for a disk that hangs.
+   */
   async persist(): Promise<PersistReport> {
     const { table } = this.#parts;
     const before = this.#parts.stats.writtenBlocks;
     let skipped = 0;
     let node = table.nextOn(NO_NODE, Tier.ram);
-    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) {
+    for (let looks = 1; node !== NO_NODE; node = table.nextOn(node, Tier.ram), looks++) {
       const onDisk = table.isResident(node, Tier.ssd);
-      if (onDisk || table.hasFlag(node, NodeFlag.transient)) continue;
-      const generation = table.generationOf(node);
-      while (this.#writes.why === null && !this.writer.mayTake(node)) {
-        if (this.writer.queuedBlocks === 0) break;
-        await this.writer.oneSettled();
-        // It may have gone during the wait.
-        if (!table.isLive(node, generation)) break;
+      if (!onDisk && !table.hasFlag(node, NodeFlag.transient) && !(await this.#persistOne(node))) {
+        skipped++;
       }
-      const there = table.isLive(node, generation) && table.isResident(node, Tier.ram);
-      if (there && !table.isResident(node, Tier.ssd) && !this.#write(node, false)) skipped++;
+      if (looks % LOOKS_A_SLICE === 0) await yieldToLoop();
     }
-    await this.writer.settled();
-    await this.room.settled();
+    await this.orHung(this.writer.queuedOver());
+    await this.orHung(this.room.removalsOver());
     crashPoint("persist.written");
     const durable = await this.makeDurable();
     crashPoint("persist.before-answer");
     return { written: this.#parts.stats.writtenBlocks - before, skipped, durable };
   }
 
-  /** What was written and removed so far survives a loss of power; false where it may not. */
+  /** Queues the block where it still wants to be; false where nothing takes it. */
+  async #persistOne(node: NodeId): Promise<boolean> {
+    const { table } = this.#parts;
+    const generation = table.generationOf(node);
+    const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ram);
+    while (this.takesBlocks && !this.writer.mayTake(node) && this.writer.queuedBlocks > 0) {
+      await this.orHung(this.writer.oneSettled());
+      // It may have gone during the wait.
+      if (!isThere()) break;
+    }
+    return !isThere() || table.isResident(node, Tier.ssd) || this.#write(node, false);
+  }
+
+  /**
+   * What was written and removed so far survives a loss of power; false where it may not, or where
+   * the disk hangs.
+   */
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
     const { removals } = this.room;
-    const synced = await schedule.run("sync", () => disk.sync());
+    const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
-    const isDurable = (await index.flush({ durable: true })) && synced?.ok === true;
+    const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
+    const isDurable = isFlushed && synced?.ok === true;
     if (isDurable) this.room.noteDurable(removals);
     return isDurable;
   }
@@ -326,8 +344,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       method,
       direct,
       registered,
-      writesStopped: this.#hung ? "hung" : this.#writes.why,
-      readsStopped: this.#hung ? "hung" : this.#breaker.gate.why,
+      writesStopped: this.#hang.hung ? "hung" : this.#writes.why,
+      readsStopped: this.#hang.hung ? "hung" : this.#breaker.gate.why,
     };
   }
 
@@ -337,15 +355,28 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
     const { schedule, disk } = this.#parts;
-    for (const work of ["read", "scrub"] as const) schedule.giveUp(work);
+    for (const work of ["read", "sync", "scrub"] as const) schedule.giveUp(work);
     await this.#scrub.stop(STOP_MS);
     this.writer.giveUpWaiting();
+    if (this.room.hasSpares && !this.#hang.hung) await this.#discardSpares();
     const closed = await disk.close(STOP_MS);
+    this.#hang.giveUpWaits();
     if (closed) {
       await this.#probing;
       this.#scratch[Symbol.dispose]();
     }
     return closed;
+  }
+
+  /** Files that wait to be overwritten are no leftovers of a clean stop. */
+  async #discardSpares(): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    using _timer = this.#parts.clock.after(SPARES_MS, () => late.resolve());
+    const gone = this.writer
+      .settled()
+      .then(() => this.room.discardSpares())
+      .then(() => this.room.settled());
+    await Promise.race([gone, late.promise]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -108,6 +108,20 @@ describeNative("SSD tier: what goes down", () => {
     expect(await kit.ssd.persist()).toEqual({ written: 8, skipped: 0, durable: true });
   });
 
+  it("persist: does not wait for what comes after it", { depth: 2 }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    faults("store.write:1:freeze");
+    await engine.put("a");
+    const persisted = kit.ssd.persist();
+    await kit.clock.advanceAsync(0);
+    // There is one seat for writes: the next one begins when this one is over.
+    await engine.put("b");
+    faults("");
+    faults("store.write:1:freeze");
+    expect(await persisted).toEqual({ written: 1, skipped: 0, durable: true });
+    expect(kit.ssdHolds("b")).toBe(false);
+  });
+
   it("persist: says what could not be written, and that nothing is safe", {
     writePolicy: "write_back",
   }, async ({ kit, faults }) => {

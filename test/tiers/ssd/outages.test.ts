@@ -121,7 +121,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     // Not every block was thrown out for room that did not come.
     const kept = names(8).filter((name) => kit.ssdHolds(name));
     expect(kept.length).toBeGreaterThan(4);
-    await kit.clock.advanceAsync(60_000, 250);
+    await kit.pass(60_000);
     expect(kit.logged.length).toBeLessThan(100);
     faults("");
     // Each use of a block that SSD did not take asks again.
@@ -181,6 +181,25 @@ describeSsd("SSD tier: a disk that hangs", (it) => {
     await kit.until(() => kit.ssdHolds("b"), "the write");
     faults("");
     expect((await persisted).durable).toBe(true);
+  });
+
+  it("who waits for a sync is told that it may not be safe", {}, async ({ kit, faults }) => {
+    await put(kit, "a");
+    kit.leaveRam();
+    faults("sync.sync:1+:freeze;load.read:1+:freeze");
+    const synced = [kit.ssd.makeDurable(), kit.ssd.makeDurable()];
+    const persisted = kit.ssd.persist();
+    const asked = kit.engine().fetch(["a"], { deadlineMs: 1_000 });
+    await kit.clock.advanceAsync(5_500, 250);
+    expect(await Promise.all(synced)).toEqual([false, false]);
+    expect((await persisted).durable).toBe(false);
+    // Known to hang by now.
+    expect(await kit.ssd.makeDurable()).toBe(false);
+    faults("");
+    await asked;
+    await kit.settled();
+    await kit.clock.advanceAsync(500, 250);
+    expect(await kit.ssd.makeDurable()).toBe(true);
   });
 
   it("a stop does not wait for it longer than a while", {}, async ({ kit, faults, reopen }) => {

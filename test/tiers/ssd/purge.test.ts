@@ -56,6 +56,41 @@ describeNative("SSD tier: what is purged does not come back", () => {
     expect(await purge(kit, "a", "b")).toEqual(["missing", "missing"]);
   });
 
+  it("a disk that hangs is told, and not waited for", {}, async ({ kit, faults }) => {
+    await kit.engine().put("a", "b");
+    await kit.settled();
+    kit.leaveRam();
+    faults("remove.unlink:1+:freeze;store.write:1+:freeze");
+    const first = purge(kit, "a");
+    const written = kit.engine();
+    await written.put("c");
+    const second = purge(kit, "c");
+    await kit.clock.advanceAsync(5_500, 250);
+    expect(await first).toEqual(["failed"]);
+    expect(await second).toEqual(["failed"]);
+    // Known to hang by now; what is nowhere may still come back, as its removal waits.
+    expect(await purge(kit, "b", "none")).toEqual(["failed", "failed"]);
+    expect(kit.engine().get("a", "b")).toEqual(["miss", "miss"]);
+    faults("");
+    await kit.until(() => kit.files().length === 0, "the removals");
+    await kit.settled();
+    expect(kit.engine().get("c")).toEqual(["miss"]);
+    await kit.clock.advanceAsync(250);
+    expect(await purge(kit, "a", "b", "c")).toEqual(["missing", "missing", "missing"]);
+  });
+
+  it("a block in use keeps its way to SSD", {}, async ({ kit, faults }) => {
+    faults("store.write:1:freeze");
+    const engine = kit.engine();
+    await engine.put("a");
+    const held = await engine.fetch(["a"], { deadlineMs: 1_000 });
+    expect(held[0]!.outcome).toBe("ok");
+    expect(await purge(kit, "a")).toEqual(["held"]);
+    faults("");
+    await kit.settled();
+    expect(kit.ssdHolds("a")).toBe(true);
+  });
+
   it("a file that is gone, and not yet for good", {}, async ({ host, kit, faults }) => {
     await kit.engine().put("a", "b");
     await kit.settled();
