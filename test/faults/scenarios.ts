@@ -61,7 +61,11 @@ async function goesDownAndUp(agent: AgentProcess): Promise<string[]> {
   for (const block of names(400, "y")) await engine.put({ name: block, bytes: 65_536 });
   const wrong: string[] = [];
   for (const block of blocks) {
-    const [read] = await engine.get(block);
+    // RAM may be full of blocks that are still on their way down.
+    const read = await waitFor(async () => {
+      const [outcome] = await engine.get(block);
+      return outcome === "full" ? null : outcome!;
+    }, 10_000);
     if (read !== "ok") wrong.push(`${block} is ${read}`);
   }
   const hits = (await agent.status()).ssd.counters.read_blocks ?? 0;

@@ -150,7 +150,7 @@ describeSsd("SSD tier: the scrub", (it) => {
   it("is off at a rate of 0, and goes on when told", {}, async ({ kit }) => {
     await kit.engine().put(...names);
     await kit.settled();
-    await kit.clock.advanceAsync(20_000, 1_000);
+    await kit.pass(20_000);
     expect(kit.store.ssdStats.scrubbedBlocks).toBe(0);
     kit.ssd.configure({ ttlMs: null, writePolicy: "write_through", scrubBytesPerS: 5_000 });
     await kit.until(() => kit.store.ssdStats.scrubbedBlocks > 0);
@@ -188,7 +188,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     const kit = await reopen({ native, scrubBytesPerS: 20_000 });
     await kit.engine().put("a");
     await kit.settled();
-    await kit.clock.advanceAsync(5_000, 250);
+    await kit.pass(5_000);
     expect(kit.store.ssdStats.scrubbedBlocks).toBe(0);
     isShort = false;
     await kit.until(() => kit.store.ssdStats.scrubbedBlocks > 0, "the scrub");
@@ -206,7 +206,7 @@ describeSsd("SSD tier: the scrub", (it) => {
     for (const name of [...names, "y0"]) await engine.load(name);
     expect(kit.ssd.snapshot().readsStopped).toBe("io_error");
     faults("");
-    await kit.clock.advanceAsync(20_000, 250);
+    await kit.pass(20_000);
     expect(await engine.load("y1")).toEqual(["ok"]);
     expect(kit.ssd.snapshot().readsStopped).toBeNull();
   });

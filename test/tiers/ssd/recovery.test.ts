@@ -273,14 +273,14 @@ describeNative("SSD tier: time to live and capacity", () => {
     const engine = kit.engine();
     await put(kit, "a", "b");
     kit.leaveRam();
-    await kit.clock.advanceAsync(8_000, 500);
+    await kit.pass(8_000);
     expect(await engine.load("b")).toEqual(["ok"]);
     kit.leaveRam();
-    await kit.clock.advanceAsync(4_000, 500);
+    await kit.pass(4_000);
     await kit.settled();
     expect([kit.ssdHolds("a"), kit.ssdHolds("b")]).toEqual([false, true]);
     expect(kit.files()).toHaveLength(1);
-    await kit.clock.advanceAsync(8_000, 500);
+    await kit.pass(8_000);
     await kit.settled();
     expect(kit.files()).toEqual([]);
     expect(kit.store.ssdStats.expiredBlocks).toBe(2);

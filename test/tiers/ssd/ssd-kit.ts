@@ -36,6 +36,8 @@ type RecoveryReport = Awaited<ReturnType<RamStore["openSsd"]>>;
 export const SLOT_BYTES = 8192;
 export const FILE_BYTES = 4096 + 8192;
 
+const TICK_MS = 250;
+
 export type Method = "threads" | "io_uring";
 
 export interface SsdKitOptions extends Partial<SsdSettings> {
@@ -247,11 +249,22 @@ export class SsdKit implements AsyncDisposable {
     return join(this.dir, blockPath(batch.keyBytes, batch.layer, variant));
   }
 
+  /**
+   * Lets time pass in ticks of the tier, and the disk do its work in between: without that, what
+   * takes it a moment would have taken it seconds.
+   */
+  async pass(ms: number): Promise<void> {
+    for (let passed = 0; passed < ms; passed += TICK_MS) {
+      await this.clock.advanceAsync(TICK_MS);
+      await waitFor(() => this.disk.inFlight === 0);
+    }
+  }
+
   /** Waits until it holds, letting time pass in ticks of the tier. */
   until(condition: () => boolean, what?: string): Promise<unknown> {
     return waitFor(
       async () => {
-        await this.clock.advanceAsync(250);
+        await this.clock.advanceAsync(TICK_MS);
         return condition();
       },
       10_000,
