@@ -142,7 +142,8 @@ export class WriteBehindIndex implements BlockIndex {
   }
 
   touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): void {
-    this.#noteChange(this.#log.touch(digest, layer, lastSeen, uses));
+    // One that finds no room is no loss: what is counted as dropped is what a flush must not claim.
+    if (this.#log.touch(digest, layer, lastSeen, uses)) this.#schedule();
   }
 
   putAlias(row: AliasRow): void {

@@ -68,6 +68,15 @@ describe("rows", () => {
     expect(await loadRows(again)).toEqual(new Map([rowOf(1), second, fourth].map(textOf)));
   });
 
+  test("a use that finds no room is no loss", async () => {
+    const clock = new ManualClock();
+    await using index = await openIndex(newFolder(), { clock, pendingMax: 4 });
+    for (const number of [1, 2]) index.put(rowOf(number));
+    index.touch(rowOf(3).digest, rowOf(3).layer, 99, 8);
+    expect(index.state).toMatchObject({ pending: 2, dropped: 0 });
+    expect(await index.flush({ durable: true })).toBe(true);
+  });
+
   test("waiting changes of one block become one", async () => {
     const folder = newFolder();
     const index = await openIndex(folder, { clock: new ManualClock() });
