@@ -83,6 +83,14 @@ interface ReadFile {
   readonly fileBytes: number;
 }
 
+export interface ReadFault {
+  readonly why: string;
+  /** The file is sound and the block's, and not what was written last: nothing has been damaged. */
+  readonly isStale: boolean;
+}
+
+const damaged = (why: string): ReadFault => ({ why, isStale: false });
+
 /**
  * The one place where bytes from SSD are believed: what is wrong with what was read, or null. The
  * header is sound, it is that of the block asked for, the payload's checksum is the one it carries,
@@ -92,11 +100,12 @@ export function faultOfRead(
   header: Uint8Array,
   read: ReadFile,
   expected: ExpectedBlock,
-): string | null {
+): ReadFault | null {
   const decoded = decodeHeader(header);
-  if (!decoded.ok) return decoded.why;
+  if (!decoded.ok) return damaged(decoded.why);
   const mismatch = verifyHeader(decoded.header, expected);
-  if (mismatch !== null) return `its ${mismatch} is another`;
-  if (read.fileBytes !== fileBytesOf(expected.bytes)) return "its length is another";
-  return decoded.header.payloadChecksum === read.checksum ? null : "its payload is damaged";
+  if (mismatch !== null && mismatch !== "checksum") return damaged(`its ${mismatch} is another`);
+  if (read.fileBytes !== fileBytesOf(expected.bytes)) return damaged("its length is another");
+  if (decoded.header.payloadChecksum !== read.checksum) return damaged("its payload is damaged");
+  return mismatch === null ? null : { why: "it is of another generation", isStale: true };
 }

@@ -2,7 +2,7 @@ import { NO_SLOT, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
 import { crashPoint, type HeaderSlot } from "../../native/index.ts";
 import type { RamTier } from "../ram-tier.ts";
-import { faultOfRead } from "./block-files.ts";
+import { faultOfRead, type ReadFault } from "./block-files.ts";
 import type { ReadBreaker } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
@@ -10,7 +10,8 @@ import type { SsdRoom } from "./ssd-room.ts";
 /** `ok`: the block is in RAM. `full`: RAM has no room for it now. */
 export type ReadOutcome = "ok" | "miss" | "full";
 
-type Verdict = "ok" | "damaged" | "error" | "gone" | "unserved";
+/** `stale`: sound, and not what the table knows; `error`: the medium does not give it back. */
+type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved";
 
 /**
  * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
@@ -100,9 +101,13 @@ export class BlockReader {
     const { schedule, table, stats } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
+    // Each of those who wait has a lock, and this read its own.
+    const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
     const read = async (): Promise<Verdict> => {
       // Whoever gets the seat late may find that the block has gone, or the disk was given up.
       if (!isThere()) return "gone";
+      // All were late: a slow disk serves those who still wait.
+      if (!isWanted()) return "unserved";
       // The trial of a broken disk is a read that somebody wants.
       if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
         return "unserved";
@@ -119,7 +124,7 @@ export class BlockReader {
     if (verdict === "damaged") {
       stats.corruptBlocks++;
       await this.#room.quarantine(node);
-    } else if (verdict === "error" || verdict === "gone") {
+    } else if (verdict === "error" || verdict === "gone" || verdict === "stale") {
       void this.#room.drop(node);
     }
     return verdict;
@@ -132,10 +137,7 @@ export class BlockReader {
     const loaded = await disk.load({ path, header, region, offset, bytes: expected.bytes });
     if (loaded.ok) {
       this.#breaker.succeeded();
-      const why = faultOfRead(header.bytes, loaded, expected);
-      if (why === null) return "ok";
-      this.#onCorrupt(path, why);
-      return "damaged";
+      return this.#judge(path, faultOfRead(header.bytes, loaded, expected));
     }
     if (loaded.status === "missing") {
       this.#breaker.succeeded();
@@ -164,10 +166,19 @@ export class BlockReader {
       const expected = files.expected(node);
       const { bytes } = expected;
       const loaded = await disk.load({ path, header, region, offset: 0, bytes });
-      if (!loaded.ok) return loaded.status === "short" ? "damaged" : "unserved";
-      const why = faultOfRead(header.bytes, loaded, expected);
-      if (why !== null) this.#onCorrupt(path, why);
-      return why === null ? "ok" : "damaged";
+      if (loaded.ok) return this.#judge(path, faultOfRead(header.bytes, loaded, expected));
+      if (loaded.status === "short") return "damaged";
+      if (loaded.status !== "io_error") return "unserved";
+      // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
+      this.#parts.stats.readErrors++;
+      return "error";
     });
+  }
+
+  #judge(path: string, fault: ReadFault | null): Verdict {
+    if (fault === null) return "ok";
+    if (!fault.isStale) this.#onCorrupt(path, fault.why);
+    else this.#parts.log("info", "a block on SSD is of another generation", { path });
+    return fault.isStale ? "stale" : "damaged";
   }
 }

@@ -9,6 +9,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
+import { Tier } from "../../../src/blocks/index.ts";
 import { faultCounts, NativeError, STATUS } from "../../../src/native/index.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
@@ -79,6 +80,29 @@ describeSsd("SSD tier: a file that is not what it should be", (it) => {
     expect(quarantined(kit)).toEqual([]);
   });
 
+  it("of another generation, and sound: dropped without an alarm", {}, async ({ kit }) => {
+    const engine = kit.engine();
+    const [other] = engine.reserve("a");
+    kit.store.region.fill(other!.offset, other!.bytes, 99n);
+    expect(await engine.commit([other!])).toEqual(["ok"]);
+    await kit.settled();
+    copyFileSync(kit.fileOf("a"), join(kit.dir, "kept"));
+    kit.leaveRam();
+    await kit.ssd.room.drop(kit.nodeOf("a"));
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    copyFileSync(join(kit.dir, "kept"), kit.fileOf("a"));
+    expect(await engine.load("a")).toEqual(["miss"]);
+    await kit.settled();
+    expect(kit.store.ssdStats.corruptBlocks).toBe(0);
+    expect(kit.health.raised.size).toBe(0);
+    expect(kit.logged.filter((line) => line.includes("generation"))).toHaveLength(1);
+    expect(quarantined(kit)).toEqual([]);
+    expect(existsSync(kit.fileOf("a"))).toBe(false);
+    expect(kit.ssdHolds("a")).toBe(false);
+  });
+
   it("gone: a miss, and no damage", {}, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
@@ -134,6 +158,20 @@ describeSsd("SSD tier: the scrub", (it) => {
     expect(engine.match(["a"])).toEqual([0, 0]);
     expect(kit.store.snapshot().ramBlocks).toBe(0);
     expect(await engine.load(...names)).toEqual(Array(5).fill("ok"));
+  });
+
+  it("finds what the medium does not give back", { scrubBytesPerS: 50_000 }, async (t) => {
+    const { kit, faults } = t;
+    await kit.engine().put(...names, "a", "b");
+    await kit.settled();
+    kit.leaveRam();
+    faults([1, 2, 3, 4, 5, 6].map((n) => `load.read:${n}:EIO`).join(";"));
+    await kit.until(() => kit.files().length === 1, "the scrub");
+    expect(kit.store.ssdStats.readErrors).toBe(6);
+    // One rotten block after the other, and no word of the disk as a whole.
+    expect(kit.ssd.readable).toBe(true);
+    expect(kit.store.table.residentBlocks(Tier.ssd)).toBe(1);
+    expect(quarantined(kit)).toEqual([]);
   });
 
   it("reads no more than its rate, over and over", { scrubBytesPerS: 2_500 }, async ({ kit }) => {

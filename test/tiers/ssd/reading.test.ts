@@ -3,6 +3,7 @@ import type { StoreEngine } from "../store-engine.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
+const SSD = 4;
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
 /** Puts blocks and leaves them on SSD alone. */
@@ -32,6 +33,26 @@ describeSsd("SSD tier: a reader's deadline", (it) => {
     faults("");
     await kit.settled();
     expect(engine.get("a")).toEqual(["ok"]);
+  });
+
+  it("passed for all who wait: not read at all, where it had no seat yet", {
+    depth: 1,
+  }, async ({ kit, faults }) => {
+    const [hasty, patient] = [kit.engine(), kit.engine()];
+    await onSsd(kit, hasty, "a", "b", "c", "d");
+    faults("load.read:1:freeze");
+    const asked = hasty.fetch(["a", "b", "c"], { deadlineMs: 100 });
+    const waited = patient.fetch(["c", "d"]);
+    kit.clock.advance(100);
+    expect(outcomes(await asked)).toEqual(["late", "late", "late"]);
+    faults("");
+    expect(outcomes(await waited)).toEqual(["ok", "ok"]);
+    await kit.settled();
+    // "a" had its seat; nobody waits for "b".
+    expect(kit.store.ssdStats.readBlocks).toBe(3);
+    expect(patient.match(["b"])).toEqual([1, SSD]);
+    expect(patient.get("a", "c", "d")).toEqual(["ok", "ok", "ok"]);
+    patient.die();
   });
 
   it("is never longer than the tier's own", { readDeadlineMs: 50 }, async ({ kit, faults }) => {
