@@ -6,11 +6,11 @@ import {
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
-  yieldToLoop,
 } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
+import { ComingBlocks } from "./coming-blocks.ts";
 import { commitHolds } from "./commit.ts";
 import type { Hold } from "./hold.ts";
 import type { RamStore } from "./ram-store.ts";
@@ -190,22 +190,20 @@ export class RamHolder implements Holder {
     coming: readonly Coming[],
     options: AcquireOptions,
   ): Promise<HandleBatch> {
-    const { clock, readDeadlineMs, table, stats } = this.#store;
-    const came = new Map<number, ReadOutcome>();
-    const late = Promise.withResolvers<void>();
-    using _timer = clock.after(Math.min(options.deadlineMs, readDeadlineMs), late.resolve);
-    const reads = await this.#beginReads(coming);
-    const all = reads.map(async (read, at) => {
-      came.set(at, await read);
-    });
-    await Promise.race([Promise.all(all), late.promise]);
+    const { readDeadlineMs, table, stats } = this.#store;
+    // Only now that all others are held: what makes room for these must not be one of them.
+    const blocks = new ComingBlocks(
+      this.#store,
+      coming.map(({ node }) => node),
+    );
+    await blocks.wait(Math.min(options.deadlineMs, readDeadlineMs));
     this.#coming -= coming.length;
     try {
       for (const [at, { node, i }] of coming.entries()) {
-        const outcome = this.#settle(node, i, came.get(at), out);
+        const outcome = this.#settle(node, i, blocks.outcomeOf(at), out);
         out.outcome[i] = outcome;
         if (outcome === BlockOutcome.ok) stats.acquireHitsSsd++;
-        else this.#leaveComing(node, reads[at]!);
+        else blocks.leave(at);
       }
       // Whom this was for has gone: what was granted before is given back with all it held.
       if (!this.#over) {
@@ -216,20 +214,6 @@ export class RamHolder implements Holder {
       for (const { node } of coming) table.unlock(node);
     }
     return out;
-  }
-
-  /**
-   * Only now that all others are held: what makes room for these must not be one of them. Beginning
-   * a read costs the loop some microseconds, so others have their turn between slices.
-   */
-  async #beginReads(coming: readonly Coming[]): Promise<Promise<ReadOutcome>[]> {
-    const { ssd } = this.#store;
-    const reads: Promise<ReadOutcome>[] = [];
-    for (const { node } of coming) {
-      reads.push(ssd!.bring(node));
-      if (reads.length % READS_A_SLICE === 0) await yieldToLoop();
-    }
-    return reads;
   }
 
   /** Undefined: it has not come yet. */
@@ -243,11 +227,6 @@ export class RamHolder implements Holder {
     if (came === "full") return BlockOutcome.full;
     if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
     return this.#grant(node, i, out);
-  }
-
-  /** It comes all the same, or is there, for whoever asks next. */
-  #leaveComing(node: NodeId, read: Promise<ReadOutcome>): void {
-    void read.then((came) => came === "ok" && this.#store.ram.settleFresh(node));
   }
 
   /** What was granted behind the first block that was not is given back. */
@@ -407,8 +386,6 @@ export class RamHolder implements Holder {
 }
 
 const ALL_TIERS = 15;
-/** Reads begun before others have their turn. */
-const READS_A_SLICE = 256;
 /** Not an outcome: it is not known yet. */
 const COMING = 0xffff;
 

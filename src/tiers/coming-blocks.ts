@@ -1,0 +1,48 @@
+import { type NodeId, yieldToLoop } from "../core/index.ts";
+import type { RamStore } from "./ram-store.ts";
+import type { ReadOutcome } from "./ssd/block-reader.ts";
+
+/** Reads begun before others have their turn: each costs the loop some microseconds. */
+const READS_A_SLICE = 256;
+
+/**
+ * Blocks on their way from SSD for one request, each locked by it. What comes after the request
+ * stopped waiting comes all the same, for whoever asks next.
+ */
+export class ComingBlocks {
+  readonly #store: RamStore;
+  readonly #nodes: readonly NodeId[];
+  readonly #reads: Promise<ReadOutcome>[] = [];
+  readonly #came = new Map<number, ReadOutcome>();
+
+  constructor(store: RamStore, nodes: readonly NodeId[]) {
+    this.#store = store;
+    this.#nodes = nodes;
+  }
+
+  /** Begins to read them all; resolves when they have come, or after `ms`. */
+  async wait(ms: number): Promise<void> {
+    const { clock, ssd } = this.#store;
+    const late = Promise.withResolvers<void>();
+    using _timer = clock.after(ms, late.resolve);
+    for (const [at, node] of this.#nodes.entries()) {
+      const read = ssd!.bring(node);
+      this.#reads.push(read);
+      void read.then((outcome) => this.#came.set(at, outcome));
+      if (this.#reads.length % READS_A_SLICE === 0) await yieldToLoop();
+    }
+    await Promise.race([Promise.all(this.#reads), late.promise]);
+  }
+
+  /** How the read of block `at` ended; undefined: it has not yet. */
+  outcomeOf(at: number): ReadOutcome | undefined {
+    return this.#came.get(at);
+  }
+
+  /** The request does not take block `at`. */
+  leave(at: number): void {
+    const { ram } = this.#store;
+    const settle = (came: ReadOutcome) => came === "ok" && ram.settleFresh(this.#nodes[at]!);
+    void this.#reads[at]!.then(settle);
+  }
+}
