@@ -41,8 +41,8 @@ export function blockRoutes(services: ApiServices) {
       response: purgeReport,
       detail: {
         summary:
-          "Removes blocks from RAM and SSD; what is answered `done` does not come back after a " +
-          "crash of any kind",
+          "Removes blocks from RAM and SSD; what is answered `done` or `missing` does not come " +
+          "back after a crash of any kind",
       },
     })
     .post("/v1/persist", () => services.persist(), {
