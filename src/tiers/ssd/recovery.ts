@@ -43,7 +43,9 @@ export interface RecoveryReport {
 const LISTS_AT_ONCE = 8;
 const PEEKS_AT_ONCE = 32;
 const ROWS_MAX = 4096;
+/** Changes that may wait for the index, and files for their removal, before more is found. */
 const PENDING_MAX = 100_000;
+const REMOVALS_AHEAD = 4_096;
 /** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
 const TABLE_RETRIES = 4;
 /** Paths put in order before other work gets its turn. */
@@ -89,6 +91,7 @@ export class Recovery {
     for (let page = await next; page.done !== true; page = await next) {
       next = pages.next();
       this.#enterRows(page.value);
+      await this.#keepUp();
       await yieldToLoop();
     }
     for await (const aliases of this.#parts.index.loadAliases()) this.#enterAliases(aliases);
@@ -110,7 +113,8 @@ export class Recovery {
     const leaves: NodeId[] = [];
     let node = table.nextOn(NO_NODE, Tier.ssd);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ssd)) {
-      if (table.firstChildOf(node) === NO_NODE) leaves.push(node);
+      // What is below it in RAM alone does not say when it was used on SSD last.
+      if (table.isLeafOn(node, Tier.ssd)) leaves.push(node);
     }
     leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
     for (let i = 0; i < leaves.length; i++) {
@@ -211,7 +215,7 @@ export class Recovery {
     const { table, files, nowSeconds } = this.#parts;
     if (namespace === null) return false;
     const known = table.find(batch.keys, i * 8);
-    if (known !== NO_NODE && table.isResident(known, Tier.ssd)) return false;
+    if (known !== NO_NODE && !this.#fits(known, batch.bytes[i]!, row.checksum)) return false;
     const parent = hasParent(batch, i);
     let node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
     for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
@@ -221,12 +225,23 @@ export class Recovery {
     if (isRefusal(node)) return false;
     table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
     // A clock that stood in the future must not keep blocks for ever.
-    table.setUses(node, row.uses, Math.min(row.lastSeen, nowSeconds()));
+    const lastSeen = Math.min(row.lastSeen, nowSeconds());
+    const [uses, lastUsed] = [table.usesOf(node), table.lastUsedOf(node)];
+    table.setUses(node, Math.max(uses, row.uses), Math.max(lastUsed, lastSeen));
     files.setVariant(node, row.variant);
     this.#room.found(batch.bytes[i]!);
     this.#report.blocks++;
     this.#report.bytes += batch.bytes[i]!;
     return true;
+  }
+
+  /** Whether a node that is known already may lie on SSD, too, with these bytes. */
+  #fits(node: NodeId, bytes: number, checksum: bigint): boolean {
+    const { table, files } = this.#parts;
+    if (table.isResident(node, Tier.ssd)) return false;
+    // It came with the memory of the process before, which knew better than the disk.
+    if (!table.isResident(node, Tier.ram)) return true;
+    return table.bytesOf(node) === bytes && files.checksumOf(node) === checksum;
   }
 
   /** A table too small for all has the blocks that were used last. */
@@ -261,9 +276,18 @@ export class Recovery {
       if (header === null || !this.#lostItsRow(header) || !this.#adopt(name, header)) {
         this.#dropFile(name, fileBytes);
       }
-      // A rebuild finds rows faster than they are committed, and the index keeps so many waiting.
-      if (this.#parts.index.state.pending > PENDING_MAX) await this.#parts.index.flush();
+      await this.#keepUp();
     });
+  }
+
+  /**
+   * Recovery finds what changes faster than it is committed, or removed: it waits, where too much
+   * has come together. An index that fails is not waited for.
+   */
+  async #keepUp(): Promise<void> {
+    const { index } = this.#parts;
+    if (index.state.pending > PENDING_MAX) await index.flush();
+    if (this.#room.removing > REMOVALS_AHEAD) await this.#room.removalsOver();
   }
 
   /** The header of a file whose name and length are those of the block it says it is. */

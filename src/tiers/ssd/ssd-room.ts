@@ -128,6 +128,11 @@ export class SsdRoom {
     return this.#removing.has(path);
   }
 
+  /** Files on their way out. */
+  get removing(): number {
+    return this.#removing.size;
+  }
+
   /** Files removed so far. */
   get removals(): number {
     return this.#removals;

@@ -9,10 +9,11 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
+import { adoptRam, describeRam } from "../../../src/tiers/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { digestOf } from "../names.ts";
 import { FILE_BYTES, type SsdKit } from "./ssd-kit.ts";
-import { useSsdKit } from "./use-kit.ts";
+import { type KitOptions, useSsdKit } from "./use-kit.ts";
 
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 const all = (count: number, outcome: string) => Array(count).fill(outcome);
@@ -125,6 +126,35 @@ describeNative("SSD tier: what a start finds", () => {
     expect(next.files()).toHaveLength(1);
     expect(next.ssd.room.usedBytes).toBe(FILE_BYTES);
     expect((await reopen()).report).toMatchObject({ blocks: 1, rowsDropped: 0, filesDropped: 0 });
+  });
+
+  it("what RAM kept from the process before is not overruled", {}, async ({ kit, reopen }) => {
+    await put(kit, "a", "b");
+    const record = describeRam(kit.store, kit.namespaces, "arena")!;
+    const { slots, table: before } = kit.store;
+    const a = record.offsets.indexOf(slots.offsetOf(before.slotOf(kit.nodeOf("a"))));
+    record.checksums[a]! ^= 1n;
+    record.uses[1 - a] = 70;
+    const next = await reopen({ adopt: (store, own) => void adoptRam(store, own, record) });
+    expect(next.report).toMatchObject({ blocks: 1, rowsDropped: 1, filesDropped: 1 });
+    expect(["a", "b"].map((name) => next.ssdHolds(name))).toEqual([false, true]);
+    const { table } = next.store;
+    expect(table.checksumLoOf(next.nodeOf("a"))).toBe(Number(record.checksums[a]! & 0xffff_ffffn));
+    expect(table.usesOf(next.nodeOf("b"))).toBe(70);
+    expect(next.engine().get("b")).toEqual(["ok"]);
+  });
+
+  it("what is below in RAM alone makes no block newer, or older", {}, async ({ kit, reopen }) => {
+    await kit.engine(1).put("old");
+    await kit.settled();
+    await kit.clock.advanceAsync(1_000);
+    await kit.engine(2).put("new", { name: "new/ram", transient: true });
+    await kit.settled();
+    const record = describeRam(kit.store, kit.namespaces, "arena")!;
+    const adopt: KitOptions["adopt"] = (store, own) => void adoptRam(store, own, record);
+    const next = await reopen({ adopt, clock: kit.clock, capacityBytes: FILE_BYTES });
+    await next.until(() => next.files().length === 1, "the trim");
+    expect(["old", "new"].map((name) => next.ssdHolds(name))).toEqual([false, true]);
   });
 
   it("a table that is too small has the blocks used last", {}, async ({ kit, reopen }) => {

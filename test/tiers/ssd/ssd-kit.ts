@@ -54,6 +54,8 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly clock?: ManualClock;
   /** The library as the store is given it. */
   readonly native?: Native;
+  /** Fills RAM before the tier is opened. */
+  readonly adopt?: (store: RamStore, namespaces: Namespaces) => void;
   /** Another index than SQLite's in the folder. */
   readonly openIndex?: (dir: string, run: bigint, clock: Clock) => Promise<BlockIndex>;
 }
@@ -128,6 +130,7 @@ export class SsdKit implements AsyncDisposable {
   readonly disk: BlockDisk;
   readonly dir: string;
   readonly health: HealthRecord;
+  readonly namespaces: Namespaces;
   readonly logged: string[];
   readonly incarnation: bigint;
   readonly report: RecoveryReport;
@@ -141,6 +144,7 @@ export class SsdKit implements AsyncDisposable {
     disk: BlockDisk;
     dir: string;
     health: HealthRecord;
+    namespaces: Namespaces;
     logged: string[];
     incarnation: bigint;
     report: RecoveryReport;
@@ -151,6 +155,7 @@ export class SsdKit implements AsyncDisposable {
     this.disk = parts.disk;
     this.dir = parts.dir;
     this.health = parts.health;
+    this.namespaces = parts.namespaces;
     this.logged = parts.logged;
     this.incarnation = parts.incarnation;
     this.report = parts.report;
@@ -178,6 +183,7 @@ export class SsdKit implements AsyncDisposable {
     const logged: string[] = [];
     const namespaces = new Namespaces();
     for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
+    options.adopt?.(store, namespaces);
     const report = await store.openSsd({
       ...{ disk, index, namespaces, incarnation, health },
       ttlMs: options.ttlMs ?? null,
@@ -189,7 +195,9 @@ export class SsdKit implements AsyncDisposable {
       log: (level, text, fields) => logged.push(`${level} ${text} ${JSON.stringify(fields)}`),
     });
     opened.move();
-    return new SsdKit({ store, clock, index, disk, dir, health, logged, incarnation, report });
+    return new SsdKit({
+      ...{ store, clock, index, disk, dir, health, namespaces, logged, incarnation, report },
+    });
   }
 
   get ssd(): SsdTier {
