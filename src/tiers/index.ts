@@ -28,6 +28,6 @@ export {
   type StoreSnapshot,
 } from "./ram-store.ts";
 export type { SsdCondition } from "./ssd/ssd-parts.ts";
-export type { SsdStats } from "./ssd/ssd-stats.ts";
-export type { PersistReport, SsdSettings, SsdSnapshot } from "./ssd/ssd-tier.ts";
+export type { SsdSnapshot, SsdStats } from "./ssd/ssd-stats.ts";
+export type { PersistReport, SsdSettings } from "./ssd/ssd-tier.ts";
 export type { StoreStats } from "./stats.ts";

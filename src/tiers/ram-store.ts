@@ -24,8 +24,8 @@ import { BlockFiles } from "./ssd/block-files.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
 import { DiskSchedule } from "./ssd/schedule.ts";
 import type { HealthSink, SsdParts } from "./ssd/ssd-parts.ts";
-import { emptySsdStats, type SsdStats } from "./ssd/ssd-stats.ts";
-import { type SsdSettings, type SsdSnapshot, SsdTier } from "./ssd/ssd-tier.ts";
+import { emptySsdStats, type SsdSnapshot, type SsdStats } from "./ssd/ssd-stats.ts";
+import { type SsdSettings, SsdTier } from "./ssd/ssd-tier.ts";
 import { emptyStats, type StoreStats } from "./stats.ts";
 
 export interface RamStoreOptions {

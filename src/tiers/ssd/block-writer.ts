@@ -41,7 +41,7 @@ export class BlockWriter {
   readonly #writes = new Map<NodeId, Write>();
   /** Of the latest block that was begun. */
   #sequence = 0;
-  #queueBytesMax: number;
+  readonly #queueBytesMax: number;
   #queuedBytes = 0;
   #leavingBytes = 0;
   #running = 0;
@@ -106,14 +106,17 @@ export class BlockWriter {
     return true;
   }
 
+  /** The block was used again: it stays in RAM when it is written. */
+  keepInRam(node: NodeId): void {
+    const write = this.#writes.get(node);
+    if (!write?.leaves) return;
+    write.leaves = false;
+    this.#leavingBytes -= this.#parts.table.bytesOf(node);
+  }
+
   mayTake(node: NodeId): boolean {
     const bytes = this.#parts.table.bytesOf(node);
     return this.#gate.why === null && this.#queuedBytes + bytes <= this.#queueBytesMax;
-  }
-
-  /** How the write of this block ends; null where none is under way. */
-  outcomeOf(node: NodeId): Promise<WriteOutcome> | null {
-    return this.#writes.get(node)?.done.promise ?? null;
   }
 
   /**
@@ -269,10 +272,6 @@ export class BlockWriter {
     if (leaves) this.#options.leaveRam(node);
     write.done.resolve(outcome);
     for (const resolve of this.#wantSettled.splice(0)) resolve();
-  }
-
-  setQueueBytesMax(bytes: number): void {
-    this.#queueBytesMax = bytes;
   }
 }
 

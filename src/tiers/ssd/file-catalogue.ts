@@ -17,10 +17,6 @@ export class FileCatalogue {
   #taken = new Uint8Array(FIRST_CAPACITY);
   #count = 0;
 
-  get count(): number {
-    return this.#count;
-  }
-
   add(name: BlockName, fileBytes: number): void {
     if (this.#count === this.#taken.length) this.#grow();
     const low = Number.parseInt(name.keyPrefix.slice(8), 16);

@@ -43,3 +43,21 @@ export function emptySsdStats(): SsdStats {
     purgedBlocks: 0,
   };
 }
+
+/** What status and metrics show of the tier, beside what it counted. */
+export interface SsdSnapshot {
+  readonly blocks: number;
+  readonly bytes: number;
+  readonly usedBytes: number;
+  readonly capacityBytes: number;
+  readonly queuedBlocks: number;
+  readonly queuedBytes: number;
+  readonly reading: number;
+  readonly quarantinedFiles: number;
+  readonly method: string;
+  readonly direct: boolean;
+  readonly registered: boolean;
+  /** Why nothing is written, or read; null where it is. */
+  readonly writesStopped: string | null;
+  readonly readsStopped: string | null;
+}

@@ -1,5 +1,5 @@
 import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
-import { HearthError, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
 import { BlockReader, type ReadOutcome } from "./block-reader.ts";
@@ -7,10 +7,17 @@ import { BlockWriter, putAliases } from "./block-writer.ts";
 import { Gate, ReadBreaker } from "./gates.ts";
 import { HangWatch } from "./hang-watch.ts";
 import { Scrub } from "./scrub.ts";
-import { type ProbeResult, probeDisk } from "./self-test.ts";
+import {
+  PROBE_BYTES,
+  PROBE_FILE_BYTES,
+  type ProbeResult,
+  probeDisk,
+  unusable,
+} from "./self-test.ts";
 import { SsdHealth } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import { SsdRoom } from "./ssd-room.ts";
+import type { SsdSnapshot } from "./ssd-stats.ts";
 
 export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 export type WritePolicy = (typeof WRITE_POLICIES)[number];
@@ -40,27 +47,12 @@ export interface PersistReport {
   readonly durable: boolean;
 }
 
-export interface SsdSnapshot {
-  readonly blocks: number;
-  readonly bytes: number;
-  readonly usedBytes: number;
-  readonly capacityBytes: number;
-  readonly queuedBlocks: number;
-  readonly queuedBytes: number;
-  readonly reading: number;
-  readonly quarantinedFiles: number;
-  readonly method: string;
-  readonly direct: boolean;
-  readonly registered: boolean;
-  /** Why nothing is written, or read; null where it is. */
-  readonly writesStopped: string | null;
-  readonly readsStopped: string | null;
-}
-
 /** How often the tier looks after itself. */
 const TICK_MS = 250;
 /** The index knows when a block was last used to within this many seconds. */
 const SEEN_S = 300;
+/** Blocks looked at for one whose entry in the table only SSD needs. */
+const ENTRIES_LOOKED_AT = 64;
 /** Blocks looked at before other work gets its turn. */
 const LOOKS_A_SLICE = 2_048;
 const STOP_MS = 5_000;
@@ -109,7 +101,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     };
     this.reader = new BlockReader(parts, this.room, this.#breaker, slots, ram, corrupt);
     this.#scrub = new Scrub(parts, this.reader, native, options.scrubBytesPerS);
-    const scratch = { bytes: 4096, hugePages: "off", lockMemory: "off" } as const;
+    const scratch = { bytes: PROBE_BYTES, hugePages: "off", lockMemory: "off" } as const;
     this.#scratch = Region.create(native, scratch);
   }
 
@@ -117,8 +109,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async selfTest(): Promise<ProbeResult> {
     const { disk, incarnation } = this.#parts;
     const result = await probeDisk(disk, this.#scratch, incarnation);
-    // A file of 8192 bytes that takes more shows the file system's unit.
-    if (result.ok && result.allocatedBytes > 8192) {
+    // A file of three pages that takes more shows the file system's unit, or twice that.
+    if (result.ok && result.allocatedBytes > PROBE_FILE_BYTES) {
       this.room.setAllocationUnit(result.allocatedBytes);
     }
     return result;
@@ -152,6 +144,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   used(node: NodeId, before: number, now: number): void {
     const { table, files, index } = this.#parts;
+    this.writer.keepInRam(node);
     if (table.isResident(node, Tier.ssd)) {
       // One change of the row in so many seconds, however often the block is used.
       if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
@@ -222,12 +215,23 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#health.late();
   }
 
-  /** Drops the oldest block that only SSD has, for its entry in the table; false: there is none. */
+  /**
+   * Drops the oldest block that only SSD holds, for its entry in the table; false where none of the
+   * oldest is one.
+   */
   dropOldest(): boolean {
-    const { table } = this.#parts;
-    const oldest = table.oldest(Tier.ssd);
-    if (oldest === NO_NODE || table.isResident(oldest, Tier.ram)) return false;
-    return this.room.dropOldest();
+    const { table, stats } = this.#parts;
+    let node = table.oldest(Tier.ssd);
+    for (let looks = 0; node !== NO_NODE && looks < ENTRIES_LOOKED_AT; looks++) {
+      if (table.residencyOf(node) === Tier.ssd && table.firstChildOf(node) === NO_NODE) {
+        stats.evictedBlocks++;
+        stats.evictedBytes += table.bytesOf(node);
+        void this.room.drop(node);
+        return true;
+      }
+      node = table.newerThan(node, Tier.ssd);
+    }
+    return false;
   }
 
   /** The block's bytes in RAM are not those on SSD any more. */
@@ -243,7 +247,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       this.room.trim();
       // With nothing to be written they only take room.
       if (this.writer.queuedBlocks === 0) this.room.discardSpares();
-      if (this.#writes.takeTrial()) this.#probing = this.#probe();
+      // A write that succeeds while one is under way, and fails again, is no reason for another.
+      if (this.#probing === null && this.#writes.takeTrial()) {
+        this.#probing = this.#probe().finally(() => {
+          this.#probing = null;
+        });
+      }
       if (this.#writes.why === null) this.room.retryRemovals();
     }
     this.#health.update({
@@ -382,17 +391,4 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
-}
-
-const FIXES: Readonly<Record<string, string>> = {
-  no_space: "free space on its file system, or set kv.ssd_dir to another",
-  read_only: "mount its file system writable, or set kv.ssd_dir to another",
-  not_permitted: "give the folder to the user the agent runs as",
-};
-
-function unusable({ status, errno }: Extract<ProbeResult, { ok: false }>): HearthError {
-  const detail = errno === 0 ? "" : `, errno ${errno}`;
-  const text = `the SSD folder failed its self-test (${status.replaceAll("_", " ")}${detail})`;
-  const fix = FIXES[status] ?? "look at the kernel log for this drive, or remove kv.ssd_dir";
-  return new HearthError("SSD_UNAVAILABLE", text, { fix });
 }

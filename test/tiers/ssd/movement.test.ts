@@ -58,6 +58,22 @@ describeNative("SSD tier: what goes down", () => {
     expect(await engine.load("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
   });
 
+  it("write_back: a block used again on its way down stays in RAM", {
+    writePolicy: "write_back",
+    slots: 4,
+  }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await engine.put("a", "b", "c", "d");
+    faults("store.write:1+:freeze");
+    expect(engine.reserve("e")[0]!.outcome).toBe("full");
+    expect(engine.get("b")).toEqual(["ok"]);
+    faults("");
+    await kit.settled();
+    expect(engine.match(["a"])).toEqual([1, SSD]);
+    expect(engine.match(["b"])).toEqual([1, RAM]);
+    expect(kit.ssdHolds("b")).toBe(true);
+  });
+
   for (const writePolicy of ["write_through", "write_through_selective", "write_back"] as const) {
     it(`${writePolicy}: never a transient block`, { writePolicy }, async ({ kit }) => {
       const engine = kit.engine();

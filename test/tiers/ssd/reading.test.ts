@@ -220,6 +220,22 @@ describeSsd("SSD tier: full tables and short queues", (it) => {
     expect(await engine.load("x59", "x58")).toEqual(["ok", "ok"]);
   });
 
+  it("a full table: the oldest is in RAM, too, and the next is not", {
+    slots: 8,
+    blocksMax: 8,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    for (const name of ["old", ...names(6)]) {
+      expect(await engine.put(name)).toEqual(["ok"]);
+      await kit.settled();
+    }
+    kit.store.ram.drop(kit.nodeOf("x0"));
+    expect(await engine.put("y", "z")).toEqual(["ok", "ok"]);
+    await kit.settled();
+    expect(["old", "x0", "x1"].map((name) => kit.ssdHolds(name))).toEqual([true, false, true]);
+    expect(engine.get("old")).toEqual(["ok"]);
+  });
+
   it("one seat in front of the disk is enough", { depth: 1, slots: 4 }, async ({ kit }) => {
     const engine = kit.engine();
     await engine.put("a");
