@@ -27,6 +27,12 @@ export interface BlockTransfer {
    * page: a store zeroes what lies behind the payload there, a load reads the file's zeros into it.
    */
   readonly bytes: number;
+  /**
+   * For a store: a file that nobody needs any more, to be overwritten and renamed instead of making
+   * a new one. Its name must be that of a leftover. One that is not there, not exactly as long as
+   * header and payload in whole pages, or has a second name is `missing`, and nothing is written.
+   */
+  readonly spare?: string;
 }
 
 export interface DiskEntry {
@@ -44,7 +50,8 @@ export interface DiskEntry {
  * - The span and the header of a transfer are the kernel's until its promise settles, and it
  *   settles only when the kernel is done with them: there is no cancellation.
  * - A file appears under its name only complete; a name that is taken is `exists`, and the file
- *   that has it is left alone. A failed `store` leaves nothing behind.
+ *   that has it is left alone. A failed `store` leaves nothing behind but the spare file that it was
+ *   given, whatever that contains now: it is the caller's to remove.
  * - At most `depth` operations are in flight; more are answered `full`, at once.
  */
 export interface BlockDisk extends AsyncDisposable {
@@ -63,7 +70,7 @@ export interface BlockDisk extends AsyncDisposable {
   /** Null where all `depth` are claimed. */
   claimHeader(): HeaderSlot | null;
 
-  /** Writes header and payload to a new file. */
+  /** Writes header and payload to a new file, or over a spare one. */
   store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>>;
 
   /**

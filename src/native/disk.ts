@@ -144,7 +144,9 @@ class NativeDisk implements BlockDisk {
   }
 
   async store(transfer: BlockTransfer): Promise<DiskOutcome<{ readonly allocatedBytes: number }>> {
-    const done = await this.#run({ operation: DISK_OPERATION.store, ...transfer });
+    const { spare: target, ...rest } = transfer;
+    const job = { operation: DISK_OPERATION.store, ...rest };
+    const done = await this.#run(target === undefined ? job : { ...job, target });
     return done.ok ? { ok: true, allocatedBytes: Number(done.result) } : done;
   }
 

@@ -104,6 +104,29 @@ pub const Folder = struct {
             (err == error.System and code == @intFromEnum(linux.E.ISDIR));
     }
 
+    /// An old file that nobody needs any more, to be overwritten from end to end: its blocks on the
+    /// drive serve again, which is several times faster than new ones. It must have the length that
+    /// is wanted and no other name, else it is as good as `Missing`.
+    pub fn reuse(folder: *const Folder, spare: Path, bytes: u64) Error!NewFile {
+        const flags: linux.O = .{
+            .ACCMODE = .WRONLY,
+            .NOFOLLOW = true,
+            .DIRECT = folder.direct,
+            .CLOEXEC = true,
+        };
+        const arguments = .{ folder.fd, spare, flags, 0 };
+        const fd = try check(faults.repeat(.@"store.reuse", linux.openat, arguments));
+        var file: NewFile = .{ .fd = @intCast(fd), .is_spare = true };
+        errdefer folder.discard(&file);
+        const size = try sizeOf(file.fd, .@"store.measure");
+        if (size.bytes != bytes or size.links != 1) return error.Missing;
+        const name = std.mem.span(spare);
+        @memcpy(file.name[0..name.len], name);
+        file.name[name.len] = 0;
+        file.name_length = @intCast(name.len);
+        return file;
+    }
+
     fn createNameless(folder: *const Folder, path: Path, point: faults.Point) Error!i32 {
         var parent: Parent = .of(path);
         const flags: linux.O = .{
@@ -162,6 +185,11 @@ pub const Folder = struct {
 
     /// Gives a complete file its name. The name is not taken away from another file: `Exists`.
     pub fn publish(folder: *const Folder, file: *NewFile, path: Path) Error!void {
+        if (file.is_spare) {
+            try folder.move(file.path(), path, .store);
+            file.name_length = 0;
+            return;
+        }
         if (file.name_length > 0) {
             const arguments = .{ folder.fd, file.path(), folder.fd, path, 0 };
             _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
@@ -177,9 +205,10 @@ pub const Folder = struct {
         _ = try check(faults.repeat(.@"store.link", linux.linkat, arguments));
     }
 
-    /// Closes a new file; without a name of its own it is gone.
+    /// Closes a new file; without a name of its own it is gone. A spare one stays, for its owner
+    /// to remove: who counts the bytes must know that they are gone.
     pub fn discard(folder: *const Folder, file: *NewFile) void {
-        folder.unlinkTemporary(file);
+        if (!file.is_spare) folder.unlinkTemporary(file);
         if (file.fd >= 0) faults.close(.@"store.close", file.fd);
         file.fd = -1;
     }
@@ -202,20 +231,31 @@ pub const Folder = struct {
         _ = try check(result);
     }
 
-    /// Makes the folder of `to` on demand.
     pub fn rename(folder: *const Folder, from: Path, to: Path) Error!void {
-        if (folder.renameOnce(from, to)) return else |err| {
-            var parent: Parent = .of(to);
-            if (err != error.Missing or parent.isFolderItself()) return err;
-            try folder.makeFolder(&parent, .@"rename.mkdir");
-        }
-        return folder.renameOnce(from, to);
+        return folder.move(from, to, .rename);
     }
 
-    fn renameOnce(folder: *const Folder, from: Path, to: Path) Error!void {
+    /// Whose calls they are: each has names of its own in a plan of failures.
+    const Mover = enum { store, rename };
+
+    fn pointOf(comptime mover: Mover, comptime call: []const u8) faults.Point {
+        return @field(faults.Point, @tagName(mover) ++ "." ++ call);
+    }
+
+    /// Makes the folder of `to` on demand.
+    fn move(folder: *const Folder, from: Path, to: Path, comptime mover: Mover) Error!void {
+        if (folder.moveOnce(from, to, mover)) return else |err| {
+            var parent: Parent = .of(to);
+            if (err != error.Missing or parent.isFolderItself()) return err;
+            try folder.makeFolder(&parent, pointOf(mover, "mkdir"));
+        }
+        return folder.moveOnce(from, to, mover);
+    }
+
+    fn moveOnce(folder: *const Folder, from: Path, to: Path, comptime mover: Mover) Error!void {
         const flags: linux.RENAME = .{ .NOREPLACE = true };
         const arguments = .{ folder.fd, from, folder.fd, to, flags };
-        const result = faults.repeat(.@"rename.rename", linux.renameat2, arguments);
+        const result = faults.repeat(pointOf(mover, "rename"), linux.renameat2, arguments);
         const code = linux.errno(result);
         if (code != .INVAL and code != .NOSYS) {
             _ = try check(result);
@@ -223,8 +263,11 @@ pub const Folder = struct {
         }
         // A file system that does not know the flag.
         const link = .{ folder.fd, from, folder.fd, to, 0 };
-        _ = try check(faults.repeat(.@"rename.link", linux.linkat, link));
-        _ = try check(faults.repeat(.@"rename.unlink", linux.unlinkat, .{ folder.fd, from, 0 }));
+        _ = try check(faults.repeat(pointOf(mover, "link"), linux.linkat, link));
+        const old = .{ folder.fd, from, 0 };
+        const removed = faults.repeat(pointOf(mover, "unlink"), linux.unlinkat, old);
+        // A block that has its name is stored; the spare name is found at the next start.
+        if (mover == .rename) _ = try check(removed);
     }
 
     /// What was stored and removed so far survives a loss of power.
@@ -251,6 +294,8 @@ pub const NewFile = struct {
     fd: i32 = -1,
     name: [2 * (name_max + 1)]u8 = undefined,
     name_length: u8 = 0,
+    /// It was there before, under a name that its owner gave it.
+    is_spare: bool = false,
 
     fn path(file: *const NewFile) Path {
         return file.name[0..file.name_length :0];
@@ -291,7 +336,7 @@ const Parent = struct {
     }
 };
 
-pub const Size = struct { bytes: u64, allocated: u64 };
+pub const Size = struct { bytes: u64, allocated: u64, links: u32 };
 
 /// Size of an open file.
 pub fn sizeOf(fd: i32, point: faults.Point) Error!Size {
@@ -301,9 +346,9 @@ pub fn sizeOf(fd: i32, point: faults.Point) Error!Size {
 /// Size of what lies under `path` in the folder `fd`.
 pub fn sizeAt(fd: i32, path: Path, flags: u32, point: faults.Point) Error!Size {
     var stat: linux.Statx = undefined;
-    const mask: linux.STATX = .{ .SIZE = true, .BLOCKS = true };
+    const mask: linux.STATX = .{ .SIZE = true, .BLOCKS = true, .NLINK = true };
     _ = try check(faults.repeat(point, linux.statx, .{ fd, path, flags, mask, &stat }));
-    return .{ .bytes = stat.size, .allocated = stat.blocks * 512 };
+    return .{ .bytes = stat.size, .allocated = stat.blocks * 512, .links = stat.nlink };
 }
 
 test "folders of paths" {

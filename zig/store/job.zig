@@ -84,6 +84,7 @@ pub const Job = struct {
             },
             .store, .load => {
                 try checkPath(&request.path, false);
+                if (job.spare()) |_| try checkPath(&request.target, false);
                 try job.addHeader(headers);
                 try job.addSpan();
             },
@@ -124,6 +125,12 @@ pub const Job = struct {
         return @ptrCast(&job.request.path);
     }
 
+    /// The file that a store is to overwrite, where it names one.
+    fn spare(job: *const Job) ?Path {
+        if (job.operation != .store or job.request.target[0] == 0) return null;
+        return @ptrCast(&job.request.target);
+    }
+
     fn buffer(job: *const Job) []u8 {
         const address: [*]u8 = @ptrFromInt(job.request.buffer);
         return address[0..@intCast(job.request.buffer_bytes)];
@@ -135,8 +142,11 @@ pub const Job = struct {
         switch (job.operation) {
             .open => folder.* = try .open(try job.folderPath()),
             .store => {
-                job.file = try folder.create(job.path(), .@"store.open");
                 job.clearPadding();
+                job.file = if (job.spare()) |name|
+                    try folder.reuse(name, job.needed)
+                else
+                    try folder.create(job.path(), .@"store.open");
                 job.step = .move;
             },
             .load => try job.openToRead(folder, .@"load.open", .@"load.stat"),
@@ -297,7 +307,7 @@ pub const Job = struct {
         job.outcome.errno = errno.lastErrno();
     }
 
-    /// Closes what the job has open. A file that was not published is gone.
+    /// Closes what the job has open. A new file that was not published is gone.
     pub fn close(job: *Job, folder: *const Folder) void {
         if (job.file.fd < 0) return;
         switch (job.operation) {

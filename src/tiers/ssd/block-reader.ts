@@ -165,7 +165,11 @@ export class BlockReader {
       const path = files.pathOf(node);
       const expected = files.expected(node);
       const { bytes } = expected;
+      this.#room.watch(node);
       const loaded = await disk.load({ path, header, region, offset: 0, bytes });
+      // An evicted block's file is overwritten under the reader's hands, even where a new one of
+      // the same name has come since.
+      if (this.#room.hasLeft) return "unserved";
       if (loaded.ok) return this.#judge(path, faultOfRead(header.bytes, loaded, expected));
       if (loaded.status === "short") return "damaged";
       if (loaded.status !== "io_error") return "unserved";

@@ -158,30 +158,35 @@ export class BlockWriter {
       }
       const write = this.#waiting[0]!;
       const room = write.cancelled
-        ? "never"
-        : this.#room.reserve(this.#parts.table.bytesOf(write.node));
-      if (room === "later") return;
+        ? ({ kind: "never" } as const)
+        : this.#room.reserve(this.#parts.table.bytesOf(write.node), this.#soonRunning);
+      if (room.kind === "later") return;
       this.#waiting.shift();
-      if (room === "never") {
+      if (room.kind !== "ok") {
         this.#parts.stats.skippedBlocks++;
         this.#settle(write, "refused");
         continue;
       }
       this.#running++;
-      void this.#write(write).finally(() => {
+      void this.#write(write, room.spare).finally(() => {
         this.#running--;
         this.#pump();
       });
     }
   }
 
-  async #write(write: Write): Promise<void> {
-    const { table, schedule } = this.#parts;
+  /** Of those that wait, as many as may run. */
+  get #soonRunning(): number {
+    return Math.min(this.#waiting.length, this.#parts.disk.depth - this.#running);
+  }
+
+  async #write(write: Write, spare: string | null): Promise<void> {
+    const { table } = this.#parts;
     const bytes = table.bytesOf(write.node);
     const sequence = ++this.#sequence;
     // Before it takes a seat, which the removal may need.
     await this.#room.whenRemoved(this.#parts.files.pathOf(write.node, 0));
-    const status = await schedule.run("write", () => this.#store(write, sequence, 0));
+    const status = await this.#storeOver(write, sequence, spare);
     const stored = status === "ok";
     this.#room.written(bytes, stored);
     crashPoint("write.stored");
@@ -194,8 +199,30 @@ export class BlockWriter {
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
 
-  /** Writes the file under the first name that is free. */
-  async #store(write: Write, sequence: number, variant: number): Promise<"ok" | StatusName> {
+  /** Writes over the spare file, and where that cannot be had, or not under this name, a new one. */
+  async #storeOver(
+    write: Write,
+    sequence: number,
+    spare: string | null,
+  ): Promise<"ok" | StatusName | null> {
+    const { schedule, table } = this.#parts;
+    const bytes = table.bytesOf(write.node);
+    const status = await schedule.run("write", () => this.#store(write, sequence, 0, spare));
+    if (spare === null || status === "ok") return status;
+    // A disk that hangs removes nothing: who need not wait for that does not.
+    const removed = this.#room.discardSpare(spare, bytes);
+    if (status !== "missing" && status !== "exists") return status;
+    await removed;
+    return schedule.run("write", () => this.#store(write, sequence, 0, null));
+  }
+
+  /** Writes the file under the first name that is free; a spare one under the first name alone. */
+  async #store(
+    write: Write,
+    sequence: number,
+    variant: number,
+    spare: string | null,
+  ): Promise<"ok" | StatusName> {
     const { files, disk, table, region } = this.#parts;
     const { node } = write;
     const path = files.pathOf(node, variant);
@@ -205,12 +232,14 @@ export class BlockWriter {
       this.#fillHeader(header, node, sequence);
       const offset = this.#options.slotOffsetOf(node);
       const bytes = table.bytesOf(node);
-      const stored = await disk.store({ path, header, region, offset, bytes });
+      const transfer = { path, header, region, offset, bytes };
+      const stored = await disk.store(spare === null ? transfer : { ...transfer, spare });
       if (stored.ok) files.setVariant(node, variant);
       if (stored.ok || stored.status !== "exists") return stored.ok ? "ok" : stored.status;
     }
     // Another key with the same short name, or a file nobody knows.
-    return variant < VARIANT_MAX ? this.#store(write, sequence, variant + 1) : "exists";
+    if (spare !== null || variant === VARIANT_MAX) return "exists";
+    return this.#store(write, sequence, variant + 1, null);
   }
 
   #fillHeader(header: HeaderSlot, node: NodeId, sequence: number): void {

@@ -2,6 +2,7 @@ import { Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { fileBytesOf, quarantinePath } from "../../kvb/index.ts";
 import { crashPoint } from "../../native/index.ts";
+import { SpareFiles } from "./spare-files.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
 /** Removals that failed are tried again, so many at once, after a wait that doubles. */
@@ -16,9 +17,19 @@ const QUARANTINED_MAX = 64;
 const REMOVALS_MAX = 65_536;
 
 /**
+ * `ok`: room is set aside; `spare` is a file of the right length that the block is to overwrite.
+ * `later`: removals or writes under way will give room. `never`: the cap is too low, all that is
+ * there is protected, or nothing can be removed.
+ */
+export type Reservation =
+  | { readonly kind: "ok"; readonly spare: string | null }
+  | { readonly kind: "later" }
+  | { readonly kind: "never" };
+
+/**
  * Bytes on disk, as the file system counts them, under a hard cap: files that are there, files
- * being written and files not yet removed count together. The oldest blocks leave when room is
- * needed, and those that nobody used for so long.
+ * being written, spare files and files not yet removed count together. The oldest blocks leave when
+ * room is needed, and those that nobody used for so long.
  */
 export class SsdRoom {
   readonly #parts: SsdParts;
@@ -32,6 +43,8 @@ export class SsdRoom {
   /** Files on their way out, by path: a new file of that name waits. */
   readonly #removing = new Map<string, Promise<boolean>>();
   /** Files that could not be removed. */
+  #watched: NodeId = NO_NODE;
+  readonly #spares = new SpareFiles();
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
   #failedBytes = 0;
   /** Files that are gone, and how many of them surely stay so when the power goes. */
@@ -53,11 +66,11 @@ export class SsdRoom {
 
   /** Everything that counts against the cap. */
   get usedBytes(): number {
-    const files = this.#residentBytes + this.#writingBytes;
+    const files = this.#residentBytes + this.#writingBytes + this.#spares.bytes;
     return files + this.#removingBytes + this.#failedBytes + this.#quarantinedBytes;
   }
 
-  /** What will be in use when the removals under way are over. */
+  /** What will be in use when the removals under way are over: spare files, too. */
   get #usedSoonBytes(): number {
     return this.usedBytes - this.#removingBytes;
   }
@@ -72,42 +85,61 @@ export class SsdRoom {
   }
 
   /**
-   * Sets room aside for a file. `later`: removals under way will give it. `never`: the cap is too
-   * low, all that is there is protected, or nothing can be removed.
+   * Sets room aside for a file. `ahead`: how many files, of its length as far as one can know, are
+   * waiting for room with it: what they need is begun, too.
    */
-  reserve(payloadBytes: number): "ok" | "later" | "never" {
+  reserve(payloadBytes: number, ahead = 1): Reservation {
     const bytes = this.allocatedOf(payloadBytes);
-    if (bytes > this.#capacityBytes) return "never";
-    // Removals give their room only when the file is gone: drop until they will be enough.
-    while (this.#usedSoonBytes + bytes > this.#capacityBytes) {
-      // While files cannot be removed, dropping more blocks would give no room.
-      if (this.#failed.length > 0) return this.#removing.size > 0 ? "later" : "never";
-      if (this.#removing.size >= REMOVALS_MAX) return "later";
-      if (!this.dropOldest()) return this.#writingBytes > 0 ? "later" : "never";
+    if (bytes > this.#capacityBytes) return { kind: "never" };
+    if (this.usedBytes > this.#capacityBytes) this.discardSpares();
+    const fileBytes = fileBytesOf(payloadBytes);
+    const spare = this.#spares.take(fileBytes)?.path ?? null;
+    if (spare === null && this.usedBytes + bytes > this.#capacityBytes) {
+      return { kind: this.#makeRoom(fileBytes, bytes, ahead) };
     }
-    if (this.usedBytes + bytes > this.#capacityBytes) return "later";
     this.#writingBytes += bytes;
-    return "ok";
+    return { kind: "ok", spare };
+  }
+
+  /** Has blocks dropped until what that gives will be enough; it does so when their files go. */
+  #makeRoom(fileBytes: number, bytes: number, ahead: number): "later" | "never" {
+    const soon = () => {
+      const spareBytes = this.#spares.countOf(fileBytes) * bytes;
+      return this.#capacityBytes - this.#usedSoonBytes + spareBytes;
+    };
+    while (soon() < bytes * ahead) {
+      // While files cannot be removed, dropping more blocks would give no room.
+      if (this.#failed.length > 0 || this.#removing.size >= REMOVALS_MAX) break;
+      if (!this.#discardOther(fileBytes) && !this.dropOldest(fileBytes)) break;
+    }
+    if (soon() >= bytes) return "later";
+    if (this.#failed.length > 0) return this.#removing.size > 0 ? "later" : "never";
+    const isMoving = this.#writingBytes > 0 || this.#spares.areComing;
+    return isMoving || this.#removing.size >= REMOVALS_MAX ? "later" : "never";
   }
 
   /** False where `reserve` would say `never`. Changes nothing. */
   mayReserve(payloadBytes: number): boolean {
     const bytes = this.allocatedOf(payloadBytes);
     if (bytes > this.#capacityBytes) return false;
-    if (this.#usedSoonBytes + bytes <= this.#capacityBytes) return true;
+    if (this.#usedSoonBytes - this.#spares.bytes + bytes <= this.#capacityBytes) return true;
     if (this.#removing.size > 0) return true;
     if (this.#failed.length > 0) return false;
     return this.#writingBytes > 0 || this.#parts.table.oldest(Tier.ssd) !== NO_NODE;
   }
 
-  /** Drops the block that was used longest ago; false where all are protected. */
-  dropOldest(): boolean {
+  /**
+   * Drops the block that was used longest ago; false where all are protected. Its file is kept as a
+   * spare one where it has a length of `fileBytes`.
+   */
+  dropOldest(fileBytes = 0): boolean {
     const { table, stats } = this.#parts;
     const victim = table.oldest(Tier.ssd);
     if (victim === NO_NODE) return false;
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(victim);
-    void this.drop(victim);
+    if (fileBytesOf(table.bytesOf(victim)) === fileBytes) void this.#recycle(victim);
+    else void this.drop(victim);
     return true;
   }
 
@@ -148,14 +180,27 @@ export class SsdRoom {
     return this.#durableRemovals < this.#removals;
   }
 
-  /** Resolves when what is on its way out now is gone, or could not be removed. */
+  /**
+   * Resolves when what is on its way out now is gone, or could not be removed. Spare files are on
+   * their way out: their bytes are of blocks that somebody may want to be gone.
+   */
   async removalsOver(): Promise<void> {
     await Promise.all(this.#removing.values());
+    if (this.discardSpares()) await Promise.all(this.#removing.values());
   }
 
   /** Files that are to go and could not be removed so far. */
   stuckPaths(): string[] {
     return this.#failed.map(({ path }) => path);
+  }
+
+  /** From now on `hasLeft` tells whether the block has left SSD since; one block at a time. */
+  watch(node: NodeId): void {
+    this.#watched = node;
+  }
+
+  get hasLeft(): boolean {
+    return this.#watched === NO_NODE;
   }
 
   /** Resolves when no removal of this name is under way. */
@@ -177,10 +222,60 @@ export class SsdRoom {
     return this.remove(path, bytes, () => this.#parts.index.remove(digest, layer));
   }
 
+  /** As `drop`, but the file becomes a spare one: its name goes, which is all that a start sees. */
+  #recycle(node: NodeId): Promise<boolean> {
+    const { table, files, disk, schedule, index } = this.#parts;
+    const path = files.pathOf(node);
+    const digest = files.digestOf(node);
+    const layer = table.layerOf(node);
+    const fileBytes = fileBytesOf(table.bytesOf(node));
+    const bytes = this.#leave(node);
+    const spare = this.#spares.nameFor(path);
+    this.#spares.expect(fileBytes, bytes);
+    // Its bytes count as a spare file's from now on.
+    return this.#track(path, 0, async () => {
+      const moved = await schedule.run("remove", () => disk.rename(path, spare));
+      const isThere = moved?.ok === true;
+      this.#spares.came(fileBytes, bytes, isThere ? spare : null);
+      if (isThere) {
+        this.#gone(() => index.remove(digest, layer));
+        return true;
+      }
+      // Where the new name came and the old one stayed, both must go.
+      void this.remove(spare, 0, () => undefined);
+      return this.remove(path, bytes, () => index.remove(digest, layer));
+    });
+  }
+
+  /** Removes a spare file that room was set aside with: it was not used, or in vain. */
+  async discardSpare(path: string, payloadBytes: number): Promise<void> {
+    await this.remove(path, this.allocatedOf(payloadBytes), () => undefined);
+  }
+
+  /** Removes the spare files; false where there are none. */
+  discardSpares(): boolean {
+    let isAny = false;
+    while (this.#discardOther(0)) isAny = true;
+    return isAny;
+  }
+
+  #discardOther(fileBytes: number): boolean {
+    const spare = this.#spares.takeOther(fileBytes);
+    if (spare === null) return false;
+    void this.remove(spare.path, spare.bytes, () => undefined);
+    return true;
+  }
+
+  /** Whether files of this run may be spare. */
+  get hasSpares(): boolean {
+    return this.#spares.areUsed;
+  }
+
   /** The table forgets that the block is on SSD; how many bytes its file has. */
   #leave(node: NodeId): number {
     const { table, files } = this.#parts;
     const bytes = this.allocatedOf(table.bytesOf(node));
+    if (node === this.#watched) this.#watched = NO_NODE;
     files.setVariant(node, 0);
     table.removeResidency(node, Tier.ssd);
     this.#residentBytes -= bytes;
@@ -232,11 +327,7 @@ export class SsdRoom {
     const { disk, schedule, log } = this.#parts;
     const removed = await schedule.run("remove", () => disk.remove(path));
     if (removed !== null && (removed.ok || removed.status === "missing")) {
-      this.#retryMs = RETRY_FIRST_MS;
-      this.#removals++;
-      crashPoint("room.removed");
-      then();
-      crashPoint("room.row-removed");
+      this.#gone(then);
       return true;
     }
     const status = removed?.status ?? "given up";
@@ -245,6 +336,14 @@ export class SsdRoom {
     this.#failedBytes += bytes;
     this.#failed.push({ path, bytes });
     return false;
+  }
+
+  #gone(then: () => void): void {
+    this.#retryMs = RETRY_FIRST_MS;
+    this.#removals++;
+    crashPoint("room.removed");
+    then();
+    crashPoint("room.row-removed");
   }
 
   #track(path: string, bytes: number, work: () => Promise<boolean>): Promise<boolean> {
@@ -277,6 +376,7 @@ export class SsdRoom {
 
   /** Drops what is above the cap, which may be lower than at the last start; a slice of it. */
   trim(): void {
+    if (this.#usedSoonBytes > this.#capacityBytes) this.discardSpares();
     for (let i = 0; i < DROPS_A_SLICE && this.#usedSoonBytes > this.#capacityBytes; i++) {
       if (this.#failed.length > 0 || !this.dropOldest()) return;
     }

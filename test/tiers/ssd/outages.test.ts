@@ -115,7 +115,7 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     capacityBytes: 8 * 12_288,
   }, async ({ kit, faults }) => {
     for (const name of names(8)) await put(kit, name);
-    faults("remove.unlink:1+:EIO");
+    faults("rename.rename:1+:EIO;remove.unlink:1+:EIO");
     for (const name of names(20, "y")) await put(kit, name);
     expect(kit.ssd.room.usedBytes).toBeLessThanOrEqual(8 * 12_288);
     // Not every block was thrown out for room that did not come.
