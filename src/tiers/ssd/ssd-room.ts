@@ -23,8 +23,7 @@ const REMOVALS_MAX = 65_536;
  */
 export type Reservation =
   | { readonly kind: "ok"; readonly spare: string | null }
-  | { readonly kind: "later" }
-  | { readonly kind: "never" };
+  | { readonly kind: "later" | "never" };
 
 /**
  * Bytes on disk, as the file system counts them, under a hard cap: files that are there, files
@@ -42,9 +41,9 @@ export class SsdRoom {
   #quarantinedFiles = 0;
   /** Files on their way out, by path: a new file of that name waits. */
   readonly #removing = new Map<string, Promise<boolean>>();
-  /** Files that could not be removed. */
   #watched: NodeId = NO_NODE;
   readonly #spares = new SpareFiles();
+  /** Files that could not be removed. */
   readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
   #failedBytes = 0;
   /** Files that are gone, and how many of them surely stay so when the power goes. */
@@ -101,13 +100,14 @@ export class SsdRoom {
     return { kind: "ok", spare };
   }
 
-  /** Has blocks dropped until what that gives will be enough; it does so when their files go. */
+  /** Drops a slice of blocks, for room that comes with each file gone; then one asks again. */
   #makeRoom(fileBytes: number, bytes: number, ahead: number): "later" | "never" {
     const soon = () => {
       const spareBytes = this.#spares.countOf(fileBytes) * bytes;
       return this.#capacityBytes - this.#usedSoonBytes + spareBytes;
     };
-    while (soon() < bytes * ahead) {
+    for (let drops = 0; soon() < bytes * ahead; drops++) {
+      if (drops === DROPS_A_SLICE) return "later";
       // While files cannot be removed, dropping more blocks would give no room.
       if (this.#failed.length > 0 || this.#removing.size >= REMOVALS_MAX) break;
       if (!this.#discardOther(fileBytes) && !this.dropOldest(fileBytes)) break;

@@ -58,6 +58,24 @@ describeNative("SSD tier: what goes down", () => {
     expect(await engine.load("a", "b", "c")).toEqual(["ok", "ok", "ok"]);
   });
 
+  it("many small blocks leave for a large one, a slice at a time", {
+    slots: 512,
+    capacityBytes: 300 * FILE_BYTES,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put(...names(300));
+    await kit.settled();
+    kit.leaveRam();
+    const bytes = 299 * FILE_BYTES - 4_096;
+    const [large] = engine.reserve({ name: "large", bytes });
+    engine.write([large!]);
+    expect(await engine.commit([large!])).toEqual(["ok"]);
+    expect(kit.store.ssdStats.evictedBlocks).toBe(256);
+    await kit.settled();
+    expect(kit.ssdHolds("large")).toBe(true);
+    expect(kit.store.ssdStats.evictedBlocks).toBe(299);
+  });
+
   it("write_back: a block used again on its way down stays in RAM", {
     writePolicy: "write_back",
     slots: 4,
@@ -126,14 +144,12 @@ describeNative("SSD tier: what goes down", () => {
 
   it("persist: does not wait for what comes after it", { depth: 2 }, async ({ kit, faults }) => {
     const engine = kit.engine();
-    faults("store.write:1:freeze");
+    // There is one seat for writes: the second begins when the first is over.
+    faults("store.write:1:delay=200;store.write:2+:freeze");
     await engine.put("a");
     const persisted = kit.ssd.persist();
     await kit.clock.advanceAsync(0);
-    // There is one seat for writes: the next one begins when this one is over.
     await engine.put("b");
-    faults("");
-    faults("store.write:1:freeze");
     expect(await persisted).toEqual({ written: 1, skipped: 0, durable: true });
     expect(kit.ssdHolds("b")).toBe(false);
   });
