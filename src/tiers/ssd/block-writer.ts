@@ -199,7 +199,7 @@ export class BlockWriter {
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
 
-  /** Writes over the spare file, and where that cannot be had, or not under this name, a new one. */
+  /** Writes over the spare file; where that cannot be had, or not under this name, a new one. */
   async #storeOver(
     write: Write,
     sequence: number,
