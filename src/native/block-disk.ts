@@ -50,8 +50,8 @@ export interface DiskEntry {
  * - The span and the header of a transfer are the kernel's until its promise settles, and it
  *   settles only when the kernel is done with them: there is no cancellation.
  * - A file appears under its name only complete; a name that is taken is `exists`, and the file
- *   that has it is left alone. A failed `store` leaves nothing behind but the spare file that it was
- *   given, whatever that contains now: it is the caller's to remove.
+ *   that has it is left alone. A failed `store` leaves nothing behind but the spare file that it
+ *   was given, whatever that contains now: it is the caller's to remove.
  * - At most `depth` operations are in flight; more are answered `full`, at once.
  */
 export interface BlockDisk extends AsyncDisposable {

@@ -11,6 +11,8 @@ const ACTIONS: readonly (readonly [prefix: string, actions: readonly string[]])[
   ["store.open", ["ENOSPC", "EROFS", "EMFILE", "EOPNOTSUPP"]],
   ["store.write", ["ENOSPC", "short", "EINTR"]],
   ["store.link", ["ENOSPC", "EEXIST"]],
+  ["store.reuse", ["ENOENT", "EMFILE"]],
+  ["store.rename", ["ENOSPC", "EEXIST", "EINVAL"]],
   ["store.mkdir", ["ENOSPC", "EROFS"]],
   ["store.", []],
   ["load.open", ["EMFILE", "ENOENT"]],
