@@ -41,6 +41,8 @@ pub const Disk = struct {
     free: Fifo(*Job),
     /// Jobs for whose next step a helper is wanted.
     ready: Fifo(*Job),
+    /// A helper was woken and has not taken a job yet.
+    helper_woken: bool = false,
     /// Jobs whose bytes the ring is to move.
     transfers: Fifo(*Job),
     done: Fifo(types.DiskDone),
@@ -179,13 +181,24 @@ pub const Disk = struct {
         var job: Job = try .prepare(request, disk.headers);
         errdefer job.release();
         disk.mutex.lock();
-        defer disk.mutex.unlock();
         // Of what is finished and not reaped, too, no more than `depth`.
-        if (disk.free.count <= disk.done.count) return error.Full;
+        if (disk.free.count <= disk.done.count) {
+            disk.mutex.unlock();
+            return error.Full;
+        }
         const slot = disk.free.pop();
         slot.* = job;
-        disk.ready.push(slot);
-        disk.work.signal();
+        disk.wantHelper(slot);
+    }
+
+    /// With the mutex held, which is given back. A wake can cost more than all the rest, so one is
+    /// under way at a time: the helper it reaches wakes the next where there is more to do.
+    fn wantHelper(disk: *Disk, job: *Job) void {
+        disk.ready.push(job);
+        const is_woken = disk.helper_woken;
+        disk.helper_woken = true;
+        disk.mutex.unlock();
+        if (!is_woken) disk.work.signal();
     }
 
     /// Moves up to `out.len` completions; never waits.
@@ -222,12 +235,15 @@ pub const Disk = struct {
     }
 
     fn helpLoop(disk: *Disk) void {
+        beBatch();
         disk.mutex.lock();
         defer disk.mutex.unlock();
         while (true) {
             while (disk.ready.count == 0 and !disk.isOver()) disk.work.wait(&disk.mutex);
             if (disk.ready.count == 0) return;
             const job = disk.ready.pop();
+            disk.helper_woken = disk.ready.count > 0;
+            if (disk.helper_woken) disk.work.signal();
             disk.mutex.unlock();
             const is_done = disk.serve(job);
             disk.mutex.lock();
@@ -299,12 +315,11 @@ pub const Disk = struct {
     /// From the ring's owner: a job whose bytes were moved, or not.
     pub fn giveBack(disk: *Disk, job: *Job) void {
         disk.mutex.lock();
-        defer disk.mutex.unlock();
-        disk.ready.push(job);
-        disk.work.signal();
+        disk.wantHelper(job);
     }
 
     fn ringLoop(disk: *Disk) void {
+        beBatch();
         const ring = &disk.ring.?;
         errno.forget();
         if (ring.enable()) {
@@ -344,3 +359,11 @@ pub const Disk = struct {
         while (disk.ring_state == .starting) disk.ring_settled.wait(&disk.mutex);
     }
 };
+
+/// Whoever wakes this thread runs on: else the event loop, which submits, would give its processor
+/// to the helper it has just woken. A kernel that refuses leaves things as they were.
+fn beBatch() void {
+    const batch = 3;
+    var parameter: i32 = 0;
+    _ = linux.syscall3(.sched_setscheduler, 0, batch, @intFromPtr(&parameter));
+}
