@@ -6,8 +6,8 @@ import type { ReadOutcome } from "./ssd/block-reader.ts";
 const READS_A_SLICE = 256;
 
 /**
- * Blocks on their way from SSD for one request, each locked by it. What comes after the request
- * stopped waiting comes all the same, for whoever asks next.
+ * Blocks on their way from SSD for one request, each locked by it. A read that has begun when the
+ * request stops waiting goes on, for whoever asks next.
  */
 export class ComingBlocks {
   readonly #store: RamStore;

@@ -28,7 +28,7 @@ describeNative("bench ssd", () => {
         expect(value).toBeGreaterThan(0);
       }
       expect(read_p99_ms).toBeGreaterThanOrEqual(read_p50_ms);
-      expect(row).toMatchObject({ depth: 16, rounds: 2, bytes: 4 * 2 ** 20, fio_engine: null });
+      expect(row).toMatchObject({ depth: 64, rounds: 2, bytes: 4 * 2 ** 20, fio_engine: null });
       for (const name of ["fio_read_gbps", "fio_write_gbps", "read_ratio", "write_ratio"]) {
         expect(row[name]).toBeNull();
       }

@@ -37,7 +37,11 @@ export const command = defineCommand({
       "lengths of a block",
     ),
     bytes: withDefault(bytes({ min: MIB }), 2 * GIB, "written by each side in each round"),
-    depth: withDefault(integer({ min: 1, max: 1024 }), 16, "operations under way at once"),
+    depth: withDefault(
+      integer({ min: 1, max: 1024 }),
+      64,
+      "operations under way at once, on both sides",
+    ),
     rounds: withDefault(integer({ min: 1, max: 1000 }), 5, "passes over each figure"),
     method: withDefault(choice(METHODS), "auto", "what moves the bytes"),
     withoutFio: toggle("do not compare with fio"),

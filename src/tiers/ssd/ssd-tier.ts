@@ -150,7 +150,11 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
       index.touch(files.digestOf(node), table.layerOf(node), now, table.usesOf(node));
     } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
-      this.#write(node, false);
+      // RAM has it: nothing need leave SSD for it, hit after hit.
+      const { usedBytes, capacityBytes } = this.room;
+      const bytes = this.room.allocatedOf(table.bytesOf(node));
+      const isFirstCopy = this.#settings.writePolicy === "write_through_selective";
+      if (isFirstCopy || usedBytes + bytes <= capacityBytes) this.#write(node, false);
     }
   }
 
