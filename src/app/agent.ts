@@ -31,7 +31,7 @@ import {
   type PurgeAddress,
   type PurgeOutcome,
   purgeBlocks,
-  RamStore,
+  TieredStore,
 } from "../tiers/index.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { groupNumber } from "./groups.ts";
@@ -109,7 +109,7 @@ function queueThreads(): number {
 export class Agent {
   readonly incarnation: bigint;
   readonly startedMs: number;
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly engine: EngineServer;
   readonly namespaces = new Namespaces();
   readonly metrics: Metrics;
@@ -146,7 +146,7 @@ export class Agent {
       threads: queueThreads(),
       watches: WATCHES_MAX,
     });
-    this.store = new RamStore({
+    this.store = new TieredStore({
       native,
       region: this.#region,
       queue: this.#queue,

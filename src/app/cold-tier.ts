@@ -4,7 +4,7 @@ import { type BlockIndex, openBlockIndex } from "../index/index.ts";
 import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from "../kvb/index.ts";
 import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
-import type { Namespaces, RamStore, SsdSettings } from "../tiers/index.ts";
+import type { Namespaces, SsdSettings, TieredStore } from "../tiers/index.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./stop-times.ts";
 
 export interface ColdTierParts {
@@ -14,7 +14,7 @@ export interface ColdTierParts {
   readonly logger: Logger;
   readonly health: Health;
   readonly region: Region;
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
 }
@@ -111,7 +111,7 @@ export class ColdTier {
   }
 
   /** Has on SSD what RAM alone holds, as far as that goes in time, and until somebody hurries. */
-  async settle(store: RamStore, hurry: AbortSignal): Promise<void> {
+  async settle(store: TieredStore, hurry: AbortSignal): Promise<void> {
     const { ssd } = store;
     if (ssd === null || hurry.aborted) return;
     if (ssd.snapshot().writesStopped !== null) {

@@ -4,7 +4,7 @@ import { HearthError, selfCommand, sleep, systemClock, systemRandom } from "../c
 import { ENGINE_LIMITS, EngineServer } from "../engine/index.ts";
 import { type Native, Queue } from "../native/index.ts";
 import { createFrameCounts } from "../observability/index.ts";
-import { ArenaGrowth, createArena, Namespaces, RamStore } from "../tiers/index.ts";
+import { ArenaGrowth, createArena, Namespaces, TieredStore } from "../tiers/index.ts";
 import { listenEcho } from "./echo.ts";
 
 /** Blocks the arena has room for: the resident ones, and those that writes push through. */
@@ -35,7 +35,7 @@ export async function serveEngineBench(native: Native, options: BenchServerOptio
   const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: 2 ** 26 } as const;
   const region = createArena(native, arena);
   await using queue = new Queue(native, { entries: 1024, threads: 1, watches: 64 });
-  await using store = new RamStore({
+  await using store = new TieredStore({
     native,
     region,
     queue,

@@ -1,6 +1,6 @@
 import { type NodeId, yieldToLoop } from "../core/index.ts";
-import type { RamStore } from "./ram-store.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
 /** Reads begun before others have their turn: each costs the loop some microseconds. */
 const READS_A_SLICE = 256;
@@ -10,12 +10,12 @@ const READS_A_SLICE = 256;
  * request stops waiting goes on, for whoever asks next.
  */
 export class ComingBlocks {
-  readonly #store: RamStore;
+  readonly #store: TieredStore;
   readonly #nodes: readonly NodeId[];
   readonly #reads: Promise<ReadOutcome>[] = [];
   readonly #came = new Map<number, ReadOutcome>();
 
-  constructor(store: RamStore, nodes: readonly NodeId[]) {
+  constructor(store: TieredStore, nodes: readonly NodeId[]) {
     this.#store = store;
     this.#nodes = nodes;
   }

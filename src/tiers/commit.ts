@@ -2,7 +2,7 @@ import { Tier } from "../blocks/index.ts";
 import { BlockOutcome, CommitFlag, NO_NODE, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
-import type { RamStore } from "./ram-store.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
 /**
  * Up to this much is hashed on the event loop, in ten microseconds: less than a thread costs to
@@ -16,7 +16,7 @@ const INLINE_BYTES = 256 * 1024;
  * once.
  */
 export function commitHolds(
-  store: RamStore,
+  store: TieredStore,
   handles: HandleBatch,
   holds: readonly (Hold | null)[],
   forget: (hold: Hold) => void,
@@ -54,7 +54,7 @@ export function commitHolds(
 }
 
 /** Null where the bytes could not be hashed: the agent is stopping. */
-async function checksumLater(store: RamStore, hold: Hold): Promise<bigint | null> {
+async function checksumLater(store: TieredStore, hold: Hold): Promise<bigint | null> {
   while (true) {
     const done = await store.queue.checksum(store.region, hold.offset, hold.bytes);
     if (done.ok) return done.result;
@@ -64,7 +64,7 @@ async function checksumLater(store: RamStore, hold: Hold): Promise<bigint | null
   }
 }
 
-function publish(store: RamStore, hold: Hold, checksum: bigint): NodeId {
+function publish(store: TieredStore, hold: Hold, checksum: bigint): NodeId {
   const { table, slots, stats } = store;
   // What lies on SSD under this name is no longer what RAM holds.
   if (table.isResident(hold.node, Tier.ssd)) store.ssd?.replaced(hold.node);
@@ -78,7 +78,7 @@ function publish(store: RamStore, hold: Hold, checksum: bigint): NodeId {
   return hold.node;
 }
 
-function giveUp(store: RamStore, hold: Hold): void {
+function giveUp(store: TieredStore, hold: Hold): void {
   const { table, slots, stats } = store;
   stats.corruptBlocks++;
   slots.release(hold.slot);
@@ -87,7 +87,7 @@ function giveUp(store: RamStore, hold: Hold): void {
 }
 
 /** Writers' locks go only now, so that no block of the frame could be dropped for another of it. */
-function settle(store: RamStore, nodes: readonly NodeId[]): void {
+function settle(store: TieredStore, nodes: readonly NodeId[]): void {
   const stored = nodes.filter((node) => node !== NO_NODE);
   for (let i = stored.length - 1; i >= 0; i--) store.table.unlock(stored[i]!);
   store.ram.touch(stored, "stored");

@@ -21,13 +21,13 @@ export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
 export { adoptRam, describeRam } from "./ram-handover.ts";
 export { decodeRamRecord, encodeRamRecord, type RamRecord } from "./ram-record.ts";
-export {
-  RamStore,
-  type RamStoreOptions,
-  type SsdOptions,
-  type StoreSnapshot,
-} from "./ram-store.ts";
 export type { SsdCondition } from "./ssd/ssd-parts.ts";
 export type { SsdSnapshot, SsdStats } from "./ssd/ssd-stats.ts";
 export type { PersistReport, SsdSettings } from "./ssd/ssd-tier.ts";
 export type { StoreStats } from "./stats.ts";
+export {
+  type SsdOptions,
+  type StoreSnapshot,
+  TieredStore,
+  type TieredStoreOptions,
+} from "./tiered-store.ts";

@@ -3,7 +3,7 @@ import { DIGEST_BYTES, LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts"
 import { blockPath } from "../kvb/index.ts";
 import { crashPoint } from "../native/index.ts";
 import { type AddressBatch, createAddressBatch } from "./batches.ts";
-import type { RamStore } from "./ram-store.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
 export interface PurgeAddress {
   readonly digest: Uint8Array;
@@ -25,7 +25,7 @@ export type PurgeOutcome = "done" | "missing" | "held" | "failed";
  * is missing, too, while its file is still on its way out. One outcome for each address.
  */
 export async function purgeBlocks(
-  store: RamStore,
+  store: TieredStore,
   addresses: readonly PurgeAddress[],
 ): Promise<PurgeOutcome[]> {
   const batch = createAddressBatch(1);
@@ -53,7 +53,7 @@ interface Found {
   readonly stem: string;
 }
 
-function find(store: RamStore, batch: AddressBatch, { digest, layer }: PurgeAddress): Found {
+function find(store: TieredStore, batch: AddressBatch, { digest, layer }: PurgeAddress): Found {
   batch.count = 1;
   batch.layer = layer >>> 0 === LAYER_ALL ? LAYER_ALL : layer;
   batch.digests.set(digest.subarray(0, DIGEST_BYTES));
@@ -66,7 +66,7 @@ function stemOf(path: string): string {
   return path.slice(0, path.indexOf("."));
 }
 
-async function purgeOne(store: RamStore, node: NodeId): Promise<PurgeOutcome> {
+async function purgeOne(store: TieredStore, node: NodeId): Promise<PurgeOutcome> {
   const { table, ram, ssd, ssdStats } = store;
   if (node === NO_NODE) return "missing";
   const generation = table.generationOf(node);

@@ -3,7 +3,7 @@ import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import type { Namespaces } from "./namespaces.ts";
 import { ALIAS_ROW_BYTES, createRamRecord, type RamRecord } from "./ram-record.ts";
-import type { RamStore } from "./ram-store.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
 const TRANSIENT = 1;
 
@@ -12,7 +12,7 @@ const TRANSIENT = 1;
  * somebody's, or the arena did not get all of its memory: then it is not handed on.
  */
 export function describeRam(
-  store: RamStore,
+  store: TieredStore,
   namespaces: Namespaces,
   arena: string,
 ): RamRecord | null {
@@ -38,7 +38,7 @@ export function describeRam(
 }
 
 /** The other names of blocks: engines ask for them by these. */
-function aliasRows({ table }: RamStore, nodes: readonly NodeId[]): Uint8Array {
+function aliasRows({ table }: TieredStore, nodes: readonly NodeId[]): Uint8Array {
   const names = nodes.flatMap((node, block) =>
     table.aliasesOf(node).map((name) => ({ block, name })),
   );
@@ -53,7 +53,7 @@ function aliasRows({ table }: RamStore, nodes: readonly NodeId[]): Uint8Array {
   return rows;
 }
 
-function enterAliases({ table }: RamStore, nodes: readonly NodeId[], rows: Uint8Array): void {
+function enterAliases({ table }: TieredStore, nodes: readonly NodeId[], rows: Uint8Array): void {
   const view = new DataView(rows.buffer, rows.byteOffset);
   for (let at = 0; at < rows.length; at += ALIAS_ROW_BYTES) {
     const node = nodes[view.getUint32(at, true)];
@@ -63,7 +63,12 @@ function enterAliases({ table }: RamStore, nodes: readonly NodeId[], rows: Uint8
   }
 }
 
-function describeBlock({ table, slots }: RamStore, node: NodeId, into: RamRecord, i: number): void {
+function describeBlock(
+  { table, slots }: TieredStore,
+  node: NodeId,
+  into: RamRecord,
+  i: number,
+): void {
   const parent = table.parentOf(node);
   table.readDigest(node, into.digests, i * DIGEST_BYTES);
   if (parent !== NO_NODE) table.readDigest(parent, into.parents, i * DIGEST_BYTES);
@@ -82,7 +87,7 @@ function describeBlock({ table, slots }: RamStore, node: NodeId, into: RamRecord
  * does not fit this store: the caller then gives up memory and store together, since some of it may
  * have been entered.
  */
-export function adoptRam(store: RamStore, namespaces: Namespaces, record: RamRecord): boolean {
+export function adoptRam(store: TieredStore, namespaces: Namespaces, record: RamRecord): boolean {
   const { slots } = store;
   const { extentBytes, offsets, bytes, count } = record;
   if (record.arenaBytes !== slots.arenaBytes) return false;
@@ -112,7 +117,7 @@ export function adoptRam(store: RamStore, namespaces: Namespaces, record: RamRec
   return true;
 }
 
-function enter(store: RamStore, node: NodeId, slot: number, record: RamRecord, i: number): void {
+function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord, i: number): void {
   const { table, slots } = store;
   const checksum = record.checksums[i]!;
   table.setSlot(node, slot, slots.generationOf(slot));

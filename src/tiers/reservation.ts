@@ -15,7 +15,7 @@ import {
 } from "../core/index.ts";
 import { type AddressBatch, type HandleBatch, hasParent } from "./batches.ts";
 import type { Hold } from "./hold.ts";
-import type { RamStore } from "./ram-store.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
 /** Evictions tried to free an entry of a full table for one block. */
 const TABLE_RETRIES = 4;
@@ -29,7 +29,7 @@ export interface SlotTaker {
 
 /** Finds room for the blocks of a frame and enters them as being written. */
 export class Reservation {
-  readonly #store: RamStore;
+  readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
   readonly #holder: SlotTaker;
   /** In the frame at hand there was no room for a block of so many bytes. */
@@ -37,7 +37,7 @@ export class Reservation {
   /** In the frame at hand dropping blocks freed no entry of the table. */
   #tableFull = false;
 
-  constructor(store: RamStore, namespace: NamespaceIndex, holder: SlotTaker) {
+  constructor(store: TieredStore, namespace: NamespaceIndex, holder: SlotTaker) {
     this.#store = store;
     this.#namespace = namespace;
     this.#holder = holder;

@@ -17,8 +17,8 @@ import {
   type HandleBatch,
   type Holder,
   Namespaces,
-  RamStore,
   type SsdSettings,
+  TieredStore,
 } from "../../src/tiers/index.ts";
 import type { Block, Round } from "./blocks.ts";
 
@@ -60,13 +60,13 @@ const SILENT = { raise: () => undefined, clear: () => undefined };
 
 /** A store with its SSD tier on a folder, and an engine: what an agent opens, without a process. */
 export class Rig implements AsyncDisposable {
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly index: BlockIndex;
   readonly #host: Host;
   readonly #folder: ClaimedFolder;
   readonly #holder: Holder;
 
-  private constructor(host: Host, folder: ClaimedFolder, store: RamStore, index: BlockIndex) {
+  private constructor(host: Host, folder: ClaimedFolder, store: TieredStore, index: BlockIndex) {
     this.#host = host;
     this.#folder = folder;
     this.store = store;
@@ -92,7 +92,7 @@ export class Rig implements AsyncDisposable {
       depth: 64,
       method: "auto",
     });
-    const store = new RamStore({
+    const store = new TieredStore({
       ...{ native, region, queue, clock },
       random: seededRandom(7),
       blocksMax: 16_384,

@@ -11,7 +11,12 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
-import { type BlockStore, Namespaces, type PolicyName, RamStore } from "../../src/tiers/index.ts";
+import {
+  type BlockStore,
+  Namespaces,
+  type PolicyName,
+  TieredStore,
+} from "../../src/tiers/index.ts";
 import { waitFor } from "../support/index.ts";
 import { Engine } from "./engine.ts";
 import { RawEngine } from "./raw-engine.ts";
@@ -43,7 +48,7 @@ export interface LogLine {
 export interface AgentKit extends AsyncDisposable {
   readonly socketPath: string;
   readonly server: EngineServer;
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly region: Region;
   readonly frames: FrameCounts;
   readonly logs: LogLine[];
@@ -81,7 +86,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
   const socketPath = options.socketPath ?? join(folder, "run", "engine.sock");
   const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
   const queue = new Queue(native, { entries: 256, threads: 2, watches: options.watches ?? 512 });
-  const store = new RamStore({
+  const store = new TieredStore({
     native,
     region,
     queue,

@@ -9,7 +9,7 @@ import {
   encodeRamRecord,
   Namespaces,
   type RamRecord,
-  RamStore,
+  TieredStore,
 } from "../../src/tiers/index.ts";
 import { describeNative } from "../support/index.ts";
 import { chain, digestOf } from "./names.ts";
@@ -26,8 +26,8 @@ function open() {
 }
 
 /** Another store over the same memory, as the next process would make it. */
-function successor({ region, queue, clock }: StoreKit, arenaBytes = region.bytes): RamStore {
-  const store = new RamStore({
+function successor({ region, queue, clock }: StoreKit, arenaBytes = region.bytes): TieredStore {
+  const store = new TieredStore({
     native: loadNative(),
     region,
     queue,

@@ -1,7 +1,7 @@
 import type { NamespaceIndex } from "../../src/core/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
-import { RamStore, type StoreSnapshot, type WaterMarks } from "../../src/tiers/index.ts";
+import { type StoreSnapshot, TieredStore, type WaterMarks } from "../../src/tiers/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { StoreEngine } from "./store-engine.ts";
 
@@ -16,7 +16,7 @@ export interface StoreKitOptions {
 
 /** A RAM store over real memory and real threads, on a clock that stands still. */
 export interface StoreKit extends AsyncDisposable {
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly region: Region;
   readonly queue: Queue;
   readonly clock: ManualClock;
@@ -35,7 +35,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
   const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
   const queue = new Queue(native, { entries: 64, threads: 2, watches: 8 });
   const clock = new ManualClock();
-  const store = new RamStore({
+  const store = new TieredStore({
     native,
     region,
     queue,

@@ -11,7 +11,13 @@ import { manifestOf, namespaceKey } from "../../identity/index.ts";
 import { type BlockIndex, openBlockIndex } from "../../index/index.ts";
 import { type ClaimedFolder, claimFolder, INDEX_FOLDER, readMachineId } from "../../kvb/index.ts";
 import { type BlockDisk, type Native, openDisk, Queue, type Region } from "../../native/index.ts";
-import { ArenaGrowth, createArena, type Holder, Namespaces, RamStore } from "../../tiers/index.ts";
+import {
+  ArenaGrowth,
+  createArena,
+  type Holder,
+  Namespaces,
+  TieredStore,
+} from "../../tiers/index.ts";
 
 export type DiskMethod = "auto" | "io_uring" | "threads";
 
@@ -49,7 +55,7 @@ const MANIFEST = manifestOf({
 export class BenchTier {
   readonly native: Native;
   readonly blockBytes: number;
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly disk: BlockDisk;
   readonly holder: Holder;
   readonly namespaceKey: Uint8Array;
@@ -161,7 +167,7 @@ function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions)
   const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
   const region = createArena(native, arena);
   const queue = new Queue(native, { entries: 1024, threads: 2, watches: 8 });
-  const store = new RamStore({
+  const store = new TieredStore({
     native,
     region,
     queue,

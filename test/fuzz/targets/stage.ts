@@ -8,7 +8,7 @@ import {
 } from "../../../src/engine/index.ts";
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
-import { Namespaces, RamStore } from "../../../src/tiers/index.ts";
+import { Namespaces, TieredStore } from "../../../src/tiers/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must } from "../target.ts";
 
@@ -29,7 +29,7 @@ export function sessionOf(number: number): bigint {
 
 /** The store of one conversation, and what answers its frames. */
 interface Acts {
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly handle: ReturnType<typeof createFrameHandler>;
 }
@@ -68,7 +68,7 @@ export class Stage implements AsyncDisposable {
   }
 
   reset(): Acts {
-    const store = new RamStore({
+    const store = new TieredStore({
       native: this.#native,
       region: this.region,
       queue: this.#queue,

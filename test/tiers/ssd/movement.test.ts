@@ -27,6 +27,22 @@ describeNative("SSD tier: what goes down", () => {
     expect(engine.match(chain("a/b/c"))).toEqual([3, RAM, RAM, RAM]);
   });
 
+  it("a hit in RAM evicts nothing from an SSD that is full", {
+    slots: 4,
+    capacityBytes: 2 * FILE_BYTES,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    for (const name of ["a", "b", "c", "d"]) {
+      await engine.put(name);
+      await kit.settled();
+    }
+    const written = kit.store.ssdStats.writtenBlocks;
+    for (let round = 0; round < 3; round++) engine.get("a", "b");
+    await kit.settled();
+    expect(kit.store.ssdStats.writtenBlocks).toBe(written);
+    expect(engine.match(["c"], SSD)).toEqual([1, SSD]);
+  });
+
   it("write_through_selective: a block that was asked for a second time", {
     writePolicy: "write_through_selective",
   }, async ({ kit }) => {

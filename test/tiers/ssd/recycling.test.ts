@@ -238,11 +238,12 @@ describeSsd("SSD tier: the scrub beside evictions", (it) => {
     const victims = ["a", "b"].map((name) => readFileSync(kit.fileOf(name)));
     // Both files are overwritten, and both blocks written again.
     await put(kit, "c", "d");
+    await put(kit, "e", "f");
     await put(kit, "a", "b");
     expect(["a", "b"].map((name) => readFileSync(kit.fileOf(name)).length)).toEqual(
       victims.map(({ length }) => length),
     );
-    await put(kit, "e");
+    await put(kit, "g");
     faults("");
     const { ssdStats } = kit.store;
     await kit.until(() => ssdStats.scrubbedBlocks > 2, "the scrub going on");

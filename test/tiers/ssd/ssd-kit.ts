@@ -21,16 +21,16 @@ import {
 import {
   Namespaces,
   type PolicyName,
-  RamStore,
   type SsdCondition,
   type SsdSettings,
+  TieredStore,
 } from "../../../src/tiers/index.ts";
 import { ManualClock, waitFor } from "../../support/index.ts";
 import { type BlockName, batchOf } from "../names.ts";
 import { StoreEngine } from "../store-engine.ts";
 
-type SsdTier = NonNullable<RamStore["ssd"]>;
-type RecoveryReport = Awaited<ReturnType<RamStore["openSsd"]>>;
+type SsdTier = NonNullable<TieredStore["ssd"]>;
+type RecoveryReport = Awaited<ReturnType<TieredStore["openSsd"]>>;
 
 /** Of a block of `BLOCK_BYTES`: its slot in RAM, and its file. */
 export const SLOT_BYTES = 8192;
@@ -55,7 +55,7 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   /** The library as the store is given it. */
   readonly native?: Native;
   /** Fills RAM before the tier is opened. */
-  readonly adopt?: (store: RamStore, namespaces: Namespaces) => void;
+  readonly adopt?: (store: TieredStore, namespaces: Namespaces) => void;
   /** Another index than SQLite's in the folder. */
   readonly openIndex?: (dir: string, run: bigint, clock: Clock) => Promise<BlockIndex>;
 }
@@ -106,11 +106,11 @@ function openOwnIndex(dir: string, incarnation: bigint, clock: Clock): Promise<B
 
 const arenaBytes = ({ slots = 8 }: SsdKitOptions) => slots * SLOT_BYTES;
 
-function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): RamStore {
+function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): TieredStore {
   const { queue, native: own } = host;
   const { native = own } = options;
   const region = host.region(arenaBytes(options));
-  const store = new RamStore({
+  const store = new TieredStore({
     ...{ native, region, queue, clock },
     random: seededRandom(7),
     blocksMax: options.blocksMax ?? 1_024,
@@ -124,7 +124,7 @@ function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): RamStor
 
 /** A store with real files below real memory, on a clock that stands still. */
 export class SsdKit implements AsyncDisposable {
-  readonly store: RamStore;
+  readonly store: TieredStore;
   readonly clock: ManualClock;
   readonly index: BlockIndex;
   readonly disk: BlockDisk;
@@ -138,7 +138,7 @@ export class SsdKit implements AsyncDisposable {
   #closing: Promise<boolean> | null = null;
 
   private constructor(parts: {
-    store: RamStore;
+    store: TieredStore;
     clock: ManualClock;
     index: BlockIndex;
     disk: BlockDisk;

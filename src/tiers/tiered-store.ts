@@ -18,7 +18,6 @@ import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { Namespaces } from "./namespaces.ts";
 import type { VictimOrder } from "./policy/index.ts";
-import { RamHolder } from "./ram-holder.ts";
 import { RamTier } from "./ram-tier.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
@@ -27,8 +26,9 @@ import type { HealthSink, SsdParts } from "./ssd/ssd-parts.ts";
 import { emptySsdStats, type SsdSnapshot, type SsdStats } from "./ssd/ssd-stats.ts";
 import { type SsdSettings, SsdTier } from "./ssd/ssd-tier.ts";
 import { emptyStats, type StoreStats } from "./stats.ts";
+import { StoreHolder } from "./store-holder.ts";
 
-export interface RamStoreOptions {
+export interface TieredStoreOptions {
   readonly native: Native;
   readonly region: Region;
   readonly queue: Queue;
@@ -77,8 +77,8 @@ export interface StoreSnapshot {
   readonly ssd: (SsdSnapshot & { readonly stats: Readonly<SsdStats> }) | null;
 }
 
-/** The store of this release: one table, one arena in RAM. */
-export class RamStore implements BlockStore, AsyncDisposable {
+/** The node's store: one table, one arena in RAM, and an SSD tier below it where there is one. */
+export class TieredStore implements BlockStore, AsyncDisposable {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
   readonly region: Region;
@@ -101,7 +101,7 @@ export class RamStore implements BlockStore, AsyncDisposable {
   readonly #startMs: number;
   #ssd: SsdTier | null = null;
 
-  constructor(options: RamStoreOptions) {
+  constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
     this.clock = clock;
     this.#startMs = clock.monotonicMs();
@@ -185,7 +185,7 @@ export class RamStore implements BlockStore, AsyncDisposable {
   }
 
   openHolder(options: HolderOptions): Holder {
-    return new RamHolder(this, options);
+    return new StoreHolder(this, options);
   }
 
   snapshot(): StoreSnapshot {

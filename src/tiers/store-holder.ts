@@ -13,14 +13,14 @@ import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./blo
 import { ComingBlocks } from "./coming-blocks.ts";
 import { commitHolds } from "./commit.ts";
 import type { Hold } from "./hold.ts";
-import type { RamStore } from "./ram-store.ts";
 import { Reservation } from "./reservation.ts";
 import { resolveHashes } from "./resolve-hashes.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
+import type { TieredStore } from "./tiered-store.ts";
 
-/** One engine connection's holds on blocks in RAM. */
-export class RamHolder implements Holder {
-  readonly #store: RamStore;
+/** One engine connection's holds on blocks: in RAM, or brought there from SSD. */
+export class StoreHolder implements Holder {
+  readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
   readonly #handlesMax: number;
   /** By slot: a slot is either written by this holder or read by it. */
@@ -34,7 +34,7 @@ export class RamHolder implements Holder {
   #coming = 0;
   #over = false;
 
-  constructor(store: RamStore, options: HolderOptions) {
+  constructor(store: TieredStore, options: HolderOptions) {
     this.#store = store;
     this.#namespace = options.namespace;
     this.#handlesMax = options.handlesMax;
