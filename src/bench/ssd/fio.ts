@@ -15,6 +15,8 @@ interface FioJob {
   readonly depth: number;
   /** All of the file where it is absent. */
   readonly count?: number;
+  /** Writes a file that is not there yet; else the file is overwritten. */
+  readonly makes?: boolean;
 }
 
 /** One direction of a job in fio's JSON report, as far as it is looked at. */
@@ -62,7 +64,7 @@ export class Fio {
     for (const engine of ENGINES) {
       const fio = new Fio(program, options, engine);
       const { depth } = options;
-      const answer = await fio.#run({ rw: "write", blockBytes, depth });
+      const answer = await fio.#run({ rw: "write", blockBytes, depth, makes: true });
       if (answer.ok) {
         fio.fillGbps = answer.figures.bw_bytes / 1e9;
         return fio;
@@ -122,7 +124,7 @@ export class Fio {
     return { ok: true, figures: job.rw === "write" ? write : read };
   }
 
-  #words({ rw, blockBytes, depth, count }: FioJob): string[] {
+  #words({ rw, blockBytes, depth, count, makes }: FioJob): string[] {
     const { file, bytes, direct } = this.#options;
     const isSync = this.#engine.name === "psync";
     const share = Math.floor(bytes / depth / blockBytes) * blockBytes;
@@ -140,7 +142,7 @@ export class Fio {
       ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
       // Shared memory, as the arena is: pages that lie together take fewer requests.
       "--mem=mmapshared",
-      "--overwrite=1",
+      ...(makes ? ["--overwrite=0", "--fallocate=none"] : ["--overwrite=1"]),
       "--thread",
       "--group_reporting",
       "--lat_percentiles=1",
