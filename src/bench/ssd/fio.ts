@@ -1,3 +1,4 @@
+import { rmSync } from "node:fs";
 import { HearthError } from "../../core/index.ts";
 
 export interface FioOptions {
@@ -15,8 +16,8 @@ interface FioJob {
   readonly depth: number;
   /** All of the file where it is absent. */
   readonly count?: number;
-  /** Writes a file that is not there yet; else the file is overwritten. */
-  readonly makes?: boolean;
+  /** A file that is not there yet, written while it is made; else `file` is overwritten. */
+  readonly makes?: string;
 }
 
 /** One direction of a job in fio's JSON report, as far as it is looked at. */
@@ -41,9 +42,6 @@ export class Fio {
   readonly #program: string;
   readonly #options: FioOptions;
   readonly #engine: Engine;
-  /** 10^9 bytes a second while it wrote its file for the first time. */
-  fillGbps = 0;
-
   private constructor(program: string, options: FioOptions, engine: Engine) {
     this.#program = program;
     this.#options = options;
@@ -64,11 +62,8 @@ export class Fio {
     for (const engine of ENGINES) {
       const fio = new Fio(program, options, engine);
       const { depth } = options;
-      const answer = await fio.#run({ rw: "write", blockBytes, depth, makes: true });
-      if (answer.ok) {
-        fio.fillGbps = answer.figures.bw_bytes / 1e9;
-        return fio;
-      }
+      const answer = await fio.#run({ rw: "write", blockBytes, depth });
+      if (answer.ok) return fio;
       refusal = answer.why;
     }
     throw refused(refusal);
@@ -81,6 +76,15 @@ export class Fio {
   /** 10^9 bytes a second over the whole file. */
   async gbps(rw: "read" | "write", blockBytes: number): Promise<number> {
     const figures = await this.#figures({ rw, blockBytes, depth: this.#options.depth });
+    return figures.bw_bytes / 1e9;
+  }
+
+  /** 10^9 bytes a second while a new file of that length comes to be; it is removed after that. */
+  async makesGbps(blockBytes: number): Promise<number> {
+    const makes = `${this.#options.file}-new`;
+    const { depth } = this.#options;
+    const figures = await this.#figures({ rw: "write", blockBytes, depth, makes });
+    rmSync(makes, { force: true });
     return figures.bw_bytes / 1e9;
   }
 
@@ -133,7 +137,7 @@ export class Fio {
       : [`--iodepth=${depth}`, `--size=${bytes}`];
     return [
       "--name=hearth",
-      `--filename=${file}`,
+      `--filename=${makes ?? file}`,
       `--rw=${rw}`,
       `--bs=${blockBytes}`,
       `--direct=${direct ? 1 : 0}`,
@@ -142,7 +146,7 @@ export class Fio {
       ...(count === undefined ? [] : [`--io_size=${count * blockBytes}`]),
       // Shared memory, as the arena is: pages that lie together take fewer requests.
       "--mem=mmapshared",
-      ...(makes ? ["--overwrite=0", "--fallocate=none"] : ["--overwrite=1"]),
+      ...(makes === undefined ? ["--overwrite=1"] : ["--overwrite=0", "--fallocate=none"]),
       "--thread",
       "--group_reporting",
       "--lat_percentiles=1",

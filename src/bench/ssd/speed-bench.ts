@@ -27,18 +27,17 @@ export interface SsdSpeedResult {
   readonly block_bytes: number;
   /** `depth` acquires under way at once, each of one block that is on SSD alone. */
   readonly read_gbps: number;
-  /**
-   * From the first reserve until the last block is on SSD, in a tier that is full: each block takes
-   * the place of an older one, as fio overwrites its file.
-   */
+  /** From the first reserve until the last block is on SSD, in new files; fio writes a new file. */
   readonly write_gbps: number;
   readonly fio_read_gbps: number | null;
   readonly fio_write_gbps: number | null;
   readonly read_ratio: number | null;
   readonly write_ratio: number | null;
-  /** The first blocks of an empty tier, and fio as it makes its file: once, no median. */
-  readonly fill_gbps: number;
-  readonly fio_fill_gbps: number | null;
+  /** The same in a tier that is full: each block takes the place of an older one, and its file. */
+  readonly overwrite_gbps: number;
+  /** fio overwriting a file that was laid out before. */
+  readonly fio_overwrite_gbps: number | null;
+  readonly overwrite_ratio: number | null;
   /** Acquires of one block, one at a time, in no order. */
   readonly read_p50_ms: number;
   readonly read_p99_ms: number;
@@ -57,6 +56,7 @@ export interface SsdSpeedResult {
 /** One round's figures of one side. */
 interface Round {
   readonly writeGbps: number;
+  readonly overwriteGbps: number;
   readonly readGbps: number;
   readonly p50Ms: number;
   readonly p99Ms: number;
@@ -77,26 +77,30 @@ export async function benchSsdSpeed(
   const { blockBytes, depth, method, fio: program, signal, rounds } = options;
   const count = Math.ceil(options.bytes / blockBytes / CHAIN_BLOCKS) * CHAIN_BLOCKS;
   const bytes = count * blockBytes;
-  using folder = makeBenchFolder(options.dir, count * fileBytesOf(blockBytes) + bytes);
-  const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 3 * count };
+  // Each round's blocks, those that follow in the full tier, and two files of fio's.
+  const blocks = (rounds + 1) * count;
+  using folder = makeBenchFolder(options.dir, blocks * fileBytesOf(blockBytes) + 2 * bytes);
+  const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 3 * blocks };
   const tier = await BenchTier.open({ ...own, depth, method, native });
   try {
     const { direct, registered } = tier.disk;
     const say = (what: string) => options.onProgress(`${formatBytes(blockBytes)}: ${what}`);
-    say("filling");
+    say("laying out");
     const peer = { file: join(folder.path, "fio"), bytes, depth, direct, signal };
     const fio = program === null ? null : await Fio.layOut(program, peer, blockBytes);
     const race = new SpeedRace(tier, new BenchBlocks(tier, signal), fio, count);
-    const fillGbps = await race.fill();
-    for (let round = 1; round <= rounds; round++) {
-      say(`round ${round} of ${rounds}`);
+    for (let round = 0; round < rounds; round++) {
+      say(`round ${round + 1} of ${rounds}`);
       await race.round(round);
+    }
+    tier.holdOnly(rounds * count);
+    for (let round = 0; round < rounds; round++) {
+      say(`full, round ${round + 1} of ${rounds}`);
+      await race.overwrite(rounds + round);
     }
     return {
       block_bytes: blockBytes,
       ...figuresOf(race.ours, race.theirs),
-      fill_gbps: rounded(fillGbps),
-      fio_fill_gbps: fio === null ? null : rounded(fio.fillGbps),
       method: tier.disk.method,
       direct,
       registered,
@@ -112,8 +116,8 @@ export async function benchSsdSpeed(
 
 /** Both sides write, both read, both read one by one; who begins changes from round to round. */
 class SpeedRace {
-  readonly ours: Round[] = [];
-  readonly theirs: Round[] = [];
+  readonly ours: Partial<Round>[] = [];
+  readonly theirs: Partial<Round>[] = [];
   readonly #tier: BenchTier;
   readonly #blocks: BenchBlocks;
   readonly #fio: Fio | null;
@@ -126,12 +130,17 @@ class SpeedRace {
     this.#count = count;
   }
 
-  /** Fills the tier, which holds no more from then on; its rate. */
-  async fill(): Promise<number> {
-    const gbps = await this.#gbps(() => this.#blocks.write(0, this.#count));
-    this.#tier.holdOnly(this.#count);
+  /** Writes into a full tier, and fio over its file. */
+  async overwrite(number: number): Promise<void> {
+    const { blockBytes } = this.#tier;
+    const [overwriteGbps, fio] = await inTurn(
+      number % 2 === 0,
+      () => this.#gbps(() => this.#blocks.write(number * this.#count, this.#count)),
+      async () => this.#fio?.gbps("write", blockBytes),
+    );
     this.#tier.emptyRam();
-    return gbps;
+    this.ours.push({ overwriteGbps });
+    if (fio !== undefined) this.theirs.push({ overwriteGbps: fio });
   }
 
   async round(number: number): Promise<void> {
@@ -144,7 +153,7 @@ class SpeedRace {
     const [writeGbps, fioWrite] = await inTurn(
       fioFirst,
       () => this.#gbps(() => this.#blocks.write(first, this.#count)),
-      async () => fio?.gbps("write", blockBytes),
+      async () => fio?.makesGbps(blockBytes),
     );
     this.#tier.emptyRam();
     const [readGbps, fioRead] = await inTurn(
@@ -197,9 +206,11 @@ function someOf(all: readonly number[], count: number): number[] {
   return left.slice(0, count);
 }
 
-function figuresOf(ours: readonly Round[], theirs: readonly Round[]) {
-  const of = (rounds: readonly Round[], name: keyof Round) =>
-    rounds.length === 0 ? null : rounded(median(rounds.map((round) => round[name])));
+function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Round>[]) {
+  const of = (rounds: readonly Partial<Round>[], name: keyof Round) => {
+    const values = rounds.flatMap((round) => round[name] ?? []);
+    return values.length === 0 ? null : rounded(median(values));
+  };
   const ratio = (name: keyof Round) => {
     const peer = of(theirs, name);
     return peer === null ? null : rounded(of(ours, name)! / peer);
@@ -211,6 +222,9 @@ function figuresOf(ours: readonly Round[], theirs: readonly Round[]) {
     fio_write_gbps: of(theirs, "writeGbps"),
     read_ratio: ratio("readGbps"),
     write_ratio: ratio("writeGbps"),
+    overwrite_gbps: of(ours, "overwriteGbps")!,
+    fio_overwrite_gbps: of(theirs, "overwriteGbps"),
+    overwrite_ratio: ratio("overwriteGbps"),
     read_p50_ms: of(ours, "p50Ms")!,
     read_p99_ms: of(ours, "p99Ms")!,
     fio_read_p50_ms: of(theirs, "p50Ms"),

@@ -18,10 +18,10 @@ export const command = defineCommand({
       "writer; acquire, its reader. The same amount is written and read by fio in turn, in one " +
       "large file, with the same size and depth, on the same file system. It leaves nothing " +
       "behind.",
-    "read_gbps, write_gbps: 10^9 bytes of payload a second, written into a tier that is full, as " +
-      "fio overwrites its file. fill_gbps, fio_fill_gbps: the first blocks of an empty tier, and " +
-      "fio as it makes its file. read_p50_ms, read_p99_ms: one block acquired at a time. The " +
-      "ratios are Hearth's figure over fio's. Medians of the rounds.",
+    "read_gbps, write_gbps: 10^9 bytes of payload a second, written to new files, as fio writes a " +
+      "new file. overwrite_gbps: written into a tier that is full, as fio overwrites its file. " +
+      "read_p50_ms, read_p99_ms: one block acquired at a time. The ratios are Hearth's figure " +
+      "over fio's. Medians of the rounds.",
     "With --files it creates so many blocks in another process of its own, stops that, starts it " +
       "again, kills it at work and starts it once more. last_over_first: the rate of the last " +
       "tenth over that of the first. open_ready_s: from the start of the process until it has " +
@@ -36,7 +36,7 @@ export const command = defineCommand({
       [256 * KIB, MIB, 4 * MIB],
       "lengths of a block",
     ),
-    bytes: withDefault(bytes({ min: MIB }), 2 * GIB, "written by each side in each round"),
+    bytes: withDefault(bytes({ min: MIB }), GIB, "written by each side in each round"),
     depth: withDefault(
       integer({ min: 1, max: 1024 }),
       64,
