@@ -18,8 +18,8 @@ export const command = defineCommand({
       "writer; acquire, its reader. The same amount is written and read by fio in turn, in one " +
       "large file, with the same size and depth, on the same file system. It leaves nothing " +
       "behind.",
-    "read_gbps, write_gbps: 10^9 bytes of payload a second, written to new files, as fio writes a " +
-      "new file. overwrite_gbps: written into a tier that is full, as fio overwrites its file. " +
+    "read_gbps, write_gbps: 10^9 bytes of payload a second, written to new files, as fio writes " +
+      "a new file. overwrite_gbps: written into a tier that is full, as fio overwrites its file. " +
       "read_p50_ms, read_p99_ms: one block acquired at a time. The ratios are Hearth's figure " +
       "over fio's. Medians of the rounds.",
     "With --files it creates so many blocks in another process of its own, stops that, starts it " +
