@@ -1,7 +1,9 @@
 import { apiSection } from "./sections/api.ts";
+import { controlSection } from "./sections/control.ts";
 import { engineSection } from "./sections/engine.ts";
 import { kvSection } from "./sections/kv.ts";
 import { logSection } from "./sections/log.ts";
+import { natsSection } from "./sections/nats.ts";
 import { nodeSection } from "./sections/node.ts";
 import type { KeySpec } from "./spec.ts";
 
@@ -13,6 +15,8 @@ export const SCHEMA = {
   node: nodeSection,
   kv: kvSection,
   engine: engineSection,
+  control: controlSection,
+  nats: natsSection,
   api: apiSection,
   log: logSection,
 } as const;

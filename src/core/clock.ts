@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+import { uptime } from "node:os";
 import { HearthError } from "./errors.ts";
 
 /**
@@ -9,6 +11,13 @@ export interface Clock {
   monotonicMs(): number;
   /** Milliseconds since 1970, for printing and for files only. */
   wallMs(): number;
+  /**
+   * Milliseconds since the machine's boot, also while no process of ours ran and while it slept:
+   * what must be measured across restarts. Comparable only under the same `bootId`; to 10 ms.
+   */
+  bootMs(): number;
+  /** Names this boot of the machine; empty where the system does not tell. */
+  readonly bootId: string;
   /** Calls `run` once after `ms`, unless disposed before. */
   after(ms: number, run: () => void): Disposable;
   /** Calls `run` about every `ms` until disposed; a late call is not made up for. */
@@ -18,6 +27,8 @@ export interface Clock {
 export const systemClock: Clock = {
   monotonicMs: () => performance.now(),
   wallMs: () => Date.now(),
+  bootMs: () => uptime() * 1_000,
+  bootId: readBootId(),
   after(ms, run) {
     const timer = setTimeout(run, ms);
     return { [Symbol.dispose]: () => clearTimeout(timer) };
@@ -48,4 +59,12 @@ export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<v
 /** Lets everything else that is ready run first. Long loops call it between slices. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
+}
+
+function readBootId(): string {
+  try {
+    return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+  } catch {
+    return "";
+  }
 }

@@ -6,6 +6,14 @@ export type {
   IndexState,
   PreviousRun,
 } from "./block-index.ts";
+export type {
+  CommandRow,
+  HoldLedger,
+  HoldRow,
+  IssuerRow,
+  LedgerContents,
+  LedgerState,
+} from "./holds/hold-ledger.ts";
 export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
 export { type BlockIndexOptions, openBlockIndex } from "./open-block-index.ts";
 export type { IndexOwner } from "./protocol.ts";

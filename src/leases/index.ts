@@ -1,4 +1,14 @@
 export type {
+  AddedHold,
+  BudgetFigures,
+  EndedHold,
+  HoldInfo,
+  HoldKind,
+  HoldPage,
+  HoldRequest,
+  Holds,
+} from "./holds.ts";
+export type {
   ListOptions,
   SessionInfo,
   SessionPage,

@@ -15,7 +15,16 @@ export type {
   SessionStatus,
 } from "./block-store.ts";
 export { POLICIES, type PolicyName } from "./create-order.ts";
+export {
+  type Cause,
+  DEPARTURES,
+  type Departure,
+  type DepartureReason,
+  Departures,
+} from "./departures.ts";
 export type { WaterMarks } from "./evictor.ts";
+export type * from "./inspect/inspector.ts";
+export type * from "./lifecycle/lifecycle.ts";
 export { Namespaces } from "./namespaces.ts";
 export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";

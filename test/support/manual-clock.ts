@@ -16,6 +16,9 @@ export class ManualClock implements Clock {
   #nowMs = 0;
   #wallJumpMs = 0;
   #created = 0;
+  #bootStartMs = 5_000_000;
+  #boots = 1;
+  bootId = "boot-1";
 
   constructor(wallStartMs = 1_700_000_000_000) {
     this.#wallStartMs = wallStartMs;
@@ -27,6 +30,17 @@ export class ManualClock implements Clock {
 
   wallMs(): number {
     return this.#wallStartMs + this.#wallJumpMs + this.#nowMs;
+  }
+
+  /** Advances with the monotonic clock, whatever the wall clock does. */
+  bootMs(): number {
+    return this.#bootStartMs + this.#nowMs;
+  }
+
+  /** As after a reboot: boot time starts over, under another name. */
+  reboot(): void {
+    this.bootId = `boot-${++this.#boots}`;
+    this.#bootStartMs = -this.#nowMs;
   }
 
   after(ms: number, run: () => void): Disposable {

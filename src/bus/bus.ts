@@ -1,0 +1,106 @@
+/** A message as it came. `data` is the receiver's own: it is not reused. */
+export interface BusMessage {
+  readonly subject: string;
+  /** Where an answer is expected; null where none is. */
+  readonly reply: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly data: Uint8Array;
+}
+
+export interface PublishOptions {
+  readonly reply?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+/**
+ * `sent`: handed to a connection that lives. `queued`: there is none now; it goes out, in order,
+ * after the next reconnect. `dropped`: the queue is full (the oldest stay), it is larger than the
+ * broker takes, or the bus is closed; counted in `state`.
+ */
+export type PublishOutcome = "sent" | "queued" | "dropped";
+
+/** `noResponders`: nobody listens there, said at once. `unreachable`: no connection now. */
+export type RequestOutcome =
+  | { readonly kind: "reply"; readonly message: BusMessage }
+  | { readonly kind: "timeout" | "noResponders" | "unreachable" };
+
+export interface RequestOptions {
+  readonly timeoutMs: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+export interface BusState {
+  /** `connecting`: never connected so far. `closed` is the end. */
+  readonly status: "connecting" | "connected" | "reconnecting" | "closed";
+  /** `nats://host:4222` without credentials; null while unconnected. */
+  readonly server: string | null;
+  /** Why it is not connected, in words for people, without secrets; null while it is. */
+  readonly why: string | null;
+  readonly reconnects: number;
+  readonly queuedMessages: number;
+  readonly queuedBytes: number;
+  readonly sentMessages: number;
+  readonly receivedMessages: number;
+  readonly droppedMessages: number;
+  /** Messages the handlers threw at: a bug of ours, and no reason to stop. */
+  readonly handlerFaults: number;
+}
+
+/** How tools that speak the micro-service protocol ($SRV.PING, INFO, STATS) see this process. */
+export interface ServiceSpec {
+  readonly name: string;
+  /** Semantic version. */
+  readonly version: string;
+  readonly description: string;
+  readonly metadata: Readonly<Record<string, string>>;
+  /** Subjects it serves, each with the handler that gets their messages. */
+  readonly endpoints: readonly {
+    readonly name: string;
+    readonly subject: string;
+    readonly handler: BusHandler;
+  }[];
+}
+
+export type BusHandler = (message: BusMessage) => void;
+
+export interface Subscription {
+  readonly subject: string;
+  unsubscribe(): void;
+}
+
+/**
+ * A bus of subjects, whatever carries it. Promises:
+ *
+ * - Nothing here blocks or throws for what the broker does: it may be down at the start, slow,
+ *   partitioned, restarted; the bus goes on trying, with growing waits and jitter, until closed.
+ * - Subscriptions and the service outlive every reconnect.
+ * - Messages published while there is no connection wait in a queue that is bounded in messages and
+ *   bytes; what does not fit is dropped and counted, never silently.
+ * - At most once: a message may be lost on the way, and in the moment a connection breaks even one
+ *   that was `sent`. Whoever must know asks for an answer.
+ * - Messages of one publisher to one subject come in order, as long as no connection breaks.
+ */
+export interface Bus extends AsyncDisposable {
+  readonly state: BusState;
+  /** Bytes of the largest message the broker takes; what was heard last, 1 MiB before that. */
+  readonly payloadBytesMax: number;
+
+  publish(subject: string, data: Uint8Array, options?: PublishOptions): PublishOutcome;
+  /** `*` and `>` as in NATS. With `queue`, one of those with the same name gets each message. */
+  subscribe(subject: string, handler: BusHandler, queue?: string): Subscription;
+  request(subject: string, data: Uint8Array, options: RequestOptions): Promise<RequestOutcome>;
+
+  /** Answers discovery; its endpoints are subscribed as by `subscribe`. At most one service. */
+  serve(spec: ServiceSpec): void;
+
+  /** Told of every change of `state.status`. */
+  onStatus(listener: (state: BusState) => void): Disposable;
+
+  /** Resolves when connected: true; or after `ms`: false. */
+  connected(ms: number): Promise<boolean>;
+  /** True when the broker has everything published so far; false after `ms`. */
+  flush(ms: number): Promise<boolean>;
+  /** Sends what waits, for `ms` at most, then closes. */
+  close(ms: number): Promise<void>;
+}

@@ -1,0 +1,7 @@
+export type {
+  BroadcastResult,
+  ControlClient,
+  SendOptions,
+  SendResult,
+  WireCommand,
+} from "./control-client.ts";

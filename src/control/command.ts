@@ -1,0 +1,74 @@
+import type { BlockName } from "../core/index.ts";
+
+export const COMMAND_TYPES = [
+  "Warm",
+  "Prune",
+  "Cache",
+  "Think",
+  "Pause",
+  "RenewLease",
+  "RevokeLease",
+] as const;
+export type CommandType = (typeof COMMAND_TYPES)[number];
+
+/**
+ * What may stand beside a command's own members. `id` with `issuer`: a repetition changes nothing
+ * and gets the same receipt. `epoch`: a command of a lower one than this issuer has shown is
+ * refused (another router has taken over). `seq`: within one epoch, a command with a lower or equal
+ * number than the last one is refused as `stale`. `notAfterS`: seconds since 1970, then it is
+ * refused. `owner`: whose pins; the issuer unless given.
+ */
+export interface Envelope {
+  readonly id: string | null;
+  readonly issuer: string | null;
+  readonly epoch: bigint | null;
+  readonly seq: bigint | null;
+  readonly notAfterS: number | null;
+  readonly owner: string | null;
+}
+
+/** A command as it was understood: validated, frozen. Durations in milliseconds. */
+export type Command = Envelope &
+  (
+    | {
+        readonly type: "Warm";
+        readonly blocks: readonly BlockName[];
+        readonly target: "ram" | "gpu";
+        readonly sources: readonly string[];
+      }
+    | { readonly type: "Prune"; readonly after: BlockName }
+    | {
+        readonly type: "Cache";
+        readonly blocks: readonly BlockName[];
+        /** `pin` and `retain` exclude each other. */
+        readonly action:
+          | { readonly kind: "pin"; readonly ttlMs: number | null }
+          | { readonly kind: "unpin" }
+          | { readonly kind: "retain"; readonly priority: number; readonly idleMs: number | null };
+      }
+    | { readonly type: "Think"; readonly blocks: readonly BlockName[]; readonly transient: boolean }
+    | {
+        readonly type: "Pause";
+        readonly blocks: readonly BlockName[];
+        readonly ttlMs: number | null;
+        readonly leaseId: string;
+      }
+    | { readonly type: "RenewLease"; readonly leaseId: string; readonly ttlMs: number }
+    | { readonly type: "RevokeLease"; readonly leaseId: string }
+  );
+
+/** What a caller may do; each contains those before it. */
+export const ROLES = ["read", "operate", "purge"] as const;
+export type Role = (typeof ROLES)[number];
+
+/** Who sends it, as far as the transport knows. */
+export interface Sender {
+  readonly via: "nats" | "http" | "local";
+  /** An address, a subject, a token's name: for the audit log. */
+  readonly from: string;
+  /** Issuer of commands that name none. */
+  readonly name: string;
+  readonly role: Role;
+  /** It came on the broadcast subject: only what the configuration allows is carried out. */
+  readonly broadcast: boolean;
+}

@@ -1,0 +1,50 @@
+import type { HeldBy, OutcomeCounts } from "../core/index.ts";
+
+/** The media types a command and its receipt may have. */
+export const JSON_TYPE = "application/json";
+export const MSGPACK_TYPE = "application/msgpack";
+
+export interface ReceiptBlock {
+  /** As it was given in the command. */
+  readonly block: number | bigint | string;
+  readonly outcome: string;
+  readonly reason?: string;
+  readonly by?: readonly HeldBy[];
+}
+
+/**
+ * The answer to a command, as it travels: members as they are written here. `status`: `ok` where no
+ * block was missing, held, deferred or rejected; `partial` where some were; `rejected` where the
+ * command as a whole was refused (`reason`) and nothing changed; `running` while it is at work
+ * (only from `/v1/commands/{id}` and as progress).
+ */
+export interface Receipt {
+  readonly id: string | null;
+  readonly type: string;
+  readonly worker_id: string;
+  /** Decimal: 64 bits. */
+  readonly incarnation: string;
+  readonly issuer: string;
+  readonly status: "ok" | "partial" | "rejected" | "running";
+  /** A stable word, then words for people: "rate_limited: 500 commands a second ...". */
+  readonly reason?: string;
+  /** It had been carried out before: this is the receipt of then. */
+  readonly duplicate?: true;
+  readonly counts: OutcomeCounts;
+  readonly blocks: readonly ReceiptBlock[];
+  /** Prune and flush: blocks that stayed, the first 1,000. */
+  readonly held?: readonly (ReceiptBlock & { readonly layer: number })[];
+  readonly bytes?: number;
+  readonly durable?: boolean;
+  readonly lease_id?: string;
+  /** Granted. */
+  readonly ttl_seconds?: number;
+  /** Bytes, in snake case, where a budget refused something. */
+  readonly budget?: Readonly<Record<string, number>>;
+  readonly progress?: {
+    readonly done_blocks: number;
+    readonly total_blocks: number | null;
+    readonly bytes: number;
+  };
+  readonly elapsed_ms: number;
+}

@@ -1,0 +1,56 @@
+import type { HolderKind } from "../core/index.ts";
+
+/** What happened to holds and blocks that somebody asked for; plain values, ready for JSON. */
+export type HearthEvent =
+  /** Pins made an admission impossible by arithmetic; the least valuable one went. */
+  | {
+      readonly kind: "hold_relieved";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly bytes: number;
+      readonly tier: "ram" | "ssd";
+      readonly why: string;
+    }
+  | {
+      readonly kind: "hold_expired";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      /** Removed from the host because nothing else held them. */
+      readonly purged: number;
+    }
+  /** Blocks that somebody pinned or paused are gone: unreadable, or not there after a restart. */
+  | {
+      readonly kind: "hold_lost";
+      readonly hold: HolderKind;
+      readonly owner: string;
+      readonly name: string | null;
+      readonly blocks: number;
+      readonly why: string;
+    }
+  | {
+      readonly kind: "command";
+      readonly type: string;
+      readonly issuer: string;
+      readonly id: string | null;
+      readonly status: string;
+      readonly blocks: number;
+    };
+
+export interface NumberedEvent {
+  /** From 1, without gaps, within one incarnation of the agent. */
+  readonly sequence: number;
+  /** Milliseconds since 1970. */
+  readonly wallMs: number;
+  readonly event: HearthEvent;
+}
+
+/** A page of events; `lost`: events between `after` and the first one that are not kept any more. */
+export interface EventPage {
+  readonly events: readonly NumberedEvent[];
+  readonly last: number;
+  readonly lost: number;
+}

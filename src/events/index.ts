@@ -1,0 +1,2 @@
+export { EventLog } from "./event-log.ts";
+export type { EventPage, HearthEvent, NumberedEvent } from "./events.ts";

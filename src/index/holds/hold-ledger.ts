@@ -1,0 +1,82 @@
+/** A pin, a soft pin or a lease as it is remembered. */
+export interface HoldRow {
+  /** Unique in the ledger, never used again; the owner of the ledger gives them, from 1. */
+  readonly id: number;
+  readonly kind: "pin" | "retain" | "lease";
+  readonly owner: string;
+  /** Of a lease; null otherwise. */
+  readonly name: string | null;
+  /** When it ends, on the clock of the boot `bootId`; null: never. */
+  readonly deadlineBootMs: number | null;
+  readonly bootId: string;
+  /** Of a soft pin: 0 to 99, and after how long without use it is worth half. */
+  readonly priority: number | null;
+  readonly idleMs: number | null;
+  /** Milliseconds since 1970, for people. */
+  readonly createdWallMs: number;
+  /** 36 bytes a block: digest, layer as u32 little-endian. */
+  readonly blocks: Uint8Array;
+}
+
+/** A command that was carried out, so that its repetition after a restart changes nothing. */
+export interface CommandRow {
+  readonly issuer: string;
+  readonly id: string;
+  /** The receipt as JSON, at most some KiB: what a repetition is answered with. */
+  readonly receipt: string;
+}
+
+/** How far an issuer has come: what is older is refused. */
+export interface IssuerRow {
+  readonly issuer: string;
+  readonly epoch: bigint;
+  readonly seq: bigint;
+}
+
+export interface LedgerContents {
+  readonly holds: readonly HoldRow[];
+  /** The latest, oldest first. */
+  readonly commands: readonly CommandRow[];
+  readonly issuers: readonly IssuerRow[];
+  /** The last moment the run before this one wrote down, on its boot's clock. */
+  readonly lastSeen: { readonly bootId: string; readonly bootMs: number } | null;
+}
+
+export interface LedgerState {
+  /** Null while it works; else what is wrong, in words. */
+  readonly failing: string | null;
+  readonly pending: number;
+  readonly dropped: number;
+  readonly setAside: { readonly path: string; readonly why: string } | null;
+}
+
+/**
+ * Remembers holds and commands across restarts, beside the index of blocks and apart from it: an
+ * index that has to be rebuilt loses no pin. Promises:
+ *
+ * - No call blocks the event loop or throws for what the disk does; changes are committed in the
+ *   background, in order, many in one transaction. While the disk refuses they wait, up to a bound.
+ * - What `commit` answered true for survives a crash of the process; with `durable` (the default), a
+ *   loss of power. Any number of callers share one commit.
+ * - All changes between two calls of `commit` that did not return to the event loop are in one
+ *   transaction: all of them survive, or none.
+ * - A file that is damaged is set aside and said (`state.setAside`); the new one is empty.
+ */
+export interface HoldLedger extends AsyncDisposable {
+  readonly state: LedgerState;
+  /** What was there when it was opened. */
+  readonly contents: LedgerContents;
+
+  putHold(row: HoldRow): void;
+  removeHold(id: number): void;
+  /** The oldest beyond a bound (65,536) are forgotten. */
+  putCommand(row: CommandRow): void;
+  putIssuer(row: IssuerRow): void;
+  /** The boot clock as it is now; each commit carries the latest. */
+  seen(bootId: string, bootMs: number): void;
+
+  /** Commits everything up to now; false where that failed, or changes had been dropped. */
+  commit(options?: { readonly durable?: boolean }): Promise<boolean>;
+  /** Commits and closes; false where it could not within `ms`. */
+  close(ms: number): Promise<boolean>;
+}

@@ -1,0 +1,121 @@
+import type { BlockResult, HeldBy, NodeId } from "../core/index.ts";
+
+export type HoldKind = "pin" | "retain" | "lease";
+
+export interface HoldRequest {
+  readonly kind: HoldKind;
+  readonly owner: string;
+  /** Of a lease; null otherwise. */
+  readonly name: string | null;
+  /** Resident on RAM or SSD, each once. */
+  readonly nodes: readonly NodeId[];
+  /** Null: until it is taken back. */
+  readonly ttlMs: number | null;
+  /** Of a soft pin. */
+  readonly priority: number | null;
+  readonly idleMs: number | null;
+}
+
+/** What room there is, and who takes it; bytes. */
+export interface BudgetFigures {
+  readonly capacityBytes: number;
+  readonly hostBudgetBytes: number;
+  readonly hostUsedBytes: number;
+  readonly ownerBudgetBytes: number;
+  readonly ownerUsedBytes: number;
+}
+
+export interface AddedHold {
+  /** Null where no block was accepted. */
+  readonly id: number | null;
+  /** One for each node: `done`, or `rejected` with the figures in words. */
+  readonly results: readonly BlockResult[];
+  /** Where anything was rejected. */
+  readonly figures: BudgetFigures | null;
+}
+
+export interface HoldInfo {
+  readonly id: number;
+  readonly kind: HoldKind;
+  readonly owner: string;
+  readonly name: string | null;
+  readonly blocks: number;
+  readonly bytes: number;
+  /** Null: it does not end by itself. */
+  readonly remainingMs: number | null;
+  readonly ageMs: number;
+  /** Of a soft pin: what it was given, and what is left of it now. */
+  readonly priority: number | null;
+  readonly priorityNow: number | null;
+}
+
+export interface HoldPage {
+  readonly holds: readonly HoldInfo[];
+  /** Where to go on; null: that was all. */
+  readonly next: number | null;
+}
+
+/** What a hold that ended had held, unheld by it now. */
+export interface EndedHold {
+  readonly info: HoldInfo;
+  readonly nodes: readonly NodeId[];
+}
+
+/**
+ * Pins, soft pins and leases: who wants which blocks kept on this host, for how long, and within
+ * which budget. Each is one hold on a list of blocks; the table counts them as pins. Promises:
+ *
+ * - Counted: a block held twice by one owner must be let go of twice. One owner never takes away
+ *   what another holds.
+ * - Over the budget of the owner or the host nothing is added (leases count, soft pins do not: they
+ *   go first when room is needed).
+ * - Durations run on the boot clock: a jump of the wall clock ends nothing early or late, nor does a
+ *   restart. Time during which the machine was off does not count.
+ * - Every change is in the ledger before the event loop turns; `commit` makes it last.
+ * - When room is needed and nothing else can give it, `relieve` ends the least valuable hold: soft
+ *   pins by what is left of their priority, then pins and leases, those whose blocks were used
+ *   longest ago first; each with an event, a log line and a count. Never silently.
+ */
+export interface Holds {
+  add(request: HoldRequest): AddedHold;
+  /**
+   * Lets the owner's pin (or soft pin) on each node go, once: the one that would end first. False
+   * where the owner has none on it.
+   */
+  letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[];
+
+  /** The lease of this name; null where there is none. */
+  lease(name: string): HoldInfo | null;
+  /** Adds blocks to a lease that exists. */
+  extend(name: string, nodes: readonly NodeId[]): AddedHold;
+  /** From now on so long; false where there is none. */
+  renew(name: string, ttlMs: number): boolean;
+  /** Ends it: its blocks are unheld by it when this returns. Null where there is none. */
+  endLease(name: string): EndedHold | null;
+
+  /** Whether a lease of this name, or a pin of this owner, has the node among its blocks. */
+  isInLease(name: string, node: NodeId): boolean;
+  /** Holds on this very node. */
+  holdersOf(node: NodeId): HeldBy[];
+
+  /**
+   * Ends the hold that is worth least among those that keep blocks from leaving `tier`; false where
+   * none does.
+   */
+  relieve(tier: "ram" | "ssd", why: string): boolean;
+
+  /** At most `max` holds with an id above `after`, of one kind unless null, of one owner unless null. */
+  list(options: {
+    readonly kind: HoldKind | null;
+    readonly owner: string | null;
+    readonly after: number;
+    readonly max: number;
+  }): HoldPage;
+  figures(owner: string | null): BudgetFigures;
+  counts(): Readonly<
+    Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
+  > & { readonly relieved: number; readonly expired: number; readonly lost: number };
+
+  /** True once everything up to now survives; true at once without a ledger. */
+  commit(): Promise<boolean>;
+}

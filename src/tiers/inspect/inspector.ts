@@ -1,0 +1,86 @@
+import type { BlockName, HeldBy } from "../../core/index.ts";
+import type { Departure } from "../departures.ts";
+
+export type TierLabel = "gpu" | "ram" | "ssd";
+
+/** One block of the tree, for people and tools. */
+export interface TreeBlock {
+  /** Hex; null of a block that is known only as a parent. */
+  readonly digest: string | null;
+  readonly layer: number;
+  /** Hex of the namespace key. */
+  readonly namespace: string;
+  /** Hex of the parent's digest; null: none, or not known. */
+  readonly parent: string | null;
+  /** Below the root of the answer: 0 is the root itself. */
+  readonly depth: number;
+  readonly bytes: number;
+  readonly tiers: readonly TierLabel[];
+  readonly pins: number;
+  readonly locks: number;
+  readonly heldBy: readonly HeldBy[];
+  readonly transient: boolean;
+  readonly uses: number;
+  /** Seconds since its last use; null: never used. */
+  readonly idleSeconds: number | null;
+  readonly children: number;
+  /** Engine hashes in decimal, page keys in hex. */
+  readonly aliases: readonly string[];
+}
+
+export interface TreeQuery {
+  /** Null: all blocks without a parent. */
+  readonly root: BlockName | null;
+  readonly depthMax: number;
+  readonly limit: number;
+  /** `next` of the page before; null for the first. */
+  readonly after: string | null;
+}
+
+export interface TreePage {
+  /** Parents before their children. */
+  readonly blocks: readonly TreeBlock[];
+  /** Null: that was all. Good as long as the blocks it stands between are there. */
+  readonly next: string | null;
+  /** The root is not known here. */
+  readonly missing: boolean;
+}
+
+export type ExplainQuery =
+  | { readonly names: readonly BlockName[] }
+  | {
+      readonly tokens: Uint32Array;
+      /** 32 bytes. */
+      readonly namespace: Uint8Array;
+      readonly blockTokens: number;
+      readonly layer: number;
+    };
+
+/** Why the first block that is not there is not there. */
+export type MissReason =
+  | { readonly kind: "never_stored" }
+  | { readonly kind: "departed"; readonly departure: Departure }
+  /** It is known, on no tier of ours: somebody writes it now, or only a GPU has it. */
+  | { readonly kind: "being_written" | "gpu_only" }
+  /** The same prompt is here under another namespace (hex of its key). */
+  | { readonly kind: "other_namespace"; readonly namespace: string }
+  /** It is on SSD, and SSD does not serve now. */
+  | { readonly kind: "ssd_unavailable"; readonly why: string };
+
+export interface Explanation {
+  /** Blocks in a row from the first that are here. */
+  readonly leading: number;
+  readonly blocks: readonly {
+    readonly name: string;
+    /** The best tier; null: a miss. */
+    readonly tier: TierLabel | null;
+  }[];
+  /** Of the first miss; null where all hit. */
+  readonly miss: { readonly index: number; readonly why: MissReason } | null;
+}
+
+/** Looks at the tree and changes nothing; walks in slices, so that nobody waits for it. */
+export interface Inspector {
+  tree(query: TreeQuery): Promise<TreePage>;
+  explain(query: ExplainQuery): Promise<Explanation>;
+}

@@ -1,0 +1,115 @@
+import type { BlockName, BlockResult, CommandOrigin, OutcomeCounts } from "../../core/index.ts";
+import type { BudgetFigures } from "../../leases/index.ts";
+
+/** What one operation came to. */
+export interface LifecycleReport {
+  /** One for each block name that was given, in order; a name of several blocks has one. */
+  readonly results: readonly BlockResult[];
+  /** By blocks; for `prune` and `flush` over all blocks they met. */
+  readonly counts: OutcomeCounts;
+  /** Blocks that stayed although the operation met them, the first 1,000; of prune and flush. */
+  readonly held: readonly HeldBlock[];
+  /** Bytes moved or freed. */
+  readonly bytes: number;
+  readonly figures: BudgetFigures | null;
+  /** Granted, where a duration was asked for: cut to what the configuration allows. */
+  readonly ttlMs: number | null;
+  /** What is done survives a loss of power; false without an SSD tier. */
+  readonly durable: boolean;
+}
+
+export interface HeldBlock extends BlockResult {
+  /** Digest in hex; null where it is not known. */
+  readonly digest: string | null;
+  readonly layer: number;
+}
+
+/** How far a long operation has come; called at most ten times a second. */
+export type OnProgress = (progress: {
+  readonly doneBlocks: number;
+  readonly doneBytes: number;
+  /** Null: not known in advance. */
+  readonly totalBlocks: number | null;
+}) => void;
+
+export interface WarmOptions {
+  /** `gpu`: to RAM, then offered to the engine's sink; `deferred` without one. */
+  readonly target: "ram" | "gpu";
+  /** Peers that are said to have the blocks, by worker id; the best first. */
+  readonly sources: readonly string[];
+  readonly onProgress?: OnProgress;
+  readonly signal?: AbortSignal;
+}
+
+/** Brings blocks from other hosts into RAM; none is built in yet. */
+export interface BlockSourcePort {
+  /** One result for each: `done`, `missing`, or `deferred` with the reason. */
+  pull(
+    blocks: readonly BlockName[],
+    sources: readonly string[],
+    signal: AbortSignal | null,
+  ): Promise<readonly BlockResult[]>;
+}
+
+/** Takes blocks from RAM to an engine's GPU; registered by the engine plane, where one can. */
+export interface GpuSink {
+  offer(blocks: readonly BlockName[]): Promise<readonly BlockResult[]>;
+}
+
+/**
+ * What commands do to this host's blocks, on all tiers. Promises:
+ *
+ * - Nothing blocks the event loop for more than some milliseconds, however large the tree.
+ * - What is reported `done` survives a crash of any kind where there is an SSD tier; where the disk
+ *   does not confirm that in time, the outcome is `deferred`.
+ * - Blocks that are locked, pinned, leased or followed by such blocks are never removed: `held`.
+ * - Names that lead to several blocks (namespaces, layers) mean all of them; the worst outcome is
+ *   reported. A name that leads nowhere is `missing` and changes nothing.
+ */
+export interface Lifecycle {
+  /** Counted; on this host's tiers, not in RAM: a pinned block may give up its place there for SSD. */
+  pin(
+    blocks: readonly BlockName[],
+    options: { readonly owner: string; readonly ttlMs: number | null },
+  ): Promise<LifecycleReport>;
+  /** `already` where the owner has no pin on the block. */
+  unpin(
+    blocks: readonly BlockName[],
+    options: { readonly owner: string },
+  ): Promise<LifecycleReport>;
+  /** Preference without promise; priority 0 takes the owner's preference back. */
+  retain(
+    blocks: readonly BlockName[],
+    options: { readonly owner: string; readonly priority: number; readonly idleMs: number | null },
+  ): Promise<LifecycleReport>;
+
+  /** Removes all that follows the block; the block stays. `results` has one entry. */
+  prune(
+    after: BlockName,
+    origin: CommandOrigin,
+    options?: { readonly onProgress?: OnProgress; readonly signal?: AbortSignal },
+  ): Promise<LifecycleReport>;
+
+  /** Never written to SSD from now on; a copy there is deleted. */
+  markTransient(blocks: readonly BlockName[], origin: CommandOrigin): Promise<LifecycleReport>;
+  /** Removes those that are transient; others are `rejected`. */
+  purgeTransient(blocks: readonly BlockName[], origin: CommandOrigin): Promise<LifecycleReport>;
+
+  /** To SSD at once, out of RAM, kept by the lease. Under a name that exists: adds and renews. */
+  pause(
+    blocks: readonly BlockName[],
+    options: { readonly lease: string; readonly owner: string; readonly ttlMs: number | null },
+  ): Promise<LifecycleReport>;
+  /** `results` has one entry: `done`, or `missing`. */
+  renewLease(lease: string, ttlMs: number): Promise<LifecycleReport>;
+  /** Ends it and removes what nothing else holds or builds upon. One result for each block. */
+  revokeLease(lease: string, origin: CommandOrigin): Promise<LifecycleReport>;
+
+  warm(blocks: readonly BlockName[], options: WarmOptions): Promise<LifecycleReport>;
+
+  /** Removes everything that nothing holds. */
+  flush(origin: CommandOrigin): Promise<LifecycleReport>;
+
+  /** From now on warm blocks for a GPU are offered here; null takes it away. */
+  setGpuSink(sink: GpuSink | null): void;
+}
