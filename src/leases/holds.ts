@@ -2,6 +2,9 @@ import type { BlockResult, HeldBy, NodeId } from "../core/index.ts";
 
 export type HoldKind = "pin" | "retain" | "lease";
 
+/** Which holds may be ended for room: soft pins go before sessions end, pins and leases after. */
+export type ReliefLevel = "soft" | "hard";
+
 export interface HoldRequest {
   readonly kind: HoldKind;
   readonly owner: string;
@@ -100,9 +103,10 @@ export interface Holds {
 
   /**
    * Ends the hold that is worth least among those that keep blocks from leaving `tier`; false where
-   * none does.
+   * none does. `soft`: of soft pins only; `hard`: of pins and leases. `why`: what did not fit, in
+   * figures.
    */
-  relieve(tier: "ram" | "ssd", why: string): boolean;
+  relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
 
   /** At most `max` holds with an id above `after`, of one kind unless null, of one owner unless null. */
   list(options: {

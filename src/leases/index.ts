@@ -7,6 +7,7 @@ export type {
   HoldPage,
   HoldRequest,
   Holds,
+  ReliefLevel,
 } from "./holds.ts";
 export type {
   ListOptions,
