@@ -1,3 +1,4 @@
+import { CONTROL_METRICS } from "./catalogue-control.ts";
 import { HEALTH_CODE_NAMES } from "./health-codes.ts";
 
 /** One metric as it is registered, documented and bounded. */
@@ -289,6 +290,7 @@ export const METRICS = {
     help: "Frames from engines, by the status they were answered with",
     labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
   },
+  ...CONTROL_METRICS,
   health: {
     name: "hearth_health",
     type: "gauge",

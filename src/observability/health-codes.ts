@@ -58,6 +58,26 @@ export const HEALTH_CODES = {
     meaning: "the index of what lies on SSD fails or had to be rebuilt; blocks are still served",
     fix: "check the file system of kv.index_dir: space, errors, permissions",
   },
+  KV_HOLDS: {
+    severity: "error",
+    meaning: "pins and leases cannot be written down: a restart would forget the latest",
+    fix: "check the file system of kv.index_dir: space, errors, permissions",
+  },
+  KV_PINS_RELIEVED: {
+    severity: "warn",
+    meaning: "pins took all room and the least valuable ones were ended in the last ten minutes",
+    fix: "lower control.pin_share, pin less (hearth ctl pins), or give the tiers more room",
+  },
+  NATS_DOWN: {
+    severity: "warn",
+    meaning: "there is no connection to NATS: commands come over HTTP alone",
+    fix: "check the server and nats.* in the configuration; it is tried again by itself",
+  },
+  AUDIT_LOG: {
+    severity: "error",
+    meaning: "the audit log cannot be written: commands are carried out without a record",
+    fix: "check the folder of control.audit_file: space, permissions",
+  },
   KV_RAM_SHORT: {
     severity: "error",
     meaning: "the RAM arena did not get all of its memory",

@@ -34,4 +34,10 @@ export {
 export { type LoopLag, watchLoopLag } from "./loop-lag.ts";
 export { createMetrics, type Metrics, type MetricsOptions } from "./metrics.ts";
 export { renderHealthReference, renderMetricsReference } from "./reference.ts";
-export type { EngineSnapshot, FrameCount, ProcessSnapshot, StoreSnapshot } from "./snapshots.ts";
+export type {
+  ControlSnapshot,
+  EngineSnapshot,
+  FrameCount,
+  ProcessSnapshot,
+  StoreSnapshot,
+} from "./snapshots.ts";

@@ -2,7 +2,14 @@ import type { Clock } from "../core/index.ts";
 import { LOOKUP_OUTCOMES, type LookupOutcome, TIERS, type TierName } from "./catalogue.ts";
 import type { HealthCount } from "./health.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
-import type { EngineSnapshot, ProcessSnapshot, SsdSnapshot, StoreSnapshot } from "./snapshots.ts";
+import type {
+  ControlSnapshot,
+  EngineSnapshot,
+  ProcessSnapshot,
+  SsdSnapshot,
+  StoreSnapshot,
+} from "./snapshots.ts";
+import { writeControl } from "./write-control.ts";
 
 /** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
 export interface Metrics {
@@ -10,6 +17,7 @@ export interface Metrics {
   lookedUp(tier: TierName, outcome: LookupOutcome, seconds: number): void;
   observeStore(read: () => StoreSnapshot): void;
   observeEngine(read: () => EngineSnapshot): void;
+  observeControl(read: () => ControlSnapshot): void;
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
   /** The Prometheus text format. */
@@ -33,6 +41,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     lookedUp: (tier, outcome, seconds) => lookups[tier][outcome](seconds),
     observeStore: (read) => void readers.push(() => writeStore(registry, read())),
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
+    observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
     text() {

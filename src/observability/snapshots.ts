@@ -90,3 +90,41 @@ export interface ProcessSnapshot {
   readonly eventLoopLagSeconds: number;
   readonly logLinesDropped: number;
 }
+
+/** Holds, commands and the bus. Counters since the start. */
+export interface ControlSnapshot {
+  readonly holds: Readonly<Record<"pin" | "retain" | "lease", HoldUse>> & {
+    readonly relieved: number;
+    readonly expired: number;
+    readonly lost: number;
+  };
+  readonly keptBytes: number;
+  readonly keptBytesMax: number;
+  /** Receipts, by command type and status. */
+  readonly commands: readonly {
+    readonly type: string;
+    readonly status: string;
+    readonly count: number;
+  }[];
+  readonly refused: number;
+  readonly duplicates: number;
+  readonly running: number;
+  readonly auditDropped: number;
+  /** Null without an SSD tier. */
+  readonly ledger: { readonly pending: number; readonly dropped: number } | null;
+  /** Null without NATS. */
+  readonly bus: {
+    readonly status: string;
+    readonly reconnects: number;
+    readonly sentMessages: number;
+    readonly receivedMessages: number;
+    readonly droppedMessages: number;
+    readonly queuedMessages: number;
+  } | null;
+}
+
+interface HoldUse {
+  readonly holds: number;
+  readonly blocks: number;
+  readonly bytes: number;
+}

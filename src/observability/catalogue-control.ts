@@ -1,0 +1,123 @@
+import type { MetricSpec } from "./catalogue.ts";
+
+export const HOLD_KINDS = ["pin", "retain", "lease"] as const;
+
+/** Words that `type` may have; whatever else was sent counts as the last. */
+export const COMMAND_TYPE_LABELS = [
+  "Warm",
+  "Prune",
+  "Cache",
+  "Think",
+  "Pause",
+  "RenewLease",
+  "RevokeLease",
+  "flush",
+  "unknown",
+] as const;
+export const COMMAND_STATUS_LABELS = ["ok", "partial", "rejected"] as const;
+
+/** Metrics of the control plane: holds, commands, the bus they come over. */
+export const CONTROL_METRICS = {
+  holds: {
+    name: "hearth_holds",
+    type: "gauge",
+    help: "Pins, soft pins and leases that stand now",
+    labels: { kind: HOLD_KINDS },
+  },
+  heldBlocks: {
+    name: "hearth_held_blocks",
+    type: "gauge",
+    help: "Blocks they name, each once",
+    labels: { kind: HOLD_KINDS },
+  },
+  heldBytes: {
+    name: "hearth_held_bytes",
+    type: "gauge",
+    help: "Bytes of the blocks they name",
+    labels: { kind: HOLD_KINDS },
+  },
+  keptBytes: {
+    name: "hearth_kept_bytes",
+    type: "gauge",
+    help: "Bytes that may not leave this host: held blocks and those above them in the tree",
+    labels: {},
+  },
+  keptBytesMax: {
+    name: "hearth_kept_bytes_max",
+    type: "gauge",
+    help: "The budget for them, control.pin_share of RAM and SSD",
+    labels: {},
+  },
+  holdsEnded: {
+    name: "hearth_holds_ended_total",
+    type: "counter",
+    help: "Holds that ended by themselves: room was needed, their time was over, blocks were lost",
+    labels: { how: ["relieved", "expired", "lost"] },
+  },
+  commands: {
+    name: "hearth_commands_total",
+    type: "counter",
+    help: "Lifecycle commands by the status of their receipt",
+    labels: { type: COMMAND_TYPE_LABELS, status: COMMAND_STATUS_LABELS },
+  },
+  commandsRefused: {
+    name: "hearth_commands_refused_total",
+    type: "counter",
+    help: "Lifecycle commands of which nothing was carried out, all reasons together",
+    labels: {},
+  },
+  commandDuplicates: {
+    name: "hearth_command_duplicates_total",
+    type: "counter",
+    help: "Commands that had been carried out before and got the receipt of then",
+    labels: {},
+  },
+  commandsRunning: {
+    name: "hearth_commands_running",
+    type: "gauge",
+    help: "Commands at work",
+    labels: {},
+  },
+  auditDropped: {
+    name: "hearth_audit_lines_dropped_total",
+    type: "counter",
+    help: "Lines that the audit log could not take",
+    labels: {},
+  },
+  ledgerPending: {
+    name: "hearth_ledger_pending",
+    type: "gauge",
+    help: "Changes of pins and leases that are not on disk yet",
+    labels: {},
+  },
+  ledgerDropped: {
+    name: "hearth_ledger_dropped_total",
+    type: "counter",
+    help: "Changes of pins and leases that the disk did not take for too long",
+    labels: {},
+  },
+  busConnected: {
+    name: "hearth_bus_connected",
+    type: "gauge",
+    help: "Whether there is a connection to NATS: 1 or 0; 0 without NATS",
+    labels: {},
+  },
+  busReconnects: {
+    name: "hearth_bus_reconnects_total",
+    type: "counter",
+    help: "Connections to NATS after the first",
+    labels: {},
+  },
+  busMessages: {
+    name: "hearth_bus_messages_total",
+    type: "counter",
+    help: "Messages over NATS; those dropped found no connection and no room to wait",
+    labels: { direction: ["sent", "received", "dropped"] },
+  },
+  busQueued: {
+    name: "hearth_bus_queued_messages",
+    type: "gauge",
+    help: "Messages that wait for a connection",
+    labels: {},
+  },
+} as const satisfies Record<string, MetricSpec>;

@@ -1,0 +1,45 @@
+import { COMMAND_STATUS_LABELS, COMMAND_TYPE_LABELS, HOLD_KINDS } from "./catalogue-control.ts";
+import type { MetricRegistry } from "./registry.ts";
+import type { ControlSnapshot } from "./snapshots.ts";
+
+/** Enters what the control plane counts; a type that is none of ours counts as `unknown`. */
+export function writeControl(registry: MetricRegistry, control: ControlSnapshot): void {
+  const { holds, bus, ledger } = control;
+  for (const kind of HOLD_KINDS) {
+    registry.set("holds", holds[kind].holds, { kind });
+    registry.set("heldBlocks", holds[kind].blocks, { kind });
+    registry.set("heldBytes", holds[kind].bytes, { kind });
+  }
+  for (const how of ["relieved", "expired", "lost"] as const) {
+    registry.set("holdsEnded", holds[how], { how });
+  }
+  registry.set("keptBytes", control.keptBytes);
+  registry.set("keptBytesMax", control.keptBytesMax);
+  writeCommands(registry, control.commands);
+  registry.set("commandsRefused", control.refused);
+  registry.set("commandDuplicates", control.duplicates);
+  registry.set("commandsRunning", control.running);
+  registry.set("auditDropped", control.auditDropped);
+  registry.set("ledgerPending", ledger?.pending ?? 0);
+  registry.set("ledgerDropped", ledger?.dropped ?? 0);
+  registry.set("busConnected", bus?.status === "connected" ? 1 : 0);
+  registry.set("busReconnects", bus?.reconnects ?? 0);
+  registry.set("busMessages", bus?.sentMessages ?? 0, { direction: "sent" });
+  registry.set("busMessages", bus?.receivedMessages ?? 0, { direction: "received" });
+  registry.set("busMessages", bus?.droppedMessages ?? 0, { direction: "dropped" });
+  registry.set("busQueued", bus?.queuedMessages ?? 0);
+}
+
+function writeCommands(registry: MetricRegistry, commands: ControlSnapshot["commands"]): void {
+  for (const type of COMMAND_TYPE_LABELS) {
+    for (const status of COMMAND_STATUS_LABELS) {
+      const isThis = (given: string) =>
+        type === "unknown"
+          ? !COMMAND_TYPE_LABELS.some((known) => known !== "unknown" && known === given)
+          : given === type;
+      const mine = commands.filter((one) => one.status === status && isThis(one.type));
+      const count = mine.reduce((sum, one) => sum + one.count, 0);
+      registry.set("commands", count, { type, status });
+    }
+  }
+}
