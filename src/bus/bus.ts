@@ -3,6 +3,7 @@ export interface BusMessage {
   readonly subject: string;
   /** Where an answer is expected; null where none is. */
   readonly reply: string | null;
+  /** `Status: 503` and no data: nobody listens where something was published with this `reply`. */
   readonly headers: Readonly<Record<string, string>>;
   readonly data: Uint8Array;
 }
