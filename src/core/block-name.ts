@@ -38,7 +38,7 @@ export function readBlockName(raw: unknown): BlockName | null {
   if (typeof raw === "bigint") return readInteger(raw, raw);
   if (typeof raw !== "number" || !Number.isSafeInteger(raw)) return null;
   if (raw < 0) return readInteger(raw, BigInt(raw));
-  return { kind: "hash", given: raw, lo: raw % WORD, hi: Math.floor(raw / WORD) };
+  return { kind: "hash", given: raw, lo: raw >>> 0, hi: (raw / WORD) >>> 0 };
 }
 
 function readText(given: string): BlockName | null {

@@ -30,7 +30,7 @@ describe("a block's name is", () => {
 
   test.each([
     ...[1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 53, 2n ** 64n, -(2n ** 63n) - 1n],
-    ...["", "x", "-0", "01", "1.0", "1e3", " 1", "0x10", "18446744073709551616", "9".repeat(1e6)],
+    ...["", "x", "-0", "01", "1.0", "1e3", " 1", "0x10", "18446744073709551616", "9".repeat(81)],
     ...["-9223372036854775809", HEX.slice(1), `${HEX}0`, `${HEX}/`, `${HEX}/-1`, `${HEX}/01`],
     ...[
       `${HEX}/4294967296`,
@@ -39,7 +39,7 @@ describe("a block's name is", () => {
       undefined,
       true,
       {},
-      [1],
+      new Map(),
       new Uint8Array(32),
     ],
   ])("not %p", (raw) => {
