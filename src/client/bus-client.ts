@@ -1,0 +1,224 @@
+import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
+import type { Receipt } from "../control/index.ts";
+import { type Clock, HearthError, type Random } from "../core/index.ts";
+import type {
+  BroadcastResult,
+  ControlClient,
+  FoundWorker,
+  SendOptions,
+  SendResult,
+  WireCommand,
+} from "./control-client.ts";
+import { findWorkers } from "./discovery.ts";
+import { identified } from "./envelope.ts";
+import { Inbox, type Mailbox } from "./inbox.ts";
+import { nobodyMs, PROGRESS_MS, tryMs } from "./patience.ts";
+import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
+import type { Wire } from "./wire.ts";
+
+const DEADLINE_MS = 30_000;
+const DISCOVERY_MS = 1_000;
+/** Of a broadcast's deadline: then those that are silent are asked one by one. */
+const BROADCAST_SHARE = 1 / 3;
+const BROADCAST_MS_MAX = 2_000;
+
+export interface BusClientOptions {
+  readonly bus: Bus;
+  /** Closes the bus with the client. */
+  readonly ownsBus: boolean;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly issuer: string | null;
+  readonly wire: Wire;
+}
+
+/** What one wait needs, whoever waits. */
+interface Wait {
+  readonly data: Uint8Array;
+  readonly endMs: number;
+  readonly signal: AbortSignal | undefined;
+  readonly onProgress: (receipt: Receipt) => void;
+}
+
+type Heard =
+  | { readonly kind: "receipt"; readonly receipt: Receipt }
+  | { readonly kind: "nobody" | "silence" };
+
+export class BusControlClient implements ControlClient {
+  readonly #options: BusClientOptions;
+  readonly #inbox: Inbox;
+
+  constructor(options: BusClientOptions) {
+    this.#options = options;
+    this.#inbox = new Inbox(options.bus, options.clock, options.random);
+  }
+
+  async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+    return this.#ask(worker, this.#wait(command, options));
+  }
+
+  async broadcast(command: WireCommand, options: SendOptions = {}): Promise<BroadcastResult> {
+    const { bus, clock } = this.#options;
+    const wait = this.#wait(command, options);
+    const leftMs = () => wait.endMs - clock.monotonicMs();
+    if (!(await this.#isConnected(leftMs(), wait.signal))) {
+      return { receipts: [], silent: [], why: this.#whyNot() };
+    }
+    const found = await this.workers(Math.min(DISCOVERY_MS, leftMs() / 2), wait.signal);
+    const missing = new Set(found.map(({ id }) => id));
+    const receipts = new Map<string, Receipt>();
+    using mailbox = this.#inbox.open();
+    bus.publish(BROADCAST_SUBJECT, wait.data, this.#replyTo(mailbox));
+    const broadcastMs = Math.min(leftMs() * BROADCAST_SHARE, BROADCAST_MS_MAX);
+    const note = (receipt: Receipt) => {
+      missing.delete(receipt.worker_id);
+      receipts.set(receipt.worker_id, receipt);
+    };
+    await this.#collect(mailbox, broadcastMs, wait, (receipt) => {
+      note(receipt);
+      return found.length > 0 && missing.size === 0;
+    });
+    const answers = [...missing].map(async (id) => {
+      const result = await this.#ask(id, wait);
+      if (result.kind === "receipt") note(result.receipt);
+    });
+    await Promise.all(answers);
+    const byName = (a: Receipt, b: Receipt) => (a.worker_id < b.worker_id ? -1 : 1);
+    const why = receipts.size + missing.size === 0 ? "no worker answers discovery" : null;
+    return { receipts: [...receipts.values()].sort(byName), silent: [...missing].sort(), why };
+  }
+
+  async workers(ms = DISCOVERY_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
+    const { bus, clock } = this.#options;
+    const endMs = clock.monotonicMs() + ms;
+    if (!(await this.#isConnected(ms, signal))) return [];
+    using mailbox = this.#inbox.open();
+    return findWorkers(bus, clock, mailbox, endMs, signal);
+  }
+
+  publish(worker: string, command: WireCommand): PublishOutcome {
+    const { bus, random, issuer, wire } = this.#options;
+    const data = this.#fitting(wire.encode(identified(command, random, issuer)));
+    return bus.publish(commandSubject(worker), data, { headers: this.#headers() });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#inbox[Symbol.dispose]();
+    if (this.#options.ownsBus) await this.#options.bus[Symbol.asyncDispose]();
+  }
+
+  #wait(command: WireCommand, options: SendOptions): Wait {
+    const { clock, random, issuer, wire } = this.#options;
+    return {
+      data: this.#fitting(wire.encode(identified(command, random, issuer))),
+      endMs: clock.monotonicMs() + (options.deadlineMs ?? DEADLINE_MS),
+      signal: options.signal,
+      onProgress: options.onProgress ?? (() => undefined),
+    };
+  }
+
+  /** Sends it to one worker until it answers or the deadline is there. */
+  async #ask(worker: string, wait: Wait): Promise<SendResult> {
+    const { bus, clock } = this.#options;
+    const leftMs = () => wait.endMs - clock.monotonicMs();
+    using mailbox = this.#inbox.open();
+    let tries = 0;
+    let mayBeDone = false;
+    while (leftMs() > 0) {
+      // What waits in the bus's queue would be carried out after we have given up.
+      if (!(await this.#isConnected(leftMs(), wait.signal))) break;
+      tries++;
+      const outcome = bus.publish(commandSubject(worker), wait.data, this.#replyTo(mailbox));
+      const heard = await this.#listen(worker, mailbox, tries, wait);
+      if (heard.kind === "receipt") return heard;
+      if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
+    }
+    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} does not answer` };
+    const isConnected = bus.state.status === "connected";
+    const why = isConnected ? `nobody listens as ${worker}` : this.#whyNot();
+    return { kind: "unreachable", tries, why };
+  }
+
+  /** Waits for the receipt of one try; progress makes the wait longer, an empty house shorter. */
+  async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
+    const { clock, random, wire } = this.#options;
+    let untilMs = clock.monotonicMs() + tryMs(tries, random);
+    let kind: "nobody" | "silence" = "silence";
+    for (;;) {
+      const leftMs = Math.min(untilMs, wait.endMs) - clock.monotonicMs();
+      const message = await mailbox.next(leftMs, wait.signal);
+      if (message === null) return { kind };
+      if (isNobody(message)) {
+        kind = "nobody";
+        untilMs = clock.monotonicMs() + nobodyMs(tries, random);
+        continue;
+      }
+      const receipt = wire.decode(message.data);
+      if (receipt?.worker_id !== worker) continue;
+      if (receipt.status !== "running") return { kind: "receipt", receipt };
+      kind = "silence";
+      untilMs = clock.monotonicMs() + PROGRESS_MS;
+      wait.onProgress(receipt);
+    }
+  }
+
+  /** Takes receipts until `take` says that it has them all. */
+  async #collect(
+    mailbox: Mailbox,
+    ms: number,
+    wait: Wait,
+    take: (receipt: Receipt) => boolean,
+  ): Promise<void> {
+    const { clock, wire } = this.#options;
+    const untilMs = clock.monotonicMs() + ms;
+    for (;;) {
+      const message = await mailbox.next(untilMs - clock.monotonicMs(), wait.signal);
+      if (message === null || isNobody(message)) return;
+      const receipt = wire.decode(message.data);
+      if (receipt === null) continue;
+      if (receipt.status === "running") wait.onProgress(receipt);
+      else if (take(receipt)) return;
+    }
+  }
+
+  async #isConnected(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+    const { bus } = this.#options;
+    return bus.state.status === "connected" || unlessAborted(bus.connected(ms), signal);
+  }
+
+  #whyNot(): string {
+    const { why, status } = this.#options.bus.state;
+    return `no connection to the broker: ${why ?? status}`;
+  }
+
+  #fitting(data: Uint8Array): Uint8Array {
+    const { payloadBytesMax } = this.#options.bus;
+    if (data.length <= payloadBytesMax) return data;
+    const what = `a command of ${data.length} bytes, the broker takes ${payloadBytesMax}`;
+    throw new HearthError("LIMIT", what, { fix: "send fewer blocks at once" });
+  }
+
+  #headers(): Record<string, string> {
+    return { "Content-Type": this.#options.wire.contentType };
+  }
+
+  #replyTo(mailbox: Mailbox): { reply: string; headers: Record<string, string> } {
+    return { reply: mailbox.subject, headers: this.#headers() };
+  }
+}
+
+function isNobody({ headers, data }: BusMessage): boolean {
+  return data.length === 0 && headers.Status === "503";
+}
+
+/** What `wait` gives, or ABORTED as soon as the signal fires. */
+function unlessAborted<T>(wait: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return wait;
+  return new Promise((resolve, reject) => {
+    const onAbort = () => reject(new HearthError("ABORTED", "the wait was given up"));
+    if (signal.aborted) return onAbort();
+    signal.addEventListener("abort", onAbort, { once: true });
+    const done = () => signal.removeEventListener("abort", onAbort);
+    wait.then(resolve, reject).finally(done);
+  });
+}
