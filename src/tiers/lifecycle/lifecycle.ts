@@ -41,6 +41,17 @@ export interface WarmOptions {
   readonly signal?: AbortSignal;
 }
 
+/**
+ * Called once, in the very turn in which holds or marks change and before anything is waited for
+ * behind that (a commit of the ledger above all): what is written down in it lasts with the change
+ * or not at all. `results`: as far as they are known then. Not called where nothing changes.
+ */
+export type Remember = (results: readonly BlockResult[]) => void;
+
+export interface Remembering {
+  readonly remember?: Remember;
+}
+
 /** Brings blocks from other hosts into RAM; none is built in yet. */
 export interface BlockSourcePort {
   /** One result for each: `done`, `missing`, or `deferred` with the reason. */
@@ -70,17 +81,21 @@ export interface Lifecycle {
   /** Counted; on this host's tiers, not in RAM: a pinned block may give up its place there for SSD. */
   pin(
     blocks: readonly BlockName[],
-    options: { readonly owner: string; readonly ttlMs: number | null },
+    options: Remembering & { readonly owner: string; readonly ttlMs: number | null },
   ): Promise<LifecycleReport>;
   /** `already` where the owner has no pin on the block. */
   unpin(
     blocks: readonly BlockName[],
-    options: { readonly owner: string },
+    options: Remembering & { readonly owner: string },
   ): Promise<LifecycleReport>;
   /** Preference without promise; priority 0 takes the owner's preference back. */
   retain(
     blocks: readonly BlockName[],
-    options: { readonly owner: string; readonly priority: number; readonly idleMs: number | null },
+    options: Remembering & {
+      readonly owner: string;
+      readonly priority: number;
+      readonly idleMs: number | null;
+    },
   ): Promise<LifecycleReport>;
 
   /** Removes all that follows the block; the block stays. `results` has one entry. */
@@ -91,19 +106,35 @@ export interface Lifecycle {
   ): Promise<LifecycleReport>;
 
   /** Never written to SSD from now on; a copy there is deleted. */
-  markTransient(blocks: readonly BlockName[], origin: CommandOrigin): Promise<LifecycleReport>;
+  markTransient(
+    blocks: readonly BlockName[],
+    origin: CommandOrigin,
+    options?: Remembering,
+  ): Promise<LifecycleReport>;
   /** Removes those that are transient; others are `rejected`. */
-  purgeTransient(blocks: readonly BlockName[], origin: CommandOrigin): Promise<LifecycleReport>;
+  purgeTransient(
+    blocks: readonly BlockName[],
+    origin: CommandOrigin,
+    options?: Remembering,
+  ): Promise<LifecycleReport>;
 
   /** To SSD at once, out of RAM, kept by the lease. Under a name that exists: adds and renews. */
   pause(
     blocks: readonly BlockName[],
-    options: { readonly lease: string; readonly owner: string; readonly ttlMs: number | null },
+    options: Remembering & {
+      readonly lease: string;
+      readonly owner: string;
+      readonly ttlMs: number | null;
+    },
   ): Promise<LifecycleReport>;
   /** `results` has one entry: `done`, or `missing`. */
-  renewLease(lease: string, ttlMs: number): Promise<LifecycleReport>;
+  renewLease(lease: string, ttlMs: number, options?: Remembering): Promise<LifecycleReport>;
   /** Ends it and removes what nothing else holds or builds upon. One result for each block. */
-  revokeLease(lease: string, origin: CommandOrigin): Promise<LifecycleReport>;
+  revokeLease(
+    lease: string,
+    origin: CommandOrigin,
+    options?: Remembering,
+  ): Promise<LifecycleReport>;
 
   warm(blocks: readonly BlockName[], options: WarmOptions): Promise<LifecycleReport>;
 
