@@ -95,9 +95,27 @@ export const SUM_CHECKS: readonly SumCheck[] = [
     keys: ["api.listen", "api.token_file"],
     find: ({ api }) =>
       unless(
-        api.listen.loopback || api.tokenFile !== null,
+        api.listen.loopback || (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) !== null,
         `${api.listen.host} can be reached from other machines, and api.token_file is not set`,
-        'set api.token_file, or listen on "127.0.0.1:7171"',
+        'set api.token_file (or tokens_file, or tls_client_ca_file), or listen on "127.0.0.1:7171"',
+      ),
+  },
+  {
+    keys: ["api.tls_cert_file", "api.tls_key_file"],
+    find: ({ api }) =>
+      unless(
+        (api.tlsCertFile === null) === (api.tlsKeyFile === null),
+        "a certificate and its key need each other, and one of the two is not set",
+        "set both tls_cert_file and tls_key_file, or neither",
+      ),
+  },
+  {
+    keys: ["api.tls_client_ca_file", "api.tls_cert_file"],
+    find: ({ api }) =>
+      unless(
+        api.tlsClientCaFile === null || api.tlsCertFile !== null,
+        "certificates of callers are seen on HTTPS only, and tls_cert_file is not set",
+        "set tls_cert_file and tls_key_file",
       ),
   },
   {

@@ -72,7 +72,9 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     gpuWindowBlocks: fc.nat(2 ** 26),
     listen,
     tokenFile: absolutePath(80),
-    needsToken: fc.boolean(),
+    access: word("none", "token", "tokens", "certificates"),
+    apiRole: word("read", "operate", "purge"),
+    hasTls: fc.boolean(),
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
   })
@@ -117,10 +119,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         gpuWindowBlocks,
         sessionIdleMs: draw.sessionIdleMs,
       },
-      api: {
-        listen: draw.listen,
-        tokenFile: draw.needsToken || !draw.listen.loopback ? draw.tokenFile : null,
-      },
+      api: apiOf(draw),
       log: { level: draw.level, format: draw.format },
     };
   });
@@ -152,5 +151,28 @@ function ssdOf(draw: SsdDraw) {
     ssdWriteQueueBytes,
     ssdReadDeadlineMs,
     scrubBytesPerSecond,
+  };
+}
+
+interface ApiDraw {
+  readonly listen: Config["api"]["listen"];
+  readonly tokenFile: string;
+  readonly access: "none" | "token" | "tokens" | "certificates";
+  readonly apiRole: Config["api"]["loopbackRole"];
+  readonly hasTls: boolean;
+}
+
+function apiOf({ listen, tokenFile, access, apiRole, hasTls }: ApiDraw): Config["api"] {
+  const file = (isThere: boolean, end = "") => (isThere ? `${tokenFile}${end}` : null);
+  const isHttps = hasTls || access === "certificates";
+  return {
+    listen,
+    loopbackRole: apiRole,
+    tokenFile: file(access === "token" || (access === "none" && !listen.loopback)),
+    tokensFile: file(access === "tokens"),
+    tlsCertFile: file(isHttps, ".pem"),
+    tlsKeyFile: file(isHttps, ".key"),
+    tlsClientCaFile: file(access === "certificates"),
+    tlsClientRole: apiRole,
   };
 }

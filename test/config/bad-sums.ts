@@ -76,6 +76,22 @@ export const SUMS: readonly BadFile[] = [
     api('listen = "gpu-1.example.org:7171"'),
     ["4:10 api.listen", "token_file"],
   ],
+  [
+    "open to the network with TLS and nobody's certificate",
+    api('listen = "0.0.0.0:7171"', 'tls_cert_file = "/c"', 'tls_key_file = "/k"'),
+    ["4:10 api.listen", "tls_client_ca_file"],
+  ],
+  [
+    "a certificate without its key",
+    api('tls_cert_file = "/c"'),
+    ["4:17 api.tls_cert_file", "both"],
+  ],
+  ["a key without its certificate", api('tls_key_file = "/k"'), ["4:16 api.tls_key_file", "both"]],
+  [
+    "certificates of callers without TLS",
+    api('tls_client_ca_file = "/c"'),
+    ["4:22 api.tls_client_ca_file", "set tls_cert_file"],
+  ],
   ["more RAM than the machine", "[kv]\nram_gib = 17\n", ["2:11 kv.ram_gib", "use less than 16GiB"]],
   [
     "more RAM than the machine, as a size",

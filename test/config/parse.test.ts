@@ -55,7 +55,16 @@ describe("good files", () => {
         gpuWindowBlocks: 262_144,
         sessionIdleMs: 3_600_000,
       },
-      api: { listen: { host: "127.0.0.1", port: 7171, loopback: true }, tokenFile: null },
+      api: {
+        listen: { host: "127.0.0.1", port: 7171, loopback: true },
+        loopbackRole: "purge",
+        tokenFile: null,
+        tokensFile: null,
+        tlsCertFile: null,
+        tlsKeyFile: null,
+        tlsClientCaFile: null,
+        tlsClientRole: "read",
+      },
       log: { level: "info", format: "text" },
     });
   });

@@ -1,9 +1,18 @@
-import { pathKind } from "../kinds.ts";
+import { choiceKind, pathKind } from "../kinds.ts";
 import { listenKind } from "../listen-address.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 /** PATH_MAX of Linux with the NUL at its end left out. */
 const PATH_BYTES_MAX = 4095;
+
+/** What a caller may do; each contains those before it. */
+const roleKind = choiceKind(["read", "operate", "purge"]);
+
+/** A file that is read at the start. */
+function file(key: string, example: string, doc: string) {
+  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
+  return optional({ key, kind, reload: false, doc, example });
+}
 
 const listen = withDefault({
   key: "listen",
@@ -12,20 +21,71 @@ const listen = withDefault({
   reload: false,
   doc:
     "Where the HTTP server (health, metrics, status, commands) listens. Any address other than " +
-    "loopback needs `token_file`. Port 0 takes a free one and says which in the log.",
+    "loopback needs `token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 takes a free one " +
+    "and says which in the log.",
 });
 
-const tokenFile = optional({
-  key: "token_file",
-  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/token" }),
+const loopbackRole = withDefault({
+  key: "loopback_role",
+  kind: roleKind,
+  standard: "purge",
   reload: false,
   doc:
-    "A file whose first line is the bearer token that every request must carry, apart from " +
-    "`/healthz` and `/readyz`. Keep it readable for the agent alone.",
-  example: "/etc/hearth/token",
+    "What callers without credentials may do while none are asked for, which is on loopback " +
+    "alone: `read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks.",
+});
+
+const tokenFile = file(
+  "token_file",
+  "/etc/hearth/token",
+  "A file whose first line is a bearer token that may do everything. With it every request needs " +
+    "a token, apart from `/healthz` and `/readyz`. Keep it readable for the agent alone. SIGHUP " +
+    "reads it again.",
+);
+
+const tokensFile = file(
+  "tokens_file",
+  "/etc/hearth/tokens",
+  "A file of bearer tokens for several callers: lines of a name, a role (`read`, `operate` or " +
+    "`purge`) and a token; lines that begin with # are notes. The name goes into the audit log. " +
+    "SIGHUP reads it again.",
+);
+
+const tlsCertFile = file(
+  "tls_cert_file",
+  "/etc/hearth/tls.pem",
+  "The server's certificate with those that signed it, in PEM: with it the server speaks HTTPS.",
+);
+
+const tlsKeyFile = file(
+  "tls_key_file",
+  "/etc/hearth/tls.key",
+  "The private key of `tls_cert_file`, in PEM. Keep it readable for the agent alone.",
+);
+
+const tlsClientCaFile = file(
+  "tls_client_ca_file",
+  "/etc/hearth/clients.pem",
+  "Certificates, in PEM, of those who sign certificates for callers: with it a caller without one " +
+    "is not let in, not even for `/healthz`. A caller may send a token as well and has its role " +
+    "then.",
+);
+
+const tlsClientRole = withDefault({
+  key: "tls_client_role",
+  kind: roleKind,
+  standard: "read",
+  reload: false,
+  doc: "What callers may do who show a certificate and no token; see `tls_client_ca_file`.",
 });
 
 export const apiSection = section("The HTTP server for people and monitoring.", {
   listen,
+  loopbackRole,
   tokenFile,
+  tokensFile,
+  tlsCertFile,
+  tlsKeyFile,
+  tlsClientCaFile,
+  tlsClientRole,
 });
