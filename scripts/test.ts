@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { withAgent } from "./lib/agent.ts";
 import { ensureHost } from "./lib/native-build.ts";
+import { ensureNatsServer } from "./lib/nats-server.ts";
 import { findPython, pythonEnvironment } from "./lib/python.ts";
 import { isRequired } from "./lib/required.ts";
 import { run } from "./lib/run.ts";
@@ -24,7 +25,9 @@ Builds the native library, then runs the Zig, Python and Bun tests.
   bun run test test/core           only the Bun tests whose path contains test/core
   bun run test -t "evicts"         any option of \`bun test\`
 
-REQUIRE_NATIVE=1, REQUIRE_PYTHON=1 (or CI=true for both) turn skipped suites into failures.
+A nats-server is taken from the PATH or, with Debian's packages, brought below .toolchain.
+REQUIRE_NATIVE=1, REQUIRE_PYTHON=1, REQUIRE_NATS=1 (or CI=true for all) turn skipped suites into
+failures.
 The last line is "N passed, N failed, N skipped". Exit codes: 0 all passed; 1 something failed.
 `;
 
@@ -75,6 +78,8 @@ async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
   const colours = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
   const crashes = args.length === 0 ? { HEARTH_CRASH_CYCLES: CRASH_CYCLES } : {};
   const env = { ...process.env, ...crashes, ...colours, HEARTH_SKIPS_FILE: skipsFile };
+  const nats = await ensureNatsServer();
+  if (nats.kind === "skipped") console.log(`nats: suites that need it are left out: ${nats.why}`);
   const result = await run([process.execPath, "test", ...args], { env, echo: true });
   return parseBunSummary(result.output, result.code);
 }

@@ -1,6 +1,7 @@
 export { hearthExecutable, withAgent } from "./executable.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
+export { describeNats, NatsServer, type NatsServerOptions, type NatsTls } from "./nats.ts";
 export { describePython, pythonEnvironment, requirePython } from "./python.ts";
 export { noteSkip } from "./skips.ts";
 export { tempDir, withTempDir } from "./temp-dir.ts";
