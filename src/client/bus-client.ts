@@ -1,6 +1,7 @@
 import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
 import type { Receipt } from "../control/index.ts";
 import { type Clock, HearthError, type Random } from "../core/index.ts";
+import { unlessAborted } from "./abort.ts";
 import type {
   BroadcastResult,
   ControlClient,
@@ -12,7 +13,7 @@ import type {
 import { findWorkers } from "./discovery.ts";
 import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
-import { nobodyMs, PROGRESS_MS, tryMs } from "./patience.ts";
+import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
 import type { Wire } from "./wire.ts";
 
@@ -36,6 +37,8 @@ export interface BusClientOptions {
 interface Wait {
   readonly data: Uint8Array;
   readonly endMs: number;
+  /** When to give up as long as there was nobody. */
+  readonly absentEndMs: number;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: (receipt: Receipt) => void;
 }
@@ -61,7 +64,8 @@ export class BusControlClient implements ControlClient {
     const { bus, clock } = this.#options;
     const wait = this.#wait(command, options);
     const leftMs = () => wait.endMs - clock.monotonicMs();
-    if (!(await this.#isConnected(leftMs(), wait.signal))) {
+    const connectMs = wait.absentEndMs - clock.monotonicMs();
+    if (!(await this.#isConnected(connectMs, wait.signal))) {
       return { receipts: [], silent: [], why: this.#whyNot() };
     }
     const found = await this.workers(Math.min(DISCOVERY_MS, leftMs() / 2), wait.signal);
@@ -109,9 +113,12 @@ export class BusControlClient implements ControlClient {
 
   #wait(command: WireCommand, options: SendOptions): Wait {
     const { clock, random, issuer, wire } = this.#options;
+    const { deadlineMs = DEADLINE_MS } = options;
+    const nowMs = clock.monotonicMs();
     return {
       data: this.#fitting(wire.encode(identified(command, random, issuer))),
-      endMs: clock.monotonicMs() + (options.deadlineMs ?? DEADLINE_MS),
+      endMs: nowMs + deadlineMs,
+      absentEndMs: nowMs + Math.min(deadlineMs, options.absentMs ?? deadlineMs),
       signal: options.signal,
       onProgress: options.onProgress ?? (() => undefined),
     };
@@ -120,10 +127,10 @@ export class BusControlClient implements ControlClient {
   /** Sends it to one worker until it answers or the deadline is there. */
   async #ask(worker: string, wait: Wait): Promise<SendResult> {
     const { bus, clock } = this.#options;
-    const leftMs = () => wait.endMs - clock.monotonicMs();
     using mailbox = this.#inbox.open();
     let tries = 0;
     let mayBeDone = false;
+    const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
     while (leftMs() > 0) {
       // What waits in the bus's queue would be carried out after we have given up.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
@@ -150,7 +157,7 @@ export class BusControlClient implements ControlClient {
       if (message === null) return { kind };
       if (isNobody(message)) {
         kind = "nobody";
-        untilMs = clock.monotonicMs() + nobodyMs(tries, random);
+        untilMs = clock.monotonicMs() + absentMs(tries, random);
         continue;
       }
       const receipt = wire.decode(message.data);
@@ -209,16 +216,4 @@ export class BusControlClient implements ControlClient {
 
 function isNobody({ headers, data }: BusMessage): boolean {
   return data.length === 0 && headers.Status === "503";
-}
-
-/** What `wait` gives, or ABORTED as soon as the signal fires. */
-function unlessAborted<T>(wait: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return wait;
-  return new Promise((resolve, reject) => {
-    const onAbort = () => reject(new HearthError("ABORTED", "the wait was given up"));
-    if (signal.aborted) return onAbort();
-    signal.addEventListener("abort", onAbort, { once: true });
-    const done = () => signal.removeEventListener("abort", onAbort);
-    wait.then(resolve, reject).finally(done);
-  });
 }

@@ -7,6 +7,8 @@ export type WireCommand = { readonly type: string } & Readonly<Record<string, un
 export interface SendOptions {
   /** How long an answer is waited for, all tries together. 30 s unless given. */
   readonly deadlineMs?: number;
+  /** How long one is waited for who is not there at all. As long as the deadline unless given. */
+  readonly absentMs?: number;
   readonly signal?: AbortSignal;
   /** Told of what a long command reports on its way. */
   readonly onProgress?: (receipt: Receipt) => void;

@@ -1,5 +1,6 @@
 import type { Bus, BusMessage, Subscription } from "../bus/index.ts";
 import { type Clock, HearthError, type Random } from "../core/index.ts";
+import { abortFault } from "./abort.ts";
 import { randomHex } from "./envelope.ts";
 
 const PREFIX_WORDS = 4;
@@ -81,7 +82,7 @@ class OpenMailbox implements Mailbox {
     if (this.#waiting.length === 0 && this.#fault === null && ms > 0 && !signal?.aborted) {
       await this.#wait(ms, signal);
     }
-    if (signal?.aborted) throw new HearthError("ABORTED", "the wait for an answer was given up");
+    if (signal?.aborted) throw abortFault(signal);
     if (this.#fault !== null) throw this.#fault;
     return this.#waiting.shift() ?? null;
   }

@@ -1,5 +1,10 @@
 export * from "./commands.ts";
-export { type ConnectControlOptions, connectControl } from "./connect.ts";
+export {
+  type ConnectControlOptions,
+  type ConnectHttpOptions,
+  connectControl,
+  connectHttp,
+} from "./connect.ts";
 export type {
   BroadcastResult,
   ControlClient,
@@ -8,4 +13,6 @@ export type {
   SendResult,
   WireCommand,
 } from "./control-client.ts";
+export type { HttpControlClient, ReadOptions, ReadResult } from "./http-client.ts";
+export type { TlsMaterial } from "./http-connection.ts";
 export type { Encoding } from "./wire.ts";

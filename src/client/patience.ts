@@ -2,8 +2,8 @@ import { type Random, randomBelow } from "../core/index.ts";
 
 const TRY_FIRST_MS = 1_000;
 const TRY_MS_MAX = 10_000;
-const NOBODY_FIRST_MS = 100;
-const NOBODY_MS_MAX = 2_000;
+const ABSENT_FIRST_MS = 100;
+const ABSENT_MS_MAX = 2_000;
 const JITTER = 0.25;
 
 /** How long a worker that just said how far it is may be silent before it is asked again. */
@@ -19,7 +19,7 @@ export function tryMs(tries: number, random: Random): number {
   return grown(TRY_FIRST_MS, TRY_MS_MAX, tries, random);
 }
 
-/** How long to wait after try number `tries` where nobody listened; ±25 %. */
-export function nobodyMs(tries: number, random: Random): number {
-  return grown(NOBODY_FIRST_MS, NOBODY_MS_MAX, tries, random);
+/** How long to wait after try number `tries` that met nobody; ±25 %. */
+export function absentMs(tries: number, random: Random): number {
+  return grown(ABSENT_FIRST_MS, ABSENT_MS_MAX, tries, random);
 }

@@ -1,0 +1,256 @@
+import type { PublishOutcome } from "../bus/index.ts";
+import type { Receipt } from "../control/index.ts";
+import { type Clock, HearthError, type Json, type Random, sleep } from "../core/index.ts";
+import type {
+  BroadcastResult,
+  ControlClient,
+  FoundWorker,
+  SendOptions,
+  SendResult,
+  WireCommand,
+} from "./control-client.ts";
+import { identified } from "./envelope.ts";
+import { type HttpConnection, type HttpOutcome, jsonOf, problemText } from "./http-connection.ts";
+import { absentMs } from "./patience.ts";
+import { readReceipt, type Wire } from "./wire.ts";
+
+const DEADLINE_MS = 30_000;
+const ASK_MS = 5_000;
+const PROGRESS_EVERY_MS = 1_000;
+
+export interface HttpClientOptions {
+  readonly connection: HttpConnection;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly issuer: string | null;
+  readonly wire: Wire;
+}
+
+export interface ReadOptions {
+  /** Query members; those that are null are left out. */
+  readonly query?: Readonly<Record<string, string | number | boolean | null>>;
+  readonly deadlineMs?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** `refused`: an answer, but an error; `why` are its words. */
+export type ReadResult =
+  | { readonly kind: "document"; readonly document: Json }
+  | {
+      readonly kind: "refused" | "unreachable" | "unanswered";
+      readonly status: number | null;
+      readonly why: string;
+    };
+
+/**
+ * The same commands over HTTP, to one agent: `worker` is its name, or empty for whoever answers
+ * there; with another name nothing is sent. Broadcasts reach this agent alone.
+ */
+export interface HttpControlClient extends ControlClient {
+  /** What a route of the agent answers; tried once. */
+  get(path: string, options?: ReadOptions): Promise<ReadResult>;
+  post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
+}
+
+type Tried =
+  | { readonly kind: "result"; readonly result: SendResult }
+  | { readonly kind: "again"; readonly why: string; readonly mayBeDone: boolean };
+
+export class HttpClient implements HttpControlClient {
+  readonly #options: HttpClientOptions;
+  readonly #closing = new AbortController();
+  #worker: FoundWorker | null = null;
+
+  constructor(options: HttpClientOptions) {
+    this.#options = options;
+  }
+
+  async send(worker: string, given: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+    const { clock, random, issuer } = this.#options;
+    const command = identified(given, random, issuer);
+    const { deadlineMs = DEADLINE_MS } = options;
+    const endMs = clock.monotonicMs() + deadlineMs;
+    const absentEndMs = clock.monotonicMs() + (options.absentMs ?? deadlineMs);
+    const signal = this.#signal(options.signal);
+    using _progress = this.#watch(command, options, signal);
+    let tries = 0;
+    let mayBeDone = false;
+    for (;;) {
+      const other = worker === "" ? null : await this.#otherWorker(worker, endMs, signal);
+      if (other !== null) return { kind: "unreachable", tries, why: other };
+      tries++;
+      const tried = await this.#try(worker, command, endMs, tries, signal);
+      if (tried.kind === "result") return tried.result;
+      mayBeDone ||= tried.mayBeDone;
+      const waitMs = absentMs(tries, random);
+      const lastMs = mayBeDone ? endMs : Math.min(endMs, absentEndMs);
+      if (clock.monotonicMs() + waitMs >= lastMs) {
+        return { kind: mayBeDone ? "unanswered" : "unreachable", tries, why: tried.why };
+      }
+      await sleep(clock, waitMs, signal);
+    }
+  }
+
+  async broadcast(command: WireCommand, options: SendOptions = {}): Promise<BroadcastResult> {
+    const result = await this.send("", command, options);
+    if (result.kind === "receipt") return { receipts: [result.receipt], silent: [], why: null };
+    return { receipts: [], silent: [], why: result.why };
+  }
+
+  async workers(ms = ASK_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
+    const options = { deadlineMs: ms, ...(signal === undefined ? {} : { signal }) };
+    const result = await this.get("/v1/status", options);
+    const found = result.kind === "document" ? readStatus(result.document) : null;
+    return found === null ? [] : [found];
+  }
+
+  publish(worker: string, command: WireCommand): PublishOutcome {
+    // Whoever closes the client meanwhile does not want to hear of it either.
+    this.send(worker, command).catch(() => undefined);
+    return "sent";
+  }
+
+  async get(path: string, options: ReadOptions = {}): Promise<ReadResult> {
+    return this.#read("GET", path, undefined, options);
+  }
+
+  async post(path: string, body: Json, options: ReadOptions = {}): Promise<ReadResult> {
+    const data = new TextEncoder().encode(JSON.stringify(body));
+    return this.#read("POST", path, { contentType: "application/json", data }, options);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort(closed());
+  }
+
+  async #try(
+    worker: string,
+    command: WireCommand,
+    endMs: number,
+    tries: number,
+    signal: AbortSignal,
+  ): Promise<Tried> {
+    const { connection, clock, wire } = this.#options;
+    const outcome = await connection.request({
+      method: "POST",
+      path: "/v1/commands",
+      body: { contentType: wire.contentType, data: wire.encode(command) },
+      timeoutMs: endMs - clock.monotonicMs(),
+      signal,
+    });
+    if (outcome.kind !== "answer") return withoutAnswer(outcome, tries);
+    const { status, contentType, data } = outcome;
+    const receipt = contentType.startsWith(wire.contentType)
+      ? wire.decode(data)
+      : readReceipt(jsonOf(data));
+    if (receipt !== null) return { kind: "result", result: ofWorker(worker, receipt, tries) };
+    const why = problemText(status, data);
+    if (status >= 500 && status !== 501) return { kind: "again", why, mayBeDone: status !== 503 };
+    return { kind: "result", result: { kind: "refused", tries, why } };
+  }
+
+  /** Why the agent there is not `worker`; null where it is, or does not say. */
+  async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
+    const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
+    this.#worker ??= (await this.workers(ms, signal))[0] ?? null;
+    const id = this.#worker?.id ?? worker;
+    return id === worker ? null : `${this.#options.connection.url} is ${id}, not ${worker}`;
+  }
+
+  /** Asks how far the command is while its answer is outstanding. */
+  #watch(command: WireCommand, options: SendOptions, signal: AbortSignal): Disposable {
+    const { onProgress } = options;
+    const { id, issuer } = command;
+    if (onProgress === undefined || typeof id !== "string") {
+      return { [Symbol.dispose]: () => undefined };
+    }
+    const query = { issuer: typeof issuer === "string" ? issuer : null };
+    let isOver = false;
+    const ask = async () => {
+      const path = `/v1/commands/${encodeURIComponent(id)}`;
+      const result = await this.get(path, { query, deadlineMs: ASK_MS, signal });
+      const receipt = result.kind === "document" ? readReceipt(result.document) : null;
+      if (!isOver && receipt?.status === "running") onProgress(receipt);
+    };
+    const timer = this.#options.clock.every(PROGRESS_EVERY_MS, () => {
+      // The answer itself says what went wrong.
+      ask().catch(() => undefined);
+    });
+    return {
+      [Symbol.dispose]() {
+        isOver = true;
+        timer[Symbol.dispose]();
+      },
+    };
+  }
+
+  async #read(
+    method: "GET" | "POST",
+    path: string,
+    body: { readonly contentType: string; readonly data: Uint8Array } | undefined,
+    options: ReadOptions,
+  ): Promise<ReadResult> {
+    const outcome = await this.#options.connection.request({
+      method,
+      path: `${path}${queryOf(options.query ?? {})}`,
+      ...(body === undefined ? {} : { body }),
+      timeoutMs: options.deadlineMs ?? DEADLINE_MS,
+      signal: this.#signal(options.signal),
+    });
+    if (outcome.kind === "timeout") {
+      return { kind: "unanswered", status: null, why: "no answer within the deadline" };
+    }
+    if (outcome.kind !== "answer") return { kind: "unreachable", status: null, why: outcome.why };
+    const { status, data } = outcome;
+    if (status >= 200 && status < 300) return { kind: "document", document: jsonOf(data) };
+    return { kind: "refused", status, why: problemText(status, data) };
+  }
+
+  #signal(signal: AbortSignal | undefined): AbortSignal {
+    if (this.#closing.signal.aborted) throw closed();
+    return signal === undefined
+      ? this.#closing.signal
+      : AbortSignal.any([signal, this.#closing.signal]);
+  }
+}
+
+function closed(): HearthError {
+  return new HearthError("ENGINE_CLOSED", "the control client was closed");
+}
+
+function withoutAnswer(outcome: Exclude<HttpOutcome, { kind: "answer" }>, tries: number): Tried {
+  switch (outcome.kind) {
+    case "absent":
+      return { kind: "again", why: outcome.why, mayBeDone: false };
+    case "broken":
+      return { kind: "again", why: outcome.why, mayBeDone: true };
+    case "distrusted":
+      return { kind: "result", result: { kind: "refused", tries, why: outcome.why } };
+    case "timeout":
+      return { kind: "again", why: "no answer within the deadline", mayBeDone: true };
+    default:
+      return outcome satisfies never;
+  }
+}
+
+/** Another agent took over the address between the question and the command. */
+function ofWorker(worker: string, receipt: Receipt, tries: number): SendResult {
+  if (worker === "" || receipt.worker_id === worker) return { kind: "receipt", receipt };
+  const why = `${receipt.worker_id} answered instead of ${worker}`;
+  return { kind: "unreachable", tries, why };
+}
+
+function readStatus(document: Json): FoundWorker | null {
+  if (typeof document !== "object" || document === null || Array.isArray(document)) return null;
+  const { worker_id, version, incarnation } = document;
+  if (typeof worker_id !== "string" || typeof version !== "string") return null;
+  return { id: worker_id, version, incarnation: String(incarnation) };
+}
+
+function queryOf(query: NonNullable<ReadOptions["query"]>): string {
+  const members = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null) members.set(name, String(value));
+  }
+  return members.size === 0 ? "" : `?${members}`;
+}
