@@ -1,8 +1,9 @@
 import type { NamespaceIndex, NodeId, Random } from "../core/index.ts";
+import type { TableListeners } from "./node-columns.ts";
 import type { CallerFlag, TableView } from "./table-view.ts";
 import type { Tier } from "./tier.ts";
 
-export interface BlockTableOptions {
+export interface BlockTableOptions extends TableListeners {
   /** Nodes at most, ghosts included; 2^26 at most. Memory is taken as nodes come into use. */
   readonly nodesMax: number;
   /** 64-bit engine hashes at most. Default: `nodesMax`. */
@@ -11,11 +12,6 @@ export interface BlockTableOptions {
   readonly sha256Max?: number;
   /** Seeds the hashes of the indexes, so that nobody can choose keys that collide. */
   readonly random: Random;
-  /**
-   * Told when a node becomes protected and when it no longer is. It must not call the table back
-   * but for reading.
-   */
-  readonly onProtection?: (node: NodeId, on: boolean) => void;
 }
 
 /** Nodes that may share one alias, and aliases of one kind a node may have. */
@@ -75,15 +71,18 @@ export interface DescendantWalk extends Disposable {
  *   nothing holds them. Its aliases go with it. Nothing else ever removes a node.
  * - A parent is set once: at the insert that names it, or later where a node (a ghost or a root)
  *   had none. An unknown parent becomes a ghost, held by its children.
- * - Per tier of `RECENCY_TIERS`, all resident unprotected nodes stand in one list in which every
- *   node is newer than all its descendants, whatever lies between them. So `oldest` is a leaf on
- *   its tier.
- * - A lock or pin protects the node and all its ancestors: they leave the lists, and come back as
- *   the newest when nothing protects them any more, the deepest first.
+ * - Per tier of `RECENCY_TIERS`, all residents that are not protected there stand in one list in
+ *   which every node is newer than all its descendants, whatever lies between them. So `oldest` is
+ *   a leaf on its tier.
+ * - A lock protects the node and all its ancestors on both tiers. A pin protects them on SSD; in
+ *   RAM only those of them that are in RAM and not on SSD, and their ancestors. Protected nodes
+ *   leave the list, and come back as the newest when nothing protects them any more, the deepest
+ *   first.
  *
  * Full is an answer; a broken caller (unlocking what is not locked, a dead node) is INTERNAL. Calls
- * take constant time but for those that follow a path: `lock`, `pin` and their undoing as far as
- * protection changes, `touchPath`, and an insert that gives a parent to what had none.
+ * take constant time but for those that follow a path: `lock`, `pin`, their undoing and residency of
+ * what is pinned as far as protection changes, `touchPath`, and an insert that gives a parent to
+ * what had none.
  */
 export interface BlockTable extends TableView {
   /**

@@ -10,6 +10,7 @@ import {
   type NodeColumns,
   type RecencyList,
 } from "./node-columns.ts";
+import { isGuarded } from "./recency.ts";
 import { NodeFlag, type TableView } from "./table-view.ts";
 import { RECENCY_TIERS, type RecencyTier, TIERS_ALL, type Tier, tierIndex } from "./tier.ts";
 import { successor } from "./tree.ts";
@@ -31,7 +32,7 @@ export class ColumnView implements TableView {
   constructor(options: BlockTableOptions) {
     const { nodesMax, random } = options;
     this.nodesMax = nodesMax;
-    this.columns = createNodeColumns(nodesMax, options.onProtection);
+    this.columns = createNodeColumns(nodesMax, options);
     this.index = new HashIndex(this.columns.keys, KEY_WORDS, nodesMax, random);
     this.lookup = new BatchLookup(this.columns, this.index);
     this.hashes = new AliasIndex(2, options.aliasesMax ?? nodesMax, nodesMax, random);
@@ -109,8 +110,12 @@ export class ColumnView implements TableView {
     return this.hasFlag(node, NodeFlag.writing);
   }
 
-  isProtected(node: NodeId): boolean {
-    return this.hasFlag(node, NodeFlag.protected);
+  isProtected(node: NodeId, tier: RecencyTier): boolean {
+    return isGuarded(this.list(tier), this.columns.meta[node]!);
+  }
+
+  isKept(node: NodeId): boolean {
+    return this.hasFlag(node, NodeFlag.kept);
   }
 
   locksOf(node: NodeId): number {
@@ -220,6 +225,14 @@ export class ColumnView implements TableView {
 
   evictableBytes(tier: RecencyTier): number {
     return this.list(tier).bytes;
+  }
+
+  get keptBytes(): number {
+    return this.columns.keptBytes;
+  }
+
+  get keptInRamAloneBytes(): number {
+    return this.columns.keptInRamAloneBytes;
   }
 
   nodesOfAlias(lo: number, hi: number, out: Int32Array): number {

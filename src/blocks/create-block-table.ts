@@ -12,8 +12,17 @@ import {
 import { ColumnView } from "./column-view.ts";
 import { IDS_MAX } from "./hash-index.ts";
 import { DIGEST_LENGTH, giveNode, KEY_WORDS, NAMESPACE_MAX, takeNode } from "./node-columns.ts";
-import { protect, protectParent, unprotect } from "./protection.ts";
-import { enterTier, leaveTier, touchPath } from "./recency.ts";
+import {
+  isInRamAlone,
+  keep,
+  keptOnTiers,
+  protect,
+  protectParent,
+  residencyChanged,
+  unkeep,
+  unprotect,
+} from "./protection.ts";
+import { enterTier, isListed, leaveTier, touchPath } from "./recency.ts";
 import { verifyTable } from "./table-integrity.ts";
 import { type CallerFlag, NodeFlag, USES_MAX } from "./table-view.ts";
 import { TIERS_ALL, Tier, tierIndex } from "./tier.ts";
@@ -108,8 +117,9 @@ class ColumnTable extends ColumnView implements BlockTable {
       if ((marks & tier) === 0) continue;
       columns.residentBytes[tierIndex(tier)] = columns.residentBytes[tierIndex(tier)]! + more;
     }
-    if ((marks & NodeFlag.protected) !== 0) return;
-    for (const list of columns.lists) if ((marks & list.tier) !== 0) list.bytes += more;
+    for (const list of columns.lists) if (isListed(list, marks)) list.bytes += more;
+    columns.keptBytes += keptOnTiers(marks) * more;
+    if (isInRamAlone(marks)) columns.keptInRamAloneBytes += more;
   }
 
   setSlot(node: NodeId, slot: number, slotGeneration: number): void {
@@ -129,19 +139,27 @@ class ColumnTable extends ColumnView implements BlockTable {
   }
 
   lock(node: NodeId): boolean {
-    return this.hold(node, this.columns.locks);
+    if (!this.hold(node, this.columns.locks)) return false;
+    protect(this.columns, node);
+    return true;
   }
 
   unlock(node: NodeId): void {
-    this.letGo(node, this.columns.locks);
+    if (!this.letGo(node, this.columns.locks)) return;
+    unprotect(this.columns, node);
+    this.vanishIfUnheld(node);
   }
 
   pin(node: NodeId): boolean {
-    return this.hold(node, this.columns.pins);
+    if (!this.hold(node, this.columns.pins)) return false;
+    keep(this.columns, node);
+    return true;
   }
 
   unpin(node: NodeId): void {
-    this.letGo(node, this.columns.pins);
+    if (!this.letGo(node, this.columns.pins)) return;
+    unkeep(this.columns, node);
+    this.vanishIfUnheld(node);
   }
 
   markUsed(node: NodeId, tick: number): void {
@@ -294,16 +312,19 @@ class ColumnTable extends ColumnView implements BlockTable {
     columns.residentBlocks[at] = columns.residentBlocks[at]! + 1;
     columns.residentBytes[at] = columns.residentBytes[at]! + columns.bytes[node]!;
     enterTier(columns, node, tier);
+    residencyChanged(columns, node, marks);
   }
 
   private lose(node: NodeId, tier: Tier): void {
     const { columns } = this;
-    assert((columns.meta[node]! & tier) !== 0, "what leaves a tier was there");
+    const marks = columns.meta[node]!;
+    assert((marks & tier) !== 0, "what leaves a tier was there");
     leaveTier(columns, node, tier);
-    columns.meta[node] = columns.meta[node]! & ~tier;
+    columns.meta[node] = marks & ~tier;
     const at = tierIndex(tier);
     columns.residentBlocks[at] = columns.residentBlocks[at]! - 1;
     columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
+    residencyChanged(columns, node, marks);
     this.vanishIfUnheld(node);
   }
 
@@ -311,16 +332,14 @@ class ColumnTable extends ColumnView implements BlockTable {
     assert(this.columns.meta[node] !== 0, "a node to be held is live");
     if (counter[node] === COUNTER_MAX) return false;
     counter[node] = counter[node]! + 1;
-    protect(this.columns, node);
     return true;
   }
 
-  private letGo(node: NodeId, counter: Uint32Array): void {
+  /** Whether nothing counted here holds it any more. */
+  private letGo(node: NodeId, counter: Uint32Array): boolean {
     assert(counter[node]! > 0, "a node let go of was held");
     counter[node] = counter[node]! - 1;
-    if (counter[node] !== 0) return;
-    unprotect(this.columns, node);
-    this.vanishIfUnheld(node);
+    return counter[node] === 0;
   }
 
   /** Removes the node if nothing holds it, then its ancestors as far as that goes on. */

@@ -1,17 +1,20 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
-import { RECENCY_TIERS, type RecencyTier, TIER_COUNT } from "./tier.ts";
+import { NodeFlag } from "./table-view.ts";
+import { RECENCY_TIERS, type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
- * All unprotected nodes resident on one tier, doubly linked in a ring through entry 0: `older[0]`
+ * All nodes resident on one tier that it may give up, doubly linked in a ring through entry 0: `older[0]`
  * is the newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in
  * the list.
  */
 export interface RecencyList {
   readonly tier: RecencyTier;
+  /** The flags of which each keeps a node out of the list. */
+  readonly guards: number;
   readonly newer: Int32Array;
   readonly older: Int32Array;
   blocks: number;
@@ -22,7 +25,7 @@ export interface RecencyList {
  * The table's memory: entry `n` of each column belongs to node `n`, entry 0 to none. Untouched
  * columns (the SSD list without an SSD, say) cost address space, not memory.
  *
- * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-8) and namespace (bits 16-31); it is zero
+ * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-9) and namespace (bits 16-31); it is zero
  * exactly where the node is free. A free node links to the next free one by `nextSibling`.
  */
 export interface NodeColumns {
@@ -38,8 +41,9 @@ export interface NodeColumns {
   readonly prevSibling: Int32Array;
   readonly locks: Uint32Array;
   readonly pins: Uint32Array;
-  /** Children with `NodeFlag.protected`. */
+  /** Children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
   readonly protectedChildren: Int32Array;
+  readonly keptChildren: Int32Array;
   readonly gpuHolders: Uint16Array;
   readonly bytes: Uint32Array;
   readonly slot: Uint32Array;
@@ -51,8 +55,10 @@ export interface NodeColumns {
   readonly lists: readonly RecencyList[];
   readonly residentBlocks: Float64Array;
   readonly residentBytes: Float64Array;
-  /** Told when a node becomes protected (`true`), or loses its protection. */
-  readonly onProtection: ProtectionListener;
+  /** Bytes of kept nodes in RAM or on SSD, and of those among them that are in RAM alone. */
+  keptBytes: number;
+  keptInRamAloneBytes: number;
+  readonly listeners: Required<TableListeners>;
   /** Nodes in use. */
   count: number;
   /** Nodes above this one were never used. */
@@ -60,12 +66,15 @@ export interface NodeColumns {
   firstFree: number;
 }
 
-export type ProtectionListener = (node: NodeId, on: boolean) => void;
+/** Must not call the table back but for reading. */
+export interface TableListeners {
+  /** Told when RAM may not give up a node from now on (`true`), and when it may again. */
+  readonly onProtection?: (node: NodeId, on: boolean) => void;
+  /** Told when a kept node comes to be in RAM and not on SSD: it stays there for want of a copy. */
+  readonly onInRamAlone?: (node: NodeId) => void;
+}
 
-export function createNodeColumns(
-  nodesMax: number,
-  onProtection: ProtectionListener = () => undefined,
-): NodeColumns {
+export function createNodeColumns(nodesMax: number, listeners: TableListeners): NodeColumns {
   const entries = nodesMax + 1;
   const u32 = (perNode = 1) => new Uint32Array(new ArrayBuffer(entries * 4 * perNode));
   const i32 = () => new Int32Array(new ArrayBuffer(entries * 4));
@@ -85,6 +94,7 @@ export function createNodeColumns(
       locks: u32(),
       pins: u32(),
       protectedChildren: i32(),
+      keptChildren: i32(),
       gpuHolders: u16(),
       bytes: u32(),
       slot: u32(),
@@ -94,6 +104,7 @@ export function createNodeColumns(
       lastUsed: u32(),
       lists: RECENCY_TIERS.map((tier) => ({
         tier,
+        guards: tier === Tier.ram ? NodeFlag.ramProtected : NodeFlag.ramProtected | NodeFlag.kept,
         newer: i32(),
         older: i32(),
         blocks: 0,
@@ -101,7 +112,12 @@ export function createNodeColumns(
       })),
       residentBlocks: new Float64Array(TIER_COUNT),
       residentBytes: new Float64Array(TIER_COUNT),
-      onProtection,
+      keptBytes: 0,
+      keptInRamAloneBytes: 0,
+      listeners: {
+        onProtection: listeners.onProtection ?? (() => undefined),
+        onInRamAlone: listeners.onInRamAlone ?? (() => undefined),
+      },
       count: 0,
       highest: 0,
       firstFree: 0,

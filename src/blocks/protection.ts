@@ -1,49 +1,129 @@
 import type { NodeId } from "../core/index.ts";
 import type { NodeColumns } from "./node-columns.ts";
-import { enterLists, leaveLists } from "./recency.ts";
+import { isGuarded, linkNewest, unlink } from "./recency.ts";
 import { NodeFlag } from "./table-view.ts";
+import { Tier } from "./tier.ts";
 
 /**
- * A node is protected while it is locked or pinned or has a protected child. Invariants: the flag
- * says exactly that; `protectedChildren` counts the children with the flag; protected nodes are in
- * no recency list. Both walks stop at the first ancestor whose state does not change, so n locks on
- * one path cost n plus its length.
+ * What may not leave a tier, as two flags. `kept`: pinned at or below the node. `ramProtected`: it
+ * is locked, or kept and in RAM and not on SSD, or has a child with this flag. RAM may not give up
+ * the one with `ramProtected`, SSD the one with either: whatever protects a node in RAM protects it
+ * on SSD, and what is kept beside that may leave RAM, since SSD has it.
+ *
+ * Invariants: both flags say exactly that; `keptChildren` and `protectedChildren` count the
+ * children with the flag; each list has exactly the residents that its tier may give up. All walks
+ * go upwards and stop at the first ancestor whose flag does not change, so n holds on one path cost
+ * n plus its length. What becomes free comes in as the newest, the deepest first.
  */
 
-/** Something began to hold the node against eviction. */
+/** It was locked just now, or must stay in RAM from now on. */
 export function protect(columns: NodeColumns, node: number): void {
   const { meta, parent, protectedChildren } = columns;
   let step = node;
-  while ((meta[step]! & NodeFlag.protected) === 0) {
-    meta[step] = meta[step]! | NodeFlag.protected;
-    leaveLists(columns, step);
-    columns.onProtection(step as NodeId, true);
+  while ((meta[step]! & NodeFlag.ramProtected) === 0) {
+    mark(columns, step, meta[step]! | NodeFlag.ramProtected);
+    columns.listeners.onProtection(step as NodeId, true);
     step = parent[step]!;
     if (step === 0) return;
     protectedChildren[step] = protectedChildren[step]! + 1;
   }
 }
 
-/**
- * Something that held the node is gone. What becomes free comes in as the newest, the deepest
- * first.
- */
+/** Something that protected it in RAM is gone. */
 export function unprotect(columns: NodeColumns, node: number): void {
-  const { meta, parent, protectedChildren, locks, pins } = columns;
+  const { meta, parent, protectedChildren, locks } = columns;
   let step = node;
-  while (locks[step] === 0 && pins[step] === 0 && protectedChildren[step] === 0) {
-    meta[step] = meta[step]! & ~NodeFlag.protected;
-    enterLists(columns, step);
-    columns.onProtection(step as NodeId, false);
+  while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step]!)) {
+    if ((meta[step]! & NodeFlag.ramProtected) === 0) return;
+    mark(columns, step, meta[step]! & ~NodeFlag.ramProtected);
+    columns.listeners.onProtection(step as NodeId, false);
     step = parent[step]!;
     if (step === 0) return;
     protectedChildren[step] = protectedChildren[step]! - 1;
   }
 }
 
+/** It was pinned just now. */
+export function keep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren } = columns;
+  let step = node;
+  while ((meta[step]! & NodeFlag.kept) === 0) {
+    mark(columns, step, meta[step]! | NodeFlag.kept);
+    residencyChanged(columns, step, meta[step]! & ~NodeFlag.kept);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! + 1;
+  }
+}
+
+/** It is not pinned any more, and may be kept for what is below it. */
+export function unkeep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren, pins } = columns;
+  let step = node;
+  while (pins[step] === 0 && keptChildren[step] === 0) {
+    mark(columns, step, meta[step]! & ~NodeFlag.kept);
+    residencyChanged(columns, step, meta[step]! | NodeFlag.kept);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! - 1;
+  }
+}
+
 /** A node and its subtree have just been linked under `parent`. */
 export function protectParent(columns: NodeColumns, node: number, parent: number): void {
-  if ((columns.meta[node]! & NodeFlag.protected) === 0) return;
-  columns.protectedChildren[parent] = columns.protectedChildren[parent]! + 1;
-  protect(columns, parent);
+  const marks = columns.meta[node]!;
+  if ((marks & NodeFlag.kept) !== 0) {
+    columns.keptChildren[parent] = columns.keptChildren[parent]! + 1;
+    keep(columns, parent);
+  }
+  if ((marks & NodeFlag.ramProtected) !== 0) {
+    columns.protectedChildren[parent] = columns.protectedChildren[parent]! + 1;
+    protect(columns, parent);
+  }
+}
+
+/**
+ * The node was `before`, and has come to a tier or left one, or is kept now or no longer: counts
+ * what is kept, and has it stay in RAM while only RAM has it.
+ */
+export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
+  const { meta, bytes } = columns;
+  const now = meta[node]!;
+  if (((before | now) & NodeFlag.kept) === 0) return;
+  columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node]!;
+  const [was, is] = [isInRamAlone(before), isInRamAlone(now)];
+  if (was === is) return;
+  columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node]!;
+  if (!is) {
+    unprotect(columns, node);
+    return;
+  }
+  protect(columns, node);
+  columns.listeners.onInRamAlone(node as NodeId);
+}
+
+/** Kept, in RAM and not on SSD: it must stay there. */
+export function isInRamAlone(marks: number): boolean {
+  return (marks & IN_RAM_ALONE) === (NodeFlag.kept | Tier.ram);
+}
+
+const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
+
+/** One where it is kept and on a tier from which that keeps it, else zero. */
+export function keptOnTiers(marks: number): number {
+  return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
+}
+
+/** Changes flags: the node leaves the lists of tiers that may not give it up now. */
+function mark(columns: NodeColumns, node: number, marks: number): void {
+  const before = columns.meta[node]!;
+  columns.meta[node] = marks;
+  const { lists } = columns;
+  for (let i = 0; i < lists.length; i++) {
+    const list = lists[i]!;
+    if ((marks & list.tier) === 0) continue;
+    const [was, is] = [isGuarded(list, before), isGuarded(list, marks)];
+    if (is && !was) unlink(columns, list, node);
+    else if (was && !is) linkNewest(columns, list, node);
+  }
 }

@@ -7,12 +7,12 @@ import { NodeFlag } from "./table-view.ts";
  *
  * - A node that comes onto a tier is linked just behind its nearest listed ancestor: older than
  *   that one, newer than all that one's other descendants, hence than its own. Without a listed
- *   ancestor it becomes the newest of all. A protected ancestor ends the search: above it all are
- *   protected, hence unlisted.
+ *   ancestor it becomes the newest of all. An ancestor that the tier may not give up ends the
+ *   search: above it the same holds of all, hence they are unlisted.
  * - A path is touched from the bottom up, so that each node ends behind its parent and ahead of all
  *   else.
  * - A subtree that gains a parent: the path from that parent upwards is touched.
- * - What loses its protection comes in as the newest, the deepest first (`protection.ts`).
+ * - What its tier may give up again comes in as the newest, the deepest first (`protection.ts`).
  */
 
 function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead: number): void {
@@ -26,7 +26,11 @@ function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead
   list.bytes += columns.bytes[node]!;
 }
 
-function unlink(columns: NodeColumns, list: RecencyList, node: number): void {
+export function linkNewest(columns: NodeColumns, list: RecencyList, node: number): void {
+  linkBehind(columns, list, node, 0);
+}
+
+export function unlink(columns: NodeColumns, list: RecencyList, node: number): void {
   const { newer, older } = list;
   const ahead = newer[node]!;
   const behind = older[node]!;
@@ -36,41 +40,42 @@ function unlink(columns: NodeColumns, list: RecencyList, node: number): void {
   list.bytes -= columns.bytes[node]!;
 }
 
-function nearestListed(columns: NodeColumns, node: number, tier: number): number {
+/** Whether the tier may not give up a node with these marks. */
+export function isGuarded(list: RecencyList, marks: number): boolean {
+  return (marks & list.guards) !== 0;
+}
+
+/** Whether a node with these marks stands in the list. */
+export function isListed(list: RecencyList, marks: number): boolean {
+  return (marks & (list.tier | list.guards)) === list.tier;
+}
+
+function nearestListed(columns: NodeColumns, list: RecencyList, node: number): number {
   const { meta, parent } = columns;
   for (let step = parent[node]!; step !== 0; step = parent[step]!) {
-    const marks = meta[step]! & (tier | NodeFlag.protected);
-    if (marks === tier) return step;
-    if ((marks & NodeFlag.protected) !== 0) return 0;
+    const marks = meta[step]!;
+    if (isListed(list, marks)) return step;
+    if (isGuarded(list, marks)) return 0;
   }
   return 0;
 }
 
 /** The node has just become resident on `tier`. */
 export function enterTier(columns: NodeColumns, node: number, tier: number): void {
-  if ((columns.meta[node]! & NodeFlag.protected) !== 0) return;
-  for (const list of columns.lists) {
-    if (list.tier === tier) linkBehind(columns, list, node, nearestListed(columns, node, tier));
+  const { lists } = columns;
+  for (let i = 0; i < lists.length; i++) {
+    const list = lists[i]!;
+    if (list.tier !== tier || isGuarded(list, columns.meta[node]!)) continue;
+    linkBehind(columns, list, node, nearestListed(columns, list, node));
   }
 }
 
-/** The node is about to lose, or has just lost, its residency on `tier`. */
+/** The node is about to lose its residency on `tier`. */
 export function leaveTier(columns: NodeColumns, node: number, tier: number): void {
-  if ((columns.meta[node]! & NodeFlag.protected) !== 0) return;
-  for (const list of columns.lists) if (list.tier === tier) unlink(columns, list, node);
-}
-
-/** The node has just become protected. */
-export function leaveLists(columns: NodeColumns, node: number): void {
-  const marks = columns.meta[node]!;
-  for (const list of columns.lists) if ((marks & list.tier) !== 0) unlink(columns, list, node);
-}
-
-/** The node has just lost its protection. */
-export function enterLists(columns: NodeColumns, node: number): void {
-  const marks = columns.meta[node]!;
-  for (const list of columns.lists) {
-    if ((marks & list.tier) !== 0) linkBehind(columns, list, node, 0);
+  const { lists } = columns;
+  for (let i = 0; i < lists.length; i++) {
+    const list = lists[i]!;
+    if (list.tier === tier && isListed(list, columns.meta[node]!)) unlink(columns, list, node);
   }
 }
 
@@ -79,11 +84,11 @@ export function touchPath(columns: NodeColumns, node: number): void {
   const { meta, parent, lists } = columns;
   for (let step = node; step !== 0; step = parent[step]!) {
     const marks = meta[step]!;
-    // Above a protected node all are protected: nobody there is in a list.
-    if ((marks & NodeFlag.protected) !== 0) return;
+    // Above a node that RAM may not give up all are such: nobody there is in any list.
+    if ((marks & NodeFlag.ramProtected) !== 0) return;
     for (let i = 0; i < lists.length; i++) {
       const list = lists[i]!;
-      if ((marks & list.tier) !== 0) moveToNewest(list, step);
+      if (isListed(list, marks)) moveToNewest(list, step);
     }
   }
 }

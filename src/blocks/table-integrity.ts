@@ -76,14 +76,21 @@ function verifyHeld(columns: NodeColumns, node: number): void {
 }
 
 function verifyProtection(columns: NodeColumns, node: number): void {
-  const { meta, locks, pins, firstChild, nextSibling, protectedChildren } = columns;
-  let children = 0;
+  const { meta, locks, pins, firstChild, nextSibling, protectedChildren, keptChildren } = columns;
+  let guarded = 0;
+  let kept = 0;
   for (let child = firstChild[node]!; child !== 0; child = nextSibling[child]!) {
-    if ((meta[child]! & NodeFlag.protected) !== 0) children++;
+    if ((meta[child]! & NodeFlag.ramProtected) !== 0) guarded++;
+    if ((meta[child]! & NodeFlag.kept) !== 0) kept++;
   }
-  assert(children === protectedChildren[node], "protected children are counted");
-  const wanted = locks[node]! > 0 || pins[node]! > 0 || children > 0;
-  assert(wanted === ((meta[node]! & NodeFlag.protected) !== 0), "protection follows its reasons");
+  assert(guarded === protectedChildren[node], "protected children are counted");
+  assert(kept === keptChildren[node], "kept children are counted");
+  const marks = meta[node]!;
+  const isKept = pins[node]! > 0 || kept > 0;
+  assert(isKept === ((marks & NodeFlag.kept) !== 0), "what is kept follows its reasons");
+  const stays = isKept && (marks & Tier.ram) !== 0 && (marks & Tier.ssd) === 0;
+  const wanted = locks[node]! > 0 || guarded > 0 || stays;
+  assert(wanted === ((marks & NodeFlag.ramProtected) !== 0), "protection follows its reasons");
 }
 
 function verifyList(columns: NodeColumns, list: RecencyList, live: readonly number[]): void {
@@ -102,7 +109,11 @@ function verifyList(columns: NodeColumns, list: RecencyList, live: readonly numb
   assert(age.size === list.blocks, "evictable blocks are counted");
   assert(bytes === list.bytes, "evictable bytes are counted");
   for (const node of live) {
-    const listed = (meta[node]! & (list.tier | NodeFlag.protected)) === list.tier;
+    const marks = meta[node]!;
+    const isHere = (marks & list.tier) !== 0;
+    const guards =
+      list.tier === Tier.ssd ? NodeFlag.kept | NodeFlag.ramProtected : NodeFlag.ramProtected;
+    const listed = isHere && (marks & guards) === 0;
     assert(listed === age.has(node), "unprotected residents are in their list");
     if (!listed) continue;
     for (let above = parent[node]!; above !== 0; above = parent[above]!) {
@@ -114,11 +125,21 @@ function verifyList(columns: NodeColumns, list: RecencyList, live: readonly numb
 
 function verifyTotals(columns: NodeColumns, live: readonly number[]): void {
   assert(live.length === columns.count, "live nodes are counted");
+  const kept = live.filter((node) => (columns.meta[node]! & NodeFlag.kept) !== 0);
+  const onTiers = kept.filter((node) => (columns.meta[node]! & (Tier.ram | Tier.ssd)) !== 0);
+  assert(bytesOf(columns, onTiers) === columns.keptBytes, "kept bytes are counted");
+  const alone = onTiers.filter((node) => (columns.meta[node]! & Tier.ssd) === 0);
+  const aloneBytes = bytesOf(columns, alone);
+  assert(aloneBytes === columns.keptInRamAloneBytes, "bytes kept in RAM alone are counted");
   for (const tier of Object.values(Tier)) {
     const residents = live.filter((node) => (columns.meta[node]! & tier) !== 0);
-    const bytes = residents.reduce((total, node) => total + columns.bytes[node]!, 0);
+    const bytes = bytesOf(columns, residents);
     const at = tierIndex(tier);
     assert(residents.length === columns.residentBlocks[at], "the blocks of a tier are counted");
     assert(bytes === columns.residentBytes[at], "the bytes of a tier are counted");
   }
+}
+
+function bytesOf(columns: NodeColumns, nodes: readonly number[]): number {
+  return nodes.reduce((total, node) => total + columns.bytes[node]!, 0);
 }

@@ -2,8 +2,7 @@ import type { NamespaceIndex, NodeId } from "../core/index.ts";
 import type { RecencyTier, Tier } from "./tier.ts";
 
 /**
- * Marks of a node. `ghost`, `writing` and `protected` are kept by the table, the others by its
- * callers.
+ * Marks of a node. `transient` and `corrupt` are set by the table's callers, the others by itself.
  */
 export const NodeFlag = {
   /**
@@ -13,12 +12,14 @@ export const NodeFlag = {
   ghost: 1 << 4,
   /** A writer holds it: its bytes are not there yet. */
   writing: 1 << 5,
-  /** It or a descendant is locked or pinned. */
-  protected: 1 << 6,
+  /** RAM may not give it up. */
+  ramProtected: 1 << 6,
   /** Never written to SSD, may be purged at once. */
   transient: 1 << 7,
   /** Its bytes failed their checksum. */
   corrupt: 1 << 8,
+  /** It or a descendant is pinned. */
+  kept: 1 << 9,
 } as const;
 
 /** Flags callers may set and clear. */
@@ -76,8 +77,13 @@ export interface TableView {
   hasFlag(node: NodeId, mask: number): boolean;
   isGhost(node: NodeId): boolean;
   isWriting(node: NodeId): boolean;
-  /** Locked or pinned, or an ancestor of such a node: not to be evicted. */
-  isProtected(node: NodeId): boolean;
+  /**
+   * Whether the tier must not give it up: because it or a descendant is locked or, on SSD, pinned;
+   * in RAM, because it or a descendant is pinned and in RAM without a copy on SSD.
+   */
+  isProtected(node: NodeId, tier: RecencyTier): boolean;
+  /** Pinned, or an ancestor of such a node: it must not leave this host. */
+  isKept(node: NodeId): boolean;
   locksOf(node: NodeId): number;
   pinsOf(node: NodeId): number;
   gpuHoldersOf(node: NodeId): number;
@@ -115,7 +121,7 @@ export interface TableView {
   isLeafOn(node: NodeId, tier: Tier): boolean;
 
   /**
-   * The unprotected node of the tier that was used longest ago, or NO_NODE. No descendant of it is
+   * The node of the tier, not protected there, that was used longest ago, or NO_NODE. No descendant of it is
    * resident on the tier: it may be evicted.
    */
   oldest(tier: RecencyTier): NodeId;
@@ -130,9 +136,13 @@ export interface TableView {
 
   residentBlocks(tier: Tier): number;
   residentBytes(tier: Tier): number;
-  /** Those of them that are not protected. */
+  /** Those of them that are not protected there. */
   evictableBlocks(tier: RecencyTier): number;
   evictableBytes(tier: RecencyTier): number;
+  /** Bytes of kept blocks in RAM or on SSD, each once. */
+  readonly keptBytes: number;
+  /** Of these, bytes of blocks that are in RAM and not on SSD: RAM must not give them up. */
+  readonly keptInRamAloneBytes: number;
 
   /**
    * Fills `out` with the nodes that have this 64-bit engine hash; answers how many were written.

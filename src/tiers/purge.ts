@@ -79,7 +79,7 @@ async function purgeOne(store: TieredStore, node: NodeId): Promise<PurgeOutcome>
   if ((there & (Tier.ram | Tier.ssd)) === 0) {
     return wasQueued ? "done" : "missing";
   }
-  if (table.isProtected(node)) return "held";
+  if (table.isProtected(node, Tier.ssd)) return "held";
   const inRam = (there & Tier.ram) !== 0;
   const onSsd = (there & Tier.ssd) !== 0;
   // From SSD first: without either the node is gone.

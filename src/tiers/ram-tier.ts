@@ -108,7 +108,7 @@ export class RamTier {
   /** Whether the block may be dropped now; if the tier below wants it, it is sent there. */
   #mayGo(node: NodeId): boolean {
     const { table } = this.#parts;
-    if (table.isProtected(node)) return false;
+    if (table.isProtected(node, Tier.ram)) return false;
     return this.#below === null || this.#below.leaving(node) !== "sent";
   }
 

@@ -99,7 +99,7 @@ export class Reservation {
       return BlockOutcome.present;
     }
     // A read of it that is under way still needs its length.
-    if (table.isProtected(node)) return BlockOutcome.pending;
+    if (table.isProtected(node, Tier.ssd)) return BlockOutcome.pending;
     ssd.replaced(node);
     return null;
   }

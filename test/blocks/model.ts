@@ -80,14 +80,17 @@ export class TableModel {
     if (node.tiers.has(tier)) return;
     node.tiers.add(tier);
     const list = this.lists.get(tier);
-    if (list === undefined || isProtected(node)) return;
-    const ahead = ancestors(node).find((above) => list.includes(above));
-    list.splice(ahead === undefined ? 0 : list.indexOf(ahead) + 1, 0, node);
+    if (list !== undefined && !isProtected(node, tier)) {
+      const ahead = ancestors(node).find((above) => list.includes(above));
+      list.splice(ahead === undefined ? 0 : list.indexOf(ahead) + 1, 0, node);
+    }
+    this.relist(node);
   }
 
   lose(node: ModelNode, tier: Tier): void {
     node.tiers.delete(tier);
     this.unlist(node, tier);
+    this.relist(node);
     this.vanish(node);
   }
 
@@ -98,18 +101,29 @@ export class TableModel {
 
   /** Locks, pins or lets go of a node, as `change` says. */
   changeHolds(node: ModelNode, change: () => void): void {
-    const path = [node, ...ancestors(node)];
-    const before = path.filter(isProtected);
     change();
-    for (const step of path) {
-      if (isProtected(step)) for (const tier of RECENCY_TIERS) this.unlist(step, tier);
-      else if (before.includes(step)) this.toNewest(step, true);
-    }
+    this.relist(node);
     this.vanish(node);
   }
 
+  /** From the node upwards: who may leave a tier now is its newest, who may no longer is unlisted. */
+  private relist(node: ModelNode): void {
+    for (const [tier, list] of this.lists) {
+      for (const step of [node, ...ancestors(node)]) {
+        const may = step.tiers.has(tier) && !isProtected(step, tier);
+        if (!may) this.unlist(step, tier);
+        else if (!list.includes(step)) list.unshift(step);
+      }
+    }
+  }
+
   touchPath(node: ModelNode): void {
-    for (const step of [node, ...ancestors(node)]) this.toNewest(step, false);
+    for (const step of [node, ...ancestors(node)]) {
+      for (const list of this.lists.values()) {
+        const at = list.indexOf(step);
+        if (at >= 0) list.unshift(...list.splice(at, 1));
+      }
+    }
   }
 
   addAlias(kind: "aliases" | "pages", node: ModelNode, name: number): "added" | "present" | "full" {
@@ -144,9 +158,7 @@ export class TableModel {
     node.parent = parent;
     parent.children.unshift(node);
     if (known !== undefined) {
-      for (const step of [parent, ...ancestors(parent)]) {
-        if (isProtected(step)) for (const tier of RECENCY_TIERS) this.unlist(step, tier);
-      }
+      this.relist(parent);
       this.touchPath(parent);
     }
     return node;
@@ -190,15 +202,6 @@ export class TableModel {
     if (at >= 0) list?.splice(at, 1);
   }
 
-  /** `unlisted`: comes in; else only where it is in a list already. */
-  private toNewest(node: ModelNode, unlisted: boolean): void {
-    for (const [tier, list] of this.lists) {
-      if (unlisted ? !node.tiers.has(tier) : !list.includes(node)) continue;
-      this.unlist(node, tier);
-      list.unshift(node);
-    }
-  }
-
   private vanish(node: ModelNode): void {
     const held = node.tiers.size + node.locks + node.pins + node.children.length > 0;
     if (held || node.writing) return;
@@ -221,8 +224,24 @@ export function descendants(node: ModelNode): ModelNode[] {
   return node.children.flatMap((child) => [child, ...descendants(child)]);
 }
 
-export function isProtected(node: ModelNode): boolean {
-  return node.locks > 0 || node.pins > 0 || node.children.some(isProtected);
+function subtree(node: ModelNode): ModelNode[] {
+  return [node, ...descendants(node)];
+}
+
+export function isKept(node: ModelNode): boolean {
+  return subtree(node).some(({ pins }) => pins > 0);
+}
+
+/** Kept, in RAM and not on SSD. */
+export function isInRamAlone(node: ModelNode): boolean {
+  return isKept(node) && node.tiers.has(Tier.ram) && !node.tiers.has(Tier.ssd);
+}
+
+/** Whether the tier must not give the node up. */
+export function isProtected(node: ModelNode, tier: Tier): boolean {
+  const isLocked = subtree(node).some(({ locks }) => locks > 0);
+  if (tier === Tier.ssd) return isLocked || isKept(node);
+  return isLocked || subtree(node).some(isInRamAlone);
 }
 
 export function residency(node: ModelNode): number {
@@ -234,7 +253,8 @@ export function flags(node: ModelNode): number {
   return (
     (node.ghost ? NodeFlag.ghost : 0) |
     (node.writing ? NodeFlag.writing : 0) |
-    (isProtected(node) ? NodeFlag.protected : 0) |
+    (isProtected(node, Tier.ram) ? NodeFlag.ramProtected : 0) |
+    (isKept(node) ? NodeFlag.kept : 0) |
     (node.transient ? NodeFlag.transient : 0) |
     (node.corrupt ? NodeFlag.corrupt : 0)
   );

@@ -1,7 +1,17 @@
-import { type BlockTable, NodeFlag, RECENCY_TIERS, Tier } from "../../src/blocks/index.ts";
+import { type BlockTable, RECENCY_TIERS, Tier } from "../../src/blocks/index.ts";
 import { type NamespaceIndex, NO_NODE, type NodeId } from "../../src/core/index.ts";
 import { digestBytes, FLAGS_ALL, keyWords, pageBytes } from "./blocks.ts";
-import { descendants, flags, listOf, type ModelNode, residency, type TableModel } from "./model.ts";
+import {
+  descendants,
+  flags,
+  isInRamAlone,
+  isKept,
+  isProtected,
+  listOf,
+  type ModelNode,
+  residency,
+  type TableModel,
+} from "./model.ts";
 
 const TIERS = Object.values(Tier);
 const SPACES = [1, 2] as NamespaceIndex[];
@@ -44,6 +54,9 @@ export function observe(
     read.push(...readNames(table, name));
     said.push(...sayNames(model, name, id));
   }
+  const kept = [...model.nodes.values()].filter(isKept);
+  read.push(table.keptBytes, table.keptInRamAloneBytes);
+  said.push(total(kept.filter(isOnDiskOrInRam)), total(kept.filter(isInRamAlone)));
   read.push(table.nodeCount, table.aliasCount);
   said.push(model.nodes.size, model.aliases.length + model.pages.length);
   return { read, said };
@@ -65,8 +78,9 @@ function readNode(table: BlockTable, id: NodeId): unknown[] {
     table.namespaceOf(id),
     table.residencyOf(id),
     TIERS.map((tier) => table.isResident(id, tier)),
-    Array.from({ length: 9 }, (_, bit) => table.hasFlag(id, FLAGS_ALL & (1 << bit))),
-    [table.isGhost(id), table.isWriting(id), table.isProtected(id)],
+    Array.from({ length: 10 }, (_, bit) => table.hasFlag(id, FLAGS_ALL & (1 << bit))),
+    [table.isGhost(id), table.isWriting(id), table.isKept(id)],
+    RECENCY_TIERS.map((tier) => table.isProtected(id, tier)),
     [table.locksOf(id), table.pinsOf(id), table.gpuHoldersOf(id)],
     [table.bytesOf(id), table.slotOf(id), table.slotGenerationOf(id)],
     [table.checksumLoOf(id), table.checksumHiOf(id), table.usesOf(id), table.lastUsedOf(id)],
@@ -89,8 +103,9 @@ function sayNode(node: ModelNode, id: IdOf): unknown[] {
     node.namespace,
     residency(node),
     TIERS.map((tier) => node.tiers.has(tier)),
-    Array.from({ length: 9 }, (_, bit) => (marks & (1 << bit)) !== 0),
-    [node.ghost, node.writing, (marks & NodeFlag.protected) !== 0],
+    Array.from({ length: 10 }, (_, bit) => (marks & (1 << bit)) !== 0),
+    [node.ghost, node.writing, isKept(node)],
+    RECENCY_TIERS.map((tier) => isProtected(node, tier)),
     [node.locks, node.pins, node.gpuHolders],
     [node.bytes, node.slot, node.slotGeneration],
     [...node.checksum, node.uses, node.lastUsed],
@@ -120,6 +135,10 @@ function sayNames(model: TableModel, name: number, id: IdOf): unknown[] {
       SPACES.map((space) => id(nodes.find((node) => node.namespace === space))),
     ];
   });
+}
+
+function isOnDiskOrInRam({ tiers }: ModelNode): boolean {
+  return tiers.has(Tier.ram) || tiers.has(Tier.ssd);
 }
 
 function total(nodes: readonly ModelNode[]): number {

@@ -10,7 +10,14 @@ import {
 } from "../../src/blocks/index.ts";
 import { type NamespaceIndex, NO_NODE, type NodeId, seededRandom } from "../../src/core/index.ts";
 import { block, keyWords, must, pageBytes } from "./blocks.ts";
-import { descendants, isProtected, type ModelNode, TableModel } from "./model.ts";
+import {
+  descendants,
+  isInRamAlone,
+  isKept,
+  isProtected,
+  type ModelNode,
+  TableModel,
+} from "./model.ts";
 import { observe } from "./observe.ts";
 
 const NODES_MAX = 14;
@@ -45,6 +52,7 @@ const KINDS = [
   "unlock",
   "unlock",
   "pin",
+  "pin",
   "unpin",
   "unpin",
   "touch",
@@ -71,6 +79,8 @@ export const step: fc.Arbitrary<Step> = fc.record({
   c: number,
 });
 
+const ascending = (a: number, b: number) => a - b;
+
 /** The real table and the model side by side. */
 export class Pair {
   readonly table: BlockTable;
@@ -79,6 +89,10 @@ export class Pair {
   readonly ids = new Map<ModelNode, readonly [NodeId, number]>();
   readonly seen: Set<string>;
   readonly dead: (readonly [NodeId, number])[] = [];
+  /** What the table said is protected in RAM, and since the last comparison is in RAM alone. */
+  private readonly told = new Set<NodeId>();
+  private readonly toldAlone = new Set<NodeId>();
+  private alone = new Set<ModelNode>();
 
   constructor(seed: number, seen: Set<string>) {
     this.seen = seen;
@@ -87,6 +101,12 @@ export class Pair {
       aliasesMax: ALIASES_MAX,
       sha256Max: ALIASES_MAX,
       random: seededRandom(seed),
+      onProtection: (node, on) => {
+        if (this.told.has(node) === on) throw new Error(`told twice of ${node}`);
+        if (on) this.told.add(node);
+        else this.told.delete(node);
+      },
+      onInRamAlone: (node) => this.toldAlone.add(node),
     });
   }
 
@@ -146,7 +166,7 @@ export class Pair {
     const listed = [...this.model.lists.values()].flat();
     const below = [inserted, ...descendants(inserted)].some((node) => listed.includes(node));
     if (below && listed.includes(inserted.parent)) this.seen.add("adopted with listed relatives");
-    if (isProtected(inserted)) this.seen.add("adopted while protected");
+    if (isProtected(inserted, Tier.ram)) this.seen.add("adopted while protected");
   }
 
   private evict(tier: (typeof LISTED)[number]): void {
@@ -234,7 +254,31 @@ export class Pair {
   compare(): void {
     const { read, said } = observe(this.table, this.model, KEYS, NAMES);
     if (!Bun.deepEquals(read, said, true)) expect(read).toEqual(said);
+    this.compareTold();
     this.compareGenerations();
+  }
+
+  /** The listeners heard exactly what changed. */
+  private compareTold(): void {
+    const nodes = [...this.model.nodes.values()];
+    const same = (told: Set<NodeId>, said: readonly ModelNode[]) => {
+      const ids = said.map((node) => this.idOf(node));
+      if (told.size === said.length && ids.every((id) => told.has(id))) return;
+      expect([...told].toSorted(ascending)).toEqual(ids.toSorted(ascending));
+    };
+    const guarded = nodes.filter((node) => isProtected(node, Tier.ram));
+    same(this.told, guarded);
+    const alone = nodes.filter(isInRamAlone);
+    const fresh = alone.filter((node) => !this.alone.has(node));
+    same(this.toldAlone, fresh);
+    this.alone = new Set(alone);
+    this.toldAlone.clear();
+    if (guarded.some((node) => node.locks + node.pins === 0 && isKept(node))) {
+      this.seen.add("protected for what is below");
+    }
+    if (nodes.some((node) => isKept(node) && node.tiers.has(Tier.ram) && !guarded.includes(node))) {
+      this.seen.add("kept and free to leave RAM");
+    }
   }
 
   /** A node keeps its id and generation for life; no two lives share both. */

@@ -34,6 +34,8 @@ describe("block table", () => {
       "foreign",
       "full",
       "ghost",
+      "kept and free to leave RAM",
+      "protected for what is below",
     ]);
   }, 120_000);
 });

@@ -199,7 +199,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   #leaveRam(node: NodeId): void {
     const { table } = this.#parts;
-    const canGo = table.isResident(node, Tier.ram) && !table.isProtected(node);
+    const canGo = table.isResident(node, Tier.ram) && !table.isProtected(node, Tier.ram);
     if (canGo && table.isLeafOn(node, Tier.ram)) this.#ram.drop(node);
   }
 

@@ -231,7 +231,7 @@ export class SsdKit implements AsyncDisposable {
       left = table.residentBlocks(Tier.ram);
       for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
         const next = table.nextOn(node, Tier.ram);
-        if (!table.isProtected(node) && table.isLeafOn(node, Tier.ram)) ram.drop(node);
+        if (!table.isProtected(node, Tier.ram) && table.isLeafOn(node, Tier.ram)) ram.drop(node);
         node = next;
       }
     }
