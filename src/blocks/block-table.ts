@@ -64,6 +64,17 @@ export interface DescendantWalk extends Disposable {
 }
 
 /**
+ * As `DescendantWalk`, but each child before its parent: what is visited may be removed at once, and
+ * nothing above it has been touched. No call follows more than some links.
+ */
+export interface LeafWalk extends Disposable {
+  /** The next descendant. NO_NODE at the end, and where the way to it is long: `over` is false then. */
+  next(): NodeId;
+  readonly over: boolean;
+  close(): void;
+}
+
+/**
  * The one record of what is where: a prefix tree with one node per block. Promises:
  *
  * - A node lives as long as something holds it: residency on a tier, a lock, a pin, a writer, or a
@@ -147,6 +158,8 @@ export interface BlockTable extends TableView {
 
   /** Null where `WALKS_MAX` are open. */
   openWalk(root: NodeId): DescendantWalk | null;
+  /** The same, from the leaves upwards. */
+  openLeafWalk(root: NodeId): LeafWalk | null;
 
   /** Gives the node another name. `full`: table, node or alias has as many as it may. */
   addAlias(node: NodeId, lo: number, hi: number): AliasResult;

@@ -8,6 +8,7 @@ import {
   InsertRefusal,
   type InsertResult,
   isRefusal,
+  type LeafWalk,
 } from "./block-table.ts";
 import { ColumnView } from "./column-view.ts";
 import { IDS_MAX } from "./hash-index.ts";
@@ -179,6 +180,10 @@ class ColumnTable extends ColumnView implements BlockTable {
 
   openWalk(root: NodeId): DescendantWalk | null {
     return this.walks.start(root);
+  }
+
+  openLeafWalk(root: NodeId): LeafWalk | null {
+    return this.walks.startAtLeaves(root);
   }
 
   addAlias(node: NodeId, lo: number, hi: number): AliasResult {

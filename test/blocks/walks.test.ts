@@ -21,8 +21,11 @@ function below(table: BlockTable, root: NodeId): Set<NodeId> {
   return nodes;
 }
 
-describe("a walk over descendants", () => {
-  test("pauses while blocks come and go: who stays is visited once, after its parent", () => {
+for (const [order, open] of [
+  ["after its parent", (table: BlockTable, root: NodeId) => table.openWalk(root)!],
+  ["before its parent", (table: BlockTable, root: NodeId) => table.openLeafWalk(root)!],
+] as const) {
+  test(`a walk pauses while blocks come and go: who stays is visited once, ${order}`, () => {
     const KEYS = 40;
     const step = fc.record({
       kind: fc.constantFrom("next", "store", "remove"),
@@ -36,7 +39,7 @@ describe("a walk over descendants", () => {
       const staying = below(table, root);
       const born = new Map([...staying].map((node) => [node, table.generationOf(node)]));
       const visited: NodeId[] = [];
-      using walk = table.openWalk(root)!;
+      using walk = open(table, root);
       const advance = (): NodeId => {
         const node = walk.next();
         if (node === NO_NODE) return node;
@@ -65,12 +68,15 @@ describe("a walk over descendants", () => {
         expect(visited.filter((node) => node === stays)).toHaveLength(1);
         const parent = table.parentOf(stays);
         if (!born.has(parent)) continue;
-        expect(visited.indexOf(parent)).toBeLessThan(visited.indexOf(stays));
+        const [first, second] = order === "after its parent" ? [parent, stays] : [stays, parent];
+        expect(visited.indexOf(first)).toBeLessThan(visited.indexOf(second));
       }
     });
     fc.assert(property, { seed: 20_260_103, numRuns: 100 });
   });
+}
 
+describe("a walk over descendants", () => {
   test("goes on with what follows a block that vanished under it", () => {
     const table = tableOf(8);
     const root = store(table, 1, null);
@@ -96,6 +102,41 @@ describe("a walk over descendants", () => {
     }
     expect(table.nodeCount).toBe(1);
     table.verifyIntegrity();
+  });
+
+  test("from the leaves upwards: goes on with what follows a block that vanished under it", () => {
+    const table = tableOf(8);
+    const root = store(table, 1, null);
+    const last = store(table, 2, 1);
+    const middle = store(table, 3, 1);
+    const below = store(table, 6, 3);
+    const first = store(table, 4, 1);
+    using walk = table.openLeafWalk(root)!;
+    expect(walk.next()).toBe(first);
+    expect(walk.next()).toBe(below);
+    table.removeResidency(below, Tier.ram);
+    table.removeResidency(middle, Tier.ram);
+    expect(store(table, 5, null)).toBe(middle);
+    expect(walk.next()).toBe(last);
+    expect(walk.next()).toBe(NO_NODE);
+    expect(walk.over).toBe(true);
+  });
+
+  test("from the leaves upwards: comes to the leaf of a long chain in many turns", () => {
+    const table = tableOf(5_000);
+    const root = store(table, 1, null);
+    for (let n = 2; n <= 5_000; n++) store(table, n, n - 1);
+    using walk = table.openLeafWalk(root)!;
+    let turns = 0;
+    let visited = 0;
+    while (!walk.over) {
+      const node = walk.next();
+      if (node === NO_NODE) turns++;
+      else if (++visited > 0) table.removeResidency(node, Tier.ram);
+    }
+    expect(visited).toBe(4_999);
+    expect(turns).toBe(4);
+    expect(table.nodeCount).toBe(1);
   });
 
   test("is over when its root vanishes, though the id lives on", () => {
