@@ -30,7 +30,7 @@ export class IndexLine {
 
   ask(order: Order): Promise<Answer> {
     if (this.#gone !== null) return Promise.resolve(failed(this.#gone));
-    const travelling = order.kind === "commit" && order.changes !== null ? [order.changes] : [];
+    const travelling = "changes" in order && order.changes !== null ? [order.changes] : [];
     return new Promise((resolve) => {
       this.#waiting.push(resolve);
       this.#worker.postMessage(order, travelling);

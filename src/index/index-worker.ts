@@ -1,16 +1,18 @@
 import { HearthError } from "../core/index.ts";
+import { type LedgerStore, openLedgerStore } from "./holds/ledger-store.ts";
 import type { Answer, Order } from "./protocol.ts";
 import { wordsOf } from "./store/damaged.ts";
 import { type OpenedStore, openStore } from "./store/open-store.ts";
 
 /**
  * The thread that waits for the disk: everything of SQLite happens here. It keeps no time and
- * decides nothing; each order is answered once, in order.
+ * decides nothing; each order is answered once, in order. One has the index, another the ledger.
  */
 
 declare const self: Worker;
 
 let opened: OpenedStore | null = null;
+let ledger: OpenedStore<LedgerStore> | null = null;
 
 function obey(order: Order): Answer {
   if (order.kind === "open") {
@@ -18,9 +20,21 @@ function obey(order: Order): Answer {
     const { store, setAside } = opened;
     return { kind: "opened", previous: store.previous, rows: store.rows, setAside };
   }
+  if (order.kind === "openLedger") {
+    ledger = openLedgerStore(order);
+    const { store, setAside } = ledger;
+    const { buffer: contents, length } = store.takeContents();
+    return { kind: "ledgerOpened", contents, length, lastSeen: store.lastSeen, setAside };
+  }
+  if (order.kind === "commitLedger") {
+    if (ledger === null) throw new HearthError("INTERNAL", "a commit before the ledger is open");
+    ledger.store.commit(order);
+    return { kind: "committed", rows: ledger.store.rows, changes: order.changes };
+  }
   if (order.kind === "close") {
     opened?.[Symbol.dispose]();
-    opened = null;
+    ledger?.[Symbol.dispose]();
+    [opened, ledger] = [null, null];
     return { kind: "closed" };
   }
   if (opened === null) throw new HearthError("INTERNAL", `${order.kind} before open`);
@@ -46,7 +60,7 @@ function answerTo(order: Order): Answer {
       const { code, message, fix = "" } = thrown;
       return { kind: "refused", code, message, fix };
     }
-    const changes = order.kind === "commit" ? order.changes : null;
+    const changes = "changes" in order ? order.changes : null;
     return { kind: "failed", why: wordsOf(thrown), changes };
   }
 }
@@ -56,6 +70,7 @@ function travelling(answer: Answer): ArrayBuffer[] {
   if (answer.kind === "committed" || answer.kind === "failed") {
     return answer.changes === null ? [] : [answer.changes];
   }
+  if (answer.kind === "ledgerOpened") return [answer.contents];
   if (answer.kind !== "blocks" || answer.rows === null) return [];
   const { digests, parents, bytes, checksums, variants, lastSeen, uses } = answer.rows;
   const columns = [digests, parents, bytes, checksums, variants, lastSeen, uses];

@@ -14,6 +14,7 @@ export type {
   LedgerContents,
   LedgerState,
 } from "./holds/hold-ledger.ts";
+export { type HoldLedgerOptions, openHoldLedger } from "./holds/open-hold-ledger.ts";
 export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
 export { type BlockIndexOptions, openBlockIndex } from "./open-block-index.ts";
 export type { IndexOwner } from "./protocol.ts";

@@ -1,6 +1,6 @@
-import { type Clock, HearthError } from "../core/index.ts";
+import type { Clock } from "../core/index.ts";
 import type { BlockIndex } from "./block-index.ts";
-import { IndexLine } from "./index-line.ts";
+import { openLine } from "./open-line.ts";
 import type { IndexOwner, OpenOrder } from "./protocol.ts";
 import { WriteBehindIndex } from "./write-behind.ts";
 
@@ -33,24 +33,7 @@ export async function openBlockIndex(options: BlockIndexOptions): Promise<BlockI
   const busyMs = options.busyMs ?? BUSY_MS;
   const wallMs = clock.wallMs();
   const openOrder: OpenOrder = { kind: "open", folder, owner, wallMs, busyMs, isLate: false };
-  const line = new IndexLine();
-  const onAbort = () => line.end();
-  signal?.addEventListener("abort", onAbort, { once: true });
-  try {
-    const answer = await line.ask(openOrder);
-    if (signal?.aborted) throw new HearthError("ABORTED", "opening the index was given up");
-    if (answer.kind === "refused") {
-      throw new HearthError(answer.code, answer.message, { fix: answer.fix });
-    }
-    if (answer.kind !== "opened" && answer.kind !== "failed") {
-      throw new HearthError("INTERNAL", `the index's worker answered ${answer.kind}`);
-    }
-    const limits = pendingMax === undefined ? {} : { pendingMax };
-    return new WriteBehindIndex(line, answer, { clock, incarnation, openOrder, ...limits });
-  } catch (thrown) {
-    line.end();
-    throw thrown;
-  } finally {
-    signal?.removeEventListener("abort", onAbort);
-  }
+  const { line, answer } = await openLine(openOrder, "opened", signal);
+  const limits = pendingMax === undefined ? {} : { pendingMax };
+  return new WriteBehindIndex(line, answer, { clock, incarnation, openOrder, ...limits });
 }

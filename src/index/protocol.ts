@@ -1,5 +1,6 @@
 import type { ErrorCode } from "../core/index.ts";
 import type { AliasRow, BlockRows } from "./block-index.ts";
+import type { LedgerContents } from "./holds/hold-ledger.ts";
 
 /** Whose index it is. */
 export interface IndexOwner {
@@ -43,12 +44,30 @@ export interface CommitOrder {
   readonly durable: boolean;
 }
 
+export interface OpenLedgerOrder extends Omit<OpenOrder, "kind" | "owner"> {
+  readonly kind: "openLedger";
+  readonly owner: Pick<IndexOwner, "worker" | "machine">;
+  readonly incarnation: bigint;
+}
+
+export interface CommitLedgerOrder {
+  readonly kind: "commitLedger";
+  /** Records, of which `length` bytes count. */
+  readonly changes: ArrayBuffer | null;
+  readonly length: number;
+  /** Null: as it was. */
+  readonly lastSeen: LedgerContents["lastSeen"];
+  readonly durable: boolean;
+}
+
 /** What the main thread asks of the worker; each is answered once, in order. */
 export type Order =
   | OpenOrder
   | { readonly kind: "nextBlocks" }
   | { readonly kind: "nextAliases" }
   | CommitOrder
+  | OpenLedgerOrder
+  | CommitLedgerOrder
   | { readonly kind: "close" };
 
 export type Answer =
@@ -63,6 +82,14 @@ export type Answer =
       readonly code: ErrorCode;
       readonly message: string;
       readonly fix: string;
+    }
+  | {
+      readonly kind: "ledgerOpened";
+      /** Its rows as records, of which `length` bytes count. */
+      readonly contents: ArrayBuffer;
+      readonly length: number;
+      readonly lastSeen: LedgerContents["lastSeen"];
+      readonly setAside: SetAside | null;
     }
   | { readonly kind: "blocks"; readonly rows: BlockRows | null }
   | { readonly kind: "aliases"; readonly rows: readonly AliasRow[] | null }

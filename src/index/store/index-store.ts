@@ -1,7 +1,5 @@
 import type { Database } from "bun:sqlite";
-import { closeSync, fsyncSync, openSync } from "node:fs";
 import { dirname } from "node:path";
-import { HearthError } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
 import { ChangeBatch } from "../change-batch.ts";
@@ -10,9 +8,11 @@ import { AliasLoad } from "./alias-load.ts";
 import { ChangeWriter } from "./apply-changes.ts";
 import { BlockLoad } from "./block-load.ts";
 import { DamagedIndex } from "./damaged.ts";
+import { mustBeOurs } from "./must-be-ours.ts";
 import { NamespaceKeys } from "./namespace-keys.ts";
 import { openDatabase } from "./open-database.ts";
 import { type RunRecord, readRunRecord, writeRunRecord } from "./run-record.ts";
+import { syncFolder } from "./sync-folder.ts";
 import { Tally } from "./tally.ts";
 
 const FIRST: RunProgress = {
@@ -139,25 +139,8 @@ function recordOf(db: Database, owner: IndexOwner): RunRecord {
 
 function checkOwner(path: string, record: RunRecord, wanted: IndexOwner): void {
   const { owner, progress, blocks } = record;
-  const { worker, machine, store } = owner;
-  if (worker !== wanted.worker || machine !== wanted.machine) {
-    const folder = dirname(path);
-    const whose = `worker "${worker}" on machine "${machine}"`;
-    throw new HearthError("INDEX_FOREIGN", `the index in ${folder} belongs to ${whose}`, {
-      fix: "name another index_dir, or remove that folder if its cache is no longer wanted",
-    });
-  }
-  if (store !== wanted.store) throw new DamagedIndex("it speaks of another SSD folder");
+  mustBeOurs(path, owner, wanted);
+  if (owner.store !== wanted.store) throw new DamagedIndex("it speaks of another SSD folder");
   if (progress.complete || (progress.incarnation === null && blocks.count === 0)) return;
   throw new DamagedIndex("rows are missing: the run that made it ended before it knew all blocks");
-}
-
-/** So that the names of the log and the database survive a loss of power, too. */
-function syncFolder(folder: string): void {
-  const fd = openSync(folder, "r");
-  try {
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
-  }
 }

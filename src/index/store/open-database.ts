@@ -1,9 +1,15 @@
 import { Database } from "bun:sqlite";
 import { DamagedIndex } from "./damaged.ts";
-import { MIGRATIONS, migrate, schemaVersion } from "./migrations.ts";
+import { MIGRATIONS, type Migration, migrate, schemaVersion } from "./migrations.ts";
 
-/** "HRTH", as the first migration sets it. */
-const APPLICATION_ID = 0x48525448;
+/** What a file of ours is: the first migration writes the id into it. */
+export interface DatabaseKind {
+  readonly applicationId: number;
+  readonly migrations: readonly Migration[];
+}
+
+/** "HRTH" */
+const BLOCK_INDEX: DatabaseKind = { applicationId: 0x48525448, migrations: MIGRATIONS };
 
 /**
  * `EXCLUSIVE`: other programs are kept out, and the log's index lies in memory instead of in a
@@ -25,15 +31,15 @@ const PRAGMAS = [
  * schema is ours to the letter, pages and free list are sound (`quick_check`: 0.2 s for a million
  * rows). Throws DamagedIndex, or what SQLite throws.
  */
-export function openDatabase(path: string, busyMs: number): Database {
+export function openDatabase(path: string, busyMs: number, kind = BLOCK_INDEX): Database {
   const db = new Database(path, { create: true, readwrite: true });
   try {
     db.run(`PRAGMA busy_timeout = ${busyMs}`);
     for (const pragma of PRAGMAS) db.run(`PRAGMA ${pragma}`);
     db.query("PRAGMA journal_mode = WAL").get();
-    checkKind(db);
-    migrate(db);
-    checkSchema(db);
+    checkKind(db, kind);
+    migrate(db, kind.migrations);
+    checkSchema(db, kind);
     checkPages(db);
     return db;
   } catch (thrown) {
@@ -42,14 +48,14 @@ export function openDatabase(path: string, busyMs: number): Database {
   }
 }
 
-function checkKind(db: Database): void {
+function checkKind(db: Database, { applicationId, migrations }: DatabaseKind): void {
   type Id = { application_id: number };
   const id = db.query<Id, []>("PRAGMA application_id").get()!.application_id;
   const version = schemaVersion(db);
   if (id === 0 && version === 0 && schemaOf(db).length === 0) return;
-  if (id !== APPLICATION_ID) throw new DamagedIndex("it is a database of some other program");
-  if (version <= MIGRATIONS.length) return;
-  const known = `this one knows ${MIGRATIONS.length}`;
+  if (id !== applicationId) throw new DamagedIndex("it is a database of some other program");
+  if (version <= migrations.length) return;
+  const known = `this one knows ${migrations.length}`;
   throw new DamagedIndex(`a newer Hearth made it: its schema is version ${version}, ${known}`);
 }
 
@@ -59,9 +65,9 @@ function schemaOf(db: Database): string[] {
   return entries.map(({ type, name, sql }) => `${type} ${name} ${sql}`).sort();
 }
 
-function checkSchema(db: Database): void {
+function checkSchema(db: Database, kind: DatabaseKind): void {
   using model = new Database(":memory:");
-  migrate(model);
+  migrate(model, kind.migrations);
   const [found, wanted] = [schemaOf(db), schemaOf(model)];
   if (found.join("\n") === wanted.join("\n")) return;
   throw new DamagedIndex("its tables are not as they were made");

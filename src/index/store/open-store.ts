@@ -11,39 +11,66 @@ import { COMPANIONS, putAside } from "./set-aside.ts";
 export const INDEX_FILE = "hearth.sqlite";
 const LATE = "it could not be opened when this run of the agent began";
 
-export interface OpenedStore extends Disposable {
-  readonly store: IndexStore;
+interface Closable {
+  close(): void;
+}
+
+export interface OpenedStore<Store extends Closable = IndexStore> extends Disposable {
+  readonly store: Store;
   readonly setAside: SetAside | null;
 }
 
+/** A file in the folder that one agent at a time has, and how it is opened or made. */
+export interface LockedFile<Store extends Closable> {
+  readonly folder: string;
+  readonly lock: string;
+  readonly file: string;
+  /** What it is, in "another agent uses ...". */
+  readonly what: string;
+  readonly wallMs: number;
+  readonly isLate: boolean;
+  /** Throws DamagedIndex or what SQLite throws where the file cannot be used. */
+  open(path: string): Store;
+}
+
+/** Opens the index of blocks; as `openLocked`. */
+export function openStore(order: OpenOrder): OpenedStore {
+  const open = (path: string) => new IndexStore(path, order.owner, order.busyMs);
+  return openLocked({ ...order, lock: "hearth.lock", file: INDEX_FILE, what: "the index", open });
+}
+
 /**
- * Locks the folder and opens the index in it; one that cannot be used is set aside and a new one
+ * Locks the folder and opens the file in it; one that cannot be used is set aside and a new one
  * made. Throws HearthError where it may not be used (INDEX_IN_USE, INDEX_FOREIGN), and what the
  * system threw where the disk does not do it.
  */
-export function openStore(order: OpenOrder): OpenedStore {
-  const { folder, wallMs } = order;
+export function openLocked<Store extends Closable>(from: LockedFile<Store>): OpenedStore<Store> {
+  const { folder, wallMs } = from;
   mkdirSync(folder, { recursive: true, mode: 0o750 });
-  const lock = lockFolder(folder);
+  const lock = lockFolder(folder, from.lock);
   if (lock === null) {
-    throw new HearthError("INDEX_IN_USE", `another agent uses the index in ${folder}`, {
+    throw new HearthError("INDEX_IN_USE", `another agent uses ${from.what} in ${folder}`, {
       fix: "stop it, or give this one an index_dir of its own",
     });
   }
   crashPoint("index.locked");
-  const path = join(folder, INDEX_FILE);
+  const path = join(folder, from.file);
   try {
-    const why = whyUnusable(path, order);
+    const why = whyUnusable(path, from);
     if (typeof why !== "string") return opened(why, null, lock);
     const setAside = { path: putAside(path, wallMs), why };
-    return opened(made(path, order), setAside, lock);
+    return opened(made(path, from), setAside, lock);
   } catch (thrown) {
     lock[Symbol.dispose]();
     throw thrown;
   }
 }
 
-function opened(store: IndexStore, setAside: SetAside | null, lock: Disposable): OpenedStore {
+function opened<Store extends Closable>(
+  store: Store,
+  setAside: SetAside | null,
+  lock: Disposable,
+): OpenedStore<Store> {
   const dispose = () => {
     store.close();
     lock[Symbol.dispose]();
@@ -51,13 +78,16 @@ function opened(store: IndexStore, setAside: SetAside | null, lock: Disposable):
   return { store, setAside, [Symbol.dispose]: dispose };
 }
 
-/** The index at `path`, or what keeps it from being one. */
-function whyUnusable(path: string, order: OpenOrder): IndexStore | string {
-  if (!existsSync(path)) return made(path, order);
-  if (order.isLate) return LATE;
+/** What lies at `path`, or what keeps it from being of use. */
+function whyUnusable<Store extends Closable>(
+  path: string,
+  from: LockedFile<Store>,
+): Store | string {
+  if (!existsSync(path)) return made(path, from);
+  if (from.isLate) return LATE;
   if (!lstatSync(path).isFile()) return "it is not a file";
   try {
-    return new IndexStore(path, order.owner, order.busyMs);
+    return from.open(path);
   } catch (thrown) {
     if (isBusy(thrown)) return "another program kept it locked";
     if (!isAboutFile(thrown)) throw thrown;
@@ -65,11 +95,11 @@ function whyUnusable(path: string, order: OpenOrder): IndexStore | string {
   }
 }
 
-/** A new index. What comes of a failed try is removed: it never held anything. */
-function made(path: string, order: OpenOrder): IndexStore {
+/** A new file. What comes of a failed try is removed: it never held anything. */
+function made<Store extends Closable>(path: string, from: LockedFile<Store>): Store {
   for (const companion of COMPANIONS) rmSync(path + companion, { force: true });
   try {
-    return new IndexStore(path, order.owner, order.busyMs);
+    return from.open(path);
   } catch (thrown) {
     for (const companion of ["", ...COMPANIONS]) rmSync(path + companion, { force: true });
     throw thrown;

@@ -1,0 +1,136 @@
+import type { Database, Statement } from "bun:sqlite";
+import { assert } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
+import { u64Bytes, u64Of } from "../store/seal.ts";
+import type { CommandRow, HoldRow, IssuerRow } from "./hold-ledger.ts";
+import type { LedgerTallies } from "./ledger-record.ts";
+import type { CommandRing } from "./load-rows.ts";
+import type { RecordReader } from "./records.ts";
+import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
+
+/** Commands that are remembered, and bytes of their receipts: then the oldest are forgotten. */
+export const COMMANDS_MAX = 65_536;
+export const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
+
+const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
+const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+const DELETE_HOLD = "DELETE FROM holds WHERE id = ?";
+const PUT_COMMAND = "INSERT INTO commands VALUES (?, ?, ?, ?, ?)";
+const OLDEST = `SELECT id, octet_length(receipt) AS bytes, seal FROM commands
+  ORDER BY id LIMIT 1`;
+const DELETE_COMMAND = "DELETE FROM commands WHERE id = ?";
+const FIND_ISSUER = "SELECT seal FROM issuers WHERE issuer = ?";
+const PUT_ISSUER = "INSERT OR REPLACE INTO issuers VALUES (?, ?, ?, ?)";
+
+interface Found {
+  readonly seal: Uint8Array;
+}
+interface FoundCommand extends Found {
+  readonly id: number;
+  readonly bytes: number;
+}
+type Value = string | number | Uint8Array | null;
+
+/** Writes records to the tables and keeps the tallies; the caller's transaction is around it. */
+export class RecordsApplier {
+  readonly #db: Database;
+  readonly #statements = new Map<string, Statement>();
+
+  constructor(db: Database) {
+    this.#db = db;
+  }
+
+  /** Throws what SQLite throws; the tallies are then to be taken back, as is the ring. */
+  apply(records: RecordReader, tallies: LedgerTallies, ring: CommandRing): CommandRing {
+    let { nextId, receiptBytes } = ring;
+    for (let next = records.next(); next !== null; next = records.next()) {
+      switch (next.kind) {
+        case "hold":
+          this.#putHold(next.row, sealOfRecord(records.sealed), tallies);
+          break;
+        case "removeHold":
+          this.#removeHold(next.id, tallies);
+          break;
+        case "issuer":
+          this.#putIssuer(next.row, sealOfRecord(records.sealed), tallies);
+          break;
+        case "command":
+          receiptBytes += this.#putCommand(next.row, nextId, records.sealed, tallies);
+          nextId++;
+          receiptBytes -= this.#forget(receiptBytes, tallies);
+          break;
+        default:
+          next satisfies never;
+      }
+      crashPoint("ledger.row-changed");
+    }
+    return { nextId, receiptBytes };
+  }
+
+  #putHold(row: HoldRow, seal: bigint, { holds }: LedgerTallies): void {
+    const found = this.#get<Found>(FIND_HOLD, row.id);
+    if (found !== null) holds.remove(sealIn(found));
+    const { id, kind, owner, name, deadlineBootMs, bootId, priority, idleMs } = row;
+    const limits = [deadlineBootMs, bootId, priority, idleMs, row.createdWallMs];
+    this.#run(PUT_HOLD, id, kind, owner, name, ...limits, row.blocks, u64Bytes(seal));
+    holds.add(seal);
+  }
+
+  #removeHold(id: number, { holds }: LedgerTallies): void {
+    const found = this.#get<Found>(FIND_HOLD, id);
+    if (found === null) return;
+    this.#run(DELETE_HOLD, id);
+    holds.remove(sealIn(found));
+  }
+
+  #putIssuer(row: IssuerRow, seal: bigint, { issuers }: LedgerTallies): void {
+    const found = this.#get<Found>(FIND_ISSUER, row.issuer);
+    if (found !== null) issuers.remove(sealIn(found));
+    this.#run(PUT_ISSUER, row.issuer, u64Bytes(row.epoch), u64Bytes(row.seq), u64Bytes(seal));
+    issuers.add(seal);
+  }
+
+  /** The bytes of its receipt. */
+  #putCommand(row: CommandRow, id: number, record: Uint8Array, tallies: LedgerTallies): number {
+    const seal = sealOfCommand(record, id);
+    this.#run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
+    tallies.commands.add(seal);
+    return Buffer.byteLength(row.receipt);
+  }
+
+  /** The bytes of the receipts that went. */
+  #forget(receiptBytes: number, { commands }: LedgerTallies): number {
+    let gone = 0;
+    while (commands.count > COMMANDS_MAX || receiptBytes - gone > RECEIPT_BYTES_MAX) {
+      const oldest = this.#get<FoundCommand>(OLDEST);
+      assert(oldest !== null, "what is counted is there");
+      this.#run(DELETE_COMMAND, oldest.id);
+      commands.remove(sealIn(oldest));
+      gone += oldest.bytes;
+    }
+    return gone;
+  }
+
+  #statement(sql: string): Statement {
+    let statement = this.#statements.get(sql);
+    if (statement === undefined) {
+      statement = this.#db.prepare(sql);
+      this.#statements.set(sql, statement);
+    }
+    return statement;
+  }
+
+  #get<Row>(sql: string, ...values: Value[]): Row | null {
+    return this.#statement(sql).get(...values) as Row | null;
+  }
+
+  #run(sql: string, ...values: Value[]): void {
+    this.#statement(sql).run(...values);
+  }
+}
+
+function sealIn({ seal }: Found): bigint {
+  const value = u64Of(seal);
+  assert(value !== null, "a seal of eight bytes");
+  return value;
+}

@@ -1,0 +1,56 @@
+import { blob, integer, real, sqliteTable, text } from "drizzle-orm/sqlite-core";
+
+/**
+ * The ledger's tables as drizzle sees them; `migrations/` makes them, and a test holds both
+ * together. Numbers of 64 bits are BLOBs, little-endian.
+ */
+
+const bytes = (name: string) => blob(name, { mode: "buffer" });
+
+/** Pins, soft pins and leases. */
+export const holds = sqliteTable("holds", {
+  id: integer("id").primaryKey(),
+  kind: text("kind").notNull(),
+  owner: text("owner").notNull(),
+  name: text("name"),
+  deadlineBootMs: real("deadline_boot_ms"),
+  bootId: text("boot_id").notNull(),
+  priority: integer("priority"),
+  idleMs: real("idle_ms"),
+  createdWallMs: real("created_wall_ms").notNull(),
+  blocks: bytes("blocks").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
+/** A ring: ids rise, and the lowest go. A command that came again stands in it twice. */
+export const commands = sqliteTable("commands", {
+  id: integer("id").primaryKey(),
+  issuer: text("issuer").notNull(),
+  name: text("name").notNull(),
+  receipt: text("receipt").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
+export const issuers = sqliteTable("issuers", {
+  issuer: text("issuer").primaryKey(),
+  epoch: bytes("epoch").notNull(),
+  seq: bytes("seq").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
+/** One row: whose ledger this is, when it was last written, and what the tables add up to. */
+export const ledger = sqliteTable("ledger", {
+  id: integer("id").primaryKey(),
+  worker: text("worker").notNull(),
+  machine: text("machine").notNull(),
+  incarnation: bytes("incarnation").notNull(),
+  bootId: text("boot_id"),
+  bootMs: real("boot_ms"),
+  holdCount: integer("hold_count").notNull(),
+  holdSum: bytes("hold_sum").notNull(),
+  commandCount: integer("command_count").notNull(),
+  commandSum: bytes("command_sum").notNull(),
+  issuerCount: integer("issuer_count").notNull(),
+  issuerSum: bytes("issuer_sum").notNull(),
+  seal: bytes("seal").notNull(),
+});

@@ -1,0 +1,247 @@
+import { type Clock, yieldToLoop } from "../../core/index.ts";
+import type { IndexLine } from "../index-line.ts";
+import type { Answer, CommitLedgerOrder, OpenLedgerOrder, SetAside } from "../protocol.ts";
+import type {
+  CommandRow,
+  HoldLedger,
+  HoldRow,
+  IssuerRow,
+  LedgerContents,
+  LedgerState,
+} from "./hold-ledger.ts";
+import { type RecordBatch, RecordLog } from "./record-log.ts";
+
+const PENDING_BYTES_MAX = 64 * 2 ** 20;
+const COMMIT_EVERY_MS = 100;
+const RETRY_FIRST_MS = 100;
+const RETRY_MAX_MS = 5_000;
+const DISPOSE_MS = 5_000;
+
+/** Somebody waits until all changes up to a number are committed. */
+interface Waiter {
+  readonly upTo: number;
+  readonly durable: boolean;
+  readonly resolve: (isCommitted: boolean) => void;
+}
+
+export interface WriteBehindLedgerOptions {
+  readonly clock: Clock;
+  /** What opened the ledger; asked again, as a late order, where that failed. */
+  readonly openOrder: OpenLedgerOrder;
+  readonly contents: LedgerContents;
+  readonly pendingBytesMax?: number;
+}
+
+/** The ledger as the event loop sees it: collects changes, and keeps one batch on its way. */
+export class WriteBehindLedger implements HoldLedger {
+  readonly contents: LedgerContents;
+  readonly #line: IndexLine;
+  readonly #clock: Clock;
+  readonly #openOrder: OpenLedgerOrder;
+  readonly #log: RecordLog;
+  readonly #waiters: Waiter[] = [];
+  #lastSeen: LedgerContents["lastSeen"] = null;
+  #setAside: SetAside | null;
+  #isOpen: boolean;
+  #failing: string | null;
+  #failures = 0;
+  #droppedAtCommit = 0;
+  /** On its way to the worker, or given back by it. */
+  #inHand: RecordBatch | null = null;
+  #committed = 0;
+  #timer: Disposable | null = null;
+  #isPumping = false;
+  #closing: Promise<boolean> | null = null;
+
+  constructor(
+    line: IndexLine,
+    opened: Extract<Answer, { kind: "ledgerOpened" | "failed" }>,
+    options: WriteBehindLedgerOptions,
+  ) {
+    this.#line = line;
+    this.#clock = options.clock;
+    this.#openOrder = options.openOrder;
+    this.contents = options.contents;
+    this.#log = new RecordLog(options.pendingBytesMax ?? PENDING_BYTES_MAX);
+    this.#isOpen = opened.kind === "ledgerOpened";
+    this.#setAside = opened.kind === "ledgerOpened" ? opened.setAside : null;
+    this.#failing = opened.kind === "failed" ? opened.why : null;
+    // One that could not be opened is tried again, whether or not there is something to write.
+    if (!this.#isOpen) this.#retryLater();
+  }
+
+  get state(): LedgerState {
+    return {
+      failing: this.#failing,
+      pending: this.#log.count + (this.#inHand?.count ?? 0),
+      dropped: this.#log.dropped,
+      setAside: this.#setAside,
+    };
+  }
+
+  putHold(row: HoldRow): void {
+    this.#log.add(false, this.#inHandBytes, (records) => records.hold(row));
+    this.#schedule();
+  }
+
+  removeHold(id: number): void {
+    this.#log.add(true, this.#inHandBytes, (records) => records.removeHold(id));
+    this.#schedule();
+  }
+
+  putCommand(row: CommandRow): void {
+    this.#log.add(false, this.#inHandBytes, (records) => records.command(row));
+    this.#schedule();
+  }
+
+  putIssuer(row: IssuerRow): void {
+    this.#log.add(false, this.#inHandBytes, (records) => records.issuer(row));
+    this.#schedule();
+  }
+
+  seen(bootId: string, bootMs: number): void {
+    this.#lastSeen = { bootId, bootMs };
+  }
+
+  commit(options: { readonly durable?: boolean } = {}): Promise<boolean> {
+    const { dropped, added } = this.#log;
+    const hasDropped = dropped > this.#droppedAtCommit;
+    this.#droppedAtCommit = dropped;
+    this.#log.endGroup();
+    return new Promise((resolve) => {
+      this.#waiters.push({
+        upTo: added,
+        durable: options.durable ?? true,
+        resolve: (isCommitted) => resolve(isCommitted && !hasDropped),
+      });
+      void this.#pump();
+    });
+  }
+
+  close(ms: number): Promise<boolean> {
+    this.#closing ??= this.#close(ms);
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close(DISPOSE_MS);
+  }
+
+  async #close(ms: number): Promise<boolean> {
+    const late = Promise.withResolvers<false>();
+    const timer = this.#clock.after(ms, () => late.resolve(false));
+    const isDone = await Promise.race([this.#finish(), late.promise]);
+    timer[Symbol.dispose]();
+    this.#timer?.[Symbol.dispose]();
+    this.#line.end();
+    for (const { resolve } of this.#waiters.splice(0)) resolve(false);
+    return isDone;
+  }
+
+  async #finish(): Promise<boolean> {
+    if (!(await this.commit()) || !this.#isOpen) return false;
+    return (await this.#line.ask({ kind: "close" })).kind === "closed";
+  }
+
+  get #inHandBytes(): number {
+    return this.#inHand?.length ?? 0;
+  }
+
+  /** What nobody waits for is committed within COMMIT_EVERY_MS; a failing one has its own timer. */
+  #schedule(): void {
+    if (this.#failing !== null || this.#closing !== null) return;
+    this.#timer ??= this.#clock.after(COMMIT_EVERY_MS, () => this.#onTimer());
+  }
+
+  #onTimer(): void {
+    this.#timer = null;
+    this.#log.endGroup();
+    void this.#pump();
+  }
+
+  /**
+   * Sends what is due, one order after the other, until nothing is or the disk refuses. Between an
+   * answer and the end of the loop nothing is awaited: who comes in between would not be seen.
+   */
+  async #pump(): Promise<void> {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    // Those who commit in the same turn of the loop share the first order, too.
+    await yieldToLoop();
+    while (this.#takeWork()) {
+      const order = this.#isOpen ? this.#commitOrder() : this.#lateOrder();
+      const answer = await this.#line.ask(order);
+      const isDone =
+        order.kind === "commitLedger" ? this.#noteCommit(order, answer) : this.#noteLate(answer);
+      if (isDone) continue;
+      this.#noteFailed(answer);
+      for (const { resolve } of this.#waiters.splice(0)) resolve(false);
+      this.#retryLater();
+      break;
+    }
+    this.#isPumping = false;
+    if (this.#log.count > 0) this.#schedule();
+  }
+
+  /** False where there is nothing to do. */
+  #takeWork(): boolean {
+    this.#inHand ??= this.#log.take();
+    return this.#inHand !== null || this.#waiters.length > 0 || !this.#isOpen;
+  }
+
+  #commitOrder(): CommitLedgerOrder {
+    const through = this.#inHand?.through ?? this.#committed;
+    return {
+      kind: "commitLedger",
+      changes: this.#inHand?.buffer ?? null,
+      length: this.#inHandBytes,
+      lastSeen: this.#lastSeen,
+      durable: this.#waiters.some((waiter) => waiter.durable && waiter.upTo <= through),
+    };
+  }
+
+  #lateOrder(): OpenLedgerOrder {
+    return { ...this.#openOrder, wallMs: this.#clock.wallMs(), isLate: true };
+  }
+
+  #noteCommit({ durable }: CommitLedgerOrder, answer: Answer): boolean {
+    if (answer.kind !== "committed") {
+      // The buffer has come back; where the worker is gone it has not, and nothing is sent again.
+      if (answer.kind === "failed" && answer.changes !== null && this.#inHand !== null) {
+        this.#inHand.buffer = answer.changes;
+      }
+      return false;
+    }
+    this.#failing = null;
+    this.#failures = 0;
+    this.#committed = this.#inHand?.through ?? this.#committed;
+    this.#inHand = null;
+    if (answer.changes !== null) this.#log.recycle(answer.changes);
+    for (const waiter of this.#waiters.splice(0)) {
+      const isDone = waiter.upTo <= this.#committed && (durable || !waiter.durable);
+      if (isDone) waiter.resolve(true);
+      else this.#waiters.push(waiter);
+    }
+    return true;
+  }
+
+  #noteLate(answer: Answer): boolean {
+    if (answer.kind !== "ledgerOpened") return false;
+    this.#isOpen = true;
+    this.#failing = null;
+    this.#setAside = answer.setAside;
+    return true;
+  }
+
+  #noteFailed(answer: Answer): void {
+    if (answer.kind === "failed") this.#failing = answer.why;
+    if (answer.kind === "refused") this.#failing = answer.message;
+  }
+
+  #retryLater(): void {
+    if (this.#closing !== null || this.#line.gone !== null) return;
+    const ms = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** this.#failures++);
+    this.#timer?.[Symbol.dispose]();
+    this.#timer = this.#clock.after(ms, () => this.#onTimer());
+  }
+}
