@@ -61,6 +61,7 @@ export interface HoldPage {
 /** What a hold that ended had held, unheld by it now. */
 export interface EndedHold {
   readonly info: HoldInfo;
+  /** Those that the table still knows; ids that hold until the next change of the table only. */
   readonly nodes: readonly NodeId[];
 }
 
@@ -96,10 +97,15 @@ export interface Holds {
   /** Ends it: its blocks are unheld by it when this returns. Null where there is none. */
   endLease(name: string): EndedHold | null;
 
-  /** Whether a lease of this name, or a pin of this owner, has the node among its blocks. */
+  /** Whether a lease of this name has the node among its blocks. */
   isInLease(name: string, node: NodeId): boolean;
-  /** Holds on this very node. */
+  /** Who holds this very node, at most 64: an owner's pins together, each lease by itself. */
   holdersOf(node: NodeId): HeldBy[];
+  /**
+   * The last copy of a block under holds is gone: says so for each of them. They keep the block, so
+   * that it is held again when it comes back.
+   */
+  lost(node: NodeId, why: string): void;
 
   /**
    * Ends the hold that is worth least among those that keep blocks from leaving `tier`; false where
@@ -108,7 +114,10 @@ export interface Holds {
    */
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
 
-  /** At most `max` holds with an id above `after`, of one kind unless null, of one owner unless null. */
+  /**
+   * At most `max` holds with an id above `after`, of one kind unless null, of one owner unless null;
+   * fewer where many are passed over.
+   */
   list(options: {
     readonly kind: HoldKind | null;
     readonly owner: string | null;
@@ -116,6 +125,7 @@ export interface Holds {
     readonly max: number;
   }): HoldPage;
   figures(owner: string | null): BudgetFigures;
+  /** A block under two holds counts in both. `lost`: blocks, once for each party that held one. */
   counts(): Readonly<
     Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
   > & { readonly relieved: number; readonly expired: number; readonly lost: number };

@@ -1,3 +1,5 @@
+export { type HoldLog, HoldRegistry, type HoldRegistryOptions } from "./hold-registry.ts";
+export { holdersBelow } from "./holders-below.ts";
 export type {
   AddedHold,
   BudgetFigures,
@@ -9,6 +11,7 @@ export type {
   Holds,
   ReliefLevel,
 } from "./holds.ts";
+export type { FindBlock, Restored } from "./restore-holds.ts";
 export type {
   ListOptions,
   SessionInfo,

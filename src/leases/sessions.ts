@@ -1,5 +1,11 @@
 import { type BlockTable, Tier } from "../blocks/index.ts";
-import { type Clock, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
+import {
+  type Clock,
+  type HeldBy,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../core/index.ts";
 import type { ListOptions, SessionInfo, SessionPage, SessionState } from "./session-info.ts";
 
 /** Conversations known at the same time; beyond it a new one is refused. */
@@ -8,6 +14,8 @@ const SESSIONS_MAX = 65_536;
 const IDLE_MS = 3_600_000;
 /** Blocks looked at for one page of a list: about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
+/** Sessions named for one block. */
+const HOLDERS_MAX = 64;
 
 export type SessionOutcome = "ok" | "missing" | "full";
 
@@ -37,6 +45,8 @@ export class Sessions {
   readonly #table: BlockTable;
   /** In the order of their last commits. */
   readonly #last = new Map<string, Session>();
+  /** Names of the sessions that end in a node. */
+  readonly #at = new Map<NodeId, Set<string>>();
   readonly #clock: Clock;
   #idleMs = IDLE_MS;
   #turns = 0;
@@ -65,8 +75,21 @@ export class Sessions {
     this.#last.delete(name);
     const committedMs = this.#clock.monotonicMs();
     this.#last.set(name, { namespace, session, node: deepest, committedMs, turn: ++this.#turns });
+    if (old !== undefined) this.#leave(name, old.node);
+    this.#arrive(name, deepest);
     if (old !== undefined) this.#table.unlock(old.node);
     return "ok";
+  }
+
+  #arrive(name: string, node: NodeId): void {
+    const names = this.#at.get(node);
+    if (names === undefined) this.#at.set(node, new Set([name]));
+    else names.add(name);
+  }
+
+  #leave(name: string, node: NodeId): void {
+    const names = this.#at.get(node);
+    if (names?.delete(name) && names.size === 0) this.#at.delete(node);
   }
 
   /** Whether `node` is `end` or one of its ancestors. */
@@ -91,6 +114,28 @@ export class Sessions {
     return true;
   }
 
+  /** Ends the sessions whose last block is one of these; answers how many. */
+  endAt(nodes: ReadonlySet<NodeId>): number {
+    let ended = 0;
+    for (const node of nodes) {
+      for (const name of [...(this.#at.get(node) ?? [])]) {
+        this.#end(name, this.#last.get(name)!);
+        ended++;
+      }
+    }
+    return ended;
+  }
+
+  /** The sessions whose last block this is, at most 64. */
+  holdersOf(node: NodeId): HeldBy[] {
+    const holders: HeldBy[] = [];
+    for (const name of this.#at.get(node) ?? []) {
+      if (holders.length === HOLDERS_MAX) break;
+      holders.push({ kind: "session", name: `${this.#last.get(name)!.session}` });
+    }
+    return holders;
+  }
+
   /** Ends what nobody has committed to for the idle time. */
   endIdle(): void {
     const before = this.#clock.monotonicMs() - this.#idleMs;
@@ -102,6 +147,7 @@ export class Sessions {
 
   #end(name: string, { node }: Session): void {
     this.#last.delete(name);
+    this.#leave(name, node);
     this.#table.unlock(node);
   }
 

@@ -1,0 +1,102 @@
+import type { BlockTable } from "../blocks/index.ts";
+import { formatBytes, NO_NODE, type NodeId } from "../core/index.ts";
+import type { HoldBook } from "./hold-book.ts";
+import type { BudgetFigures } from "./holds.ts";
+
+/** Steps up the tree for blocks that are then refused, for one request: some milliseconds. */
+const REFUSED_STEPS_MAX = 1_048_576;
+
+export interface BudgetLimits {
+  /** RAM and SSD together. */
+  readonly capacityBytes: () => number;
+  /** Shares of it, 0 to 1, for pins and leases of all, and of one owner. */
+  readonly shares: () => { readonly host: number; readonly owner: number };
+}
+
+/**
+ * How much pins and leases may keep. Used by the host: what the table keeps on RAM and SSD, blocks
+ * above those that were named included, less what only soft pins keep. Used by an owner: the blocks
+ * it named, each once. What keeps nothing more than is kept already always fits.
+ */
+export class Budget {
+  readonly #table: BlockTable;
+  readonly #book: HoldBook;
+  readonly #limits: BudgetLimits;
+
+  constructor(table: BlockTable, book: HoldBook, limits: BudgetLimits) {
+    this.#table = table;
+    this.#book = book;
+    this.#limits = limits;
+  }
+
+  figures(owner: string | null): BudgetFigures {
+    const capacityBytes = this.#limits.capacityBytes();
+    const shares = this.#limits.shares();
+    return {
+      capacityBytes,
+      hostBudgetBytes: Math.floor(capacityBytes * shares.host),
+      hostUsedBytes: this.hostUsedBytes,
+      ownerBudgetBytes: Math.floor(capacityBytes * shares.owner),
+      ownerUsedBytes: owner === null ? 0 : this.#book.index.bytesOf(owner),
+    };
+  }
+
+  get hostUsedBytes(): number {
+    return Math.max(0, this.#table.keptBytes - this.#book.tally.softOnlyBytes);
+  }
+
+  /** Judges the blocks of one request of this owner, one after the other as they are added. */
+  judge(owner: string): (node: NodeId) => string | null {
+    const { hostBudgetBytes, ownerBudgetBytes } = this.figures(owner);
+    const { index } = this.#book;
+    const words = new RepeatedWords();
+    let stepsMax = Infinity;
+    return (node) => {
+      const named = index.bytesOf(owner);
+      const own = index.isNamed(owner, node) ? 0 : this.#table.bytesOf(node);
+      if (own > 0 && named + own > ownerBudgetBytes)
+        return words.say(named, ownerBudgetBytes, own, " for this owner");
+      const used = this.hostUsedBytes;
+      const roomBytes = hostBudgetBytes - used;
+      const need = this.#need(node, roomBytes, stepsMax);
+      if (need.bytes === 0 || need.bytes <= roomBytes) return null;
+      stepsMax = Math.min(stepsMax, REFUSED_STEPS_MAX) - need.steps;
+      return words.say(used, hostBudgetBytes, need.bytes, "");
+    };
+  }
+
+  /**
+   * Bytes that a pin on the node would keep and that none keeps now: its own, and of the blocks
+   * above it. Stops where that is more than there is room for.
+   */
+  #need(node: NodeId, roomBytes: number, stepsMax: number): { bytes: number; steps: number } {
+    const table = this.#table;
+    const { tally } = this.#book;
+    let [bytes, steps] = [0, 0];
+    for (let step = node; step !== NO_NODE; step = table.parentOf(step)) {
+      if (table.isKept(step) && !tally.isSoftOnly(step)) break;
+      if (this.#book.isOnTiers(step)) bytes += table.bytesOf(step);
+      steps++;
+      if (bytes > roomBytes) break;
+      // So much was refused already that the rest of the request is not looked at as closely.
+      if (steps > stepsMax) return { bytes: Math.max(bytes, roomBytes + 1), steps };
+    }
+    return { bytes, steps };
+  }
+}
+
+/** Thousands of blocks of one length are refused in the same words. */
+class RepeatedWords {
+  #key = "";
+  #words = "";
+
+  say(used: number, budget: number, more: number, whose: string): string {
+    const key = `${used}/${more}/${whose}`;
+    if (key === this.#key) return this.#words;
+    this.#key = key;
+    this.#words =
+      `budget: ${formatBytes(used)} of ${formatBytes(budget)} kept${whose}; ` +
+      `${formatBytes(more)} more asked`;
+    return this.#words;
+  }
+}

@@ -1,0 +1,237 @@
+import type { BlockTable } from "../blocks/index.ts";
+import { assert, type Clock, type NodeId } from "../core/index.ts";
+import type { HoldLedger } from "../index/index.ts";
+import { DueTimes } from "./due-times.ts";
+import { fadesAfterMs, type Hold, infoOf, worthAfter } from "./hold.ts";
+import { HoldIndex } from "./hold-index.ts";
+import { rowOf } from "./hold-rows.ts";
+import type { HoldInfo, HoldKind, HoldRequest } from "./holds.ts";
+import { isOnTiers, KeptTally } from "./kept-tally.ts";
+
+/** Soft pins are looked at again no sooner than that. */
+const FADE_LOOK_MS = 1_000;
+
+export interface BookParts {
+  readonly table: BlockTable;
+  readonly clock: Clock;
+  readonly ledger: HoldLedger | null;
+  /** The store's clock, on which blocks were used. */
+  readonly nowSeconds: () => number;
+}
+
+/** What a hold begins with; the rest follows from when that is. */
+export type HoldTerms = Pick<HoldRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
+  readonly deadlineBootMs: number | null;
+  /** Null: now. */
+  readonly createdWallMs: number | null;
+};
+
+interface Totals {
+  holds: number;
+  blocks: number;
+  bytes: number;
+}
+
+/**
+ * The holds in force, with everything that must change together when one does: the table's pins,
+ * the indexes, the sums, the times, the rows.
+ */
+export class HoldBook {
+  readonly #parts: BookParts;
+  readonly index = new HoldIndex();
+  readonly tally: KeptTally;
+  readonly due = new DueTimes();
+  readonly leases = new Map<string, Hold>();
+  readonly totals: Readonly<Record<HoldKind, Totals>> = {
+    pin: { holds: 0, blocks: 0, bytes: 0 },
+    retain: { holds: 0, blocks: 0, bytes: 0 },
+    lease: { holds: 0, blocks: 0, bytes: 0 },
+  };
+  readonly #holds = new Map<number, Hold>();
+  /** Ascending; those that ended are cleared away when they are the greater part. */
+  #ids: number[] = [];
+  #lastId = 0;
+
+  constructor(parts: BookParts) {
+    this.#parts = parts;
+    this.tally = new KeptTally(parts.table);
+  }
+
+  get size(): number {
+    return this.#holds.size;
+  }
+
+  /** Blocks under holds, each once for each hold. */
+  get blocks(): number {
+    const { pin, retain, lease } = this.totals;
+    return pin.blocks + retain.blocks + lease.blocks;
+  }
+
+  holds(): IterableIterator<Hold> {
+    return this.#holds.values();
+  }
+
+  /** Ids of holds above `after`, in order. */
+  *after(after: number): Generator<Hold> {
+    let [low, high] = [0, this.#ids.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#ids[middle]! > after) high = middle;
+      else low = middle + 1;
+    }
+    for (; low < this.#ids.length; low++) {
+      const hold = this.#holds.get(this.#ids[low]!);
+      if (hold !== undefined) yield hold;
+    }
+  }
+
+  /** A hold without blocks yet. `id`: of a row; null: the next. Ids only ever grow. */
+  begin(terms: HoldTerms, id: number | null = null): Hold {
+    const { clock, nowSeconds } = this.#parts;
+    const { kind, owner, name, deadlineBootMs, priority, idleMs } = terms;
+    const wallMs = clock.wallMs();
+    const createdWallMs = terms.createdWallMs ?? wallMs;
+    const agoMs = Math.max(0, wallMs - createdWallMs);
+    this.#lastId = id ?? this.#lastId + 1;
+    const hold: Hold = {
+      id: this.#lastId,
+      kind,
+      owner,
+      name,
+      nodes: new Set(),
+      bytes: 0,
+      deadlineBootMs,
+      priority,
+      idleMs,
+      createdWallMs,
+      createdMs: clock.monotonicMs() - agoMs,
+      createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
+      dueBootMs: null,
+      ended: false,
+    };
+    this.#holds.set(hold.id, hold);
+    this.#ids.push(hold.id);
+    this.index.open(hold);
+    this.totals[kind].holds++;
+    if (kind !== "lease") return hold;
+    assert(name !== null && !this.leases.has(name), "a lease has a name of its own");
+    this.leases.set(name, hold);
+    return hold;
+  }
+
+  /** Ids given from now on are above this one. */
+  skipIds(through: number): void {
+    this.#lastId = Math.max(this.#lastId, through);
+  }
+
+  /** False where the table counts as many pins on the node as it can. */
+  join(hold: Hold, node: NodeId): boolean {
+    if (!this.#parts.table.pin(node)) return false;
+    const { tally, index } = this;
+    tally.add(node, hold.kind === "retain");
+    const bytes = tally.bytesOf(node);
+    index.join(hold, node, bytes);
+    hold.nodes.add(node);
+    hold.bytes += bytes;
+    const totals = this.totals[hold.kind];
+    totals.blocks++;
+    totals.bytes += bytes;
+    return true;
+  }
+
+  /** The node may vanish. */
+  leave(hold: Hold, node: NodeId): void {
+    const { tally, index } = this;
+    const bytes = tally.bytesOf(node);
+    index.leave(hold, node, bytes);
+    hold.nodes.delete(node);
+    hold.bytes -= bytes;
+    const totals = this.totals[hold.kind];
+    totals.blocks--;
+    totals.bytes -= bytes;
+    tally.remove(node, hold.kind === "retain");
+    this.#parts.table.unpin(node);
+  }
+
+  /** Lets all its blocks go; answers those that the table still knows. The row stays. */
+  end(hold: Hold): NodeId[] {
+    const { table } = this.#parts;
+    const held = [...hold.nodes].map((node) => [node, table.generationOf(node)] as const);
+    for (const [node] of held) this.leave(hold, node);
+    this.drop(hold);
+    return held
+      .filter(([node, generation]) => table.isLive(node, generation))
+      .map(([node]) => node);
+  }
+
+  /** A hold that has no blocks is over. */
+  drop(hold: Hold): void {
+    assert(hold.nodes.size === 0, "a hold that is dropped has no blocks");
+    hold.ended = true;
+    this.due.set(hold, null);
+    this.index.close(hold);
+    this.totals[hold.kind].holds--;
+    if (hold.name !== null && this.leases.get(hold.name) === hold) this.leases.delete(hold.name);
+    this.#holds.delete(hold.id);
+    if (this.#ids.length > this.#holds.size * 2 + 1_024)
+      this.#ids = this.#ids.filter((id) => this.#holds.has(id));
+  }
+
+  /** Says to the timer when this hold must be looked at: when it ends, or may have faded. */
+  schedule(hold: Hold): void {
+    const fades = hold.kind === "retain" ? this.#fadesAt(hold) : null;
+    const ends = hold.deadlineBootMs;
+    this.due.set(hold, fades === null ? ends : Math.min(fades, ends ?? Infinity));
+  }
+
+  #fadesAt(hold: Hold): number | null {
+    const { priority, idleMs } = hold;
+    if (priority === null || idleMs === null) return null;
+    const leftMs = fadesAfterMs(priority, idleMs) - this.unusedMs(hold);
+    return this.#parts.clock.bootMs() + Math.max(leftMs, 0) + FADE_LOOK_MS;
+  }
+
+  /** Seconds of the store's clock at which any of its blocks was last used, or it began. */
+  lastUsed(hold: Hold): number {
+    const { table } = this.#parts;
+    let last = 0;
+    for (const node of hold.nodes) last = Math.max(last, table.lastUsedOf(node));
+    return last;
+  }
+
+  unusedMs(hold: Hold): number {
+    const since = Math.max(hold.createdSeconds, this.lastUsed(hold));
+    return Math.max(0, this.#parts.nowSeconds() - since) * 1_000;
+  }
+
+  /** What is left of a soft pin's priority; null for others. */
+  worthOf(hold: Hold): number | null {
+    if (hold.kind !== "retain") return null;
+    return worthAfter(hold.priority ?? 0, hold.idleMs, this.unusedMs(hold));
+  }
+
+  infoOf(hold: Hold): HoldInfo {
+    const { clock } = this.#parts;
+    const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
+    return infoOf(hold, now, this.worthOf(hold));
+  }
+
+  /** Writes the hold down as it is now. */
+  record(hold: Hold): void {
+    const { ledger, table, clock } = this.#parts;
+    if (ledger === null) return;
+    ledger.putHold(rowOf(hold, table, clock.bootId));
+    ledger.seen(clock.bootId, clock.bootMs());
+  }
+
+  forget(id: number): void {
+    const { ledger, clock } = this.#parts;
+    if (ledger === null) return;
+    ledger.removeHold(id);
+    ledger.seen(clock.bootId, clock.bootMs());
+  }
+
+  isOnTiers(node: NodeId): boolean {
+    return isOnTiers(this.#parts.table, node);
+  }
+}

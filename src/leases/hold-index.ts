@@ -1,0 +1,217 @@
+import { assert, type HeldBy, type NodeId } from "../core/index.ts";
+import type { Hold } from "./hold.ts";
+import type { HoldKind } from "./holds.ts";
+
+/** One hold, or several in the order in which they are let go of: the last one first. */
+type Line = Hold | Hold[];
+
+/** Who holds a node: all pins of an owner together, all its soft pins together, or one lease. */
+interface Party {
+  readonly by: HeldBy;
+  readonly owner: Owner;
+  /** Of a lease null: it has each block once. */
+  readonly lines: Map<NodeId, Line> | null;
+}
+
+interface Owner {
+  readonly name: string;
+  readonly pins: Party;
+  readonly retains: Party;
+  readonly leases: Map<Hold, Party>;
+  /** How many of its parties, soft pins left out, hold the node. */
+  readonly named: Map<NodeId, number>;
+  bytes: number;
+  holds: number;
+}
+
+/** Finds holds by node and by owner; it changes no hold. */
+export class HoldIndex {
+  readonly #owners = new Map<string, Owner>();
+  readonly #parties = new Map<NodeId, Party | Set<Party>>();
+
+  get owners(): number {
+    return this.#owners.size;
+  }
+
+  /** Nodes that are under any hold. */
+  get nodes(): number {
+    return this.#parties.size;
+  }
+
+  hasOwner(name: string): boolean {
+    return this.#owners.has(name);
+  }
+
+  /** Bytes of blocks that are under a pin or lease of the owner, each once. */
+  bytesOf(owner: string): number {
+    return this.#owners.get(owner)?.bytes ?? 0;
+  }
+
+  /** Whether a pin or lease of the owner has the node among its blocks. */
+  isNamed(owner: string, node: NodeId): boolean {
+    return this.#owners.get(owner)?.named.has(node) ?? false;
+  }
+
+  /** The hold comes into force; `join` then adds its nodes. */
+  open(hold: Hold): void {
+    let owner = this.#owners.get(hold.owner);
+    if (owner === undefined) {
+      owner = newOwner(hold.owner);
+      this.#owners.set(hold.owner, owner);
+    }
+    owner.holds++;
+    if (hold.kind === "lease") {
+      const by = { kind: hold.kind, owner: hold.owner, name: hold.name ?? "" };
+      owner.leases.set(hold, { by, owner, lines: null });
+    }
+  }
+
+  /** The hold is over: it has no nodes any more. */
+  close(hold: Hold): void {
+    const owner = this.#ownerOf(hold);
+    owner.leases.delete(hold);
+    if (--owner.holds === 0) this.#owners.delete(owner.name);
+  }
+
+  /** The node is one of the hold's from now on. `bytes`: its length, the same as when it leaves. */
+  join(hold: Hold, node: NodeId, bytes: number): void {
+    const party = this.#partyOf(hold);
+    if (party.lines !== null && !addToLine(party.lines, node, hold)) return;
+    this.#seat(node, party);
+    if (hold.kind === "retain") return;
+    const { owner } = party;
+    const count = owner.named.get(node) ?? 0;
+    owner.named.set(node, count + 1);
+    if (count === 0) owner.bytes += bytes;
+  }
+
+  leave(hold: Hold, node: NodeId, bytes: number): void {
+    const party = this.#partyOf(hold);
+    if (party.lines !== null && !takeFromLine(party.lines, node, hold)) return;
+    this.#unseat(node, party);
+    if (hold.kind === "retain") return;
+    const { owner } = party;
+    const count = owner.named.get(node) ?? 0;
+    assert(count > 0, "a block that leaves an owner was there");
+    if (count > 1) owner.named.set(node, count - 1);
+    else {
+      owner.named.delete(node);
+      owner.bytes -= bytes;
+    }
+  }
+
+  /** The owner's hold of this kind on the node that would end first; null where it has none. */
+  endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Hold | null {
+    const known = this.#owners.get(owner);
+    const line = (kind === "pin" ? known?.pins : known?.retains)?.lines?.get(node);
+    return line === undefined ? null : Array.isArray(line) ? line.at(-1)! : line;
+  }
+
+  /** Who holds the node, each party once: at most `max` of them. */
+  holdersOf(node: NodeId, max: number): HeldBy[] {
+    const found = this.#parties.get(node);
+    if (found === undefined) return [];
+    if (!(found instanceof Set)) return [found.by];
+    const holders: HeldBy[] = [];
+    for (const { by } of found) {
+      if (holders.length === max) break;
+      holders.push(by);
+    }
+    return holders;
+  }
+
+  #ownerOf(hold: Hold): Owner {
+    const owner = this.#owners.get(hold.owner);
+    assert(owner !== undefined, "the owner of a hold in force is known");
+    return owner;
+  }
+
+  #partyOf(hold: Hold): Party {
+    const owner = this.#ownerOf(hold);
+    const party = partyOf(owner, hold.kind, hold);
+    assert(party !== undefined, "a lease in force is known to its owner");
+    return party;
+  }
+
+  #seat(node: NodeId, party: Party): void {
+    const there = this.#parties.get(node);
+    if (there === undefined) this.#parties.set(node, party);
+    else if (there instanceof Set) there.add(party);
+    else this.#parties.set(node, new Set([there, party]));
+  }
+
+  #unseat(node: NodeId, party: Party): void {
+    const there = this.#parties.get(node);
+    if (there instanceof Set && there.delete(party) && there.size > 0) return;
+    this.#parties.delete(node);
+  }
+}
+
+function newOwner(name: string): Owner {
+  const owner = { name, leases: new Map(), named: new Map(), bytes: 0, holds: 0 } as Omit<
+    Owner,
+    "pins" | "retains"
+  >;
+  const party = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, lines: new Map() });
+  return Object.assign(owner, { pins: party("pin"), retains: party("retain") }) as Owner;
+}
+
+function partyOf(owner: Owner, kind: HoldKind, hold: Hold): Party | undefined {
+  switch (kind) {
+    case "pin":
+      return owner.pins;
+    case "retain":
+      return owner.retains;
+    case "lease":
+      return owner.leases.get(hold);
+    default:
+      return kind satisfies never;
+  }
+}
+
+/** True where the node had no hold of this line before. */
+function addToLine(lines: Map<NodeId, Line>, node: NodeId, hold: Hold): boolean {
+  const line = lines.get(node);
+  if (line === undefined) {
+    lines.set(node, hold);
+    return true;
+  }
+  if (Array.isArray(line)) line.splice(placeIn(line, hold), 0, hold);
+  else lines.set(node, goesBefore(hold, line) ? [line, hold] : [hold, line]);
+  return false;
+}
+
+/** True where that was the last hold of the line. */
+function takeFromLine(lines: Map<NodeId, Line>, node: NodeId, hold: Hold): boolean {
+  const line = lines.get(node);
+  if (!Array.isArray(line)) {
+    assert(line === hold, "a hold that leaves a block was on it");
+    lines.delete(node);
+    return true;
+  }
+  const at = placeIn(line, hold);
+  assert(line[at] === hold, "a hold that leaves a block was on it");
+  if (at === line.length - 1) line.pop();
+  else line.splice(at, 1);
+  if (line.length === 1) lines.set(node, line[0]!);
+  return false;
+}
+
+/** Whether `a` is let go of before `b`: the one that would end first, then the newer one. */
+function goesBefore(a: Hold, b: Hold): boolean {
+  const [endA, endB] = [a.deadlineBootMs ?? Infinity, b.deadlineBootMs ?? Infinity];
+  return endA === endB ? a.id > b.id : endA < endB;
+}
+
+/** Where the hold stands in the line, or would. */
+function placeIn(line: readonly Hold[], hold: Hold): number {
+  let [low, high] = [0, line.length];
+  // Mostly at the end: the newest of those that have no end.
+  if (goesBefore(hold, line[high - 1]!)) return high;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (goesBefore(hold, line[middle]!)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

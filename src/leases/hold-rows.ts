@@ -1,0 +1,88 @@
+import type { BlockTable } from "../blocks/index.ts";
+import type { Clock, NodeId } from "../core/index.ts";
+import type { HoldRow, LedgerContents } from "../index/index.ts";
+import type { Hold } from "./hold.ts";
+
+/** Digest, and layer as u32 little-endian. */
+const BLOCK_BYTES = 36;
+const LAYER_AT = 32;
+
+export function rowOf(hold: Hold, table: BlockTable, bootId: string): HoldRow {
+  const blocks = new Uint8Array(hold.nodes.size * BLOCK_BYTES);
+  const view = new DataView(blocks.buffer);
+  let at = 0;
+  for (const node of hold.nodes) {
+    table.readDigest(node, blocks, at);
+    view.setUint32(at + LAYER_AT, table.layerOf(node), true);
+    at += BLOCK_BYTES;
+  }
+  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = hold;
+  return {
+    id,
+    kind,
+    owner,
+    name,
+    deadlineBootMs,
+    bootId,
+    priority,
+    idleMs,
+    createdWallMs,
+    blocks,
+  };
+}
+
+export function blocksIn(row: HoldRow): number {
+  return Math.floor(row.blocks.length / BLOCK_BYTES);
+}
+
+export function blockOf(row: HoldRow, index: number): { digest: Uint8Array; layer: number } {
+  const { blocks } = row;
+  const at = index * BLOCK_BYTES;
+  const layer = new DataView(blocks.buffer, blocks.byteOffset).getUint32(at + LAYER_AT, true);
+  return { digest: blocks.subarray(at, at + LAYER_AT), layer };
+}
+
+/**
+ * When a hold that was written down ends, on the clock of this boot; null: never. Of the same boot
+ * that is what the row says. Of another one: what was left of it when that boot was last seen,
+ * counted from now, so that time during which the machine was off does not count. Where nothing was
+ * seen of the row's boot: all the time there can have been, at most `longestMs`.
+ */
+export function deadlineNow(
+  row: HoldRow,
+  lastSeen: LedgerContents["lastSeen"],
+  clock: Pick<Clock, "bootId" | "bootMs">,
+  longestMs: number,
+): number | null {
+  if (row.deadlineBootMs === null) return null;
+  const now = clock.bootMs();
+  if (isThisBoot(row, lastSeen, clock)) return row.deadlineBootMs;
+  const seenMs = lastSeen !== null && lastSeen.bootId === row.bootId ? lastSeen.bootMs : null;
+  const leftMs = seenMs === null ? longestMs : row.deadlineBootMs - seenMs;
+  return now + Math.max(0, Math.min(leftMs, row.deadlineBootMs));
+}
+
+/** Where the system does not name its boots, a clock that went back tells that there was one. */
+function isThisBoot(
+  row: HoldRow,
+  lastSeen: LedgerContents["lastSeen"],
+  clock: Pick<Clock, "bootId" | "bootMs">,
+): boolean {
+  if (row.bootId !== clock.bootId) return false;
+  return row.bootId !== "" || lastSeen === null || lastSeen.bootMs <= clock.bootMs();
+}
+
+/** The node of each block of a row that is there; what is not is counted. */
+export function nodesOf(
+  row: HoldRow,
+  find: (digest: Uint8Array, layer: number) => NodeId | null,
+): { readonly nodes: NodeId[]; readonly missing: number } {
+  const nodes: NodeId[] = [];
+  const count = blocksIn(row);
+  for (let i = 0; i < count; i++) {
+    const { digest, layer } = blockOf(row, i);
+    const node = find(digest, layer);
+    if (node !== null) nodes.push(node);
+  }
+  return { nodes, missing: count - nodes.length };
+}

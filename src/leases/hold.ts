@@ -1,0 +1,67 @@
+import type { NodeId } from "../core/index.ts";
+import type { HoldInfo, HoldKind } from "./holds.ts";
+
+/** What a soft pin must be worth to go on. */
+export const WORTH_MIN = 1;
+
+/** A hold that is in force. */
+export interface Hold {
+  readonly id: number;
+  readonly kind: HoldKind;
+  readonly owner: string;
+  readonly name: string | null;
+  /** In the order in which they were added. */
+  readonly nodes: Set<NodeId>;
+  /** Of its blocks, each as long as it was when it first came under a hold. */
+  bytes: number;
+  /** On the clock of this boot; null: none. */
+  deadlineBootMs: number | null;
+  readonly priority: number | null;
+  /** Of a soft pin; null: it stays worth what it was. */
+  readonly idleMs: number | null;
+  readonly createdWallMs: number;
+  /** On the monotonic clock, also where an earlier run made it. */
+  readonly createdMs: number;
+  /** Seconds of the store's clock. */
+  readonly createdSeconds: number;
+  /** When the timer looks at it next, on the clock of this boot; null: never. */
+  dueBootMs: number | null;
+  ended: boolean;
+}
+
+/** Milliseconds until it ends by itself, zero where that is overdue. */
+export function remainingMs(hold: Hold, bootMs: number): number | null {
+  return hold.deadlineBootMs === null ? null : Math.max(0, hold.deadlineBootMs - bootMs);
+}
+
+/** What is left of a priority that halves with each `idleMs` without use. */
+export function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
+  if (idleMs === null) return priority;
+  return priority * 0.5 ** (Math.max(0, unusedMs) / Math.max(1, idleMs));
+}
+
+/** Without use for longer than this, a soft pin is worth less than `WORTH_MIN`. */
+export function fadesAfterMs(priority: number, idleMs: number): number {
+  return priority < WORTH_MIN ? 0 : Math.max(1, idleMs) * Math.log2(priority / WORTH_MIN);
+}
+
+export interface Moment {
+  readonly monotonicMs: number;
+  readonly bootMs: number;
+}
+
+export function infoOf(hold: Hold, now: Moment, priorityNow: number | null): HoldInfo {
+  const { id, kind, owner, name, nodes, bytes, priority } = hold;
+  return {
+    id,
+    kind,
+    owner,
+    name,
+    blocks: nodes.size,
+    bytes,
+    remainingMs: remainingMs(hold, now.bootMs),
+    ageMs: Math.max(0, now.monotonicMs - hold.createdMs),
+    priority,
+    priorityNow,
+  };
+}
