@@ -69,7 +69,7 @@ export interface HoldLedger extends AsyncDisposable {
 
   putHold(row: HoldRow): void;
   removeHold(id: number): void;
-  /** The oldest beyond a bound (65,536) are forgotten. */
+  /** The oldest beyond 65,536, or beyond 64 MiB of receipts, are forgotten. */
   putCommand(row: CommandRow): void;
   putIssuer(row: IssuerRow): void;
   /** The boot clock as it is now; each commit carries the latest. */

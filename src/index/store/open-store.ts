@@ -9,6 +9,8 @@ import { IndexStore } from "./index-store.ts";
 import { COMPANIONS, putAside } from "./set-aside.ts";
 
 export const INDEX_FILE = "hearth.sqlite";
+/** SQLite's smallest page: no database is shorter. */
+const PAGE_BYTES_MIN = 512;
 const LATE = "it could not be opened when this run of the agent began";
 
 interface Closable {
@@ -85,7 +87,10 @@ function whyUnusable<Store extends Closable>(
 ): Store | string {
   if (!existsSync(path)) return made(path, from);
   if (from.isLate) return LATE;
-  if (!lstatSync(path).isFile()) return "it is not a file";
+  const found = lstatSync(path);
+  if (!found.isFile()) return "it is not a file";
+  // SQLite takes a file of one byte for a new one.
+  if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "it was cut short";
   try {
     return from.open(path);
   } catch (thrown) {

@@ -1,0 +1,45 @@
+import { describe, expect, test } from "bun:test";
+import { join } from "node:path";
+import { randomBelow, seededRandom } from "../../../src/core/index.ts";
+import { tempDir } from "../../support/index.ts";
+import { LineChild } from "../line-child.ts";
+import { contentsOf, readLedger } from "./ledger-kit.ts";
+
+const folders = tempDir();
+const WRITER = [process.execPath, join(import.meta.dir, "writer.ts")];
+
+/** Kills a writer after some of its answers, and looks at what is left. The last step there. */
+async function killAndLook(folder: string, first: number, answers: number): Promise<number> {
+  let acknowledged = first - 1;
+  {
+    await using child = new LineChild([...WRITER, folder, String(first)]);
+    expect(JSON.parse((await child.line()) ?? "null")).toEqual({ setAside: null, failing: null });
+    const note = (line: string) => {
+      acknowledged = Math.max(acknowledged, Number(line));
+    };
+    for (let left = answers; left > 0; left--) note((await child.line())!);
+    await child.kill();
+    // A line that was cut off says a smaller number.
+    for (let line = await child.line(); line !== null; line = await child.line()) note(line);
+  }
+  const { state, holds, commands, issuers } = await readLedger(folder);
+  expect(state).toMatchObject({ setAside: null, failing: null });
+  const through = Number(issuers[0]?.split(" ").at(-1) ?? 0);
+  expect(through).toBeGreaterThanOrEqual(acknowledged);
+  const steps = Array.from({ length: through }, (_, at) => at + 1);
+  expect(commands).toEqual(contentsOf(steps).commands);
+  expect(holds).toEqual(contentsOf(steps.slice(-30)).holds);
+  return through;
+}
+
+describe("kill -9", () => {
+  test("loses nothing that was committed, and leaves no half of a group", async () => {
+    const random = seededRandom(11);
+    const folder = join(folders, "killed");
+    let through = 0;
+    for (let cycle = 0; cycle < 8; cycle++) {
+      through = await killAndLook(folder, through + 1, randomBelow(random, 40));
+    }
+    expect(through).toBeGreaterThan(30);
+  }, 60_000);
+});
