@@ -199,10 +199,11 @@ export class ColumnView implements TableView {
     return this.list(tier).newer[node] as NodeId;
   }
 
-  nextOn(node: NodeId, tier: Tier): NodeId {
+  nextOn(node: NodeId, tiers: number, end = Number.POSITIVE_INFINITY): NodeId {
     const { meta, highest } = this.columns;
-    for (let next = node + 1; next <= highest; next++) {
-      if ((meta[next]! & tier) !== 0) return next as NodeId;
+    const last = Math.min(highest, end - 1);
+    for (let next = node + 1; next <= last; next++) {
+      if ((meta[next]! & tiers) !== 0) return next as NodeId;
     }
     return NO_NODE;
   }

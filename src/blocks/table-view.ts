@@ -129,10 +129,11 @@ export interface TableView {
   newerThan(node: NodeId, tier: RecencyTier): NodeId;
 
   /**
-   * The resident node of the tier with the next higher id, or NO_NODE: a walk over all of them in
-   * no meaningful order, that may pause anywhere. `node` need not be live; NO_NODE begins.
+   * The node on any tier of `tiers` with the next higher id, or NO_NODE: a walk over all of them in
+   * no meaningful order, that may pause anywhere. `node` need not be live; NO_NODE begins. Ids from
+   * `end` on are not looked at, so that one call over a sparse table does not take long.
    */
-  nextOn(node: NodeId, tier: Tier): NodeId;
+  nextOn(node: NodeId, tiers: number, end?: number): NodeId;
 
   residentBlocks(tier: Tier): number;
   residentBytes(tier: Tier): number;
