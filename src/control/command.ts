@@ -8,8 +8,19 @@ export const COMMAND_TYPES = [
   "Pause",
   "RenewLease",
   "RevokeLease",
+  "Flush",
 ] as const;
 export type CommandType = (typeof COMMAND_TYPES)[number];
+
+/** What one command may be. Bytes of its body, blocks, how deep its lists lie in each other. */
+export const COMMAND_LIMITS = {
+  bytesMax: 2 ** 20,
+  blocksMax: 65_536,
+  depthMax: 16,
+  /** UTF-8 bytes of an id, an issuer, an owner, a lease, the name of a source. */
+  nameBytesMax: 128,
+  sourcesMax: 64,
+} as const;
 
 /**
  * What may stand beside a command's own members. `id` with `issuer`: a repetition changes nothing
@@ -27,7 +38,7 @@ export interface Envelope {
   readonly owner: string | null;
 }
 
-/** A command as it was understood: validated, frozen. Durations in milliseconds. */
+/** A command as it was understood: validated. Durations in milliseconds. */
 export type Command = Envelope &
   (
     | {
@@ -55,7 +66,23 @@ export type Command = Envelope &
       }
     | { readonly type: "RenewLease"; readonly leaseId: string; readonly ttlMs: number }
     | { readonly type: "RevokeLease"; readonly leaseId: string }
+    /** Removes everything that nothing holds. */
+    | { readonly type: "Flush" }
   );
+
+/** How many blocks it names. */
+export function blocksOf(command: Command): number {
+  if (command.type === "Prune") return 1;
+  return "blocks" in command ? command.blocks.length : 0;
+}
+
+/** A block that was given by something that names none; it does not keep the others from theirs. */
+export interface UnnamedBlock {
+  /** Its place in the list. */
+  readonly at: number;
+  readonly given: number | bigint | string;
+  readonly reason: string;
+}
 
 /** What a caller may do; each contains those before it. */
 export const ROLES = ["read", "operate", "purge"] as const;

@@ -1,14 +1,43 @@
-import type { Sender } from "./command.ts";
+import type { CommandType, Sender } from "./command.ts";
 import type { Receipt } from "./receipt.ts";
 
-/** Why commands were refused, by its stable word; and what became of the others. */
+/** Limits as the configuration has them now. */
+export interface ControlLimits {
+  /** Of one issuer. */
+  readonly commandsPerSecond: number;
+  readonly commandsBurst: number;
+  /** What may come by broadcast. */
+  readonly broadcast: readonly CommandType[];
+}
+
+export interface SubmitOptions {
+  /** Told at most once a second how far a long command is, by receipts with status `running`. */
+  readonly onProgress?: (receipt: Receipt) => void;
+}
+
 export interface ControlStats {
+  /** Commands carried out, by `type/status`: "Cache/ok". */
   readonly commands: Readonly<Record<string, number>>;
+  /** Commands of which nothing was carried out, by the word of `REFUSALS`. */
   readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;
 }
+
+/* How a command is remembered, so that a pin is not counted twice whenever the process may end:
+ *
+ * 1. In the turn in which the lifecycle changes holds it calls `remember`. There the command's row
+ *    goes into the ledger, with a receipt that says `running`. Ledgers commit all of a turn in one
+ *    transaction: hold and command survive together, or neither does.
+ * 2. The lifecycle awaits its durable commit. Then the row is put again with the final receipt, and
+ *    a second commit awaited that need not survive a loss of power. Only then the sender is answered.
+ *
+ * Killed before the commit of 1: nothing happened, a repetition is carried out. Between 1 and 2: a
+ * repetition gets `partial` with the reason `interrupted`, and the holds stand once. After 2: the
+ * same receipt as before. Where the power fails behind 2 it may be the one of between. Commands that
+ * change no hold are written at 2 alone: carried out twice they do no harm.
+ */
 
 /**
  * The one way in for commands, whatever brought them: decodes, authorises, limits, deduplicates,
@@ -23,7 +52,12 @@ export interface ControlStats {
  */
 export interface ControlPlane extends AsyncDisposable {
   /** `contentType`: of the body; JSON unless it says MessagePack. */
-  submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt>;
+  submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options?: SubmitOptions,
+  ): Promise<Receipt>;
   /** What is known of a command with this id (of this issuer, unless null), also while it runs. */
   find(id: string, issuer: string | null): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;

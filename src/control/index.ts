@@ -1,3 +1,32 @@
+export {
+  type AuditLog,
+  type AuditLogOptions,
+  type AuditRecord,
+  createAuditLog,
+} from "./audit-log.ts";
+export { type BodyLimits, type DecodedBody, decodeBody, encodeBody } from "./body.ts";
 export * from "./command.ts";
-export type { ControlPlane, ControlStats } from "./control-plane.ts";
+export type {
+  ControlLimits,
+  ControlPlane,
+  ControlStats,
+  SubmitOptions,
+} from "./control-plane.ts";
+export {
+  type ControlSubscriber,
+  type ControlSubscriberOptions,
+  createControlSubscriber,
+  type SubscriberStats,
+} from "./control-subscriber.ts";
+export { type ControlPlaneOptions, createControlPlane } from "./create-control-plane.ts";
+export { type CommandHead, type DecodedCommand, decodeCommand } from "./decode-command.ts";
+export {
+  answerTypeOf,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  mediaTypeOf,
+} from "./media-type.ts";
 export * from "./receipt.ts";
+export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
+export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";

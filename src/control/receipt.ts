@@ -1,9 +1,5 @@
 import type { HeldBy, OutcomeCounts } from "../core/index.ts";
 
-/** The media types a command and its receipt may have. */
-export const JSON_TYPE = "application/json";
-export const MSGPACK_TYPE = "application/msgpack";
-
 export interface ReceiptBlock {
   /** As it was given in the command. */
   readonly block: number | bigint | string;
@@ -32,6 +28,8 @@ export interface Receipt {
   readonly duplicate?: true;
   readonly counts: OutcomeCounts;
   readonly blocks: readonly ReceiptBlock[];
+  /** So many more are not listed: the receipt was too large for where it went or was kept. */
+  readonly blocks_left_out?: number;
   /** Prune and flush: blocks that stayed, the first 1,000. */
   readonly held?: readonly (ReceiptBlock & { readonly layer: number })[];
   readonly bytes?: number;

@@ -1,0 +1,177 @@
+import { type FileHandle, open, rename, stat } from "node:fs/promises";
+import { messageOf } from "../core/index.ts";
+import type { Logger } from "../observability/index.ts";
+
+/** One line. Names, counts and words; never a block's bytes, tokens or a secret. */
+export type AuditRecord = Readonly<Record<string, unknown>>;
+
+/**
+ * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
+ * without bound for what the disk does; lines that found no room are counted in `dropped`.
+ */
+export interface AuditLog extends AsyncDisposable {
+  readonly dropped: number;
+  write(record: AuditRecord): void;
+}
+
+export interface AuditLogOptions {
+  readonly path: string;
+  /** Of one file. */
+  readonly bytesMax: number;
+  /** How many are kept that were set aside, as `path.1` (the latest) to `path.N`. */
+  readonly filesMax: number;
+  readonly log: Logger;
+}
+
+/** Of what waits for the disk. */
+const WAITING_BYTES_MAX = 4 * 2 ** 20;
+const WRITE_BYTES_MAX = 256 * 1024;
+const MODE = 0o640;
+const NEWLINE = 0x0a;
+
+export function createAuditLog(options: AuditLogOptions): AuditLog {
+  return new AuditFile(options);
+}
+
+class AuditFile implements AuditLog {
+  readonly #options: AuditLogOptions;
+  #waiting: Buffer[] = [];
+  #waitingBytes = 0;
+  #writing: Promise<void> | null = null;
+  #isClosed = false;
+  #file: FileHandle | null = null;
+  #length = 0;
+  /** The last write may have left half a line. */
+  #isTorn = false;
+  #isFailing = false;
+  #dropped = 0;
+
+  constructor(options: AuditLogOptions) {
+    this.#options = options;
+  }
+
+  get dropped(): number {
+    return this.#dropped;
+  }
+
+  write(record: AuditRecord): void {
+    const line = Buffer.from(`${JSON.stringify(record)}\n`);
+    if (this.#isClosed || this.#waitingBytes + line.length > WAITING_BYTES_MAX) {
+      this.#dropped++;
+      return;
+    }
+    this.#waiting.push(line);
+    this.#waitingBytes += line.length;
+    this.#writing ??= this.#writeAll();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
+    await this.#writing;
+    await this.#file?.sync().catch(() => undefined);
+    await this.#close();
+  }
+
+  /** Never rejects. */
+  async #writeAll(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      const lines = this.#takeSome();
+      try {
+        await this.#writeSome(Buffer.concat(lines));
+        if (this.#isFailing) this.#options.log.info("the audit log is written again");
+        this.#isFailing = false;
+      } catch (thrown) {
+        this.#fail(lines.length, thrown);
+        await this.#close();
+      }
+    }
+    this.#writing = null;
+  }
+
+  #takeSome(): Buffer[] {
+    let bytes = 0;
+    let count = 0;
+    while (count < this.#waiting.length && bytes < WRITE_BYTES_MAX) {
+      bytes += this.#waiting[count++]!.length;
+    }
+    this.#waitingBytes -= bytes;
+    return this.#waiting.splice(0, count);
+  }
+
+  async #writeSome(bytes: Buffer): Promise<void> {
+    await this.#reopenWhereMoved();
+    if (this.#length > 0 && this.#length + bytes.length > this.#options.bytesMax) {
+      await this.#rotate();
+    }
+    this.#file ??= await this.#open();
+    if (this.#isTorn) await this.#append(Buffer.from([NEWLINE]));
+    await this.#append(bytes);
+  }
+
+  async #append(bytes: Buffer): Promise<void> {
+    let at = 0;
+    this.#isTorn = true;
+    while (at < bytes.length) {
+      const { bytesWritten } = await this.#file!.write(bytes, at);
+      at += bytesWritten;
+      this.#length += bytesWritten;
+    }
+    this.#isTorn = false;
+  }
+
+  async #open(): Promise<FileHandle> {
+    const file = await open(this.#options.path, "a+", MODE);
+    const { size } = await file.stat();
+    this.#length = size;
+    if (size > 0) {
+      const last = Buffer.alloc(1);
+      await file.read(last, 0, 1, size - 1);
+      this.#isTorn = last[0] !== NEWLINE;
+    }
+    return file;
+  }
+
+  /** Somebody else may have moved or removed it, as logrotate does. */
+  async #reopenWhereMoved(): Promise<void> {
+    if (this.#file === null) {
+      this.#file = await this.#open();
+      return;
+    }
+    const [ours, theirs] = await Promise.all([
+      this.#file.stat(),
+      stat(this.#options.path).catch(() => null),
+    ]);
+    if (theirs?.ino === ours.ino && theirs.dev === ours.dev) return;
+    await this.#close();
+    this.#file = await this.#open();
+  }
+
+  async #rotate(): Promise<void> {
+    const { path, filesMax } = this.#options;
+    await this.#close();
+    for (let number = filesMax; number >= 1; number--) {
+      const from = number === 1 ? path : `${path}.${number - 1}`;
+      await rename(from, `${path}.${number}`).catch(ignoreMissing);
+    }
+    this.#length = 0;
+    this.#isTorn = false;
+  }
+
+  #fail(lines: number, thrown: unknown): void {
+    this.#dropped += lines;
+    if (this.#isFailing) return;
+    this.#isFailing = true;
+    const { path, log } = this.#options;
+    log.error("the audit log cannot be written", { path, error: messageOf(thrown) });
+  }
+
+  async #close(): Promise<void> {
+    const file = this.#file;
+    this.#file = null;
+    await file?.close().catch(() => undefined);
+  }
+}
+
+function ignoreMissing(thrown: unknown): void {
+  if ((thrown as NodeJS.ErrnoException).code !== "ENOENT") throw thrown;
+}

@@ -1,0 +1,73 @@
+import type { CommandOrigin } from "../core/index.ts";
+import type { Lifecycle, LifecycleReport, OnProgress, Remember } from "../tiers/index.ts";
+import type { Command } from "./command.ts";
+
+export interface CarryOutOptions {
+  readonly issuer: string;
+  /** Called in the turn in which holds or marks change; see the port of the lifecycle. */
+  readonly remember: Remember;
+  readonly onProgress: OnProgress;
+  /** Ends long commands early. */
+  readonly signal: AbortSignal;
+}
+
+/** Whether commands of one issuer wait for this one until what it holds or marks is changed. */
+export function isOrdered({ type }: Command): boolean {
+  return type !== "Warm" && type !== "Prune" && type !== "Flush";
+}
+
+/** Calls the operation that a command means. */
+export function carryOut(
+  lifecycle: Lifecycle,
+  command: Command,
+  { issuer, remember, onProgress, signal }: CarryOutOptions,
+): Promise<LifecycleReport> {
+  const origin: CommandOrigin = { issuer, command: command.id };
+  const owner = command.owner ?? issuer;
+  switch (command.type) {
+    case "Warm": {
+      const { target, sources } = command;
+      return lifecycle.warm(command.blocks, { target, sources, onProgress, signal });
+    }
+    case "Prune":
+      return lifecycle.prune(command.after, origin, { onProgress, signal });
+    case "Cache":
+      return cache(lifecycle, command, owner, remember);
+    case "Think":
+      return command.transient
+        ? lifecycle.markTransient(command.blocks, origin, { remember })
+        : lifecycle.purgeTransient(command.blocks, origin, { remember });
+    case "Pause": {
+      const { leaseId: lease, ttlMs } = command;
+      return lifecycle.pause(command.blocks, { lease, owner, ttlMs, remember });
+    }
+    case "RenewLease":
+      return lifecycle.renewLease(command.leaseId, command.ttlMs, { remember });
+    case "RevokeLease":
+      return lifecycle.revokeLease(command.leaseId, origin, { remember });
+    case "Flush":
+      return lifecycle.flush(origin);
+    default:
+      return command satisfies never;
+  }
+}
+
+function cache(
+  lifecycle: Lifecycle,
+  { blocks, action }: Extract<Command, { type: "Cache" }>,
+  owner: string,
+  remember: Remember,
+): Promise<LifecycleReport> {
+  switch (action.kind) {
+    case "pin":
+      return lifecycle.pin(blocks, { owner, ttlMs: action.ttlMs, remember });
+    case "unpin":
+      return lifecycle.unpin(blocks, { owner, remember });
+    case "retain": {
+      const { priority, idleMs } = action;
+      return lifecycle.retain(blocks, { owner, priority, idleMs, remember });
+    }
+    default:
+      return action satisfies never;
+  }
+}

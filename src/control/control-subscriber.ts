@@ -1,0 +1,180 @@
+import type { Bus, BusMessage } from "../bus/index.ts";
+import { stringifyJson } from "../core/index.ts";
+import type { EventLog } from "../events/index.ts";
+import type { Role, Sender } from "./command.ts";
+import type { ControlPlane } from "./control-plane.ts";
+import { refusedReceipt } from "./make-receipt.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType } from "./media-type.ts";
+import type { Receipt } from "./receipt.ts";
+import { encodeReceipt } from "./receipt-codec.ts";
+
+export const BROADCAST_SUBJECT = "kv-control-broadcast";
+/** How discovery calls every agent. */
+export const SERVICE_NAME = "hearth-agent";
+
+export interface ControlSubscriberOptions {
+  /** Not closed by the subscriber. */
+  readonly bus: Bus;
+  readonly plane: ControlPlane;
+  readonly events: EventLog;
+  readonly workerId: string;
+  readonly incarnation: bigint;
+  /** Semantic version. */
+  readonly version: string;
+  /** What whoever can publish there may do. */
+  readonly role: Role;
+  /** Issuer of commands that name none. */
+  readonly issuer: string;
+  /** Also publishes each receipt, those to broadcasts too, to `kv-control-receipts-{worker_id}`. */
+  readonly publishReceipts: boolean;
+  /** Publishes events to `kv-control-events-{worker_id}`. */
+  readonly publishEvents: boolean;
+}
+
+export interface SubscriberStats {
+  readonly received: number;
+  readonly answered: number;
+  /** No answer was asked for. */
+  readonly unasked: number;
+  /** Answers the bus did not take. */
+  readonly lost: number;
+  /** Too many waited; they were answered `busy` without being read. */
+  readonly overflowed: number;
+  readonly waiting: number;
+}
+
+/** Brings the commands of a bus to the control plane, and the receipts back. */
+export interface ControlSubscriber extends AsyncDisposable {
+  stats(): SubscriberStats;
+}
+
+/** Commands that came and are not answered yet, bytes of their bodies. */
+const WAITING_MAX = 8_192;
+const WAITING_BYTES_MAX = 64 * 2 ** 20;
+
+export function createControlSubscriber(options: ControlSubscriberOptions): ControlSubscriber {
+  return new Subscriber(options);
+}
+
+class Subscriber implements ControlSubscriber {
+  readonly #options: ControlSubscriberOptions;
+  readonly #listening: Disposable | null;
+  #isClosed = false;
+  #received = 0;
+  #answered = 0;
+  #unasked = 0;
+  #lost = 0;
+  #overflowed = 0;
+  #waiting = 0;
+  #waitingBytes = 0;
+
+  constructor(options: ControlSubscriberOptions) {
+    const { bus, workerId, incarnation, version, events } = options;
+    this.#options = options;
+    bus.serve({
+      name: SERVICE_NAME,
+      version,
+      description: "Keeps KV cache blocks below the GPU; takes lifecycle commands.",
+      metadata: { worker_id: workerId, incarnation: incarnation.toString() },
+      endpoints: [
+        {
+          name: "commands",
+          subject: `kv-control-${workerId}`,
+          handler: (message) => this.#take(message, false),
+        },
+        {
+          name: "broadcast",
+          subject: BROADCAST_SUBJECT,
+          handler: (message) => this.#take(message, true),
+        },
+      ],
+    });
+    const subject = `kv-control-events-${workerId}`;
+    this.#listening = options.publishEvents
+      ? events.listen((event) => {
+          bus.publish(subject, Buffer.from(stringifyJson({ worker_id: workerId, ...event })));
+        })
+      : null;
+  }
+
+  stats(): SubscriberStats {
+    return {
+      received: this.#received,
+      answered: this.#answered,
+      unasked: this.#unasked,
+      lost: this.#lost,
+      overflowed: this.#overflowed,
+      waiting: this.#waiting,
+    };
+  }
+
+  /** Takes no more; what is at work is answered as long as the bus lives. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
+    this.#listening?.[Symbol.dispose]();
+  }
+
+  #take(message: BusMessage, broadcast: boolean): void {
+    if (this.#isClosed) return;
+    this.#received++;
+    const contentType = headerOf(message, "content-type");
+    const type = answerTypeOf(headerOf(message, "accept"), contentType);
+    const { length } = message.data;
+    if (this.#waiting >= WAITING_MAX || this.#waitingBytes + length > WAITING_BYTES_MAX) {
+      this.#overflowed++;
+      this.#answer(message, this.#busy(), type);
+      return;
+    }
+    this.#waiting++;
+    this.#waitingBytes += length;
+    const onProgress = (receipt: Receipt) => this.#publish(message.reply, receipt, type);
+    void this.#options.plane
+      .submit(message.data, contentType, this.#senderOf(message, broadcast), { onProgress })
+      .then((receipt) => {
+        this.#waiting--;
+        this.#waitingBytes -= length;
+        this.#answer(message, receipt, type);
+      });
+  }
+
+  #senderOf({ subject }: BusMessage, broadcast: boolean): Sender {
+    const { issuer, role } = this.#options;
+    return { via: "nats", from: subject, name: issuer, role, broadcast };
+  }
+
+  #busy(): Receipt {
+    const { workerId, incarnation, issuer } = this.#options;
+    const head = {
+      id: null,
+      type: "",
+      worker_id: workerId,
+      incarnation: incarnation.toString(),
+      issuer,
+    };
+    const words = `${this.#waiting} commands wait here`;
+    return refusedReceipt(head, { word: "busy", words }, 0);
+  }
+
+  #answer({ reply }: BusMessage, receipt: Receipt, type: MediaType): void {
+    const { publishReceipts, workerId } = this.#options;
+    if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE);
+    if (reply === null) this.#unasked++;
+    else if (this.#publish(reply, receipt, type)) this.#answered++;
+  }
+
+  /** Whether the bus took it. */
+  #publish(subject: string | null, receipt: Receipt, type: MediaType): boolean {
+    if (subject === null) return false;
+    const { bus } = this.#options;
+    const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
+    const outcome = bus.publish(subject, bytes, { headers: { "Content-Type": type } });
+    if (outcome === "dropped") this.#lost++;
+    return outcome !== "dropped";
+  }
+}
+
+/** Header names are compared without regard to case. */
+function headerOf({ headers }: BusMessage, name: string): string | null {
+  const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === name);
+  return exact?.[1] ?? null;
+}

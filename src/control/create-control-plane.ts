@@ -1,0 +1,304 @@
+import { type Clock, messageOf } from "../core/index.ts";
+import type { EventLog } from "../events/index.ts";
+import type { HoldLedger } from "../index/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
+import type { AuditLog } from "./audit-log.ts";
+import { carryOut, isOrdered } from "./carry-out.ts";
+import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
+import { CommandMemory, receiptText } from "./command-memory.ts";
+import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
+import { type CommandHead, decodeCommand } from "./decode-command.ts";
+import { Fences } from "./fences.ts";
+import { refusalAtGate } from "./gate.ts";
+import { IssuerOrder } from "./issuer-order.ts";
+import {
+  finalReceipt,
+  type ReceiptHead,
+  refusedReceipt,
+  runningReceipt,
+  unfinishedReceipt,
+} from "./make-receipt.ts";
+import type { Receipt } from "./receipt.ts";
+import { Recorder } from "./recorder.ts";
+import type { Refusal } from "./refusals.ts";
+import { type Running, RunningCommands } from "./running.ts";
+import { TokenBuckets } from "./token-buckets.ts";
+
+export interface ControlPlaneOptions {
+  readonly lifecycle: Lifecycle;
+  /** Null: what was carried out is forgotten with the process, as the holds are. */
+  readonly ledger: HoldLedger | null;
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: Logger;
+  readonly workerId: string;
+  readonly incarnation: bigint;
+  /** Asked for each command. */
+  readonly limits: () => ControlLimits;
+  /** Null: none is kept. Closed with the control plane. */
+  readonly audit: AuditLog | null;
+}
+
+/** One command on its way through. */
+interface Passage {
+  readonly command: Command;
+  readonly unnamed: readonly UnnamedBlock[];
+  readonly head: ReceiptHead;
+  readonly sender: Sender;
+  readonly startedMs: number;
+  readonly onProgress: (receipt: Receipt) => void;
+  progress: Receipt["progress"] | null;
+  /** Holds or marks have been changed for it. */
+  isApplied: boolean;
+}
+
+const PROGRESS_MS = 1_000;
+const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
+
+export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
+  return new Plane(options);
+}
+
+class Plane implements ControlPlane {
+  readonly #options: ControlPlaneOptions;
+  readonly #memory: CommandMemory;
+  readonly #fences: Fences;
+  /** As far as the ledger has it: only by commands of which something came. */
+  readonly #written: Fences;
+  readonly #recorder: Recorder;
+  readonly #buckets = new TokenBuckets();
+  readonly #order = new IssuerOrder();
+  readonly #running = new RunningCommands();
+  readonly #stop = new AbortController();
+
+  constructor(options: ControlPlaneOptions) {
+    const contents = options.ledger?.contents;
+    this.#options = options;
+    this.#memory = new CommandMemory(contents?.commands ?? []);
+    this.#fences = new Fences(contents?.issuers ?? []);
+    this.#written = new Fences(contents?.issuers ?? []);
+    this.#recorder = new Recorder(options);
+  }
+
+  async submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options: SubmitOptions = {},
+  ): Promise<Receipt> {
+    const startedMs = this.#options.clock.monotonicMs();
+    const decoded = decodeCommand(body, contentType);
+    if (decoded.ok) return this.#take(decoded.command, decoded.unnamed, sender, startedMs, options);
+    const head = this.#headOf(decoded.head, sender);
+    return this.#refuse(head, decoded.refusal, sender, startedMs, null);
+  }
+
+  async flush(sender: Sender): Promise<Receipt> {
+    const startedMs = this.#options.clock.monotonicMs();
+    return this.#take({ ...PLAIN, type: "Flush" }, [], sender, startedMs, {});
+  }
+
+  find(id: string, issuer: string | null): Receipt | null {
+    if (issuer === null) return this.#running.find(id)?.now() ?? this.#memory.find(id);
+    return this.#running.get(issuer, id)?.now() ?? this.#memory.get(issuer, id);
+  }
+
+  stats(): ControlStats {
+    return {
+      ...this.#recorder.counts(),
+      running: this.#running.size,
+      auditDropped: this.#options.audit?.dropped ?? 0,
+    };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stop.abort();
+    await this.#running.idle();
+    await this.#options.audit?.[Symbol.asyncDispose]();
+  }
+
+  /** Up to where it is carried out all of this is one turn: commands keep their order. */
+  #take(
+    command: Command,
+    unnamed: readonly UnnamedBlock[],
+    sender: Sender,
+    startedMs: number,
+    { onProgress = () => undefined }: SubmitOptions,
+  ): Receipt | Promise<Receipt> {
+    const head = this.#headOf(command, sender);
+    const { issuer } = head;
+    const passage: Passage = {
+      ...{ command, unnamed, head, sender, startedMs, onProgress },
+      progress: null,
+      isApplied: false,
+    };
+    const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
+    const { clock } = this.#options;
+    if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent stops" });
+    const gate = { clock, limits: this.#options.limits(), buckets: this.#buckets };
+    const refusal = refusalAtGate(command, sender, issuer, gate);
+    if (refusal !== null) return refuse(refusal);
+    const repeated = this.#repetition(passage);
+    if (repeated !== null) return repeated;
+    const { epoch, seq } = command;
+    const outOfTurn =
+      this.#fences.check(issuer, epoch, seq) ?? this.#running.refusal(issuer, blocksOf(command));
+    if (outOfTurn !== null) return refuse(outOfTurn);
+    return this.#start(passage, this.#fences.advance(issuer, epoch, seq));
+  }
+
+  /** The receipt of the same command before; null where there was none. */
+  #repetition({ command, head, sender, startedMs }: Passage): Receipt | Promise<Receipt> | null {
+    if (command.id === null) return null;
+    const { issuer } = head;
+    const again = (receipt: Receipt): Receipt => {
+      this.#recorder.duplicate(command, receipt, sender, this.#elapsed(startedMs));
+      return { ...receipt, duplicate: true };
+    };
+    const running = this.#running.get(issuer, command.id);
+    if (running !== null) {
+      const words = "too many wait for commands at work";
+      const busy = () => this.#refuse(head, { word: "busy", words }, sender, startedMs, command);
+      return this.#running.wait(running)?.then(again) ?? busy();
+    }
+    const receipt = this.#memory.get(issuer, command.id);
+    return receipt === null ? null : again(receipt);
+  }
+
+  #start(passage: Passage, takeBack: () => void): Promise<Receipt> {
+    const { command, head, startedMs } = passage;
+    const { promise, resolve } = Promise.withResolvers<Receipt>();
+    const running: Running = {
+      issuer: head.issuer,
+      id: command.id,
+      blocks: blocksOf(command),
+      receipt: promise,
+      now: () => runningReceipt(head, passage.progress, this.#elapsed(startedMs)),
+    };
+    this.#running.add(running);
+    const finish = (receipt: Receipt) => {
+      // It is in memory before: a repetition finds it here or there.
+      this.#running.remove(running);
+      resolve(receipt);
+    };
+    this.#carryOut(passage, takeBack).then(finish, (thrown) => {
+      finish(this.#fail(passage, thrown));
+    });
+    return promise;
+  }
+
+  async #carryOut(passage: Passage, takeBack: () => void): Promise<Receipt> {
+    const { command, head, unnamed, startedMs } = passage;
+    let report: LifecycleReport;
+    try {
+      report = await this.#inTurn(passage);
+    } catch (thrown) {
+      const failed = this.#fail(passage, thrown);
+      if (passage.isApplied) await this.#remember(passage, failed);
+      else takeBack();
+      return failed;
+    }
+    const receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
+    await this.#remember(passage, receipt);
+    this.#recorder.carriedOut(command, receipt, passage.sender);
+    return receipt;
+  }
+
+  /** A bug of ours: said in the log and in the receipt. */
+  #fail({ command, head, sender, startedMs }: Passage, thrown: unknown): Receipt {
+    const words = messageOf(thrown);
+    this.#options.log.error("a command failed", { type: command.type, error: words });
+    return this.#refuse(head, { word: "internal", words }, sender, startedMs, command);
+  }
+
+  /** Waits for its turn where there is one to wait for; else calls the lifecycle in this one. */
+  async #inTurn(passage: Passage): Promise<LifecycleReport> {
+    const { command, head } = passage;
+    if (!isOrdered(command)) return this.#call(passage, () => undefined);
+    const { before, done } = this.#order.next(head.issuer);
+    try {
+      if (before !== null) await before;
+      return await this.#call(passage, done);
+    } finally {
+      done();
+    }
+  }
+
+  #call(passage: Passage, applied: () => void): Promise<LifecycleReport> {
+    const { command, head, unnamed, startedMs } = passage;
+    let toldMs = startedMs;
+    return carryOut(this.#options.lifecycle, command, {
+      issuer: head.issuer,
+      signal: this.#stop.signal,
+      remember: (results) => {
+        passage.isApplied = true;
+        const elapsedMs = this.#elapsed(startedMs);
+        this.#note(passage, () => unfinishedReceipt(head, command, unnamed, results, elapsedMs));
+        applied();
+      },
+      onProgress: ({ doneBlocks, doneBytes, totalBlocks }) => {
+        passage.progress = {
+          done_blocks: doneBlocks,
+          total_blocks: totalBlocks,
+          bytes: doneBytes,
+        };
+        const nowMs = this.#options.clock.monotonicMs();
+        if (nowMs - toldMs < PROGRESS_MS) return;
+        toldMs = nowMs;
+        passage.onProgress(runningReceipt(head, passage.progress, this.#elapsed(startedMs)));
+      },
+    });
+  }
+
+  async #remember(passage: Passage, receipt: Receipt): Promise<void> {
+    const { command, head } = passage;
+    if (this.#note(passage, () => receipt)) {
+      // What it cannot write, it says in its state; the holds were committed by the lifecycle.
+      await this.#options.ledger?.commit({ durable: false });
+    }
+    if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
+  }
+
+  /** Puts into the ledger what is to be known of it after a restart; false where that is nothing. */
+  #note({ command, head }: Passage, receipt: () => Receipt): boolean {
+    const { ledger } = this.#options;
+    if (ledger === null) return false;
+    const { issuer } = head;
+    const { id, epoch, seq } = command;
+    const isFenced = epoch !== null || seq !== null;
+    if (isFenced && this.#written.check(issuer, epoch, seq) === null) {
+      this.#written.advance(issuer, epoch, seq);
+      ledger.putIssuer(this.#written.row(issuer)!);
+    }
+    if (id !== null) ledger.putCommand({ issuer, id, receipt: receiptText(receipt()) });
+    return isFenced || id !== null;
+  }
+
+  #refuse(
+    head: ReceiptHead,
+    refusal: Refusal,
+    sender: Sender,
+    startedMs: number,
+    command: Command | null,
+  ): Receipt {
+    const receipt = refusedReceipt(head, refusal, this.#elapsed(startedMs));
+    this.#recorder.refused(command, receipt, refusal.word, sender);
+    return receipt;
+  }
+
+  #headOf({ type, id, issuer }: CommandHead, sender: Sender): ReceiptHead {
+    const { workerId, incarnation } = this.#options;
+    return {
+      id,
+      type,
+      worker_id: workerId,
+      incarnation: incarnation.toString(),
+      issuer: issuer ?? sender.name,
+    };
+  }
+
+  #elapsed(startedMs: number): number {
+    return Math.round((this.#options.clock.monotonicMs() - startedMs) * 1_000) / 1_000;
+  }
+}

@@ -1,0 +1,217 @@
+import { type BlockName, readBlockName } from "../core/index.ts";
+import { decodeBody } from "./body.ts";
+import {
+  COMMAND_LIMITS,
+  COMMAND_TYPES,
+  type Command,
+  type CommandType,
+  type Envelope,
+  type UnnamedBlock,
+} from "./command.ts";
+import { mediaTypeOf } from "./media-type.ts";
+import {
+  durationMember,
+  isMembers,
+  isName,
+  type Members,
+  memberOf,
+  nameMember,
+  neededBoolean,
+  neededName,
+  numberMember,
+  Refused,
+  u64Member,
+} from "./members.ts";
+import type { Refusal } from "./refusals.ts";
+
+/** What could be read of a command that is refused: for its receipt. */
+export interface CommandHead {
+  readonly type: string;
+  readonly id: string | null;
+  readonly issuer: string | null;
+}
+
+export type DecodedCommand =
+  | {
+      readonly ok: true;
+      readonly command: Command;
+      /** Blocks that are not in the command because nothing is called so; in their order. */
+      readonly unnamed: readonly UnnamedBlock[];
+    }
+  | { readonly ok: false; readonly refusal: Refusal; readonly head: CommandHead };
+
+const LIMITS = {
+  bytesMax: COMMAND_LIMITS.bytesMax,
+  depthMax: COMMAND_LIMITS.depthMax,
+  itemsMax: COMMAND_LIMITS.blocksMax,
+};
+const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
+const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
+const TYPES: ReadonlySet<unknown> = new Set(COMMAND_TYPES);
+const PRIORITY_MAX = 99;
+const GIVEN_CHARS_MAX = 128;
+
+/**
+ * Reads a command as it travels. Members that no command has are ignored, of a member that is there
+ * twice the last counts. Never throws.
+ */
+export function decodeCommand(bytes: Uint8Array, contentType: string | null): DecodedCommand {
+  const body = decodeBody(bytes, mediaTypeOf(contentType), LIMITS);
+  if (!body.ok) return { ok: false, refusal: body.refusal, head: NO_HEAD };
+  if (!isMembers(body.value)) {
+    const refusal = { word: "malformed", words: "a command is an object" } as const;
+    return { ok: false, refusal, head: NO_HEAD };
+  }
+  try {
+    return readCommand(body.value);
+  } catch (thrown) {
+    if (!(thrown instanceof Refused)) throw thrown;
+    return { ok: false, refusal: thrown.refusal, head: headOf(body.value) };
+  }
+}
+
+function headOf(members: Members): CommandHead {
+  const name = (of: string) => {
+    const value = memberOf(members, of);
+    return isName(value, NAME_BYTES_MAX) ? value : null;
+  };
+  return { type: name("type") ?? "", id: name("id"), issuer: name("issuer") };
+}
+
+function readCommand(members: Members): DecodedCommand {
+  const type = memberOf(members, "type");
+  if (typeof type !== "string") throw new Refused("malformed", "type is missing");
+  if (!TYPES.has(type)) throw new Refused("unknown_type", `one of ${COMMAND_TYPES.join(", ")}`);
+  const unnamed: UnnamedBlock[] = [];
+  const command = readMembers(type as CommandType, members, readEnvelope(members), unnamed);
+  return { ok: true, command, unnamed };
+}
+
+function readEnvelope(members: Members): Envelope {
+  return {
+    id: nameMember(members, "id", NAME_BYTES_MAX),
+    issuer: nameMember(members, "issuer", NAME_BYTES_MAX),
+    epoch: u64Member(members, "epoch"),
+    seq: u64Member(members, "seq"),
+    notAfterS: numberMember(members, "not_after"),
+    owner: nameMember(members, "owner", NAME_BYTES_MAX),
+  };
+}
+
+function readMembers(
+  type: CommandType,
+  members: Members,
+  envelope: Envelope,
+  unnamed: UnnamedBlock[],
+): Command {
+  const blocks = () => readBlocks(members, unnamed);
+  const leaseId = () => neededName(members, "lease_id", NAME_BYTES_MAX);
+  const ttlMs = () => durationMember(members, "ttl_seconds");
+  switch (type) {
+    case "Warm": {
+      const target = readTarget(members);
+      return { ...envelope, type, blocks: blocks(), target, sources: readSources(members) };
+    }
+    case "Prune":
+      return { ...envelope, type, after: readAfter(members) };
+    case "Cache":
+      return { ...envelope, type, blocks: blocks(), action: readAction(members) };
+    case "Think": {
+      const transient = neededBoolean(members, "transient");
+      return { ...envelope, type, blocks: blocks(), transient };
+    }
+    case "Pause":
+      return { ...envelope, type, blocks: blocks(), ttlMs: ttlMs(), leaseId: leaseId() };
+    case "RenewLease": {
+      const newTtlMs = durationMember(members, "new_ttl_seconds");
+      if (newTtlMs === null) throw new Refused("malformed", "new_ttl_seconds is missing");
+      return { ...envelope, type, leaseId: leaseId(), ttlMs: newTtlMs };
+    }
+    case "RevokeLease":
+      return { ...envelope, type, leaseId: leaseId() };
+    case "Flush":
+      return { ...envelope, type };
+    default:
+      return type satisfies never;
+  }
+}
+
+/** `block_hashes` or `block_keys`: either may hold names of any kind. */
+function readBlocks(members: Members, unnamed: UnnamedBlock[]): BlockName[] {
+  const hashes = memberOf(members, "block_hashes");
+  const list = hashes ?? memberOf(members, "block_keys");
+  if (!Array.isArray(list)) {
+    throw new Refused("malformed", "block_hashes or block_keys is a list of blocks");
+  }
+  if (hashes !== null && memberOf(members, "block_keys") !== null) {
+    throw new Refused("malformed", "block_hashes and block_keys exclude each other");
+  }
+  const { blocksMax } = COMMAND_LIMITS;
+  if (list.length > blocksMax) {
+    throw new Refused("too_large", `${list.length} blocks, ${blocksMax} at most`);
+  }
+  const blocks: BlockName[] = [];
+  for (let at = 0; at < list.length; at++) {
+    const given: unknown = list[at];
+    const name = blockName(given);
+    if (name !== null) blocks.push(name);
+    else unnamed.push({ at, given: shownGiven(given), reason: "name: neither a hash nor a key" });
+  }
+  return blocks;
+}
+
+function readAfter(members: Members): BlockName {
+  const given = memberOf(members, "after_block_hash") ?? memberOf(members, "after_block_key");
+  const name = given === null ? null : blockName(given);
+  if (name !== null) return name;
+  throw new Refused("malformed", "after_block_hash is a hash of 64 bits or a key of 64 hex digits");
+}
+
+/** In MessagePack a key may also be its 32 bytes. */
+function blockName(given: unknown): BlockName | null {
+  const isKey = given instanceof Uint8Array && given.length === 32;
+  return readBlockName(isKey ? given.toHex() : given);
+}
+
+function shownGiven(given: unknown): number | bigint | string {
+  if (typeof given === "number" && Number.isFinite(given)) return given;
+  if (typeof given === "bigint" && BigInt.asIntN(64, given) === given) return given;
+  if (typeof given !== "string" && typeof given !== "bigint") {
+    throw new Refused("malformed", "a block is a hash of 64 bits or a key of 64 hex digits");
+  }
+  return String(given).slice(0, GIVEN_CHARS_MAX).toWellFormed();
+}
+
+function readTarget(members: Members): "ram" | "gpu" {
+  const tier = memberOf(members, "target_tier") ?? "CPU_TIER1";
+  if (tier === "CPU_TIER1") return "ram";
+  if (tier === "GPU") return "gpu";
+  throw new Refused("malformed", 'target_tier is "CPU_TIER1" or "GPU"');
+}
+
+function readSources(members: Members): readonly string[] {
+  const sources = memberOf(members, "sources") ?? [];
+  const { sourcesMax } = COMMAND_LIMITS;
+  if (!Array.isArray(sources)) throw new Refused("malformed", "sources is a list of workers");
+  if (sources.length > sourcesMax) {
+    throw new Refused("too_large", `${sources.length} sources, ${sourcesMax} at most`);
+  }
+  if (sources.every((source) => isName(source, NAME_BYTES_MAX))) return sources;
+  throw new Refused("malformed", "a source is the name of a worker");
+}
+
+function readAction(members: Members): Extract<Command, { type: "Cache" }>["action"] {
+  const hasPin = memberOf(members, "pin") !== null;
+  const priority = numberMember(members, "retain");
+  if (hasPin === (priority !== null)) {
+    throw new Refused("malformed", "either pin or retain says what is wanted");
+  }
+  if (priority === null) {
+    const ttlMs = durationMember(members, "ttl_seconds");
+    return neededBoolean(members, "pin") ? { kind: "pin", ttlMs } : { kind: "unpin" };
+  }
+  if (Number.isInteger(priority) && priority >= 0 && priority <= PRIORITY_MAX) {
+    return { kind: "retain", priority, idleMs: durationMember(members, "retain_seconds") };
+  }
+  throw new Refused("malformed", `retain is an integer from 0 to ${PRIORITY_MAX}`);
+}

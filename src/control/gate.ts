@@ -1,0 +1,51 @@
+import type { Clock } from "../core/index.ts";
+import { type Command, ROLES, type Role, type Sender } from "./command.ts";
+import type { ControlLimits } from "./control-plane.ts";
+import type { Refusal } from "./refusals.ts";
+import type { TokenBuckets } from "./token-buckets.ts";
+
+/** The least role that may send it. */
+export function roleFor(command: Command): Role {
+  switch (command.type) {
+    case "Prune":
+    case "RevokeLease":
+    case "Flush":
+      return "purge";
+    case "Think":
+      return command.transient ? "operate" : "purge";
+    case "Warm":
+    case "Cache":
+    case "Pause":
+    case "RenewLease":
+      return "operate";
+    default:
+      return command satisfies never;
+  }
+}
+
+function mayDo(role: Role, needed: Role): boolean {
+  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+}
+
+/** Why this sender's command does not get in; null where it does, and then one token is gone. */
+export function refusalAtGate(
+  command: Command,
+  sender: Sender,
+  issuer: string,
+  { clock, limits, buckets }: { clock: Clock; limits: ControlLimits; buckets: TokenBuckets },
+): Refusal | null {
+  const role = roleFor(command);
+  if (!mayDo(sender.role, role)) {
+    return { word: "forbidden", words: `${command.type} needs the role ${role}` };
+  }
+  if (sender.broadcast && !limits.broadcast.includes(command.type)) {
+    return { word: "broadcast_refused", words: `${command.type} does not come by broadcast here` };
+  }
+  const { notAfterS } = command;
+  if (notAfterS !== null && clock.wallMs() / 1_000 > notAfterS) {
+    return { word: "expired", words: `not_after was ${notAfterS}` };
+  }
+  const { commandsPerSecond, commandsBurst } = limits;
+  if (buckets.take(issuer, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
+  return { word: "rate_limited", words: `${commandsPerSecond} commands a second for one issuer` };
+}

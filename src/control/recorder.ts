@@ -1,0 +1,107 @@
+import type { Clock } from "../core/index.ts";
+import type { EventLog } from "../events/index.ts";
+import type { Logger } from "../observability/index.ts";
+import type { AuditLog } from "./audit-log.ts";
+import { blocksOf, type Command, type Sender } from "./command.ts";
+import type { ControlStats } from "./control-plane.ts";
+import type { Receipt } from "./receipt.ts";
+import type { RefusalWord } from "./refusals.ts";
+import { TokenBuckets } from "./token-buckets.ts";
+
+export interface RecorderOptions {
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: Logger;
+  readonly audit: AuditLog | null;
+}
+
+/** Refused commands that the audit log gets one by one in a second; a flood must not turn it over. */
+const REFUSALS_PER_SECOND = 100;
+
+/** Counts commands and says what became of them: to the audit log, as events, in the log. */
+export class Recorder {
+  readonly #options: RecorderOptions;
+  readonly #commands: Record<string, number> = {};
+  readonly #refused: Partial<Record<RefusalWord, number>> = {};
+  readonly #lines = new TokenBuckets();
+  #duplicates = 0;
+  /** Refusals since the last line about one. */
+  #unsaid = 0;
+
+  constructor(options: RecorderOptions) {
+    this.#options = options;
+  }
+
+  counts(): Pick<ControlStats, "commands" | "refused" | "duplicates"> {
+    return {
+      commands: { ...this.#commands },
+      refused: { ...this.#refused } as Record<string, number>,
+      duplicates: this.#duplicates,
+    };
+  }
+
+  carriedOut(command: Command, receipt: Receipt, sender: Sender): void {
+    const { type, status, issuer, id } = receipt;
+    const key = `${type}/${status}`;
+    this.#commands[key] = (this.#commands[key] ?? 0) + 1;
+    this.#audit(command, receipt, sender, {});
+    const blocks = blocksOf(command);
+    this.#options.events.emit({ kind: "command", type, issuer, id, status, blocks });
+  }
+
+  duplicate(command: Command, receipt: Receipt, sender: Sender, elapsedMs: number): void {
+    this.#duplicates++;
+    this.#audit(command, receipt, sender, { duplicate: true, elapsed_ms: elapsedMs });
+  }
+
+  /** `command`: null where it could not be read. */
+  refused(command: Command | null, receipt: Receipt, word: RefusalWord, sender: Sender): void {
+    this.#refused[word] = (this.#refused[word] ?? 0) + 1;
+    const { type, issuer, reason = "" } = receipt;
+    const fields = { type, issuer, via: sender.via, from: sender.from, reason };
+    this.#options.log.warn("a command was refused", fields);
+    const nowMs = this.#options.clock.monotonicMs();
+    if (!this.#lines.take("", nowMs, REFUSALS_PER_SECOND, REFUSALS_PER_SECOND)) {
+      this.#unsaid++;
+      return;
+    }
+    this.#audit(command, receipt, sender, this.#unsaid === 0 ? {} : { left_out: this.#unsaid });
+    this.#unsaid = 0;
+  }
+
+  #audit(
+    command: Command | null,
+    receipt: Receipt,
+    sender: Sender,
+    more: Readonly<Record<string, unknown>>,
+  ): void {
+    const { audit, clock } = this.#options;
+    if (audit === null) return;
+    audit.write({
+      time: new Date(clock.wallMs()).toISOString(),
+      via: sender.via,
+      from: sender.from,
+      role: sender.role,
+      ...(sender.broadcast ? { broadcast: true } : {}),
+      issuer: receipt.issuer,
+      type: receipt.type,
+      id: receipt.id,
+      ...(command === null ? {} : whatOf(command)),
+      status: receipt.status,
+      ...(receipt.reason === undefined ? {} : { reason: receipt.reason }),
+      counts: receipt.counts,
+      elapsed_ms: receipt.elapsed_ms,
+      ...more,
+    });
+  }
+}
+
+function whatOf(command: Command): Record<string, unknown> {
+  return {
+    ...(command.owner === null ? {} : { owner: command.owner }),
+    ...("leaseId" in command ? { lease: command.leaseId } : {}),
+    ...(command.type === "Cache" ? { action: command.action.kind } : {}),
+    ...(command.type === "Think" ? { transient: command.transient } : {}),
+    blocks: blocksOf(command),
+  };
+}

@@ -1,0 +1,41 @@
+/**
+ * Why a command as a whole is refused: the stable words with which `reason` of its receipt begins.
+ * `retry`: whether the same command may be taken a moment later.
+ */
+export const REFUSALS = {
+  malformed: {
+    retry: false,
+    meaning: "the body is no JSON or MessagePack, or a member is missing or of another kind",
+  },
+  unknown_type: { retry: false, meaning: "`type` is none of the commands" },
+  too_large: { retry: false, meaning: "more bytes, blocks or sources than one command may have" },
+  too_deep: { retry: false, meaning: "lists or objects lie too deep in each other" },
+  forbidden: { retry: false, meaning: "the sender's role does not include this command" },
+  broadcast_refused: {
+    retry: false,
+    meaning: "the configuration does not let this command come by broadcast",
+  },
+  expired: { retry: false, meaning: "it came after its `not_after`" },
+  rate_limited: { retry: true, meaning: "this issuer sends more commands a second than it may" },
+  stale: {
+    retry: false,
+    meaning: "its `seq` is not above that of a command of the same issuer and epoch before it",
+  },
+  fenced: { retry: false, meaning: "this issuer has shown a higher `epoch`: another took over" },
+  busy: { retry: true, meaning: "as many commands are at work as may be, or the agent stops" },
+  no_ssd: { retry: false, meaning: "it needs an SSD tier and this host has none" },
+  internal: { retry: true, meaning: "an error of ours, in the log; it may be carried out in part" },
+} as const satisfies Record<string, { readonly retry: boolean; readonly meaning: string }>;
+
+export type RefusalWord = keyof typeof REFUSALS;
+
+/** `words` are for people: one line, no secrets. */
+export interface Refusal {
+  readonly word: RefusalWord;
+  readonly words: string;
+}
+
+/** As it stands in a receipt. */
+export function reasonOf({ word, words }: Refusal): string {
+  return `${word}: ${words}`;
+}
