@@ -30,10 +30,12 @@ export interface Departure extends Cause {
   readonly atSeconds: number;
 }
 
-/** Blocks whose departure is remembered: about 6 MiB. */
+/** Blocks whose departure is remembered: 4 MiB. */
 const ENTRIES = 2 ** 18;
 /** Names of who asked; the oldest is forgotten. */
 const NAMES = 1_024;
+/** Names are numbered from 1 to this, and from 1 again. */
+const NUMBERS = 2 ** 24 - 1;
 
 /**
  * What left last, and why: a table in which a newer departure takes the place of an older one with
@@ -42,13 +44,13 @@ const NAMES = 1_024;
 export class Departures {
   readonly #prints = new Uint32Array(ENTRIES * 2);
   readonly #atSeconds = new Uint32Array(ENTRIES);
-  /** Reason, tier and, from bit 8, one more than the name's place. */
+  /** Reason, tier and, from bit 8, the number of the name; 0: nobody asked for it. */
   readonly #facts = new Uint32Array(ENTRIES);
-  readonly #names: (string | null)[] = Array.from({ length: NAMES }, () => null);
+  /** The latest names and their numbers, each at the remainder of its number. */
+  readonly #names: { number: number; name: string }[] = [];
   readonly #nowSeconds: () => number;
   readonly #key = new Uint32Array(8);
-  #nextName = 0;
-  #lastName: string | null = null;
+  #number = 0;
 
   constructor(nowSeconds: () => number) {
     this.#nowSeconds = nowSeconds;
@@ -61,34 +63,37 @@ export class Departures {
     this.#prints[at * 2] = this.#key[1]!;
     this.#prints[at * 2 + 1] = this.#key[2]!;
     this.#atSeconds[at] = this.#nowSeconds();
-    const name = cause.by === null ? 0 : this.#placeOf(cause.by) + 1;
+    const number = cause.by === null ? 0 : this.#numberOf(cause.by);
     const isSsd = tier === "ssd" ? 0x80 : 0;
-    this.#facts[at] = (name << 8) | isSsd | (DEPARTURES.indexOf(cause.reason) + 1);
+    this.#facts[at] = (number << 8) | isSsd | (DEPARTURES.indexOf(cause.reason) + 1);
   }
 
-  /** The latest departure of the block with this key (eight words); null where none is known. */
+  /**
+   * The latest departure of the block whose key's eight words start at `words[from]`; null where
+   * none is known. `by` is null, too, where the name is forgotten.
+   */
   find(words: Uint32Array, from: number): Departure | null {
     const at = words[from]! & (ENTRIES - 1);
     const facts = this.#facts[at]!;
     const isSame =
       this.#prints[at * 2] === words[from + 1] && this.#prints[at * 2 + 1] === words[from + 2];
     if (facts === 0 || !isSame) return null;
-    const name = facts >>> 8;
+    const number = facts >>> 8;
+    const named = this.#names[number % NAMES];
     return {
       reason: DEPARTURES[(facts & 0x7f) - 1]!,
-      by: name === 0 ? null : this.#names[name - 1]!,
+      by: named?.number === number ? named.name : null,
       tier: (facts & 0x80) === 0 ? "ram" : "ssd",
       atSeconds: this.#atSeconds[at]!,
     };
   }
 
-  /** One command names many blocks: the same name in a row takes one place. */
-  #placeOf(name: string): number {
-    if (name !== this.#lastName) {
-      this.#nextName = (this.#nextName + 1) % NAMES;
-      this.#names[this.#nextName] = name;
-      this.#lastName = name;
-    }
-    return this.#nextName;
+  /** One command names many blocks: the same name in a row has one number. */
+  #numberOf(name: string): number {
+    const latest = this.#names[this.#number % NAMES];
+    if (latest?.name === name) return latest.number;
+    this.#number = (this.#number % NUMBERS) + 1;
+    this.#names[this.#number % NAMES] = { number: this.#number, name };
+    return this.#number;
   }
 }

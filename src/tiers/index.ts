@@ -21,6 +21,7 @@ export {
   type Departure,
   type DepartureReason,
   Departures,
+  EVICTED,
 } from "./departures.ts";
 export type { WaterMarks } from "./evictor.ts";
 export type * from "./inspect/inspector.ts";
@@ -30,11 +31,13 @@ export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
 export { adoptRam, describeRam } from "./ram-handover.ts";
 export { decodeRamRecord, encodeRamRecord, type RamRecord } from "./ram-record.ts";
+export type { PersistReport } from "./ssd/copies.ts";
 export type { SsdCondition } from "./ssd/ssd-parts.ts";
 export type { SsdSnapshot, SsdStats } from "./ssd/ssd-stats.ts";
-export type { PersistReport, SsdSettings } from "./ssd/ssd-tier.ts";
+export type { SsdSettings } from "./ssd/ssd-tier.ts";
 export type { StoreStats } from "./stats.ts";
 export {
+  type Relieve,
   type SsdOptions,
   type StoreSnapshot,
   TieredStore,

@@ -3,6 +3,7 @@ import { DIGEST_BYTES, LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts"
 import { blockPath } from "../kvb/index.ts";
 import { crashPoint } from "../native/index.ts";
 import { type AddressBatch, createAddressBatch } from "./batches.ts";
+import type { Cause } from "./departures.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 export interface PurgeAddress {
@@ -12,7 +13,7 @@ export interface PurgeAddress {
 }
 
 /**
- * `held`: an engine, a session or a read has it, or a block behind it: it stays, at most a write
+ * `held`: an engine, a session, a read or somebody's pin has it, or a block behind it: it stays, at most a write
  * of it to SSD is called off. `failed`: the disk did not do what it was asked to, or hangs; a crash
  * may bring the block back. It is not served any more, but for one whose write hangs: that one goes
  * when the write is over.
@@ -27,10 +28,11 @@ export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 export async function purgeBlocks(
   store: TieredStore,
   addresses: readonly PurgeAddress[],
+  cause: Cause = { reason: "purged", by: null },
 ): Promise<PurgeOutcome[]> {
   const batch = createAddressBatch(1);
   const found = addresses.map((address) => find(store, batch, address));
-  const purged = found.map(({ node }) => purgeOne(store, node));
+  const purged = found.map(({ node }) => purgeOne(store, node, cause));
   const { ssd } = store;
   if (ssd === null) return Promise.all(purged);
   const outcomes = await Promise.all(
@@ -38,9 +40,9 @@ export async function purgeBlocks(
   );
   const isOver = (await ssd.orHung(ssd.room.removalsOver().then(() => true))) === true;
   crashPoint("purge.removed");
-  const isSafe = isOver && (!ssd.room.hasVolatileRemovals || (await ssd.makeDurable()));
+  const isSafe = isOver && (!ssd.room.removals.areVolatile || (await ssd.makeDurable()));
   crashPoint("purge.before-answer");
-  const stuck = new Set(ssd.room.stuckPaths().map(stemOf));
+  const stuck = new Set(ssd.room.removals.stuckPaths().map(stemOf));
   return outcomes.map((outcome, i) => {
     if (outcome === "held") return outcome;
     return isSafe && !stuck.has(found[i]!.stem) ? outcome : "failed";
@@ -66,14 +68,14 @@ function stemOf(path: string): string {
   return path.slice(0, path.indexOf("."));
 }
 
-async function purgeOne(store: TieredStore, node: NodeId): Promise<PurgeOutcome> {
+async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise<PurgeOutcome> {
   const { table, ram, ssd, ssdStats } = store;
   if (node === NO_NODE) return "missing";
   const generation = table.generationOf(node);
   // Its own write is no reason to keep it; what that write left on SSD is gone when it is over.
   const wasQueued = ssd?.writer.isQueued(node) === true;
   const ownLocks = wasQueued ? 1 : 0;
-  if (table.locksOf(node) > ownLocks || table.pinsOf(node) > 0) return "held";
+  if (table.locksOf(node) > ownLocks || table.isKept(node)) return "held";
   await ssd?.writer.cancel(node);
   const there = table.isLive(node, generation) ? table.residencyOf(node) : 0;
   if ((there & (Tier.ram | Tier.ssd)) === 0) {
@@ -83,8 +85,8 @@ async function purgeOne(store: TieredStore, node: NodeId): Promise<PurgeOutcome>
   const inRam = (there & Tier.ram) !== 0;
   const onSsd = (there & Tier.ssd) !== 0;
   // From SSD first: without either the node is gone.
-  const gone = onSsd ? ssd?.room.drop(node) : undefined;
-  if (inRam) ram.drop(node);
+  const gone = onSsd ? ssd?.room.drop(node, cause) : undefined;
+  if (inRam) ram.drop(node, cause);
   ssdStats.purgedBlocks++;
   return gone === undefined || (await gone) ? "done" : "failed";
 }

@@ -1,5 +1,6 @@
 import { type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../core/index.ts";
+import { type Cause, type Departures, EVICTED } from "./departures.ts";
 import type { VictimOrder } from "./policy/index.ts";
 import type { StoreStats } from "./stats.ts";
 
@@ -23,8 +24,11 @@ export interface TierBelow {
    * it is there. `busy`: it wants the block and cannot take it now.
    */
   leaving(node: NodeId): "go" | "sent" | "busy";
-  /** Whether blocks are on their way down, so that room is about to come. */
-  readonly roomIsComing: boolean;
+  /**
+   * RAM has no room and nothing to give up: takes of what may not leave RAM before it is below.
+   * Whether blocks are on their way down, so that room is about to come.
+   */
+  catchUp(): boolean;
   /** Bytes of blocks that leave RAM as soon as they are down. */
   readonly leavingBytes: number;
   /** A request used the block at `now`, before that at `before`; seconds. */
@@ -38,8 +42,12 @@ export interface RamTierParts {
   readonly stats: StoreStats;
   /** Seconds; goes into the table as the time of a block's latest use. */
   nowSeconds(): number;
-  /** Called when everything is protected: ends one such protection; false where none can be. */
-  relieve(): boolean;
+  readonly departures: Departures;
+  /**
+   * Called when everything is protected: ends one such protection, for what `why` says; false where
+   * none can be.
+   */
+  relieve(why: string): boolean;
 }
 
 /**
@@ -75,7 +83,7 @@ export class RamTier {
 
   #reclaim(bytes: number): number {
     const { slots, table } = this.#parts;
-    const victim = this.#victim();
+    const victim = this.#victim(bytes);
     if (victim === NO_NODE) return NO_SLOT;
     if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
@@ -87,7 +95,7 @@ export class RamTier {
     return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
-  #victim(): NodeId {
+  #victim(bytes: number): NodeId {
     const { order } = this.#parts;
     let reliefs = 0;
     let sent = 0;
@@ -95,14 +103,23 @@ export class RamTier {
       const victim = order.victim();
       if (victim === NO_NODE) {
         // What is being written is locked for a moment only: no reason to end anything else.
-        if (this.#below?.roomIsComing || reliefs++ === RELIEFS) return NO_NODE;
-        if (!this.#parts.relieve()) return NO_NODE;
+        if (this.#below?.catchUp() || reliefs++ === RELIEFS) return NO_NODE;
+        if (!this.#parts.relieve(this.#shortage(bytes))) return NO_NODE;
       } else if (this.#below === null || this.#below.leaving(victim) !== "sent") {
         return victim;
       } else if (sent++ === SENT_DOWN_AT_ONCE) {
         return NO_NODE;
       }
     }
+  }
+
+  #shortage(bytes: number): string {
+    const { slots, table } = this.#parts;
+    const blocks = table.residentBlocks(Tier.ram);
+    return (
+      `all ${blocks} blocks in RAM are held, ${slots.usedBytes} of ${slots.readyBytes} bytes ` +
+      `are in use, ${bytes} more are needed`
+    );
   }
 
   /** Whether the block may be dropped now; if the tier below wants it, it is sent there. */
@@ -172,12 +189,13 @@ export class RamTier {
   }
 
   /** Takes an unprotected block out of RAM; its slot is free again. The node may vanish. */
-  drop(node: NodeId): void {
-    const { table, slots, stats, order } = this.#parts;
+  drop(node: NodeId, cause: Cause = EVICTED): void {
+    const { table, slots, stats, order, departures } = this.#parts;
     const slot = table.slotOf(node);
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(node);
     if (!this.#fresh.delete(node)) order.removed(node);
+    if (!table.isResident(node, Tier.ssd)) departures.note(table, node, "ram", cause);
     table.removeResidency(node, Tier.ram);
     slots.release(slot);
   }

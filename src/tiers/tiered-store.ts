@@ -9,11 +9,12 @@ import {
 } from "../blocks/index.ts";
 import { assert, type Clock, NO_NODE, type Random } from "../core/index.ts";
 import type { BlockIndex } from "../index/index.ts";
-import { Sessions } from "../leases/index.ts";
+import { type ReliefLevel, Sessions } from "../leases/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
 import type { AddressBatch } from "./batches.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import { createOrder, type PolicyName } from "./create-order.ts";
+import { Departures } from "./departures.ts";
 import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { Namespaces } from "./namespaces.ts";
@@ -57,6 +58,8 @@ export interface SsdOptions extends SsdSettings {
   readonly log: SsdParts["log"];
 }
 
+export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
+
 /** What status and metrics show of the store. */
 export interface StoreSnapshot {
   readonly stats: Readonly<StoreStats>;
@@ -87,6 +90,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly sessions: Sessions;
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
+  readonly departures = new Departures(() => this.nowSeconds());
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
   /** The longest a reader waits for SSD. */
@@ -100,6 +104,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #startSeconds: number;
   readonly #startMs: number;
   #ssd: SsdTier | null = null;
+  #relieve: Relieve = () => false;
 
   constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
@@ -115,19 +120,21 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       nodesMax: blocksMax,
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
+      onInRamAlone: (node) => this.#ssd?.owe(node),
     });
     order = createOrder(options.policy, this.table);
     const slotBytesMax = this.blockBytesMax;
     this.slots = createSlotAllocator({ arenaBytes: region.bytes, slotBytesMax });
-    const { table, slots, stats } = this;
+    const { table, slots, stats, departures } = this;
     this.sessions = new Sessions(table, clock);
     this.ram = new RamTier({
       table,
       slots,
       stats,
       order,
+      departures,
       nowSeconds: () => this.nowSeconds(),
-      relieve: () => this.sessions.endOldest(),
+      relieve: (why) => this.#relieveRam(why),
     });
     this.mirror = new GpuMirror(table, options.gpuWindowBlocks);
     this.evictor = new Evictor(
@@ -146,6 +153,22 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return Math.max(0, Math.floor(this.#startSeconds + elapsed));
   }
 
+  /**
+   * Called when nothing on a tier may go and room is needed there: ends a hold that keeps blocks on
+   * it, soft pins or the others as `level` says; false where there is none.
+   */
+  setRelief(relieve: Relieve): void {
+    this.#relieve = relieve;
+  }
+
+  /** Soft pins first, then sessions, then what somebody was promised. */
+  #relieveRam(why: string): boolean {
+    // Holds on what SSD has, too, keep nothing in RAM.
+    const mayHelp = () => this.table.keptInRamAloneBytes > 0;
+    if (mayHelp() && this.#relieve("ram", why, "soft")) return true;
+    return this.sessions.endOldest() || (mayHelp() && this.#relieve("ram", why, "hard"));
+  }
+
   /** The tier below RAM; null without one. */
   get ssd(): SsdTier | null {
     return this.#ssd;
@@ -156,16 +179,18 @@ export class TieredStore implements BlockStore, AsyncDisposable {
    * Throws SSD_UNAVAILABLE where its self-test fails.
    */
   async openSsd(options: SsdOptions): Promise<RecoveryReport> {
-    const { table, slots, ram, region } = this;
+    const { table, ram, slots, region, departures } = this;
     const native = this.#native;
     const { clock } = this;
     const { disk, index, namespaces, incarnation, health, log } = options;
     const parts: SsdParts = {
       ...{ disk, index, native, table, region, namespaces, clock, incarnation, health, log },
+      departures,
       schedule: new DiskSchedule(disk.depth, clock),
       files: new BlockFiles(table, namespaces),
       stats: this.ssdStats,
       nowSeconds: () => this.nowSeconds(),
+      relieve: (why) => this.#relieve("ssd", why, "soft"),
     };
     const ssd = new SsdTier(parts, { ...options, native, slots, ram });
     this.readDeadlineMs = options.readDeadlineMs;

@@ -25,6 +25,8 @@ export class BlockReader {
   readonly #slots: SlotAllocator;
   readonly #ram: RamTier;
   readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
+  /** Of these, what no request waits for. */
+  readonly #warming = new Set<NodeId>();
   /** Told of a block that was not what it should be. */
   readonly #onCorrupt: (path: string, why: string) => void;
 
@@ -50,16 +52,22 @@ export class BlockReader {
 
   /**
    * Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done.
+   * `warm`: no request waits for it, so it comes after whatever else wants the disk, until one does.
    */
-  bring(node: NodeId): Promise<ReadOutcome> {
+  bring(node: NodeId, work: "read" | "warm" = "read"): Promise<ReadOutcome> {
     const under = this.#reads.get(node);
     if (under !== undefined) {
       this.#parts.stats.sharedReads++;
+      if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
       return under;
     }
     const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node));
     if (slot === NO_SLOT) return Promise.resolve("full");
-    const read = this.#read(node, slot).finally(() => this.#reads.delete(node));
+    if (work === "warm") this.#warming.add(node);
+    const read = this.#read(node, slot, work).finally(() => {
+      this.#reads.delete(node);
+      this.#warming.delete(node);
+    });
     this.#reads.set(node, read);
     return read;
   }
@@ -69,11 +77,11 @@ export class BlockReader {
     while (this.#reads.size > 0) await Promise.all(this.#reads.values());
   }
 
-  async #read(node: NodeId, slot: number): Promise<ReadOutcome> {
+  async #read(node: NodeId, slot: number, work: "read" | "warm"): Promise<ReadOutcome> {
     const { table, stats } = this.#parts;
     table.lock(node);
     const offset = this.#slots.offsetOf(slot);
-    const verdict = await this.#verdict(node, "read", (header) => this.#load(node, header, offset));
+    const verdict = await this.#verdict(node, work, (header) => this.#load(node, header, offset));
     crashPoint("promotion.read");
     if (verdict === "ok") {
       table.setSlot(node, slot, this.#slots.generationOf(slot));
@@ -95,7 +103,7 @@ export class BlockReader {
    */
   async #verdict(
     node: NodeId,
-    work: "read" | "scrub",
+    work: "read" | "warm" | "scrub",
     load: (header: HeaderSlot) => Promise<Verdict>,
   ): Promise<Verdict> {
     const { schedule, table, stats } = this.#parts;
@@ -117,15 +125,15 @@ export class BlockReader {
       if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
       return verdict;
     };
-    let verdict = (await schedule.run(work, read)) ?? "unserved";
-    if (verdict === "damaged") verdict = (await schedule.run(work, read)) ?? "unserved";
+    let verdict = (await schedule.run(work, read, node)) ?? "unserved";
+    if (verdict === "damaged") verdict = (await schedule.run(work, read, node)) ?? "unserved";
     // A block that somebody purged meanwhile is not there to be judged.
     if (!isThere()) return "gone";
     if (verdict === "damaged") {
       stats.corruptBlocks++;
       await this.#room.quarantine(node);
     } else if (verdict === "error" || verdict === "gone" || verdict === "stale") {
-      void this.#room.drop(node);
+      void this.#room.drop(node, { reason: "lost", by: null });
     }
     return verdict;
   }

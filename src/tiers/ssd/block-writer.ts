@@ -59,7 +59,7 @@ export class BlockWriter {
     this.#gate = gate;
     this.#queueBytesMax = queueBytesMax;
     this.#options = options;
-    room.onRoom = () => this.#pump();
+    room.removals.onRoom = () => this.#pump();
   }
 
   /** Bytes of blocks that wait or are being written, and how many blocks those are. */
@@ -145,6 +145,11 @@ export class BlockWriter {
     while (this.#writes.size > 0) await this.oneSettled();
   }
 
+  /** Resolves when the block, if it is in the queue, has come to its end. */
+  async over(node: NodeId): Promise<void> {
+    await this.#writes.get(node)?.done.promise;
+  }
+
   /** Resolves when what is in the queue now has come to its end. */
   async queuedOver(): Promise<void> {
     await Promise.all([...this.#writes.values()].map(({ done }) => done.promise));
@@ -185,7 +190,7 @@ export class BlockWriter {
     const bytes = table.bytesOf(write.node);
     const sequence = ++this.#sequence;
     // Before it takes a seat, which the removal may need.
-    await this.#room.whenRemoved(this.#parts.files.pathOf(write.node, 0));
+    await this.#room.removals.whenRemoved(this.#parts.files.pathOf(write.node, 0));
     const status = await this.#storeOver(write, sequence, spare);
     const stored = status === "ok";
     this.#room.written(bytes, stored);
@@ -226,7 +231,7 @@ export class BlockWriter {
     const { files, disk, table, region } = this.#parts;
     const { node } = write;
     const path = files.pathOf(node, variant);
-    if (!this.#room.isRemoving(path)) {
+    if (!this.#room.removals.isRemoving(path)) {
       using header = disk.claimHeader();
       if (header === null) return "full";
       this.#fillHeader(header, node, sequence);

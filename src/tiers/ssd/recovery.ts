@@ -287,7 +287,7 @@ export class Recovery {
   async #keepUp(): Promise<void> {
     const { index } = this.#parts;
     if (index.state.pending > PENDING_MAX) await index.flush();
-    if (this.#room.removing > REMOVALS_AHEAD) await this.#room.removalsOver();
+    if (this.#room.removals.underWay > REMOVALS_AHEAD) await this.#room.removalsOver();
   }
 
   /** The header of a file whose name and length are those of the block it says it is. */
@@ -342,7 +342,11 @@ export class Recovery {
 
   #dropFile(name: BlockName, fileBytes: number): void {
     this.#report.filesDropped++;
-    void this.#room.remove(pathOf(name), Math.max(HEADER_BYTES, fileBytes), () => undefined);
+    void this.#room.removals.remove(
+      pathOf(name),
+      Math.max(HEADER_BYTES, fileBytes),
+      () => undefined,
+    );
   }
 }
 

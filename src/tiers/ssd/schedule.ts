@@ -1,11 +1,12 @@
 import type { Clock } from "../../core/index.ts";
 
 /** What goes to the disk; who stands further left goes first. */
-export const DISK_WORK = ["read", "remove", "write", "sync", "scrub"] as const;
+export const DISK_WORK = ["read", "remove", "write", "sync", "warm", "scrub"] as const;
 export type DiskWork = (typeof DISK_WORK)[number];
 
 interface Waiting {
-  start(): void;
+  readonly ticket: number | null;
+  start(as: DiskWork): void;
   giveUp(): void;
 }
 
@@ -15,6 +16,7 @@ const SHARES: Readonly<Record<DiskWork, number>> = {
   remove: 0.75,
   write: 0.5,
   sync: 0,
+  warm: 0.25,
   scrub: 0,
 };
 
@@ -30,9 +32,13 @@ export class DiskSchedule {
     remove: [],
     write: [],
     sync: [],
+    warm: [],
     scrub: [],
   };
-  readonly #seated: Record<DiskWork, number> = { read: 0, remove: 0, write: 0, sync: 0, scrub: 0 };
+  readonly #seated: Record<DiskWork, number> = {
+    ...{ read: 0, remove: 0, write: 0 },
+    ...{ sync: 0, warm: 0, scrub: 0 },
+  };
   /** When each running operation began, the oldest first; null: it may take its time. */
   readonly #started = new Map<number, number | null>();
   #next = 0;
@@ -61,15 +67,31 @@ export class DiskSchedule {
     return 0;
   }
 
-  /** What the operation answered; null where the wait for a seat was given up. */
-  run<T>(work: DiskWork, operation: () => Promise<T>): Promise<T | null> {
+  /**
+   * What the operation answered; null where the wait for a seat was given up. `ticket`: what
+   * `hasten` will know it by.
+   */
+  run<T>(
+    work: DiskWork,
+    operation: () => Promise<T>,
+    ticket: number | null = null,
+  ): Promise<T | null> {
     return new Promise((resolve, reject) => {
-      const start = () => {
-        this.#run(work, operation).then(resolve, reject);
+      const start = (as: DiskWork) => {
+        this.#run(as, operation).then(resolve, reject);
       };
-      if (this.#hasSeat(work)) start();
-      else this.#waiting[work].push({ start, giveUp: () => resolve(null) });
+      if (this.#hasSeat(work)) start(work);
+      else this.#waiting[work].push({ ticket, start, giveUp: () => resolve(null) });
     });
+  }
+
+  /** Somebody wants it now: what waits among `warm` with this ticket goes with the reads. */
+  hasten(ticket: number): void {
+    const at = this.#waiting.warm.findIndex((waiting) => waiting.ticket === ticket);
+    const [waiting] = at < 0 ? [] : this.#waiting.warm.splice(at, 1);
+    if (waiting === undefined) return;
+    if (this.#hasSeat("read")) waiting.start("read");
+    else this.#waiting.read.push(waiting);
   }
 
   /** Those who wait for a seat get none. */
@@ -93,7 +115,7 @@ export class DiskSchedule {
       this.#seated[work]--;
       for (const next of DISK_WORK) {
         while (this.#waiting[next].length > 0 && this.#hasSeat(next)) {
-          this.#waiting[next].shift()!.start();
+          this.#waiting[next].shift()!.start(next);
         }
       }
     }

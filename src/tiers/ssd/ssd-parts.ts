@@ -2,6 +2,7 @@ import type { BlockTable } from "../../blocks/index.ts";
 import type { Clock } from "../../core/index.ts";
 import type { BlockIndex } from "../../index/index.ts";
 import type { BlockDisk, Native, Region } from "../../native/index.ts";
+import type { Departures } from "../departures.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { BlockFiles } from "./block-files.ts";
 import type { DiskSchedule } from "./schedule.ts";
@@ -37,7 +38,10 @@ export interface SsdParts {
   readonly health: HealthSink;
   /** Of this run of the agent, as headers carry it. */
   readonly incarnation: bigint;
+  readonly departures: Departures;
   /** Seconds since 1970, advancing with the monotonic clock. */
   nowSeconds(): number;
+  /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */
+  relieve(why: string): boolean;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
 }

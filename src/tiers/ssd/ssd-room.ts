@@ -2,19 +2,19 @@ import { Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { fileBytesOf, quarantinePath } from "../../kvb/index.ts";
 import { crashPoint } from "../../native/index.ts";
+import { type Cause, EVICTED } from "../departures.ts";
+import { Removals } from "./removals.ts";
 import { SpareFiles } from "./spare-files.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** Removals that failed are tried again, so many at once, after a wait that doubles. */
-const RETRIES_A_SLICE = 64;
-const RETRY_FIRST_MS = 250;
-const RETRY_LAST_MS = 30_000;
 /** Blocks dropped before other work gets its turn. */
 const DROPS_A_SLICE = 256;
 /** Damaged files kept for people to look at; beyond it they are removed. */
 const QUARANTINED_MAX = 64;
 /** Files waiting to be removed, beyond which nothing new is dropped for room. */
 const REMOVALS_MAX = 65_536;
+/** Soft pins ended for one block: each may have been one of several on the same blocks. */
+const RELIEFS = 16;
 
 /**
  * `ok`: room is set aside; `spare` is a file of the right length that the block is to overwrite.
@@ -36,26 +36,17 @@ export class SsdRoom {
   #unitBytes = 4096;
   #residentBytes = 0;
   #writingBytes = 0;
-  #removingBytes = 0;
   #quarantinedBytes = 0;
   #quarantinedFiles = 0;
-  /** Files on their way out, by path: a new file of that name waits. */
-  readonly #removing = new Map<string, Promise<boolean>>();
   #watched: NodeId = NO_NODE;
   readonly #spares = new SpareFiles();
-  /** Files that could not be removed. */
-  readonly #failed: { readonly path: string; readonly bytes: number }[] = [];
-  #failedBytes = 0;
-  /** Files that are gone, and how many of them surely stay so when the power goes. */
-  #removals = 0;
-  #durableRemovals = -1;
-  #retryMs = RETRY_FIRST_MS;
-  #retryAtMs = 0;
-  /** Called whenever a removal gave room back. */
-  onRoom: () => void = () => undefined;
+  readonly removals: Removals;
+  /** It was said that nothing may go. */
+  #isStuck = false;
 
   constructor(parts: SsdParts, capacityBytes: number) {
     this.#parts = parts;
+    this.removals = new Removals(parts);
     this.#capacityBytes = capacityBytes;
   }
 
@@ -66,12 +57,13 @@ export class SsdRoom {
   /** Everything that counts against the cap. */
   get usedBytes(): number {
     const files = this.#residentBytes + this.#writingBytes + this.#spares.bytes;
-    return files + this.#removingBytes + this.#failedBytes + this.#quarantinedBytes;
+    const { bytes, failedBytes } = this.removals;
+    return files + bytes + failedBytes + this.#quarantinedBytes;
   }
 
   /** What will be in use when the removals under way are over: spare files, too. */
   get #usedSoonBytes(): number {
-    return this.usedBytes - this.#removingBytes;
+    return this.usedBytes - this.removals.bytes;
   }
 
   /** What the file system allocates at least, and in multiples of: found by the self-test. */
@@ -102,6 +94,7 @@ export class SsdRoom {
 
   /** Drops a slice of blocks, for room that comes with each file gone; then one asks again. */
   #makeRoom(fileBytes: number, bytes: number, ahead: number): "later" | "never" {
+    const { removals } = this;
     const soon = () => {
       const spareBytes = this.#spares.countOf(fileBytes) * bytes;
       return this.#capacityBytes - this.#usedSoonBytes + spareBytes;
@@ -109,23 +102,51 @@ export class SsdRoom {
     for (let drops = 0; soon() < bytes * ahead; drops++) {
       if (drops === DROPS_A_SLICE) return "later";
       // While files cannot be removed, dropping more blocks would give no room.
-      if (this.#failed.length > 0 || this.#removing.size >= REMOVALS_MAX) break;
-      if (!this.#discardOther(fileBytes) && !this.dropOldest(fileBytes)) break;
+      if (removals.haveFailed || removals.underWay >= REMOVALS_MAX) break;
+      if (this.#discardOther(fileBytes) || this.dropOldest(fileBytes)) continue;
+      // Room for one is all that is worth ending somebody's wish.
+      if (this.#isMoving || soon() >= bytes || !this.#relieve(bytes)) break;
     }
     if (soon() >= bytes) return "later";
-    if (this.#failed.length > 0) return this.#removing.size > 0 ? "later" : "never";
-    const isMoving = this.#writingBytes > 0 || this.#spares.areComing;
-    return isMoving || this.#removing.size >= REMOVALS_MAX ? "later" : "never";
+    if (removals.haveFailed) return removals.underWay > 0 ? "later" : "never";
+    return this.#isMoving || removals.underWay >= REMOVALS_MAX ? "later" : "never";
   }
 
-  /** False where `reserve` would say `never`. Changes nothing. */
+  /** Whether something under way may give room, or come to be what can be dropped. */
+  get #isMoving(): boolean {
+    return this.#writingBytes > 0 || this.#spares.areComing;
+  }
+
+  /**
+   * Everything is protected: ends soft pins until something is not; false where that comes to
+   * nothing. Pins and leases stay: what they keep elsewhere stays in RAM, and what nobody keeps
+   * need not be here.
+   */
+  #relieve(bytes: number): boolean {
+    const { table, relieve, log } = this.#parts;
+    const blocks = table.residentBlocks(Tier.ssd);
+    const why =
+      `all ${blocks} blocks on SSD are held, ${this.usedBytes} of ${this.#capacityBytes} bytes ` +
+      `are in use, ${bytes} more are needed`;
+    const isKept = () => table.keptBytes > table.keptInRamAloneBytes;
+    for (let reliefs = 0; reliefs < RELIEFS && isKept() && relieve(why); reliefs++) {
+      if (table.oldest(Tier.ssd) !== NO_NODE) return true;
+    }
+    if (!this.#isStuck) log("warn", "nothing on SSD may make room for new blocks", { why });
+    this.#isStuck = true;
+    return false;
+  }
+
+  /** False where `reserve` would say `never`. Changes nothing but soft pins, as that would. */
   mayReserve(payloadBytes: number): boolean {
+    const { removals } = this;
     const bytes = this.allocatedOf(payloadBytes);
     if (bytes > this.#capacityBytes) return false;
     if (this.#usedSoonBytes - this.#spares.bytes + bytes <= this.#capacityBytes) return true;
-    if (this.#removing.size > 0) return true;
-    if (this.#failed.length > 0) return false;
-    return this.#writingBytes > 0 || this.#parts.table.oldest(Tier.ssd) !== NO_NODE;
+    if (removals.underWay > 0) return true;
+    if (removals.haveFailed) return false;
+    if (this.#writingBytes > 0 || this.#parts.table.oldest(Tier.ssd) !== NO_NODE) return true;
+    return this.#relieve(bytes);
   }
 
   /**
@@ -136,6 +157,7 @@ export class SsdRoom {
     const { table, stats } = this.#parts;
     const victim = table.oldest(Tier.ssd);
     if (victim === NO_NODE) return false;
+    this.#isStuck = false;
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(victim);
     if (fileBytesOf(table.bytesOf(victim)) === fileBytes) void this.#recycle(victim);
@@ -155,43 +177,13 @@ export class SsdRoom {
     this.#residentBytes += this.allocatedOf(payloadBytes);
   }
 
-  /** Whether a file of this name is on its way out. */
-  isRemoving(path: string): boolean {
-    return this.#removing.has(path);
-  }
-
-  /** Files on their way out. */
-  get removing(): number {
-    return this.#removing.size;
-  }
-
-  /** Files removed so far. */
-  get removals(): number {
-    return this.#removals;
-  }
-
-  /** Of the files removed so far, the first `removals` do not come back after a loss of power. */
-  noteDurable(removals: number): void {
-    this.#durableRemovals = Math.max(this.#durableRemovals, removals);
-  }
-
-  /** A file that was removed may come back after a loss of power: of an earlier run, too. */
-  get hasVolatileRemovals(): boolean {
-    return this.#durableRemovals < this.#removals;
-  }
-
   /**
    * Resolves when what is on its way out now is gone, or could not be removed. Spare files are on
    * their way out: their bytes are of blocks that somebody may want to be gone.
    */
   async removalsOver(): Promise<void> {
-    await Promise.all(this.#removing.values());
-    if (this.discardSpares()) await Promise.all(this.#removing.values());
-  }
-
-  /** Files that are to go and could not be removed so far. */
-  stuckPaths(): string[] {
-    return this.#failed.map(({ path }) => path);
+    await this.removals.over();
+    if (this.discardSpares()) await this.removals.over();
   }
 
   /** From now on `hasLeft` tells whether the block has left SSD since; one block at a time. */
@@ -203,23 +195,18 @@ export class SsdRoom {
     return this.#watched === NO_NODE;
   }
 
-  /** Resolves when no removal of this name is under way. */
-  async whenRemoved(path: string): Promise<void> {
-    while (this.#removing.has(path)) await this.#removing.get(path);
-  }
-
   /**
    * Takes a block off the tier: out of the table at once, its file and its row after that. True
    * when the file is gone; false where it could not be removed, which is tried again later. The
    * node may vanish.
    */
-  drop(node: NodeId): Promise<boolean> {
+  drop(node: NodeId, cause: Cause = EVICTED): Promise<boolean> {
     const { table, files } = this.#parts;
     const path = files.pathOf(node);
     const digest = files.digestOf(node);
     const layer = table.layerOf(node);
-    const bytes = this.#leave(node);
-    return this.remove(path, bytes, () => this.#parts.index.remove(digest, layer));
+    const bytes = this.#leave(node, cause);
+    return this.removals.remove(path, bytes, () => this.#parts.index.remove(digest, layer));
   }
 
   /** As `drop`, but the file becomes a spare one: its name goes, which is all that a start sees. */
@@ -229,27 +216,27 @@ export class SsdRoom {
     const digest = files.digestOf(node);
     const layer = table.layerOf(node);
     const fileBytes = fileBytesOf(table.bytesOf(node));
-    const bytes = this.#leave(node);
+    const bytes = this.#leave(node, EVICTED);
     const spare = this.#spares.nameFor(path);
     this.#spares.expect(fileBytes, bytes);
     // Its bytes count as a spare file's from now on.
-    return this.#track(path, 0, async () => {
+    return this.removals.track(path, 0, async () => {
       const moved = await schedule.run("remove", () => disk.rename(path, spare));
       const isThere = moved?.ok === true;
       this.#spares.came(fileBytes, bytes, isThere ? spare : null);
       if (isThere) {
-        this.#gone(() => index.remove(digest, layer));
+        this.removals.gone(() => index.remove(digest, layer));
         return true;
       }
       // Where the new name came and the old one stayed, both must go.
-      void this.remove(spare, 0, () => undefined);
-      return this.remove(path, bytes, () => index.remove(digest, layer));
+      void this.removals.remove(spare, 0, () => undefined);
+      return this.removals.remove(path, bytes, () => index.remove(digest, layer));
     });
   }
 
   /** Removes a spare file that room was set aside with: it was not used, or in vain. */
   async discardSpare(path: string, payloadBytes: number): Promise<void> {
-    await this.remove(path, this.allocatedOf(payloadBytes), () => undefined);
+    await this.removals.remove(path, this.allocatedOf(payloadBytes), () => undefined);
   }
 
   /** Removes the spare files; false where there are none. */
@@ -262,7 +249,7 @@ export class SsdRoom {
   #discardOther(fileBytes: number): boolean {
     const spare = this.#spares.takeOther(fileBytes);
     if (spare === null) return false;
-    void this.remove(spare.path, spare.bytes, () => undefined);
+    void this.removals.remove(spare.path, spare.bytes, () => undefined);
     return true;
   }
 
@@ -272,11 +259,12 @@ export class SsdRoom {
   }
 
   /** The table forgets that the block is on SSD; how many bytes its file has. */
-  #leave(node: NodeId): number {
-    const { table, files } = this.#parts;
+  #leave(node: NodeId, cause: Cause): number {
+    const { table, files, departures } = this.#parts;
     const bytes = this.allocatedOf(table.bytesOf(node));
     if (node === this.#watched) this.#watched = NO_NODE;
     files.setVariant(node, 0);
+    if (!table.isResident(node, Tier.ram)) departures.note(table, node, "ssd", cause);
     table.removeResidency(node, Tier.ssd);
     this.#residentBytes -= bytes;
     return bytes;
@@ -288,23 +276,23 @@ export class SsdRoom {
     const path = files.pathOf(node);
     const digest = files.digestOf(node);
     const layer = table.layerOf(node);
-    const bytes = this.#leave(node);
+    const bytes = this.#leave(node, { reason: "quarantined", by: null });
     const to = quarantinePath(path, clock.wallMs());
     if (this.#quarantinedFiles >= QUARANTINED_MAX) {
-      return this.remove(path, bytes, () => index.remove(digest, layer));
+      return this.removals.remove(path, bytes, () => index.remove(digest, layer));
     }
     this.#quarantinedFiles++;
-    return this.#track(path, bytes, async () => {
+    return this.removals.track(path, bytes, async () => {
       const moved = await schedule.run("remove", () => disk.rename(path, to));
       crashPoint("room.quarantined");
       if (moved?.ok === true) {
-        this.#removals++;
+        this.removals.counts();
         this.#quarantinedBytes += bytes;
         index.remove(digest, layer);
         return true;
       }
       this.#quarantinedFiles--;
-      return this.#unlink(path, bytes, () => index.remove(digest, layer));
+      return this.removals.unlink(path, bytes, () => index.remove(digest, layer));
     });
   }
 
@@ -318,67 +306,16 @@ export class SsdRoom {
     return this.#quarantinedFiles;
   }
 
-  /** Removes a file that counts `bytes`. */
-  remove(path: string, bytes: number, then: () => void): Promise<boolean> {
-    return this.#track(path, bytes, () => this.#unlink(path, bytes, then));
-  }
-
-  async #unlink(path: string, bytes: number, then: () => void): Promise<boolean> {
-    const { disk, schedule, log } = this.#parts;
-    const removed = await schedule.run("remove", () => disk.remove(path));
-    if (removed !== null && (removed.ok || removed.status === "missing")) {
-      this.#gone(then);
-      return true;
-    }
-    const status = removed?.status ?? "given up";
-    if (this.#failed.length === 0) log("warn", "a file could not be removed", { path, status });
-    // Its bytes still count: the cap holds, whatever the disk does.
-    this.#failedBytes += bytes;
-    this.#failed.push({ path, bytes });
-    return false;
-  }
-
-  #gone(then: () => void): void {
-    this.#retryMs = RETRY_FIRST_MS;
-    this.#removals++;
-    crashPoint("room.removed");
-    then();
-    crashPoint("room.row-removed");
-  }
-
-  #track(path: string, bytes: number, work: () => Promise<boolean>): Promise<boolean> {
-    this.#removingBytes += bytes;
-    const done = work().finally(() => {
-      this.#removingBytes -= bytes;
-      if (this.#removing.get(path) === done) this.#removing.delete(path);
-      this.onRoom();
-    });
-    this.#removing.set(path, done);
-    return done;
-  }
-
-  /** Tries again some of what could not be removed, where it is time for that. */
-  retryRemovals(): void {
-    const nowMs = this.#parts.clock.monotonicMs();
-    if (this.#failed.length === 0 || nowMs < this.#retryAtMs) return;
-    this.#retryAtMs = nowMs + this.#retryMs;
-    this.#retryMs = Math.min(RETRY_LAST_MS, this.#retryMs * 2);
-    for (const { path, bytes } of this.#failed.splice(0, RETRIES_A_SLICE)) {
-      this.#failedBytes -= bytes;
-      void this.remove(path, bytes, () => undefined);
-    }
-  }
-
   /** Resolves when no file is on its way out. */
-  async settled(): Promise<void> {
-    while (this.#removing.size > 0) await Promise.all(this.#removing.values());
+  settled(): Promise<void> {
+    return this.removals.settled();
   }
 
   /** Drops what is above the cap, which may be lower than at the last start; a slice of it. */
   trim(): void {
     if (this.#usedSoonBytes > this.#capacityBytes) this.discardSpares();
     for (let i = 0; i < DROPS_A_SLICE && this.#usedSoonBytes > this.#capacityBytes; i++) {
-      if (this.#failed.length > 0 || !this.dropOldest()) return;
+      if (this.removals.haveFailed || !this.dropOldest()) return;
     }
   }
 
@@ -386,11 +323,11 @@ export class SsdRoom {
   expire(ttlSeconds: number): void {
     const { table, stats, nowSeconds } = this.#parts;
     const before = nowSeconds() - ttlSeconds;
-    for (let i = 0; i < DROPS_A_SLICE && this.#removing.size < REMOVALS_MAX; i++) {
+    for (let i = 0; i < DROPS_A_SLICE && this.removals.underWay < REMOVALS_MAX; i++) {
       const node = table.oldest(Tier.ssd);
       if (node === NO_NODE || table.lastUsedOf(node) > before) return;
       stats.expiredBlocks++;
-      void this.drop(node);
+      void this.drop(node, { reason: "expired", by: null });
     }
   }
 

@@ -1,9 +1,10 @@
 import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
-import { NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
 import { BlockReader, type ReadOutcome } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
+import { Copies, type PersistReport } from "./copies.ts";
 import { Gate, ReadBreaker } from "./gates.ts";
 import { HangWatch } from "./hang-watch.ts";
 import { Scrub } from "./scrub.ts";
@@ -39,22 +40,12 @@ export interface SsdTierOptions extends SsdSettings {
   readonly writeQueueBytes: number;
 }
 
-/** What became of the wish to have all of RAM on SSD. */
-export interface PersistReport {
-  readonly written: number;
-  readonly skipped: number;
-  /** Everything that is on SSD survives a loss of power. */
-  readonly durable: boolean;
-}
-
 /** How often the tier looks after itself. */
 const TICK_MS = 250;
 /** The index knows when a block was last used to within this many seconds. */
 const SEEN_S = 300;
 /** Blocks looked at for one whose entry in the table only SSD needs. */
 const ENTRIES_LOOKED_AT = 64;
-/** Blocks looked at before other work gets its turn. */
-const LOOKS_A_SLICE = 2_048;
 const STOP_MS = 5_000;
 /** How long a stop waits for spare files to be gone. */
 const SPARES_MS = 2_000;
@@ -69,6 +60,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   readonly writer: BlockWriter;
   readonly reader: BlockReader;
   readonly #parts: SsdParts;
+  readonly #copies: Copies;
   readonly #scrub: Scrub;
   readonly #scratch: Region;
   readonly #writes: Gate;
@@ -100,6 +92,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       parts.log("error", "a block on SSD is not what it should be", { path, why });
     };
     this.reader = new BlockReader(parts, this.room, this.#breaker, slots, ram, corrupt);
+    this.#copies = new Copies(parts, {
+      writer: this.writer,
+      hang: this.#hang,
+      takesBlocks: () => this.takesBlocks,
+      write: (node) => this.#write(node, false),
+    });
     this.#scrub = new Scrub(parts, this.reader, native, options.scrubBytesPerS);
     const scratch = { bytes: PROBE_BYTES, hugePages: "off", lockMemory: "off" } as const;
     this.#scratch = Region.create(native, scratch);
@@ -139,7 +137,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   /** The block has just been committed to RAM. */
   committed(node: NodeId): void {
-    if (this.#settings.writePolicy === "write_through") this.#write(node, false);
+    const isWanted = this.#settings.writePolicy === "write_through";
+    if (isWanted || this.#parts.table.isKept(node)) this.#write(node, false);
   }
 
   used(node: NodeId, before: number, now: number): void {
@@ -174,8 +173,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return this.writer.leavingBytes;
   }
 
-  get roomIsComing(): boolean {
-    return this.writer.queuedBlocks > 0;
+  catchUp(): boolean {
+    this.#copies.makeSomeOwed();
+    return !this.#hang.hung && this.writer.queuedBlocks > 0;
   }
 
   /** Whether blocks are written at all just now. */
@@ -183,11 +183,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return !this.#hang.hung && this.#writes.why === null;
   }
 
-  /** Whether the policy wants what leaves RAM to be on SSD. */
+  /** Whether the policy wants what leaves RAM to be on SSD, or somebody keeps it. */
   #wantsCopy(node: NodeId): boolean {
-    if (this.#parts.table.hasFlag(node, NodeFlag.transient)) return false;
-    const selective = this.#settings.writePolicy === "write_through_selective";
-    return !selective || this.#parts.table.usesOf(node) >= 2;
+    const { table } = this.#parts;
+    if (table.hasFlag(node, NodeFlag.transient)) return false;
+    const isSelective = this.#settings.writePolicy === "write_through_selective";
+    return !isSelective || table.isKept(node) || table.usesOf(node) >= 2;
   }
 
   #write(node: NodeId, leaves: boolean): boolean {
@@ -209,8 +210,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /** Brings a block into RAM; see `BlockReader.bring`. */
-  bring(node: NodeId): Promise<ReadOutcome> {
-    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node);
+  bring(node: NodeId, work: "read" | "warm" = "read"): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, work);
   }
 
   /** A reader's deadline passed before its block was there. */
@@ -240,7 +241,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
 
   /** The block's bytes in RAM are not those on SSD any more. */
   replaced(node: NodeId): void {
-    if (this.#parts.table.isResident(node, Tier.ssd)) void this.room.drop(node);
+    if (!this.#parts.table.isResident(node, Tier.ssd)) return;
+    void this.room.drop(node, { reason: "replaced", by: null });
   }
 
   #tick(): void {
@@ -251,13 +253,14 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       this.room.trim();
       // With nothing to be written they only take room.
       if (this.writer.queuedBlocks === 0) this.room.discardSpares();
+      this.#copies.makeOwed();
       // A write that succeeds while one is under way, and fails again, is no reason for another.
       if (this.#probing === null && this.#writes.takeTrial()) {
         this.#probing = this.#probe().finally(() => {
           this.#probing = null;
         });
       }
-      if (this.#writes.why === null) this.room.retryRemovals();
+      if (this.#writes.why === null) this.room.removals.retry();
     }
     this.#health.update({
       hung: this.#hang.hung,
@@ -269,7 +272,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   #onHang(): void {
     // What has no seat yet is not the kernel's: readers get a miss, RAM its places.
     const { schedule } = this.#parts;
-    for (const work of ["read", "write", "sync", "scrub"] as const) schedule.giveUp(work);
+    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
     this.writer.giveUpWaiting();
   }
 
@@ -295,36 +298,29 @@ export class SsdTier implements TierBelow, AsyncDisposable {
    * was queued until it asked, not for what comes after, nor for a disk that hangs.
    */
   async persist(): Promise<PersistReport> {
-    const { table } = this.#parts;
-    const before = this.#parts.stats.writtenBlocks;
-    let skipped = 0;
-    let node = table.nextOn(NO_NODE, Tier.ram);
-    for (let looks = 1; node !== NO_NODE; node = table.nextOn(node, Tier.ram), looks++) {
-      const onDisk = table.isResident(node, Tier.ssd);
-      if (!onDisk && !table.hasFlag(node, NodeFlag.transient) && !(await this.#persistOne(node))) {
-        skipped++;
-      }
-      if (looks % LOOKS_A_SLICE === 0) await yieldToLoop();
-    }
-    await this.orHung(this.writer.queuedOver());
+    const { stats } = this.#parts;
+    const before = stats.writtenBlocks;
+    const skipped = await this.#copies.persist();
     await this.orHung(this.room.removalsOver());
     crashPoint("persist.written");
     const durable = await this.makeDurable();
     crashPoint("persist.before-answer");
-    return { written: this.#parts.stats.writtenBlocks - before, skipped, durable };
+    return { written: stats.writtenBlocks - before, skipped, durable };
   }
 
-  /** Queues the block where it still wants to be; false where nothing takes it. */
-  async #persistOne(node: NodeId): Promise<boolean> {
-    const { table } = this.#parts;
-    const generation = table.generationOf(node);
-    const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ram);
-    while (this.takesBlocks && !this.writer.mayTake(node) && this.writer.queuedBlocks > 0) {
-      await this.orHung(this.writer.oneSettled());
-      // It may have gone during the wait.
-      if (!isThere()) break;
-    }
-    return !isThere() || table.isResident(node, Tier.ssd) || this.#write(node, false);
+  /**
+   * Has these blocks on SSD now, whatever the write policy; true for each that is there when it is
+   * over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
+   * waits for room in the queue, but for no disk that hangs, nor when `signal` has gone off. To be
+   * safe from a loss of power they need `makeDurable` after that.
+   */
+  secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
+    return this.#copies.secure(nodes, signal);
+  }
+
+  /** A kept block has come to be in RAM alone: it gets a copy as soon as that can be. */
+  owe(node: NodeId): void {
+    this.#copies.owe(node);
   }
 
   /**
@@ -334,11 +330,12 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
     const { removals } = this.room;
+    const { done } = removals;
     const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
     const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
     const isDurable = isFlushed && synced?.ok === true;
-    if (isDurable) this.room.noteDurable(removals);
+    if (isDurable) removals.noteDurable(done);
     return isDurable;
   }
 
@@ -368,7 +365,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
     const { schedule, disk } = this.#parts;
-    for (const work of ["read", "sync", "scrub"] as const) schedule.giveUp(work);
+    for (const work of ["read", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
     await this.#scrub.stop(STOP_MS);
     this.writer.giveUpWaiting();
     if (this.room.hasSpares && !this.#hang.hung) await this.#discardSpares();
