@@ -97,7 +97,7 @@ export class BusControlClient implements ControlClient {
     const endMs = clock.monotonicMs() + ms;
     if (!(await this.#isConnected(ms, signal))) return [];
     using mailbox = this.#inbox.open();
-    return findWorkers(bus, clock, mailbox, endMs, signal);
+    return await findWorkers(bus, clock, mailbox, endMs, signal);
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {

@@ -60,9 +60,10 @@ export function unpin(blocks: readonly BlockRef[], options: OwnedMembers = {}): 
 /** Prefers blocks, without a promise: `priority` 0-99, halved after each idle period. */
 export function retain(
   blocks: readonly BlockRef[],
-  options: OwnedMembers & { readonly priority: number; readonly idle_seconds?: number | bigint },
+  priority: number,
+  options: OwnedMembers & { readonly retain_seconds?: number | bigint } = {},
 ): WireCommand {
-  return { type: "Cache", block_hashes: named(blocks), action: "retain", ...options };
+  return { type: "Cache", block_hashes: named(blocks), retain: priority, ...options };
 }
 
 /** Marks blocks as transient (never written to SSD), or purges those that are. */
@@ -97,6 +98,11 @@ export function renewLease(
 /** Ends a lease; blocks that nothing else holds are purged. */
 export function revokeLease(leaseId: string, envelope: EnvelopeMembers = {}): WireCommand {
   return { type: "RevokeLease", lease_id: leaseId, ...envelope };
+}
+
+/** Empties RAM and SSD of all that nothing holds. Wants the role `purge`. */
+export function flush(envelope: EnvelopeMembers = {}): WireCommand {
+  return { type: "Flush", ...envelope };
 }
 
 /** Copies them; throws USAGE for a number that names no block, or that a double has rounded. */

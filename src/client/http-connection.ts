@@ -80,19 +80,21 @@ export class HttpConnection {
       return { kind: "answer", status: response.status, contentType, data };
     } catch (thrown) {
       if (signal?.aborted) throw abortFault(signal);
-      return controller.signal.aborted ? { kind: "timeout" } : outcomeOf(thrown);
+      return controller.signal.aborted ? { kind: "timeout" } : this.#outcomeOf(thrown);
     } finally {
       timer[Symbol.dispose]();
       signal?.removeEventListener("abort", end);
     }
   }
-}
 
-function outcomeOf(thrown: unknown): HttpOutcome {
-  const code = String((thrown as { code?: unknown }).code ?? "");
-  const why = messageOf(thrown);
-  if (ABSENT_CODES.has(code)) return { kind: "absent", why };
-  return { kind: DISTRUST.test(code) ? "distrusted" : "broken", why };
+  #outcomeOf(thrown: unknown): HttpOutcome {
+    const code = String((thrown as { code?: unknown }).code ?? "");
+    if (DISTRUST.test(code)) return { kind: "distrusted", why: messageOf(thrown) };
+    if (ABSENT_CODES.has(code)) {
+      return { kind: "absent", why: `nobody answers at ${this.url} (${code})` };
+    }
+    return { kind: "broken", why: `the connection to ${this.url} broke (${code})` };
+  }
 }
 
 /** Throws USAGE where it is no address, or has something in it that is a secret or not ours. */

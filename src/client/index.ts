@@ -4,6 +4,7 @@ export {
   type ConnectHttpOptions,
   connectControl,
   connectHttp,
+  type NatsAccess,
 } from "./connect.ts";
 export type {
   BroadcastResult,
@@ -13,6 +14,7 @@ export type {
   SendResult,
   WireCommand,
 } from "./control-client.ts";
+export { newCommandId } from "./envelope.ts";
 export type { HttpControlClient, ReadOptions, ReadResult } from "./http-client.ts";
 export type { TlsMaterial } from "./http-connection.ts";
-export type { Encoding } from "./wire.ts";
+export { ENCODINGS, type Encoding } from "./wire.ts";
