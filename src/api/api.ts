@@ -1,15 +1,17 @@
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
-import { createGate } from "./gate.ts";
+import { readBody } from "./body.ts";
+import { Callers } from "./callers.ts";
+import { type Access, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
+import type { ServerTls } from "./tls.ts";
 
 export interface ApiOptions {
   readonly version: string;
   readonly clock: Clock;
-  /** See `readTokenFile`; null: whoever reaches the server may use it. */
-  readonly token: string | null;
-  /** Names other than loopback's under which the server may be spoken to without a token. */
+  readonly access: Access;
+  /** Names other than loopback's under which it may be spoken to without credentials. */
   readonly hosts?: readonly string[];
   /** What is longer is answered 413 before it is read. 1 MiB unless given. */
   readonly bodyBytesMax?: number;
@@ -29,13 +31,20 @@ export interface ApiServer extends AsyncDisposable {
   readonly host: string;
   /** The port it really has. */
   readonly port: number;
-  /** `http://127.0.0.1:7171`, without a path. */
+  /** `http://127.0.0.1:7171`, or `https:`; without a path. */
   readonly url: string;
+}
+
+/** Where a request comes from. */
+export interface Peer {
+  readonly address: string;
+  /** Told once the whole body is there: what follows may take its time. */
+  readonly onBody?: () => void;
 }
 
 export interface Api {
   /** Answers a request as the server would. */
-  fetch(request: Request): Promise<Response>;
+  fetch(request: Request, peer?: Peer): Promise<Response>;
   /** Throws SOCKET_IN_USE where the address is taken, CONFIG_INVALID where it cannot be had. */
   listen(options: ListenOptions): ApiServer;
 }
@@ -46,20 +55,30 @@ const STOP_MS = 1_000;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
 export function createApi(services: ApiServices, options: ApiOptions): Api {
-  const { version, token, onFault, clock } = options;
+  const { version, access, onFault, clock } = options;
   const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
-  const routes = createRoutes(services, { version, hasToken: token !== null, onFault });
-  const gate = createGate({ token, hosts: options.hosts ?? [] });
-  const fetch = async (request: Request) =>
-    gate(request) ?? (await routes.handle(withLongHost(request)));
+  const callers = new Callers();
+  const routes = createRoutes(services, { version, access, callers, onFault });
+  const gate = createGate({ access, hosts: options.hosts ?? [] });
+  const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
+    const caller = gate(request, peer.address);
+    if (caller instanceof Response) return caller;
+    const whole = await withBody(request, bodyBytesMax);
+    if (whole instanceof Response) return whole;
+    peer.onBody?.();
+    callers.set(whole, caller);
+    return routes.handle(whole);
+  };
   return {
     fetch,
     listen({ host = "127.0.0.1", port }) {
-      if (token === null && !LOOPBACK_ADDRESS.test(host)) {
+      if (!needsCredentials(access) && !LOOPBACK_ADDRESS.test(host)) {
         const what = `${host} can be reached from other machines and there is no token`;
-        throw new HearthError("CONFIG_INVALID", what, { fix: "set api.token_file" });
+        throw new HearthError("CONFIG_INVALID", what, {
+          fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
+        });
       }
-      return serve({ fetch, host, port, bodyBytesMax, clock, onFault });
+      return serve({ fetch, host, port, bodyBytesMax, clock, onFault, tls: access.tls });
     },
   };
 }
@@ -71,27 +90,46 @@ interface ServeOptions {
   readonly bodyBytesMax: number;
   readonly clock: Clock;
   readonly onFault: ApiOptions["onFault"];
+  readonly tls: ServerTls | null;
+}
+
+/** The same request with its whole body in memory, or the answer to one that cannot be had. */
+async function withBody(request: Request, bytesMax: number): Promise<Request | Response> {
+  const { method, headers, body } = request;
+  if (body === null) return withLongHost(request);
+  const bytes = await readBody(request, bytesMax);
+  if (bytes instanceof Response) return bytes;
+  return new Request(longUrl(request.url), { method, headers, body: bytes });
 }
 
 /**
  * The router looks for the path behind the eleventh character, which a short host has pushed there.
  */
-function withLongHost(request: Request): Request {
-  const { url } = request;
+function longUrl(url: string): string {
   const slash = url.indexOf("/", 8);
-  return slash >= 11 ? request : new Request(`http://localhost${url.slice(slash)}`, request);
+  return slash >= 11 ? url : `http://localhost${url.slice(slash)}`;
 }
 
-function serve({ fetch, host, port, bodyBytesMax, clock, onFault }: ServeOptions): ApiServer {
+function withLongHost(request: Request): Request {
+  const url = longUrl(request.url);
+  return url === request.url ? request : new Request(url, request);
+}
+
+function serve(options: ServeOptions): ApiServer {
+  const { fetch, host, port, bodyBytesMax, clock, onFault, tls } = options;
   const server = bind(host, port, () =>
     Bun.serve({
       hostname: host,
       port,
       fetch(request, server) {
-        // What changes blocks waits for the disk, however long that takes.
-        if (request.method === "POST") server.timeout(request, 0);
-        return fetch(request);
+        const address = server.requestIP(request)?.address ?? "unknown";
+        // What changes blocks waits for the disk, however long that takes; but a body must come.
+        const onBody = () => {
+          if (request.method === "POST") server.timeout(request, 0);
+        };
+        return fetch(request, { address, onBody });
       },
+      ...(tls === null ? {} : { tls: tlsOptions(tls) }),
       // Outside of its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: IDLE_SECONDS,
@@ -108,7 +146,7 @@ function serve({ fetch, host, port, bodyBytesMax, clock, onFault }: ServeOptions
   return {
     host,
     port: bound,
-    url: `http://${shown}:${bound}`,
+    url: `${tls === null ? "http" : "https"}://${shown}:${bound}`,
     async [Symbol.asyncDispose]() {
       const finished = server.stop();
       const deadline = clock.after(STOP_MS, () => void server.stop(true));
@@ -116,6 +154,12 @@ function serve({ fetch, host, port, bodyBytesMax, clock, onFault }: ServeOptions
       deadline[Symbol.dispose]();
     },
   };
+}
+
+function tlsOptions({ cert, key, clientCa }: ServerTls) {
+  const own = { cert, key };
+  if (clientCa === null) return own;
+  return { ...own, ca: clientCa, requestCert: true, rejectUnauthorized: true };
 }
 
 function bind<T>(host: string, port: number, open: () => T): T {

@@ -1,15 +1,44 @@
+import { ROLES, type Role } from "../control/index.ts";
 import { refuse } from "./problem.ts";
-import { createTokenCheck } from "./token.ts";
+import { changes, pathOf, type RouteRole, roleOf } from "./route-rules.ts";
+import type { ServerTls } from "./tls.ts";
+import type { Tokens } from "./tokens.ts";
+
+/** Who may do what. */
+export interface Access {
+  /** Null: none is asked for. */
+  readonly tokens: Tokens | null;
+  /** Null: plain HTTP. */
+  readonly tls: ServerTls | null;
+  /** Of callers without credentials, where none are asked for. */
+  readonly loopbackRole: Role;
+  /** Of callers who show a certificate and no token. */
+  readonly clientRole: Role;
+}
+
+/** Everybody who reaches the server may do everything: for loopback. */
+export const OPEN_ACCESS: Access = {
+  tokens: null,
+  tls: null,
+  loopbackRole: "purge",
+  clientRole: "purge",
+};
+
+/** Who asks. */
+export interface Caller {
+  /** A token's name; `local` and `certificate` where there is none. */
+  readonly name: string;
+  /** Name and address, for the audit log. */
+  readonly from: string;
+  readonly role: Role;
+}
 
 export interface GateOptions {
-  /** Bearer token every request must carry; null: none is asked for. */
-  readonly token: string | null;
+  readonly access: Access;
   /** Host names, beside loopback's, under which the server may be spoken to. */
   readonly hosts: readonly string[];
 }
 
-/** Probes of load balancers and service managers carry no token; these tell nothing but health. */
-const OPEN_PATHS: ReadonlySet<string> = new Set(["/healthz", "/readyz"]);
 const LOOPBACK = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])$/;
 
 /** The host of a `Host` header without its port, lower case, without the final dot. */
@@ -17,25 +46,70 @@ function hostOf(header: string): string {
   return header.toLowerCase().replace(/:\d*$/, "").replace(/\.$/, "");
 }
 
-/** Checks what holds for every request, whatever its path. Null: let it pass. */
-export function createGate(options: GateOptions): (request: Request) => Response | null {
-  const { token } = options;
-  const hosts = new Set(options.hosts.map((host) => hostOf(host)));
-  const hasToken = token === null ? null : createTokenCheck(token);
-  return (request) => {
+/** Whether callers must show a token or a certificate. */
+export function needsCredentials({ tokens, tls }: Access): boolean {
+  return tokens !== null || (tls !== null && tls.clientCa !== null);
+}
+
+export type Gate = (request: Request, address: string) => Caller | Response;
+
+/** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
+export function createGate({ access, hosts }: GateOptions): Gate {
+  const names = new Set(hosts.map((host) => hostOf(host)));
+  const isGuarded = needsCredentials(access);
+  return (request, address) => {
     // The runtime makes the address from the Host header, whatever that holds.
     const url = URL.parse(request.url);
     if (url === null) return refuseHost();
-    if (hasToken === null) {
+    if (!isGuarded) {
       // A page in a browser may have its own name point here (DNS rebinding): then the host is that
-      // name. With a token there is nothing to check, since such a page does not have it.
+      // name. With a token there is nothing to check, since such a page does not have it; nor is
+      // there with certificates, since the server's own does not bear that name.
       const host = hostOf(request.headers.get("host") ?? "");
-      if (!LOOPBACK.test(host) && !hosts.has(host)) return refuseHost();
-    } else if (!OPEN_PATHS.has(url.pathname) && !hasToken(request.headers.get("authorization"))) {
-      return refuseToken();
+      if (!LOOPBACK.test(host) && !names.has(host)) return refuseHost();
     }
-    return null;
+    const path = pathOf(request.url);
+    const needed = roleOf(request.method, path);
+    if (needed === "open") return callerOf("anybody", "read", address);
+    const caller = identify(access, request.headers.get("authorization"), address);
+    if (caller === null) return refuseToken(access);
+    if (!contains(caller.role, needed)) return refuseRole(access, caller, needed);
+    if (changes(request.method, path) && isFromElsewhere(request, url)) {
+      return refuseOrigin();
+    }
+    return caller;
   };
+}
+
+function callerOf(name: string, role: Role, address: string): Caller {
+  return { name, role, from: `${name} ${address}` };
+}
+
+function contains(role: Role, needed: Role): boolean {
+  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+}
+
+function identify(access: Access, authorization: string | null, address: string): Caller | null {
+  const { tokens, tls, loopbackRole, clientRole } = access;
+  const hasCertificate = tls !== null && tls.clientCa !== null;
+  // The handshake has seen to the certificate.
+  if (hasCertificate && (tokens === null || authorization === null)) {
+    return callerOf("certificate", clientRole, address);
+  }
+  if (tokens === null) return callerOf("local", loopbackRole, address);
+  const holder = tokens.find(authorization);
+  return holder === null ? null : callerOf(holder.name, holder.role, address);
+}
+
+/**
+ * Whether a browser sends it for a page of somebody else, who may not read the answer but would
+ * have had the change. Programs send neither header.
+ */
+function isFromElsewhere({ headers }: Request, url: URL): boolean {
+  const site = headers.get("sec-fetch-site");
+  if (site !== null && site !== "same-origin" && site !== "none") return true;
+  const origin = headers.get("origin");
+  return origin !== null && URL.parse(origin)?.host !== url.host;
 }
 
 function refuseHost(): Response {
@@ -44,9 +118,28 @@ function refuseHost(): Response {
   });
 }
 
-function refuseToken(): Response {
+function refuseOrigin(): Response {
+  return refuse("ORIGIN_REFUSED", "a page of another site asks for a change", {
+    fix: "ask from a program, or from a page that this server sent",
+  });
+}
+
+function refuseToken({ tls }: Access): Response {
+  const other = tls === null || tls.clientCa === null ? "" : ", or none at all";
   return refuse("UNAUTHORIZED", "the bearer token is missing or wrong", {
-    fix: "send `Authorization: Bearer TOKEN` with the first line of api.token_file",
+    fix:
+      "send `Authorization: Bearer TOKEN` with the first line of api.token_file or a token of " +
+      `api.tokens_file${other}`,
     headers: { "www-authenticate": 'Bearer realm="hearth"' },
+  });
+}
+
+function refuseRole(access: Access, { name, role }: Caller, needed: RouteRole): Response {
+  const key = needsCredentials(access)
+    ? `use a token whose role in api.tokens_file is ${needed}`
+    : `set api.loopback_role = "${needed}"`;
+  const more = name === "certificate" ? `, or set api.tls_client_role = "${needed}"` : "";
+  return refuse("FORBIDDEN", `this needs the role ${needed}, and ${name} has ${role}`, {
+    fix: `${key}${more}`,
   });
 }

@@ -1,7 +1,17 @@
-export { type Api, type ApiOptions, type ApiServer, createApi, type ListenOptions } from "./api.ts";
+export { type ReadAccess, readAccess } from "./access.ts";
+export {
+  type Api,
+  type ApiOptions,
+  type ApiServer,
+  createApi,
+  type ListenOptions,
+  type Peer,
+} from "./api.ts";
+export { type Access, OPEN_ACCESS } from "./gate.ts";
 export type { Problem } from "./problem.ts";
 export type {
   ApiServices,
+  ControlServices,
   PersistReport,
   PurgeOutcome,
   PurgeRequest,
@@ -9,4 +19,6 @@ export type {
 } from "./services.ts";
 export type { SessionReport, SessionsReport } from "./session-report.ts";
 export type { StatusReport } from "./status-report.ts";
-export { readTokenFile } from "./token.ts";
+export { readTls, type ServerTls, type TlsFiles } from "./tls.ts";
+export { readTokens, type TokenEntry, type TokenFiles, type TokenList } from "./token-files.ts";
+export { Tokens } from "./tokens.ts";

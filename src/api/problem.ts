@@ -3,10 +3,15 @@ import { type ErrorCode, HearthError, stringifyJson } from "../core/index.ts";
 /** Refusals of HTTP itself, beside the codes of HearthError. */
 const REFUSALS = {
   UNAUTHORIZED: 401,
+  FORBIDDEN: 403,
   HOST_REFUSED: 403,
+  ORIGIN_REFUSED: 403,
   NOT_FOUND: 404,
   METHOD_NOT_ALLOWED: 405,
+  TOO_LARGE: 413,
   REQUEST_INVALID: 422,
+  /** A command as a whole; the status says why, `detail` begins with the receipt's reason. */
+  COMMAND_REJECTED: 409,
 } as const;
 type Refusal = keyof typeof REFUSALS;
 
@@ -42,6 +47,8 @@ const TITLES: Readonly<Record<number, string>> = {
   403: "Forbidden",
   404: "Not Found",
   405: "Method Not Allowed",
+  409: "Conflict",
+  413: "Content Too Large",
   422: "Unprocessable Content",
   429: "Too Many Requests",
   500: "Internal Server Error",
@@ -65,6 +72,8 @@ export interface Problem {
 
 export interface ProblemOptions {
   readonly fix?: string;
+  /** Instead of the code's own. */
+  readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
@@ -76,7 +85,7 @@ function respond(problem: Problem, headers: Readonly<Record<string, string>> = {
 }
 
 export function refuse(code: Refusal, detail: string, options: ProblemOptions = {}): Response {
-  const status = REFUSALS[code];
+  const status = options.status ?? REFUSALS[code];
   const fix = options.fix === undefined ? {} : { fix: options.fix };
   const title = TITLES[status]!;
   return respond({ type: "about:blank", title, status, detail, code, ...fix }, options.headers);

@@ -1,12 +1,21 @@
 import { openapi } from "@elysiajs/openapi";
 import { Elysia, t } from "elysia";
-import { HearthError } from "../core/index.ts";
+import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { blockRoutes } from "./block-routes.ts";
+import type { Callers } from "./callers.ts";
+import { commandRoutes } from "./command-routes.ts";
+import { eventRoutes } from "./event-routes.ts";
+import { explainRoutes } from "./explain-routes.ts";
+import { type Access, needsCredentials } from "./gate.ts";
+import { hicacheRoutes } from "./hicache-routes.ts";
+import { holdRoutes } from "./hold-routes.ts";
 import { problemOf, refuse } from "./problem.ts";
-import type { ApiServices } from "./services.ts";
+import { ROUTE_RULES, serves } from "./route-rules.ts";
+import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
 import { statusReport } from "./status-report.ts";
+import { treeRoutes } from "./tree-routes.ts";
 
 /**
  * The page at /openapi loads its script from the network; a fixed version, so that it is what it
@@ -21,15 +30,19 @@ const readiness = t.Object({
 
 export interface RouteOptions {
   readonly version: string;
-  readonly hasToken: boolean;
+  readonly access: Access;
+  readonly callers: Callers;
   /** Told of every fault that is no answer to the request. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
 
-/** The routes, and nothing about who may call them. */
+/**
+ * The routes, and nothing about who may call them. Paths are matched as they are, so that the gate
+ * and the router mean the same one.
+ */
 export function createRoutes(services: ApiServices, options: RouteOptions) {
   const routed = (): Routed => app;
-  const app = new Elysia()
+  const app = new Elysia({ strictPath: true })
     .onError(({ code, error, path, request }) => {
       if (code === "NOT_FOUND") return notFound(routed(), request.method, path);
       const isAnswer = code === "VALIDATION" && error.type === "response";
@@ -76,7 +89,21 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
     })
     .use(sessionRoutes(services))
     .use(blockRoutes(services));
+  if (services.control !== undefined) app.use(controlRoutes(services.control, options));
+  for (const { method, path } of app.routes) {
+    assert(Object.hasOwn(ROUTE_RULES, `${method} ${path}`), "every route has its role");
+  }
   return app;
+}
+
+function controlRoutes(control: ControlServices, { callers, onFault }: RouteOptions) {
+  return new Elysia()
+    .use(commandRoutes(control, callers, onFault))
+    .use(hicacheRoutes(control, callers))
+    .use(holdRoutes(control))
+    .use(treeRoutes(control))
+    .use(explainRoutes(control))
+    .use(eventRoutes(control));
 }
 
 /** No details: whoever asks need not have shown a token. */
@@ -85,7 +112,7 @@ function healthText(problems: readonly HealthProblem[]): string {
   return `ok\n${lines.join("")}`;
 }
 
-function documentation({ version, hasToken }: RouteOptions) {
+function documentation({ version, access }: RouteOptions) {
   const bearer = { type: "http", scheme: "bearer" } as const;
   return openapi({
     scalar: { version: SCALAR_VERSION },
@@ -94,9 +121,10 @@ function documentation({ version, hasToken }: RouteOptions) {
         title: "Hearth agent",
         version,
         description:
-          "Errors are application/problem+json with a stable `code` and, often, a `fix`.",
+          "Errors are application/problem+json with a stable `code` and, often, a `fix`. Integers " +
+          "of 64 bits are read and written digit for digit.",
       },
-      ...(hasToken
+      ...(needsCredentials(access) && access.tokens !== null
         ? { components: { securitySchemes: { bearer } }, security: [{ bearer: [] }] }
         : {}),
     },
@@ -110,16 +138,6 @@ function misshapen(cause: Error): HearthError {
 
 interface Routed {
   readonly routes: readonly { readonly method: string; readonly path: string }[];
-}
-
-/** Whether a path is one of the route's, whose pieces behind a colon stand for any. */
-function serves(route: string, path: string): boolean {
-  const pieces = route.split("/");
-  const given = path.split("/");
-  return (
-    pieces.length === given.length &&
-    pieces.every((piece, i) => piece === given[i] || (piece.startsWith(":") && given[i] !== ""))
-  );
 }
 
 /** 405 where the path is served for another method, else 404. */

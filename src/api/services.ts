@@ -1,4 +1,8 @@
+import type { Receipt, Sender } from "../control/index.ts";
+import type { EventPage } from "../events/index.ts";
+import type { BudgetFigures, HoldKind, HoldPage } from "../leases/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
+import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../tiers/index.ts";
 import type { SessionReport, SessionsReport } from "./session-report.ts";
 import type { StatusReport } from "./status-report.ts";
 
@@ -23,8 +27,36 @@ export interface PersistReport {
 }
 
 /**
+ * What HTTP asks of the control plane. Promises: `submit` and `flush` never throw for what a
+ * command holds, limit and authorise by themselves, and answer when all is done; `tree` and
+ * `explain` walk in slices and change nothing; the others answer at once from memory.
+ */
+export interface ControlServices {
+  /** `contentType` is that of the body. */
+  submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt>;
+  /** Of this issuer, unless null. */
+  find(id: string, issuer: string | null): Receipt | null;
+  flush(sender: Sender): Promise<Receipt>;
+  /** At most `max` with an id above `after`, of one kind and owner unless null. */
+  holds(options: {
+    readonly kind: HoldKind | null;
+    readonly owner: string | null;
+    readonly after: number;
+    readonly max: number;
+  }): HoldPage;
+  /** Of the host, and of this owner unless null. */
+  figures(owner: string | null): BudgetFigures;
+  tree(query: TreeQuery): Promise<TreePage>;
+  explain(query: ExplainQuery): Promise<Explanation>;
+  /** The clock of departures, in seconds. */
+  storeSeconds(): number;
+  /** At most `max` behind number `after`. */
+  events(after: number, max: number): EventPage;
+}
+
+/**
  * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: `purge`
- * and `persist` change blocks and wait for the disk; nothing else changes anything or waits.
+ * and `persist` change blocks and wait for the disk; nothing else here changes anything or waits.
  */
 export interface ApiServices {
   status(): StatusReport;
@@ -42,4 +74,6 @@ export interface ApiServices {
   metricsText(): Promise<string>;
   /** Content type that belongs to `metricsText`. */
   readonly metricsContentType: string;
+  /** Without it there are no routes for commands, pins and the tree. */
+  readonly control?: ControlServices;
 }

@@ -1,5 +1,5 @@
 import { type Static, t } from "elysia";
-import { bytes, count } from "./fields.ts";
+import { afterQuery, bytes, count, limitQuery, nextNumber } from "./fields.ts";
 
 const tierUse = t.Object({ blocks: count("Blocks"), bytes: bytes("Their length") });
 
@@ -20,7 +20,7 @@ export type SessionReport = Static<typeof sessionReport>;
 /** Body of `GET /v1/sessions`. */
 export const sessionsReport = t.Object({
   sessions: t.Array(sessionReport, { description: "The one committed to longest ago first" }),
-  next: t.Nullable(count("`after` of the next page; null: that was all")),
+  next: nextNumber,
 });
 export type SessionsReport = Static<typeof sessionsReport>;
 
@@ -29,27 +29,9 @@ export const sessionReports = t.Object({
   sessions: t.Array(sessionReport, { description: "One for each namespace that has this number" }),
 });
 
-const LIMIT_MAX = 1_000;
-
 export const pageQuery = t.Object({
-  limit: t.Optional(
-    t.Numeric({
-      minimum: 1,
-      maximum: LIMIT_MAX,
-      multipleOf: 1,
-      default: 100,
-      description: "Sessions at most; a page is shorter where they are long",
-    }),
-  ),
-  after: t.Optional(
-    t.Numeric({
-      minimum: 0,
-      maximum: Number.MAX_SAFE_INTEGER,
-      multipleOf: 1,
-      default: 0,
-      description: "`next` of the page before",
-    }),
-  ),
+  limit: limitQuery("Sessions at most; a page is shorter where they are long"),
+  after: afterQuery("`next` of the page before"),
 });
 
 export const sessionParams = t.Object({ id: t.String({ pattern: "^[0-9]{1,20}$" }) });

@@ -2,12 +2,12 @@ import {
   type ApiServer,
   createApi,
   type PurgeRequest,
-  readTokenFile,
+  readAccess,
   type SessionReport,
   type SessionsReport,
   type StatusReport,
 } from "../api/index.ts";
-import { assert, LAYER_ALL, systemClock } from "../core/index.ts";
+import { assert, LAYER_ALL, messageOf, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
@@ -21,10 +21,20 @@ export interface AgentApiOptions {
   readonly commit: string;
 }
 
+export interface AgentApi extends ApiServer {
+  /** Reads the files of tokens again; where one is refused, the tokens of before stay. */
+  reload(): Promise<void>;
+}
+
 /** The HTTP server of a running agent: what it shows is read off the agent's parts. */
-export async function startApi(agent: Agent, options: AgentApiOptions): Promise<ApiServer> {
-  const { listen, tokenFile } = agent.config.api;
+export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
+  const { listen } = agent.config.api;
   const { logger, version } = options;
+  const { access, warnings, reload } = await readAccess(agent.config.api);
+  const warn = (lines: readonly string[]) => {
+    for (const line of lines) logger.warn(line, {});
+  };
+  warn(warnings);
   observe(agent, logger);
   const services = {
     status: () => statusOf(agent, options),
@@ -49,11 +59,22 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   const api = createApi(services, {
     version,
     clock: systemClock,
-    token: tokenFile === null ? null : await readTokenFile(tokenFile),
+    access,
     onFault: (path, thrown) =>
       logger.error("a request to the API failed", { path, reason: String(thrown) }),
   });
-  return api.listen({ host: listen.host, port: listen.port });
+  const server = api.listen({ host: listen.host, port: listen.port });
+  return {
+    ...server,
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+    async reload() {
+      try {
+        warn(await reload());
+      } catch (error) {
+        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
+      }
+    },
+  };
 }
 
 function observe(agent: Agent, logger: Logger): void {

@@ -1,4 +1,4 @@
-import { readTokenFile } from "../api/index.ts";
+import { readTls, readTokens } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
 import { messageOf } from "../core/index.ts";
 import { groupNumber } from "./groups.ts";
@@ -7,14 +7,18 @@ import { groupNumber } from "./groups.ts";
 export async function hostProblems(config: Config): Promise<string[]> {
   const problems: string[] = [];
   const { socketGroup } = config.engine;
-  const { tokenFile } = config.api;
   try {
     if (socketGroup !== null) groupNumber(socketGroup);
   } catch (error) {
     problems.push(messageOf(error));
   }
   try {
-    if (tokenFile !== null) await readTokenFile(tokenFile);
+    await readTokens(config.api);
+  } catch (error) {
+    problems.push(messageOf(error));
+  }
+  try {
+    await readTls(config.api);
   } catch (error) {
     problems.push(messageOf(error));
   }

@@ -1,5 +1,4 @@
 import { rmSync } from "node:fs";
-import type { ApiServer } from "../api/index.ts";
 import {
   type Config,
   formatProblem,
@@ -11,7 +10,7 @@ import { HearthError, messageOf, systemClock, systemRandom } from "../core/index
 import { crashPoint, loadNative } from "../native/index.ts";
 import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
-import { type AgentApiOptions, startApi } from "./agent-api.ts";
+import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
 import { createServiceManager } from "./service-manager.ts";
 
 export interface RunAgentOptions {
@@ -58,6 +57,7 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
     if (agent.state !== "ready") return;
     service.reloading();
     await reload(agent, options.configPath, logger);
+    await api.reload();
     service.ready("serving");
   });
   const { engine, kv, node } = config;
@@ -82,7 +82,7 @@ function serviceEnvironment() {
 }
 
 /** Where its API cannot be had, the agent does not run on without one. */
-async function apiOf(agent: Agent, options: AgentApiOptions): Promise<ApiServer> {
+async function apiOf(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
   try {
     return await startApi(agent, options);
   } catch (error) {

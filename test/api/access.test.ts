@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { createApi, readTokenFile } from "../../src/api/index.ts";
+import { createApi, OPEN_ACCESS, readTokens } from "../../src/api/index.ts";
 import { HearthError } from "../../src/core/index.ts";
 import { ManualClock, tempDir } from "../support/index.ts";
-import { problem, type Served, serve } from "./serve.ts";
+import { oneToken, problem, type Served, serve } from "./serve.ts";
 
 /** Status line of an answer to a request written by hand: fetch would not send such headers. */
 async function raw(port: number, head: string): Promise<string> {
@@ -85,7 +85,7 @@ describe("the Host header", () => {
 
   test("may be any name where a token is asked for, even a short one", async () => {
     const token = "0123456789abcdef";
-    const guarded = serve({ token });
+    const guarded = serve({ access: oneToken(token) });
     const authorized = (host: string) =>
       raw(
         guarded.port,
@@ -100,7 +100,7 @@ describe("the Host header", () => {
 
 describe("the token", () => {
   const token = "correct-horse-battery-staple";
-  const served = serve({ token });
+  const served = serve({ access: oneToken(token) });
   const withToken = (authorization: string) => ({ headers: { authorization } });
 
   test.each(["/v1/status", "/metrics", "/openapi", "/openapi/json", "/nope"])(
@@ -149,17 +149,21 @@ describe("the token's file", () => {
     return path;
   };
 
+  const read = async (path: string) => {
+    const list = await readTokens({ tokenFile: path, tokensFile: null });
+    return list?.entries.map(({ token }) => token);
+  };
+
   test("gives its first line", async () => {
-    expect(await readTokenFile(file("0123456789abcdef\nnot this\n"))).toBe("0123456789abcdef");
-    expect(await readTokenFile(file("  abc.def_ghi~jkl+mno/pqr==  "))).toBe(
-      "abc.def_ghi~jkl+mno/pqr==",
-    );
+    expect(await read(file("0123456789abcdef\nnot this\n"))).toEqual(["0123456789abcdef"]);
+    const long = "abc.def_ghi~jkl+mno/pqr==";
+    expect(await read(file(`  ${long}  `))).toEqual([long]);
   });
 
   test.each(["", "\n0123456789abcdef", "short", "has a blank inside it", "ünïcödé-0123456789"])(
     "%p is refused",
     async (text) => {
-      const thrown = await readTokenFile(file(text)).catch((error: unknown) => error);
+      const thrown = await read(file(text)).catch((error: unknown) => error);
       expect(thrown).toBeInstanceOf(HearthError);
       expect(thrown).toMatchObject({ code: "CONFIG_INVALID" });
       if (text.length > 8) expect((thrown as HearthError).text).not.toContain(text.trim());
@@ -167,7 +171,7 @@ describe("the token's file", () => {
   );
 
   test("that is not there is refused", async () => {
-    const thrown = await readTokenFile(join(folder, "none")).catch((error: unknown) => error);
+    const thrown = await read(join(folder, "none")).catch((error: unknown) => error);
     expect(thrown).toMatchObject({ code: "CONFIG_INVALID" });
   });
 });
@@ -190,7 +194,7 @@ describe("the address", () => {
     createApi(services, {
       version: "1",
       clock: new ManualClock(),
-      token,
+      access: token === null ? OPEN_ACCESS : oneToken(token),
       onFault: () => undefined,
     });
 

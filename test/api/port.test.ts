@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { createApi } from "../../src/api/index.ts";
+import { createApi, OPEN_ACCESS } from "../../src/api/index.ts";
 import { systemClock } from "../../src/core/index.ts";
 
 test("two servers never share a port: the second start is refused in words", async () => {
@@ -16,7 +16,12 @@ test("two servers never share a port: the second start is refused in words", asy
     metricsText: async () => "",
     metricsContentType: "text/plain",
   };
-  const options = { version: "0", clock: systemClock, token: null, onFault: () => undefined };
+  const options = {
+    version: "0",
+    clock: systemClock,
+    access: OPEN_ACCESS,
+    onFault: () => undefined,
+  };
   await using first = createApi(services, options).listen({ port: 0 });
   const second = () => createApi(services, options).listen({ port: first.port });
   expect(second).toThrow("Is port");

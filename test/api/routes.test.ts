@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { HearthError } from "../../src/core/index.ts";
 import { createHealth, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
-import { problem, STATUS, serve, sessionOf } from "./serve.ts";
+import { oneToken, problem, STATUS, serve, sessionOf } from "./serve.ts";
 
 const served = serve();
 
@@ -212,8 +212,10 @@ describe("the description of the API", () => {
     const { info, paths, security } = await describeApi();
     expect(info).toMatchObject({ title: "Hearth agent", version: "1.2.3" });
     expect(Object.keys(paths).sort()).toEqual([
-      ...["/healthz", "/metrics", "/readyz"],
-      ...["/v1/persist", "/v1/purge", "/v1/sessions", "/v1/sessions/{id}", "/v1/status"],
+      ...["/flush_cache", "/healthz", "/hicache/pin_blocks", "/hicache/unpin_blocks"],
+      ...["/metrics", "/readyz", "/v1/commands", "/v1/commands/{id}", "/v1/events"],
+      ...["/v1/explain", "/v1/leases", "/v1/persist", "/v1/pins", "/v1/purge", "/v1/sessions"],
+      ...["/v1/sessions/{id}", "/v1/status", "/v1/tree"],
     ]);
     for (const { get, post } of Object.values(paths)) {
       expect((get ?? post)?.summary).toMatch(/^[A-Z]/);
@@ -231,7 +233,7 @@ describe("the description of the API", () => {
 
   test("asks for the token where there is one, but not for health", async () => {
     const token = "0123456789abcdef";
-    const { paths, security } = await describeApi(serve({ token }), {
+    const { paths, security } = await describeApi(serve({ access: oneToken(token) }), {
       headers: { authorization: `Bearer ${token}` },
     });
     expect(security).toEqual([{ bearer: [] }]);

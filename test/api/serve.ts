@@ -1,16 +1,20 @@
 import { afterAll } from "bun:test";
 import {
+  type Access,
   type ApiOptions,
   type ApiServer,
   createApi,
+  OPEN_ACCESS,
   type PurgeOutcome,
   type PurgeRequest,
   type Readiness,
   type SessionReport,
   type StatusReport,
+  Tokens,
 } from "../../src/api/index.ts";
 import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
+import { FakeControl } from "./fake-control.ts";
 
 export const STATUS: StatusReport = {
   version: "1.2.3",
@@ -75,12 +79,19 @@ export interface Told {
   health: HealthProblem[];
   sessions: SessionReport[];
   purge: (blocks: readonly PurgeRequest[]) => PurgeOutcome[];
+  readonly control: FakeControl;
   readonly faults: { path: string; thrown: unknown }[];
 }
 
 export interface Served extends ApiServer {
   readonly told: Told;
   get(path: string, init?: RequestInit): Promise<Response>;
+}
+
+/** One token that may do everything. */
+export function oneToken(token: string): Access {
+  const tokens = new Tokens([{ name: "token_file", role: "purge", token }]);
+  return { ...OPEN_ACCESS, tokens };
 }
 
 /** A real server on a free port, closed after the tests of the calling file. */
@@ -93,6 +104,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     health: [],
     sessions: [],
     purge: (blocks) => blocks.map(() => "done" as const),
+    control: new FakeControl(),
     faults: [],
   };
   const services = {
@@ -109,11 +121,12 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     persist: async () => ({ written: 4, skipped: 0, durable: true }),
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
+    control: told.control,
   };
   const api = createApi(services, {
     version: "1.2.3",
     clock,
-    token: null,
+    access: OPEN_ACCESS,
     onFault: (path, thrown) => void told.faults.push({ path, thrown }),
     ...options,
   });

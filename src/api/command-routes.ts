@@ -1,0 +1,127 @@
+import { Elysia, t } from "elysia";
+import {
+  answerTypeOf,
+  COMMAND_LIMITS,
+  decodeCommand,
+  type Receipt,
+  type Sender,
+} from "../control/index.ts";
+import { yieldToLoop } from "../core/index.ts";
+import type { Callers } from "./callers.ts";
+import { commandBody, receiptAnswers } from "./command-schema.ts";
+import { refuse } from "./problem.ts";
+import { answerReceipt } from "./receipt-answer.ts";
+import type { ControlServices } from "./services.ts";
+
+const NAME_CHARACTERS_MAX = COMMAND_LIMITS.nameBytesMax;
+
+const waitQuery = t.Object({
+  wait: t.Optional(
+    t.Union([t.Literal("true"), t.Literal("false")], {
+      description: "`false`: 202 at once where it takes longer; needs an `id` in the command",
+    }),
+  ),
+});
+
+const idParams = t.Object({ id: t.String({ minLength: 1, maxLength: NAME_CHARACTERS_MAX }) });
+
+const issuerQuery = t.Object({
+  issuer: t.Optional(
+    t.String({
+      maxLength: NAME_CHARACTERS_MAX,
+      description: "Whose command of this id; left out: anybody's",
+    }),
+  ),
+});
+
+/** Commands and their receipts. Bodies are read by the control plane alone. */
+export function commandRoutes(control: ControlServices, callers: Callers, onFault: OnFault) {
+  return new Elysia()
+    .post(
+      "/v1/commands",
+      async ({ request, query: { wait = "true" } }) => {
+        const body = await request.bytes();
+        const contentType = request.headers.get("content-type");
+        const type = answerTypeOf(request.headers.get("accept"), contentType);
+        const sender = callers.senderOf(request);
+        if (wait === "true") {
+          return answerReceipt(await control.submit(body, contentType, sender), type);
+        }
+        const place = placeOf(body, contentType, sender);
+        if (place instanceof Response) return place;
+        const done = control.submit(body, contentType, sender);
+        const receipt = await firstReceipt(control, done, place, onFault);
+        if (receipt.status !== "running") return answerReceipt(receipt, type);
+        return answerReceipt(receipt, type, { status: 202, headers: { location: place.path } });
+      },
+      {
+        parse: "none",
+        query: waitQuery,
+        detail: {
+          summary: "Carries out a command and answers with its receipt",
+          requestBody: commandBody,
+          responses: receiptAnswers,
+        },
+      },
+    )
+    .get(
+      "/v1/commands/:id",
+      ({ request, params: { id }, query: { issuer = null } }) => {
+        const receipt = control.find(id, issuer);
+        if (receipt !== null) {
+          const type = answerTypeOf(request.headers.get("accept"), null);
+          return answerReceipt(receipt, type, { status: 200 });
+        }
+        return refuse("NOT_FOUND", "no command of this id is known here", {
+          fix: "it never came, named another issuer, or is longer ago than receipts are kept",
+        });
+      },
+      {
+        params: idParams,
+        query: issuerQuery,
+        detail: {
+          summary: "The receipt of a command, also while it is at work",
+          responses: { 200: receiptAnswers[200], 404: { description: "Not known here" } },
+        },
+      },
+    );
+}
+
+type OnFault = (path: string, thrown: unknown) => void;
+
+/** Where the receipt of a command is found. */
+interface Place {
+  readonly id: string;
+  readonly issuer: string;
+  readonly path: string;
+}
+
+/** Or the answer to a command without an id: nobody could ask for it again. */
+function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): Place | Response {
+  const decoded = decodeCommand(body, contentType);
+  const head = decoded.ok ? decoded.command : decoded.head;
+  if (head.id === null && decoded.ok) {
+    return refuse("REQUEST_INVALID", "wait=false needs a command with an id", {
+      fix: "give the command an `id`, or leave wait=false out",
+    });
+  }
+  const id = head.id ?? "";
+  const issuer = head.issuer ?? sender.name;
+  const query = new URLSearchParams({ issuer });
+  return { id, issuer, path: `/v1/commands/${encodeURIComponent(id)}?${query}` };
+}
+
+/** The last receipt where it is there at once, else that of a command at work. */
+async function firstReceipt(
+  control: ControlServices,
+  done: Promise<Receipt>,
+  { id, issuer }: Place,
+  onFault: OnFault,
+): Promise<Receipt> {
+  const soon = await Promise.race([done, yieldToLoop().then(() => null)]);
+  if (soon !== null) return soon;
+  const running = control.find(id, issuer);
+  if (running === null) return done;
+  done.catch((thrown) => onFault("/v1/commands", thrown));
+  return running;
+}

@@ -1,0 +1,114 @@
+import { type Static, t } from "elysia";
+import type { BudgetFigures, HoldInfo } from "../leases/index.ts";
+import { afterQuery, bytes, count, limitQuery, nextNumber, seconds } from "./fields.ts";
+
+const EXAMPLE = {
+  id: 7,
+  kind: "pin",
+  owner: "system-prompts",
+  name: null,
+  blocks: 46,
+  bytes: 482_344_960,
+  remaining_seconds: 3_541.2,
+  age_seconds: 58.8,
+  priority: null,
+  priority_now: null,
+};
+
+const hold = t.Object({
+  id: count("Grows with each"),
+  kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
+  owner: t.String(),
+  name: t.Nullable(t.String({ description: "Of a lease" })),
+  blocks: count("Blocks named, each time counted"),
+  bytes: bytes("Their length"),
+  remaining_seconds: t.Nullable(seconds("Null: it does not end by itself; else left")),
+  age_seconds: seconds("Since it was made"),
+  priority: t.Nullable(count("Of a retain: what it was given")),
+  priority_now: t.Nullable(t.Number({ description: "And what is left of it" })),
+});
+
+const budget = t.Object(
+  {
+    capacity_bytes: bytes("RAM and SSD"),
+    host_budget_bytes: bytes("What pins and leases may keep"),
+    host_used_bytes: bytes("What they keep, ancestors included"),
+    owner_budget_bytes: t.Optional(bytes("What those of this owner may")),
+    owner_used_bytes: t.Optional(bytes("What they do")),
+  },
+  { description: "`owner_...` where the request names one" },
+);
+
+const BUDGET = {
+  capacity_bytes: 2_199_023_255_552,
+  host_budget_bytes: 1_099_511_627_776,
+  host_used_bytes: 482_344_960,
+};
+
+/** Body of `GET /v1/pins`. */
+export const pinsReport = t.Object(
+  { pins: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
+  { examples: [{ pins: [EXAMPLE], next: null, budget: BUDGET }] },
+);
+export type PinsReport = Static<typeof pinsReport>;
+
+/** Body of `GET /v1/leases`. */
+export const leasesReport = t.Object(
+  { leases: t.Array(hold, { description: "By id" }), next: nextNumber, budget },
+  {
+    examples: [
+      {
+        leases: [{ ...EXAMPLE, kind: "lease", name: "session-abc", owner: "router-1" }],
+        next: 7,
+        budget: BUDGET,
+      },
+    ],
+  },
+);
+export type LeasesReport = Static<typeof leasesReport>;
+export type HoldReport = Static<typeof hold>;
+
+const OWNER_CHARACTERS_MAX = 128;
+
+export const leasesQuery = t.Object({
+  limit: limitQuery("Entries at most"),
+  after: afterQuery("`next` of the page before"),
+  owner: t.Optional(
+    t.String({ maxLength: OWNER_CHARACTERS_MAX, description: "Those of this owner alone" }),
+  ),
+});
+
+export const pinsQuery = t.Object({
+  ...leasesQuery.properties,
+  kind: t.Optional(
+    t.Union([t.Literal("pin"), t.Literal("retain")], {
+      description: "`pin` (hard) unless given, or `retain` (soft)",
+    }),
+  ),
+});
+
+export function holdOf(info: HoldInfo): HoldReport {
+  const { id, kind, owner, name, blocks, bytes, priority, priorityNow } = info;
+  return {
+    ...{ id, kind, owner, name, blocks, bytes, priority },
+    remaining_seconds: info.remainingMs === null ? null : secondsOf(info.remainingMs),
+    age_seconds: secondsOf(info.ageMs),
+    priority_now: priorityNow,
+  };
+}
+
+export function budgetOf(figures: BudgetFigures, hasOwner: boolean): PinsReport["budget"] {
+  const { capacityBytes, hostBudgetBytes, hostUsedBytes, ownerBudgetBytes, ownerUsedBytes } =
+    figures;
+  return {
+    capacity_bytes: capacityBytes,
+    host_budget_bytes: hostBudgetBytes,
+    host_used_bytes: hostUsedBytes,
+    ...(hasOwner ? { owner_budget_bytes: ownerBudgetBytes, owner_used_bytes: ownerUsedBytes } : {}),
+  };
+}
+
+/** What is overdue has nothing left. */
+function secondsOf(ms: number): number {
+  return Number((Math.max(0, ms) / 1_000).toFixed(3));
+}

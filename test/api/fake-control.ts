@@ -1,0 +1,131 @@
+import type { ControlServices } from "../../src/api/index.ts";
+import {
+  decodeCommand,
+  REFUSALS,
+  type Receipt,
+  type RefusalWord,
+  type Sender,
+} from "../../src/control/index.ts";
+import type { EventPage } from "../../src/events/index.ts";
+import type { HoldInfo } from "../../src/leases/index.ts";
+import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../../src/tiers/index.ts";
+
+export const NO_COUNTS = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
+
+export function receiptOf(members: Partial<Receipt> = {}): Receipt {
+  return {
+    id: null,
+    type: "Cache",
+    worker_id: "gpu-01",
+    incarnation: "18446744073709551615",
+    issuer: "local",
+    status: "ok",
+    counts: NO_COUNTS,
+    blocks: [],
+    elapsed_ms: 1.5,
+    ...members,
+  };
+}
+
+export function holdOf(id: number, members: Partial<HoldInfo> = {}): HoldInfo {
+  return {
+    id,
+    kind: "pin",
+    owner: "somebody",
+    name: null,
+    blocks: 2,
+    bytes: 200,
+    remainingMs: 1_500,
+    ageMs: 250,
+    priority: null,
+    priorityNow: null,
+    ...members,
+  };
+}
+
+export interface Submitted {
+  readonly body: Uint8Array;
+  readonly contentType: string | null;
+  readonly sender: Sender;
+}
+
+/** What the agent's control plane would say, said by the test; remembers what it was asked. */
+export class FakeControl implements ControlServices {
+  readonly submitted: Submitted[] = [];
+  readonly flushes: Sender[] = [];
+  readonly trees: TreeQuery[] = [];
+  readonly explained: ExplainQuery[] = [];
+  readonly receipts = new Map<string, Receipt>();
+  answer: (submitted: Submitted) => Receipt | Promise<Receipt> = ({ body, contentType }) => {
+    const decoded = decodeCommand(body, contentType);
+    if (!decoded.ok) return refused(decoded.refusal.word, { id: decoded.head.id });
+    const { id, type, issuer } = decoded.command;
+    return receiptOf({ id, type, issuer: issuer ?? "local" });
+  };
+  flushed: Receipt = receiptOf({ type: "Flush" });
+  all: HoldInfo[] = [];
+  page: TreePage = { blocks: [], next: null, missing: false };
+  explanation: Explanation = { leading: 0, blocks: [], miss: null };
+  eventPage: EventPage = { events: [], last: 0, lost: 0 };
+
+  async submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt> {
+    const submitted = { body, contentType, sender };
+    this.submitted.push(submitted);
+    return this.answer(submitted);
+  }
+
+  find(id: string, issuer: string | null): Receipt | null {
+    const receipt = this.receipts.get(id) ?? null;
+    return receipt !== null && (issuer === null || receipt.issuer === issuer) ? receipt : null;
+  }
+
+  async flush(sender: Sender): Promise<Receipt> {
+    this.flushes.push(sender);
+    return this.flushed;
+  }
+
+  holds({ kind, owner, after, max }: Parameters<ControlServices["holds"]>[0]) {
+    const found = this.all.filter(
+      (one) => (kind ?? one.kind) === one.kind && (owner ?? one.owner) === one.owner,
+    );
+    const rest = found.filter(({ id }) => id > after);
+    const holds = rest.slice(0, max);
+    return { holds, next: rest.length > max ? holds.at(-1)!.id : null };
+  }
+
+  figures(owner: string | null) {
+    return {
+      capacityBytes: 2 ** 40,
+      hostBudgetBytes: 2 ** 39,
+      hostUsedBytes: 300,
+      ownerBudgetBytes: 2 ** 38,
+      ownerUsedBytes: owner === null ? 0 : 100,
+    };
+  }
+
+  async tree(query: TreeQuery): Promise<TreePage> {
+    this.trees.push(query);
+    return this.page;
+  }
+
+  async explain(query: ExplainQuery): Promise<Explanation> {
+    this.explained.push(query);
+    return this.explanation;
+  }
+
+  storeSeconds(): number {
+    return 1_000;
+  }
+
+  events(): EventPage {
+    return this.eventPage;
+  }
+}
+
+export function refused(
+  word: RefusalWord,
+  { type = "", id = null }: Partial<Pick<Receipt, "type" | "id">> = {},
+): Receipt {
+  const reason = `${word}: ${REFUSALS[word].meaning}`;
+  return receiptOf({ type, id, status: "rejected", reason });
+}
