@@ -36,7 +36,7 @@ test("each command, in the members and the order of the wire", () => {
     '{"type":"Warm","block_keys":[1],"target_tier":"GPU","sources":["node-2"]}',
     '{"type":"Prune","after_block_hash":1234567890}',
     '{"type":"Cache","block_hashes":[111,222,333],"pin":true}',
-    '{"type":"Cache","block_hashes":[-9223372036854775808],'"pin":true,"ttl_seconds":60}',
+    '{"type":"Cache","block_hashes":[-9223372036854775808],"pin":true,"ttl_seconds":60}',
     '{"type":"Cache","block_hashes":[18446744073709551615],"pin":false,"owner":"a"}',
     '{"type":"Cache","block_hashes":[1],"retain":50,"retain_seconds":600}',
     '{"type":"Think","block_hashes":[444,555],"transient":true}',
