@@ -25,7 +25,10 @@ export {
 } from "./departures.ts";
 export type { WaterMarks } from "./evictor.ts";
 export type * from "./inspect/inspector.ts";
+export type { LifecycleLimits, LifecycleParts } from "./lifecycle/context.ts";
+export { createLifecycle, type OwnLifecycle } from "./lifecycle/create-lifecycle.ts";
 export type * from "./lifecycle/lifecycle.ts";
+export { type NamedNodes, NameResolver } from "./lifecycle/resolve-names.ts";
 export { Namespaces } from "./namespaces.ts";
 export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";

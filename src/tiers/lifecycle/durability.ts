@@ -1,0 +1,72 @@
+import type { Holds } from "../../leases/index.ts";
+import type { TieredStore } from "../tiered-store.ts";
+
+/**
+ * Makes sure that what was done survives a loss of power. Whoever asks while the disk is at it
+ * shares the next turn, so that a thousand commands cost a few turns and not a thousand.
+ */
+export class Durability {
+  readonly #store: TieredStore;
+  readonly #holds: Holds;
+  #running: Promise<boolean> | null = null;
+  #next: Promise<boolean> | null = null;
+  /** Blocks written when the last turn that succeeded began; -1: none did, in this run. */
+  #durableWrites = -1;
+
+  constructor(store: TieredStore, holds: Holds) {
+    this.#store = store;
+    this.#holds = holds;
+  }
+
+  /** True once every block that is on SSD now stays there; at once where none came since. */
+  writes(): Promise<boolean> {
+    const isDurable = this.#durableWrites === this.#store.ssdStats.writtenBlocks;
+    return isDurable ? Promise.resolve(true) : this.everything();
+  }
+
+  /**
+   * True once what left SSD so far will not come back: also what others removed, which a command may
+   * have found gone already.
+   */
+  async removals(): Promise<boolean> {
+    const { ssd } = this.#store;
+    if (ssd === null) return true;
+    const over = await ssd.orHung(ssd.room.removals.over().then(() => true));
+    if (over !== true) return false;
+    return ssd.room.removals.areVolatile ? this.everything() : true;
+  }
+
+  /** True once holds are as they are now also after a crash. */
+  async holds(): Promise<boolean> {
+    const { ssd } = this.#store;
+    const committed = this.#holds.commit();
+    return (await (ssd === null ? committed : ssd.orHung(committed))) === true;
+  }
+
+  /** True once what is on SSD now is what will be there after a crash. */
+  everything(): Promise<boolean> {
+    if (this.#next !== null) return this.#next;
+    if (this.#running === null) return this.#begin();
+    this.#next = this.#running.then(() => {
+      this.#next = null;
+      return this.#begin();
+    });
+    return this.#next;
+  }
+
+  #begin(): Promise<boolean> {
+    this.#running = this.#run().finally(() => {
+      this.#running = null;
+    });
+    return this.#running;
+  }
+
+  async #run(): Promise<boolean> {
+    const { ssd, ssdStats } = this.#store;
+    if (ssd === null) return true;
+    const writes = ssdStats.writtenBlocks;
+    const isDurable = await ssd.makeDurable();
+    if (isDurable) this.#durableWrites = writes;
+    return isDurable;
+  }
+}

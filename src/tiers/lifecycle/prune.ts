@@ -1,0 +1,169 @@
+import { type LeafWalk, Tier } from "../../blocks/index.ts";
+import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
+import type { LifecycleContext } from "./context.ts";
+import { BY_GPU, heldBlock, holdersOf, isHeld, isHeldByWriteAlone } from "./held.ts";
+import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import { OUR_TIERS } from "./named-blocks.ts";
+import {
+  ALREADY,
+  causeOf,
+  DONE,
+  MISSING,
+  NOT_DURABLE,
+  reportOf,
+  STUCK_ON_SSD,
+} from "./outcomes.ts";
+import { Removal } from "./removal.ts";
+import { Slices } from "./slices.ts";
+
+/** Walks over the subtree: a second one for those whose writes were called off in the first. */
+const PASSES = 3;
+/** Blocks that stayed of which the report says who holds them. */
+export const HELD_LISTED = 1_000;
+/** Children looked at for one that came during the prune. */
+const CHILDREN_LOOKED_AT = 64;
+
+type PruneOptions = Parameters<Lifecycle["prune"]>[2];
+
+/** Removes all that follows the block, from the leaves upwards, a slice at a time. */
+export async function prune(
+  context: LifecycleContext,
+  after: BlockName,
+  origin: Parameters<Lifecycle["prune"]>[1],
+  options: PruneOptions = {},
+): Promise<LifecycleReport> {
+  const { table } = context.store;
+  // A block that only its children know of, too: they are what this is about.
+  const anchors = context.names.resolveOne(after, true);
+  if (anchors.length === 0) return reportOf([MISSING]);
+  const born = anchors.map((node) => table.generationOf(node));
+  const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
+  let stop: BlockResult | null = null;
+  for (let pass = 1; stop === null && pass <= PASSES; pass++) {
+    pruning.begin(pass === PASSES);
+    for (const [i, anchor] of anchors.entries()) {
+      if (!table.isLive(anchor, born[i]!)) continue;
+      stop ??= await pruning.walk(anchor);
+    }
+    if (!(await pruning.cancelledAreOver())) break;
+  }
+  return pruning.report(stop);
+}
+
+class Pruning {
+  readonly #context: LifecycleContext;
+  readonly #removal: Removal;
+  readonly #options: NonNullable<PruneOptions>;
+  readonly #slices: Slices;
+  #held: HeldBlock[] = [];
+  #heldBlocks = 0;
+  #cancelled: Promise<void>[] = [];
+  #mayCancel = true;
+
+  constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
+    this.#context = context;
+    this.#removal = removal;
+    this.#options = options;
+    this.#slices = new Slices(context.clock);
+  }
+
+  /** A walk over everything follows: who was held may not be any more. */
+  begin(isLast: boolean): void {
+    this.#held = [];
+    this.#heldBlocks = 0;
+    this.#mayCancel = !isLast;
+  }
+
+  /** Null when it came to its end; else why it did not. */
+  async walk(anchor: NodeId): Promise<BlockResult | null> {
+    using walk = this.#context.store.table.openLeafWalk(anchor);
+    if (walk === null) return { outcome: "rejected", reason: "busy: too many walks at once" };
+    while (!walk.over) {
+      this.#slice(walk);
+      await this.#slices.turn();
+      if (this.#removal.isFull) await this.#removal.room();
+      if (this.#removal.hung) {
+        return { outcome: "deferred", reason: "ssd: it hangs; what is left was not looked at" };
+      }
+      if (this.#context.signal.aborted || this.#options.signal?.aborted) {
+        return { outcome: "deferred", reason: "aborted: what is left was not looked at" };
+      }
+      if (this.#slices.mayTell()) this.#tell();
+    }
+    return null;
+  }
+
+  #slice(walk: LeafWalk): void {
+    while (!walk.over && !this.#slices.isOver() && !this.#removal.isFull) {
+      const node = walk.next();
+      if (node !== NO_NODE) this.#visit(node);
+    }
+  }
+
+  #visit(node: NodeId): void {
+    const context = this.#context;
+    const { table } = context.store;
+    const there = table.residencyOf(node);
+    if ((there & OUR_TIERS) === 0) {
+      if ((there & Tier.gpu) !== 0) this.#keep(node, BY_GPU);
+    } else if (!isHeld(context, node)) {
+      // What came below it meanwhile could not be found without it.
+      if (this.#hasNewChild(node)) this.#keep(node, holdersOf(context, node));
+      else void this.#removal.drop(node);
+    } else if (this.#mayCancel && isHeldByWriteAlone(context, node)) {
+      this.#cancelled.push(context.store.ssd!.writer.cancel(node));
+    } else {
+      this.#keep(node, null);
+    }
+  }
+
+  /** Every child was visited before: one that may go and has not gone came since. */
+  #hasNewChild(node: NodeId): boolean {
+    const { table } = this.#context.store;
+    let child = table.firstChildOf(node);
+    for (let looks = 0; child !== NO_NODE && looks < CHILDREN_LOOKED_AT; looks++) {
+      if ((table.residencyOf(child) & OUR_TIERS) !== 0) return true;
+      child = table.nextSiblingOf(child);
+    }
+    return false;
+  }
+
+  #keep(node: NodeId, by: ReturnType<typeof holdersOf> | null): void {
+    this.#heldBlocks++;
+    if (this.#held.length >= HELD_LISTED) return;
+    this.#held.push(heldBlock(this.#context, node, by ?? holdersOf(this.#context, node)));
+  }
+
+  /** Waits for writes that were called off; false where there were none, or the disk hangs. */
+  async cancelledAreOver(): Promise<boolean> {
+    const { ssd } = this.#context.store;
+    const cancelled = this.#cancelled;
+    this.#cancelled = [];
+    if (cancelled.length === 0 || ssd === null) return false;
+    return (await ssd.orHung(Promise.all(cancelled))) !== null;
+  }
+
+  #tell(): void {
+    const { blocks, bytes } = this.#removal;
+    this.#options.onProgress?.({ doneBlocks: blocks, doneBytes: bytes, totalBlocks: null });
+  }
+
+  async report(stop: BlockResult | null): Promise<LifecycleReport> {
+    const removal = this.#removal;
+    const isGone = (await removal.end()) && removal.stuck === 0;
+    const { blocks, bytes, stuck } = removal;
+    const counts = {
+      ...{ done: blocks - stuck, already: 0, missing: 0, rejected: 0 },
+      ...{ held: this.#heldBlocks, deferred: stuck },
+    };
+    const durable = isGone && this.#context.store.ssd !== null;
+    const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
+    return reportOf([result], { counts, held: this.#held, bytes, durable });
+  }
+
+  #outcome(): BlockResult {
+    const by = this.#held[0]?.by ?? [];
+    if (this.#heldBlocks > 0) return { outcome: "held", by };
+    return this.#removal.blocks > 0 ? DONE : ALREADY;
+  }
+}

@@ -1,0 +1,57 @@
+import type { BlockName, BlockResult } from "../../core/index.ts";
+import type { LifecycleContext } from "./context.ts";
+import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import { NamedBlocks } from "./named-blocks.ts";
+import { ALREADY, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
+
+/** Lets the owner's pin on each block go, once; where nobody else has one, the block ages again. */
+export async function unpin(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, remember }: Parameters<Lifecycle["unpin"]>[1],
+): Promise<LifecycleReport> {
+  const blocks = new NamedBlocks(context, names, 0);
+  const gone = context.holds.letGo("pin", owner, blocks.nodes);
+  const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+  return settled(context, blocks, byNode, gone.includes(true), remember);
+}
+
+/** Sets what is left of the owner's preference for each block; priority 0: none. */
+export async function retain(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, priority, idleMs, remember }: Parameters<Lifecycle["retain"]>[1],
+): Promise<LifecycleReport> {
+  const { holds } = context;
+  if (priority === 0) {
+    const blocks = new NamedBlocks(context, names, 0);
+    const gone = holds.letGo("retain", owner, blocks.nodes);
+    const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+    return settled(context, blocks, byNode, gone.includes(true), remember);
+  }
+  const blocks = new NamedBlocks(context, names);
+  const { nodes } = blocks;
+  if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
+  const request = { name: null, ttlMs: null, priority, idleMs };
+  // It takes the place of what the owner said before.
+  holds.letGo("retain", owner, nodes);
+  const added = holds.add({ ...request, kind: "retain", owner, nodes });
+  return settled(context, blocks, added.results, added.id !== null, remember);
+}
+
+/** The report once the ledger has the change. */
+async function settled(
+  context: LifecycleContext,
+  blocks: NamedBlocks,
+  byNode: readonly BlockResult[],
+  changed: boolean,
+  remember: ((results: readonly BlockResult[]) => void) | undefined,
+): Promise<LifecycleReport> {
+  const results = blocks.resultsOf(byNode);
+  if (!changed) return reportOf(results);
+  remember?.(results);
+  const durable = await context.durability.holds();
+  const told = (result: BlockResult) =>
+    result.outcome === "done" && !durable ? NOT_DURABLE : result;
+  return reportOf(results.map(told), { durable: durable && context.store.ssd !== null });
+}

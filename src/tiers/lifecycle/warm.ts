@@ -1,0 +1,187 @@
+import { Tier } from "../../blocks/index.ts";
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import type { LifecycleContext } from "./context.ts";
+import type { GpuSink, LifecycleReport, WarmOptions } from "./lifecycle.ts";
+import { NamedBlocks } from "./named-blocks.ts";
+import { ALREADY, DONE, MISSING, reportOf } from "./outcomes.ts";
+import { Slices } from "./slices.ts";
+import type { WarmGate } from "./warm-gate.ts";
+
+/** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay warm. */
+const SHARE_OF_EVICTABLE = 0.5;
+
+const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });
+const ABORTED = deferred("aborted: it was not brought");
+const UNREADABLE = deferred("ssd: the block could not be read now");
+const LOST_IN_SSD = deferred("ssd: it hangs; the block may still come");
+const NO_SINK = deferred(
+  "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+);
+const FULL: BlockResult = Object.freeze({
+  outcome: "rejected",
+  reason: "full: what is in RAM stays there rather than making room for this",
+});
+
+/** Brings blocks up: from SSD, or from another host; then offers them to a GPU where asked to. */
+export async function warm(
+  context: LifecycleContext,
+  gate: WarmGate,
+  sink: GpuSink | null,
+  names: readonly BlockName[],
+  options: WarmOptions,
+): Promise<LifecycleReport> {
+  const signal = AbortSignal.any([context.signal, ...(options.signal ? [options.signal] : [])]);
+  const tiers = Tier.ram | Tier.ssd | (options.target === "gpu" ? Tier.gpu : 0);
+  const blocks = new NamedBlocks(context, names, tiers);
+  const warming = new Warming(context, gate, blocks, options, signal);
+  const onGpu = warming.namesOnGpu();
+  const results = blocks.resultsOf(await warming.run());
+  await pullMissing(context, names, results, options, signal);
+  if (options.target === "gpu") await offer(sink, names, results, onGpu);
+  return reportOf(results, { bytes: warming.bytes });
+}
+
+class Warming {
+  bytes = 0;
+  readonly #context: LifecycleContext;
+  readonly #gate: WarmGate;
+  readonly #blocks: NamedBlocks;
+  readonly #options: WarmOptions;
+  readonly #signal: AbortSignal;
+  readonly #slices: Slices;
+  readonly #results: BlockResult[];
+  /** Bytes that may still be brought. */
+  #room: number;
+  #doneBlocks = 0;
+
+  constructor(
+    context: LifecycleContext,
+    gate: WarmGate,
+    blocks: NamedBlocks,
+    options: WarmOptions,
+    signal: AbortSignal,
+  ) {
+    const { table, slots } = context.store;
+    const free = slots.readyBytes - slots.usedBytes;
+    this.#context = context;
+    this.#gate = gate;
+    this.#blocks = blocks;
+    this.#options = options;
+    this.#signal = signal;
+    this.#slices = new Slices(context.clock);
+    this.#results = blocks.nodes.map(() => ABORTED);
+    this.#room = free + table.evictableBytes(Tier.ram) * SHARE_OF_EVICTABLE;
+  }
+
+  /** By name: whether a GPU has one of its blocks. */
+  namesOnGpu(): boolean[] {
+    const { table } = this.#context.store;
+    const here = (node: NodeId) => (table.isResident(node, Tier.gpu) ? ALREADY : DONE);
+    const { nodes } = this.#blocks;
+    return this.#blocks.resultsOf(nodes.map(here)).map((result) => result === ALREADY);
+  }
+
+  /** One result for each block, when all have come that come. */
+  async run(): Promise<BlockResult[]> {
+    const coming: Promise<void>[] = [];
+    for (const at of this.#blocks.nodes.keys()) {
+      if (this.#signal.aborted) break;
+      const bytes = this.#wants(at);
+      if (bytes !== null && (await this.#gate.enter(bytes, this.#signal))) {
+        coming.push(this.#bring(at, bytes).finally(() => this.#gate.leave(bytes)));
+      }
+      if (this.#slices.isOver()) await this.#slices.turn();
+    }
+    await Promise.all(coming);
+    return this.#results;
+  }
+
+  /** Bytes of a block that is to be read; null where its result is known already. */
+  #wants(at: number): number | null {
+    const { table, ssd } = this.#context.store;
+    const node = this.#blocks.nodes[at]!;
+    const bytes = this.#blocks.isLive(at) ? table.bytesOf(node) : 0;
+    const known = (result: BlockResult) => {
+      this.#results[at] = result;
+      return null;
+    };
+    if (this.#blocks.isOn(at, Tier.ram)) return known(ALREADY);
+    if (!this.#blocks.isOn(at, Tier.ssd) || ssd === null) return known(MISSING);
+    if (!ssd.readable) return known(UNREADABLE);
+    if (bytes > this.#room) return known(FULL);
+    this.#room -= bytes;
+    return bytes;
+  }
+
+  async #bring(at: number, bytes: number): Promise<void> {
+    const { table, ssd, ram } = this.#context.store;
+    const node = this.#blocks.nodes[at]!;
+    // It may have gone, or come, while this waited for its turn.
+    if (this.#blocks.isOn(at, Tier.ram)) this.#results[at] = ALREADY;
+    else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
+    else if (!table.lock(node)) this.#results[at] = UNREADABLE;
+    else {
+      const read = ssd!.bring(node, "warm").then((outcome) => {
+        // Nobody asked for it yet: it comes into the order by itself.
+        if (outcome === "ok") ram.settleFresh(node);
+        const isThere = table.isResident(node, Tier.ssd);
+        table.unlock(node);
+        return outcome === "miss" && isThere ? "unread" : outcome;
+      });
+      const outcome = (await ssd!.orHung(read)) ?? "late";
+      this.#results[at] = RESULTS[outcome];
+      if (outcome === "full") this.#room = 0;
+      if (outcome === "ok") this.#came(bytes);
+    }
+  }
+
+  #came(bytes: number): void {
+    this.bytes += bytes;
+    this.#doneBlocks++;
+    if (!this.#slices.mayTell()) return;
+    const progress = { doneBlocks: this.#doneBlocks, doneBytes: this.bytes };
+    this.#options.onProgress?.({ ...progress, totalBlocks: this.#blocks.nodes.length });
+  }
+}
+
+/** What a read came to. */
+const RESULTS = {
+  ok: DONE,
+  full: FULL,
+  miss: MISSING,
+  unread: UNREADABLE,
+  late: LOST_IN_SSD,
+} as const;
+
+/** Asks other hosts for what is not here. */
+async function pullMissing(
+  { peers }: LifecycleContext,
+  names: readonly BlockName[],
+  results: BlockResult[],
+  { sources }: WarmOptions,
+  signal: AbortSignal,
+): Promise<void> {
+  const places = [...results.keys()].filter((i) => results[i]!.outcome === "missing");
+  if (peers === null || places.length === 0 || signal.aborted) return;
+  const pulled = await peers.pull(
+    places.map((i) => names[i]!),
+    sources,
+    signal,
+  );
+  for (const [k, i] of places.entries()) results[i] = pulled[k] ?? MISSING;
+}
+
+/** Blocks that are in RAM now go on to the engine that takes them. */
+async function offer(
+  sink: GpuSink | null,
+  names: readonly BlockName[],
+  results: BlockResult[],
+  onGpu: readonly boolean[],
+): Promise<void> {
+  const isHere = ({ outcome }: BlockResult) => outcome === "done" || outcome === "already";
+  for (const i of results.keys()) if (onGpu[i]) results[i] = ALREADY;
+  const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]!));
+  if (places.length === 0) return;
+  const offered = await sink?.offer(places.map((i) => names[i]!));
+  for (const [k, i] of places.entries()) results[i] = offered?.[k] ?? NO_SINK;
+}
