@@ -1,0 +1,280 @@
+import { describe, expect, test } from "bun:test";
+import { MSGPACK_TYPE, REFUSALS, type Receipt } from "../../src/control/index.ts";
+import { yieldToLoop } from "../../src/core/index.ts";
+import { LIMITS, OPERATOR, PlaneKit } from "./plane-kit.ts";
+
+const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
+const UNPIN = { type: "Cache", block_hashes: [1, 2], pin: false };
+
+describe("what a command does", () => {
+  test.each([
+    [PIN, "pin tester ttl=null"],
+    [{ ...PIN, owner: "team", ttl_seconds: 5 }, "pin team ttl=5000"],
+    [{ ...PIN, issuer: "router" }, "pin router ttl=null"],
+    [UNPIN, "unpin tester"],
+    [
+      { type: "Cache", block_hashes: [1], retain: 7, retain_seconds: 2 },
+      "retain tester 7 idle=2000",
+    ],
+    [{ type: "Prune", after_block_hash: 1 }, "prune"],
+    [{ type: "Think", block_hashes: [1], transient: true }, "mark"],
+    [{ type: "Think", block_hashes: [1], transient: false }, "purge"],
+    [{ type: "Pause", block_hashes: [1], lease_id: "l" }, "pause l tester ttl=null"],
+    [{ type: "RenewLease", lease_id: "l", new_ttl_seconds: 3 }, "renew l 3000"],
+    [{ type: "RevokeLease", lease_id: "l" }, "revoke l"],
+    [{ type: "Warm", block_keys: ["1"], sources: ["w2", "w3"] }, "warm ram from=w2+w3"],
+    [{ type: "Warm", block_keys: ["1"], target_tier: "GPU" }, "warm gpu from="],
+    [{ type: "Flush" }, "flush"],
+  ])("%j", async (command, call) => {
+    const kit = new PlaneKit();
+    const receipt = await kit.send(command);
+    expect(kit.lifecycle.calls).toEqual([call]);
+    expect(receipt).toMatchObject({ status: "ok", type: command.type, worker_id: "w1" });
+  });
+
+  test("the receipt lists each block as it was given, in its place", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.missing.add("18446744073709551615");
+    const blocks = ["zz", 5, 18446744073709551615n, 1.5, "6"];
+    const receipt = await kit.send({ type: "Cache", id: "c", block_hashes: blocks, pin: true });
+    expect(receipt).toMatchObject({
+      id: "c",
+      issuer: "tester",
+      incarnation: "18446744073709551615",
+      status: "partial",
+      counts: { done: 2, already: 0, missing: 1, held: 0, deferred: 0, rejected: 2 },
+    });
+    expect(receipt.blocks.map(({ block, outcome }) => [block, outcome])).toEqual([
+      ["zz", "rejected"],
+      [5, "done"],
+      [18446744073709551615n, "missing"],
+      [1.5, "rejected"],
+      ["6", "done"],
+    ]);
+    expect(receipt.blocks[0]!.reason).toStartWith("name: ");
+  });
+
+  test("what a pause was granted stands in its receipt", async () => {
+    const kit = new PlaneKit();
+    const receipt = await kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
+    expect(receipt).toMatchObject({ lease_id: "l", ttl_seconds: 86_400, durable: true });
+  });
+
+  test("flush is a command too", async () => {
+    const kit = new PlaneKit();
+    expect(await kit.plane.flush(OPERATOR)).toMatchObject({ type: "Flush", status: "ok" });
+    const refused = await kit.plane.flush({ ...OPERATOR, role: "operate" });
+    expect(refused.reason).toStartWith("forbidden: ");
+  });
+});
+
+describe("who may", () => {
+  test.each([
+    ["read", []],
+    ["operate", ["Warm", "Cache", "Think", "Pause", "RenewLease"]],
+    [
+      "purge",
+      ["Warm", "Prune", "Cache", "Think", "Purge", "Pause", "RenewLease", "RevokeLease", "Flush"],
+    ],
+  ] as const)("%s", async (role, may) => {
+    const commands = {
+      Warm: { type: "Warm", block_keys: [] },
+      Prune: { type: "Prune", after_block_hash: 1 },
+      Cache: PIN,
+      Think: { type: "Think", block_hashes: [], transient: true },
+      Purge: { type: "Think", block_hashes: [], transient: false },
+      Pause: { type: "Pause", block_hashes: [], lease_id: "l" },
+      RenewLease: { type: "RenewLease", lease_id: "l", new_ttl_seconds: 1 },
+      RevokeLease: { type: "RevokeLease", lease_id: "l" },
+      Flush: { type: "Flush" },
+    };
+    const kit = new PlaneKit();
+    const taken: string[] = [];
+    for (const [name, command] of Object.entries(commands)) {
+      if ((await kit.word(command, { role })) !== "forbidden") taken.push(name);
+    }
+    expect(taken).toEqual([...may]);
+  });
+
+  test("by broadcast only what the configuration allows", async () => {
+    const kit = new PlaneKit();
+    const think = { type: "Think", block_hashes: [1], transient: true };
+    expect(await kit.word(think, { broadcast: true })).toBe("ok");
+    expect(await kit.word(PIN, { broadcast: true })).toBe("broadcast_refused");
+    kit.limits = { ...LIMITS, broadcast: ["Cache"] };
+    expect(await kit.word(PIN, { broadcast: true })).toBe("ok");
+    expect(await kit.word(think, { broadcast: true })).toBe("broadcast_refused");
+  });
+
+  test("a command that comes after its time is refused", async () => {
+    const kit = new PlaneKit();
+    const nowS = kit.clock.wallMs() / 1_000;
+    expect(await kit.word({ ...PIN, not_after: nowS + 5 })).toBe("ok");
+    kit.clock.advance(6_000);
+    expect(await kit.word({ ...PIN, not_after: nowS + 5 })).toBe("expired");
+    expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
+  });
+});
+
+describe("how fast", () => {
+  test("an issuer has so many at once and then so many a second", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsPerSecond: 2, commandsBurst: 3 };
+    const five = async (issuer: string) => {
+      const words: string[] = [];
+      for (let i = 0; i < 5; i++) words.push(await kit.word({ ...PIN, issuer }));
+      return words;
+    };
+    const refused = ["rate_limited", "rate_limited"];
+    expect(await five("a")).toEqual(["ok", "ok", "ok", ...refused]);
+    expect(await five("b")).toEqual(["ok", "ok", "ok", ...refused]);
+    kit.clock.advance(1_000);
+    expect((await five("a")).filter((word) => word === "ok")).toHaveLength(2);
+  });
+
+  test("names without end win nothing", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 1 };
+    let taken = 0;
+    for (let i = 0; i < 6_000; i++) {
+      if ((await kit.word({ ...PIN, issuer: `i${i}` })) === "ok") taken++;
+    }
+    expect(taken).toBeLessThan(4_100);
+    kit.clock.advance(2_000);
+    expect(await kit.word({ ...PIN, issuer: "new" })).toBe("ok");
+  });
+
+  test("at most so many are at work, and one issuer leaves room for others", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsBurst: 100_000 };
+    kit.lifecycle.isHolding = true;
+    const receipts: Promise<Receipt>[] = [];
+    for (let i = 0; i < 1_000; i++) {
+      receipts.push(kit.send({ type: "Warm", block_keys: ["1"], issuer: "greedy" }));
+    }
+    expect(kit.plane.stats().running).toBe(768);
+    for (let i = 0; i < 1_000; i++) {
+      receipts.push(kit.send({ type: "Warm", block_keys: ["1"], issuer: "other" }));
+    }
+    expect(kit.plane.stats().running).toBe(1_024);
+    for (const held of kit.lifecycle.held) held.finish();
+    const busy = (await Promise.all(receipts)).filter(({ reason }) => reason?.startsWith("busy: "));
+    expect(busy).toHaveLength(2_000 - 1_024);
+    kit.lifecycle.isHolding = false;
+    expect(await kit.word({ type: "Warm", block_keys: ["1"], issuer: "greedy" })).toBe("ok");
+  });
+});
+
+describe("order", () => {
+  test("a command waits until the one before it has changed its holds, not until it is done", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const pinned = kit.send(PIN);
+    const unpinned = kit.send(UNPIN);
+    const other = kit.send({ ...PIN, issuer: "other" });
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toEqual(["pin tester ttl=null", "pin other ttl=null"]);
+    kit.lifecycle.held[0]!.apply();
+    await yieldToLoop();
+    expect(kit.lifecycle.calls.at(-1)).toBe("unpin tester");
+    kit.lifecycle.held[2]!.finish();
+    expect(await unpinned).toMatchObject({ counts: { done: 2 } });
+    for (const held of kit.lifecycle.held) held.finish();
+    expect(await pinned).toMatchObject({ counts: { done: 2 } });
+    await other;
+    expect(kit.lifecycle.pins.get("tester/1")).toBe(0);
+  });
+
+  test("one that fails lets the next go", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const [first, second] = [kit.send(PIN), kit.send(UNPIN)];
+    kit.lifecycle.held[0]!.fail(new Error("boom"));
+    expect((await first).reason).toBe("internal: boom");
+    await yieldToLoop();
+    kit.lifecycle.held[1]!.finish();
+    expect(await second).toMatchObject({ counts: { already: 2 } });
+    expect(kit.lines.join()).toContain("boom");
+  });
+
+  test("long ones hold up nobody, and say how far they are", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const told: Receipt[] = [];
+    const warm = kit.send({ type: "Warm", id: "w", block_keys: ["1"] }, {}, (r) => told.push(r));
+    const [operation] = kit.lifecycle.held;
+    for (let i = 1; i <= 25; i++) {
+      kit.clock.advance(100);
+      operation!.progress(i);
+    }
+    expect(told.map(({ progress }) => progress!.done_blocks)).toEqual([10, 20]);
+    expect(kit.plane.find("w", "tester")).toMatchObject({
+      status: "running",
+      progress: { done_blocks: 25, total_blocks: 100, bytes: 25 * 4096 },
+    });
+    kit.lifecycle.isHolding = false;
+    expect(await kit.word(PIN)).toBe("ok");
+    operation!.finish();
+    expect(await warm).toMatchObject({ status: "ok", elapsed_ms: 2_500 });
+    expect(kit.plane.find("w", null)).toMatchObject({ status: "ok" });
+    expect(kit.plane.find("x", null)).toBeNull();
+  });
+
+  test("a stop ends long ones, takes no more, and waits for what is at work", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const warm = kit.send({ type: "Warm", block_keys: ["1"] });
+    let isStopped = false;
+    const stopped = kit.plane[Symbol.asyncDispose]().then(() => {
+      isStopped = true;
+    });
+    await yieldToLoop();
+    expect(kit.lifecycle.signals[0]!.aborted).toBe(true);
+    expect(await kit.word(PIN)).toBe("busy");
+    expect(isStopped).toBe(false);
+    kit.lifecycle.held[0]!.finish();
+    await Promise.all([warm, stopped]);
+  });
+});
+
+describe("what is said of commands", () => {
+  test("one event and one line for each that was carried out", async () => {
+    const kit = new PlaneKit();
+    await kit.send({ ...PIN, id: "c", owner: "team" });
+    expect(kit.events.page(0, 10).events.map(({ event }) => event)).toEqual([
+      { kind: "command", type: "Cache", issuer: "tester", id: "c", status: "ok", blocks: 2 },
+    ]);
+    expect(kit.audited).toMatchObject([
+      {
+        ...{ via: "local", from: "test", role: "purge", issuer: "tester", type: "Cache", id: "c" },
+        ...{ owner: "team", action: "pin", blocks: 2, status: "ok", counts: { done: 2 } },
+      },
+    ]);
+    expect(kit.plane.stats()).toMatchObject({ commands: { "Cache/ok": 1 }, refused: {} });
+  });
+
+  test("poison is counted, answered and told, and no event", async () => {
+    const kit = new PlaneKit();
+    const body = new Uint8Array([0xc1]);
+    const receipt = await kit.plane.submit(body, MSGPACK_TYPE, OPERATOR);
+    expect(receipt).toMatchObject({ status: "rejected", type: "", id: null, issuer: "tester" });
+    expect(kit.plane.stats().refused).toEqual({ malformed: 1 });
+    expect(kit.audited).toMatchObject([{ status: "rejected", reason: receipt.reason }]);
+    expect(kit.events.last).toBe(0);
+  });
+
+  test("a flood of refusals does not turn the audit log over", async () => {
+    const kit = new PlaneKit();
+    const poison = () => kit.plane.submit(new Uint8Array(1), null, OPERATOR);
+    for (let i = 0; i < 1_000; i++) await poison();
+    expect(kit.audited).toHaveLength(100);
+    kit.clock.advance(1_000);
+    await poison();
+    expect(kit.audited.at(-1)).toMatchObject({ left_out: 900 });
+    expect(kit.plane.stats().refused.malformed).toBe(1_001);
+  });
+
+  test("every reason a receipt may begin with has its meaning", () => {
+    for (const { meaning } of Object.values(REFUSALS)) expect(meaning.length).toBeGreaterThan(10);
+  });
+});

@@ -1,0 +1,207 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import fc from "fast-check";
+import {
+  COMMAND_LIMITS,
+  COMMAND_TYPES,
+  type Command,
+  type DecodedCommand,
+  decodeCommand,
+  encodeBody,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+} from "../../src/control/index.ts";
+import { type BlockName, parseJson } from "../../src/core/index.ts";
+
+const bytesOf = (text: string) => new TextEncoder().encode(text);
+const TYPES: MediaType[] = [JSON_TYPE, MSGPACK_TYPE];
+
+function linesOf(file: string): string[] {
+  const text = readFileSync(join(import.meta.dir, "golden", file), "utf8");
+  return text.trimEnd().split("\n");
+}
+
+/** The text of the member `body`, as it stands in the file. */
+function bodyOf(line: string): string {
+  const start = line.indexOf('"body":') + '"body":'.length;
+  return line.slice(start, line.indexOf(',"command":'));
+}
+
+/** A name as the golden files write it: as given, and what it means. */
+function nameShown(name: BlockName): [string, string] {
+  const { given } = name;
+  if (name.kind === "key") return [given.toString(), `${name.bytes.toHex()}/${name.layer}`];
+  const hex = (word: number) => word.toString(16).padStart(8, "0");
+  return [given.toString(), hex(name.hi) + hex(name.lo)];
+}
+
+function shown(command: Command): Record<string, unknown> {
+  const entries = Object.entries(command).flatMap(([key, value]): [string, unknown][] => {
+    if (key === "blocks") return [[key, (value as BlockName[]).map(nameShown)]];
+    if (key === "after") return [[key, nameShown(value as BlockName)]];
+    if (typeof value === "bigint") return [[key, value.toString()]];
+    const isLeftOut = value === null && key !== "ttlMs";
+    return isLeftOut ? [] : [[key, value]];
+  });
+  return Object.fromEntries(entries);
+}
+
+function wordOf(decoded: DecodedCommand): string {
+  return decoded.ok ? "taken" : decoded.refusal.word;
+}
+
+describe("commands as they travel", () => {
+  const golden = linesOf("commands.jsonl").map((line) => {
+    const { name, command, unnamed = [] } = JSON.parse(line);
+    return [name, bodyOf(line), command, unnamed] as [string, string, object, string[]];
+  });
+
+  test.each(golden)("%s", (_name, body, command, unnamed) => {
+    const decoded = decodeCommand(bytesOf(body), null);
+    if (!decoded.ok) throw new Error(decoded.refusal.words);
+    expect(shown(decoded.command)).toEqual(command as Record<string, unknown>);
+    expect(decoded.unnamed.map(({ given }) => given.toString())).toEqual(unnamed);
+  });
+
+  test.each(golden.filter(([, body]) => !/__proto__|18446744073709551616/.test(body)))(
+    "as MessagePack: %s",
+    (_name, body, command) => {
+      const decoded = decodeCommand(encodeBody(parseJson(body), MSGPACK_TYPE), MSGPACK_TYPE);
+      if (!decoded.ok) throw new Error(decoded.refusal.words);
+      expect(shown(decoded.command)).toEqual(command as Record<string, unknown>);
+    },
+  );
+
+  test("every type has an example", () => {
+    const types = new Set(golden.map(([, , command]) => (command as Command).type));
+    expect([...types].sort()).toEqual([...COMMAND_TYPES].sort());
+  });
+
+  test.each(linesOf("refused.jsonl").map((line) => [JSON.parse(line)]))("%j", ({ body, word }) => {
+    expect(wordOf(decodeCommand(bytesOf(body), JSON_TYPE))).toBe(word);
+  });
+
+  test("of a member that is there twice the last counts", () => {
+    const body = '{"type":"Flush","lease_id":"a","type":"RevokeLease","lease_id":"b"}';
+    const decoded = decodeCommand(bytesOf(body), null);
+    expect(decoded).toMatchObject({ ok: true, command: { type: "RevokeLease", leaseId: "b" } });
+  });
+
+  test("a refusal says whose command it was, as far as that can be read", () => {
+    const body = '{"type":"Cache","id":"c-1","issuer":"router","block_hashes":[{}],"pin":true}';
+    const head = { type: "Cache", id: "c-1", issuer: "router" };
+    expect(decodeCommand(bytesOf(body), null)).toMatchObject({ ok: false, head });
+    const bad = decodeCommand(bytesOf('{"type":"Nonsense","id":{},"issuer":"\\n"}'), null);
+    expect(bad).toMatchObject({ ok: false, head: { type: "Nonsense", id: null, issuer: null } });
+  });
+
+  test("any integer of 64 bits keeps its bits, in both encodings", () => {
+    const hash = fc.bigInt(-(2n ** 63n), 2n ** 64n - 1n);
+    fc.assert(
+      fc.property(fc.array(hash, { maxLength: 40 }), fc.constantFrom(...TYPES), (hashes, type) => {
+        // As a client has them: small ones as numbers.
+        const given = hashes.map((value) =>
+          BigInt(Number(value)) === value ? Number(value) : value,
+        );
+        const safe = given.map((value, i) => (Number.isSafeInteger(value) ? value : hashes[i]!));
+        const body = { type: "Cache", block_hashes: safe, pin: true };
+        const decoded = decodeCommand(encodeBody(body, type), type);
+        if (!decoded.ok || decoded.command.type !== "Cache") throw new Error(wordOf(decoded));
+        const words = decoded.command.blocks.map((name) => {
+          if (name.kind !== "hash") throw new Error("a hash is a hash");
+          expect(BigInt(name.given)).toBe(hashes[decoded.command.blocks?.indexOf(name) ?? 0]!);
+          return (BigInt(name.hi) << 32n) | BigInt(name.lo);
+        });
+        expect(words).toEqual(hashes.map((value) => BigInt.asUintN(64, value)));
+      }),
+      { seed: 81, numRuns: 1_000 },
+    );
+  });
+});
+
+describe("limits", () => {
+  const withBlocks = (count: number) => ({
+    type: "Cache",
+    block_hashes: new Array(count).fill(7),
+    pin: true,
+  });
+
+  test.each(TYPES)("%s: as many blocks as may be, and one more", (type) => {
+    const { blocksMax } = COMMAND_LIMITS;
+    const most = decodeCommand(encodeBody(withBlocks(blocksMax), type), type);
+    expect(most).toMatchObject({ ok: true });
+    const more = decodeCommand(encodeBody(withBlocks(blocksMax + 1), type), type);
+    expect(wordOf(more)).toBe("too_large");
+  });
+
+  test("a body that is too long is not looked at", () => {
+    const body = new Uint8Array(COMMAND_LIMITS.bytesMax + 1).fill(0x5b);
+    expect(wordOf(decodeCommand(body, null))).toBe("too_large");
+    expect(wordOf(decodeCommand(body.subarray(1), null))).toBe("too_deep");
+  });
+
+  test("names are measured in bytes of UTF-8", () => {
+    const pin = (owner: string) =>
+      decodeCommand(encodeBody({ ...withBlocks(1), owner }, JSON_TYPE), null);
+    expect(wordOf(pin("é".repeat(64)))).toBe("taken");
+    expect(wordOf(pin("é".repeat(65)))).toBe("malformed");
+    expect(wordOf(pin("a".repeat(128)))).toBe("taken");
+  });
+
+  test("text that is no UTF-8 is refused", () => {
+    const body = bytesOf('{"type":"RevokeLease","lease_id":"x"}');
+    body[body.length - 3] = 0xff;
+    expect(wordOf(decodeCommand(body, null))).toBe("malformed");
+    const packed = encodeBody({ type: "RevokeLease", lease_id: "x" }, MSGPACK_TYPE);
+    packed[packed.length - 1] = 0xff;
+    expect(wordOf(decodeCommand(packed, MSGPACK_TYPE))).toBe("malformed");
+  });
+});
+
+describe("MessagePack from anybody", () => {
+  const refused = (hex: string) =>
+    wordOf(decodeCommand(Uint8Array.fromHex(hex.replaceAll(" ", "")), MSGPACK_TYPE));
+
+  test.each([
+    ["nothing", "", "malformed"],
+    ["a type that is never used", "c1", "malformed"],
+    ["a list that says it has four thousand million items", "dd ffffffff", "malformed"],
+    ["an object that says so", "df ffffffff", "malformed"],
+    ["text that says so", "81 a161 db ffffffff", "malformed"],
+    ["half a length", "81 a161 da ff", "malformed"],
+    ["half a number", "81 a161 cf 00", "malformed"],
+    ["a time", "81 a161 d6ff00000000", "malformed"],
+    ["an extension", "81 a161 c70305000000", "malformed"],
+    ["more behind it", "80 80", "malformed"],
+    ["a key that is a list", "81 90 a161", "malformed"],
+    ["a key of 64 bits", "81 cf0000000000000001 a161", "malformed"],
+    ["the key __proto__", "81 a95f5f70726f746f5f5f 80", "malformed"],
+  ])("%s", (_name, hex, word) => expect(refused(hex)).toBe(word));
+
+  test("lists in lists, each as long as may be, take no memory", () => {
+    // Each head promises 65,535 items; a decoder that believes it takes half a MiB for each.
+    const heads = new Uint8Array(3 * 300_000);
+    for (let at = 0; at < heads.length; at += 3) heads.set([0xdc, 0xff, 0xff], at);
+    expect(wordOf(decodeCommand(heads, MSGPACK_TYPE))).toBe("too_deep");
+  });
+
+  test("a key may be its 32 bytes; what is kept of it is a copy", () => {
+    const key = Uint8Array.from({ length: 32 }, (_, i) => i);
+    const body = encodeBody({ type: "Warm", block_keys: [key] }, MSGPACK_TYPE);
+    const decoded = decodeCommand(body, "application/x-msgpack; charset=binary");
+    if (!decoded.ok || decoded.command.type !== "Warm") throw new Error(wordOf(decoded));
+    body.fill(0);
+    expect(decoded.command.blocks[0]).toMatchObject({
+      kind: "key",
+      given: key.toHex(),
+      bytes: key,
+    });
+  });
+
+  test("bytes of another length name nothing", () => {
+    const body = { type: "Warm", block_keys: [new Uint8Array(8)] };
+    expect(wordOf(decodeCommand(encodeBody(body, MSGPACK_TYPE), MSGPACK_TYPE))).toBe("malformed");
+  });
+});

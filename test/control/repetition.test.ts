@@ -1,0 +1,232 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { yieldToLoop } from "../../src/core/index.ts";
+import { FakeLedger, LIMITS, PlaneKit } from "./plane-kit.ts";
+
+const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
+
+describe("a command that comes again", () => {
+  test("changes nothing and gets the same receipt", async () => {
+    const kit = new PlaneKit();
+    const first = await kit.send({ ...PIN, id: "c" });
+    const again = await kit.send({ ...PIN, id: "c" });
+    expect(again).toEqual({ ...first, duplicate: true });
+    expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
+    expect(kit.plane.stats().duplicates).toBe(1);
+    await kit.send({ ...PIN, id: "c", issuer: "other" });
+    expect(kit.lifecycle.pins.get("other/1")).toBe(1);
+  });
+
+  test("while it is at work waits for it", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const sent = Array.from({ length: 5 }, () => kit.send({ ...PIN, id: "c" }));
+    await yieldToLoop();
+    expect(kit.lifecycle.held).toHaveLength(1);
+    kit.lifecycle.held[0]!.finish();
+    const receipts = await Promise.all(sent);
+    expect(receipts.map(({ status, duplicate }) => [status, duplicate])).toEqual([
+      ["ok", undefined],
+      ...new Array(4).fill(["ok", true]),
+    ]);
+  });
+
+  test("after a refusal of the whole is carried out", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsBurst: 1, commandsPerSecond: 1 };
+    await kit.send({ ...PIN, id: "a" });
+    expect(await kit.word({ ...PIN, id: "b", seq: 4 })).toBe("rate_limited");
+    kit.clock.advance(1_000);
+    expect(await kit.word({ ...PIN, id: "b", seq: 4 })).toBe("ok");
+  });
+
+  test("after a failure before anything changed is carried out; after that it is not", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const failed = kit.send({ ...PIN, id: "a", seq: 1 });
+    kit.lifecycle.held[0]!.fail(new Error("early"));
+    expect((await failed).reason).toBe("internal: early");
+    const late = kit.send({ ...PIN, id: "a", seq: 1 });
+    kit.lifecycle.held[1]!.apply();
+    kit.lifecycle.held[1]!.fail(new Error("late"));
+    expect((await late).reason).toBe("internal: late");
+    const again = await kit.send({ ...PIN, id: "a", seq: 1 });
+    expect(again).toMatchObject({ reason: "internal: late", duplicate: true });
+    expect(kit.lifecycle.pins.get("tester/1")).toBe(1);
+  });
+
+  test("long afterwards still knows its counts", async () => {
+    const kit = new PlaneKit();
+    const big = { type: "Cache", block_hashes: new Array(20_000).fill(1), pin: true };
+    await kit.send({ ...big, id: "c0" });
+    for (let i = 1; i < 40; i++) await kit.send({ ...big, id: `c${i}` });
+    const old = await kit.send({ ...big, id: "c0" });
+    expect(old).toMatchObject({ duplicate: true, counts: { done: 20_000 } });
+    expect(old.blocks.length + old.blocks_left_out!).toBe(20_000);
+    const young = await kit.send({ ...big, id: "c39" });
+    expect(young.blocks).toHaveLength(20_000);
+  });
+});
+
+describe("epoch and number", () => {
+  test("who was replaced is fenced, what comes late is stale", async () => {
+    const kit = new PlaneKit();
+    const word = (epoch: number | null, seq: number | null) => kit.word({ ...PIN, epoch, seq });
+    expect(await word(1, 5)).toBe("ok");
+    expect(await word(1, 5)).toBe("stale");
+    expect(await word(1, 4)).toBe("stale");
+    expect(await word(1, 6)).toBe("ok");
+    expect(await word(2, 1)).toBe("ok");
+    expect(await word(1, 7)).toBe("fenced");
+    expect(await word(null, 2)).toBe("ok");
+    expect(await word(null, 2)).toBe("stale");
+    expect(await word(2, null)).toBe("ok");
+    expect(await word(null, null)).toBe("ok");
+    expect(await kit.word({ ...PIN, issuer: "other", epoch: 1, seq: 1 })).toBe("ok");
+  });
+
+  test("agree with a literal model", async () => {
+    const step = fc.record({
+      issuer: fc.constantFrom("a", "b"),
+      epoch: fc.option(fc.nat(3)),
+      seq: fc.option(fc.nat(5)),
+    });
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
+        const kit = new PlaneKit();
+        const epochs: Record<string, number> = {};
+        const seqs: Record<string, number> = {};
+        for (const { issuer, epoch, seq } of steps) {
+          const known = epochs[issuer] ?? 0;
+          let expected = "ok";
+          if (epoch !== null && epoch < known) expected = "fenced";
+          else if (seq !== null && (epoch ?? known) === known && seq <= (seqs[issuer] ?? -1)) {
+            expected = "stale";
+          } else {
+            if ((epoch ?? known) > known) seqs[issuer] = -1;
+            epochs[issuer] = epoch ?? known;
+            if (seq !== null) seqs[issuer] = seq;
+          }
+          expect(await kit.word({ ...PIN, issuer, epoch, seq })).toBe(expected);
+        }
+      }),
+      { seed: 82, numRuns: 300 },
+    );
+  });
+});
+
+describe("across a restart", () => {
+  test("hold and command are put in one turn, before any commit", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    kit.lifecycle.isHolding = true;
+    const sent = kit.send({ ...PIN, id: "c", epoch: 3, seq: 9 });
+    kit.lifecycle.onChange = () => ledger.putHold({ id: 1 } as never);
+    expect(ledger.pending).toEqual([]);
+    kit.lifecycle.held[0]!.apply();
+    expect(ledger.pending).toEqual(["hold 1", "issuer tester", "command tester c"]);
+    expect(ledger.commits).toEqual([]);
+    kit.lifecycle.held[0]!.finish();
+    await sent;
+  });
+
+  test("what was acknowledged is known, receipt and number", async () => {
+    const ledger = new FakeLedger();
+    const first = await new PlaneKit(ledger).send({ ...PIN, id: "c", epoch: 3, seq: 9 });
+    const kit = new PlaneKit(ledger.reopened());
+    expect(kit.plane.find("c", "tester")).toEqual(first);
+    expect(await kit.send({ ...PIN, id: "c", epoch: 3, seq: 9 })).toEqual({
+      ...first,
+      duplicate: true,
+    });
+    expect(await kit.word({ ...PIN, epoch: 3, seq: 9 })).toBe("stale");
+    expect(await kit.word({ ...PIN, epoch: 2 })).toBe("fenced");
+    expect(await kit.word({ ...PIN, epoch: 3, seq: 10 })).toBe("ok");
+    expect(kit.lifecycle.calls).toHaveLength(1);
+  });
+
+  test("what was cut off says so and is not done twice", async () => {
+    const ledger = new FakeLedger();
+    const before = new PlaneKit(ledger);
+    before.lifecycle.isHolding = true;
+    void before.send({ ...PIN, id: "c" });
+    before.lifecycle.held[0]!.apply();
+    await ledger.commit();
+    const kit = new PlaneKit(ledger.reopened());
+    const again = await kit.send({ ...PIN, id: "c" });
+    expect(again).toMatchObject({ status: "partial", duplicate: true, counts: { done: 2 } });
+    expect(again.reason).toStartWith("interrupted: ");
+    expect(kit.lifecycle.calls).toEqual([]);
+  });
+
+  test("what left no trace may come again with its number", async () => {
+    const ledger = new FakeLedger();
+    const before = new PlaneKit(ledger);
+    before.lifecycle.isHolding = true;
+    void before.send({ ...PIN, id: "c", seq: 5 });
+    void before.send({ ...PIN, id: "d", seq: 6 });
+    before.lifecycle.held[0]!.apply();
+    await ledger.commit();
+    const kit = new PlaneKit(ledger.reopened());
+    expect(await kit.word({ ...PIN, id: "d", seq: 6 })).toBe("ok");
+  });
+
+  test("a large receipt is kept short", async () => {
+    const ledger = new FakeLedger();
+    const block_hashes = new Array(1_000).fill(-1);
+    await new PlaneKit(ledger).send({ ...PIN, block_hashes, id: "c" });
+    const row = ledger.committed.get("command tester c") as { receipt: string };
+    expect(row.receipt.length).toBeLessThan(2_048);
+    const kit = new PlaneKit(ledger.reopened());
+    expect(kit.plane.find("c", null)).toMatchObject({
+      counts: { done: 1_000 },
+      blocks_left_out: 992,
+    });
+  });
+
+  test("any mix of repetitions, failures and crashes counts every pin once", async () => {
+    const step = fc.record({
+      id: fc.nat(3),
+      does: fc.constantFrom("send", "apply", "finish", "fail", "crash"),
+    });
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
+        let ledger = new FakeLedger();
+        let kit = new PlaneKit(ledger);
+        kit.lifecycle.isHolding = true;
+        /** Pins that outlive a crash: as many as hold rows were committed. */
+        const put = () => ledger.putHold({ id: ++holds } as never);
+        let holds = 0;
+        let survived = 0;
+        kit.lifecycle.onChange = put;
+        const sent = new Set<number>();
+        for (const { id, does } of steps) {
+          const operation = kit.lifecycle.held.at(-1);
+          if (does === "send") {
+            sent.add(id);
+            void kit.send({ type: "Cache", block_hashes: [id], pin: true, id: `c${id}` });
+          } else if (does === "apply") operation?.apply();
+          else if (does === "finish") operation?.finish();
+          else if (does === "fail") operation?.fail(new Error("x"));
+          else {
+            await yieldToLoop();
+            survived += [...ledger.committed.keys()].filter((key) => key.startsWith("hold")).length;
+            const reopened = ledger.reopened();
+            for (const [key, row] of ledger.committed) {
+              if (!key.startsWith("hold")) reopened.committed.set(key, row);
+            }
+            ledger = reopened;
+            kit = new PlaneKit(ledger);
+            kit.lifecycle.isHolding = true;
+            kit.lifecycle.onChange = put;
+          }
+          await yieldToLoop();
+        }
+        await ledger.commit();
+        survived += [...ledger.committed.keys()].filter((key) => key.startsWith("hold")).length;
+        expect(survived).toBeLessThanOrEqual(sent.size);
+      }),
+      { seed: 83, numRuns: 200 },
+    );
+  });
+});
