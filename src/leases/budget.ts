@@ -1,6 +1,8 @@
 import type { BlockTable } from "../blocks/index.ts";
 import { formatBytes, NO_NODE, type NodeId } from "../core/index.ts";
+import type { Hold } from "./hold.ts";
 import type { HoldBook } from "./hold-book.ts";
+import { isNamed } from "./hold-index.ts";
 import type { BudgetFigures } from "./holds.ts";
 
 /** Steps up the tree for blocks that are then refused, for one request: some milliseconds. */
@@ -45,15 +47,14 @@ export class Budget {
     return Math.max(0, this.#table.keptBytes - this.#book.tally.softOnlyBytes);
   }
 
-  /** Judges the blocks of one request of this owner, one after the other as they are added. */
-  judge(owner: string): (node: NodeId) => string | null {
+  /** Judges the blocks of one request, one after the other as they are added to this hold. */
+  judge({ owner, party }: Hold): (node: NodeId) => string | null {
     const { hostBudgetBytes, ownerBudgetBytes } = this.figures(owner);
-    const { index } = this.#book;
     const words = new RepeatedWords();
     let stepsMax = Infinity;
     return (node) => {
-      const named = index.bytesOf(owner);
-      const own = index.isNamed(owner, node) ? 0 : this.#table.bytesOf(node);
+      const named = party.owner.bytes;
+      const own = isNamed(party.owner, node) ? 0 : this.#table.bytesOf(node);
       if (own > 0 && named + own > ownerBudgetBytes)
         return words.say(named, ownerBudgetBytes, own, " for this owner");
       const used = this.hostUsedBytes;

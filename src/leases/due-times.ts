@@ -9,7 +9,7 @@ interface Due {
 /** Entries that say nothing any more, beyond which they are cleared away. */
 const STALE_MIN = 1_024;
 
-/** Which hold the timer must look at next. A hold has one time at most: setting it again moves it. */
+/** Which hold the timer must look at next. A hold has one time at most; setting it moves it. */
 export class DueTimes {
   readonly #heap = new MinHeap<Due>((a, b) => a.atBootMs < b.atBootMs);
   #waiting = 0;

@@ -98,6 +98,7 @@ export class HoldBook {
       kind,
       owner,
       name,
+      party: this.index.open(kind, owner, name),
       nodes: new Set(),
       bytes: 0,
       deadlineBootMs,
@@ -111,7 +112,6 @@ export class HoldBook {
     };
     this.#holds.set(hold.id, hold);
     this.#ids.push(hold.id);
-    this.index.open(hold);
     this.totals[kind].holds++;
     if (kind !== "lease") return hold;
     assert(name !== null && !this.leases.has(name), "a lease has a name of its own");
@@ -216,19 +216,16 @@ export class HoldBook {
     return infoOf(hold, now, this.worthOf(hold));
   }
 
-  /** Writes the hold down as it is now. */
+  /** Writes the hold down as it is now; where it has an end, with the time. */
   record(hold: Hold): void {
     const { ledger, table, clock } = this.#parts;
     if (ledger === null) return;
     ledger.putHold(rowOf(hold, table, clock.bootId));
-    ledger.seen(clock.bootId, clock.bootMs());
+    if (hold.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
   }
 
   forget(id: number): void {
-    const { ledger, clock } = this.#parts;
-    if (ledger === null) return;
-    ledger.removeHold(id);
-    ledger.seen(clock.bootId, clock.bootMs());
+    this.#parts.ledger?.removeHold(id);
   }
 
   isOnTiers(node: NodeId): boolean {

@@ -6,7 +6,7 @@ import type { HoldKind } from "./holds.ts";
 type Line = Hold | Hold[];
 
 /** Who holds a node: all pins of an owner together, all its soft pins together, or one lease. */
-interface Party {
+export interface Party {
   readonly by: HeldBy;
   readonly owner: Owner;
   /** Of a lease null: it has each block once. */
@@ -17,9 +17,9 @@ interface Owner {
   readonly name: string;
   readonly pins: Party;
   readonly retains: Party;
-  readonly leases: Map<Hold, Party>;
-  /** How many of its parties, soft pins left out, hold the node. */
-  readonly named: Map<NodeId, number>;
+  /** How many of its leases have the node. */
+  readonly leased: Map<NodeId, number>;
+  /** Of nodes under its pins and leases, each once. */
   bytes: number;
   holds: number;
 }
@@ -47,57 +47,56 @@ export class HoldIndex {
     return this.#owners.get(owner)?.bytes ?? 0;
   }
 
-  /** Whether a pin or lease of the owner has the node among its blocks. */
-  isNamed(owner: string, node: NodeId): boolean {
-    return this.#owners.get(owner)?.named.has(node) ?? false;
-  }
-
-  /** The hold comes into force; `join` then adds its nodes. */
-  open(hold: Hold): void {
-    let owner = this.#owners.get(hold.owner);
+  /** A hold comes into force; for whom its nodes are to `join`. */
+  open(kind: HoldKind, name: string, lease: string | null): Party {
+    let owner = this.#owners.get(name);
     if (owner === undefined) {
-      owner = newOwner(hold.owner);
-      this.#owners.set(hold.owner, owner);
+      owner = newOwner(name);
+      this.#owners.set(name, owner);
     }
     owner.holds++;
-    if (hold.kind === "lease") {
-      const by = { kind: hold.kind, owner: hold.owner, name: hold.name ?? "" };
-      owner.leases.set(hold, { by, owner, lines: null });
+    switch (kind) {
+      case "pin":
+        return owner.pins;
+      case "retain":
+        return owner.retains;
+      case "lease":
+        return { by: { kind, owner: name, name: lease ?? "" }, owner, lines: null };
+      default:
+        return kind satisfies never;
     }
   }
 
-  /** The hold is over: it has no nodes any more. */
-  close(hold: Hold): void {
-    const owner = this.#ownerOf(hold);
-    owner.leases.delete(hold);
+  /** A hold is over: it has no nodes any more. */
+  close({ party: { owner } }: Hold): void {
     if (--owner.holds === 0) this.#owners.delete(owner.name);
   }
 
   /** The node is one of the hold's from now on. `bytes`: its length, the same as when it leaves. */
   join(hold: Hold, node: NodeId, bytes: number): void {
-    const party = this.#partyOf(hold);
-    if (party.lines !== null && !addToLine(party.lines, node, hold)) return;
+    const { party } = hold;
+    const { owner, lines } = party;
+    if (lines !== null && !addToLine(lines, node, hold)) return;
     this.#seat(node, party);
-    if (hold.kind === "retain") return;
-    const { owner } = party;
-    const count = owner.named.get(node) ?? 0;
-    owner.named.set(node, count + 1);
-    if (count === 0) owner.bytes += bytes;
+    if (lines === null) {
+      const leases = owner.leased.get(node) ?? 0;
+      owner.leased.set(node, leases + 1);
+      if (leases === 0 && !owner.pins.lines!.has(node)) owner.bytes += bytes;
+    } else if (party === owner.pins && !owner.leased.has(node)) owner.bytes += bytes;
   }
 
   leave(hold: Hold, node: NodeId, bytes: number): void {
-    const party = this.#partyOf(hold);
-    if (party.lines !== null && !takeFromLine(party.lines, node, hold)) return;
+    const { party } = hold;
+    const { owner, lines } = party;
+    if (lines !== null && !takeFromLine(lines, node, hold)) return;
     this.#unseat(node, party);
-    if (hold.kind === "retain") return;
-    const { owner } = party;
-    const count = owner.named.get(node) ?? 0;
-    assert(count > 0, "a block that leaves an owner was there");
-    if (count > 1) owner.named.set(node, count - 1);
-    else {
-      owner.named.delete(node);
-      owner.bytes -= bytes;
-    }
+    if (lines === null) {
+      const leases = owner.leased.get(node) ?? 0;
+      assert(leases > 0, "a block that leaves a lease was in it");
+      if (leases > 1) owner.leased.set(node, leases - 1);
+      else owner.leased.delete(node);
+      if (leases === 1 && !owner.pins.lines!.has(node)) owner.bytes -= bytes;
+    } else if (party === owner.pins && !owner.leased.has(node)) owner.bytes -= bytes;
   }
 
   /** The owner's hold of this kind on the node that would end first; null where it has none. */
@@ -120,19 +119,6 @@ export class HoldIndex {
     return holders;
   }
 
-  #ownerOf(hold: Hold): Owner {
-    const owner = this.#owners.get(hold.owner);
-    assert(owner !== undefined, "the owner of a hold in force is known");
-    return owner;
-  }
-
-  #partyOf(hold: Hold): Party {
-    const owner = this.#ownerOf(hold);
-    const party = partyOf(owner, hold.kind, hold);
-    assert(party !== undefined, "a lease in force is known to its owner");
-    return party;
-  }
-
   #seat(node: NodeId, party: Party): void {
     const there = this.#parties.get(node);
     if (there === undefined) this.#parties.set(node, party);
@@ -147,26 +133,15 @@ export class HoldIndex {
   }
 }
 
-function newOwner(name: string): Owner {
-  const owner = { name, leases: new Map(), named: new Map(), bytes: 0, holds: 0 } as Omit<
-    Owner,
-    "pins" | "retains"
-  >;
-  const party = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, lines: new Map() });
-  return Object.assign(owner, { pins: party("pin"), retains: party("retain") }) as Owner;
+/** Whether a pin or lease of the owner has the node among its blocks. */
+export function isNamed(owner: Owner, node: NodeId): boolean {
+  return owner.pins.lines!.has(node) || owner.leased.has(node);
 }
 
-function partyOf(owner: Owner, kind: HoldKind, hold: Hold): Party | undefined {
-  switch (kind) {
-    case "pin":
-      return owner.pins;
-    case "retain":
-      return owner.retains;
-    case "lease":
-      return owner.leases.get(hold);
-    default:
-      return kind satisfies never;
-  }
+function newOwner(name: string): Owner {
+  const owner = { name, leased: new Map(), bytes: 0, holds: 0 };
+  const party = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, lines: new Map() });
+  return Object.assign(owner, { pins: party("pin"), retains: party("retain") }) as Owner;
 }
 
 /** True where the node had no hold of this line before. */
@@ -199,15 +174,19 @@ function takeFromLine(lines: Map<NodeId, Line>, node: NodeId, hold: Hold): boole
 
 /** Whether `a` is let go of before `b`: the one that would end first, then the newer one. */
 function goesBefore(a: Hold, b: Hold): boolean {
-  const [endA, endB] = [a.deadlineBootMs ?? Infinity, b.deadlineBootMs ?? Infinity];
+  const endA = a.deadlineBootMs ?? Infinity;
+  const endB = b.deadlineBootMs ?? Infinity;
   return endA === endB ? a.id > b.id : endA < endB;
 }
 
 /** Where the hold stands in the line, or would. */
 function placeIn(line: readonly Hold[], hold: Hold): number {
-  let [low, high] = [0, line.length];
-  // Mostly at the end: the newest of those that have no end.
-  if (goesBefore(hold, line[high - 1]!)) return high;
+  let high = line.length;
+  // Mostly it is the newest of those that have no end.
+  const last = line[high - 1]!;
+  if (last === hold) return high - 1;
+  if (goesBefore(hold, last)) return high;
+  let low = 0;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (goesBefore(hold, line[middle]!)) low = middle + 1;

@@ -11,6 +11,7 @@ import type { HoldLedger } from "../index/index.ts";
 import { Budget, type BudgetLimits } from "./budget.ts";
 import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
+import { verifyHolds } from "./hold-integrity.ts";
 import { HoldTimer } from "./hold-timer.ts";
 import type {
   AddedHold,
@@ -244,10 +245,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   async commit(): Promise<boolean> {
-    const { ledger, clock } = this.#options;
-    if (ledger === null) return true;
-    ledger.seen(clock.bootId, clock.bootMs());
-    return ledger.commit();
+    return (await this.#options.ledger?.commit()) ?? true;
+  }
+
+  /** Checks every invariant, in time linear in the blocks under holds; INTERNAL names one. */
+  verifyIntegrity(): void {
+    verifyHolds(this.#book, this.#options.table);
   }
 
   /** Holds stay in force and in the ledger; nothing expires any more. */
@@ -255,11 +258,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     this.#timer[Symbol.dispose]();
     await Promise.all(this.#expiring);
     const { ledger, clock } = this.#options;
-    ledger?.seen(clock.bootId, clock.bootMs());
+    if (this.#book.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
 
   #join(hold: Hold, nodes: readonly NodeId[]): AddedHold {
-    const judge = hold.kind === "retain" ? () => null : this.#budget.judge(hold.owner);
+    const judge = hold.kind === "retain" ? () => null : this.#budget.judge(hold);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
       if (hold.nodes.has(node)) return { outcome: "already" };

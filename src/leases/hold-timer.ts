@@ -20,7 +20,7 @@ export interface HoldTimerParts {
   readonly onEnd: (hold: Hold) => void;
 }
 
-/** Ends holds whose time is over, within a second. One timer, and only while any hold has an end. */
+/** Ends holds whose time is over, within a second. One timer, only while any hold has an end. */
 export class HoldTimer implements Disposable {
   readonly #parts: HoldTimerParts;
   #timer: Disposable | null = null;

@@ -1,4 +1,5 @@
 import type { NodeId } from "../core/index.ts";
+import type { Party } from "./hold-index.ts";
 import type { HoldInfo, HoldKind } from "./holds.ts";
 
 /** What a soft pin must be worth to go on. */
@@ -10,6 +11,7 @@ export interface Hold {
   readonly kind: HoldKind;
   readonly owner: string;
   readonly name: string | null;
+  readonly party: Party;
   /** In the order in which they were added. */
   readonly nodes: Set<NodeId>;
   /** Of its blocks, each as long as it was when it first came under a hold. */

@@ -73,8 +73,8 @@ export interface EndedHold {
  *   what another holds.
  * - Over the budget of the owner or the host nothing is added (leases count, soft pins do not: they
  *   go first when room is needed).
- * - Durations run on the boot clock: a jump of the wall clock ends nothing early or late, nor does a
- *   restart. Time during which the machine was off does not count.
+ * - Durations run on the boot clock: a jump of the wall clock ends nothing early or late, nor does
+ *   a restart. Time during which the machine was off does not count.
  * - Every change is in the ledger before the event loop turns; `commit` makes it last.
  * - When room is needed and nothing else can give it, `relieve` ends the least valuable hold: soft
  *   pins by what is left of their priority, then pins and leases, those whose blocks were used
@@ -115,8 +115,8 @@ export interface Holds {
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
 
   /**
-   * At most `max` holds with an id above `after`, of one kind unless null, of one owner unless null;
-   * fewer where many are passed over.
+   * At most `max` holds with an id above `after`, of one kind unless null, of one owner unless
+   * null; fewer where many are passed over.
    */
   list(options: {
     readonly kind: HoldKind | null;

@@ -1,0 +1,64 @@
+import type { CommandRow, HoldLedger, HoldRow, LedgerContents } from "../../src/index/index.ts";
+
+/** The disk of a ledger that keeps its rows in memory: what is committed is what a restart finds. */
+export class MemoryDisk {
+  readonly holds = new Map<number, HoldRow>();
+  lastSeen: LedgerContents["lastSeen"] = null;
+
+  /** As after a crash: whatever was not committed is gone. */
+  open(): MemoryLedger {
+    return new MemoryLedger(this);
+  }
+}
+
+/** The port, literally: changes wait until somebody commits, then all of them are on the disk. */
+export class MemoryLedger implements HoldLedger {
+  readonly contents: LedgerContents;
+  readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
+  readonly commands: CommandRow[] = [];
+  readonly #disk: MemoryDisk;
+  readonly #changes: (() => void)[] = [];
+  #seen: LedgerContents["lastSeen"];
+  commits = 0;
+
+  constructor(disk: MemoryDisk) {
+    this.#disk = disk;
+    this.#seen = disk.lastSeen;
+    const holds = [...disk.holds.values()].map((row) => ({ ...row, blocks: row.blocks.slice() }));
+    this.contents = { holds, commands: [], issuers: [], lastSeen: disk.lastSeen };
+  }
+
+  putHold(row: HoldRow): void {
+    const copy = { ...row, blocks: row.blocks.slice() };
+    this.#changes.push(() => this.#disk.holds.set(row.id, copy));
+  }
+
+  removeHold(id: number): void {
+    this.#changes.push(() => this.#disk.holds.delete(id));
+  }
+
+  putCommand(row: CommandRow): void {
+    this.commands.push(row);
+  }
+
+  putIssuer(): void {}
+
+  seen(bootId: string, bootMs: number): void {
+    this.#seen = { bootId, bootMs };
+  }
+
+  async commit(): Promise<boolean> {
+    this.commits++;
+    this.#disk.lastSeen = this.#seen;
+    for (const change of this.#changes.splice(0)) change();
+    return true;
+  }
+
+  close(): Promise<boolean> {
+    return this.commit();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.commit();
+  }
+}
