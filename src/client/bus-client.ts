@@ -1,6 +1,6 @@
 import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
 import type { Receipt } from "../control/index.ts";
-import { type Clock, HearthError, type Random } from "../core/index.ts";
+import { type Clock, HearthError, type Random, sleep } from "../core/index.ts";
 import { unlessAborted } from "./abort.ts";
 import type {
   BroadcastResult,
@@ -15,7 +15,7 @@ import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
 import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
-import type { Wire } from "./wire.ts";
+import { decodeReceipt, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 const DISCOVERY_MS = 1_000;
@@ -83,7 +83,7 @@ export class BusControlClient implements ControlClient {
       return found.length > 0 && missing.size === 0;
     });
     const answers = [...missing].map(async (id) => {
-      const result = await this.#ask(id, wait);
+      const result = await this.#ask(id, wait, true);
       if (result.kind === "receipt") note(result.receipt);
     });
     await Promise.all(answers);
@@ -124,20 +124,25 @@ export class BusControlClient implements ControlClient {
     };
   }
 
-  /** Sends it to one worker until it answers or the deadline is there. */
-  async #ask(worker: string, wait: Wait): Promise<SendResult> {
-    const { bus, clock } = this.#options;
+  /**
+   * Sends it to one worker until it answers or the deadline is there. `mayBeDone`: the worker may
+   * have carried it out already.
+   */
+  async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
+    const { bus, clock, random } = this.#options;
+    const subject = commandSubject(worker);
     using mailbox = this.#inbox.open();
     let tries = 0;
-    let mayBeDone = false;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
     while (leftMs() > 0) {
       // What waits in the bus's queue would be carried out after we have given up.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;
-      const outcome = bus.publish(commandSubject(worker), wait.data, this.#replyTo(mailbox));
+      const outcome = bus.publish(subject, wait.data, this.#replyTo(mailbox));
       const heard = await this.#listen(worker, mailbox, tries, wait);
-      if (heard.kind === "receipt") return heard;
+      // What was not read because too much came at once may have been carried out by an earlier try.
+      if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
+      if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
       if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
     }
     if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} does not answer` };
@@ -148,7 +153,7 @@ export class BusControlClient implements ControlClient {
 
   /** Waits for the receipt of one try; progress makes the wait longer, an empty house shorter. */
   async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
-    const { clock, random, wire } = this.#options;
+    const { clock, random } = this.#options;
     let untilMs = clock.monotonicMs() + tryMs(tries, random);
     let kind: "nobody" | "silence" = "silence";
     for (;;) {
@@ -160,7 +165,7 @@ export class BusControlClient implements ControlClient {
         untilMs = clock.monotonicMs() + absentMs(tries, random);
         continue;
       }
-      const receipt = wire.decode(message.data);
+      const receipt = receiptIn(message);
       if (receipt?.worker_id !== worker) continue;
       if (receipt.status !== "running") return { kind: "receipt", receipt };
       kind = "silence";
@@ -176,16 +181,21 @@ export class BusControlClient implements ControlClient {
     wait: Wait,
     take: (receipt: Receipt) => boolean,
   ): Promise<void> {
-    const { clock, wire } = this.#options;
+    const { clock } = this.#options;
     const untilMs = clock.monotonicMs() + ms;
     for (;;) {
       const message = await mailbox.next(untilMs - clock.monotonicMs(), wait.signal);
       if (message === null || isNobody(message)) return;
-      const receipt = wire.decode(message.data);
+      const receipt = receiptIn(message);
       if (receipt === null) continue;
       if (receipt.status === "running") wait.onProgress(receipt);
       else if (take(receipt)) return;
     }
+  }
+
+  #rest(ms: number, { endMs, signal }: Wait): Promise<void> {
+    const { clock } = this.#options;
+    return sleep(clock, Math.max(0, Math.min(ms, endMs - clock.monotonicMs())), signal);
   }
 
   async #isConnected(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
@@ -212,6 +222,12 @@ export class BusControlClient implements ControlClient {
   #replyTo(mailbox: Mailbox): { reply: string; headers: Record<string, string> } {
     return { reply: mailbox.subject, headers: this.#headers() };
   }
+}
+
+/** Null where it is none. Header names are compared without regard to case. */
+function receiptIn({ headers, data }: BusMessage): Receipt | null {
+  const type = Object.entries(headers).find(([name]) => name.toLowerCase() === "content-type");
+  return decodeReceipt(data, type?.[1] ?? null);
 }
 
 function isNobody({ headers, data }: BusMessage): boolean {

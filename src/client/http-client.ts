@@ -12,7 +12,7 @@ import type {
 import { identified } from "./envelope.ts";
 import { type HttpConnection, type HttpOutcome, jsonOf, problemText } from "./http-connection.ts";
 import { absentMs } from "./patience.ts";
-import { readReceipt, type Wire } from "./wire.ts";
+import { decodeReceipt, isUnread, readReceipt, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 const ASK_MS = 5_000;
@@ -52,6 +52,14 @@ export interface HttpControlClient extends ControlClient {
   post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
 }
 
+interface Try {
+  readonly endMs: number;
+  readonly tries: number;
+  /** An earlier one may have been carried out. */
+  readonly mayBeDone: boolean;
+  readonly signal: AbortSignal;
+}
+
 type Tried =
   | { readonly kind: "result"; readonly result: SendResult }
   | { readonly kind: "again"; readonly why: string; readonly mayBeDone: boolean };
@@ -79,7 +87,7 @@ export class HttpClient implements HttpControlClient {
       const other = worker === "" ? null : await this.#otherWorker(worker, endMs, signal);
       if (other !== null) return { kind: "unreachable", tries, why: other };
       tries++;
-      const tried = await this.#try(worker, command, endMs, tries, signal);
+      const tried = await this.#try(worker, command, { endMs, tries, mayBeDone, signal });
       if (tried.kind === "result") return tried.result;
       mayBeDone ||= tried.mayBeDone;
       const waitMs = absentMs(tries, random);
@@ -126,9 +134,7 @@ export class HttpClient implements HttpControlClient {
   async #try(
     worker: string,
     command: WireCommand,
-    endMs: number,
-    tries: number,
-    signal: AbortSignal,
+    { endMs, tries, mayBeDone, signal }: Try,
   ): Promise<Tried> {
     const { connection, clock, wire } = this.#options;
     const outcome = await connection.request({
@@ -140,9 +146,10 @@ export class HttpClient implements HttpControlClient {
     });
     if (outcome.kind !== "answer") return withoutAnswer(outcome, tries);
     const { status, contentType, data } = outcome;
-    const receipt = contentType.startsWith(wire.contentType)
-      ? wire.decode(data)
-      : readReceipt(jsonOf(data));
+    const receipt = decodeReceipt(data, contentType);
+    if (receipt !== null && mayBeDone && isUnread(receipt)) {
+      return { kind: "again", why: receipt.reason ?? "busy", mayBeDone: false };
+    }
     if (receipt !== null) return { kind: "result", result: ofWorker(worker, receipt, tries) };
     const why = problemText(status, data);
     if (status >= 500 && status !== 501) return { kind: "again", why, mayBeDone: status !== 503 };

@@ -73,6 +73,8 @@ export class HttpConnection {
         ...(body === undefined ? {} : { body: body.data }),
         ...(this.#tls === null ? {} : { tls: this.#tls }),
         redirect: "manual",
+        // Ours is the deadline; the runtime's own would be five minutes.
+        timeout: false,
         signal: controller.signal,
       });
       const contentType = response.headers.get("content-type") ?? "";

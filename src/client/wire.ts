@@ -1,32 +1,41 @@
-import type { Receipt } from "../control/index.ts";
-import { COMMAND_OUTCOMES, parseJson, stringifyJson } from "../core/index.ts";
+import {
+  decodeBody,
+  encodeBody,
+  JSON_TYPE,
+  type MediaType,
+  MSGPACK_TYPE,
+  mediaTypeOf,
+  type Receipt,
+} from "../control/index.ts";
+import { COMMAND_OUTCOMES } from "../core/index.ts";
 import type { WireCommand } from "./control-client.ts";
 
 export const ENCODINGS = ["json", "msgpack"] as const;
-/** How commands travel; their receipts come back the same way. */
+/** How commands travel; workers answer the same way. */
 export type Encoding = (typeof ENCODINGS)[number];
 
 export interface Wire {
-  readonly contentType: string;
+  readonly contentType: MediaType;
+  /** A copy of its own. */
   encode(command: WireCommand): Uint8Array;
-  /** Null where it is no receipt. */
-  decode(data: Uint8Array): Receipt | null;
 }
 
-export const jsonWire: Wire = {
-  contentType: "application/json",
-  encode: (command) => new TextEncoder().encode(stringifyJson(command)),
-  decode(data) {
-    try {
-      return readReceipt(parseJson(new TextDecoder("utf-8", { fatal: true }).decode(data)));
-    } catch {
-      return null;
-    }
-  },
-};
+/** Receipts list as many blocks as a command names, each with what holds it. */
+const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536 };
 
-export function wireOf(_encoding: Encoding): Wire {
-  return jsonWire;
+export function wireOf(encoding: Encoding): Wire {
+  const contentType = encoding === "json" ? JSON_TYPE : MSGPACK_TYPE;
+  return {
+    contentType,
+    // Encoders hand out views of a buffer that they go on using.
+    encode: (command) => Uint8Array.from(encodeBody(command, contentType)),
+  };
+}
+
+/** Null where it is no receipt. `contentType`: JSON unless it says MessagePack. */
+export function decodeReceipt(data: Uint8Array, contentType: string | null): Receipt | null {
+  const body = decodeBody(data, mediaTypeOf(contentType), LIMITS);
+  return body.ok ? readReceipt(body.value) : null;
 }
 
 const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
@@ -35,6 +44,14 @@ const STATUSES: ReadonlySet<unknown> = new Set<Receipt["status"]>([
   "rejected",
   "running",
 ]);
+
+/**
+ * Whether a refusal says nothing of tries before it: the worker has not looked whether it knows the
+ * command.
+ */
+export function isUnread({ status, reason = "" }: Receipt): boolean {
+  return status === "rejected" && /^(?:busy|rate_limited)\b/.test(reason);
+}
 
 /** Takes what came for a receipt where all that it has is of the receipt's types. */
 export function readReceipt(value: unknown): Receipt | null {
@@ -49,7 +66,9 @@ export function readReceipt(value: unknown): Receipt | null {
     isListOf(blocks, isBlock) &&
     isListOf(held, isBlock) &&
     ["reason", "lease_id"].every((name) => isOptional(value[name], isText)) &&
-    ["bytes", "ttl_seconds", "elapsed_ms"].every((name) => isOptional(value[name], isNumber)) &&
+    ["bytes", "ttl_seconds", "elapsed_ms", "blocks_left_out"].every((name) =>
+      isOptional(value[name], isNumber),
+    ) &&
     isOptional(value.budget, isFigures) &&
     isOptional(value.progress, isProgress);
   return isReceipt ? (value as unknown as Receipt) : null;

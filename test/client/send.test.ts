@@ -133,6 +133,36 @@ describe("send", () => {
   });
 });
 
+describe("a worker that takes no more", () => {
+  const busy: Partial<Receipt> = { status: "rejected", reason: "busy: 8192 commands wait here" };
+
+  test("refuses the command, and the caller hears of it", async () => {
+    await using fleet = await kit();
+    const worker = await fleet.worker("node-1");
+    worker.behave = ({ command }, answer) => answer(receiptOf("node-1", command, busy));
+    const result = await fleet.settle(fleet.client.send("node-1", pin([1])));
+    expect(result).toMatchObject({ kind: "receipt", receipt: busy });
+    expect(worker.received).toHaveLength(1);
+  });
+
+  test("says nothing of a try before, whose answer was lost", async () => {
+    await using fleet = await kit();
+    const worker = await fleet.worker("node-1");
+    worker.behave = ({ command, nth }, answer) => {
+      if (nth === 1) worker.carryOut(command);
+      else if (nth < 4) answer(receiptOf("node-1", command, busy));
+      else answer(worker.carryOut(command));
+    };
+    const result = await fleet.settle(fleet.client.send("node-1", pin([1])));
+    expect(result).toMatchObject({ kind: "receipt", receipt: { status: "ok", duplicate: true } });
+    worker.behave = ({ nth, command }, answer) => {
+      if (nth > 5) answer(receiptOf("node-1", command, busy));
+    };
+    const never = await fleet.settle(fleet.client.send("node-1", pin([1]), { deadlineMs: 8_000 }));
+    expect(never.kind).toBe("unanswered");
+  });
+});
+
 describe("without a broker", () => {
   test("nothing is left behind that would be carried out later", async () => {
     await using fleet = await kit();
