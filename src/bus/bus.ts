@@ -14,13 +14,17 @@ export interface PublishOptions {
 }
 
 /**
- * `sent`: handed to a connection that lives. `queued`: there is none now; it goes out, in order,
- * after the next reconnect. `dropped`: the queue is full (the oldest stay), it is larger than the
- * broker takes, or the bus is closed; counted in `state`.
+ * `sent`: handed to a connection that lives. `queued`: there is none now, or it is slow; it goes
+ * out, in order, as soon as one takes it. `dropped`: the queue is full (the oldest stay), it is
+ * larger than the broker takes, its subject or a header is none, or the bus is closed; counted in `state`.
  */
 export type PublishOutcome = "sent" | "queued" | "dropped";
 
-/** `noResponders`: nobody listens there, said at once. `unreachable`: no connection now. */
+/**
+ * `noResponders`: nobody listens there, said at once. `unreachable`: no connection now, too many
+ * requests wait already, or `publish` would have dropped it; also said at once. A connection that
+ * breaks later does not end the wait: the answer may come over the next one.
+ */
 export type RequestOutcome =
   | { readonly kind: "reply"; readonly message: BusMessage }
   | { readonly kind: "timeout" | "noResponders" | "unreachable" };
@@ -44,8 +48,12 @@ export interface BusState {
   readonly sentMessages: number;
   readonly receivedMessages: number;
   readonly droppedMessages: number;
+  /** Sent on connections that broke before the broker had confirmed them: lost, or not. */
+  readonly doubtfulMessages: number;
   /** Messages the handlers threw at: a bug of ours, and no reason to stop. */
   readonly handlerFaults: number;
+  /** Subjects that the broker does not let us subscribe; tried again with each connection. */
+  readonly refusedSubjects: readonly string[];
 }
 
 /** How tools that speak the micro-service protocol ($SRV.PING, INFO, STATS) see this process. */
@@ -87,9 +95,16 @@ export interface Bus extends AsyncDisposable {
   /** Bytes of the largest message the broker takes; what was heard last, 1 MiB before that. */
   readonly payloadBytesMax: number;
 
+  /** Never throws. `data` and headers belong to the bus from here on: do not change them. */
   publish(subject: string, data: Uint8Array, options?: PublishOptions): PublishOutcome;
-  /** `*` and `>` as in NATS. With `queue`, one of those with the same name gets each message. */
+  /**
+   * `*` and `>` as in NATS. With `queue`, one of those with the same name gets each message.
+   * Messages are handed over as they come, in the loop that reads the connection: a handler that
+   * takes its time holds up the socket, and in the end the broker, which may then cut us off; it
+   * never fills memory here. What a handler keeps, it must bound itself.
+   */
   subscribe(subject: string, handler: BusHandler, queue?: string): Subscription;
+  /** Rejects only with ABORTED, when the signal fires. */
   request(subject: string, data: Uint8Array, options: RequestOptions): Promise<RequestOutcome>;
 
   /** Answers discovery; its endpoints are subscribed as by `subscribe`. At most one service. */
@@ -102,6 +117,6 @@ export interface Bus extends AsyncDisposable {
   connected(ms: number): Promise<boolean>;
   /** True when the broker has everything published so far; false after `ms`. */
   flush(ms: number): Promise<boolean>;
-  /** Sends what waits, for `ms` at most, then closes. */
+  /** Sends what waits, for `ms` at most, then closes; what is left is dropped and counted. */
   close(ms: number): Promise<void>;
 }

@@ -1,0 +1,128 @@
+import { messageOf } from "../core/index.ts";
+import type { Incoming, Link, Outgoing } from "./link.ts";
+
+/** What both client libraries have in common: as much of it as a link needs. */
+export interface Client<Headers extends ClientHeaders> {
+  readonly info?: { readonly max_payload: number } | undefined;
+  publish(subject: string, data: Uint8Array, options: { reply?: string; headers?: Headers }): void;
+  subscribe(
+    subject: string,
+    options: {
+      queue?: string;
+      callback: (error: Error | null, message: ClientMessage) => void;
+    },
+  ): { unsubscribe(): void };
+  flush(): Promise<void>;
+  // biome-ignore lint/suspicious/noConfusingVoidType: as the libraries have it
+  closed(): Promise<void | Error>;
+  close(): Promise<void>;
+}
+
+export interface ClientHeaders {
+  readonly code: number;
+  set(name: string, value: string): void;
+  get(name: string): string;
+  keys(): string[];
+}
+
+interface ClientMessage {
+  readonly subject: string;
+  readonly reply?: string;
+  readonly data: Uint8Array;
+  readonly headers?: ClientHeaders;
+}
+
+export interface ClientLinkOptions<Headers extends ClientHeaders> {
+  readonly client: Client<Headers>;
+  readonly server: string;
+  newHeaders(): Headers;
+  /** What the end of a connection means, in words. */
+  explain(thrown: unknown): string;
+  /** Breaks the socket below the library, where that can be had. */
+  cut?(): void;
+}
+
+/** A connection of a client library whose own reconnecting is turned off. */
+export class ClientLink<Headers extends ClientHeaders> implements Link {
+  readonly #options: ClientLinkOptions<Headers>;
+  readonly #client: Client<Headers>;
+  readonly server: string;
+  readonly payloadBytesMax: number;
+  readonly closed: Promise<string>;
+  #resolveClosed: (why: string) => void = () => undefined;
+
+  constructor(options: ClientLinkOptions<Headers>) {
+    this.#options = options;
+    this.#client = options.client;
+    this.server = options.server;
+    this.payloadBytesMax = this.#client.info?.max_payload ?? 2 ** 20;
+    this.closed = new Promise((resolve) => {
+      this.#resolveClosed = resolve;
+    });
+    const gone = (reason: unknown) => {
+      this.#resolveClosed(
+        reason instanceof Error ? options.explain(reason) : "the server closed the connection",
+      );
+    };
+    this.#client.closed().then(gone, gone);
+  }
+
+  publish({ subject, data, reply, headers }: Outgoing): void {
+    const options: { reply?: string; headers?: Headers } = {};
+    if (reply !== null) options.reply = reply;
+    if (headers !== null) {
+      options.headers = this.#options.newHeaders();
+      for (const [name, value] of Object.entries(headers)) options.headers.set(name, value);
+    }
+    this.#client.publish(subject, data, options);
+  }
+
+  subscribe(
+    subject: string,
+    queue: string | undefined,
+    deliver: (message: Incoming) => void,
+    refused: (why: string) => void,
+  ): () => void {
+    const subscription = this.#client.subscribe(subject, {
+      ...(queue === undefined ? {} : { queue }),
+      callback: (error, message) => {
+        if (error === null) deliver(incoming(message));
+        else refused(messageOf(error));
+      },
+    });
+    return () => subscription.unsubscribe();
+  }
+
+  confirm(): Promise<void> {
+    return this.#client.flush();
+  }
+
+  end(why: string): void {
+    this.#resolveClosed(why);
+    this.#options.cut?.();
+    this.#client.close().catch(() => undefined);
+  }
+}
+
+function incoming(message: ClientMessage): Incoming {
+  const { subject, reply, data } = message;
+  const { headers, status } = headersOf(message);
+  // A copy: the library's view keeps the whole of what the socket read alive.
+  return { subject, reply: reply ? reply : null, headers, data: data.slice(), status };
+}
+
+/**
+ * The libraries decode headers when asked for them, and throw at names that are none. Thrown on
+ * from here it would end the reading of the connection: such a message has no headers.
+ */
+function headersOf(message: ClientMessage): Pick<Incoming, "headers" | "status"> {
+  const plain: Record<string, string> = Object.create(null);
+  try {
+    const { headers } = message;
+    if (headers === undefined) return { headers: plain, status: 0 };
+    for (const name of headers.keys()) plain[name] = headers.get(name);
+    return { headers: plain, status: headers.code };
+  } catch {
+    return { headers: Object.create(null), status: 0 };
+  }
+}

@@ -1,0 +1,92 @@
+import {
+  connect,
+  credsAuthenticator,
+  headers,
+  type MsgHdrs,
+  nkeyAuthenticator,
+  tokenAuthenticator,
+  usernamePasswordAuthenticator,
+} from "@nats-io/transport-node";
+import { type Clock, HearthError } from "../core/index.ts";
+import { ClientLink } from "./client-link.ts";
+import { authenticatorOf, type Credentials, type TlsMaterial } from "./credentials.ts";
+import { explainFault } from "./explain.ts";
+import { natsVersionIn, reach } from "./greeting.ts";
+import type { Link } from "./link.ts";
+import type { Server } from "./servers.ts";
+
+const LIBRARY = {
+  credsAuthenticator,
+  nkeyAuthenticator,
+  tokenAuthenticator,
+  usernamePasswordAuthenticator,
+};
+
+export interface DialOptions {
+  /** Shown in the broker's own lists of connections. */
+  readonly name: string;
+  readonly server: Server;
+  readonly credentials: Credentials;
+  readonly tls: TlsMaterial;
+  readonly timeoutMs: number;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+export interface Dialled {
+  readonly link: Link;
+  /** `host:port` of other servers, as this one knows them. */
+  readonly others: readonly string[];
+}
+
+/** Connects over TCP, with TLS where the URL, a file of ours or the server asks for it. */
+export async function dialTcp(options: DialOptions): Promise<Dialled> {
+  const { server, timeoutMs } = options;
+  await mustAnswer(options, true);
+  const hasTls = server.tls || Object.keys(options.tls).length > 0;
+  const authenticator = authenticatorOf(options.credentials, LIBRARY);
+  const client = await connect({
+    servers: server.url.replace(/^[a-z]+:\/\//, ""),
+    name: options.name,
+    timeout: timeoutMs,
+    reconnect: false,
+    noAsyncTraces: true,
+    // Signs of life are asked for by the bus, whose clock decides.
+    pingInterval: 2 ** 30,
+    ...(authenticator === undefined ? {} : { authenticator }),
+    ...(hasTls ? { tls: { ...options.tls } } : {}),
+  }).catch((thrown) => {
+    throw new HearthError("DEADLINE", explainFault(thrown, options), { cause: thrown });
+  });
+  const link = new ClientLink<MsgHdrs>({
+    client,
+    server: server.url,
+    newHeaders: () => headers(),
+    explain: (thrown) => explainFault(thrown, options),
+  });
+  return { link, others: client.info?.connect_urls ?? [] };
+}
+
+/**
+ * Throws unless somebody answers there. The client libraries leave a socket behind for each peer
+ * that does not, and have less to say about why.
+ */
+export async function mustAnswer(options: DialOptions, greets: boolean): Promise<void> {
+  const { server, clock, timeoutMs, signal } = options;
+  const { host, port } = server;
+  const reached = await reach({ host, port, greets }, clock, timeoutMs, signal);
+  const refuse = (why: string) => new HearthError("DEADLINE", `${server.url}: ${why}`);
+  switch (reached.kind) {
+    case "connected":
+      return;
+    case "greeted":
+      if (natsVersionIn(reached.greeting) !== null) return;
+      throw refuse("it answers, but not as NATS does");
+    case "silent":
+      throw refuse("it accepts connections and says nothing");
+    case "failed":
+      throw refuse(reached.why);
+    default:
+      reached satisfies never;
+  }
+}

@@ -1,0 +1,68 @@
+import {
+  type ConnectionOptions,
+  connect,
+  credsAuthenticator,
+  headers,
+  type MsgHdrs,
+  nkeyAuthenticator,
+  tokenAuthenticator,
+  usernamePasswordAuthenticator,
+} from "nats.ws";
+import { HearthError } from "../core/index.ts";
+import { ClientLink } from "./client-link.ts";
+import { authenticatorOf } from "./credentials.ts";
+import { type Dialled, type DialOptions, mustAnswer } from "./dial-tcp.ts";
+import { explainFault } from "./explain.ts";
+
+const LIBRARY = {
+  credsAuthenticator,
+  nkeyAuthenticator,
+  tokenAuthenticator,
+  usernamePasswordAuthenticator,
+};
+
+/** What nats.ws takes beside its declared options: who opens the socket. */
+interface WsOptions extends ConnectionOptions {
+  wsFactory(url: string): Promise<{ socket: WebSocket; encrypted: boolean }>;
+}
+
+/**
+ * Connects over WebSocket. The socket is opened here: only so a private authority, a certificate of
+ * ours and the true reason of a failure can be had, and a socket that hangs be cut.
+ */
+export async function dialWs(options: DialOptions): Promise<Dialled> {
+  const { server } = options;
+  await mustAnswer(options, false);
+  const authenticator = authenticatorOf(options.credentials, LIBRARY);
+  let socket: WebSocket | null = null;
+  let reason = "";
+  const cut = () => socket?.terminate();
+  const connection: WsOptions = {
+    servers: server.url,
+    name: options.name,
+    timeout: options.timeoutMs,
+    reconnect: false,
+    noAsyncTraces: true,
+    // Signs of life are asked for by the bus, whose clock decides.
+    pingInterval: 2 ** 30,
+    ...(authenticator === undefined ? {} : { authenticator }),
+    async wsFactory() {
+      socket = new WebSocket(server.url, server.tls ? { tls: { ...options.tls } } : {});
+      socket.addEventListener("error", (event) => {
+        reason = "message" in event ? String(event.message) : "";
+      });
+      socket.addEventListener("close", (event) => {
+        reason = event.reason === "" ? reason : event.reason;
+      });
+      return { socket, encrypted: server.tls };
+    },
+  };
+  const explain = (thrown: unknown) => explainFault(thrown, options, reason);
+  const client = await connect(connection).catch((thrown) => {
+    cut();
+    throw new HearthError("DEADLINE", explain(thrown), { cause: thrown });
+  });
+  const newHeaders = () => headers();
+  const link = new ClientLink<MsgHdrs>({ client, server: server.url, newHeaders, explain, cut });
+  return { link, others: client.info?.connect_urls ?? [] };
+}

@@ -1,0 +1,172 @@
+import { HearthError, yieldToLoop } from "../core/index.ts";
+import type { Bus } from "./bus.ts";
+import type { Dial, Incoming, Link, Outgoing } from "./link.ts";
+import { messageBytes } from "./link.ts";
+import { LinkBus } from "./link-bus.ts";
+import type { BusBasics } from "./options.ts";
+import { matches } from "./subjects.ts";
+
+/** So many messages are delivered before everything else gets a turn. */
+const SLICE = 1_024;
+
+interface LocalSubscription {
+  readonly link: LocalLink;
+  readonly subject: string;
+  readonly queue: string | undefined;
+  readonly deliver: (message: Incoming) => void;
+}
+
+/** A broker inside the process: what the ends of one hub publish, its other ends receive. */
+export class LocalHub {
+  readonly #links = new Set<LocalLink>();
+  readonly #subscriptions = new Set<LocalSubscription>();
+  readonly payloadBytesMax: number;
+  #waiting: (() => void)[] = [];
+  #isDelivering = false;
+  #isDown = false;
+  #turn = 0;
+
+  constructor(payloadBytesMax = 2 ** 20) {
+    this.payloadBytesMax = payloadBytesMax;
+  }
+
+  /** As a broker that dies: all connections break and none is taken until `comeUp`. */
+  goDown(): void {
+    this.#isDown = true;
+    this.#waiting = [];
+    for (const link of [...this.#links]) link.end("the hub is down");
+  }
+
+  comeUp(): void {
+    this.#isDown = false;
+  }
+
+  /** @internal */
+  readonly dial: Dial = async () => {
+    if (this.#isDown) throw new HearthError("ABORTED", "the hub is down");
+    const link = new LocalLink(this);
+    this.#links.add(link);
+    return link;
+  };
+
+  /** @internal */
+  leave(link: LocalLink): void {
+    this.#links.delete(link);
+    for (const entry of this.#subscriptions) {
+      if (entry.link === link) this.#subscriptions.delete(entry);
+    }
+  }
+
+  /** @internal */
+  subscribe(entry: LocalSubscription): () => void {
+    this.#subscriptions.add(entry);
+    return () => void this.#subscriptions.delete(entry);
+  }
+
+  /** @internal */
+  publish(message: Outgoing): void {
+    const receivers = this.#receivers(message.subject);
+    if (receivers.length === 0 && message.reply !== null) {
+      const answer = { subject: message.reply, data: new Uint8Array(), reply: null, headers: null };
+      for (const receiver of this.#receivers(message.reply)) this.#hand(receiver, answer, 503);
+    }
+    for (const receiver of receivers) this.#hand(receiver, message, 0);
+  }
+
+  /** Calls back when all that was published before has been delivered. */
+  afterDelivery(run: () => void): void {
+    this.#waiting.push(run);
+    void this.#deliver();
+  }
+
+  #receivers(subject: string): LocalSubscription[] {
+    const all = [...this.#subscriptions].filter((entry) => matches(entry.subject, subject));
+    const chosen = all.filter(({ queue }) => queue === undefined);
+    for (const queue of new Set(all.map((entry) => entry.queue))) {
+      if (queue === undefined) continue;
+      const members = all.filter((entry) => entry.queue === queue);
+      chosen.push(members[this.#turn++ % members.length]!);
+    }
+    return chosen;
+  }
+
+  #hand(receiver: LocalSubscription, message: Outgoing, status: number): void {
+    const { subject, reply } = message;
+    // Its own copy for each: what one receiver does to it, no other sees.
+    const data = message.data.slice();
+    const headers = { ...message.headers };
+    this.#waiting.push(() => {
+      if (this.#subscriptions.has(receiver)) {
+        receiver.deliver({ subject, reply, headers, data, status });
+      }
+    });
+    void this.#deliver();
+  }
+
+  async #deliver(): Promise<void> {
+    if (this.#isDelivering) return;
+    this.#isDelivering = true;
+    // As over a wire: never inside the call that published.
+    await Promise.resolve();
+    for (let count = 1; this.#waiting.length > 0; ) {
+      const batch = this.#waiting;
+      this.#waiting = [];
+      for (const run of batch) {
+        run();
+        if (count++ % SLICE === 0) await yieldToLoop();
+      }
+    }
+    this.#isDelivering = false;
+  }
+}
+
+class LocalLink implements Link {
+  readonly #hub: LocalHub;
+  readonly server = "in-process";
+  readonly closed: Promise<string>;
+  #resolveClosed: (why: string) => void = () => undefined;
+  #isOver = false;
+
+  constructor(hub: LocalHub) {
+    this.#hub = hub;
+    this.closed = new Promise((resolve) => {
+      this.#resolveClosed = resolve;
+    });
+  }
+
+  get payloadBytesMax(): number {
+    return this.#hub.payloadBytesMax;
+  }
+
+  publish(message: Outgoing): void {
+    if (this.#isOver) return;
+    if (messageBytes(message) <= this.payloadBytesMax) this.#hub.publish(message);
+  }
+
+  subscribe(
+    subject: string,
+    queue: string | undefined,
+    deliver: (message: Incoming) => void,
+  ): () => void {
+    return this.#hub.subscribe({ link: this, subject, queue, deliver });
+  }
+
+  confirm(): Promise<void> {
+    return new Promise((resolve) => this.#hub.afterDelivery(resolve));
+  }
+
+  end(why: string): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#hub.leave(this);
+    this.#resolveClosed(why);
+  }
+}
+
+/**
+ * An end of a bus inside this process: every promise of the port, without a broker. Ends of one
+ * hub see each other.
+ */
+export function createLocalBus(hub: LocalHub, basics: BusBasics): Bus {
+  return new LinkBus(hub.dial, basics);
+}
