@@ -41,6 +41,8 @@ class AuditFile implements AuditLog {
   #isClosed = false;
   #file: FileHandle | null = null;
   #length = 0;
+  /** Not a device or pipe, which has no length and must not be renamed. */
+  #isRegular = false;
   /** The last write may have left half a line. */
   #isTorn = false;
   #isFailing = false;
@@ -100,9 +102,8 @@ class AuditFile implements AuditLog {
 
   async #writeSome(bytes: Buffer): Promise<void> {
     await this.#reopenWhereMoved();
-    if (this.#length > 0 && this.#length + bytes.length > this.#options.bytesMax) {
-      await this.#rotate();
-    }
+    const isFull = this.#length > 0 && this.#length + bytes.length > this.#options.bytesMax;
+    if (isFull && this.#isRegular) await this.#rotate();
     this.#file ??= await this.#open();
     if (this.#isTorn) await this.#append(Buffer.from([NEWLINE]));
     await this.#append(bytes);
@@ -121,9 +122,11 @@ class AuditFile implements AuditLog {
 
   async #open(): Promise<FileHandle> {
     const file = await open(this.#options.path, "a+", MODE);
-    const { size } = await file.stat();
+    const found = await file.stat();
+    const { size } = found;
     this.#length = size;
-    if (size > 0) {
+    this.#isRegular = found.isFile();
+    if (size > 0 && this.#isRegular) {
       const last = Buffer.alloc(1);
       await file.read(last, 0, 1, size - 1);
       this.#isTorn = last[0] !== NEWLINE;

@@ -34,7 +34,7 @@ export interface ControlSubscriberOptions {
 export interface SubscriberStats {
   readonly received: number;
   readonly answered: number;
-  /** No answer was asked for. */
+  /** No answer was asked for, or where none is sent to. */
   readonly unasked: number;
   /** Answers the bus did not take. */
   readonly lost: number;
@@ -127,7 +127,7 @@ class Subscriber implements ControlSubscriber {
     }
     this.#waiting++;
     this.#waitingBytes += length;
-    const onProgress = (receipt: Receipt) => this.#publish(message.reply, receipt, type);
+    const onProgress = (receipt: Receipt) => this.#progress(message, receipt, type);
     void this.#options.plane
       .submit(message.data, contentType, this.#senderOf(message, broadcast), { onProgress })
       .then((receipt) => {
@@ -158,19 +158,30 @@ class Subscriber implements ControlSubscriber {
   #answer({ reply }: BusMessage, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE);
-    if (reply === null) this.#unasked++;
+    if (reply === null || !mayAnswerTo(reply)) this.#unasked++;
     else if (this.#publish(reply, receipt, type)) this.#answered++;
   }
 
+  #progress({ reply }: BusMessage, receipt: Receipt, type: MediaType): void {
+    if (reply !== null && mayAnswerTo(reply)) this.#publish(reply, receipt, type);
+  }
+
   /** Whether the bus took it. */
-  #publish(subject: string | null, receipt: Receipt, type: MediaType): boolean {
-    if (subject === null) return false;
+  #publish(subject: string, receipt: Receipt, type: MediaType): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
     const outcome = bus.publish(subject, bytes, { headers: { "Content-Type": type } });
     if (outcome === "dropped") this.#lost++;
     return outcome !== "dropped";
   }
+}
+
+/**
+ * A sender chooses where our answer goes, and we may publish where it may not: a receipt, which has
+ * the type and lease of its command, is no command to another agent or to the broker.
+ */
+function mayAnswerTo(reply: string): boolean {
+  return !reply.startsWith("kv-control-") && !reply.startsWith("$");
 }
 
 /** Header names are compared without regard to case. */

@@ -1,0 +1,155 @@
+import { describe, expect, test } from "bun:test";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { type AuditLog, createAuditLog } from "../../src/control/index.ts";
+import { yieldToLoop } from "../../src/core/index.ts";
+import { createLogger } from "../../src/observability/index.ts";
+import { ManualClock, waitFor, withTempDir } from "../support/index.ts";
+
+function opened(path: string, options: { bytesMax?: number; filesMax?: number } = {}) {
+  const said: string[] = [];
+  const log = createLogger({
+    level: "debug",
+    format: "text",
+    write: (line) => said.push(line),
+    clock: new ManualClock(),
+  });
+  const audit = createAuditLog({ path, bytesMax: 2 ** 20, filesMax: 3, log, ...options });
+  return { audit, said };
+}
+
+function numbersIn(path: string): number[] {
+  const lines = readFileSync(path, "utf8").trimEnd().split("\n");
+  return lines.map((line) => JSON.parse(line).n);
+}
+
+/** Each in a write of its own. */
+async function writeSlowly(audit: AuditLog, path: string, from: number, to: number) {
+  for (let n = from; n < to; n++) {
+    audit.write({ n });
+    await waitFor(() => existsSync(path) && readFileSync(path, "utf8").includes(`{"n":${n}}\n`));
+  }
+}
+
+describe("the audit log", () => {
+  test("has one line for each record, in order, for its owner and group alone", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      const { audit } = opened(path);
+      for (let n = 0; n < 5_000; n++) audit.write({ n, who: "router\n1" });
+      await audit[Symbol.asyncDispose]();
+      expect(numbersIn(path)).toEqual(Array.from({ length: 5_000 }, (_, n) => n));
+      expect(statSync(path).mode & 0o777 & ~0o640).toBe(0);
+      expect(audit.dropped).toBe(0);
+    });
+  });
+
+  test("goes on with the file that is there, behind half a line too", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      writeFileSync(path, '{"n":1}\n{"n":');
+      const { audit } = opened(path);
+      audit.write({ n: 2 });
+      await audit[Symbol.asyncDispose]();
+      expect(readFileSync(path, "utf8")).toBe('{"n":1}\n{"n":\n{"n":2}\n');
+    });
+  });
+
+  test("is set aside at its length; the oldest goes", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      const { audit } = opened(path, { bytesMax: 30, filesMax: 2 });
+      await writeSlowly(audit, path, 100, 112);
+      await audit[Symbol.asyncDispose]();
+      expect(readdirSync(folder).sort()).toEqual(["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]);
+      const files = ["audit.jsonl.2", "audit.jsonl.1", "audit.jsonl"];
+      const kept = files.map((name) => numbersIn(join(folder, name)));
+      expect(kept).toEqual([
+        [103, 104, 105],
+        [106, 107, 108],
+        [109, 110, 111],
+      ]);
+    });
+  });
+
+  test("begins a new file where somebody moved or removed it", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      const { audit } = opened(path);
+      await writeSlowly(audit, path, 100, 101);
+      renameSync(path, `${path}.old`);
+      await writeSlowly(audit, path, 101, 102);
+      rmSync(path);
+      await writeSlowly(audit, path, 102, 103);
+      await audit[Symbol.asyncDispose]();
+      expect(numbersIn(`${path}.old`)).toEqual([100]);
+      expect(numbersIn(path)).toEqual([102]);
+    });
+  });
+
+  test("a disk that refuses is said once; lines are counted, and come again when it takes them", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      // A folder of that name refuses to be opened for writing, for root too.
+      mkdirSync(path);
+      const { audit, said } = opened(path);
+      for (let n = 0; n < 5; n++) {
+        audit.write({ n });
+        await waitFor(() => audit.dropped === n + 1);
+      }
+      expect(said.filter((line) => line.includes("cannot be written"))).toHaveLength(1);
+      rmSync(path, { recursive: true });
+      await writeSlowly(audit, path, 100, 101);
+      await audit[Symbol.asyncDispose]();
+      expect(numbersIn(path)).toEqual([100]);
+      expect(said.at(-1)).toContain("written again");
+    });
+  });
+
+  test("a full disk costs lines, never more", async () => {
+    const { audit, said } = opened("/dev/full");
+    audit.write({ n: 1 });
+    audit.write({ n: 2 });
+    await waitFor(() => audit.dropped === 2);
+    await audit[Symbol.asyncDispose]();
+    expect(said.join()).toContain("ENOSPC");
+  });
+
+  test("a device is never set aside", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "null");
+      symlinkSync("/dev/null", path);
+      const { audit } = opened(path, { bytesMax: 10 });
+      for (let n = 0; n < 3; n++) {
+        audit.write({ n, words: "longer than that" });
+        await yieldToLoop();
+      }
+      await audit[Symbol.asyncDispose]();
+      expect(readdirSync(folder)).toEqual(["null"]);
+      expect(audit.dropped).toBe(0);
+    });
+  });
+
+  test("what waits is bounded", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "audit.jsonl");
+      const { audit } = opened(path, { bytesMax: 2 ** 30 });
+      for (let n = 0; n < 100; n++) audit.write({ n, words: "x".repeat(100_000) });
+      expect(audit.dropped).toBeGreaterThan(50);
+      await audit[Symbol.asyncDispose]();
+      expect(numbersIn(path).length).toBe(100 - audit.dropped);
+      audit.write({ n: 1 });
+      expect(audit.dropped).toBeGreaterThan(50);
+    });
+  });
+});
