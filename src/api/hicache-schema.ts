@@ -48,7 +48,7 @@ export const unpinDetail = {
 
 const FLUSHED = [
   "Cache flushed.",
-  "Removed 97 blocks (970 MiB).",
+  "Removed 97 blocks (970MiB).",
   "Kept 168 blocks: 168 by pin.",
   "",
 ].join("\n");

@@ -117,7 +117,7 @@ export class FakeControl implements ControlServices {
     return 1_000;
   }
 
-  events(): EventPage {
+  events(_after: number, _max: number): EventPage {
     return this.eventPage;
   }
 }
