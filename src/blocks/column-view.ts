@@ -208,6 +208,15 @@ export class ColumnView implements TableView {
     return NO_NODE;
   }
 
+  nextRoot(node: NodeId, end = Number.POSITIVE_INFINITY): NodeId {
+    const { meta, parent, highest } = this.columns;
+    const last = Math.min(highest, end - 1);
+    for (let next = node + 1; next <= last; next++) {
+      if (parent[next] === 0 && meta[next] !== 0) return next as NodeId;
+    }
+    return NO_NODE;
+  }
+
   aliasesOf(node: NodeId): Uint8Array[] {
     return [...this.hashes.namesGivenTo(node), ...this.pageKeys.namesGivenTo(node)];
   }

@@ -134,6 +134,8 @@ export interface TableView {
    * `end` on are not looked at, so that one call over a sparse table does not take long.
    */
   nextOn(node: NodeId, tiers: number, end?: number): NodeId;
+  /** The same for nodes without a parent, ghosts included. */
+  nextRoot(node: NodeId, end?: number): NodeId;
 
   residentBlocks(tier: Tier): number;
   residentBytes(tier: Tier): number;
