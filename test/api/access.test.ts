@@ -4,26 +4,7 @@ import { join } from "node:path";
 import { createApi, OPEN_ACCESS, readTokens } from "../../src/api/index.ts";
 import { HearthError } from "../../src/core/index.ts";
 import { ManualClock, tempDir } from "../support/index.ts";
-import { oneToken, problem, type Served, serve } from "./serve.ts";
-
-/** Status line of an answer to a request written by hand: fetch would not send such headers. */
-async function raw(port: number, head: string): Promise<string> {
-  const { promise, resolve, reject } = Promise.withResolvers<string>();
-  let seen = "";
-  await Bun.connect({
-    hostname: "127.0.0.1",
-    port,
-    socket: {
-      open: (socket) => void socket.write(`${head}\r\nConnection: close\r\n\r\n`),
-      data: (_socket, bytes) => {
-        seen += bytes.toString();
-      },
-      close: () => resolve(seen.split("\r\n")[0]!),
-      error: (_socket, error) => reject(error),
-    },
-  });
-  return promise;
-}
+import { oneToken, problem, raw, type Served, serve } from "./serve.ts";
 
 const OK = "HTTP/1.1 200 OK";
 const FORBIDDEN = "HTTP/1.1 403 Forbidden";

@@ -150,3 +150,22 @@ export async function problem(answer: Response): Promise<Record<string, unknown>
   if (body.status !== answer.status) throw new Error(`status ${answer.status} says ${body.status}`);
   return body;
 }
+
+/** Status line of an answer to a request written by hand: fetch would not send such headers. */
+export async function raw(port: number, head: string): Promise<string> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  let seen = "";
+  await Bun.connect({
+    hostname: "127.0.0.1",
+    port,
+    socket: {
+      open: (socket) => void socket.write(`${head}\r\nConnection: close\r\n\r\n`),
+      data: (_socket, bytes) => {
+        seen += bytes.toString();
+      },
+      close: () => resolve(seen.split("\r\n")[0]!),
+      error: (_socket, error) => reject(error),
+    },
+  });
+  return promise;
+}
