@@ -37,6 +37,96 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/doctor.ts"),
   },
   {
+    name: "ctl pin",
+    summary: "keep blocks on the host",
+    load: () => import("./commands/ctl-pin.ts"),
+  },
+  {
+    name: "ctl unpin",
+    summary: "take one owner's pins back",
+    load: () => import("./commands/ctl-unpin.ts"),
+  },
+  {
+    name: "ctl retain",
+    summary: "prefer blocks, without a promise",
+    load: () => import("./commands/ctl-retain.ts"),
+  },
+  {
+    name: "ctl prune",
+    summary: "drop what builds upon a block",
+    load: () => import("./commands/ctl-prune.ts"),
+  },
+  {
+    name: "ctl think",
+    summary: "mark blocks as transient, or purge those that are",
+    load: () => import("./commands/ctl-think.ts"),
+  },
+  {
+    name: "ctl pause",
+    summary: "move blocks to SSD under a lease",
+    load: () => import("./commands/ctl-pause.ts"),
+  },
+  {
+    name: "ctl renew",
+    summary: "let a lease run on",
+    load: () => import("./commands/ctl-renew.ts"),
+  },
+  {
+    name: "ctl revoke",
+    summary: "end a lease and purge what only it held",
+    load: () => import("./commands/ctl-revoke.ts"),
+  },
+  {
+    name: "ctl warm",
+    summary: "bring blocks up to RAM before they are asked for",
+    load: () => import("./commands/ctl-warm.ts"),
+  },
+  {
+    name: "ctl flush",
+    summary: "empty the tiers of all that nothing holds",
+    load: () => import("./commands/ctl-flush.ts"),
+  },
+  {
+    name: "ctl send",
+    summary: "send a command as it stands in a file",
+    load: () => import("./commands/ctl-send.ts"),
+  },
+  {
+    name: "ctl tree",
+    summary: "show blocks, their tiers and who holds them",
+    load: () => import("./commands/ctl-tree.ts"),
+  },
+  {
+    name: "ctl explain",
+    summary: "tell what of a prompt hits, and why the rest does not",
+    load: () => import("./commands/ctl-explain.ts"),
+  },
+  {
+    name: "ctl pins",
+    summary: "list pins and the room for more",
+    load: () => import("./commands/ctl-pins.ts"),
+  },
+  {
+    name: "ctl leases",
+    summary: "list leases of what was paused",
+    load: () => import("./commands/ctl-leases.ts"),
+  },
+  {
+    name: "ctl events",
+    summary: "print what happened to pins, leases and commands",
+    load: () => import("./commands/ctl-events.ts"),
+  },
+  {
+    name: "ctl status",
+    summary: "tell what an agent is and holds",
+    load: () => import("./commands/ctl-status.ts"),
+  },
+  {
+    name: "ctl workers",
+    summary: "list the workers that a NATS server reaches",
+    load: () => import("./commands/ctl-workers.ts"),
+  },
+  {
     name: "fsck",
     summary: "check the block files of an SSD folder, and repair it",
     load: () => import("./commands/fsck.ts"),

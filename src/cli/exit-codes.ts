@@ -8,6 +8,9 @@ export const EXIT_CODES = {
   configRefused: { code: 3, meaning: "the configuration was refused" },
   hostCannot: { code: 4, meaning: "this host cannot: native library, memory, kernel" },
   wrongBytes: { code: 5, meaning: "bytes read were not the bytes written" },
+  partly: { code: 6, meaning: "done in part: blocks are missing, held, deferred or refused" },
+  refused: { code: 7, meaning: "the agent refused the command; nothing changed" },
+  noAnswer: { code: 8, meaning: "no answer: nobody is there, or the deadline passed" },
   interrupted: { code: 130, meaning: "interrupted by SIGINT, SIGTERM or SIGHUP" },
 } as const satisfies Record<string, { code: number; meaning: string }>;
 

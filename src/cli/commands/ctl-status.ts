@@ -1,0 +1,92 @@
+import { connectControl } from "../../client/index.ts";
+import { HearthError, type Json } from "../../core/index.ts";
+import { defineCommand } from "../command.ts";
+import {
+  Asking,
+  bytesOf,
+  connectionFlags,
+  listOf,
+  membersOf,
+  natsAccess,
+  plain,
+  READ_EXITS,
+  secondsOf,
+  textOf,
+} from "../ctl/index.ts";
+import type { Io } from "../io.ts";
+import { printJson, printRecord, type Row } from "../output.ts";
+
+export const command = defineCommand({
+  description: [
+    "Tells what an agent is and holds, and what is the matter with it. Through NATS only who it is " +
+      "is known: version and incarnation, as discovery has them.",
+  ],
+  arguments: {},
+  flags: connectionFlags,
+  examples: [
+    { words: "ctl status", what: "the agent of this host" },
+    {
+      words: "ctl status --api https://node-1:7171 --ca ca.pem --token-file token",
+      what: "one on another host",
+    },
+    { words: "ctl status --nats nats://127.0.0.1:4222 --worker node-1", what: "whether it lives" },
+  ],
+  exits: READ_EXITS,
+  async run({ flags, ...rest }) {
+    const { io, clock, interrupt } = rest;
+    if (flags.nats !== null) {
+      if (flags.worker === null) {
+        throw new HearthError("USAGE", "--nats reaches many workers", {
+          fix: "name one with --worker, or list them with `hearth ctl workers`",
+        });
+      }
+      const nats = natsAccess(flags, flags.nats);
+      await using client = connectControl({ nats, clock });
+      const found = await client.workers(Math.min(flags.deadline, DISCOVERY_MS), interrupt());
+      const worker = found.find(({ id }) => id === flags.worker);
+      if (worker === undefined) {
+        io.err.write(`hearth ctl status: ${plain(flags.worker)} does not answer discovery\n`);
+        return "noAnswer";
+      }
+      const { id, version, incarnation } = worker;
+      const known = { worker_id: id, version, incarnation };
+      if (flags.json) printJson(io, known);
+      else printRecord(io, shown(known), false);
+      return "ok";
+    }
+    await using asking = await Asking.open({ name: "ctl status", flags, ...rest });
+    const answer = await asking.get("/v1/status");
+    if (!answer.ok) return answer.exit;
+    if (flags.json) printJson(io, answer.document);
+    else printStatus(io, answer.document);
+    return "ok";
+  },
+});
+
+const DISCOVERY_MS = 2_000;
+const DEPTH_MAX = 2;
+
+function printStatus(io: Io, document: Json): void {
+  const { health, build: _build, ...members } = membersOf(document);
+  printRecord(io, shown(members), false);
+  for (const problem of listOf({ health }, "health")) {
+    const { severity, code, meaning } = problem;
+    io.out.write(`${textOf(severity)} ${textOf(code)}: ${textOf(meaning)}\n`);
+  }
+}
+
+/** Members of members under one name (`ram.blocks`), sizes and times as people read them. */
+function shown(members: Readonly<Record<string, unknown>>, prefix = "", depth = 1): Row {
+  const row: Record<string, string> = {};
+  for (const [name, value] of Object.entries(members)) {
+    const path = plain(`${prefix}${name}`);
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+    if (isObject && depth < DEPTH_MAX)
+      Object.assign(row, shown(membersOf(value), `${path}.`, depth + 1));
+    else if (typeof value === "object" && value !== null) continue;
+    else if (/(?:^|_)bytes$/.test(name)) row[path] = bytesOf(value);
+    else if (/_seconds$/.test(name)) row[path] = secondsOf(value);
+    else row[path] = textOf(value);
+  }
+  return row;
+}

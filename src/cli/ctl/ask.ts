@@ -1,0 +1,123 @@
+import type { HttpControlClient, ReadResult } from "../../client/index.ts";
+import { type Clock, HearthError, type Json } from "../../core/index.ts";
+import type { ExitName } from "../exit-codes.ts";
+import type { Io } from "../io.ts";
+import { openHttp } from "./connect.ts";
+import { membersOf } from "./documents.ts";
+import { plain } from "./plain.ts";
+
+export interface AskFlags {
+  readonly api: string | null;
+  readonly tokenFile: string | null;
+  readonly ca: string | null;
+  readonly cert: string | null;
+  readonly key: string | null;
+  readonly nats: string | null;
+  readonly deadline: number;
+  readonly json: boolean;
+}
+
+export interface AskContext {
+  /** As it was called: `ctl tree`. */
+  readonly name: string;
+  readonly flags: AskFlags;
+  readonly io: Io;
+  readonly clock: Clock;
+  interrupt(): AbortSignal;
+}
+
+type Query = Readonly<Record<string, string | number | null>>;
+
+/** `exit`: there was none, which has been said; how to end. */
+export type Answer =
+  | { readonly ok: true; readonly document: Json }
+  | { readonly ok: false; readonly exit: ExitName };
+
+/** Asks one agent over HTTP and says on standard error why it has no answer. */
+export class Asking implements AsyncDisposable {
+  readonly #context: AskContext;
+  readonly #http: HttpControlClient;
+  readonly #signal: AbortSignal;
+
+  private constructor(context: AskContext, http: HttpControlClient) {
+    this.#context = context;
+    this.#http = http;
+    this.#signal = context.interrupt();
+  }
+
+  /** Throws USAGE where NATS was named, which carries commands alone. */
+  static async open(context: AskContext): Promise<Asking> {
+    const { name, flags, clock } = context;
+    if (flags.nats === null) return new Asking(context, await openHttp(flags, clock));
+    throw new HearthError("USAGE", `\`hearth ${name}\` does not go through NATS`, {
+      fix: "ask over HTTP: --api URL",
+    });
+  }
+
+  async get(path: string, query: Query = {}): Promise<Answer> {
+    return this.#answer(await this.#http.get(path, { ...this.#options(), query }));
+  }
+
+  async post(path: string, body: Json): Promise<Answer> {
+    return this.#answer(await this.#http.post(path, body, this.#options()));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#http[Symbol.asyncDispose]();
+  }
+
+  #options() {
+    return { deadlineMs: this.#context.flags.deadline, signal: this.#signal };
+  }
+
+  #answer(result: ReadResult): Answer {
+    if (result.kind === "document") return { ok: true, document: result.document };
+    const { name, io } = this.#context;
+    io.err.write(`hearth ${name}: ${plain(result.why, Infinity)}\n`);
+    return { ok: false, exit: result.kind === "refused" ? "refused" : "noAnswer" };
+  }
+}
+
+const PAGE_MAX = 1_000;
+
+export interface PagesQuery {
+  readonly path: string;
+  readonly query: Query;
+  /** `next` of a page before; null from the start. */
+  readonly after: string | number | null;
+  /** Entries at most, all pages together. */
+  readonly limit: number;
+  /** Name of the list in a page. */
+  readonly list: string;
+}
+
+export type Pages =
+  | { readonly ok: true; readonly next: string | number | null }
+  | { readonly ok: false; readonly exit: ExitName };
+
+/** Asks for page after page. `next`: where to go on; null where that was all. */
+export async function readPages(
+  asking: Asking,
+  { path, query, after, limit, list }: PagesQuery,
+  onPage: (page: Json) => void,
+): Promise<Pages> {
+  let next = after;
+  for (let left = limit; left > 0; ) {
+    const answer = await asking.get(path, {
+      ...query,
+      limit: Math.min(left, PAGE_MAX),
+      after: next,
+    });
+    if (!answer.ok) return answer;
+    onPage(answer.document);
+    const page = membersOf(answer.document);
+    const entries = page[list];
+    if (typeof page.next !== "string" && typeof page.next !== "number") {
+      return { ok: true, next: null };
+    }
+    next = page.next;
+    // A page may be short, or empty where all was passed over.
+    left -= Array.isArray(entries) ? Math.max(1, entries.length) : left;
+  }
+  return { ok: true, next };
+}

@@ -1,0 +1,70 @@
+import { formatBytes } from "../../core/index.ts";
+import { plain } from "./plain.ts";
+
+/** What an agent answered, taken apart without trust in its shape. */
+export type Members = Readonly<Record<string, unknown>>;
+
+export function membersOf(value: unknown): Members {
+  const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+  return isObject ? (value as Members) : {};
+}
+
+/** The objects in the list of this name; none where there is no list. */
+export function listOf(document: unknown, name: string): Members[] {
+  const list = membersOf(document)[name];
+  return Array.isArray(list) ? list.map(membersOf) : [];
+}
+
+export function textOf(value: unknown): string {
+  if (value === null || value === undefined) return "-";
+  if (Array.isArray(value)) return value.map(textOf).join(",");
+  return plain(typeof value === "object" ? JSON.stringify(value) : String(value));
+}
+
+function numberOf(value: unknown): number | null {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+/** `1.5GiB`. */
+export function bytesOf(value: unknown): string {
+  const bytes = numberOf(value);
+  return bytes === null ? "-" : formatBytes(bytes);
+}
+
+const UNITS = [
+  ["d", 86_400],
+  ["h", 3_600],
+  ["m", 60],
+] as const;
+
+/** Seconds in the unit people would take: `59.1m`, `3s`. */
+export function secondsOf(value: unknown): string {
+  const seconds = numberOf(value);
+  if (seconds === null) return "-";
+  for (const [unit, length] of UNITS) {
+    if (seconds >= 2 * length) return `${Number((seconds / length).toFixed(1))}${unit}`;
+  }
+  return `${Number(seconds.toPrecision(3))}s`;
+}
+
+const NAME_CHARACTERS = 20;
+
+/** A block's name: numbers whole, hex by both of its ends, so that a row fits a line. */
+export function nameOf(value: unknown): string {
+  const name = textOf(value);
+  const [hex = "", layer] = name.split("/");
+  if (hex.length <= NAME_CHARACTERS) return name;
+  return `${hex.slice(0, 10)}…${hex.slice(-8)}${layer === undefined ? "" : `/${layer}`}`;
+}
+
+/** Who holds a block: `pin of team-a, session 7`. */
+export function holdersOf(holders: unknown): string {
+  return listOf({ holders }, "holders")
+    .map(({ kind, name, owner }) => [
+      textOf(kind),
+      ...(name === undefined || name === null ? [] : [textOf(name)]),
+      ...(owner === undefined || owner === null ? [] : [`of ${textOf(owner)}`]),
+    ])
+    .map((words) => words.join(" "))
+    .join(", ");
+}
