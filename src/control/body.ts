@@ -16,8 +16,8 @@ const msgpackDecoder = new Decoder({ useBigInt64: true });
 const msgpackEncoder = new Encoder({ useBigInt64: true, ignoreUndefined: true });
 
 /**
- * Reads a body from anybody. Integers that a double cannot hold come as `bigint`; those of MessagePack
- * also where a double could. Binary values are views of `bytes`. Objects have their members as own
+ * Reads a body from anybody. Integers that a double cannot hold come as `bigint`, in MessagePack also
+ * others. Binary values are views of `bytes`. Objects have their members as own
  * ones, whatever they are called. Never throws, and refuses what is too large before it makes
  * anything of it.
  */
@@ -59,7 +59,7 @@ function decodeMsgpack(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
   try {
     return { ok: true, value: msgpackDecoder.decode(bytes) };
   } catch (thrown) {
-    // Of what was checked it takes everything but some keys: `__proto__`, and those that are no text.
+    // It takes all that was checked but some keys: `__proto__`, and those that are no text.
     return { ok: false, refusal: malformed(printable(`no MessagePack: ${messageOf(thrown)}`)) };
   }
 }

@@ -97,8 +97,8 @@ export function receiptText(receipt: Receipt): string {
 }
 
 /**
- * What the ledger kept. A receipt that says it runs was written with the change the command made, and
- * the process ended before the command did.
+ * What the ledger kept. A receipt that says it runs was written with the change the command made,
+ * and the process ended before the command did.
  */
 function restored(text: string): Receipt {
   const receipt = parseJson(text) as { [key: string]: Json } as unknown as Receipt;

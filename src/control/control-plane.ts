@@ -31,12 +31,12 @@ export interface ControlStats {
  *    goes into the ledger, with a receipt that says `running`. Ledgers commit all of a turn in one
  *    transaction: hold and command survive together, or neither does.
  * 2. The lifecycle awaits its durable commit. Then the row is put again with the final receipt, and
- *    a second commit awaited that need not survive a loss of power. Only then the sender is answered.
+ *    a second commit awaited that need not survive a loss of power. Only then it is answered.
  *
  * Killed before the commit of 1: nothing happened, a repetition is carried out. Between 1 and 2: a
  * repetition gets `partial` with the reason `interrupted`, and the holds stand once. After 2: the
- * same receipt as before. Where the power fails behind 2 it may be the one of between. Commands that
- * change no hold are written at 2 alone: carried out twice they do no harm.
+ * same receipt as before. Where the power fails behind 2 it may be the one of between. Commands
+ * that change no hold are written at 2 alone: carried out twice they do no harm.
  */
 
 /**

@@ -260,7 +260,7 @@ class Plane implements ControlPlane {
     if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
   }
 
-  /** Puts into the ledger what is to be known of it after a restart; false where that is nothing. */
+  /** Puts into the ledger what a restart is to know of it; false where that is nothing. */
   #note({ command, head }: Passage, receipt: () => Receipt): boolean {
     const { ledger } = this.#options;
     if (ledger === null) return false;

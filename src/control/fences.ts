@@ -12,9 +12,9 @@ const U64_MAX = 0xffff_ffff_ffff_ffffn;
 const NOTHING: Reached = { epoch: 0n, seqMin: 0n };
 
 /**
- * How far each issuer has come: `epoch` keeps out a router that another one has replaced, `seq` what
- * comes late. Of more than 4,096 issuers those heard longest ago are forgotten. The rows carry as
- * `seq` the lowest that is still taken.
+ * How far each issuer has come: `epoch` keeps out a router that another one has replaced, `seq`
+ * what comes late. Of more than 4,096 issuers those heard longest ago are forgotten. The rows carry
+ * as `seq` the lowest that is still taken.
  */
 export class Fences {
   /** Those heard longest ago first. */
@@ -24,7 +24,7 @@ export class Fences {
     for (const { issuer, epoch, seq } of rows) this.#set(issuer, { epoch, seqMin: seq });
   }
 
-  /** Why a command is refused; null where it is not. A part that it does not have fences nothing. */
+  /** Why a command is refused; null where it is not. What it does not have fences nothing. */
   check(issuer: string, epoch: bigint | null, seq: bigint | null): Refusal | null {
     const reached = this.#reached.get(issuer) ?? NOTHING;
     if (epoch !== null && epoch < reached.epoch) {

@@ -1,6 +1,6 @@
 /**
- * Lets the commands of one issuer change holds in the order in which they came. Each waits until the
- * one before it has changed what it changes, not until that is durable.
+ * Lets the commands of one issuer change holds in the order in which they came. Each waits until
+ * the one before it has changed what it changes, not until that is durable.
  */
 export class IssuerOrder {
   readonly #last = new Map<string, Promise<void>>();

@@ -15,7 +15,7 @@ export interface RecorderOptions {
   readonly audit: AuditLog | null;
 }
 
-/** Refused commands that the audit log gets one by one in a second; a flood must not turn it over. */
+/** Refusals in a second that get a line each; a flood must not turn the audit log over. */
 const REFUSALS_PER_SECOND = 100;
 
 /** Counts commands and says what became of them: to the audit log, as events, in the log. */

@@ -97,7 +97,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("a disk that refuses is said once; lines are counted, and come again when it takes them", async () => {
+  test("a disk that refuses is said once; its lines are counted, later ones written", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       // A folder of that name refuses to be opened for writing, for root too.

@@ -166,7 +166,7 @@ describe("how fast", () => {
 });
 
 describe("order", () => {
-  test("a command waits until the one before it has changed its holds, not until it is done", async () => {
+  test("a command waits until the one before it has changed its holds, no longer", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
     const pinned = kit.send(PIN);

@@ -172,7 +172,7 @@ describe("commands over a bus", () => {
     expect(stage.kit.lifecycle.pins.get("nats/1")).toBe(1);
   });
 
-  test("a receipt that is larger than a message may be leaves blocks out and says how many", async () => {
+  test("a receipt too large for a message leaves blocks out and says how many", async () => {
     const stage = await Stage.open({}, 16 * 1024);
     stage.send(encodeBody({ ...PIN, block_hashes: new Array(4_000).fill(7) }, JSON_TYPE));
     const [receipt] = await stage.receipts(1);

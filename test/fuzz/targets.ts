@@ -1,4 +1,5 @@
 import type { Target } from "./target.ts";
+import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
 import { json } from "./targets/json.ts";
@@ -16,5 +17,7 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   manifests,
   configs,
   json,
+  commands: jsonCommands,
+  "packed-commands": packedCommands,
   traces,
 };
