@@ -1,6 +1,5 @@
-import type { Clock, HeldBy, NodeId } from "../../core/index.ts";
-import type { EventLog } from "../../events/index.ts";
-import type { Holds } from "../../leases/index.ts";
+import type { Clock } from "../../core/index.ts";
+import type { Holds, Sessions } from "../../leases/index.ts";
 import type { SsdParts } from "../ssd/ssd-parts.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { Durability } from "./durability.ts";
@@ -16,20 +15,11 @@ export interface LifecycleLimits {
   readonly warmReads: number;
 }
 
-/** What of sessions matters here. */
-export interface SessionHolds {
-  /** Ends the sessions whose last block is one of these; how many. */
-  endAt(nodes: ReadonlySet<NodeId>): number;
-  /** Sessions whose last block is this very one. */
-  holdersOf(node: NodeId): HeldBy[];
-}
-
 export interface LifecycleParts {
   readonly store: TieredStore;
   readonly holds: Holds;
-  readonly sessions: SessionHolds;
+  readonly sessions: Pick<Sessions, "endAt" | "holdersOf">;
   readonly clock: Clock;
-  readonly events: EventLog;
   readonly log: SsdParts["log"];
   readonly limits: () => LifecycleLimits;
   /** Null: no other host is asked. */
