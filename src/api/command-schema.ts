@@ -2,7 +2,7 @@ import { t } from "elysia";
 import { COMMAND_LIMITS, JSON_TYPE, MSGPACK_TYPE } from "../control/index.ts";
 import { COMMAND_OUTCOMES } from "../core/index.ts";
 import { COMMAND_EXAMPLES, REJECTED_RECEIPT, RUNNING_RECEIPT } from "./command-examples.ts";
-import { bytes, count, seconds } from "./fields.ts";
+import { bytes, count, nullable, seconds } from "./fields.ts";
 import { REJECTED_STATUSES } from "./receipt-answer.ts";
 
 const { blocksMax, nameBytesMax, sourcesMax } = COMMAND_LIMITS;
@@ -45,7 +45,7 @@ export const commandSchema = t.Union([
   command("Cache", {
     block_hashes: blocks,
     pin: t.Boolean({ description: "Keep them, or let the owner's pins on them go" }),
-    ttl_seconds: t.Optional(t.Nullable(seconds("The pins end by themselves after"))),
+    ttl_seconds: t.Optional(nullable(seconds("The pins end by themselves after"))),
   }),
   command("Cache", {
     block_hashes: blocks,
@@ -55,7 +55,7 @@ export const commandSchema = t.Union([
   command("Think", { block_hashes: blocks, transient: t.Boolean() }),
   command("Pause", {
     block_hashes: blocks,
-    ttl_seconds: t.Optional(t.Nullable(seconds("Null: control.lease_ttl_max"))),
+    ttl_seconds: t.Optional(nullable(seconds("Null: control.lease_ttl_max"))),
     lease_id: leaseId,
   }),
   command("RenewLease", { lease_id: leaseId, new_ttl_seconds: seconds("From now on") }),
@@ -83,7 +83,7 @@ const blockResult = {
 
 export const receiptSchema = t.Object(
   {
-    id: t.Nullable(t.String()),
+    id: nullable(t.String()),
     type: t.String(),
     worker_id: t.String(),
     incarnation: t.String({ description: "Decimal, 64 bits: differs after each start" }),
@@ -110,7 +110,7 @@ export const receiptSchema = t.Object(
     progress: t.Optional(
       t.Object({
         done_blocks: count("Blocks"),
-        total_blocks: t.Nullable(count("Blocks; null: not known yet")),
+        total_blocks: nullable(count("Blocks; null: not known yet")),
         bytes: bytes("Done"),
       }),
     ),

@@ -1,6 +1,6 @@
 import { Elysia, t } from "elysia";
 import type { NumberedEvent } from "../events/index.ts";
-import { afterQuery, count, limitQuery } from "./fields.ts";
+import { afterQuery, count, limitQuery, nullable } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
 const event = t.Object({
@@ -9,13 +9,13 @@ const event = t.Object({
   kind: t.String({ description: "`hold_relieved`, `hold_expired`, `hold_lost`, `command`" }),
   hold: t.Optional(t.String({ description: "`pin`, `retain` or `lease`" })),
   owner: t.Optional(t.String()),
-  name: t.Optional(t.Nullable(t.String({ description: "Of a lease" }))),
+  name: t.Optional(nullable(t.String({ description: "Of a lease" }))),
   tier: t.Optional(t.String({ description: "Where room was needed" })),
   why: t.Optional(t.String()),
   purged: t.Optional(count("Blocks removed because nothing else held them")),
   type: t.Optional(t.String({ description: "Of a command" })),
   issuer: t.Optional(t.String()),
-  id: t.Optional(t.Nullable(t.String())),
+  id: t.Optional(nullable(t.String())),
   status: t.Optional(t.String()),
   blocks: t.Optional(count("Blocks")),
   bytes: t.Optional(count("Bytes")),

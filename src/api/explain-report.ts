@@ -1,7 +1,7 @@
 import { type Static, t } from "elysia";
 import { DEPARTURES, type Explanation, type MissReason } from "../tiers/index.ts";
 import { blockName } from "./command-schema.ts";
-import { count, seconds } from "./fields.ts";
+import { count, nullable, seconds } from "./fields.ts";
 import { tier } from "./tree-report.ts";
 
 export const NAMES_MAX = 65_536;
@@ -28,7 +28,7 @@ const miss = t.Object(
         { description: "Of a departure" },
       ),
     ),
-    by: t.Optional(t.Nullable(t.String({ description: "Who asked for it; null: nobody" }))),
+    by: t.Optional(nullable(t.String({ description: "Who asked for it; null: nobody" }))),
     tier: t.Optional(t.Union([t.Literal("ram"), t.Literal("ssd")])),
     seconds_ago: t.Optional(seconds("Since it left")),
     namespace: t.Optional(t.String({ description: "Where the same prompt is; in hex" })),
@@ -44,11 +44,11 @@ export const explainReport = t.Object(
     blocks: t.Array(
       t.Object({
         name: t.String(),
-        tier: t.Nullable(tier),
+        tier: t.Union([...tier.anyOf, t.Null()]),
       }),
       { description: "The best tier of each; null: a miss" },
     ),
-    miss: t.Nullable(miss),
+    miss: nullable(miss),
   },
   {
     examples: [

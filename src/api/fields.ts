@@ -1,9 +1,12 @@
-import { t } from "elysia";
+import { type TSchema, t } from "elysia";
 
 export const count = (description: string) => t.Number({ minimum: 0, multipleOf: 1, description });
 export const bytes = (description: string) => count(`${description}, bytes`);
 export const seconds = (description: string) =>
   t.Number({ minimum: 0, description: `${description}, seconds` });
+
+/** As JSON Schema says it; the framework's own says it in words of OpenAPI 3.0. */
+export const nullable = <T extends TSchema>(schema: T) => t.Union([schema, t.Null()]);
 
 const LIMIT_MAX = 1_000;
 
@@ -26,4 +29,4 @@ export const afterQuery = (description: string) =>
   );
 
 /** `after` of the next page. */
-export const nextNumber = t.Nullable(count("`after` of the next page; null: that was all"));
+export const nextNumber = nullable(count("`after` of the next page; null: that was all"));

@@ -2,7 +2,7 @@ import { t } from "elysia";
 import { COMMAND_LIMITS } from "../control/index.ts";
 import { COMMAND_EXAMPLES } from "./command-examples.ts";
 import { blockName, receiptSchema } from "./command-schema.ts";
-import { count, seconds } from "./fields.ts";
+import { count, nullable, seconds } from "./fields.ts";
 
 const hashes = {
   block_hashes: t.Array(blockName, { maxItems: COMMAND_LIMITS.blocksMax }),
@@ -11,7 +11,7 @@ const hashes = {
 
 export const pinSchema = t.Object({
   ...hashes,
-  ttl_seconds: t.Optional(t.Nullable(seconds("The pins end by themselves after"))),
+  ttl_seconds: t.Optional(nullable(seconds("The pins end by themselves after"))),
 });
 export const unpinSchema = t.Object(hashes);
 export const pinnedSchema = t.Object({ pinned_count: count("Blocks that are pinned now") });

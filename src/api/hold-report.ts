@@ -1,6 +1,6 @@
 import { type Static, t } from "elysia";
 import type { BudgetFigures, HoldInfo } from "../leases/index.ts";
-import { afterQuery, bytes, count, limitQuery, nextNumber, seconds } from "./fields.ts";
+import { afterQuery, bytes, count, limitQuery, nextNumber, nullable, seconds } from "./fields.ts";
 
 const EXAMPLE = {
   id: 7,
@@ -19,13 +19,13 @@ const hold = t.Object({
   id: count("Grows with each"),
   kind: t.Union([t.Literal("pin"), t.Literal("retain"), t.Literal("lease")]),
   owner: t.String(),
-  name: t.Nullable(t.String({ description: "Of a lease" })),
+  name: nullable(t.String({ description: "Of a lease" })),
   blocks: count("Blocks named, each time counted"),
   bytes: bytes("Their length"),
-  remaining_seconds: t.Nullable(seconds("Null: it does not end by itself; else left")),
+  remaining_seconds: nullable(seconds("Null: it does not end by itself; else left")),
   age_seconds: seconds("Since it was made"),
-  priority: t.Nullable(count("Of a retain: what it was given")),
-  priority_now: t.Nullable(t.Number({ description: "And what is left of it" })),
+  priority: nullable(count("Of a retain: what it was given")),
+  priority_now: nullable(t.Number({ description: "And what is left of it" })),
 });
 
 const budget = t.Object(

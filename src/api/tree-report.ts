@@ -1,16 +1,16 @@
 import { type Static, t } from "elysia";
 import type { TreeBlock } from "../tiers/index.ts";
 import { heldBy } from "./command-schema.ts";
-import { bytes, count, limitQuery, seconds } from "./fields.ts";
+import { bytes, count, limitQuery, nullable, seconds } from "./fields.ts";
 
 const hex = (description: string) => t.String({ pattern: "^[0-9a-f]{64}$", description });
 export const tier = t.Union([t.Literal("gpu"), t.Literal("ram"), t.Literal("ssd")]);
 
 const block = t.Object({
-  digest: t.Nullable(hex("Null: known only as a parent")),
+  digest: nullable(hex("Null: known only as a parent")),
   layer: count("4294967295: all layers in one"),
   namespace: t.String({ description: "Namespace key, in hex" }),
-  parent: t.Nullable(hex("Null: none, or not known")),
+  parent: nullable(hex("Null: none, or not known")),
   depth: count("Below the root of the answer"),
   bytes: bytes("Length"),
   tiers: t.Array(tier, { description: "Where it is" }),
@@ -19,7 +19,7 @@ const block = t.Object({
   held_by: t.Array(heldBy),
   transient: t.Boolean({ description: "Never written to SSD" }),
   uses: count("Times it was asked for"),
-  idle_seconds: t.Nullable(seconds("Null: never used; else since its last use")),
+  idle_seconds: nullable(seconds("Null: never used; else since its last use")),
   children: count("Blocks that build upon it directly"),
   aliases: t.Array(t.String(), { description: "Engine hashes in decimal, page keys in hex" }),
 });
@@ -34,7 +34,7 @@ const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824
 export const treeReport = t.Object(
   {
     blocks: t.Array(t.Partial(block), { description: "Parents before their children" }),
-    next: t.Nullable(t.String({ description: "`after` of the next page; null: that was all" })),
+    next: nullable(t.String({ description: "`after` of the next page; null: that was all" })),
   },
   {
     examples: [
