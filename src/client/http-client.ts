@@ -1,6 +1,13 @@
 import type { PublishOutcome } from "../bus/index.ts";
 import type { Receipt } from "../control/index.ts";
-import { type Clock, HearthError, type Json, type Random, sleep } from "../core/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type Json,
+  type Random,
+  sleep,
+  stringifyJson,
+} from "../core/index.ts";
 import type {
   BroadcastResult,
   ControlClient,
@@ -123,7 +130,7 @@ export class HttpClient implements HttpControlClient {
   }
 
   async post(path: string, body: Json, options: ReadOptions = {}): Promise<ReadResult> {
-    const data = new TextEncoder().encode(JSON.stringify(body));
+    const data = new TextEncoder().encode(stringifyJson(body));
     return this.#read("POST", path, { contentType: "application/json", data }, options);
   }
 
