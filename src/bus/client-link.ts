@@ -1,6 +1,10 @@
 import { messageOf } from "../core/index.ts";
 import type { Incoming, Link, Outgoing } from "./link.ts";
 
+/** So many different complaints of one server are passed on, each cut to this length. */
+const COMPLAINTS_MAX = 16;
+const COMPLAINT_CHARACTERS_MAX = 300;
+
 /** What both client libraries have in common: as much of it as a link needs. */
 export interface Client<Headers extends ClientHeaders> {
   readonly info?: { readonly max_payload: number } | undefined;
@@ -16,6 +20,15 @@ export interface Client<Headers extends ClientHeaders> {
   // biome-ignore lint/suspicious/noConfusingVoidType: as the libraries have it
   closed(): Promise<void | Error>;
   close(): Promise<void>;
+  status(): AsyncIterable<ClientStatus>;
+}
+
+/** In one library the error itself, in the other its code and what it is about. */
+interface ClientStatus {
+  readonly type: string;
+  readonly error?: Error;
+  readonly data?: unknown;
+  readonly permissionContext?: { readonly operation: string; readonly subject: string };
 }
 
 export interface ClientHeaders {
@@ -36,6 +49,8 @@ export interface ClientLinkOptions<Headers extends ClientHeaders> {
   readonly client: Client<Headers>;
   readonly server: string;
   newHeaders(): Headers;
+  /** The server complained about something that ends neither connection nor subscription. */
+  complain(why: string): void;
   /** What the end of a connection means, in words. */
   explain(thrown: unknown): string;
   /** Breaks the socket below the library, where that can be had. */
@@ -65,6 +80,18 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
       );
     };
     this.#client.closed().then(gone, gone);
+    void this.#listen();
+  }
+
+  /** Until the connection ends. The same words are passed on once. */
+  async #listen(): Promise<void> {
+    const told = new Set<string>();
+    for await (const status of this.#client.status()) {
+      const why = complaintIn(status);
+      if (why === null || told.has(why) || told.size >= COMPLAINTS_MAX) continue;
+      told.add(why);
+      this.#options.complain(why);
+    }
   }
 
   publish({ subject, data, reply, headers }: Outgoing): void {
@@ -104,11 +131,20 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
   }
 }
 
+/** Null for what is no complaint, and for what the subscription in question is told itself. */
+function complaintIn({ type, error, data, permissionContext }: ClientStatus): string | null {
+  if (type !== "error") return null;
+  const { operation, subject } = permissionContext ?? {};
+  const said = operation === undefined ? String(data) : `no permission: ${operation} ${subject}`;
+  const why = (error?.message ?? said).slice(0, COMPLAINT_CHARACTERS_MAX);
+  return /subscription/i.test(why) ? null : why;
+}
+
 function incoming(message: ClientMessage): Incoming {
   const { subject, reply, data } = message;
   const { headers, status } = headersOf(message);
   // A copy: the library's view keeps the whole of what the socket read alive.
-  return { subject, reply: reply ? reply : null, headers, data: data.slice(), status };
+  return { subject, reply: reply ? reply : null, headers, data: new Uint8Array(data), status };
 }
 
 /**

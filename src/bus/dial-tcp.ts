@@ -31,6 +31,8 @@ export interface DialOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal: AbortSignal;
+  /** The server complained, later on, about something that ends nothing. */
+  complain(why: string): void;
 }
 
 export interface Dialled {
@@ -62,6 +64,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     client,
     server: server.url,
     newHeaders: () => headers(),
+    complain: options.complain,
     explain: (thrown) => explainFault(thrown, options),
   });
   return { link, others: client.info?.connect_urls ?? [] };

@@ -62,7 +62,13 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     cut();
     throw new HearthError("DEADLINE", explain(thrown), { cause: thrown });
   });
-  const newHeaders = () => headers();
-  const link = new ClientLink<MsgHdrs>({ client, server: server.url, newHeaders, explain, cut });
+  const link = new ClientLink<MsgHdrs>({
+    client,
+    server: server.url,
+    newHeaders: () => headers(),
+    complain: options.complain,
+    explain,
+    cut,
+  });
   return { link, others: client.info?.connect_urls ?? [] };
 }

@@ -1,7 +1,7 @@
 import { HearthError, messageOf, type Random, randomBelow } from "../core/index.ts";
 import type { Bus } from "./bus.ts";
 import { type CredentialFiles, readCredentials, readTls, type TlsFiles } from "./credentials.ts";
-import { type Dialled, type DialOptions, dialTcp } from "./dial-tcp.ts";
+import { type Dialled, dialTcp } from "./dial-tcp.ts";
 import { dialWs } from "./dial-ws.ts";
 import type { Dial } from "./link.ts";
 import { LinkBus } from "./link-bus.ts";
@@ -43,9 +43,12 @@ export function openBus(options: BusOptions): Bus {
     const faults: string[] = [];
     for (const server of servers) {
       if (signal.aborted) break;
-      const one: DialOptions = { name, server, credentials, tls, timeoutMs, clock, signal };
+      const common = { name, credentials, tls, timeoutMs, clock, signal };
+      const complain = (why: string) => {
+        options.log?.("warn", "the NATS server complains", { server: server.url, why });
+      };
       try {
-        const dialled = await dialOne(one);
+        const dialled = await dialOne({ ...common, server, complain });
         others = othersOf(dialled, server, list.servers);
         return dialled.link;
       } catch (thrown) {
