@@ -5,7 +5,7 @@ import type { Owner } from "../store/must-be-ours.ts";
 import { sealOfRun, u64Bytes, u64Of } from "../store/seal.ts";
 import { Tally } from "../store/tally.ts";
 import type { LedgerContents } from "./hold-ledger.ts";
-import { ledger } from "./schema.ts";
+import { ledger } from "./schema/index.ts";
 
 export interface LedgerTallies {
   readonly holds: Tally;

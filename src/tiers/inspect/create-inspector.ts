@@ -1,10 +1,9 @@
 import type { HeldBy, NodeId } from "../../core/index.ts";
-import type { Native } from "../../native/index.ts";
 import { NameResolver } from "../lifecycle/resolve-names.ts";
 import { Slices } from "../lifecycle/slices.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { explainNames, explainPrompt } from "./explain.ts";
+import { explainNames, explainPrompt, type Hashing } from "./explain.ts";
 import type {
   ExplainQuery,
   Explanation,
@@ -19,7 +18,7 @@ import { allRoots, type Roots, TreeWalk, theseRoots } from "./tree-walk.ts";
 
 export interface InspectorParts {
   readonly namespaces: Namespaces;
-  readonly native: Pick<Native, "prefixDigests" | "blake3Keyed">;
+  readonly native: Hashing;
   /** Who keeps a block; asked only of blocks that are kept or locked. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
 }

@@ -2,6 +2,7 @@ import { Tier } from "../../blocks/index.ts";
 import {
   type BlockName,
   DIGEST_BYTES,
+  LAYER_ALL,
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
@@ -16,7 +17,7 @@ import type { ExplainQuery, Explanation, MissReason, TierLabel } from "./inspect
 
 type Named = Extract<ExplainQuery, { names: unknown }>;
 type Prompt = Exclude<ExplainQuery, Named>;
-type Hashing = Pick<Native, "prefixDigests" | "blake3Keyed">;
+export type Hashing = Pick<Native, "prefixDigests" | "chainDigests" | "blake3Keyed">;
 
 /** Blocks looked up at once. */
 const AT_ONCE = 256;
@@ -182,7 +183,7 @@ function bestTier(found: readonly Found[]): TierLabel | null {
 }
 
 function whyMissing(
-  { store, namespaces }: Explainer,
+  explainer: Explainer,
   name: BlockName,
   found: readonly Found[],
   inRun: (one: Found) => boolean,
@@ -190,13 +191,38 @@ function whyMissing(
   const known = found.find((one) => inRun(one) && one.why !== null);
   if (known?.why) return known.why;
   const other = found.find((one) => !inRun(one) && one.tier !== null);
-  const key = other === undefined ? null : namespaces.keyOf(other.namespace);
+  const key = other === undefined ? null : explainer.namespaces.keyOf(other.namespace);
   if (key !== null) return { kind: "other_namespace", namespace: key.toHex() };
-  // Of what an engine hash meant nothing is known once its blocks are gone.
-  if (name.kind !== "key") return { kind: "never_stored" };
-  const batch = createAddressBatch(1);
-  [batch.count, batch.layer] = [1, name.layer];
-  batch.digests.set(name.bytes);
+  return departedByName(explainer, name) ?? { kind: "never_stored" };
+}
+
+/**
+ * A block that is gone has no aliases. What can be known of it goes by its digest: the name itself,
+ * or what engines that name blocks by their own chain alone have for one, in each namespace.
+ */
+function departedByName(
+  { store, namespaces, native }: Explainer,
+  name: BlockName,
+): MissReason | null {
+  const keys = namespaces.keys().slice(-NAMESPACES_TRIED);
+  const batch = createAddressBatch(1 + keys.length);
+  batch.layer = name.kind === "key" ? name.layer : LAYER_ALL;
+  const chainKey = name.kind === "key" ? name.bytes : u64Bytes(name);
+  if (name.kind === "key") batch.digests.set(name.bytes);
+  for (const [i, key] of keys.entries()) {
+    const at = (i + 1) * DIGEST_BYTES;
+    const digest = batch.digests.subarray(at, at + DIGEST_BYTES);
+    native.chainDigests(key, chainKey, chainKey.length, digest);
+  }
+  batch.count = batch.capacity;
   store.deriveKeys(batch, false);
-  return departed(store, batch.keys, 0) ?? { kind: "never_stored" };
+  for (let i = name.kind === "key" ? 0 : 1; i < batch.count; i++) {
+    const why = departed(store, batch.keys, i * 8);
+    if (why !== null) return why;
+  }
+  return null;
+}
+
+function u64Bytes({ lo, hi }: { readonly lo: number; readonly hi: number }): Uint8Array {
+  return new Uint8Array(Uint32Array.of(lo, hi).buffer);
 }

@@ -18,11 +18,13 @@ export interface TreeBlock {
   readonly tiers: readonly TierLabel[];
   readonly pins: number;
   readonly locks: number;
+  /** Of what is locked or kept, itself or by what builds upon it. */
   readonly heldBy: readonly HeldBy[];
   readonly transient: boolean;
   readonly uses: number;
   /** Seconds since its last use; null: never used. */
   readonly idleSeconds: number | null;
+  /** At most 1,000 are counted. */
   readonly children: number;
   /** Engine hashes in decimal, page keys in hex. */
   readonly aliases: readonly string[];
@@ -40,9 +42,14 @@ export interface TreeQuery {
 export interface TreePage {
   /** Parents before their children. */
   readonly blocks: readonly TreeBlock[];
-  /** Null: that was all. Good as long as the blocks it stands between are there. */
+  /**
+   * Null: that was all. Blocks may come and go between two pages: none is shown twice, but for those
+   * below a root that got a parent meanwhile. Where the last block of a page is gone, the next page
+   * begins with the nearest of the eight behind it, or, where all of those are gone, behind what is
+   * below the nearest ancestor that is left.
+   */
   readonly next: string | null;
-  /** The root is not known here. */
+  /** The root is not known here, or `after` is no `next` of this run of the agent. */
   readonly missing: boolean;
 }
 
@@ -58,6 +65,7 @@ export type ExplainQuery =
 
 /** Why the first block that is not there is not there. */
 export type MissReason =
+  /** As far as is known: departures are forgotten, and so is what engine hashes stood for. */
   | { readonly kind: "never_stored" }
   | { readonly kind: "departed"; readonly departure: Departure }
   /** It is known, on no tier of ours: somebody writes it now, or only a GPU has it. */
@@ -68,7 +76,7 @@ export type MissReason =
   | { readonly kind: "ssd_unavailable"; readonly why: string };
 
 export interface Explanation {
-  /** Blocks in a row from the first that are here. */
+  /** Blocks in a row from the first that can be had from RAM or SSD, in one namespace. */
   readonly leading: number;
   readonly blocks: readonly {
     readonly name: string;

@@ -1,7 +1,7 @@
 import { blob, integer, real, sqliteTable, text } from "drizzle-orm/sqlite-core";
 
 /**
- * The ledger's tables as drizzle sees them; `migrations/` makes them, and a test holds both
+ * The ledger's tables as drizzle sees them; `../migrations/` makes them, and a test holds both
  * together. Numbers of 64 bits are BLOBs, little-endian.
  */
 

@@ -1,0 +1,1 @@
+export { commands, holds, issuers, ledger } from "./tables.ts";
