@@ -91,8 +91,8 @@ export function residencyChanged(columns: NodeColumns, node: number, before: num
   const now = meta[node]!;
   if (((before | now) & NodeFlag.kept) === 0) return;
   columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node]!;
-  const [was, is] = [isInRamAlone(before), isInRamAlone(now)];
-  if (was === is) return;
+  const is = isInRamAlone(now);
+  if (is === isInRamAlone(before)) return;
   columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node]!;
   if (!is) {
     unprotect(columns, node);
@@ -122,8 +122,9 @@ function mark(columns: NodeColumns, node: number, marks: number): void {
   for (let i = 0; i < lists.length; i++) {
     const list = lists[i]!;
     if ((marks & list.tier) === 0) continue;
-    const [was, is] = [isGuarded(list, before), isGuarded(list, marks)];
-    if (is && !was) unlink(columns, list, node);
-    else if (was && !is) linkNewest(columns, list, node);
+    const is = isGuarded(list, marks);
+    if (is === isGuarded(list, before)) continue;
+    if (is) unlink(columns, list, node);
+    else linkNewest(columns, list, node);
   }
 }
