@@ -20,18 +20,23 @@ export function holdersBelow(
   sources: readonly HolderSource[],
 ): HeldBy[] {
   const found = new Map<string, HeldBy>();
-  const upcoming: NodeId[] = [node];
-  let steps = 0;
-  while (upcoming.length > 0 && steps < STEPS_MAX && found.size < HOLDERS_MAX) {
-    const at = upcoming.pop()!;
+  const note = (at: NodeId) => {
     for (const source of sources) {
       for (const by of source.holdersOf(at)) found.set(`${by.kind}/${by.owner}/${by.name}`, by);
     }
-    let child = table.firstChildOf(at);
-    for (; child !== NO_NODE && ++steps < STEPS_MAX; child = table.nextSiblingOf(child)) {
-      if (table.isKept(child) || table.isProtected(child, Tier.ram)) upcoming.push(child);
+  };
+  const upcoming: NodeId[] = [node];
+  note(node);
+  for (let steps = 0; upcoming.length > 0; ) {
+    let child = table.firstChildOf(upcoming.pop()!);
+    for (; child !== NO_NODE; child = table.nextSiblingOf(child)) {
+      if (++steps > STEPS_MAX || found.size >= HOLDERS_MAX) {
+        return [...found.values()].slice(0, HOLDERS_MAX);
+      }
+      if (!table.isKept(child) && !table.isProtected(child, Tier.ram)) continue;
+      note(child);
+      upcoming.push(child);
     }
-    steps++;
   }
   return [...found.values()].slice(0, HOLDERS_MAX);
 }

@@ -5,8 +5,12 @@ export class MemoryDisk {
   readonly holds = new Map<number, HoldRow>();
   lastSeen: LedgerContents["lastSeen"] = null;
 
+  /** The run that may write; an earlier one is dead, whatever its timers still do. */
+  run = 0;
+
   /** As after a crash: whatever was not committed is gone. */
   open(): MemoryLedger {
+    this.run++;
     return new MemoryLedger(this);
   }
 }
@@ -19,10 +23,12 @@ export class MemoryLedger implements HoldLedger {
   readonly #disk: MemoryDisk;
   readonly #changes: (() => void)[] = [];
   #seen: LedgerContents["lastSeen"];
+  readonly #run: number;
   commits = 0;
 
   constructor(disk: MemoryDisk) {
     this.#disk = disk;
+    this.#run = disk.run;
     this.#seen = disk.lastSeen;
     const holds = [...disk.holds.values()].map((row) => ({ ...row, blocks: row.blocks.slice() }));
     this.contents = { holds, commands: [], issuers: [], lastSeen: disk.lastSeen };
@@ -48,6 +54,7 @@ export class MemoryLedger implements HoldLedger {
   }
 
   async commit(): Promise<boolean> {
+    if (this.#run !== this.#disk.run) return false;
     this.commits++;
     this.#disk.lastSeen = this.#seen;
     for (const change of this.#changes.splice(0)) change();
