@@ -1,5 +1,7 @@
 import {
   type ApiServer,
+  type ApiServices,
+  type ControlServices,
   createApi,
   type PurgeRequest,
   readAccess,
@@ -36,7 +38,29 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   };
   warn(warnings);
   observe(agent, logger);
-  const services = {
+  const api = createApi(servicesOf(agent, options), {
+    version,
+    clock: systemClock,
+    access,
+    onFault: (path, thrown) =>
+      logger.error("a request to the API failed", { path, reason: String(thrown) }),
+  });
+  const server = api.listen({ host: listen.host, port: listen.port });
+  return {
+    ...server,
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+    async reload() {
+      try {
+        warn(await reload());
+      } catch (error) {
+        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
+      }
+    },
+  };
+}
+
+function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
+  return {
     status: () => statusOf(agent, options),
     readiness: () => {
       const reasons = agent.notReady;
@@ -55,25 +79,23 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     persist: () => agent.persist(),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
+    control: controlOf(agent),
   };
-  const api = createApi(services, {
-    version,
-    clock: systemClock,
-    access,
-    onFault: (path, thrown) =>
-      logger.error("a request to the API failed", { path, reason: String(thrown) }),
-  });
-  const server = api.listen({ host: listen.host, port: listen.port });
+}
+
+/** Good beyond the agent's own end: a control plane that has stopped says so in its receipts. */
+function controlOf({ control, store }: Agent): ControlServices {
+  const { plane, holds, inspector, events } = control;
   return {
-    ...server,
-    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
-    async reload() {
-      try {
-        warn(await reload());
-      } catch (error) {
-        logger.error(`the tokens were not reloaded: ${messageOf(error)}`);
-      }
-    },
+    submit: (...command) => plane.submit(...command),
+    find: (id, issuer) => plane.find(id, issuer),
+    flush: (sender) => plane.flush(sender),
+    holds: (query) => holds.list(query),
+    figures: (owner) => holds.figures(owner),
+    tree: (query) => inspector.tree(query),
+    explain: (query) => inspector.explain(query),
+    storeSeconds: () => store.nowSeconds(),
+    events: (after, max) => events.page(after, max),
   };
 }
 
@@ -110,6 +132,8 @@ function observe(agent: Agent, logger: Logger): void {
     frames: frames.list(),
     stats: engine.stats,
   }));
+  const { control } = agent;
+  metrics.observeControl(() => ({ ...control.snapshot(), bus: agent.busState }));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

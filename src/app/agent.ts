@@ -1,6 +1,7 @@
-import { availableParallelism } from "node:os";
-import { type Config, diffReload, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
+import type { BusState } from "../bus/index.ts";
+import { type Config, diffReload, readMemoryFacts } from "../config/index.ts";
 import {
+  assert,
   type Clock,
   formatBytes,
   HearthError,
@@ -8,7 +9,8 @@ import {
   type Random,
   sleep,
 } from "../core/index.ts";
-import { type EngineLimits, EngineServer } from "../engine/index.ts";
+import { EngineServer } from "../engine/index.ts";
+import type { HoldLedger } from "../index/index.ts";
 import { crashPoint, type Native, Queue, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
@@ -33,7 +35,10 @@ import {
   purgeBlocks,
   TieredStore,
 } from "../tiers/index.ts";
+import { checkMemory, limitsOf, queueThreads } from "./agent-limits.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
+import { ControlBus } from "./control-bus.ts";
+import { ControlRoom } from "./control-room.ts";
 import { groupNumber } from "./groups.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
@@ -58,49 +63,12 @@ export type AgentState = "starting" | "ready" | "draining" | "stopped";
 /** Operations in flight: hashing for commits, and one slice of memory. */
 const QUEUE_ENTRIES = 4096;
 const SMALL_PAGE = 4096;
-/** One may be taking memory while another hashes. */
-const QUEUE_THREADS_MIN = 2;
-/** About 10 GB/s each: as much as engines can bring. */
-const QUEUE_THREADS_MAX = 8;
 const WATCHES_MAX = 4096;
 /** The kernel may still be taking back the memory of the process before. */
 const MEMORY_TRIES = 20;
 const MEMORY_WAIT_MS = 100;
 /** While the SSD tier recovers, the service manager hears so often that it goes on. */
 const STARTING_MS = 5_000;
-
-function limitsOf(config: Config): EngineLimits {
-  const { engine } = config;
-  return {
-    frameBytesMax: engine.frameBytesMax,
-    itemsMax: engine.itemsMax,
-    handlesMax: engine.handlesMax,
-    connectionsMax: engine.clientsMax,
-    unreadBytesMax: engine.unreadBytesMax,
-    unreadMs: engine.drainStallMs,
-    leaseMs: engine.leaseMs,
-    acquireMs: engine.acquireDeadlineMs,
-  };
-}
-
-/**
- * The kernel would not refuse memory it does not have: it would end the process half-way. Throws
- * ARENA_UNAVAILABLE.
- */
-function checkMemory(bytes: number, facts: MemoryFacts): void {
-  const free = facts.availableBytes ?? Number.POSITIVE_INFINITY;
-  if (bytes <= free) return;
-  const text = `the RAM arena of ${formatBytes(bytes)} does not fit: ${formatBytes(free)} are free`;
-  throw new HearthError("ARENA_UNAVAILABLE", text, {
-    fix: "lower kv.ram, or free memory on this host",
-  });
-}
-
-/** A quarter of the cores: the others are the engines'. */
-function queueThreads(): number {
-  const quarter = Math.floor(availableParallelism() / 4);
-  return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
-}
 
 /**
  * The parts of a running agent, started in order and stopped in the opposite one. No logic of its
@@ -124,6 +92,8 @@ export class Agent {
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
   #cold: ColdTier | null = null;
+  #control: ControlRoom | null = null;
+  #bus: ControlBus | null = null;
   readonly #purges = new Set<Promise<unknown>>();
 
   private constructor(parts: AgentParts, inherited: Region | null) {
@@ -193,6 +163,7 @@ export class Agent {
       await agent.#openCold();
       crashPoint("start.recovered");
       await agent.engine.start();
+      agent.#openBus();
     } catch (error) {
       await agent.#stopParts();
       throw error;
@@ -261,7 +232,31 @@ export class Agent {
     const { config, native, clock, logger } = this.#parts;
     const { health, store, namespaces, incarnation } = this;
     const own = { health, store, namespaces, incarnation, region: this.#region };
-    this.#cold = await ColdTier.open({ config, native, clock, logger, ...own });
+    const openControl = async (ledger: HoldLedger | null) => {
+      const parts = { native, clock, logger, health, store, namespaces, incarnation };
+      this.#control = await ControlRoom.open({ ...parts, config: () => this.#config }, ledger);
+    };
+    const recovered = openControl;
+    this.#cold = await ColdTier.open({ config, native, clock, logger, ...own, recovered });
+    if (this.#cold === null) await openControl(null);
+  }
+
+  #openBus(): void {
+    const { config, clock, random, logger, version } = this.#parts;
+    const { health, incarnation, control: room } = this;
+    const own = { health, incarnation, room };
+    this.#bus = ControlBus.open({ config, clock, random, logger, version, ...own });
+  }
+
+  /** Holds and commands; there once the agent serves. */
+  get control(): ControlRoom {
+    assert(this.#control !== null, "an agent that serves takes commands");
+    return this.#control;
+  }
+
+  /** Null without NATS. */
+  get busState(): BusState | null {
+    return this.#bus?.state ?? null;
   }
 
   async #grow(): Promise<void> {
@@ -308,12 +303,21 @@ export class Agent {
   async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
+    await this.#bus?.stopTaking();
     await this.engine.drain(DRAIN_MS, hurry);
     crashPoint("stop.drained");
+    await this.#stopControl();
     await this.#cold?.settle(this.store, hurry);
     await this.#purgesOver();
     await this.#stopParts();
     this.#state = "stopped";
+  }
+
+  async #stopControl(): Promise<void> {
+    const [control, bus] = [this.#control, this.#bus];
+    [this.#control, this.#bus] = [null, null];
+    await control?.[Symbol.asyncDispose]();
+    await bus?.[Symbol.asyncDispose]();
   }
 
   async #purgesOver(): Promise<void> {
@@ -351,6 +355,7 @@ export class Agent {
     this.#growth.stop();
     const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
+    await this.#stopControl();
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // What an engine still reads must not be written over by a process that knows nothing of it.
       await leaveRam(this.#parts, this.#region, (arena) =>

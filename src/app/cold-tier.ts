@@ -1,6 +1,11 @@
 import type { Config } from "../config/index.ts";
 import { type Clock, sleep, type WorkerId } from "../core/index.ts";
-import { type BlockIndex, openBlockIndex } from "../index/index.ts";
+import {
+  type BlockIndex,
+  type HoldLedger,
+  openBlockIndex,
+  openHoldLedger,
+} from "../index/index.ts";
 import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from "../kvb/index.ts";
 import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
@@ -17,6 +22,8 @@ export interface ColdTierParts {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
+  /** Called when the blocks of the SSD are back, before any of them may leave. */
+  readonly recovered: (ledger: HoldLedger) => Promise<void>;
 }
 
 /** How often the index is asked whether it works. */
@@ -25,6 +32,7 @@ const WATCH_MS = 1_000;
 /** Folder, disk and index of the SSD tier, from their opening to their end. */
 export class ColdTier {
   readonly index: BlockIndex;
+  readonly ledger: HoldLedger;
   readonly disk: BlockDisk;
   readonly #folder: ClaimedFolder;
   readonly #clock: Clock;
@@ -34,14 +42,14 @@ export class ColdTier {
   private constructor(
     parts: ColdTierParts,
     folder: ClaimedFolder,
-    index: BlockIndex,
-    disk: BlockDisk,
+    opened: { readonly index: BlockIndex; readonly ledger: HoldLedger; readonly disk: BlockDisk },
   ) {
     this.#clock = parts.clock;
     this.#logger = parts.logger;
     this.#folder = folder;
-    this.index = index;
-    this.disk = disk;
+    this.index = opened.index;
+    this.ledger = opened.ledger;
+    this.disk = opened.disk;
   }
 
   /**
@@ -56,15 +64,18 @@ export class ColdTier {
     const machine = readMachineId();
     const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
     const indexOpens = openIndex(parts, folder.owner);
+    const ledgerOpens = openLedger(parts, folder.owner);
     const diskOpens = openFolder(parts, ssdDir);
     try {
       // Both, whichever fails first: what was opened has to be closed.
-      await Promise.allSettled([indexOpens, diskOpens]);
-      const cold = new ColdTier(parts, folder, await indexOpens, await diskOpens);
+      await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
+      const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
+      const cold = new ColdTier(parts, folder, { index, ledger, disk });
       await cold.#attach(parts);
       return cold;
     } catch (error) {
       await indexOpens.then((opened) => opened.close(0)).catch(() => false);
+      await ledgerOpens.then((opened) => opened.close(0)).catch(() => false);
       await diskOpens.then((opened) => opened.close(0)).catch(() => false);
       folder[Symbol.dispose]();
       throw error;
@@ -86,8 +97,13 @@ export class ColdTier {
       incarnation,
       health,
       log: (level, text, fields) => logger.log(level, text, fields),
+      beforeStart: () => parts.recovered(this.ledger),
     });
     const { setAside } = this.index.state;
+    const { setAside: holdsSetAside } = this.ledger.state;
+    if (holdsSetAside !== null) {
+      logger.error("the record of pins and leases was set aside: they are gone", holdsSetAside);
+    }
     if (setAside !== null) {
       logger.warn("the index was set aside and rebuilt from the block files", setAside);
     }
@@ -107,6 +123,9 @@ export class ColdTier {
       const { failing } = this.index.state;
       if (failing === null) health.clear("KV_INDEX");
       else health.raise("KV_INDEX", failing);
+      const holdsFailing = this.ledger.state.failing;
+      if (holdsFailing === null) health.clear("KV_HOLDS");
+      else health.raise("KV_HOLDS", holdsFailing);
     });
   }
 
@@ -135,7 +154,7 @@ export class ColdTier {
   /** After the store was closed: what it told the index is written, and the folder free. */
   async close(): Promise<void> {
     this.#watch?.[Symbol.dispose]();
-    await this.index.close(INDEX_CLOSE_MS);
+    await Promise.all([this.index.close(INDEX_CLOSE_MS), this.ledger.close(INDEX_CLOSE_MS)]);
     this.#folder[Symbol.dispose]();
   }
 }
@@ -154,6 +173,13 @@ function openIndex(parts: ColdTierParts, folder: FolderOwner): Promise<BlockInde
   const { worker, machine, created } = folder;
   const owner = { worker, machine: machine ?? "", store: String(created) };
   return openBlockIndex({ folder: config.kv.indexDir!, incarnation, owner, clock });
+}
+
+function openLedger(parts: ColdTierParts, folder: FolderOwner): Promise<HoldLedger> {
+  const { config, clock, incarnation } = parts;
+  const { worker, machine } = folder;
+  const owner = { worker, machine: machine ?? "" };
+  return openHoldLedger({ folder: config.kv.indexDir!, incarnation, owner, clock });
 }
 
 function openFolder({ config, native, region, clock }: ColdTierParts, folder: string) {

@@ -11,7 +11,7 @@ export const COMMAND_TYPE_LABELS = [
   "Pause",
   "RenewLease",
   "RevokeLease",
-  "flush",
+  "Flush",
   "unknown",
 ] as const;
 export const COMMAND_STATUS_LABELS = ["ok", "partial", "rejected"] as const;

@@ -56,6 +56,8 @@ export interface SsdOptions extends SsdSettings {
   readonly incarnation: bigint;
   readonly health: HealthSink;
   readonly log: SsdParts["log"];
+  /** Called when its blocks are back and none of them may leave yet: what is held is held by then. */
+  readonly beforeStart?: () => Promise<void>;
 }
 
 export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
@@ -197,6 +199,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#ssd = ssd;
     await ssd.mustWork();
     const report = await new Recovery(parts, ssd.room).run();
+    await options.beforeStart?.();
     ram.setBelow(ssd);
     ssd.start();
     return report;

@@ -1,0 +1,43 @@
+import { availableParallelism } from "node:os";
+import type { Config, MemoryFacts } from "../config/index.ts";
+import { formatBytes, HearthError } from "../core/index.ts";
+import type { EngineLimits } from "../engine/index.ts";
+
+/** One may be taking memory while another hashes. */
+const QUEUE_THREADS_MIN = 2;
+/** About 10 GB/s each: as much as engines can bring. */
+const QUEUE_THREADS_MAX = 8;
+
+/** What the engine plane is held to. */
+export function limitsOf(config: Config): EngineLimits {
+  const { engine } = config;
+  return {
+    frameBytesMax: engine.frameBytesMax,
+    itemsMax: engine.itemsMax,
+    handlesMax: engine.handlesMax,
+    connectionsMax: engine.clientsMax,
+    unreadBytesMax: engine.unreadBytesMax,
+    unreadMs: engine.drainStallMs,
+    leaseMs: engine.leaseMs,
+    acquireMs: engine.acquireDeadlineMs,
+  };
+}
+
+/**
+ * The kernel would not refuse memory it does not have: it would end the process half-way. Throws
+ * ARENA_UNAVAILABLE.
+ */
+export function checkMemory(bytes: number, facts: MemoryFacts): void {
+  const free = facts.availableBytes ?? Number.POSITIVE_INFINITY;
+  if (bytes <= free) return;
+  const text = `the RAM arena of ${formatBytes(bytes)} does not fit: ${formatBytes(free)} are free`;
+  throw new HearthError("ARENA_UNAVAILABLE", text, {
+    fix: "lower kv.ram, or free memory on this host",
+  });
+}
+
+/** A quarter of the cores: the others are the engines'. */
+export function queueThreads(): number {
+  const quarter = Math.floor(availableParallelism() / 4);
+  return Math.min(QUEUE_THREADS_MAX, Math.max(QUEUE_THREADS_MIN, quarter));
+}

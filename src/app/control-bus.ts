@@ -1,0 +1,90 @@
+import { type Bus, type BusState, openBus } from "../bus/index.ts";
+import type { Config } from "../config/index.ts";
+import { type ControlSubscriber, createControlSubscriber } from "../control/index.ts";
+import type { Clock, Random } from "../core/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import type { ControlRoom } from "./control-room.ts";
+
+export interface ControlBusParts {
+  readonly config: Config;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly room: ControlRoom;
+  readonly incarnation: bigint;
+  readonly version: string;
+}
+
+/** How long answers that wait may take to go out at the end. */
+const CLOSE_MS = 1_000;
+/** Issuer of commands over NATS that name none. */
+const ISSUER = "nats";
+
+/** The connection over which commands come, from its opening to its end. */
+export class ControlBus implements AsyncDisposable {
+  readonly #bus: Bus;
+  readonly #subscriber: ControlSubscriber;
+  readonly #watch: Disposable;
+
+  private constructor(bus: Bus, subscriber: ControlSubscriber, watch: Disposable) {
+    this.#bus = bus;
+    this.#subscriber = subscriber;
+    this.#watch = watch;
+  }
+
+  /** Returns at once, whether or not there is a broker; null where the configuration names none. */
+  static open(parts: ControlBusParts): ControlBus | null {
+    const { config, clock, random, logger, health, room, incarnation, version } = parts;
+    const { nats, node } = config;
+    if (nats.url === null) return null;
+    const bus = openBus({
+      url: nats.url,
+      name: `hearth ${node.id}`,
+      credentials: {
+        tokenFile: nats.tokenFile,
+        userFile: nats.userFile,
+        credsFile: nats.credsFile,
+        nkeyFile: nats.nkeyFile,
+      },
+      tls: { caFile: nats.caFile, certFile: nats.certFile, keyFile: nats.keyFile },
+      clock,
+      random,
+      log: (level, message, fields) => logger.log(level, message, fields),
+      limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
+    });
+    const watch = bus.onStatus((state) => tellHealth(health, state));
+    const subscriber = createControlSubscriber({
+      bus,
+      plane: room.plane,
+      events: room.events,
+      workerId: node.id,
+      incarnation,
+      version,
+      role: nats.role,
+      issuer: ISSUER,
+      publishReceipts: nats.receipts,
+      publishEvents: nats.events,
+    });
+    return new ControlBus(bus, subscriber, watch);
+  }
+
+  get state(): BusState {
+    return this.#bus.state;
+  }
+
+  /** Takes no more; answers of what is at work still go out until `close`. */
+  async stopTaking(): Promise<void> {
+    await this.#subscriber[Symbol.asyncDispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#watch[Symbol.dispose]();
+    await this.#bus.close(CLOSE_MS);
+  }
+}
+
+function tellHealth(health: Health, { status, why }: BusState): void {
+  if (status === "connected" || status === "closed") health.clear("NATS_DOWN");
+  else health.raise("NATS_DOWN", why ?? "not connected yet");
+}

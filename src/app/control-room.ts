@@ -1,0 +1,193 @@
+import type { Config } from "../config/index.ts";
+import {
+  type AuditLog,
+  type CommandType,
+  type ControlPlane,
+  createAuditLog,
+  createControlPlane,
+} from "../control/index.ts";
+import { type Clock, messageOf, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
+import { EventLog } from "../events/index.ts";
+import type { HoldLedger } from "../index/index.ts";
+import { HoldRegistry } from "../leases/index.ts";
+import type { Native } from "../native/index.ts";
+import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
+import {
+  createAddressBatch,
+  createInspector,
+  createLifecycle,
+  type Inspector,
+  type Namespaces,
+  type OwnLifecycle,
+  type TieredStore,
+} from "../tiers/index.ts";
+
+export interface ControlRoomParts {
+  /** As it is now: a reload changes it. */
+  readonly config: () => Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly store: TieredStore;
+  readonly namespaces: Namespaces;
+  readonly incarnation: bigint;
+}
+
+const WATCH_MS = 1_000;
+/** How long a relief of pins is told as something that is the matter. */
+const RELIEVED_MS = 600_000;
+
+/** Holds, their operations and the one way in for commands, from their opening to their end. */
+export class ControlRoom implements AsyncDisposable {
+  readonly events: EventLog;
+  readonly holds: HoldRegistry;
+  readonly lifecycle: OwnLifecycle;
+  readonly inspector: Inspector;
+  readonly plane: ControlPlane;
+  readonly #parts: ControlRoomParts;
+  readonly #ledger: HoldLedger | null;
+  readonly #stop = new AbortController();
+  readonly #watch: Disposable;
+  #relieved = 0;
+  #relievedAtMs = 0;
+  #auditDropped = 0;
+
+  private constructor(parts: ControlRoomParts, ledger: HoldLedger | null) {
+    const { config, clock, logger, store, namespaces, native, incarnation } = parts;
+    this.#parts = parts;
+    this.#ledger = ledger;
+    this.events = new EventLog(clock);
+    this.holds = new HoldRegistry({
+      table: store.table,
+      clock,
+      events: this.events,
+      log: logger,
+      ledger,
+      capacityBytes: () => store.slots.arenaBytes + (config().kv.ssdBytes ?? 0),
+      shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
+      nowSeconds: () => store.nowSeconds(),
+      leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
+      onLeaseExpired: (ended) => this.lifecycle.purgeExpired(ended),
+    });
+    this.lifecycle = createLifecycle({
+      store,
+      holds: this.holds,
+      sessions: store.sessions,
+      clock,
+      log: (level, text, fields) => logger.log(level, text, fields),
+      limits: () => config().control,
+      peers: null,
+      signal: this.#stop.signal,
+    });
+    this.inspector = createInspector(store, {
+      namespaces,
+      native,
+      holdersOf: (node: NodeId) => this.holds.holdersOf(node),
+    });
+    this.plane = createControlPlane({
+      lifecycle: this.lifecycle,
+      ledger,
+      clock,
+      events: this.events,
+      log: logger,
+      workerId: config().node.id as WorkerId,
+      incarnation,
+      limits: () => ({
+        commandsPerSecond: config().control.commandsPerSecond,
+        commandsBurst: config().control.commandsBurst,
+        broadcast: config().nats.broadcast as readonly CommandType[],
+      }),
+      audit: auditOf(parts),
+    });
+    store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
+    this.#watch = clock.every(WATCH_MS, () => this.#look());
+  }
+
+  /** With the holds of the run before, where a ledger kept them; the blocks must be back. */
+  static async open(parts: ControlRoomParts, ledger: HoldLedger | null): Promise<ControlRoom> {
+    const room = new ControlRoom(parts, ledger);
+    const restored = await room.holds.restore(room.#finder());
+    if (restored.holds + restored.lostHolds > 0) {
+      parts.logger.info("pins and leases of the run before", { ...restored });
+    }
+    return room;
+  }
+
+  #finder(): (digest: Uint8Array, layer: number) => NodeId {
+    const { store } = this.#parts;
+    const batch = createAddressBatch(1);
+    return (digest, layer) => {
+      batch.count = 1;
+      batch.layer = layer;
+      batch.digests.set(digest);
+      store.deriveKeys(batch, false);
+      const node = store.table.find(batch.keys, 0);
+      return node !== NO_NODE && store.table.residencyOf(node) !== 0 ? node : NO_NODE;
+    };
+  }
+
+  #look(): void {
+    const { clock, health } = this.#parts;
+    const { relieved } = this.holds.counts();
+    if (relieved > this.#relieved) {
+      this.#relieved = relieved;
+      this.#relievedAtMs = clock.monotonicMs();
+      health.raise("KV_PINS_RELIEVED", `${relieved} holds were ended for room since the start`);
+    } else if (relieved > 0 && clock.monotonicMs() - this.#relievedAtMs > RELIEVED_MS) {
+      health.clear("KV_PINS_RELIEVED");
+    }
+    const { auditDropped } = this.plane.stats();
+    if (auditDropped > this.#auditDropped) {
+      health.raise("AUDIT_LOG", `${auditDropped} lines were not written since the start`);
+    } else health.clear("AUDIT_LOG");
+    this.#auditDropped = auditDropped;
+  }
+
+  /** What metrics show, but for the bus. */
+  snapshot(): Omit<ControlSnapshot, "bus"> {
+    const stats = this.plane.stats();
+    const commands = Object.entries(stats.commands).map(([name, count]) => {
+      const [type = "", status = ""] = name.split("/");
+      return { type, status, count };
+    });
+    const refused = Object.values(stats.refused).reduce((sum, count) => sum + count, 0);
+    const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
+    const state = this.#ledger?.state ?? null;
+    return {
+      holds: this.holds.counts(),
+      keptBytes: hostUsedBytes,
+      keptBytesMax: hostBudgetBytes,
+      commands,
+      refused,
+      duplicates: stats.duplicates,
+      running: stats.running,
+      auditDropped: stats.auditDropped,
+      ledger: state === null ? null : { pending: state.pending, dropped: state.dropped },
+    };
+  }
+
+  /** Takes no more commands; what is at work ends with what it has done. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#watch[Symbol.dispose]();
+    this.#stop.abort();
+    await this.plane[Symbol.asyncDispose]();
+    await this.holds[Symbol.asyncDispose]();
+  }
+}
+
+function auditOf({ config, logger }: ControlRoomParts): AuditLog | null {
+  const { auditFile, auditBytesMax, auditFiles } = config().control;
+  if (auditFile === null) return null;
+  try {
+    return createAuditLog({
+      path: auditFile,
+      bytesMax: auditBytesMax,
+      filesMax: auditFiles,
+      log: logger,
+    });
+  } catch (thrown) {
+    logger.error("there is no audit log", { why: messageOf(thrown) });
+    return null;
+  }
+}
