@@ -1,5 +1,5 @@
 import { Decoder, Encoder } from "@msgpack/msgpack";
-import { messageOf, parseJson, stringifyJson } from "../core/index.ts";
+import { JsonTooDeep, messageOf, parseJson, stringifyJson } from "../core/index.ts";
 import { type BodyLimits, checkMsgpack, malformed, tooDeep } from "./check-msgpack.ts";
 import { JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Refusal } from "./refusals.ts";
@@ -44,10 +44,10 @@ export function encodeBody(value: unknown, type: MediaType): Uint8Array {
 }
 
 function decodeJson(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
-  if (jsonDepth(bytes) > limits.depthMax) return { ok: false, refusal: tooDeep(limits.depthMax) };
   try {
-    return { ok: true, value: parseJson(utf8.decode(bytes)) };
+    return { ok: true, value: parseJson(utf8.decode(bytes), limits.depthMax) };
   } catch (thrown) {
+    if (thrown instanceof JsonTooDeep) return { ok: false, refusal: tooDeep(limits.depthMax) };
     const words = thrown instanceof SyntaxError ? `no JSON: ${messageOf(thrown)}` : "no UTF-8";
     return { ok: false, refusal: malformed(printable(words)) };
   }
@@ -62,23 +62,6 @@ function decodeMsgpack(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
     // It takes all that was checked but some keys: `__proto__`, and those that are no text.
     return { ok: false, refusal: malformed(printable(`no MessagePack: ${messageOf(thrown)}`)) };
   }
-}
-
-/** How deep lists and objects lie in each other, whatever else the text is. */
-function jsonDepth(bytes: Uint8Array): number {
-  let depth = 0;
-  let deepest = 0;
-  let isInText = false;
-  for (let i = 0; i < bytes.length; i++) {
-    const byte = bytes[i]!;
-    if (isInText) {
-      if (byte === 0x5c) i++;
-      else if (byte === 0x22) isInText = false;
-    } else if (byte === 0x22) isInText = true;
-    else if (byte === 0x5b || byte === 0x7b) deepest = Math.max(deepest, ++depth);
-    else if (byte === 0x5d || byte === 0x7d) depth--;
-  }
-  return deepest;
 }
 
 const WORDS_MAX = 200;

@@ -27,6 +27,7 @@ const INTEGER = /^(?:0|-?[1-9][0-9]{0,19})$/;
 const I64_MIN = -(2n ** 63n);
 const U64_MAX = 2n ** 64n - 1n;
 const WORD = 2 ** 32;
+const words = new DataView(new ArrayBuffer(8));
 
 /**
  * A block's name from what `parseJson` or MessagePack gave, or from a word of a query or command
@@ -55,11 +56,6 @@ function readText(given: string): BlockName | null {
 
 function readInteger(given: number | bigint | string, value: bigint): BlockName | null {
   if (value < I64_MIN || value > U64_MAX) return null;
-  const unsigned = BigInt.asUintN(64, value);
-  return {
-    kind: "hash",
-    given,
-    lo: Number(unsigned & 0xffff_ffffn),
-    hi: Number(unsigned >> 32n),
-  };
+  words.setBigUint64(0, value);
+  return { kind: "hash", given, lo: words.getUint32(4), hi: words.getUint32(0) };
 }

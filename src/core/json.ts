@@ -1,38 +1,23 @@
+import { ExactJson, isDeeper, mayHaveLongIntegers } from "./exact-json.ts";
+
 /** JSON in which 64-bit integers survive both ways. */
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 
-const INTEGER = /^-?(0|[1-9][0-9]*)$/;
-/** More than any hash or counter has; making a bigint of millions of digits takes a second. */
-const DIGITS_MAX = 400;
+/** Beyond, whoever walks through what was parsed might not come back. */
+const DEPTH_MAX = 1_000;
 
-/** What `JSON.parse` hands a reviver beside key and value. */
-interface ReviverContext {
-  readonly source?: string;
-}
+/** The text may be JSON; it was not looked at. */
+export class JsonTooDeep extends SyntaxError {}
 
 /**
  * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other
- * number as `number`. Throws SyntaxError where the text is not JSON, a number has over 400 digits,
- * or lists and objects lie thousands deep in each other.
+ * number as `number`. Throws SyntaxError where the text is not JSON, an integer has over 400 digits,
+ * or lists and objects lie over `depthMax` deep in each other (JsonTooDeep).
  */
-export function parseJson(text: string): Json {
-  try {
-    return JSON.parse(text, reviveInteger as (key: string, value: unknown) => unknown) as Json;
-  } catch (thrown) {
-    // Reviving goes down into what it revives, one call for each level.
-    if (thrown instanceof RangeError) throw new SyntaxError("nested too deeply", { cause: thrown });
-    throw thrown;
-  }
-}
-
-function reviveInteger(_key: string, value: unknown, context?: ReviverContext): unknown {
-  if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
-  const source = context?.source;
-  if (source === undefined) return value;
-  if (source.length > DIGITS_MAX) throw new SyntaxError("a number of over 400 digits");
-  if (!INTEGER.test(source)) return value;
-  return BigInt(source);
+export function parseJson(text: string, depthMax = DEPTH_MAX): Json {
+  if (isDeeper(text, depthMax)) throw new JsonTooDeep("nested too deeply");
+  return mayHaveLongIntegers(text) ? new ExactJson(text).read() : (JSON.parse(text) as Json);
 }
 
 declare global {

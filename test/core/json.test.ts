@@ -1,6 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type Json, parseJson, stringifyJson } from "../../src/core/index.ts";
+import { type Json, JsonTooDeep, parseJson, stringifyJson } from "../../src/core/index.ts";
+
+/** What a double makes of it. */
+function rounded(_key: string, value: unknown): unknown {
+  return typeof value === "bigint" ? Number(value) : value;
+}
 
 describe("JSON with 64-bit integers", () => {
   test.each([
@@ -43,6 +48,54 @@ describe("JSON with 64-bit integers", () => {
       }),
       { seed: 6, numRuns: 500 },
     );
+  });
+
+  test("beside a long integer everything else reads as the runtime reads it", () => {
+    fc.assert(
+      fc.property(fc.jsonValue(), fc.constantFrom(" ", "\n\t", ""), (value, blank) => {
+        const text = `[${blank}12345678901234567890${blank},${JSON.stringify(value, null, blank)}]`;
+        const [long, other] = parseJson(text) as Json[];
+        expect(long).toBe(12345678901234567890n);
+        expect(JSON.stringify(other, rounded)).toBe(JSON.stringify(value));
+      }),
+      { seed: 7, numRuns: 1_000 },
+    );
+  });
+
+  test("beside a long integer what is no JSON is refused all the same", () => {
+    const parts = fc.constantFrom(
+      ...["[", "]", "{", "}", ",", ":", " ", "1", "-", "0", ".5", "e", "E+2", "true", "nul"],
+      ...['"a"', '"\\u0041"', '"', "\\", "\n", "\u0001", "12345678901234567890", "-0", "\u00a0"],
+    );
+    const read = (parse: (text: string) => unknown, text: string) => {
+      try {
+        return { value: parse(text) };
+      } catch (thrown) {
+        expect(thrown).toBeInstanceOf(SyntaxError);
+        return null;
+      }
+    };
+    fc.assert(
+      fc.property(fc.array(parts, { maxLength: 12 }), (some) => {
+        const text = `[12345678901234567890,${some.join("")}]`;
+        const [ours, theirs] = [read(parseJson, text), read(JSON.parse, text)];
+        expect(JSON.stringify(ours, rounded)).toBe(JSON.stringify(theirs));
+      }),
+      { seed: 8, numRuns: 20_000 },
+    );
+  });
+
+  test("a key that names the prototype is a key", () => {
+    for (const number of ["1", "12345678901234567890"]) {
+      const read = parseJson(`{"__proto__":{"a":${number}},"constructor":1}`) as object;
+      expect(Object.keys(read)).toEqual(["__proto__", "constructor"]);
+      expect(Object.getPrototypeOf(read)).toBe(Object.prototype);
+    }
+  });
+
+  test("how deep it may be can be said", () => {
+    expect(parseJson('[[{"a":[]}],[[["[[[["]]]]', 4)).toHaveLength(2);
+    expect(() => parseJson('[[{"a":[1]}],[[[[]]]]]', 4)).toThrow(JsonTooDeep);
   });
 
   test("lists a hundred thousand deep are a SyntaxError, never a full stack", () => {
