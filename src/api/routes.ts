@@ -1,5 +1,5 @@
 import { openapi } from "@elysiajs/openapi";
-import { Elysia, t } from "elysia";
+import { Elysia, t, type ValidationError } from "elysia";
 import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { blockRoutes } from "./block-routes.ts";
@@ -46,9 +46,8 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
     .onError(({ code, error, path, request }) => {
       if (code === "NOT_FOUND") return notFound(routed(), request.method, path);
       const isAnswer = code === "VALIDATION" && error.type === "response";
-      if (!isAnswer && (code === "PARSE" || code === "VALIDATION")) {
-        return refuse("REQUEST_INVALID", error.message);
-      }
+      if (code === "PARSE") return refuse("REQUEST_INVALID", "the body is not what its type says");
+      if (!isAnswer && code === "VALIDATION") return refuse("REQUEST_INVALID", whatIsWrong(error));
       const fault = isAnswer ? misshapen(error) : error;
       options.onFault(path, fault);
       return problemOf(fault);
@@ -129,6 +128,12 @@ function documentation({ version, access }: RouteOptions) {
         : {}),
     },
   });
+}
+
+/** The first thing, in a line: the framework's own words repeat the whole request. */
+function whatIsWrong({ type, valueError }: Pick<ValidationError, "type" | "valueError">): string {
+  const { path = "", message = "not what it should be" } = valueError ?? {};
+  return `${type === "property" ? "query" : type}${path.slice(0, 100)}: ${message}`;
 }
 
 /** A service gave something else than its schema promises. */

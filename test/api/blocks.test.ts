@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { PurgeRequest } from "../../src/api/index.ts";
-import { serve } from "./serve.ts";
+import { problem, serve } from "./serve.ts";
 
 const DIGEST = "0123456789abcdef".repeat(4);
 
@@ -37,6 +37,12 @@ describe("POST /v1/purge", () => {
       throw new Error("nothing is to be purged");
     };
     expect((await purge(body)).status).toBe(422);
+  });
+
+  test("does not repeat a long request that it refuses", async () => {
+    const answer = await purge({ blocks: new Array(10_000).fill({ digest: "x".repeat(80) }) });
+    const { detail } = await problem(answer);
+    expect(detail).toBe("body/blocks/0/digest: Expected string to match '^[0-9a-f]{64}$'");
   });
 });
 

@@ -2,6 +2,7 @@ import type { Target } from "./target.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
+import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
 import { replyFrames } from "./targets/reply-frames.ts";
@@ -19,5 +20,6 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   json,
   commands: jsonCommands,
   "packed-commands": packedCommands,
+  "http-bodies": httpBodies,
   traces,
 };
