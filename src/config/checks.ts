@@ -38,6 +38,37 @@ export const SUM_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
+    keys: ["control.pin_share_owner", "control.pin_share"],
+    find: ({ control }) =>
+      unless(
+        control.pinShareOwner <= control.pinShare,
+        `pin_share_owner ${control.pinShareOwner} is above pin_share ${control.pinShare}`,
+        "give one owner at most what all of them have",
+      ),
+  },
+  {
+    keys: ["nats.cert_file", "nats.key_file"],
+    find: ({ nats }) =>
+      unless(
+        (nats.certFile === null) === (nats.keyFile === null),
+        "cert_file and key_file belong together",
+        "set both or none",
+      ),
+  },
+  {
+    keys: ["nats.creds_file", "nats.nkey_file", "nats.token_file", "nats.user_file"],
+    find({ nats }) {
+      const set = [nats.credsFile, nats.nkeyFile, nats.tokenFile, nats.userFile];
+      return unless(
+        set.filter((path) => path !== null).length <= 1,
+        "several ways to say who this agent is",
+        "keep one of creds_file, nkey_file, token_file and user_file",
+      );
+    },
+  },
+  needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
+  needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
+  {
     keys: ["engine.items_max", "engine.frame_max"],
     find({ engine: { itemsMax, frameBytesMax } }) {
       const needed = RESERVE_HEADER_BYTES + RESERVE_ITEM_BYTES * itemsMax;
@@ -192,6 +223,18 @@ export const SUM_CHECKS: readonly SumCheck[] = [
     },
   },
 ];
+
+function needsNatsUrl(key: string, pick: (config: Config) => string | null): SumCheck {
+  return {
+    keys: [`nats.${key}`, "nats.url"],
+    find: (config) =>
+      unless(
+        pick(config) === null || config.nats.url !== null,
+        "has no effect without url",
+        "write url below [nats], or remove it",
+      ),
+  };
+}
 
 function unless(holds: boolean, what: string, instead: string): Finding | null {
   return holds ? null : { what, instead };

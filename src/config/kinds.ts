@@ -24,6 +24,8 @@ export interface Kind<Value> {
   read(raw: unknown): Read<Value>;
   /** Exact: `read(write(value))` gives the same value. */
   write(value: Value): TomlLiteral;
+  /** As `write`, for logs; left out where a value holds no secret. */
+  show?(value: Value): TomlLiteral;
 }
 
 const GIB = 2 ** 30;
@@ -228,6 +230,24 @@ export function choiceKind<const Word extends string>(words: readonly Word[]): K
       );
     },
     write: (value) => value,
+  };
+}
+
+/** Some of a few words, with commas between them, or `none`; each once, in the order given. */
+export function namesKind(words: readonly string[]): Kind<readonly string[]> {
+  const instead = `use some of ${words.join(", ")} with commas between them, or "none"`;
+  return {
+    name: "list of words",
+    range: `${words.join(", ")} with commas between them, or none`,
+    read(raw) {
+      if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`, instead);
+      if (raw.trim() === "none") return { ok: true, value: [] };
+      const names = raw.split(",").map((name) => name.trim());
+      const unknown = names.find((name) => !words.includes(name));
+      if (unknown !== undefined) return refuse(`names ${quoteText(unknown)}`, instead);
+      return { ok: true, value: [...new Set(names)] };
+    },
+    write: (names) => (names.length === 0 ? "none" : names.join(",")),
   };
 }
 

@@ -17,9 +17,13 @@ export interface ReloadDiff {
   readonly effective: Config;
 }
 
-/** A value of a key as TOML; "unset" where it has none. */
-export function literalOf(key: SchemaKey, value: unknown): string {
-  return value === null ? "unset" : JSON.stringify(key.spec.kind.write(value));
+/** A value of a key as TOML, without secrets; "unset" where it has none. */
+export function literalOf({ spec: { kind } }: SchemaKey, value: unknown): string {
+  return value === null ? "unset" : JSON.stringify((kind.show ?? kind.write)(value));
+}
+
+function isSame({ spec: { kind } }: SchemaKey, a: unknown, b: unknown): boolean {
+  return a === null || b === null ? a === b : kind.write(a) === kind.write(b);
 }
 
 /** What SIGHUP changes, and what it cannot. */
@@ -28,9 +32,11 @@ export function diffReload(old: Config, next: Config): ReloadDiff {
   const needsRestart: KeyChange[] = [];
   const effective: Record<string, Record<string, unknown>> = {};
   for (const key of SCHEMA_KEYS) {
-    const from = literalOf(key, valueAt(old, key));
-    const to = literalOf(key, valueAt(next, key));
-    if (from !== to) (key.spec.reload ? changed : needsRestart).push({ key: key.name, from, to });
+    const [before, after] = [valueAt(old, key), valueAt(next, key)];
+    if (!isSame(key, before, after)) {
+      const change = { key: key.name, from: literalOf(key, before), to: literalOf(key, after) };
+      (key.spec.reload ? changed : needsRestart).push(change);
+    }
     effective[key.section] ??= {};
     effective[key.section]![key.field] = valueAt(key.spec.reload ? next : old, key);
   }

@@ -23,6 +23,6 @@ export function engine(...lines: string[]): string {
   return `${KV}[engine]\n${lines.join("\n")}\n`;
 }
 
-export function api(line: string): string {
-  return `${KV}[api]\n${line}\n`;
+export function api(...lines: string[]): string {
+  return `${KV}[api]\n${lines.join("\n")}\n`;
 }

@@ -1,4 +1,5 @@
 import { api, type BadFile, engine, KV, kv, ssd } from "./bad-file.ts";
+import { NATS } from "./bad-nats.ts";
 import { SUMS } from "./bad-sums.ts";
 
 const SYNTAX: readonly BadFile[] = [
@@ -102,13 +103,23 @@ const NAMES: readonly BadFile[] = [
   ["key that steers a terminal", kv('"\\u001b[2J" = 1'), ['3:1 kv."\\u001b[2J"', "unknown key"]],
   ["prototype key", kv("__proto__ = 1"), ["3:1 kv.__proto__", "unknown key"]],
   ["constructor key", kv("constructor = 1"), ["3:1 kv.constructor", "unknown key"]],
+  ["section of a later version", `${KV}[peers]\nlisten = "a"\n`, ["3:2 peers", "unknown section"]],
   [
-    "section of a later version",
-    `${KV}[nats]\nurl = "nats://a"\n`,
-    ["3:2 nats", "unknown section"],
+    "another one",
+    `${KV}[peers]\n`,
+    ["3:2 peers", "[node] [kv] [engine] [control] [nats] [api] [log]"],
   ],
-  ["another one", `${KV}[peers]\n`, ["3:2 peers", "[node] [kv] [engine] [api] [log]"]],
-  ["section of a later version, dotted", `nats.url = "x"\n${KV}`, ["1:1 nats", "unknown section"]],
+  [
+    "section of a later version, dotted",
+    `peers.url = "x"\n${KV}`,
+    ["1:1 peers", "unknown section"],
+  ],
+  [
+    "a command that cannot be broadcast",
+    `${KV}[nats]\nbroadcast = "Prune, Flush"\n`,
+    ["4:13 nats.broadcast", '"Flush"'],
+  ],
+  ["a NATS URL of another kind", `${KV}[nats]\nurl = "http://a"\n`, ["4:7 nats.url", "nats://"]],
   ["misspelt section", `${KV}[engin]\n`, ["3:2 engin", "did you mean [engine]"]],
   ["section in capitals", `${KV}[LOG]\n`, ["3:2 LOG", "did you mean [log]"]],
   ["prototype section", `${KV}[__proto__]\nx = 1\n`, ["3:2 __proto__", "unknown section"]],
@@ -290,4 +301,11 @@ const TYPES: readonly BadFile[] = [
 ];
 
 /** All of them. */
-export const BAD_FILES: readonly BadFile[] = [...SYNTAX, ...TWICE, ...NAMES, ...TYPES, ...SUMS];
+export const BAD_FILES: readonly BadFile[] = [
+  ...SYNTAX,
+  ...TWICE,
+  ...NAMES,
+  ...TYPES,
+  ...SUMS,
+  ...NATS,
+];

@@ -1,4 +1,4 @@
-import { api, type BadFile, engine, kv, ssd } from "./bad-file.ts";
+import { api, type BadFile, engine, KV, kv, ssd } from "./bad-file.ts";
 
 /** Files in which each key is right in itself. */
 export const SUMS: readonly BadFile[] = [
@@ -91,6 +91,16 @@ export const SUMS: readonly BadFile[] = [
     "certificates of callers without TLS",
     api('tls_client_ca_file = "/c"'),
     ["4:22 api.tls_client_ca_file", "set tls_cert_file"],
+  ],
+  [
+    "one owner above all of them",
+    `${KV}[control]\npin_share = 0.2\n`,
+    ["4:13 control.pin_share", "pin_share_owner 0.25 is above"],
+  ],
+  [
+    "a certificate for NATS without its key",
+    `${KV}[nats]\ncert_file = "/c"\n`,
+    ["4:13 nats.cert_file", "both or none"],
   ],
   ["more RAM than the machine", "[kv]\nram_gib = 17\n", ["2:11 kv.ram_gib", "use less than 16GiB"]],
   [

@@ -55,6 +55,36 @@ describe("good files", () => {
         gpuWindowBlocks: 262_144,
         sessionIdleMs: 3_600_000,
       },
+      control: {
+        pinShare: 0.5,
+        pinShareOwner: 0.25,
+        leaseTtlMaxMs: 86_400_000,
+        commandsPerSecond: 20_000,
+        commandsBurst: 20_000,
+        warmBytesMax: 8 * GIB,
+        warmReads: 8,
+        auditFile: null,
+        auditBytesMax: 64 * 2 ** 20,
+        auditFiles: 5,
+      },
+      nats: {
+        url: null,
+        caFile: null,
+        certFile: null,
+        keyFile: null,
+        credsFile: null,
+        nkeyFile: null,
+        tokenFile: null,
+        userFile: null,
+        queueMessages: 10_000,
+        queueBytes: 16 * 2 ** 20,
+        role: "purge",
+        broadcast: ["Warm", "Prune", "Cache", "Think"],
+        receipts: false,
+        events: true,
+        commandStream: null,
+        workersBucket: null,
+      },
       api: {
         listen: { host: "127.0.0.1", port: 7171, loopback: true },
         loopbackRole: "purge",
@@ -197,7 +227,9 @@ describe("config/hearth.toml", () => {
   });
 
   test("parses with every example in it, too", () => {
-    const all = text.replace(/^#(?!(?:ram|ssd) )([a-z_]+ = )/gm, "$1");
+    // Of the ways to write one thing, or to say who we are to NATS, a file uses one.
+    const others = "ram|ssd|creds_file|nkey_file|user_file";
+    const all = text.replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1");
     const config = configOf(all);
     expect(config.engine.socketGroup).toBe("hearth");
     expect(config.kv.ssdDir).toBe("/var/cache/hearth");

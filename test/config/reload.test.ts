@@ -27,6 +27,13 @@ describe("reload", () => {
     expect(diff).toEqual({ changed: [], needsRestart: [], effective: configOf(KV) });
   });
 
+  test("a password that changes is noticed and not shown", () => {
+    const url = (password: string) => `${KV}[nats]\nurl = "nats://u:${password}@a,nats://b"\n`;
+    const diff = diffReload(configOf(url("hidden1")), configOf(url("hidden2")));
+    const shown = '"nats://...@a,nats://b"';
+    expect(diff.needsRestart).toEqual([{ key: "nats.url", from: shown, to: shown }]);
+  });
+
   test("a token cannot be taken from an open listener", () => {
     const open = '[api]\nlisten = "0.0.0.0:1"\ntoken_file = "/t"\n';
     const diff = diffReload(configOf(`${KV}${open}`), configOf(KV));

@@ -1,17 +1,175 @@
-import { patternKind } from "../kinds.ts";
-import { optional, section } from "../spec.ts";
+import {
+  booleanKind,
+  choiceKind,
+  integerKind,
+  namesKind,
+  pathKind,
+  patternKind,
+  sizeKind,
+} from "../kinds.ts";
+import { natsUrlKind } from "../nats-url.ts";
+import { optional, section, withDefault } from "../spec.ts";
+
+const PATH_BYTES_MAX = 4095;
+
+/** A file that is read with each connection. */
+function file(key: string, example: string, doc: string) {
+  const kind = pathKind({ bytesMax: PATH_BYTES_MAX, example });
+  return optional({ key, kind, reload: false, doc, example });
+}
 
 const url = optional({
   key: "url",
-  kind: patternKind<string>({
-    name: "NATS URL",
-    pattern: /^(?:nats|tls|ws|wss):\/\/[^\s]+$/,
-    words: "nats://, tls://, ws:// or wss:// and a host",
-    example: "nats://127.0.0.1:4222",
-  }),
+  kind: natsUrlKind,
   reload: false,
-  doc: "The NATS server that commands come from. Unset: commands come over HTTP alone.",
+  doc:
+    "The NATS server that commands come from; several with commas between them, all TCP or all " +
+    "WebSocket. Unset: commands come over HTTP alone. Credentials belong in a file; where they " +
+    "stand before an @, they are shown nowhere.",
   example: "nats://127.0.0.1:4222",
 });
 
-export const natsSection = section("Commands over NATS.", { url });
+const caFile = file(
+  "ca_file",
+  "/etc/hearth/nats-ca.pem",
+  "Certificates, in PEM, of those who may sign the server's, instead of the system's.",
+);
+
+const certFile = file(
+  "cert_file",
+  "/etc/hearth/nats.pem",
+  "The certificate this agent shows to servers that want to see one.",
+);
+
+const keyFile = file(
+  "key_file",
+  "/etc/hearth/nats.key",
+  "The private key of `cert_file`. Keep it readable for the agent alone.",
+);
+
+const credsFile = file(
+  "creds_file",
+  "/etc/hearth/agent.creds",
+  "Credentials as `nsc` writes them. Where several are set, token comes first, then user, creds, " +
+    "nkey.",
+);
+
+const nkeyFile = file(
+  "nkey_file",
+  "/etc/hearth/agent.nk",
+  "A file that holds the seed of an nkey's user (SU...).",
+);
+
+const tokenFile = file(
+  "token_file",
+  "/etc/hearth/nats-token",
+  "A file whose first line is the server's token.",
+);
+
+const userFile = file(
+  "user_file",
+  "/etc/hearth/nats-user",
+  "A file with the user's name on its first line and the password on its second.",
+);
+
+const queueMessages = withDefault({
+  key: "queue_messages",
+  kind: integerKind({ min: 0, max: 10_000_000 }),
+  standard: 10_000,
+  reload: false,
+  doc: "Receipts and events that wait while there is no connection; what comes then is dropped.",
+});
+
+const queueBytes = withDefault({
+  key: "queue_bytes",
+  kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
+  standard: "16MiB",
+  reload: false,
+  doc: "Bytes of the receipts and events that wait, at most.",
+});
+
+const role = withDefault({
+  key: "role",
+  kind: choiceKind(["read", "operate", "purge"]),
+  standard: "purge",
+  reload: false,
+  doc:
+    "What commands over NATS may do: `operate` pins, pauses and warms, `purge` also removes " +
+    "blocks. Who may publish on these subjects is the server's to say.",
+});
+
+const broadcast = withDefault({
+  key: "broadcast",
+  kind: namesKind(["Warm", "Prune", "Cache", "Think", "Pause", "RenewLease", "RevokeLease"]),
+  standard: "Warm,Prune,Cache,Think",
+  reload: true,
+  doc:
+    "Commands that are taken from `kv-control-broadcast`, with commas between them, or `none`. " +
+    "A command for all workers should make sense on each of them.",
+});
+
+const receipts = withDefault({
+  key: "receipts",
+  kind: booleanKind,
+  standard: false,
+  reload: false,
+  doc:
+    "Whether each receipt is also published on `kv-control-receipts-` and the worker's id, for " +
+    "those who watch.",
+});
+
+const events = withDefault({
+  key: "events",
+  kind: booleanKind,
+  standard: true,
+  reload: false,
+  doc:
+    "Whether what happens to pins and leases is published on `kv-control-events-` and the " +
+    "worker's id.",
+});
+
+/** Names of streams and buckets, as JetStream takes them everywhere. */
+function nameKind(name: string, example: string) {
+  const pattern = /^[A-Za-z0-9_-]{1,64}$/;
+  return patternKind<string>({ name, pattern, words: "1 to 64 letters, digits, - and _", example });
+}
+
+const commandStream = optional({
+  key: "command_stream",
+  kind: nameKind("stream name", "KV_CONTROL"),
+  reload: false,
+  doc:
+    "A JetStream stream, made by the operator, that keeps what is published on this worker's " +
+    "command subjects. Commands are then taken from there, also those that came while the agent " +
+    "was down.",
+  example: "KV_CONTROL",
+});
+
+const workersBucket = optional({
+  key: "workers_bucket",
+  kind: nameKind("bucket name", "kv-workers"),
+  reload: false,
+  doc:
+    "A JetStream key-value bucket, made by the operator with a time to live, in which each agent " +
+    "keeps its id, incarnation and version, so that senders of broadcasts know who should answer.",
+  example: "kv-workers",
+});
+
+export const natsSection = section("Commands over NATS.", {
+  url,
+  caFile,
+  certFile,
+  keyFile,
+  credsFile,
+  nkeyFile,
+  tokenFile,
+  userFile,
+  queueMessages,
+  queueBytes,
+  role,
+  broadcast,
+  receipts,
+  events,
+  commandStream,
+  workersBucket,
+});
