@@ -56,11 +56,13 @@ export interface LedgerState {
  *
  * - No call blocks the event loop or throws for what the disk does; changes are committed in the
  *   background, in order, many in one transaction. While the disk refuses they wait, up to a bound.
- * - What `commit` answered true for survives a crash of the process; with `durable` (the default), a
- *   loss of power. Any number of callers share one commit.
+ * - What `commit` answered true for survives a crash of the process; with `durable` (the default)
+ *   a loss of power, too. Any number of callers share one commit. One that answered false may still
+ *   come about: its changes wait, unless there was no room for them (`state.dropped`).
  * - All changes between two calls of `commit` that did not return to the event loop are in one
- *   transaction: all of them survive, or none.
- * - A file that is damaged is set aside and said (`state.setAside`); the new one is empty.
+ *   transaction: all of them survive, or none; where one finds no room, all of them are dropped.
+ * - A file that is damaged is set aside and said (`state.setAside`); the new one is empty. So is
+ *   one that could not be opened at the start, as soon as it can be: this run knows nothing of it.
  */
 export interface HoldLedger extends AsyncDisposable {
   readonly state: LedgerState;

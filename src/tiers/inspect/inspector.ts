@@ -43,8 +43,8 @@ export interface TreePage {
   /** Parents before their children. */
   readonly blocks: readonly TreeBlock[];
   /**
-   * Null: that was all. Blocks may come and go between two pages: none is shown twice, but for those
-   * below a root that got a parent meanwhile. Where the last block of a page is gone, the next page
+   * Null: that was all. Blocks may come and go between two pages: none is shown twice, but for
+   * those below a root that got a parent meanwhile. Where the last block of a page is gone, the next page
    * begins with the nearest of the eight behind it, or, where all of those are gone, behind what is
    * below the nearest ancestor that is left.
    */

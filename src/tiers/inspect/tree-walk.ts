@@ -14,10 +14,11 @@ const IDS_A_SLICE = 2 ** 19;
  */
 export type Place = readonly number[];
 
-/** The roots of a walk, in order of their ids. `NO_NODE`: no more; `unknown`: ask again from there. */
+/** The roots of a walk, in order of their ids. */
 export interface Roots {
   /** Whether a walk may go on below it. */
   has(node: NodeId): boolean;
+  /** The next one; NO_NODE: none. Or how far there is none, to be asked again from there. */
   after(node: NodeId): NodeId | { readonly unknownTo: NodeId };
 }
 

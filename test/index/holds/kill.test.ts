@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { randomBelow, seededRandom } from "../../../src/core/index.ts";
+import { hostTarget } from "../../../src/native/index.ts";
 import { describeNative, tempDir } from "../../support/index.ts";
 import { LineChild } from "../line-child.ts";
 import { contentsOf, readLedger } from "./ledger-kit.ts";
@@ -10,12 +11,12 @@ const ROOT = join(import.meta.dir, "../../..");
 const folders = tempDir();
 const WRITER = [process.execPath, join(import.meta.dir, "writer.ts")];
 
-/** Kills a writer after some of its answers, and looks at what is left. The last step there. */
+/** Kills a writer after some of its answers, or lets it end itself, and looks at what is left. The last step there. */
 async function killAndLook(
   command: readonly string[],
   folder: string,
   first: number,
-  answers: number,
+  answers: number | "to its end",
 ): Promise<number> {
   let acknowledged = first - 1;
   {
@@ -24,8 +25,10 @@ async function killAndLook(
     const note = (line: string) => {
       acknowledged = Math.max(acknowledged, Number(line));
     };
-    for (let left = answers; left > 0; left--) note((await child.line())!);
-    await child.kill();
+    if (answers !== "to its end") {
+      for (let left = answers; left > 0; left--) note((await child.line())!);
+      await child.kill();
+    }
     // A line that was cut off says a smaller number.
     for (let line = await child.line(); line !== null; line = await child.line()) note(line);
   }
@@ -49,22 +52,49 @@ test("kill -9 loses nothing that was committed, and leaves no half of a group", 
   expect(through).toBeGreaterThan(30);
 }, 60_000);
 
-describeNative("the same of a compiled executable", () => {
-  test("in which the index's worker has the ledger", async () => {
-    const sources = join(folders, "sources");
-    mkdirSync(join(sources, "index"), { recursive: true });
-    const link = (path: string) => `import ${JSON.stringify(join(ROOT, path))};\n`;
-    writeFileSync(join(sources, "main.ts"), link("test/index/holds/writer.ts"));
-    writeFileSync(join(sources, "index/index-worker.ts"), link("src/index/index-worker.ts"));
-    const entries = ["main.ts", "index/index-worker.ts"].map((name) => join(sources, name));
-    const built = join(folders, "writer");
-    const target = `HEARTH_TARGET="${process.platform}-${process.arch}"`;
-    const words = ["--compile", "--minify", "--bytecode", "--format=esm", "--define", target];
-    const command = [process.execPath, "build", ...words, ...entries, `--outfile=${built}`];
-    const build = Bun.spawnSync(command, { cwd: ROOT });
-    expect(`${build.exitCode} ${build.exitCode === 0 ? "" : build.stderr}`).toBe("0 ");
+/** The writer, compiled as the build does it: the worker is an entry point of its own. */
+function compiled(name: string, ...more: string[]): string {
+  const sources = join(folders, name);
+  mkdirSync(join(sources, "index"), { recursive: true });
+  const link = (path: string) => `import ${JSON.stringify(join(ROOT, path))};\n`;
+  writeFileSync(join(sources, "main.ts"), link("test/index/holds/writer.ts"));
+  writeFileSync(join(sources, "index/index-worker.ts"), link("src/index/index-worker.ts"));
+  const entries = ["main.ts", "index/index-worker.ts"].map((entry) => join(sources, entry));
+  const built = join(sources, "writer");
+  const target = `HEARTH_TARGET="${process.platform}-${process.arch}"`;
+  const words = ["--compile", "--minify", "--bytecode", "--format=esm", "--define", target];
+  const command = [process.execPath, "build", ...words, ...more, ...entries, `--outfile=${built}`];
+  const build = Bun.spawnSync(command, { cwd: ROOT });
+  expect(`${build.exitCode} ${build.exitCode === 0 ? "" : build.stderr}`).toBe("0 ");
+  return built;
+}
+
+describeNative("a compiled executable", () => {
+  test("has the ledger in the index's worker", async () => {
+    const built = compiled("plain");
     const folder = join(folders, "compiled");
     const through = await killAndLook([built], folder, 1, 20);
     expect(await killAndLook([built], folder, through + 1, 20)).toBeGreaterThan(through);
+  }, 60_000);
+
+  test("that ends at a crash point leaves a whole number of groups", async () => {
+    const library = readFileSync(join(ROOT, "dist/native", hostTarget, "libhearth.so"));
+    const sha256 = new Bun.CryptoHasher("sha256").update(library).digest("hex");
+    const constants = ["HEARTH_FAULTS=true", "HEARTH_COMPILED=true"];
+    constants.push(`HEARTH_NATIVE_SHA256="${sha256}"`);
+    const built = compiled("faults", ...constants.flatMap((one) => ["--define", one]));
+    const folder = join(folders, "at-points");
+    let through = 0;
+    for (const point of ["row-changed", "rows-changed", "before-commit", "committed"]) {
+      for (const nth of [1, 9]) {
+        const plan = `HEARTH_FAULTS=ledger.${point}:${nth}:kill`;
+        const before = through;
+        through = await killAndLook(["env", plan, built], folder, through + 1, "to its end");
+        // The first transaction has more than nine changes. What was committed counts, said or not.
+        const isLater = nth === 9 && point !== "row-changed";
+        if (isLater || point === "committed") expect(through).toBeGreaterThan(before);
+        else expect(through).toBe(before);
+      }
+    }
   }, 60_000);
 });
