@@ -66,11 +66,16 @@ export class HoldKit {
 
   /** Blocks one below the other, from the root on, on a tier. */
   put(path: readonly number[], tier: Tier = Tier.ram, bytes = BLOCK_BYTES): void {
-    path.forEach((n, i) => {
-      const source = block(n, i === 0 ? null : path[i - 1]!, bytes);
-      const node = must(this.table.insertResident(source, 0, SPACE, i > 0, tier));
-      this.table.setUses(node, 1, this.nowSeconds());
-    });
+    for (const [i, n] of path.entries()) {
+      this.putOne(n, i === 0 ? null : path[i - 1]!, tier, bytes);
+    }
+  }
+
+  putOne(n: number, parent: number | null, tier: Tier, bytes = BLOCK_BYTES): NodeId {
+    const source = block(n, parent, bytes);
+    const node = must(this.table.insertResident(source, 0, SPACE, parent !== null, tier));
+    this.table.setUses(node, 1, this.nowSeconds());
+    return node;
   }
 
   node(n: number): NodeId {

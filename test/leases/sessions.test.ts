@@ -85,6 +85,43 @@ describe("idle sessions", () => {
   });
 });
 
+describe("sessions by the block they end in", () => {
+  test("are named, and ended, by it alone", () => {
+    const tier = new SmallTier(8);
+    tier.put([1, 2, 3]);
+    for (const [session, n] of [
+      [1n, 3],
+      [2n, 3],
+      [3n, 2],
+    ] as const)
+      tier.commit(session, n);
+    const holders = (n: number) => tier.sessions.holdersOf(tier.node(n)).map(({ name }) => name);
+    expect([holders(1), holders(2), holders(3)]).toEqual([[], ["3"], ["1", "2"]]);
+    expect(tier.sessions.holdersOf(tier.node(2))).toEqual([{ kind: "session", name: "3" }]);
+    expect(tier.sessions.endAt(new Set([tier.node(1), tier.node(3)]))).toBe(2);
+    expect([holders(2), holders(3), tier.locks()]).toEqual([["3"], [], 1]);
+    tier.commit(3n, 3);
+    expect([holders(2), holders(3)]).toEqual([[], ["3"]]);
+    tier.commit(3n, 1);
+    expect(holders(3)).toEqual(["3"]);
+    tier.release(3n);
+    expect([holders(3), tier.locks()]).toEqual([[], 0]);
+    tier.commit(4n, 2);
+    tier.sessions.endOldest();
+    expect(tier.sessions.endAt(new Set([tier.node(2)]))).toBe(0);
+  });
+
+  test("at most 64 are named; all are ended, and their blocks may go", () => {
+    const tier = new SmallTier(8);
+    tier.put([1, 2]);
+    for (let session = 1n; session <= 1_000n; session++) tier.commit(session, 2);
+    expect(tier.sessions.holdersOf(tier.node(2))).toHaveLength(64);
+    expect(tier.sessions.endAt(new Set([tier.node(2)]))).toBe(1_000);
+    expect([tier.sessions.size, tier.locks()]).toEqual([0, 0]);
+    expect(tier.order()).toEqual([2, 1]);
+  });
+});
+
 describe("status", () => {
   test("says what is where, tier by tier", () => {
     const tier = new SmallTier(8);
