@@ -16,8 +16,8 @@ const msgpackDecoder = new Decoder({ useBigInt64: true });
 const msgpackEncoder = new Encoder({ useBigInt64: true, ignoreUndefined: true });
 
 /**
- * Reads a body from anybody. Integers that a double cannot hold come as `bigint`, in MessagePack also
- * others. Binary values are views of `bytes`. Objects have their members as own
+ * Reads a body from anybody. Integers that a double cannot hold come as `bigint`, in MessagePack
+ * others too. Binary values are views of `bytes`. Objects have their members as own
  * ones, whatever they are called. Never throws, and refuses what is too large before it makes
  * anything of it.
  */

@@ -1,7 +1,8 @@
-import { type Json, parseJson, stringifyJson } from "../core/index.ts";
+import { type Json, parseJson } from "../core/index.ts";
 import type { CommandRow } from "../index/index.ts";
 import { trimmedReceipt } from "./make-receipt.ts";
 import type { Receipt } from "./receipt.ts";
+import { receiptJson } from "./receipt-json.ts";
 
 /** A receipt as it is, or as the ledger gave it. */
 interface Kept {
@@ -92,8 +93,8 @@ export class CommandMemory {
 
 /** As the ledger keeps it: a few KiB, however many blocks the command had. */
 export function receiptText(receipt: Receipt): string {
-  const text = stringifyJson(trimmedReceipt(receipt, BLOCKS_KEPT));
-  return text.length <= TEXT_BYTES_MAX ? text : stringifyJson(trimmedReceipt(receipt, 0));
+  const text = receiptJson(trimmedReceipt(receipt, BLOCKS_KEPT));
+  return text.length <= TEXT_BYTES_MAX ? text : receiptJson(trimmedReceipt(receipt, 0));
 }
 
 /**

@@ -1,9 +1,10 @@
 import { COMMAND_OUTCOMES } from "../core/index.ts";
 import { decodeBody, encodeBody } from "./body.ts";
 import { trimmedReceipt } from "./make-receipt.ts";
-import { type MediaType, mediaTypeOf } from "./media-type.ts";
+import { JSON_TYPE, type MediaType, mediaTypeOf } from "./media-type.ts";
 import { isMembers } from "./members.ts";
 import type { Receipt } from "./receipt.ts";
+import { receiptJson } from "./receipt-json.ts";
 
 /** A receipt lists as many blocks as a command names, each with what holds it. */
 const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536 };
@@ -15,13 +16,18 @@ export function encodeReceipt(
   type: MediaType,
   bytesMax = Number.POSITIVE_INFINITY,
 ): Uint8Array {
-  let bytes = encodeBody(receipt, type);
+  let bytes = encoded(receipt, type);
   let blocks = Math.max(receipt.blocks.length, receipt.held?.length ?? 0);
   while (bytes.length > bytesMax && blocks > 0) {
     blocks = Math.min(blocks >> 1, Math.floor((blocks * bytesMax) / bytes.length));
-    bytes = encodeBody(trimmedReceipt(receipt, blocks), type);
+    bytes = encoded(trimmedReceipt(receipt, blocks), type);
   }
   return bytes;
+}
+
+function encoded(receipt: Receipt, type: MediaType): Uint8Array {
+  if (type === JSON_TYPE) return new TextEncoder().encode(receiptJson(receipt));
+  return encodeBody(receipt, type);
 }
 
 /** Null where it is no receipt. Members that are not looked at are as they came. */

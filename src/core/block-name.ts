@@ -31,8 +31,8 @@ const words = new DataView(new ArrayBuffer(8));
 
 /**
  * A block's name from what `parseJson` or MessagePack gave, or from a word of a query or command
- * line: an integer of 64 bits, signed or not (in digits where it is text); 64 hex digits; those with
- * `/layer` behind them. Null where it is none of these.
+ * line: an integer of 64 bits, signed or not (in digits where it is text); 64 hex digits; those
+ * with `/layer` behind them. Null where it is none of these.
  */
 export function readBlockName(raw: unknown): BlockName | null {
   if (typeof raw === "string") return readText(raw);

@@ -12,8 +12,8 @@ export class JsonTooDeep extends SyntaxError {}
 
 /**
  * Parses JSON. An integer that a double cannot hold exactly comes back as `bigint`, every other
- * number as `number`. Throws SyntaxError where the text is not JSON, an integer has over 400 digits,
- * or lists and objects lie over `depthMax` deep in each other (JsonTooDeep).
+ * number as `number`. Throws SyntaxError where the text is not JSON, an integer has over 400
+ * digits, or lists and objects lie over `depthMax` deep in each other (JsonTooDeep).
  */
 export function parseJson(text: string, depthMax = DEPTH_MAX): Json {
   if (isDeeper(text, depthMax)) throw new JsonTooDeep("nested too deeply");
