@@ -130,8 +130,10 @@ function documentation({ version, access }: RouteOptions) {
   });
 }
 
+type Invalid = Pick<ValidationError, "type" | "valueError">;
+
 /** The first thing, in a line: the framework's own words repeat the whole request. */
-function whatIsWrong({ type, valueError }: Pick<ValidationError, "type" | "valueError">): string {
+function whatIsWrong({ type, valueError }: Invalid): string {
   const { path = "", message = "not what it should be" } = valueError ?? {};
   return `${type === "property" ? "query" : type}${path.slice(0, 100)}: ${message}`;
 }

@@ -18,7 +18,10 @@ export interface ServerTls {
   readonly clientCa: string | null;
 }
 
-/** Null: plain HTTP. Throws CONFIG_INVALID where a file cannot be read, or certificate and key are no pair. */
+/**
+ * Null: plain HTTP. Throws CONFIG_INVALID where a file cannot be read, or certificate and key are no
+ * pair.
+ */
 export async function readTls(files: TlsFiles): Promise<ServerTls | null> {
   const { tlsCertFile: certFile, tlsKeyFile: keyFile, tlsClientCaFile: clientCaFile } = files;
   if (certFile === null || keyFile === null) return null;

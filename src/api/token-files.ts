@@ -33,7 +33,10 @@ const NAME = /^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$/;
 const RESERVED: ReadonlySet<string> = new Set(["anybody", "certificate", "local", "token_file"]);
 const OTHERS_MAY_READ = 0o004;
 
-/** All tokens of both files; null: there is neither. Throws CONFIG_INVALID, naming the line and never the token. */
+/**
+ * All tokens of both files; null: there is neither. Throws CONFIG_INVALID, naming the line and never
+ * the token.
+ */
 export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
   const { tokenFile, tokensFile } = files;
   if (tokenFile === null && tokensFile === null) return null;

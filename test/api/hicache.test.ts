@@ -46,7 +46,7 @@ describe("POST /hicache/pin_blocks", () => {
   });
 });
 
-test("POST /hicache/unpin_blocks counts pins that are gone, not those that never were", async () => {
+test("POST /hicache/unpin_blocks counts what is gone, not what never was", async () => {
   control.answer = () => receiptOf({ counts: { ...NO_COUNTS, done: 3, already: 2, missing: 1 } });
   const answer = await post("/hicache/unpin_blocks", '{"block_hashes":[1,2],"owner":null}');
   expect(await answer.json()).toEqual({ unpinned_count: 3 });

@@ -3,9 +3,8 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { nkeys } from "@nats-io/transport-node";
 import { type Bus, type BusOptions, openBus } from "../../src/bus/index.ts";
-import { describeNats, NatsServer, tempDir, waitFor } from "../support/index.ts";
+import { describeNats, makeCertificates, NatsServer, tempDir, waitFor } from "../support/index.ts";
 import { basics, type LogLine } from "./bus-contract.ts";
-import { makeCertificates } from "./certificates.ts";
 import { makeOperator } from "./jwt.ts";
 
 type More = Pick<BusOptions, "credentials" | "tls">;

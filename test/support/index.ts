@@ -1,3 +1,4 @@
+export { type Certificates, makeCertificates } from "./certificates.ts";
 export { hearthExecutable, withAgent } from "./executable.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
