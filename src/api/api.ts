@@ -15,6 +15,8 @@ export interface ApiOptions {
   readonly hosts?: readonly string[];
   /** What is longer is answered 413 before it is read. 1 MiB unless given. */
   readonly bodyBytesMax?: number;
+  /** A connection on which nothing moves is closed after so long; 30 unless given. */
+  readonly idleSeconds?: number;
   /** Told of faults of our own, with the path of the request that met them. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
@@ -78,7 +80,9 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
           fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
         });
       }
-      return serve({ fetch, host, port, bodyBytesMax, clock, onFault, tls: access.tls });
+      const { idleSeconds = IDLE_SECONDS } = options;
+      const limits = { bodyBytesMax, idleSeconds };
+      return serve({ fetch, host, port, ...limits, clock, onFault, tls: access.tls });
     },
   };
 }
@@ -88,6 +92,7 @@ interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly bodyBytesMax: number;
+  readonly idleSeconds: number;
   readonly clock: Clock;
   readonly onFault: ApiOptions["onFault"];
   readonly tls: ServerTls | null;
@@ -116,7 +121,7 @@ function withLongHost(request: Request): Request {
 }
 
 function serve(options: ServeOptions): ApiServer {
-  const { fetch, host, port, bodyBytesMax, clock, onFault, tls } = options;
+  const { fetch, host, port, bodyBytesMax, idleSeconds, clock, onFault, tls } = options;
   const server = bind(host, port, () =>
     Bun.serve({
       hostname: host,
@@ -132,7 +137,7 @@ function serve(options: ServeOptions): ApiServer {
       ...(tls === null ? {} : { tls: tlsOptions(tls) }),
       // Outside of its development mode the runtime would share the port with other processes.
       reusePort: false,
-      idleTimeout: IDLE_SECONDS,
+      idleTimeout: idleSeconds,
       maxRequestBodySize: bodyBytesMax,
       development: false,
       error(thrown) {

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { decodeReceipt, encodeBody, REFUSALS, type RefusalWord } from "../../src/control/index.ts";
 import { parseJson } from "../../src/core/index.ts";
 import { NO_COUNTS, receiptOf, refused } from "./fake-control.ts";
-import { problem, serve } from "./serve.ts";
+import { problem, raw, serve } from "./serve.ts";
 
 const MSGPACK = "application/msgpack";
 const served = serve();
@@ -119,6 +119,18 @@ describe("POST /v1/commands", () => {
     expect(control.submitted.length).toBe(before);
   });
 });
+
+test("a body must come; an answer may take longer than that", async () => {
+  const hasty = serve({ idleSeconds: 1 });
+  const done = Promise.withResolvers<ReturnType<typeof receiptOf>>();
+  hasty.told.control.answer = () => done.promise;
+  const long = hasty.get("/v1/commands", { method: "POST", body: "{}" });
+  const head = "POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50";
+  expect(await raw(hasty.port, head)).toBe("");
+  done.resolve(receiptOf());
+  expect((await long).status).toBe(200);
+  expect(hasty.told.control.submitted).toHaveLength(1);
+}, 30_000);
 
 describe("wait=false", () => {
   const WARM = { type: "Warm", block_keys: [1], id: "w 1/ü", issuer: "router-1" };
