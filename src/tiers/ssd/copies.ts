@@ -98,6 +98,7 @@ export class Copies {
     const aborted = Promise.withResolvers<false>();
     const onAbort = () => aborted.resolve(false);
     signal?.addEventListener("abort", onAbort);
+    if (signal?.aborted === true) onAbort();
     const wait: Wait = (work) => Promise.race([this.#orHung(work), aborted.promise]);
     for (let i = 0; i < nodes.length && signal?.aborted !== true; i++) {
       if (!isThere(i)) await this.#queue(nodes[i]!, generations[i]!, wait);
