@@ -8,7 +8,7 @@ interface Holders {
   readonly names: Set<string>;
 }
 
-/** Checks every sum and index of the holds against the holds themselves; INTERNAL names the first. */
+/** Checks every sum and index of the holds against the holds; INTERNAL names the first broken. */
 export function verifyHolds(book: HoldBook, table: BlockTable): void {
   const nodes = new Map<NodeId, Holders>();
   const owners = new Map<string, Set<NodeId>>();

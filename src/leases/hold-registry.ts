@@ -38,7 +38,7 @@ const LEASES_MAX = 65_536;
 const NAME_BYTES_MAX = 128;
 /** Holders named for one block. */
 const HOLDERS_MAX = 64;
-/** Holds looked at for one page of a list: about a millisecond. */
+/** Holds, and blocks of soft pins, looked at for one page of a list: about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
 /** A soft pin has at most this. */
 const PRIORITY_MAX = 99;
@@ -225,8 +225,10 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const holds: HoldInfo[] = [];
     let [next, steps] = [after, 0];
     for (const hold of this.#book.after(after)) {
-      if (holds.length >= max || steps++ >= LIST_STEPS_MAX) return { holds, next };
+      if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
       next = hold.id;
+      // What a soft pin is worth depends on each of its blocks.
+      steps += hold.kind === "retain" ? 1 + hold.nodes.size : 1;
       if (kind !== null && hold.kind !== kind) continue;
       if (owner === null || hold.owner === owner) holds.push(this.#book.infoOf(hold));
     }

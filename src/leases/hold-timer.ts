@@ -42,7 +42,8 @@ export class HoldTimer implements Disposable {
       return;
     }
     const bootMs = clock.bootMs();
-    const inMs = Math.min(LOOK_MS, Math.max(LOOK_MIN_MS, next - bootMs));
+    const leftMs = Math.min(LOOK_MS, next - bootMs);
+    const inMs = leftMs <= 0 ? 0 : Math.max(LOOK_MIN_MS, leftMs);
     if (this.#timer !== null && this.#armedForBootMs <= bootMs + inMs) return;
     this.#disarm();
     this.#armedForBootMs = bootMs + inMs;

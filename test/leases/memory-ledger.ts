@@ -1,6 +1,6 @@
 import type { CommandRow, HoldLedger, HoldRow, LedgerContents } from "../../src/index/index.ts";
 
-/** The disk of a ledger that keeps its rows in memory: what is committed is what a restart finds. */
+/** The disk of a ledger that keeps its rows in memory: a restart finds what was committed. */
 export class MemoryDisk {
   readonly holds = new Map<number, HoldRow>();
   lastSeen: LedgerContents["lastSeen"] = null;

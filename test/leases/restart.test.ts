@@ -91,7 +91,7 @@ describe("after a restart", () => {
     }
   });
 
-  test("blocks that are not there are said, the rest is held, and an empty hold is over", async () => {
+  test("missing blocks are said, the rest is held, and an empty hold is over", async () => {
     const { disk, kit } = firstRun();
     kit.pin("a", [2, 4]);
     kit.lease("night", [4]);
