@@ -320,6 +320,18 @@ describe("verifyIntegrity", () => {
     "protected children are counted": (columns, node) => {
       columns.protectedChildren![node] = 1;
     },
+    "kept children are counted": (columns, node) => {
+      columns.keptChildren![node] = 1;
+    },
+    "what is kept follows its reasons": (columns, node) => {
+      columns.pins![node] = 1;
+    },
+    "kept bytes are counted": (columns) => {
+      Object.assign(columns, { keptBytes: 1 });
+    },
+    "bytes kept in RAM alone are counted": (columns) => {
+      Object.assign(columns, { keptInRamAloneBytes: 1 });
+    },
     "protection follows its reasons": (columns, node) => {
       columns.locks![node] = 1;
     },

@@ -12,7 +12,7 @@ import {
   TieredStore,
 } from "../../src/tiers/index.ts";
 import { describeNative } from "../support/index.ts";
-import { chain, digestOf } from "./names.ts";
+import { batchOf, chain, digestOf } from "./names.ts";
 import { StoreEngine } from "./store-engine.ts";
 import { openStoreKit, PAGE, type StoreKit } from "./store-kit.ts";
 
@@ -88,6 +88,31 @@ describeNative("RAM handed over", () => {
     expect(["old", "older", "new"].map((name) => reader.match([name])[0])).toEqual([1, 0, 1]);
     store.ram.dropOne();
     expect(["old", "older", "new"].map((name) => reader.match([name])[0])).toEqual([0, 0, 1]);
+    await store[Symbol.asyncDispose]();
+  });
+
+  test("what is pinned is handed over, too, and may be pinned again", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    const engine = kit.engine(namespace);
+    await engine.put(...chain("a/b"), "c");
+    const batch = batchOf(["a/b"]);
+    kit.store.deriveKeys(batch, false);
+    expect(kit.store.table.pin(kit.store.table.find(batch.keys, 0))).toBe(true);
+    engine.die();
+    const store = successor(kit);
+    expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
+    // Who wants it kept says so anew: the record is of blocks alone.
+    expect(store.table.keptBytes).toBe(0);
+    store.table.pin(store.table.find(batch.keys, 0));
+    expect(store.table.keptBytes).toBe(2 * 5_000);
+    const reader = new StoreEngine(
+      store,
+      kit.region,
+      store.openHolder({ namespace, handlesMax: 100 }),
+    );
+    for (let i = 0; i < 40; i++) await reader.put(`x${i}`);
+    expect(reader.get(...chain("a/b"), "c")).toEqual(["ok", "ok", "miss"]);
     await store[Symbol.asyncDispose]();
   });
 

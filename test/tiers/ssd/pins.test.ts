@@ -100,6 +100,19 @@ describeSsd("PIN behavior with tier transitions", (it) => {
     });
   }
 
+  it("an order that learns gives up no pinned block either", {
+    slots: 8,
+    capacityBytes: 16 * FILE_BYTES,
+    policy: "hearth",
+  }, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b/c"));
+    using _pin = pin(kit, "a/b/c");
+    for (let round = 0; round < 4; round++) {
+      await flood(kit, 3 * 24, `round${round}.`);
+      expect(await load(kit, ...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
+    }
+  });
+
   it("a pinned block gets its copy in the background, whatever the policy", {
     writePolicy: "write_back",
   }, async ({ kit }) => {
