@@ -3,6 +3,7 @@ import { readBody } from "./body.ts";
 import { Callers } from "./callers.ts";
 import { type Access, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
+import { changes, pathOf } from "./route-rules.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
 import type { ServerTls } from "./tls.ts";
@@ -130,7 +131,7 @@ function serve(options: ServeOptions): ApiServer {
         const address = server.requestIP(request)?.address ?? "unknown";
         // What changes blocks waits for the disk, however long that takes; but a body must come.
         const onBody = () => {
-          if (request.method === "POST") server.timeout(request, 0);
+          if (changes(request.method, pathOf(request.url))) server.timeout(request, 0);
         };
         return fetch(request, { address, onBody });
       },

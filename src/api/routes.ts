@@ -87,8 +87,8 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       detail: { summary: "What the agent is and holds" },
     })
     .use(sessionRoutes(services))
-    .use(blockRoutes(services));
-  if (services.control !== undefined) app.use(controlRoutes(services.control, options));
+    .use(blockRoutes(services))
+    .use(controlRoutes(services.control, options));
   for (const { method, path } of app.routes) {
     assert(Object.hasOwn(ROUTE_RULES, `${method} ${path}`), "every route has its role");
   }

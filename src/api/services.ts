@@ -74,6 +74,5 @@ export interface ApiServices {
   metricsText(): Promise<string>;
   /** Content type that belongs to `metricsText`. */
   readonly metricsContentType: string;
-  /** Without it there are no routes for commands, pins and the tree. */
-  readonly control?: ControlServices;
+  readonly control: ControlServices;
 }

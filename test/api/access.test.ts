@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { createApi, OPEN_ACCESS, readTokens } from "../../src/api/index.ts";
 import { HearthError } from "../../src/core/index.ts";
 import { ManualClock, tempDir } from "../support/index.ts";
+import { FakeControl } from "./fake-control.ts";
 import { oneToken, problem, raw, type Served, serve } from "./serve.ts";
 
 const OK = "HTTP/1.1 200 OK";
@@ -170,6 +171,7 @@ describe("the address", () => {
     persist: async () => ({ written: 0, skipped: 0, durable: true }),
     metricsText: async () => "",
     metricsContentType: "text/plain",
+    control: new FakeControl(),
   };
   const api = (token: string | null) =>
     createApi(services, {

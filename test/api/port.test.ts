@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { createApi, OPEN_ACCESS } from "../../src/api/index.ts";
 import { systemClock } from "../../src/core/index.ts";
+import { FakeControl } from "./fake-control.ts";
 
 test("two servers never share a port: the second start is refused in words", async () => {
   const services = {
@@ -15,6 +16,7 @@ test("two servers never share a port: the second start is refused in words", asy
     persist: async () => ({ written: 0, skipped: 0, durable: true }),
     metricsText: async () => "",
     metricsContentType: "text/plain",
+    control: new FakeControl(),
   };
   const options = {
     version: "0",

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
-import { describeNative, waitFor } from "../support/index.ts";
+import { join } from "node:path";
+import { describeNative, tempDir, waitFor } from "../support/index.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 /** Changes the file, sends SIGHUP and waits for what the agent says of it. */
@@ -72,6 +73,32 @@ describeNative("SIGHUP", () => {
       changed: "kv.high_water",
     });
     expect(await agent.kill("SIGTERM")).toBe(0);
+  });
+
+  test("reads tokens again; those that are refused leave the ones of before", async () => {
+    const folder = tempDir();
+    const tokens_file = join(folder, "tokens");
+    const write = (text: string) => writeFileSync(tokens_file, text, { mode: 0o600 });
+    write("ops purge 0123456789abcdef-a\n");
+    await using agent = await AgentProcess.start({ config: { api: { tokens_file } } });
+    const { url } = await agent.logged("api listening");
+    const opens = async (token: string) => {
+      const headers = { authorization: `Bearer ${token}` };
+      return (await fetch(`${url}/v1/pins`, { headers, keepalive: false })).status === 200;
+    };
+    expect([await opens("0123456789abcdef-a"), await opens("0123456789abcdef-b")]).toEqual([
+      ...[true, false],
+    ]);
+    write("ops purge 0123456789abcdef-b\n");
+    agent.process.kill("SIGHUP");
+    await waitFor(async () => opens("0123456789abcdef-b"));
+    expect(await opens("0123456789abcdef-a")).toBe(false);
+    write("ops everything 0123456789abcdef-a\n");
+    agent.process.kill("SIGHUP");
+    const { message } = await agent.logged("the tokens were not reloaded");
+    expect(message).toContain("line 1: no role");
+    expect(message).not.toContain("0123456789abcdef");
+    expect(await opens("0123456789abcdef-b")).toBe(true);
   });
 
   test("takes a new cap of connections for those that come", async () => {
