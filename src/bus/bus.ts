@@ -1,3 +1,5 @@
+import type { DurableBus } from "./durable.ts";
+
 /** A message as it came. `data` is the receiver's own: it is not reused. */
 export interface BusMessage {
   readonly subject: string;
@@ -94,6 +96,8 @@ export interface Bus extends AsyncDisposable {
   readonly state: BusState;
   /** Bytes of the largest message the broker takes; what was heard last, 1 MiB before that. */
   readonly payloadBytesMax: number;
+  /** What the broker keeps, where it can; null for a bus inside the process. */
+  readonly durable: DurableBus | null;
 
   /** Never throws. `data` and headers belong to the bus from here on: do not change them. */
   publish(subject: string, data: Uint8Array, options?: PublishOptions): PublishOutcome;

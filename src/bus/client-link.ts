@@ -1,5 +1,6 @@
 import { messageOf } from "../core/index.ts";
 import type { Incoming, Link, Outgoing } from "./link.ts";
+import type { LinkDurable } from "./link-durable.ts";
 
 /** So many different complaints of one server are passed on, each cut to this length. */
 const COMPLAINTS_MAX = 16;
@@ -42,7 +43,7 @@ interface ClientMessage {
   readonly subject: string;
   readonly reply?: string;
   readonly data: Uint8Array;
-  readonly headers?: ClientHeaders;
+  readonly headers?: ClientHeaders | undefined;
 }
 
 export interface ClientLinkOptions<Headers extends ClientHeaders> {
@@ -53,6 +54,7 @@ export interface ClientLinkOptions<Headers extends ClientHeaders> {
   complain(why: string): void;
   /** What the end of a connection means, in words. */
   explain(thrown: unknown): string;
+  readonly durable: LinkDurable;
   /** Breaks the socket below the library, where that can be had. */
   cut?(): void;
 }
@@ -64,12 +66,14 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
   readonly server: string;
   readonly payloadBytesMax: number;
   readonly closed: Promise<string>;
+  readonly durable: LinkDurable;
   #resolveClosed: (why: string) => void = () => undefined;
 
   constructor(options: ClientLinkOptions<Headers>) {
     this.#options = options;
     this.#client = options.client;
     this.server = options.server;
+    this.durable = options.durable;
     this.payloadBytesMax = this.#client.info?.max_payload ?? 2 ** 20;
     this.closed = new Promise((resolve) => {
       this.#resolveClosed = resolve;
@@ -113,7 +117,7 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
     const subscription = this.#client.subscribe(subject, {
       ...(queue === undefined ? {} : { queue }),
       callback: (error, message) => {
-        if (error === null) deliver(incoming(message));
+        if (error === null) deliver(plainMessage(message));
         else refused(messageOf(error));
       },
     });
@@ -140,7 +144,8 @@ function complaintIn({ type, error, data, permissionContext }: ClientStatus): st
   return /subscription/i.test(why) ? null : why;
 }
 
-function incoming(message: ClientMessage): Incoming {
+/** As the bus hands messages over, with the status of their headers. */
+export function plainMessage(message: ClientMessage): Incoming {
   const { subject, reply, data } = message;
   const { headers, status } = headersOf(message);
   // A copy: the library's view keeps the whole of what the socket read alive.

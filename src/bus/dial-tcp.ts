@@ -1,13 +1,17 @@
+import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
+import { Kvm } from "@nats-io/kv";
 import {
   connect,
   credsAuthenticator,
   headers,
   type MsgHdrs,
+  type NatsConnection,
   nkeyAuthenticator,
   tokenAuthenticator,
   usernamePasswordAuthenticator,
 } from "@nats-io/transport-node";
 import { type Clock, HearthError } from "../core/index.ts";
+import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
 import { authenticatorOf, type Credentials, type TlsMaterial } from "./credentials.ts";
 import { explainFault } from "./explain.ts";
@@ -65,6 +69,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     server: server.url,
     newHeaders: () => headers(),
     complain: options.complain,
+    durable: new ClientDurable(durableOf(client)),
     explain: (thrown) => explainFault(thrown, options),
   });
   return { link, others: client.info?.connect_urls ?? [] };
@@ -92,4 +97,21 @@ export async function mustAnswer(options: DialOptions, greets: boolean): Promise
     default:
       reached satisfies never;
   }
+}
+
+function durableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
+  return {
+    newHeaders: () => headers(),
+    publish: (subject, data, options) => jetstream(client).publish(subject, data, options),
+    async addConsumer(stream, settings) {
+      const manager = await jetstreamManager(client, { checkAPI: false });
+      const { Explicit } = AckPolicy;
+      const policies = { ack_policy: Explicit, deliver_policy: DeliverPolicy.All };
+      await manager.consumers.add(stream, { ...settings, ...policies });
+    },
+    async messages(stream, consumer, options) {
+      return (await jetstream(client).consumers.get(stream, consumer)).consume(options);
+    },
+    bucket: (name) => new Kvm(client).open(name),
+  };
 }

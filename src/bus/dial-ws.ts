@@ -1,14 +1,18 @@
 import {
+  AckPolicy,
   type ConnectionOptions,
   connect,
   credsAuthenticator,
+  DeliverPolicy,
   headers,
   type MsgHdrs,
+  type NatsConnection,
   nkeyAuthenticator,
   tokenAuthenticator,
   usernamePasswordAuthenticator,
 } from "nats.ws";
 import { HearthError } from "../core/index.ts";
+import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
 import { authenticatorOf } from "./credentials.ts";
 import { type Dialled, type DialOptions, mustAnswer } from "./dial-tcp.ts";
@@ -67,8 +71,26 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     server: server.url,
     newHeaders: () => headers(),
     complain: options.complain,
+    durable: new ClientDurable(durableOf(client)),
     explain,
     cut,
   });
   return { link, others: client.info?.connect_urls ?? [] };
+}
+
+function durableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
+  return {
+    newHeaders: () => headers(),
+    publish: (subject, data, options) => client.jetstream().publish(subject, data, options),
+    async addConsumer(stream, settings) {
+      const manager = await client.jetstreamManager({ checkAPI: false });
+      const { Explicit } = AckPolicy;
+      const policies = { ack_policy: Explicit, deliver_policy: DeliverPolicy.All };
+      await manager.consumers.add(stream, { ...settings, ...policies });
+    },
+    async messages(stream, consumer, options) {
+      return (await client.jetstream().consumers.get(stream, consumer)).consume(options);
+    },
+    bucket: (name) => client.jetstream().views.kv(name, { bindOnly: true }),
+  };
 }

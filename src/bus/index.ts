@@ -10,6 +10,17 @@ export type {
   ServiceSpec,
   Subscription,
 } from "./bus.ts";
+export type {
+  Bucket,
+  BucketRead,
+  BucketWrite,
+  ConsumeOptions,
+  Consumption,
+  ConsumptionState,
+  DurableBus,
+  DurableOutcome,
+  DurablePublishOptions,
+} from "./durable.ts";
 export { natsVersionIn, type Reached, reach, type Target } from "./greeting.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export { type BusOptions, openBus } from "./open-bus.ts";

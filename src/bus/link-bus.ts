@@ -11,6 +11,8 @@ import type {
   Subscription,
 } from "./bus.ts";
 import { answerDiscovery } from "./discovery.ts";
+import type { DurableBus } from "./durable.ts";
+import { LinkDurableBus } from "./durable-bus.ts";
 import type { Dial, Link } from "./link.ts";
 import { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "./options.ts";
 import { Requests } from "./requests.ts";
@@ -38,6 +40,7 @@ export class LinkBus implements Bus {
   readonly #subscriptions: Subscriptions;
   readonly #requests: Requests;
   readonly #closing = new AbortController();
+  readonly durable: DurableBus | null;
   readonly #listeners = new Set<(state: BusState) => void>();
   /** Called at every change of the link or the queue; each looks for itself. */
   readonly #watchers = new Set<() => void>();
@@ -49,7 +52,8 @@ export class LinkBus implements Bus {
   #isServing = false;
   #isClosed = false;
 
-  constructor(dial: Dial, basics: BusBasics) {
+  /** `isDurable`: the links have a durable side. */
+  constructor(dial: Dial, basics: BusBasics, { isDurable }: { readonly isDurable: boolean }) {
     this.#dial = dial;
     this.#basics = basics;
     this.#limits = { ...BUS_LIMITS, ...basics.limits };
@@ -59,6 +63,14 @@ export class LinkBus implements Bus {
     this.#subscriptions = new Subscriptions(basics.clock, this.#log);
     this.#requests = new Requests(`_INBOX.${this.#id}`, this.#limits.requestsMax);
     this.#sender.onEmpty = () => this.#changed();
+    this.durable = isDurable
+      ? new LinkDurableBus({
+          clock: basics.clock,
+          log: this.#log,
+          closing: this.#closing.signal,
+          link: () => this.#link,
+        })
+      : null;
     void this.#run();
   }
 

@@ -1,4 +1,5 @@
 import type { BusMessage } from "./bus.ts";
+import type { LinkDurable } from "./link-durable.ts";
 
 /** A message on its way out. */
 export interface Outgoing {
@@ -40,6 +41,8 @@ export interface Link {
   confirm(): Promise<void>;
   /** Resolves when the link is over, whoever ended it, with the reason in words; never rejects. */
   readonly closed: Promise<string>;
+  /** Null where the broker keeps nothing. */
+  readonly durable: LinkDurable | null;
   /** Ends it now, without waiting for anything. */
   end(why: string): void;
 }

@@ -123,6 +123,7 @@ export class LocalHub {
 class LocalLink implements Link {
   readonly #hub: LocalHub;
   readonly server = "in-process";
+  readonly durable = null;
   readonly closed: Promise<string>;
   #resolveClosed: (why: string) => void = () => undefined;
   #isOver = false;
@@ -168,5 +169,5 @@ class LocalLink implements Link {
  * hub see each other.
  */
 export function createLocalBus(hub: LocalHub, basics: BusBasics): Bus {
-  return new LinkBus(hub.dial, basics);
+  return new LinkBus(hub.dial, basics, { isDurable: false });
 }

@@ -57,7 +57,7 @@ export function openBus(options: BusOptions): Bus {
     }
     throw new HearthError("DEADLINE", faults.join("; "));
   };
-  return new LinkBus(dial, options);
+  return new LinkBus(dial, options, { isDurable: true });
 }
 
 const NO_CREDENTIALS: CredentialFiles = {

@@ -1,0 +1,128 @@
+import type { BusMessage } from "./bus.ts";
+import type { ClientHeaders } from "./client-link.ts";
+import { plainMessage } from "./client-link.ts";
+import type { ConsumeOptions, DurablePublishOptions } from "./durable.ts";
+import type { LinkBucket, LinkDurable, StreamMessages } from "./link-durable.ts";
+
+/** How often the broker hands out a message that nobody acknowledges, and when again. */
+const DELIVERIES_MAX = 10;
+const ACK_WAIT_NS = 30_000_000_000;
+/** So many messages are fetched ahead of the one at work. */
+const AHEAD = 64;
+
+interface ClientStreamMessage {
+  readonly subject: string;
+  readonly data: Uint8Array;
+  readonly headers?: ClientHeaders | undefined;
+  ack(): void;
+  nak(ms?: number): void;
+}
+
+/** What both libraries have in common: as much of it as is needed here. */
+export interface ClientJetStream<Headers extends ClientHeaders> {
+  newHeaders(): Headers;
+  publish(
+    subject: string,
+    data: Uint8Array,
+    options: { msgID: string; timeout: number; headers?: Headers },
+  ): Promise<{ readonly duplicate: boolean }>;
+  /** Makes the consumer where it is not there yet. */
+  addConsumer(stream: string, config: ConsumerSettings): Promise<unknown>;
+  messages(
+    stream: string,
+    consumer: string,
+    options: { max_messages: number },
+  ): Promise<AsyncIterable<ClientStreamMessage> & { close(): Promise<unknown> }>;
+  bucket(name: string): Promise<ClientBucket>;
+}
+
+/** In the words of JetStream's own API. */
+export interface ConsumerSettings {
+  readonly durable_name: string;
+  readonly ack_policy: "explicit";
+  readonly deliver_policy: "all";
+  readonly filter_subject: string;
+  readonly ack_wait: number;
+  readonly max_deliver: number;
+  readonly max_ack_pending: number;
+}
+
+interface ClientBucket {
+  get(key: string): Promise<{ readonly value: Uint8Array; readonly operation: string } | null>;
+  put(key: string, data: Uint8Array): Promise<number>;
+  delete(key: string): Promise<void>;
+  keys(): Promise<AsyncIterable<string>>;
+}
+
+/** The durable side of a connection of either client library. */
+export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable {
+  readonly #client: ClientJetStream<Headers>;
+
+  constructor(client: ClientJetStream<Headers>) {
+    this.#client = client;
+  }
+
+  async publish(
+    subject: string,
+    data: Uint8Array,
+    { id, timeoutMs, headers }: DurablePublishOptions,
+  ): Promise<boolean> {
+    const options = { msgID: id, timeout: timeoutMs };
+    if (headers === undefined) {
+      return (await this.#client.publish(subject, data, options)).duplicate;
+    }
+    const own = this.#client.newHeaders();
+    for (const [name, value] of Object.entries(headers)) own.set(name, value);
+    return (await this.#client.publish(subject, data, { ...options, headers: own })).duplicate;
+  }
+
+  async consume({ stream, consumer, subject }: ConsumeOptions): Promise<StreamMessages> {
+    await this.#client.addConsumer(stream, {
+      durable_name: consumer,
+      ack_policy: "explicit",
+      deliver_policy: "all",
+      filter_subject: subject,
+      ack_wait: ACK_WAIT_NS,
+      max_deliver: DELIVERIES_MAX,
+      max_ack_pending: AHEAD * 4,
+    });
+    const messages = await this.#client.messages(stream, consumer, { max_messages: AHEAD });
+    return {
+      stop: () => void messages.close().catch(() => undefined),
+      async *[Symbol.asyncIterator]() {
+        for await (const message of messages) {
+          yield {
+            message: streamMessage(message),
+            ack: () => message.ack(),
+            again: (ms: number) => message.nak(ms),
+          };
+        }
+      },
+    };
+  }
+
+  async bucket(name: string): Promise<LinkBucket> {
+    const bucket = await this.#client.bucket(name);
+    return {
+      async get(key) {
+        const entry = await bucket.get(key);
+        return entry === null || entry.operation !== "PUT" ? null : new Uint8Array(entry.value);
+      },
+      async put(key, data) {
+        await bucket.put(key, data);
+      },
+      delete: (key) => bucket.delete(key),
+      async keys() {
+        const keys: string[] = [];
+        for await (const key of await bucket.keys()) keys.push(key);
+        return keys.sort();
+      },
+    };
+  }
+}
+
+/** The reply subject of a stream's message belongs to the acknowledgement. */
+function streamMessage(message: ClientStreamMessage): BusMessage {
+  const { status: _status, ...plain } = plainMessage(message);
+  return { ...plain, reply: null };
+}

@@ -1,0 +1,208 @@
+import { type Clock, messageOf, sleep } from "../core/index.ts";
+import type { BusMessage } from "./bus.ts";
+import type {
+  Bucket,
+  BucketRead,
+  BucketWrite,
+  ConsumeOptions,
+  Consumption,
+  ConsumptionState,
+  DurableBus,
+  DurableOutcome,
+  DurablePublishOptions,
+} from "./durable.ts";
+import type { Link } from "./link.ts";
+import type { LinkBucket, LinkDurable, StreamMessage, StreamMessages } from "./link-durable.ts";
+import type { BusLog } from "./options.ts";
+
+/** How long a stream that is not there, or a connection that is not, is waited for at a time. */
+const RETRY_MS = 2_000;
+const AGAIN_MS = 1_000;
+const WHY_CHARACTERS_MAX = 300;
+/** What the libraries say where no answer came, in whichever of their error classes. */
+const NO_STREAM = /no responders|jetstream is not enabled/i;
+const NO_ANSWER = /timeout|disconnect|closed|connection|draining/i;
+
+export interface DurableParts {
+  readonly clock: Clock;
+  readonly log: BusLog;
+  /** Aborted when the bus closes. */
+  readonly closing: AbortSignal;
+  /** Of the present link; null while there is none. */
+  link(): Link | null;
+}
+
+/** The durable side of a bus: over whatever link there is at the moment. */
+export class LinkDurableBus implements DurableBus {
+  readonly #parts: DurableParts;
+
+  constructor(parts: DurableParts) {
+    this.#parts = parts;
+  }
+
+  async publish(
+    subject: string,
+    data: Uint8Array,
+    options: DurablePublishOptions,
+  ): Promise<DurableOutcome> {
+    const link = this.#parts.link()?.durable ?? null;
+    if (link === null) return { kind: "unreachable" };
+    try {
+      const duplicate = await link.publish(subject, data, options);
+      return { kind: "acknowledged", duplicate };
+    } catch (thrown) {
+      return refusal(thrown);
+    }
+  }
+
+  consume(options: ConsumeOptions, handle: (message: BusMessage) => Promise<void>): Consumption {
+    return new LinkConsumption(this.#parts, options, handle);
+  }
+
+  bucket(name: string): Bucket {
+    const onBucket = async <Result>(use: (bucket: LinkBucket) => Promise<Result>) => {
+      const link = this.#parts.link()?.durable ?? null;
+      return link === null ? null : use(await link.bucket(name));
+    };
+    const write = async (use: (bucket: LinkBucket) => Promise<void>): Promise<BucketWrite> => {
+      try {
+        const done = await onBucket(async (bucket) => {
+          await use(bucket);
+          return true;
+        });
+        return { kind: done === null ? "unreachable" : "done" };
+      } catch (thrown) {
+        return refusal(thrown);
+      }
+    };
+    return {
+      async get(key): Promise<BucketRead> {
+        try {
+          const read = await onBucket(async (bucket) => ({ data: await bucket.get(key) }));
+          if (read === null) return { kind: "unreachable" };
+          return read.data === null ? { kind: "missing" } : { kind: "value", data: read.data };
+        } catch (thrown) {
+          return { kind: refusal(thrown).kind === "refused" ? "missing" : "unreachable" };
+        }
+      },
+      put: (key, data) => write((bucket) => bucket.put(key, data)),
+      delete: (key) => write((bucket) => bucket.delete(key)),
+      async keys() {
+        try {
+          return await onBucket((bucket) => bucket.keys());
+        } catch {
+          return null;
+        }
+      },
+    };
+  }
+}
+
+function refusal(thrown: unknown): Exclude<DurableOutcome, { kind: "acknowledged" }> {
+  const why = whyOf(thrown);
+  return NO_ANSWER.test(why) ? { kind: "unreachable" } : { kind: "refused", why };
+}
+
+/** The libraries' own words, and their codes where those are words. */
+function whyOf(thrown: unknown): string {
+  const { code } = thrown as { code?: unknown };
+  const message = messageOf(thrown);
+  // One library says no more than "503" where nobody listens, the other one more than it knows.
+  if (code === "503" || NO_STREAM.test(message)) return "no stream of the server takes it";
+  return message.slice(0, WHY_CHARACTERS_MAX);
+}
+
+class LinkConsumption implements Consumption {
+  readonly #parts: DurableParts;
+  readonly #options: ConsumeOptions;
+  readonly #handle: (message: BusMessage) => Promise<void>;
+  readonly #stopping = new AbortController();
+  readonly #ended: Promise<void>;
+  #status: ConsumptionState["status"] = "waiting";
+  #why: string | null = "no connection yet";
+  #handled = 0;
+  #messages: StreamMessages | null = null;
+
+  constructor(
+    parts: DurableParts,
+    options: ConsumeOptions,
+    handle: (message: BusMessage) => Promise<void>,
+  ) {
+    this.#parts = parts;
+    this.#options = options;
+    this.#handle = handle;
+    parts.closing.addEventListener("abort", () => this.#stop(), { signal: this.#stopping.signal });
+    if (parts.closing.aborted) this.#stop();
+    this.#ended = this.#run();
+  }
+
+  get state(): ConsumptionState {
+    return { status: this.#status, why: this.#why, handled: this.#handled };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stop();
+    await this.#ended;
+  }
+
+  #stop(): void {
+    this.#stopping.abort();
+    this.#messages?.stop();
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      const link = this.#parts.link();
+      if (!link?.durable) this.#set("waiting", "no connection");
+      else await this.#consumeOver(link.durable, link.closed);
+      await sleep(this.#parts.clock, RETRY_MS, signal).catch(() => undefined);
+    }
+    this.#set("closed", "it was closed");
+  }
+
+  async #consumeOver(link: LinkDurable, closed: Promise<string>): Promise<void> {
+    try {
+      const messages = await link.consume(this.#options);
+      this.#messages = messages;
+      // One of the libraries goes on waiting for messages of a connection that is gone.
+      void closed.then(() => messages.stop());
+      this.#set("consuming", null);
+      if (this.#stopping.signal.aborted) messages.stop();
+      for await (const message of messages) await this.#one(message);
+      this.#set("waiting", "the connection is gone");
+    } catch (thrown) {
+      const refused = refusal(thrown);
+      if (refused.kind === "refused") this.#set("missing", refused.why);
+      else this.#set("waiting", "the connection is gone");
+    } finally {
+      this.#messages = null;
+    }
+  }
+
+  async #one({ message, ack, again }: StreamMessage): Promise<void> {
+    // What is not handled any more comes again to whoever consumes next.
+    if (this.#stopping.signal.aborted) return;
+    try {
+      await this.#handle(message);
+      this.#handled++;
+      ack();
+    } catch (thrown) {
+      const fields = { subject: message.subject, why: messageOf(thrown) };
+      this.#parts.log("warn", "a message of a stream was not handled, it comes again", fields);
+      again(AGAIN_MS);
+    }
+  }
+
+  #set(status: ConsumptionState["status"], why: string | null): void {
+    if (status === this.#status && why === this.#why) return;
+    this.#status = status;
+    this.#why = why;
+    const { stream, subject } = this.#options;
+    if (status === "missing") {
+      this.#parts.log("warn", "the stream cannot be read, trying again", { stream, subject, why });
+    } else if (status === "consuming") {
+      this.#parts.log("info", "reading a stream", { stream, subject });
+    }
+  }
+}

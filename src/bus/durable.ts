@@ -1,0 +1,73 @@
+import type { BusMessage } from "./bus.ts";
+
+/** `refused`: the broker answered and did not take it, with the reason in words. */
+export type DurableOutcome =
+  | { readonly kind: "acknowledged"; readonly duplicate: boolean }
+  | { readonly kind: "refused"; readonly why: string }
+  | { readonly kind: "unreachable" };
+
+export interface DurablePublishOptions {
+  /** The broker keeps one message of each id, for as long as the stream remembers ids. */
+  readonly id: string;
+  readonly timeoutMs: number;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+export interface ConsumeOptions {
+  readonly stream: string;
+  /** Under this name the broker remembers what was done; one process at a time uses it. */
+  readonly consumer: string;
+  /** Only what was published there; `*` and `>` as in NATS. */
+  readonly subject: string;
+}
+
+export interface ConsumptionState {
+  /** `waiting`: for a connection. `missing`: the broker has no such stream, or refuses it. */
+  readonly status: "consuming" | "waiting" | "missing" | "closed";
+  /** In words for people; null while consuming. */
+  readonly why: string | null;
+  /** Messages that were handled to the end. */
+  readonly handled: number;
+}
+
+export interface Consumption extends AsyncDisposable {
+  readonly state: ConsumptionState;
+}
+
+/** `missing`: there is no such key; or no such bucket. */
+export type BucketRead =
+  | { readonly kind: "value"; readonly data: Uint8Array }
+  | { readonly kind: "missing" | "unreachable" };
+
+export type BucketWrite =
+  | { readonly kind: "done" | "unreachable" }
+  | { readonly kind: "refused"; readonly why: string };
+
+/** Keys are letters, digits and `-_/=.`; how long values live is the bucket's own affair. */
+export interface Bucket {
+  get(key: string): Promise<BucketRead>;
+  put(key: string, data: Uint8Array): Promise<BucketWrite>;
+  delete(key: string): Promise<BucketWrite>;
+  /** All keys there are; null when that cannot be told. */
+  keys(): Promise<readonly string[] | null>;
+}
+
+/**
+ * What the broker keeps (JetStream). Streams and buckets are made by the operator. Nothing here
+ * throws or rejects for what the broker does.
+ */
+export interface DurableBus {
+  /** Waits for the broker's word that it has the message; it is not queued and not tried again. */
+  publish(
+    subject: string,
+    data: Uint8Array,
+    options: DurablePublishOptions,
+  ): Promise<DurableOutcome>;
+  /**
+   * At least once: each message goes to `handle`, one after the other, and is done when that
+   * resolves; when it rejects, the message comes again a second later, ten times in all. After a
+   * break some may come twice. Goes on over reconnects, and waits for a stream that is not there.
+   */
+  consume(options: ConsumeOptions, handle: (message: BusMessage) => Promise<void>): Consumption;
+  bucket(name: string): Bucket;
+}

@@ -1,0 +1,180 @@
+import { afterAll, describe, expect, test } from "bun:test";
+import { jetstreamManager } from "@nats-io/jetstream";
+import { Kvm } from "@nats-io/kv";
+import { connect } from "@nats-io/transport-node";
+import { type Bus, createLocalBus, LocalHub, openBus } from "../../src/bus/index.ts";
+import { describeNats, NatsServer, waitFor } from "../support/index.ts";
+import { basics, bytes, type LogLine, text } from "./bus-contract.ts";
+
+const opened: Bus[] = [];
+afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
+
+async function open(url: string, lines: LogLine[] = []) {
+  const bus = openBus({ ...basics({}, lines), url, name: "durable" });
+  opened.push(bus);
+  expect(await bus.connected(5_000)).toBe(true);
+  return { bus, durable: bus.durable! };
+}
+
+/** As an operator would. */
+async function asOperator<T>(
+  server: NatsServer,
+  use: (nc: Awaited<ReturnType<typeof connect>>) => Promise<T>,
+): Promise<T> {
+  const nc = await connect({ servers: `127.0.0.1:${server.tcpPort}`, reconnect: false });
+  try {
+    return await use(nc);
+  } finally {
+    await nc.close();
+  }
+}
+
+const makeStream = (server: NatsServer, name: string, subjects: string[]) =>
+  asOperator(server, async (nc) => (await jetstreamManager(nc)).streams.add({ name, subjects }));
+
+test("a bus inside the process keeps nothing", async () => {
+  const bus = createLocalBus(new LocalHub(), basics());
+  expect(bus.durable).toBeNull();
+  await bus.close(0);
+});
+
+describeNats("what a broker keeps", () => {
+  for (const carrier of ["tcp", "ws"] as const) {
+    const urlOf = (server: NatsServer) => (carrier === "tcp" ? server.tcpUrl : server.wsUrl);
+
+    describe(`by ${carrier}`, () => {
+      test("messages are acknowledged once for each id, or refused", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s.>"]);
+        const { bus, durable } = await open(urlOf(server));
+        const send = (subject: string, id: string) =>
+          durable.publish(subject, bytes("x"), { id, timeoutMs: 2_000, headers: { a: "b" } });
+        expect(await send("s.1", "one")).toEqual({ kind: "acknowledged", duplicate: false });
+        expect(await send("s.1", "one")).toEqual({ kind: "acknowledged", duplicate: true });
+        expect(await send("s.1", "two")).toEqual({ kind: "acknowledged", duplicate: false });
+        expect(await send("elsewhere", "x")).toEqual({
+          kind: "refused",
+          why: "no stream of the server takes it",
+        });
+        server.pause();
+        const options = { id: "three", timeoutMs: 100 };
+        expect(await durable.publish("s.1", bytes("x"), options)).toEqual({ kind: "unreachable" });
+        await server.kill();
+        await waitFor(() => bus.state.status === "reconnecting");
+        expect(await send("s.1", "four")).toEqual({ kind: "unreachable" });
+      });
+
+      test("what came while nobody consumed is consumed in order, over a restart", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s.*"]);
+        const [sender, first] = [await open(urlOf(server)), await open(urlOf(server))];
+        const send = async (from: number, to: number) => {
+          for (let at = from; at < to; at++) {
+            const options = { id: String(at), timeoutMs: 5_000, headers: { at: String(at) } };
+            const sent = await sender.durable.publish("s.me", bytes(String(at)), options);
+            expect(sent.kind).toBe("acknowledged");
+            await sender.durable.publish("s.other", bytes("no"), {
+              ...options,
+              id: `other ${at}`,
+            });
+          }
+        };
+        await send(0, 20);
+        const seen: string[] = [];
+        const options = { stream: "S", consumer: "me", subject: "s.me" };
+        const handle = async (message: Parameters<typeof text>[0]) => void seen.push(text(message));
+        const consumption = first.durable.consume(options, handle);
+        await waitFor(() => seen.length === 20);
+        expect(consumption.state).toMatchObject({ status: "consuming", why: null });
+        // The consumer's process is gone; what comes meanwhile waits for the next one.
+        await consumption[Symbol.asyncDispose]();
+        expect(consumption.state).toMatchObject({ status: "closed", handled: 20 });
+        await first.bus.close(1_000);
+        await send(20, 30);
+        const second = await open(urlOf(server));
+        const again = second.durable.consume(options, handle);
+        await waitFor(() => seen.length === 30);
+        await server.restart();
+        await waitFor(() => sender.bus.state.reconnects === 1);
+        await waitFor(() => second.bus.state.reconnects === 1);
+        await send(30, 40);
+        await waitFor(() => seen.includes("39"), 15_000);
+        // What the killed broker had not written down as done comes twice, never in between.
+        expect([...new Set(seen)]).toEqual(Array.from({ length: 40 }, (_, at) => String(at)));
+        // Closing the bus ends it as well.
+        await second.bus.close(1_000);
+        await waitFor(() => again.state.status === "closed");
+        await again[Symbol.asyncDispose]();
+      }, 40_000);
+
+      test("a message that is not handled comes again", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s"]);
+        const lines: LogLine[] = [];
+        const { durable } = await open(urlOf(server), lines);
+        const seen: unknown[] = [];
+        const options = { stream: "S", consumer: "me", subject: "s" };
+        await using consumption = durable.consume(options, async (message) => {
+          seen.push([text(message), message.subject, message.reply, message.headers.a]);
+          if (seen.length === 1) throw new Error("not now");
+        });
+        const sent = { id: "1", timeoutMs: 5_000, headers: { a: "b" } };
+        await durable.publish("s", bytes("x"), sent);
+        await waitFor(() => consumption.state.handled === 1, 10_000);
+        expect(seen).toEqual(Array(2).fill(["x", "s", null, "b"]));
+        expect(lines.some(({ fields }) => fields.why === "not now")).toBe(true);
+      }, 20_000);
+
+      test("a stream that is not there is waited for", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        const { durable } = await open(urlOf(server));
+        const options = { stream: "LATER", consumer: "me", subject: "later" };
+        const seen: string[] = [];
+        await using consumption = durable.consume(options, async (m) => void seen.push(text(m)));
+        await waitFor(() => consumption.state.status === "missing");
+        expect(consumption.state.why).toContain("stream not found");
+        await makeStream(server, "LATER", ["later"]);
+        await durable.publish("later", bytes("x"), { id: "1", timeoutMs: 5_000 });
+        await waitFor(() => seen.length === 1, 10_000);
+      }, 20_000);
+
+      test("a broker without JetStream is said to be one", async () => {
+        await using server = await NatsServer.start();
+        const { durable } = await open(urlOf(server));
+        const options = { stream: "S", consumer: "me", subject: "s" };
+        await using consumption = durable.consume(options, async () => undefined);
+        await waitFor(() => consumption.state.status === "missing");
+        expect(consumption.state.why).toBe("no stream of the server takes it");
+        const put = await durable.bucket("b").put("k", bytes("v"));
+        expect(put).toEqual({ kind: "refused", why: "no stream of the server takes it" });
+        expect(await durable.bucket("b").get("k")).toEqual({ kind: "missing" });
+        expect(await durable.bucket("b").keys()).toBeNull();
+      }, 20_000);
+
+      test("buckets give back what was put, and forget after their time", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await asOperator(server, (nc) => new Kvm(nc).create("workers", { ttl: 2_000 }));
+        const { bus, durable } = await open(urlOf(server));
+        const bucket = durable.bucket("workers");
+        expect(await bucket.keys()).toEqual([]);
+        expect(await bucket.get("w1")).toEqual({ kind: "missing" });
+        expect(await bucket.put("w1", bytes("one"))).toEqual({ kind: "done" });
+        expect(await bucket.put("w2", bytes("two"))).toEqual({ kind: "done" });
+        expect(await bucket.put("w1", bytes("more"))).toEqual({ kind: "done" });
+        const read = await bucket.get("w1");
+        expect(read.kind === "value" && text(read)).toBe("more");
+        expect(await bucket.keys()).toEqual(["w1", "w2"]);
+        expect(await bucket.delete("w2")).toEqual({ kind: "done" });
+        expect(await bucket.get("w2")).toEqual({ kind: "missing" });
+        expect(await bucket.keys()).toEqual(["w1"]);
+        await waitFor(async () => (await bucket.get("w1")).kind === "missing", 10_000);
+        expect(await durable.bucket("none").keys()).toBeNull();
+        expect(await durable.bucket("none").get("w1")).toEqual({ kind: "missing" });
+        await server.kill();
+        await waitFor(() => bus.state.status === "reconnecting");
+        expect(await bucket.put("w1", bytes("x"))).toEqual({ kind: "unreachable" });
+        expect(await bucket.get("w1")).toEqual({ kind: "unreachable" });
+      }, 20_000);
+    });
+  }
+});
