@@ -120,8 +120,8 @@ function documentation({ version, access }: RouteOptions) {
         title: "Hearth agent",
         version,
         description:
-          "Errors are application/problem+json with a stable `code` and, often, a `fix`. Integers " +
-          "of 64 bits are read and written digit for digit.",
+          "Errors are application/problem+json with a stable `code` and, often, a `fix`. " +
+          "Integers of 64 bits are read and written digit for digit.",
       },
       ...(needsCredentials(access) && access.tokens !== null
         ? { components: { securitySchemes: { bearer } }, security: [{ bearer: [] }] }

@@ -19,8 +19,8 @@ export interface ServerTls {
 }
 
 /**
- * Null: plain HTTP. Throws CONFIG_INVALID where a file cannot be read, or certificate and key are no
- * pair.
+ * Null: plain HTTP. Throws CONFIG_INVALID where a file cannot be read, or certificate and key are
+ * no pair.
  */
 export async function readTls(files: TlsFiles): Promise<ServerTls | null> {
   const { tlsCertFile: certFile, tlsKeyFile: keyFile, tlsClientCaFile: clientCaFile } = files;

@@ -34,8 +34,8 @@ const RESERVED: ReadonlySet<string> = new Set(["anybody", "certificate", "local"
 const OTHERS_MAY_READ = 0o004;
 
 /**
- * All tokens of both files; null: there is neither. Throws CONFIG_INVALID, naming the line and never
- * the token.
+ * All tokens of both files; null: there is neither. Throws CONFIG_INVALID, naming the line and
+ * never the token.
  */
 export async function readTokens(files: TokenFiles): Promise<TokenList | null> {
   const { tokenFile, tokensFile } = files;

@@ -146,24 +146,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         auditBytesMax: Math.min(2 ** 40, draw.warmPages * PAGE),
         auditFiles: draw.clientsMax % 1_000 || 1,
       },
-      nats: {
-        url: draw.natsUrl,
-        caFile: draw.hasNatsTls ? draw.tokenFile : null,
-        certFile: draw.hasNatsTls ? draw.tokenFile : null,
-        keyFile: draw.hasNatsTls ? draw.tokenFile : null,
-        credsFile: draw.natsFile === "creds" ? draw.tokenFile : null,
-        nkeyFile: draw.natsFile === "nkey" ? draw.tokenFile : null,
-        tokenFile: draw.natsFile === "token" ? draw.tokenFile : null,
-        userFile: draw.natsFile === "user" ? draw.tokenFile : null,
-        queueMessages: draw.commands,
-        queueBytes: draw.unreadRoom,
-        role: draw.apiRole,
-        broadcast: draw.broadcast,
-        receipts: draw.natsFlag,
-        events: !draw.natsFlag,
-        commandStream: draw.natsUrl !== null && draw.hasTls ? "KV_CONTROL" : null,
-        workersBucket: draw.natsUrl !== null && draw.natsFlag ? "kv-workers" : null,
-      },
+      nats: natsOf(draw),
       api: apiOf(draw),
       log: { level: draw.level, format: draw.format },
     };
@@ -219,5 +202,39 @@ function apiOf({ listen, tokenFile, access, apiRole, hasTls }: ApiDraw): Config[
     tlsKeyFile: file(isHttps, ".key"),
     tlsClientCaFile: file(access === "certificates"),
     tlsClientRole: apiRole,
+  };
+}
+
+interface NatsDraw {
+  readonly natsUrl: string | null;
+  readonly natsFile: "none" | "creds" | "nkey" | "token" | "user";
+  readonly hasNatsTls: boolean;
+  readonly natsFlag: boolean;
+  readonly hasTls: boolean;
+  readonly tokenFile: string;
+  readonly apiRole: Config["nats"]["role"];
+  readonly broadcast: Config["nats"]["broadcast"];
+  readonly commands: number;
+  readonly unreadRoom: number;
+}
+
+function natsOf(draw: NatsDraw): Config["nats"] {
+  return {
+    url: draw.natsUrl,
+    caFile: draw.hasNatsTls ? draw.tokenFile : null,
+    certFile: draw.hasNatsTls ? draw.tokenFile : null,
+    keyFile: draw.hasNatsTls ? draw.tokenFile : null,
+    credsFile: draw.natsFile === "creds" ? draw.tokenFile : null,
+    nkeyFile: draw.natsFile === "nkey" ? draw.tokenFile : null,
+    tokenFile: draw.natsFile === "token" ? draw.tokenFile : null,
+    userFile: draw.natsFile === "user" ? draw.tokenFile : null,
+    queueMessages: draw.commands,
+    queueBytes: draw.unreadRoom,
+    role: draw.apiRole,
+    broadcast: draw.broadcast,
+    receipts: draw.natsFlag,
+    events: !draw.natsFlag,
+    commandStream: draw.natsUrl !== null && draw.hasTls ? "KV_CONTROL" : null,
+    workersBucket: draw.natsUrl !== null && draw.natsFlag ? "kv-workers" : null,
   };
 }

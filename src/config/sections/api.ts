@@ -66,9 +66,9 @@ const tlsKeyFile = file(
 const tlsClientCaFile = file(
   "tls_client_ca_file",
   "/etc/hearth/clients.pem",
-  "Certificates, in PEM, of those who sign certificates for callers: with it a caller without one " +
-    "is not let in, not even for `/healthz`. A caller may send a token as well and has its role " +
-    "then.",
+  "Certificates, in PEM, of those who sign certificates for callers: with it a caller without " +
+    "one is not let in, not even for `/healthz`. A caller may send a token as well and has its " +
+    "role then.",
 );
 
 const tlsClientRole = withDefault({
