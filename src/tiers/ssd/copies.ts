@@ -84,30 +84,46 @@ export class Copies {
   }
 
   /**
-   * Has these blocks on SSD now; true for each that is there when it is over. False where it cannot
-   * be: transient, in RAM no more, or the tier does not take it. It waits for room in the queue,
-   * but for no disk that hangs, and not when `signal` has gone off. To be safe from a loss of power
-   * they need `makeDurable` after that.
+   * Has these blocks on SSD now, and what is kept above them; true for each that is there when it is
+   * over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
+   * waits for room in the queue, but for no disk that hangs, and not when `signal` has gone off. To
+   * be safe from a loss of power they need `makeDurable` after that.
    */
   async secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     const { table } = this.#parts;
     const { writer } = this.#options;
-    const generations = nodes.map((node) => table.generationOf(node));
+    const wanted = [...nodes, ...this.#owedAbove(nodes)];
+    const generations = wanted.map((node) => table.generationOf(node));
     const isThere = (i: number) =>
-      table.isLive(nodes[i]!, generations[i]!) && table.isResident(nodes[i]!, Tier.ssd);
+      table.isLive(wanted[i]!, generations[i]!) && table.isResident(wanted[i]!, Tier.ssd);
     const aborted = Promise.withResolvers<false>();
     const onAbort = () => aborted.resolve(false);
     signal?.addEventListener("abort", onAbort);
     if (signal?.aborted === true) onAbort();
     const wait: Wait = (work) => Promise.race([this.#orHung(work), aborted.promise]);
-    for (let i = 0; i < nodes.length && signal?.aborted !== true; i++) {
-      if (!isThere(i)) await this.#queue(nodes[i]!, generations[i]!, wait);
+    for (let i = 0; i < wanted.length && signal?.aborted !== true; i++) {
+      if (!isThere(i)) await this.#queue(wanted[i]!, generations[i]!, wait);
       if (i % LOOKS_A_SLICE === LOOKS_A_SLICE - 1) await yieldToLoop();
     }
-    const queued = nodes.filter((node, i) => !isThere(i) && writer.isQueued(node));
+    const queued = wanted.filter((node, i) => !isThere(i) && writer.isQueued(node));
     await wait(Promise.all(queued.map((node) => writer.over(node))));
     signal?.removeEventListener("abort", onAbort);
     return nodes.map((_, i) => isThere(i));
+  }
+
+  /** Ancestors, none of them among `nodes`, that are kept and in RAM alone. */
+  #owedAbove(nodes: readonly NodeId[]): NodeId[] {
+    const { table } = this.#parts;
+    const seen = new Set(nodes);
+    const owed: NodeId[] = [];
+    for (const node of nodes) {
+      let step = table.parentOf(node);
+      for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
+        seen.add(step);
+        if (this.#isOwed(step, table.generationOf(step))) owed.push(step);
+      }
+    }
+    return owed;
   }
 
   /**

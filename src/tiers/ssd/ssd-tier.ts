@@ -309,10 +309,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /**
-   * Has these blocks on SSD now, whatever the write policy; true for each that is there when it is
-   * over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
-   * waits for room in the queue, but for no disk that hangs, nor when `signal` has gone off. To be
-   * safe from a loss of power they need `makeDurable` after that.
+   * Has these blocks on SSD now, and what is kept above them; see `Copies.secure`. To be safe from a
+   * loss of power they need `makeDurable` after that.
    */
   secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     return this.#copies.secure(nodes, signal);

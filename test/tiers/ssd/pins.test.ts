@@ -3,11 +3,11 @@ import { existsSync } from "node:fs";
 import { Tier } from "../../../src/blocks/index.ts";
 import { LAYER_ALL, NO_NODE } from "../../../src/core/index.ts";
 import { purgeBlocks } from "../../../src/tiers/index.ts";
-import { WRITE_POLICIES } from "../../../src/tiers/ssd/ssd-tier.ts";
 import { type BlockName, batchOf, chain, digestOf } from "../names.ts";
 import { FILE_BYTES, type SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
+const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 const RAM = 2;
 const SSD = 4;
 const names = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
@@ -327,6 +327,17 @@ describeSsd("blocks that are to be safe now", (it) => {
     expect(await kit.ssd.makeDurable()).toBe(true);
     const next = await reopen();
     expect(await next.engine().load(...blocks)).toEqual(blocks.map(() => "ok"));
+  });
+
+  it("secure: with a pinned block comes what leads to it", {
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b/c"), "a/other");
+    expect(await kit.ssd.secure([kit.nodeOf("a/other")])).toEqual([true]);
+    expect(kit.files()).toHaveLength(1);
+    using _pin = pin(kit, "a/b/c");
+    expect(await kit.ssd.secure([kit.nodeOf("a/b/c")])).toEqual([true]);
+    expect(chain("a/b/c").map((name) => kit.ssdHolds(name))).toEqual([true, true, true]);
   });
 
   it("secure: waits for the disk, not when it was told to stop", {
