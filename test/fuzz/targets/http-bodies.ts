@@ -137,7 +137,7 @@ export function httpBodies(): Target {
       must(status < REFUSED || text.length < 2_000, "a refusal does not repeat the request");
       must(status < REFUSED || /json|msgpack/.test(type), "a refusal has a body in words");
       if (type.includes("problem")) must(JSON.parse(text).status === status, "a problem says all");
-      const words = type.includes("problem") ? shapeOf(JSON.parse(text).detail) : "";
+      const words = type.includes("problem") ? shapeOf(JSON.parse(text).detail).slice(0, 16) : "";
       saw(`${(bytes[0] ?? 0) % ROUTES.length} ${status} ${type.slice(0, 24)} ${words}`);
       checkAsked(control, path.startsWith("/hicache"));
       must(({} as { owner?: unknown }).owner === undefined, "no prototype was written to");
