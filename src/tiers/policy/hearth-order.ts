@@ -86,7 +86,8 @@ class HearthOrder implements VictimOrder {
     if (id === leaves.spared) leaves.spared = NO_NODE;
     leaves.leave(id);
     this.#leaveStretch(stretch);
-    if (--this.#mayGo <= 0) this.#choose();
+    // Where many go at once, nobody may want a victim before they are all gone.
+    if (--this.#mayGo === 0) this.#queue.clear();
   }
 
   protect(id: NodeId): void {

@@ -3,6 +3,9 @@ import type { Stretches } from "./stretches.ts";
 /** Blocks chosen at a time: this share of the residents, or a few. */
 const SHARE = 1 / 32;
 const BLOCKS_MIN = 32;
+/** Steps past blocks that are chosen already, for each of them, until it is time to choose anew. */
+const STEPS_EACH = 64;
+const STEPS_MIN = 65_536;
 const ORDER_BITS = 26;
 const ORDER = 2 ** ORDER_BITS;
 
@@ -15,6 +18,7 @@ export class VictimQueue {
   readonly #keyOf: (stretch: number) => number;
   readonly #queue: number[] = [];
   #highestKey = -1;
+  #steps = 0;
   #sorted = new Float64Array(64);
 
   /** Keys are whole numbers from 0 below 2^27, low ones go first. */
@@ -49,19 +53,27 @@ export class VictimQueue {
     this.#queue.push(stretch);
     for (; at > 0 && this.#keyOf(this.#queue[at - 1]!) < key; at--) {
       this.#queue[at] = this.#queue[at - 1]!;
+      this.#steps--;
     }
     this.#queue[at] = stretch;
+    // Many leave that were not to go next: who wants a victim chooses anew.
+    if (this.#steps < 0) this.clear();
+  }
+
+  /** Nothing is chosen, until `choose`. */
+  clear(): void {
+    for (const stretch of this.#queue) this.#stretches.setQueued(stretch, false);
+    this.#queue.length = 0;
+    this.#highestKey = -1;
   }
 
   /** Chooses anew; answers how many blocks may go until it is time again. */
   choose(resident: number): number {
     const stretches = this.#stretches;
-    for (const stretch of this.#queue) stretches.setQueued(stretch, false);
-    this.#queue.length = 0;
+    this.clear();
     const sorted = this.#sort();
     const wanted = Math.max(BLOCKS_MIN, resident * SHARE);
     let blocks = 0;
-    this.#highestKey = -1;
     for (let at = 0; at < sorted.length && blocks < wanted; at++) {
       const stretch = sorted[at]! % ORDER;
       this.#highestKey = Math.floor(sorted[at]! / ORDER);
@@ -70,6 +82,7 @@ export class VictimQueue {
       this.#queue.push(stretch);
     }
     this.#queue.reverse();
+    this.#steps = STEPS_MIN + STEPS_EACH * this.#queue.length;
     return Math.floor(wanted / 2);
   }
 

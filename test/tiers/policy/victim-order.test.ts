@@ -180,6 +180,17 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
     expect(victims[0]).toEqual(victims[1]!);
   });
 
+  test("many leave in an order of their own, before anybody wants a victim", () => {
+    const PATHS = 100_000;
+    const parentOf = (id: number) => (id > PATHS ? id - PATHS : NO_NODE) as NodeId;
+    const order = ORDERS[name]!({ parentOf, fingerprintOf: (id) => id }, 2 * PATHS);
+    for (let id = 1; id <= PATHS; id++) order.stored([id, id + PATHS] as NodeId[]);
+    order.victim();
+    for (let id = 1; id <= PATHS; id++) order.removed((id + PATHS) as NodeId);
+    for (let id = PATHS; id > 1; id--) order.removed(id as NodeId);
+    expect(order.victim()).toBe(1 as NodeId);
+  });
+
   test("needs at most 24 bytes a block, and a megabyte", () => {
     const view = { parentOf: () => NO_NODE, fingerprintOf: () => 0 };
     for (const blocks of [1_000, 100_000, 2 ** 20, 2 ** 20 - 1, 3_000_000]) {
