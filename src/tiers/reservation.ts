@@ -154,7 +154,8 @@ export class Reservation {
     table.setSlot(node, slot, generation);
     slots.setNode(slot, node);
     const flags = batch.flags[i]!;
-    table.setFlag(node, NodeFlag.transient, (flags & BlockFlag.transient) !== 0);
+    // What somebody marked before it came here stays marked.
+    if ((flags & BlockFlag.transient) !== 0) table.setFlag(node, NodeFlag.transient, true);
     if ((flags & BlockFlag.aliasGiven) !== 0) {
       table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
     }

@@ -1,0 +1,188 @@
+import { expect, test } from "bun:test";
+import { describeNative } from "../../support/index.ts";
+import { chain } from "../names.ts";
+import { openStoreKit } from "../store-kit.ts";
+import { Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
+
+const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
+
+describeNative("Pause flow", () => {
+  const it = useLife();
+
+  it("blocks go to SSD, out of RAM, under a lease that outlasts a restart", {
+    writePolicy: "write_back",
+  }, async ({ kit, life, where, restart }) => {
+    const engine = kit.engine();
+    const path = chain("a/b/c");
+    await engine.put(...path);
+    engine.sessionCommit(5n, "a/b/c");
+    const report = await life.pause("nap", ...path);
+    expect(outcomes(report.results)).toEqual(["done", "done", "done"]);
+    expect(report).toMatchObject({ durable: true, bytes: 15_000, ttlMs: 60_000 });
+    expect(where(...path)).toEqual(["ssd", "ssd", "ssd"]);
+    expect(kit.store.sessions.size).toBe(0);
+    const next = await restart();
+    expect(next.life.holds.lease("nap")).toMatchObject({ blocks: 3, kind: "lease" });
+    expect(await next.kit.engine().load(...path)).toEqual(["ok", "ok", "ok"]);
+    next.life.letGoAll();
+  });
+
+  it("a flood after the pause: restored from SSD", {
+    slots: 8,
+    capacityBytes: 20 * 12_288,
+  }, async ({ kit, life }) => {
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    await life.pause("nap", ...chain("a/b/c"));
+    for (const name of many(60)) {
+      await engine.put(name);
+      await kit.settled();
+    }
+    expect(await engine.load(...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
+  });
+
+  it("named in any order, deepest first or last", {}, async ({ kit, life, where }) => {
+    await kit.engine().put(...chain("a/b/c"), ...chain("x/y/z"));
+    await life.pause("nap", ...chain("a/b/c").reverse());
+    await life.pause("nap", "x/y", "x", "x/y/z", "x");
+    expect(where(...chain("a/b/c"), ...chain("x/y/z"))).toEqual(Array(6).fill("ssd"));
+    expect(life.holds.lease("nap")).toMatchObject({ blocks: 6 });
+  });
+
+  it("a prefix that others have in RAM stays there, too", {}, async ({ kit, life, where }) => {
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"), "a/d");
+    const read = await engine.fetch(["a/b"]);
+    expect(outcomes((await life.pause("nap", ...chain("a/b/c"))).results)).toEqual([
+      "done",
+      "done",
+      "done",
+    ]);
+    await kit.settled();
+    expect(where("a", "a/b", "a/b/c", "a/d")).toEqual(["ram+ssd", "ram+ssd", "ssd", "ram+ssd"]);
+    engine.release(read);
+  });
+
+  it("what is missing, transient, or cannot be written is not under the lease", {
+    writePolicy: "write_back",
+  }, async ({ kit, life, where, faults }) => {
+    await kit.engine().put("a");
+    await kit.ssd.persist();
+    await kit.engine().put("b", { name: "t", transient: true });
+    faults("store.write:1+:ENOSPC");
+    const report = await life.pause("nap", "a", "b", "t", "no");
+    expect(outcomes(report.results)).toEqual([
+      "done",
+      "rejected ssd",
+      "rejected transient",
+      "missing",
+    ]);
+    expect(life.holds.lease("nap")).toMatchObject({ blocks: 1 });
+    expect(where("b", "t")).toEqual(["ram", "ram"]);
+    faults("");
+    await kit.until(() => kit.ssd.takesBlocks);
+    expect(outcomes((await life.pause("nap", "b")).results)).toEqual(["done"]);
+    expect(life.holds.lease("nap")).toMatchObject({ blocks: 2 });
+  });
+
+  it("a disk that hangs is not waited for", { writePolicy: "write_back" }, async (t) => {
+    const { kit, life, faults, where } = t;
+    await kit.engine().put("a");
+    faults("store.write:1+:freeze");
+    const paused = life.pause("nap", "a");
+    await kit.clock.advanceAsync(6_000, 250);
+    expect(outcomes((await paused).results)).toEqual(["rejected ssd"]);
+    expect(life.holds.lease("nap")).toBeNull();
+    faults("");
+    await kit.settled();
+    expect(where("a")).not.toEqual([""]);
+  });
+
+  it("a sync that fails: on SSD under the lease, and still in RAM", {}, async (t) => {
+    const { kit, life, faults, where } = t;
+    await kit.engine().put("a");
+    await kit.settled();
+    faults("sync.sync:1:EIO");
+    expect(outcomes((await life.pause("nap", "a")).results)).toEqual(["deferred durable"]);
+    expect(where("a")).toEqual(["ram+ssd"]);
+    expect(outcomes((await life.pause("nap", "a")).results)).toEqual(["done"]);
+    expect(where("a")).toEqual(["ssd"]);
+  });
+
+  it("renewed, it lasts from then on; no longer than is allowed", {
+    life: { leaseTtlMaxMs: 100_000 },
+  }, async ({ kit, life }) => {
+    await kit.engine().put("a");
+    await kit.settled();
+    const paused = await life.own.pause([named("a")], { lease: "nap", owner: "o", ttlMs: null });
+    expect(paused.ttlMs).toBe(100_000);
+    expect((await life.own.renewLease("nap", 500_000)).ttlMs).toBe(100_000);
+    const report = await life.own.renewLease("nap", 5_000);
+    expect(outcomes(report.results)).toEqual(["done"]);
+    expect(report).toMatchObject({ ttlMs: 5_000, durable: true });
+    expect(life.holds.lease("nap")!.remainingMs).toBe(5_000);
+    expect(outcomes((await life.own.renewLease("other", 5_000)).results)).toEqual(["missing"]);
+  });
+
+  it("revoked: what nothing else holds or builds upon goes, the deepest first", {}, async (t) => {
+    const { kit, life, where } = t;
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c/d"), "a/b/other");
+    await kit.settled();
+    await life.pause("nap", ...chain("a/b/c/d"));
+    await life.pin("p", "a");
+    const report = await life.own.revokeLease("nap", ORIGIN);
+    expect(outcomes(report.results)).toEqual(["held", "held", "done", "done"]);
+    expect(report.results.map(({ by }) => by)).toEqual([
+      [{ kind: "pin", owner: "p" }],
+      [{ kind: "descendants" }],
+      undefined,
+      undefined,
+    ]);
+    expect(report).toMatchObject({ durable: true, bytes: 10_000 });
+    expect(where("a/b/c", "a/b/c/d")).toEqual(["", ""]);
+    expect(await engine.load("a", "a/b", "a/b/other")).toEqual(["ok", "ok", "ok"]);
+    expect(outcomes((await life.own.revokeLease("nap", ORIGIN)).results)).toEqual(["missing"]);
+  });
+
+  it("expired: purges what only the lease held, and no shared prefix", {}, async (t) => {
+    const { kit, life, where } = t;
+    const engine = kit.engine();
+    await engine.put(...chain("sys/u1/t1"), ...chain("sys/u2"));
+    await kit.settled();
+    await life.pause("one", ...chain("sys/u1/t1"));
+    await life.own.pause(["sys", "sys/u2"].map(named), { lease: "two", owner: "o", ttlMs: 90_000 });
+    await kit.clock.advanceAsync(60_500, 250);
+    await kit.until(() => life.events.last === 1, "the expiry");
+    expect(life.events.page(0, 9).events[0]!.event).toMatchObject({
+      ...{ kind: "hold_expired", hold: "lease", name: "one", blocks: 3, purged: 2 },
+    });
+    expect(where("sys", "sys/u1", "sys/u1/t1", "sys/u2")).toEqual(["ssd", "", "", "ssd"]);
+    await kit.until(() => life.events.last === 2, "the other expiry");
+    expect(where("sys", "sys/u2")).toEqual(["", ""]);
+    await kit.settled();
+    expect(kit.files()).toEqual([]);
+  });
+
+  it("a lease of many blocks leaves room for others while it is purged", {
+    slots: 256,
+  }, async ({ kit, life }) => {
+    const names = ["r", ...many(200, "r/")];
+    await kit.engine().put(...names);
+    await kit.settled();
+    await life.pause("nap", ...names);
+    const report = await life.own.revokeLease("nap", ORIGIN);
+    expect(report.counts).toMatchObject({ done: 201, held: 0 });
+    expect(kit.store.table.nodeCount).toBe(0);
+    expect(kit.files()).toEqual([]);
+  });
+
+  test("without an SSD tier there is nothing to pause to", async () => {
+    await using kit = openStoreKit({ arenaBytes: 2 ** 16 });
+    await using life = new Life(kit.store, kit.clock, null);
+    await kit.engine().put("a");
+    const report = await life.pause("nap", "a", "b");
+    expect(outcomes(report.results)).toEqual(["rejected no_ssd", "missing"]);
+    expect(life.holds.lease("nap")).toBeNull();
+  });
+});

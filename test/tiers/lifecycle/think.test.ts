@@ -1,0 +1,123 @@
+import { expect } from "bun:test";
+import { describeNative } from "../../support/index.ts";
+import { chain } from "../names.ts";
+import { named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
+
+describeNative("Think flow", () => {
+  const it = useLife();
+
+  it("transient skip backup: a marked block is never written", {
+    writePolicy: "write_back",
+  }, async (t) => {
+    const { kit, life, where } = t;
+    const engine = kit.engine();
+    await engine.put("a", "b");
+    const report = await life.own.markTransient([named("a"), named("none")], ORIGIN);
+    expect(outcomes(report.results)).toEqual(["done", "missing"]);
+    expect((await kit.ssd.persist()).written).toBe(1);
+    expect(where("a", "b")).toEqual(["ram", "ram+ssd"]);
+    expect(outcomes((await life.own.markTransient([named("a")], ORIGIN)).results)).toEqual([
+      "already",
+    ]);
+  });
+
+  it("transient skip backup: a copy that is there is deleted, for good", {}, async (t) => {
+    const { kit, life, where, restart } = t;
+    await kit.engine().put("a", "b");
+    await kit.settled();
+    const report = await life.own.markTransient([named("a")], ORIGIN);
+    expect(outcomes(report.results)).toEqual(["done"]);
+    expect(report.durable).toBe(true);
+    expect(where("a", "b")).toEqual(["ram", "ram+ssd"]);
+    expect(kit.files()).toHaveLength(1);
+    expect(kit.engine().get("a")).toEqual(["ok"]);
+    await kit.settled();
+    expect(where("a")).toEqual(["ram"]);
+    expect(await (await restart()).kit.engine().load("a", "b")).toEqual(["miss", "ok"]);
+  });
+
+  it("transient skip backup: a mark that comes while the write is queued, or under way", {
+    writePolicy: "write_back",
+    depth: 2,
+  }, async ({ kit, life, where, faults }) => {
+    const engine = kit.engine();
+    await engine.put("a", "b", "c");
+    faults("store.write:1+:freeze");
+    const persisted = kit.ssd.persist();
+    const marked = life.own.markTransient(["a", "c"].map(named), ORIGIN);
+    await kit.clock.advanceAsync(500, 250);
+    faults("");
+    expect(outcomes((await marked).results)).toEqual(["done", "done"]);
+    await persisted;
+    await kit.settled();
+    expect(where("a", "b", "c")).toEqual(["ram", "ram+ssd", "ram"]);
+    expect(kit.files()).toHaveLength(1);
+  });
+
+  it("transient skip backup: a mark on what only a GPU has outlasts the write to RAM", {}, async (t) => {
+    const { kit, life, where } = t;
+    const engine = kit.engine();
+    engine.gpuStored("a");
+    expect(outcomes((await life.own.markTransient([named("a")], ORIGIN)).results)).toEqual([
+      "done",
+    ]);
+    await engine.put("a");
+    await kit.settled();
+    expect(where("a")).toEqual(["ram"]);
+  });
+
+  it("a pinned block keeps its only copy; one in RAM loses that on SSD", {}, async (t) => {
+    const { kit, life, where } = t;
+    await kit.engine().put("a", "b");
+    await kit.settled();
+    await life.pin("o", "a", "b");
+    kit.store.ram.drop(kit.nodeOf("a"));
+    const report = await life.own.markTransient(["a", "b"].map(named), ORIGIN);
+    expect(outcomes(report.results)).toEqual(["held", "done"]);
+    expect(report.results[0]!.by).toEqual([{ kind: "pin", owner: "o" }]);
+    expect(where("a", "b")).toEqual(["ssd", "ram"]);
+    kit.leaveRam();
+    expect(where("b")).toEqual(["ram"]);
+  });
+
+  it("purge: those that are transient, from all tiers", {}, async ({
+    kit,
+    life,
+    where,
+    restart,
+  }) => {
+    const engine = kit.engine();
+    await engine.put("a", { name: "a/b", transient: true }, { name: "a/b/c", transient: true });
+    await kit.settled();
+    const report = await life.own.purgeTransient(["a", "a/b", "a/b/c", "no"].map(named), ORIGIN);
+    expect(outcomes(report.results)).toEqual(["rejected not_transient", "done", "done", "missing"]);
+    expect(report.bytes).toBe(10_000);
+    expect(where("a", "a/b", "a/b/c")).toEqual(["ram+ssd", "", ""]);
+    expect(await (await restart()).kit.engine().load(...chain("a/b"))).toEqual(["ok", "miss"]);
+  });
+
+  it("purge: what somebody holds stays", {}, async ({ kit, life, where }) => {
+    const engine = kit.engine();
+    await engine.put({ name: "a", transient: true }, { name: "b", transient: true });
+    await life.pin("o", "a");
+    const read = await engine.fetch(["b"]);
+    const report = await life.own.purgeTransient(["a", "b"].map(named), ORIGIN);
+    expect(report.results).toEqual([
+      { outcome: "held", by: [{ kind: "pin", owner: "o" }] },
+      { outcome: "held", by: [{ kind: "engine" }] },
+    ]);
+    expect(where("a", "b")).toEqual(["ram", "ram"]);
+    engine.release(read);
+  });
+
+  it("a disk that hangs is not waited for", {}, async ({ kit, life, faults }) => {
+    await kit.engine().put("a");
+    await kit.settled();
+    faults("remove.unlink:1+:freeze");
+    const marked = life.own.markTransient([named("a")], ORIGIN);
+    await kit.clock.advanceAsync(6_000, 250);
+    expect(outcomes((await marked).results)).toEqual(["deferred ssd"]);
+    faults("");
+    await kit.until(() => kit.files().length === 0);
+  });
+});
