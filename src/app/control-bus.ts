@@ -1,4 +1,4 @@
-import { type Bus, type BusState, openBus } from "../bus/index.ts";
+import { type Bus, type BusLog, type BusState, openBus, Presence } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
 import { type ControlSubscriber, createControlSubscriber } from "../control/index.ts";
 import type { Clock, Random } from "../core/index.ts";
@@ -16,6 +16,8 @@ export interface ControlBusParts {
   readonly version: string;
 }
 
+/** How often this worker's entry in the bucket of workers is written anew. */
+const PRESENCE_MS = 10_000;
 /** How long answers that wait may take to go out at the end. */
 const CLOSE_MS = 1_000;
 /** Issuer of commands over NATS that name none. */
@@ -26,11 +28,18 @@ export class ControlBus implements AsyncDisposable {
   readonly #bus: Bus;
   readonly #subscriber: ControlSubscriber;
   readonly #watch: Disposable;
+  readonly #presence: Presence | null;
 
-  private constructor(bus: Bus, subscriber: ControlSubscriber, watch: Disposable) {
+  private constructor(
+    bus: Bus,
+    subscriber: ControlSubscriber,
+    watch: Disposable,
+    presence: Presence | null,
+  ) {
     this.#bus = bus;
     this.#subscriber = subscriber;
     this.#watch = watch;
+    this.#presence = presence;
   }
 
   /** Returns at once, whether or not there is a broker; null where the configuration names none. */
@@ -38,6 +47,7 @@ export class ControlBus implements AsyncDisposable {
     const { config, clock, random, logger, health, room, incarnation, version } = parts;
     const { nats, node } = config;
     if (nats.url === null) return null;
+    const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
     const bus = openBus({
       url: nats.url,
       name: `hearth ${node.id}`,
@@ -50,7 +60,7 @@ export class ControlBus implements AsyncDisposable {
       tls: { caFile: nats.caFile, certFile: nats.certFile, keyFile: nats.keyFile },
       clock,
       random,
-      log: (level, message, fields) => logger.log(level, message, fields),
+      log,
       limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
     });
     const watch = bus.onStatus((state) => tellHealth(health, state));
@@ -63,10 +73,17 @@ export class ControlBus implements AsyncDisposable {
       version,
       role: nats.role,
       issuer: ISSUER,
+      commandStream: nats.commandStream,
       publishReceipts: nats.receipts,
       publishEvents: nats.events,
     });
-    return new ControlBus(bus, subscriber, watch);
+    const { workersBucket } = nats;
+    const about = { id: node.id, incarnation: incarnation.toString(), version };
+    const data = Buffer.from(JSON.stringify(about));
+    const kept = { bus, clock, log, key: node.id, data, everyMs: PRESENCE_MS };
+    const presence =
+      workersBucket === null ? null : new Presence({ ...kept, bucket: workersBucket });
+    return new ControlBus(bus, subscriber, watch, presence);
   }
 
   get state(): BusState {
@@ -76,6 +93,7 @@ export class ControlBus implements AsyncDisposable {
   /** Takes no more; answers of what is at work still go out until `close`. */
   async stopTaking(): Promise<void> {
     await this.#subscriber[Symbol.asyncDispose]();
+    await this.#presence?.[Symbol.asyncDispose]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,5 +1,5 @@
-import type { Bus, BusMessage } from "../bus/index.ts";
-import { stringifyJson } from "../core/index.ts";
+import type { Bus, BusMessage, Consumption, ConsumptionState } from "../bus/index.ts";
+import { HearthError, stringifyJson } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
 import type { ControlPlane } from "./control-plane.ts";
@@ -27,6 +27,13 @@ export interface ControlSubscriberOptions {
   readonly issuer: string;
   /** Also publishes each receipt, those to broadcasts too, to `kv-control-receipts-{worker_id}`. */
   readonly publishReceipts: boolean;
+  /**
+   * Left out or null: commands come as they are published. Else the broker's stream of that name keeps them,
+   * and they are taken from there alone, one after the other, also those that came while this agent
+   * was down. Their receipts go where their header `Hearth-Reply` says, since the stream has used
+   * up the reply subject.
+   */
+  readonly commandStream?: string | null;
   /** Publishes events to `kv-control-events-{worker_id}`. */
   readonly publishEvents: boolean;
 }
@@ -45,8 +52,13 @@ export interface SubscriberStats {
 
 /** Brings the commands of a bus to the control plane, and the receipts back. */
 export interface ControlSubscriber extends AsyncDisposable {
+  /** Of the stream that keeps commands; null without one. */
+  readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
 }
+
+/** Where the receipt goes of a command that a stream kept. */
+export const REPLY_HEADER = "hearth-reply";
 
 /** Commands that came and are not answered yet, bytes of their bodies. */
 const WAITING_MAX = 8_192;
@@ -59,6 +71,7 @@ export function createControlSubscriber(options: ControlSubscriberOptions): Cont
 class Subscriber implements ControlSubscriber {
   readonly #options: ControlSubscriberOptions;
   readonly #listening: Disposable | null;
+  readonly #kept: Consumption | null;
   #isClosed = false;
   #received = 0;
   #answered = 0;
@@ -69,8 +82,9 @@ class Subscriber implements ControlSubscriber {
   #waitingBytes = 0;
 
   constructor(options: ControlSubscriberOptions) {
-    const { bus, workerId, incarnation, version, events } = options;
+    const { bus, workerId, incarnation, version, events, commandStream = null } = options;
     this.#options = options;
+    const commands = `kv-control-${workerId}`;
     bus.serve({
       name: SERVICE_NAME,
       version,
@@ -79,16 +93,27 @@ class Subscriber implements ControlSubscriber {
       endpoints: [
         {
           name: "commands",
-          subject: `kv-control-${workerId}`,
-          handler: (message) => this.#take(message, false),
+          subject: commands,
+          handler: (message) => {
+            if (commandStream === null) this.#handle(message, false);
+          },
         },
         {
           name: "broadcast",
           subject: BROADCAST_SUBJECT,
-          handler: (message) => this.#take(message, true),
+          handler: (message) => this.#handle(message, true),
         },
       ],
     });
+    this.#kept =
+      commandStream === null || bus.durable === null
+        ? null
+        : bus.durable.consume(
+            { stream: commandStream, consumer: `hearth-${workerId}`, subject: commands },
+            async (message) => {
+              await this.#take(message, headerOf(message, REPLY_HEADER), false);
+            },
+          );
     const subject = `kv-control-events-${workerId}`;
     this.#listening = options.publishEvents
       ? events.listen((event) => {
@@ -112,29 +137,40 @@ class Subscriber implements ControlSubscriber {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#listening?.[Symbol.dispose]();
+    await this.#kept?.[Symbol.asyncDispose]();
   }
 
-  #take(message: BusMessage, broadcast: boolean): void {
-    if (this.#isClosed) return;
+  get streamState(): ConsumptionState | null {
+    return this.#kept?.state ?? null;
+  }
+
+  /** A message that nobody keeps: what is not taken is lost, as on any bus. */
+  #handle(message: BusMessage, broadcast: boolean): void {
+    if (!this.#isClosed) void this.#take(message, message.reply, broadcast);
+  }
+
+  /** Resolves when it is answered; rejects, for a stream that keeps it, where it was not taken. */
+  async #take(message: BusMessage, reply: string | null, broadcast: boolean): Promise<void> {
+    if (this.#isClosed) throw new HearthError("ABORTED", "no more commands are taken");
     this.#received++;
     const contentType = headerOf(message, "content-type");
     const type = answerTypeOf(headerOf(message, "accept"), contentType);
     const { length } = message.data;
     if (this.#waiting >= WAITING_MAX || this.#waitingBytes + length > WAITING_BYTES_MAX) {
       this.#overflowed++;
-      this.#answer(message, this.#busy(), type);
+      this.#answer(reply, this.#busy(), type);
       return;
     }
     this.#waiting++;
     this.#waitingBytes += length;
-    const onProgress = (receipt: Receipt) => this.#progress(message, receipt, type);
-    void this.#options.plane
-      .submit(message.data, contentType, this.#senderOf(message, broadcast), { onProgress })
-      .then((receipt) => {
-        this.#waiting--;
-        this.#waitingBytes -= length;
-        this.#answer(message, receipt, type);
-      });
+    const onProgress = (receipt: Receipt) => this.#progress(reply, receipt, type);
+    const sender = this.#senderOf(message, broadcast);
+    const receipt = await this.#options.plane.submit(message.data, contentType, sender, {
+      onProgress,
+    });
+    this.#waiting--;
+    this.#waitingBytes -= length;
+    this.#answer(reply, receipt, type);
   }
 
   #senderOf({ subject }: BusMessage, broadcast: boolean): Sender {
@@ -155,14 +191,14 @@ class Subscriber implements ControlSubscriber {
     return refusedReceipt(head, { word: "busy", words }, 0);
   }
 
-  #answer({ reply }: BusMessage, receipt: Receipt, type: MediaType): void {
+  #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE);
     if (reply === null || !mayAnswerTo(reply)) this.#unasked++;
     else if (this.#publish(reply, receipt, type)) this.#answered++;
   }
 
-  #progress({ reply }: BusMessage, receipt: Receipt, type: MediaType): void {
+  #progress(reply: string | null, receipt: Receipt, type: MediaType): void {
     if (reply !== null && mayAnswerTo(reply)) this.#publish(reply, receipt, type);
   }
 

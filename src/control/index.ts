@@ -16,6 +16,7 @@ export {
   type ControlSubscriber,
   type ControlSubscriberOptions,
   createControlSubscriber,
+  REPLY_HEADER,
   type SubscriberStats,
 } from "./control-subscriber.ts";
 export { type ControlPlaneOptions, createControlPlane } from "./create-control-plane.ts";
