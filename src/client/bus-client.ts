@@ -15,7 +15,7 @@ import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
 import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
-import { decodeReceipt, isUnread, type Wire } from "./wire.ts";
+import { decodeReceipt, isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 const DISCOVERY_MS = 1_000;
@@ -82,7 +82,9 @@ export class BusControlClient implements ControlClient {
       note(receipt);
       return found.length > 0 && missing.size === 0;
     });
-    const answers = [...missing].map(async (id) => {
+    // What workers do not take from a broadcast, the silent ones are not to get in another way.
+    const silent = [...receipts.values()].some(isNoBroadcast) ? [] : [...missing];
+    const answers = silent.map(async (id) => {
       const result = await this.#ask(id, wait, true);
       if (result.kind === "receipt") note(result.receipt);
     });
@@ -140,7 +142,7 @@ export class BusControlClient implements ControlClient {
       tries++;
       const outcome = bus.publish(subject, wait.data, this.#replyTo(mailbox));
       const heard = await this.#listen(worker, mailbox, tries, wait);
-      // What was not read because too much came at once may have been carried out by an earlier try.
+      // Not read because too much came at once: an earlier try may have been carried out.
       if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
       if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
       if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;

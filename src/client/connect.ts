@@ -52,7 +52,7 @@ export interface ConnectHttpOptions extends ClientOptions {
   readonly tls?: TlsMaterial;
 }
 
-/** A client that sends commands to one agent over HTTP. Throws USAGE for an address that is none. */
+/** A client that sends commands to one agent over HTTP. Throws USAGE where `url` is no address. */
 export function connectHttp(options: ConnectHttpOptions): HttpControlClient {
   const { url, token = null, tls = null, issuer = null, encoding = "json" } = options;
   const { clock = systemClock, random = systemRandom } = options;

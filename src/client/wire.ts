@@ -53,6 +53,11 @@ export function isUnread({ status, reason = "" }: Receipt): boolean {
   return status === "rejected" && /^(?:busy|rate_limited)\b/.test(reason);
 }
 
+/** Whether the worker does not take such a command from a broadcast. */
+export function isNoBroadcast({ status, reason = "" }: Receipt): boolean {
+  return status === "rejected" && /^broadcast_refused\b/.test(reason);
+}
+
 /** Takes what came for a receipt where all that it has is of the receipt's types. */
 export function readReceipt(value: unknown): Receipt | null {
   if (!isObject(value)) return null;

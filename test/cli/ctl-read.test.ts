@@ -92,7 +92,7 @@ describe("ctl tree", () => {
   const block = {
     ...{ digest: DIGEST, layer: 0xffff_ffff, namespace: "ab".repeat(32), parent: null, depth: 0 },
     ...{ bytes: 10_485_760, tiers: ["ram", "ssd"], pins: 1, locks: 0, transient: false, uses: 12 },
-    held_by: [{ kind: "pin", owner: "system-prompts" }],
+    held_by: [{ kind: "pin", owner: "team-a" }],
     ...{ idle_seconds: 3.5, children: 2, aliases: ["1234567890"] },
   };
 
@@ -106,7 +106,7 @@ describe("ctl tree", () => {
     expect(out).toBe(
       [
         "depth  block                  tiers    bytes  pins  locks  uses  idle  held by",
-        "    0  2cf24dba5f…938b9824    ram,ssd  10MiB     1      0    12  3.5s  pin of system-prompts",
+        "    0  2cf24dba5f…938b9824    ram,ssd  10MiB     1      0    12  3.5s  pin of team-a",
         "    1  2cf24dba5f…938b9824/3  ssd      10MiB     1      0    12  -",
         "",
       ].join("\n"),

@@ -106,6 +106,20 @@ describe("broadcast", () => {
     expect(again.receipts).toHaveLength(3);
   });
 
+  test("what workers take from no broadcast, nobody gets by name either", async () => {
+    await using fleet = await kit();
+    const workers = await three(fleet);
+    workers[0]!.behave = () => undefined;
+    for (const worker of workers.slice(1)) {
+      const refused = { status: "rejected", reason: "broadcast_refused: Cache" } as const;
+      worker.behave = ({ command }, answer) => answer(receiptOf(worker.name, command, refused));
+    }
+    const { receipts, silent } = await fleet.settle(fleet.client.broadcast(pin([1])));
+    expect(receipts).toHaveLength(2);
+    expect(silent).toEqual(["node-b"]);
+    expect(workers[0]!.received).toHaveLength(1);
+  });
+
   test("nobody there, and nobody to carry it: said why", async () => {
     await using fleet = await kit();
     const alone = await fleet.settle(fleet.client.broadcast(pin([1])));

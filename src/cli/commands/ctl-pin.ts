@@ -15,8 +15,8 @@ import { optional, restArguments } from "../flags.ts";
 export const command = defineCommand({
   description: [
     "Keeps blocks, and all that they build upon, on the host until the pin is taken back or its " +
-      "time is over, also across restarts. RAM may be given up for SSD. Pins are counted: what one " +
-      "owner pinned twice must be unpinned twice.",
+      "time is over, also across restarts. RAM may be given up for SSD. Pins are counted: what " +
+      "one owner pinned twice must be unpinned twice.",
     "A block that is on neither RAM nor SSD is missing, and nothing changes. Pins have a budget; " +
       "beyond it they are rejected with its figures.",
   ],

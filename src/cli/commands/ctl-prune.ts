@@ -6,7 +6,8 @@ import { requiredArgument } from "../flags.ts";
 export const command = defineCommand({
   description: [
     "Drops from all tiers what builds upon a block; the block itself stays. What pins, leases, " +
-      "sessions or engines hold stays too, with what it builds upon, and is listed with its holder.",
+      "sessions or engines hold stays too, with what it builds upon: it is listed with its " +
+      "holder.",
   ],
   arguments: { after: requiredArgument(blockName, "the last block that stays") },
   flags: commandFlags,

@@ -18,8 +18,8 @@ import { printJson, printRecord, type Row } from "../output.ts";
 
 export const command = defineCommand({
   description: [
-    "Tells what an agent is and holds, and what is the matter with it. Through NATS only who it is " +
-      "is known: version and incarnation, as discovery has them.",
+    "Tells what an agent is and holds, and what is the matter with it. Through NATS only who it " +
+      "is: version and incarnation, as discovery has them.",
   ],
   arguments: {},
   flags: connectionFlags,
