@@ -31,7 +31,7 @@ export interface ClientJetStream<Headers extends ClientHeaders> {
   messages(
     stream: string,
     consumer: string,
-    options: { max_messages: number },
+    options: { max_messages: number; abort_on_missing_resource: boolean },
   ): Promise<AsyncIterable<ClientStreamMessage> & { close(): Promise<unknown> }>;
   bucket(name: string): Promise<ClientBucket>;
 }
@@ -86,7 +86,8 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
       max_deliver: DELIVERIES_MAX,
       max_ack_pending: AHEAD * 4,
     });
-    const messages = await this.#client.messages(stream, consumer, { max_messages: AHEAD });
+    const options = { max_messages: AHEAD, abort_on_missing_resource: true };
+    const messages = await this.#client.messages(stream, consumer, options);
     return {
       stop: () => void messages.close().catch(() => undefined),
       async *[Symbol.asyncIterator]() {

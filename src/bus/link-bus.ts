@@ -274,7 +274,9 @@ export class LinkBus implements Bus {
       };
       this.#watchers.add(watcher);
       watcher();
-      if (this.#watchers.has(watcher)) timer = this.#basics.clock.after(ms, () => end(condition()));
+      if (!this.#watchers.has(watcher)) return;
+      if (ms <= 0) end(false);
+      else timer = this.#basics.clock.after(ms, () => end(condition()));
     });
   }
 }

@@ -2,7 +2,7 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
 import { connect } from "@nats-io/transport-node";
-import { type Bus, createLocalBus, LocalHub, openBus } from "../../src/bus/index.ts";
+import { type Bus, createLocalBus, LocalHub, openBus, Presence } from "../../src/bus/index.ts";
 import { describeNats, NatsServer, waitFor } from "../support/index.ts";
 import { basics, bytes, type LogLine, text } from "./bus-contract.ts";
 
@@ -136,7 +136,15 @@ describeNats("what a broker keeps", () => {
         await makeStream(server, "LATER", ["later"]);
         await durable.publish("later", bytes("x"), { id: "1", timeoutMs: 5_000 });
         await waitFor(() => seen.length === 1, 10_000);
-      }, 20_000);
+        // Also when it is taken away and made anew.
+        await asOperator(server, async (nc) =>
+          (await jetstreamManager(nc)).streams.delete("LATER"),
+        );
+        await waitFor(() => consumption.state.status !== "consuming", 20_000);
+        await makeStream(server, "LATER", ["later"]);
+        await durable.publish("later", bytes("y"), { id: "2", timeoutMs: 5_000 });
+        await waitFor(() => seen.length === 2, 10_000);
+      }, 60_000);
 
       test("a broker without JetStream is said to be one", async () => {
         await using server = await NatsServer.start();
@@ -149,6 +157,31 @@ describeNats("what a broker keeps", () => {
         expect(put).toEqual({ kind: "refused", why: "no stream of the server takes it" });
         expect(await durable.bucket("b").get("k")).toEqual({ kind: "missing" });
         expect(await durable.bucket("b").keys()).toBeNull();
+      }, 20_000);
+
+      test("a worker is in its bucket as long as it lives, over restarts", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        const lines: LogLine[] = [];
+        const { bus, durable } = await open(urlOf(server), lines);
+        const common = { ...basics({}, lines), bus, bucket: "workers", key: "w1", everyMs: 200 };
+        const presence = new Presence({ ...common, data: bytes("here") });
+        await waitFor(() => presence.refusal);
+        await asOperator(server, (nc) => new Kvm(nc).create("workers", { ttl: 1_000 }));
+        const isThere = async () => (await durable.bucket("workers").get("w1")).kind === "value";
+        await waitFor(isThere);
+        expect(presence.refusal).toBeNull();
+        const firstMs = performance.now();
+        // Longer than the bucket remembers what is not written again.
+        await waitFor(async () => {
+          expect(await isThere()).toBe(true);
+          return performance.now() - firstMs > 2_000;
+        });
+        await server.restart();
+        await waitFor(() => bus.state.reconnects === 1);
+        await waitFor(isThere);
+        await presence[Symbol.asyncDispose]();
+        expect(await isThere()).toBe(false);
+        expect(lines.filter(({ message }) => message.includes("bucket"))).toHaveLength(1);
       }, 20_000);
 
       test("buckets give back what was put, and forget after their time", async () => {

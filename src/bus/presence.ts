@@ -1,0 +1,72 @@
+import type { Clock } from "../core/index.ts";
+import type { Bus } from "./bus.ts";
+import type { Bucket, BucketWrite } from "./durable.ts";
+import type { BusLog } from "./options.ts";
+
+export interface PresenceOptions {
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly log?: BusLog;
+  /** A bucket of the operator's whose values live longer than `everyMs`. */
+  readonly bucket: string;
+  readonly key: string;
+  readonly data: Uint8Array;
+  /** How often it is written anew. */
+  readonly everyMs: number;
+}
+
+/**
+ * Keeps a value in a bucket as long as this lives: with each connection, and again before the
+ * bucket forgets it. Disposing takes the value out; after a crash the bucket's time does.
+ */
+export class Presence implements AsyncDisposable {
+  readonly #options: PresenceOptions;
+  readonly #bucket: Bucket | null;
+  readonly #timer: Disposable;
+  readonly #watch: Disposable;
+  #last: Promise<BucketWrite> | null = null;
+  #refusal: string | null = null;
+  #isOver = false;
+
+  /** Does nothing over a bus that keeps nothing. */
+  constructor(options: PresenceOptions) {
+    this.#options = options;
+    this.#bucket = options.bus.durable?.bucket(options.bucket) ?? null;
+    this.#timer = options.clock.every(options.everyMs, () => this.#put());
+    this.#watch = options.bus.onStatus(({ status }) => {
+      if (status === "connected") this.#put();
+    });
+    if (options.bus.state.status === "connected") this.#put();
+  }
+
+  /** Why the broker did not take it the last time; null when it did, or was not reached. */
+  get refusal(): string | null {
+    return this.#refusal;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#timer[Symbol.dispose]();
+    this.#watch[Symbol.dispose]();
+    await this.#last;
+    if (this.#options.bus.state.status === "connected") await this.#bucket?.delete(this.#key);
+  }
+
+  get #key(): string {
+    return this.#options.key;
+  }
+
+  #put(): void {
+    if (this.#isOver || this.#bucket === null || this.#last !== null) return;
+    this.#last = this.#bucket.put(this.#key, this.#options.data).then((write) => {
+      this.#last = null;
+      if (write.kind === "refused" && write.why !== this.#refusal) {
+        const { bucket, log } = this.#options;
+        log?.("warn", "the bucket of workers cannot be written", { bucket, why: write.why });
+      }
+      this.#refusal = write.kind === "refused" ? write.why : null;
+      return write;
+    });
+  }
+}

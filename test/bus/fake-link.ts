@@ -1,0 +1,54 @@
+import type { Incoming, Link, Outgoing } from "../../src/bus/link.ts";
+
+/** A link that keeps what it is given, and does nothing until told to. */
+export class FakeLink implements Link {
+  readonly server = "fake";
+  readonly durable = null;
+  readonly payloadBytesMax: number;
+  readonly published: Outgoing[] = [];
+  readonly subscribed = new Map<string, (message: Incoming) => void>();
+  readonly closed: Promise<string>;
+  /** How many of `published` the broker has confirmed, and who waits for more. */
+  readonly #asked: (() => void)[] = [];
+  #resolveClosed: (why: string) => void = () => undefined;
+  ended: string | null = null;
+
+  constructor(payloadBytesMax = 1_000) {
+    this.payloadBytesMax = payloadBytesMax;
+    this.closed = new Promise((resolve) => {
+      this.#resolveClosed = resolve;
+    });
+  }
+
+  get asked(): number {
+    return this.#asked.length;
+  }
+
+  publish(message: Outgoing): void {
+    if (message.subject === "refused.by.client") throw new Error("no");
+    this.published.push(message);
+  }
+
+  subscribe(
+    subject: string,
+    _queue: string | undefined,
+    deliver: (message: Incoming) => void,
+  ): () => void {
+    this.subscribed.set(subject, deliver);
+    return () => void this.subscribed.delete(subject);
+  }
+
+  confirm(): Promise<void> {
+    return new Promise((resolve) => this.#asked.push(resolve));
+  }
+
+  /** Answers all that was asked so far. */
+  answer(): void {
+    for (const resolve of this.#asked.splice(0)) resolve();
+  }
+
+  end(why: string): void {
+    this.ended ??= why;
+    this.#resolveClosed(why);
+  }
+}

@@ -1,0 +1,168 @@
+import { describe, expect, test } from "bun:test";
+import type { Link } from "../../src/bus/link.ts";
+import { LinkBus } from "../../src/bus/link-bus.ts";
+import { seededRandom } from "../../src/core/index.ts";
+import { ManualClock } from "../support/index.ts";
+import { FakeLink } from "./fake-link.ts";
+
+/** A bus whose dials and time the test decides on. */
+function world() {
+  const clock = new ManualClock();
+  const dials: { atMs: number; take(link: Link): void; refuse(why: string): void }[] = [];
+  const lines: string[] = [];
+  const dial = () =>
+    new Promise<Link>((take, reject) => {
+      const refuse = (why: string) => reject(new Error(why));
+      dials.push({ atMs: clock.monotonicMs(), take, refuse });
+    });
+  const limits = { retryMinMs: 100, retryMaxMs: 1_600, pingMs: 10_000, silenceMs: 10_000 };
+  const log = (_level: string, message: string, { why }: Readonly<Record<string, unknown>>) => {
+    lines.push(why === undefined ? message : `${message}: ${why}`);
+  };
+  const basics = { clock, random: seededRandom(1), limits, log };
+  const bus = new LinkBus(dial, basics, { isDurable: false });
+  /** Lets what is ready run. */
+  const settle = () => new Promise((resolve) => setImmediate(resolve));
+  /** Moves time until there is another dial; how long that took. */
+  const nextDial = async () => {
+    const startMs = clock.monotonicMs();
+    const { length } = dials;
+    await settle();
+    while (dials.length === length) await clock.advanceAsync(1);
+    return clock.monotonicMs() - startMs;
+  };
+  return { clock, dials, lines, bus, settle, nextDial };
+}
+
+describe("a bus", () => {
+  test("waits longer after each failure, never longer than the limit, and never twice alike", async () => {
+    const { bus, dials, nextDial, lines } = world();
+    const waits: number[] = [];
+    for (let at = 0; at < 12; at++) {
+      dials.at(-1)!.refuse("down");
+      waits.push(await nextDial());
+    }
+    for (const [at, wait] of waits.entries()) {
+      const whole = Math.min(1_600, 100 * 2 ** at);
+      expect(wait).toBeGreaterThanOrEqual(whole / 2);
+      expect(wait).toBeLessThanOrEqual(whole + 2);
+    }
+    expect(new Set(waits.slice(4)).size).toBeGreaterThan(4);
+    expect(lines).toEqual(["cannot connect to NATS, trying again: down"]);
+    dials.at(-1)!.refuse("refused");
+    await nextDial();
+    expect(lines).toHaveLength(2);
+    await bus.close(0);
+  });
+
+  test("that is thrown out again and again does not come at once each time", async () => {
+    const { bus, dials, settle, nextDial } = world();
+    const waits: number[] = [];
+    for (let at = 0; at < 8; at++) {
+      const link = new FakeLink();
+      dials.at(-1)!.take(link);
+      await settle();
+      expect(bus.state.status).toBe("connected");
+      link.end("thrown out");
+      waits.push(await nextDial());
+    }
+    expect(waits.at(-1)).toBeGreaterThanOrEqual(800);
+    await bus.close(0);
+  });
+
+  test("starts over with short waits after a connection that held", async () => {
+    const { bus, clock, dials, settle, nextDial } = world();
+    for (let at = 0; at < 6; at++) {
+      dials.at(-1)!.refuse("down");
+      await nextDial();
+    }
+    const link = new FakeLink();
+    dials.at(-1)!.take(link);
+    await settle();
+    for (let at = 0; at < 3; at++) {
+      await clock.advanceAsync(10_000);
+      link.answer();
+      await settle();
+    }
+    expect(link.ended).toBeNull();
+    link.end("restarted");
+    expect(await nextDial()).toBeLessThanOrEqual(102);
+    await bus.close(0);
+  });
+
+  test("ends a connection that gives no sign of life", async () => {
+    const { bus, clock, dials, settle } = world();
+    const link = new FakeLink();
+    dials[0]!.take(link);
+    await settle();
+    bus.publish("a", new Uint8Array(5));
+    await clock.advanceAsync(10_000);
+    expect(link.asked).toBe(1);
+    expect(link.ended).toBeNull();
+    await clock.advanceAsync(10_000);
+    expect(link.ended).toBe("no sign of life for 10 s");
+    await settle();
+    expect(bus.state).toMatchObject({ status: "reconnecting", doubtfulMessages: 1 });
+    await bus.close(0);
+  });
+
+  test("closed while it dials takes no connection any more, and leaves no timer", async () => {
+    const { bus, clock, dials, settle } = world();
+    await bus.close(1_000);
+    const late = new FakeLink();
+    dials[0]!.take(late);
+    await settle();
+    expect(late.ended).toBe("we closed it");
+    expect(bus.state.status).toBe("closed");
+    expect(clock.pending).toBe(0);
+    expect(dials).toHaveLength(1);
+  });
+
+  test("closed while connected leaves no timer either", async () => {
+    const { bus, clock, dials, settle } = world();
+    const link = new FakeLink();
+    dials[0]!.take(link);
+    await settle();
+    const asked = bus.request("a", new Uint8Array(), { timeoutMs: 60_000 });
+    const closing = bus.close(1_000);
+    await settle();
+    link.answer();
+    await closing;
+    expect(await asked).toEqual({ kind: "unreachable" });
+    expect(link.ended).toBe("we closed it");
+    await settle();
+    expect(clock.pending).toBe(0);
+    expect(dials).toHaveLength(1);
+  });
+
+  test("a broker that never confirms holds up a close no longer than allowed", async () => {
+    const { bus, clock, dials, settle } = world();
+    dials[0]!.take(new FakeLink());
+    await settle();
+    bus.publish("a", new Uint8Array(1));
+    let isClosed = false;
+    void bus.close(500).then(() => {
+      isClosed = true;
+    });
+    await clock.advanceAsync(499);
+    expect(isClosed).toBe(false);
+    await clock.advanceAsync(1);
+    await settle();
+    expect(isClosed).toBe(true);
+  });
+
+  test("delivers what hostile senders put into a message, as it is", async () => {
+    const { bus, dials, settle } = world();
+    const seen: unknown[] = [];
+    bus.subscribe("a", (message) => void seen.push(message));
+    const link = new FakeLink();
+    dials[0]!.take(link);
+    await settle();
+    const headers = Object.assign(Object.create(null), { ["__proto__"]: "x" });
+    const message = { subject: "a", data: new Uint8Array(), reply: null, headers };
+    link.subscribed.get("a")!({ ...message, status: 0 });
+    expect(seen).toEqual([message]);
+    expect(({} as { x?: string }).x).toBeUndefined();
+    await bus.close(0);
+  });
+});
