@@ -17,6 +17,9 @@ import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
 import { decodeReceipt, isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
+/** For workers that take commands from a stream, which answers the reply subject itself. */
+const REPLY_HEADER = "Hearth-Reply";
+
 const DEADLINE_MS = 30_000;
 const DISCOVERY_MS = 1_000;
 /** Of a broadcast's deadline: then those that are silent are asked one by one. */
@@ -222,7 +225,8 @@ export class BusControlClient implements ControlClient {
   }
 
   #replyTo(mailbox: Mailbox): { reply: string; headers: Record<string, string> } {
-    return { reply: mailbox.subject, headers: this.#headers() };
+    const { subject } = mailbox;
+    return { reply: subject, headers: { ...this.#headers(), [REPLY_HEADER]: subject } };
   }
 }
 

@@ -270,3 +270,62 @@ describe("the command line refuses", () => {
     expect(err).not.toContain(secret);
   });
 });
+
+describe("as a program", () => {
+  const main = join(import.meta.dir, "../../src/main.ts");
+
+  function spawn(input: string, ...words: string[]) {
+    return Bun.spawn([process.execPath, main, "ctl", ...words], {
+      stdin: new TextEncoder().encode(input),
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+  }
+
+  test("blocks come from standard input, beside those in the words", async () => {
+    await using agent = new FakeAgent(fine);
+    const input = `111\n\n  -9223372036854775808 \n${KEY}/3\n`;
+    const child = spawn(input, "pin", "7", "-", "--api", agent.url, "--json");
+    expect(await child.exited).toBe(0);
+    expect(agent.commands).toMatchObject([
+      { block_hashes: [7, 111, -9223372036854775808n, `${KEY}/3`] },
+    ]);
+    const wrong = spawn("111\nabc\n", "pin", "-", "--api", agent.url);
+    expect(await wrong.exited).toBe(2);
+    expect(await wrong.stderr.text()).toContain('line 2: "abc" is no block');
+    const twice = spawn("1\n", "pin", "-", "-", "--api", agent.url);
+    expect(await twice.exited).toBe(2);
+    expect(agent.commands).toHaveLength(1);
+  }, 30_000);
+
+  test("an interrupt ends the wait", async () => {
+    const asked = Promise.withResolvers<void>();
+    const never = () => {
+      asked.resolve();
+      return new Promise(() => undefined);
+    };
+    await using agent = new FakeAgent({ "POST /v1/commands": never });
+    const child = spawn("", "flush", "--api", agent.url);
+    await asked.promise;
+    child.kill("SIGINT");
+    expect(await child.exited).toBe(130);
+    expect(await child.stderr.text()).toBe("hearth ctl flush: interrupted by SIGINT\n");
+  }, 30_000);
+});
+
+test("a terminal shows how far a long command is", async () => {
+  const gate = Promise.withResolvers<object>();
+  const progress = { done_blocks: 3, total_blocks: 9, bytes: 2048 };
+  await using agent = new FakeAgent({
+    "POST /v1/commands": () => gate.promise,
+    "GET /v1/commands/x": () => {
+      setTimeout(() => gate.resolve(done), 50);
+      return receipt([], { status: "running", type: "Warm", progress });
+    },
+  });
+  const io = memoryIo({ err: true, columns: 80 });
+  const code = await runCli(["ctl", "warm", KEY, "--id", "x", "--api", agent.url], io);
+  expect(code).toBe(0);
+  expect(io.errText()).toContain("Warm on node-1: 3 of 9 blocks, 2KiB");
+  expect(io.outText()).toBe("block  outcome\n1      done\nCache on node-1: 1 done; 1.23 ms\n");
+});

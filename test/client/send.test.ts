@@ -13,6 +13,9 @@ describe("send", () => {
     let contentType: string | undefined;
     worker.behave = ({ command, raw }, answer) => {
       contentType = raw.headers["Content-Type"];
+      // A stream answers the reply subject itself; the receipt goes where the header says.
+      expect(raw.headers["Hearth-Reply"]).toBe(raw.reply!);
+      fleet.bus.publish(raw.reply!, encode({ stream: "COMMANDS", seq: 1 }));
       answer(worker.carryOut(command));
     };
     const block = 2n ** 64n - 1n;
