@@ -269,6 +269,46 @@ describeSsd("pinned blocks and a disk that fails", (it) => {
     for (const node of pinned) table.unpin(node);
   });
 
+  it("more pins than RAM and SSD hold: admission stays possible", {
+    slots: 4,
+    capacityBytes: 3 * FILE_BYTES,
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    const { table } = kit.store;
+    const pinned = new Map<BlockName, number>();
+    const ended: BlockName[] = [];
+    kit.store.setRelief((tier, why, level) => {
+      if (level === "soft") return false;
+      expect(tier).toBe("ram");
+      expect(why).toContain("4 blocks in RAM are held");
+      // As a book of holds does: of those that only RAM has.
+      for (const [name, node] of pinned) {
+        if (kit.ssdHolds(name)) continue;
+        pinned.delete(name);
+        ended.push(name);
+        table.unpin(node as never);
+        return true;
+      }
+      return false;
+    });
+    for (const name of names(12, "p")) {
+      let [outcome] = await engine.put(name);
+      for (let tries = 0; outcome === "full" && tries < 3; tries++) {
+        await kit.settled();
+        [outcome] = await engine.put(name);
+      }
+      expect(outcome).toBe("ok");
+      pinned.set(name, kit.nodeOf(name));
+      table.pin(kit.nodeOf(name));
+    }
+    expect(pinned.size).toBe(7);
+    expect(ended).toEqual(["p3", "p4", "p5", "p6", "p7"]);
+    expect(table.keptBytes).toBe(7 * 5_000);
+    expect([...pinned.keys()].every((name) => tiersOf(kit, name) !== 0)).toBe(true);
+    for (const node of pinned.values()) table.unpin(node as never);
+  });
+
   it("a copy that rots away is made anew as long as RAM has the block", {}, async ({ kit }) => {
     await kit.engine().put("a");
     using _pin = pin(kit, "a");

@@ -136,8 +136,13 @@ export class Traffic {
     });
   }
 
-  #die(): void {
+  /** Nobody holds anything any more. */
+  releaseAll(): void {
     while (this.#held.length > 0) this.#release();
+  }
+
+  #die(): void {
+    this.releaseAll();
     this.#engines.pop()!.die();
     this.#engines.push(this.#kit.engine());
   }
@@ -168,7 +173,7 @@ export class Traffic {
   }
 
   async restart(kill: boolean): Promise<void> {
-    while (this.#held.length > 0) this.#release();
+    this.releaseAll();
     if (kill) this.#box.crash();
     await this.settle();
     for (const engine of this.#engines) engine.die();
@@ -188,7 +193,7 @@ export class Traffic {
   }
 
   async end(): Promise<void> {
-    while (this.#held.length > 0) this.#release();
+    this.releaseAll();
     for (const engine of this.#engines) engine.die();
     await this.settle();
     await this.#kit.expectNothingLeft();
