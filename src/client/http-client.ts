@@ -151,7 +151,7 @@ export class HttpClient implements HttpControlClient {
       timeoutMs: endMs - clock.monotonicMs(),
       signal,
     });
-    if (outcome.kind !== "answer") return withoutAnswer(outcome, tries);
+    if (outcome.kind !== "answer") return withoutAnswer(connection.url, outcome, tries);
     const { status, contentType, data } = outcome;
     const receipt = decodeReceipt(data, contentType);
     if (receipt !== null && mayBeDone && isUnread(receipt)) {
@@ -232,7 +232,11 @@ function closed(): HearthError {
   return new HearthError("ENGINE_CLOSED", "the control client was closed");
 }
 
-function withoutAnswer(outcome: Exclude<HttpOutcome, { kind: "answer" }>, tries: number): Tried {
+function withoutAnswer(
+  url: string,
+  outcome: Exclude<HttpOutcome, { kind: "answer" }>,
+  tries: number,
+): Tried {
   switch (outcome.kind) {
     case "absent":
       return { kind: "again", why: outcome.why, mayBeDone: false };
@@ -241,7 +245,7 @@ function withoutAnswer(outcome: Exclude<HttpOutcome, { kind: "answer" }>, tries:
     case "distrusted":
       return { kind: "result", result: { kind: "refused", tries, why: outcome.why } };
     case "timeout":
-      return { kind: "again", why: "no answer within the deadline", mayBeDone: true };
+      return { kind: "again", why: `${url} does not answer`, mayBeDone: true };
     default:
       return outcome satisfies never;
   }

@@ -199,7 +199,7 @@ describe("no receipt", () => {
     const { code, err } = await ctl(agent, "pin", "1", "--deadline", "200ms", "--id", "x");
     expect(code).toBe(8);
     expect(err).toBe(
-      "hearth ctl pin: no answer within the deadline within 200ms; it may have been carried out: " +
+      `hearth ctl pin: ${agent.url} does not answer within 200ms; it may have been carried out: ` +
         "with --id x the same command again finds out\n",
     );
   });
