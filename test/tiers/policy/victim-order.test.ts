@@ -181,15 +181,15 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
   });
 
   test("many leave in an order of their own, before anybody wants a victim", () => {
-    const PATHS = 100_000;
-    const parentOf = (id: number) => (id > PATHS ? id - PATHS : NO_NODE) as NodeId;
-    const order = ORDERS[name]!({ parentOf, fingerprintOf: (id) => id }, 2 * PATHS);
-    for (let id = 1; id <= PATHS; id++) order.stored([id, id + PATHS] as NodeId[]);
-    order.victim();
-    for (let id = 1; id <= PATHS; id++) order.removed((id + PATHS) as NodeId);
-    for (let id = PATHS; id > 1; id--) order.removed(id as NodeId);
+    const PATHS = 60_000;
+    const LENGTH = 25;
+    const parentOf = (id: number) => (id % LENGTH === 1 ? NO_NODE : id - 1) as NodeId;
+    const order = ORDERS[name]!({ parentOf, fingerprintOf: (id) => id }, LENGTH * PATHS);
+    const path = Array.from({ length: LENGTH }, (_, i) => (i + 1) as NodeId);
+    for (let at = 0; at < PATHS; at++) order.stored(path.map((id) => (at * LENGTH + id) as NodeId));
+    for (let id = LENGTH * PATHS; id > 1; id--) order.removed(id as NodeId);
     expect(order.victim()).toBe(1 as NodeId);
-  });
+  }, 10_000);
 
   test("needs at most 24 bytes a block, and a megabyte", () => {
     const view = { parentOf: () => NO_NODE, fingerprintOf: () => 0 };
