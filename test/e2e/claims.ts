@@ -1,0 +1,21 @@
+/** One thing that must be so, and what was found. */
+export interface Claim {
+  readonly what: string;
+  readonly holds: boolean;
+  readonly found: unknown;
+  readonly wanted: unknown;
+}
+
+/** What a scenario claims; it goes on after one that does not hold. */
+export class Claims {
+  readonly list: Claim[] = [];
+
+  /** The two are the same, member by member. */
+  equal<T>(what: string, found: T, wanted: NoInfer<T>): void {
+    this.list.push({ what, holds: Bun.deepEquals(found, wanted, true), found, wanted });
+  }
+
+  that(what: string, holds: boolean, found: unknown): void {
+    this.list.push({ what, holds, found, wanted: "so" });
+  }
+}

@@ -1,0 +1,16 @@
+import { COMMANDS } from "./commands.ts";
+import { FLOWS } from "./flows.ts";
+import { HTTP } from "./http.ts";
+import type { Scenario } from "./scenario.ts";
+import { SURVIVAL } from "./survival.ts";
+import { TRANSPORT } from "./transport.ts";
+
+export type { Scenario } from "./scenario.ts";
+
+export const SCENARIOS: readonly Scenario[] = [
+  ...COMMANDS,
+  ...FLOWS,
+  ...TRANSPORT,
+  ...SURVIVAL,
+  ...HTTP,
+];
