@@ -101,9 +101,11 @@ export class NatsServer {
     await this.#start();
   }
 
-  /** The process stands still; connections stay open and nothing is answered. */
-  pause(): void {
+  /** Resolves when the process stands still: connections stay open, nothing is answered. */
+  async pause(): Promise<void> {
     this.#child?.kill("SIGSTOP");
+    const state = () => / ([A-Za-z]) /.exec(readFileSync(`/proc/${this.pid}/stat`, "utf8"))![1];
+    while (state() !== "T") await Bun.sleep(1);
   }
   resume(): void {
     this.#child?.kill("SIGCONT");

@@ -18,7 +18,8 @@ export interface PublishOptions {
 /**
  * `sent`: handed to a connection that lives. `queued`: there is none now, or it is slow; it goes
  * out, in order, as soon as one takes it. `dropped`: the queue is full (the oldest stay), it is
- * larger than the broker takes, its subject or a header is none, or the bus is closed; counted in `state`.
+ * larger than the broker takes, its subject or a header is none, or the bus is closed; counted in
+ * `state`.
  */
 export type PublishOutcome = "sent" | "queued" | "dropped";
 

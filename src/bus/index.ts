@@ -21,9 +21,15 @@ export type {
   DurableOutcome,
   DurablePublishOptions,
 } from "./durable.ts";
-export { natsVersionIn, type Reached, reach, type Target } from "./greeting.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
-export { type BusOptions, openBus } from "./open-bus.ts";
+export {
+  type BusOptions,
+  natsVersionIn,
+  openBus,
+  type Reached,
+  reach,
+  type Target,
+} from "./nats/index.ts";
 export { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "./options.ts";
 export { Presence, type PresenceOptions } from "./presence.ts";
 export { isPattern, isSubject } from "./subjects.ts";

@@ -1,8 +1,7 @@
 import { HearthError, yieldToLoop } from "../core/index.ts";
 import type { Bus } from "./bus.ts";
-import type { Dial, Incoming, Link, Outgoing } from "./link.ts";
-import { messageBytes } from "./link.ts";
-import { LinkBus } from "./link-bus.ts";
+import type { Dial, Incoming, Link, Outgoing } from "./links/index.ts";
+import { LinkBus, messageBytes } from "./links/index.ts";
 import type { BusBasics } from "./options.ts";
 import { matches } from "./subjects.ts";
 

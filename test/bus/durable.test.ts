@@ -4,7 +4,7 @@ import { Kvm } from "@nats-io/kv";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, createLocalBus, LocalHub, openBus, Presence } from "../../src/bus/index.ts";
 import { describeNats, NatsServer, waitFor } from "../support/index.ts";
-import { basics, bytes, type LogLine, text } from "./bus-contract.ts";
+import { basics, bytes, type LogLine, text } from "./bus-bench.ts";
 
 const opened: Bus[] = [];
 afterAll(() => Promise.all(opened.map((bus) => bus.close(0))));
@@ -56,7 +56,7 @@ describeNats("what a broker keeps", () => {
           kind: "refused",
           why: "no stream of the server takes it",
         });
-        server.pause();
+        await server.pause();
         const options = { id: "three", timeoutMs: 100 };
         expect(await durable.publish("s.1", bytes("x"), options)).toEqual({ kind: "unreachable" });
         await server.kill();

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import type { Link } from "../../src/bus/link.ts";
-import { LinkBus } from "../../src/bus/link-bus.ts";
+import type { Link } from "../../src/bus/links/index.ts";
+import { LinkBus } from "../../src/bus/links/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeLink } from "./fake-link.ts";
@@ -35,7 +35,7 @@ function world() {
 }
 
 describe("a bus", () => {
-  test("waits longer after each failure, never longer than the limit, and never twice alike", async () => {
+  test("waits longer after each failure, up to a limit, and never twice alike", async () => {
     const { bus, dials, nextDial, lines } = world();
     const waits: number[] = [];
     for (let at = 0; at < 12; at++) {

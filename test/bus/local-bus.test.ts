@@ -1,13 +1,44 @@
+import { expect, test } from "bun:test";
 import { createLocalBus, LocalHub } from "../../src/bus/index.ts";
+import { waitFor } from "../support/index.ts";
+import { basics, bytes, text } from "./bus-bench.ts";
 import { busContract } from "./bus-contract.ts";
 
 busContract("a hub in the process", async () => {
   const hub = new LocalHub();
   return {
-    open: (basics) => createLocalBus(hub, basics),
+    open: (parts) => createLocalBus(hub, parts),
     goDown: async () => hub.goDown(),
     comeUp: async () => hub.comeUp(),
     payloadBytesMax: hub.payloadBytesMax,
     [Symbol.asyncDispose]: async () => undefined,
   };
+});
+
+test("two that answer each other without end leave the process its turns", async () => {
+  const hub = new LocalHub();
+  const bus = createLocalBus(hub, basics());
+  let passes = 0;
+  bus.subscribe("ping", () => void bus.publish("pong", bytes("x")));
+  bus.subscribe("pong", () => {
+    passes++;
+    bus.publish("ping", bytes("x"));
+  });
+  await bus.connected(5_000);
+  bus.publish("ping", bytes("x"));
+  await waitFor(() => passes > 10_000);
+  await bus.close(0);
+});
+
+test("hubs know nothing of each other", async () => {
+  const [here, there] = [new LocalHub(), new LocalHub()].map((hub) =>
+    createLocalBus(hub, basics()),
+  );
+  await Promise.all([here!.connected(5_000), there!.connected(5_000)]);
+  const seen: string[] = [];
+  there!.subscribe("a", (message) => void seen.push(text(message)));
+  const asked = await here!.request("a", bytes("x"), { timeoutMs: 5_000 });
+  expect(asked).toEqual({ kind: "noResponders" });
+  expect(seen).toEqual([]);
+  await Promise.all([here!.close(0), there!.close(0)]);
 });

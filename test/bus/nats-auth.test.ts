@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { nkeys } from "@nats-io/transport-node";
 import { type Bus, type BusOptions, openBus } from "../../src/bus/index.ts";
 import { describeNats, makeCertificates, NatsServer, tempDir, waitFor } from "../support/index.ts";
-import { basics, type LogLine } from "./bus-contract.ts";
+import { basics, type LogLine } from "./bus-bench.ts";
 import { makeOperator } from "./jwt.ts";
 
 type More = Pick<BusOptions, "credentials" | "tls">;

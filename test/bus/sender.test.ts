@@ -1,9 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { PublishOutcome } from "../../src/bus/index.ts";
-import { type Link, messageBytes, type Outgoing } from "../../src/bus/link.ts";
-import { BUS_LIMITS } from "../../src/bus/options.ts";
-import { Sender } from "../../src/bus/sender.ts";
+import { BUS_LIMITS } from "../../src/bus/index.ts";
+import { type Link, messageBytes, type Outgoing, Sender } from "../../src/bus/links/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeLink } from "./fake-link.ts";
 

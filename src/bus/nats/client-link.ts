@@ -1,6 +1,5 @@
-import { messageOf } from "../core/index.ts";
-import type { Incoming, Link, Outgoing } from "./link.ts";
-import type { LinkDurable } from "./link-durable.ts";
+import { messageOf } from "../../core/index.ts";
+import type { Incoming, Link, LinkDurable, Outgoing } from "../links/index.ts";
 
 /** So many different complaints of one server are passed on, each cut to this length. */
 const COMPLAINTS_MAX = 16;

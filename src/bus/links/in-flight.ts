@@ -1,4 +1,4 @@
-import type { Clock } from "../core/index.ts";
+import type { Clock } from "../../core/index.ts";
 import type { Link } from "./link.ts";
 
 export interface InFlightLimits {

@@ -1,6 +1,6 @@
 import type { ServiceIdentity, ServiceInfo, ServiceStats } from "@nats-io/services";
-import type { Clock } from "../core/index.ts";
-import type { Bus, BusMessage, ServiceSpec } from "./bus.ts";
+import type { Clock } from "../../core/index.ts";
+import type { Bus, BusMessage, ServiceSpec } from "../bus.ts";
 
 const PREFIX = "$SRV";
 /** What `nats` tools and the services module tell the answers apart by. */

@@ -11,7 +11,7 @@ import {
   tokenAuthenticator,
   usernamePasswordAuthenticator,
 } from "nats.ws";
-import { HearthError } from "../core/index.ts";
+import { HearthError } from "../../core/index.ts";
 import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
 import { authenticatorOf } from "./credentials.ts";

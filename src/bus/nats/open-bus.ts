@@ -1,11 +1,11 @@
-import { HearthError, messageOf, type Random, randomBelow } from "../core/index.ts";
-import type { Bus } from "./bus.ts";
+import { HearthError, messageOf, type Random, randomBelow } from "../../core/index.ts";
+import type { Bus } from "../bus.ts";
+import type { Dial } from "../links/index.ts";
+import { LinkBus } from "../links/index.ts";
+import { BUS_LIMITS, type BusBasics } from "../options.ts";
 import { type CredentialFiles, readCredentials, readTls, type TlsFiles } from "./credentials.ts";
 import { type Dialled, dialTcp } from "./dial-tcp.ts";
 import { dialWs } from "./dial-ws.ts";
-import type { Dial } from "./link.ts";
-import { LinkBus } from "./link-bus.ts";
-import { BUS_LIMITS, type BusBasics } from "./options.ts";
 import { parseServers, type Server, serverLike } from "./servers.ts";
 
 /** More servers than this are not remembered, whatever a cluster names. */

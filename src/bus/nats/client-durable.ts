@@ -1,8 +1,8 @@
-import type { BusMessage } from "./bus.ts";
+import type { BusMessage } from "../bus.ts";
+import type { ConsumeOptions, DurablePublishOptions } from "../durable.ts";
+import type { LinkBucket, LinkDurable, StreamMessages } from "../links/index.ts";
 import type { ClientHeaders } from "./client-link.ts";
 import { plainMessage } from "./client-link.ts";
-import type { ConsumeOptions, DurablePublishOptions } from "./durable.ts";
-import type { LinkBucket, LinkDurable, StreamMessages } from "./link-durable.ts";
 
 /** How often the broker hands out a message that nobody acknowledges, and when again. */
 const DELIVERIES_MAX = 10;

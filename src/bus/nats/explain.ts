@@ -1,4 +1,4 @@
-import { messageOf } from "../core/index.ts";
+import { messageOf } from "../../core/index.ts";
 import type { DialOptions } from "./dial-tcp.ts";
 
 const CHARACTERS_MAX = 300;

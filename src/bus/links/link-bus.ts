@@ -1,4 +1,11 @@
-import { assert, HearthError, messageOf, type Random, randomBelow, sleep } from "../core/index.ts";
+import {
+  assert,
+  HearthError,
+  messageOf,
+  type Random,
+  randomBelow,
+  sleep,
+} from "../../core/index.ts";
 import type {
   Bus,
   BusHandler,
@@ -9,15 +16,15 @@ import type {
   RequestOutcome,
   ServiceSpec,
   Subscription,
-} from "./bus.ts";
+} from "../bus.ts";
+import type { DurableBus } from "../durable.ts";
+import { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "../options.ts";
+import { isPattern } from "../subjects.ts";
 import { answerDiscovery } from "./discovery.ts";
-import type { DurableBus } from "./durable.ts";
 import { LinkDurableBus } from "./durable-bus.ts";
 import type { Dial, Link } from "./link.ts";
-import { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "./options.ts";
 import { Requests } from "./requests.ts";
 import { Sender } from "./sender.ts";
-import { isPattern } from "./subjects.ts";
 import { Subscriptions } from "./subscriptions.ts";
 
 /** A link that lived this long was a good one: the waits start over. */
@@ -233,7 +240,7 @@ export class LinkBus implements Bus {
     this.#set("reconnecting", why);
   }
 
-  /** Half to all of a time that doubles with each failure, so that a fleet does not come at once. */
+  /** Half to all of a time that doubles with each failure: a fleet must not come at once. */
   #waitMs(failures: number): number {
     const { retryMinMs, retryMaxMs } = this.#limits;
     const wholeMs = Math.min(retryMaxMs, retryMinMs * 2 ** Math.min(30, Math.max(0, failures - 1)));

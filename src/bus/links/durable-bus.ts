@@ -1,5 +1,5 @@
-import { type Clock, messageOf, sleep } from "../core/index.ts";
-import type { BusMessage } from "./bus.ts";
+import { type Clock, messageOf, sleep } from "../../core/index.ts";
+import type { BusMessage } from "../bus.ts";
 import type {
   Bucket,
   BucketRead,
@@ -10,10 +10,10 @@ import type {
   DurableBus,
   DurableOutcome,
   DurablePublishOptions,
-} from "./durable.ts";
+} from "../durable.ts";
+import type { BusLog } from "../options.ts";
 import type { Link } from "./link.ts";
 import type { LinkBucket, LinkDurable, StreamMessage, StreamMessages } from "./link-durable.ts";
-import type { BusLog } from "./options.ts";
 
 /** How long a stream that is not there, or a connection that is not, is waited for at a time. */
 const RETRY_MS = 2_000;

@@ -1,5 +1,5 @@
-import type { BusMessage } from "./bus.ts";
-import type { ConsumeOptions, DurablePublishOptions } from "./durable.ts";
+import type { BusMessage } from "../bus.ts";
+import type { ConsumeOptions, DurablePublishOptions } from "../durable.ts";
 
 /** A message of a stream; it comes again unless acknowledged. */
 export interface StreamMessage {

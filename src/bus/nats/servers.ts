@@ -1,4 +1,4 @@
-import { HearthError } from "../core/index.ts";
+import { HearthError } from "../../core/index.ts";
 
 const SCHEMES = {
   "nats:": { carrier: "tcp", tls: false, port: 4222 },

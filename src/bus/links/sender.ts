@@ -1,10 +1,10 @@
-import { type Clock, messageOf, yieldToLoop } from "../core/index.ts";
-import type { PublishOutcome } from "./bus.ts";
+import { type Clock, messageOf, yieldToLoop } from "../../core/index.ts";
+import type { PublishOutcome } from "../bus.ts";
+import type { BusLimits, BusLog } from "../options.ts";
+import { isSubject } from "../subjects.ts";
 import { InFlight } from "./in-flight.ts";
 import { areHeaders, type Link, messageBytes, type Outgoing } from "./link.ts";
-import type { BusLimits, BusLog } from "./options.ts";
 import { Outbox } from "./outbox.ts";
-import { isSubject } from "./subjects.ts";
 
 /** What the largest message may be before a broker has said so: what brokers allow by default. */
 const PAYLOAD_BYTES_DEFAULT = 2 ** 20;

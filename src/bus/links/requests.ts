@@ -1,5 +1,5 @@
-import { type Clock, HearthError } from "../core/index.ts";
-import type { BusMessage, RequestOptions, RequestOutcome } from "./bus.ts";
+import { type Clock, HearthError } from "../../core/index.ts";
+import type { BusMessage, RequestOptions, RequestOutcome } from "../bus.ts";
 import type { Incoming } from "./link.ts";
 
 interface Waiting {

@@ -1,5 +1,5 @@
 import { connect } from "node:net";
-import { type Clock, messageOf } from "../core/index.ts";
+import { type Clock, messageOf } from "../../core/index.ts";
 
 /** A server's first line is a few hundred bytes; more than this is no NATS. */
 const GREETING_CHARACTERS_MAX = 64 * 1024;

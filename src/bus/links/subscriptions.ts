@@ -1,7 +1,7 @@
-import { type Clock, messageOf } from "../core/index.ts";
-import type { BusHandler, Subscription } from "./bus.ts";
+import { type Clock, messageOf } from "../../core/index.ts";
+import type { BusHandler, Subscription } from "../bus.ts";
+import type { BusLog } from "../options.ts";
 import type { Incoming, Link } from "./link.ts";
-import type { BusLog } from "./options.ts";
 
 /** A handler that throws is told about this often at most: a flood of poison must not be one. */
 const FAULT_LOG_MS = 10_000;

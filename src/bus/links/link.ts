@@ -1,4 +1,4 @@
-import type { BusMessage } from "./bus.ts";
+import type { BusMessage } from "../bus.ts";
 import type { LinkDurable } from "./link-durable.ts";
 
 /** A message on its way out. */

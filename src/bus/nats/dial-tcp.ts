@@ -10,13 +10,13 @@ import {
   tokenAuthenticator,
   usernamePasswordAuthenticator,
 } from "@nats-io/transport-node";
-import { type Clock, HearthError } from "../core/index.ts";
+import { type Clock, HearthError } from "../../core/index.ts";
+import type { Link } from "../links/index.ts";
 import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
 import { authenticatorOf, type Credentials, type TlsMaterial } from "./credentials.ts";
 import { explainFault } from "./explain.ts";
 import { natsVersionIn, reach } from "./greeting.ts";
-import type { Link } from "./link.ts";
 import type { Server } from "./servers.ts";
 
 const LIBRARY = {

@@ -1,0 +1,3 @@
+export { natsVersionIn, type Reached, reach, type Target } from "./greeting.ts";
+export { type BusOptions, openBus } from "./open-bus.ts";
+export { type Login, parseServers, type Server, type ServerList, serverLike } from "./servers.ts";
