@@ -50,7 +50,7 @@ class Warming {
   readonly #signal: AbortSignal;
   readonly #slices: Slices;
   readonly #results: BlockResult[];
-  /** Bytes that may still be brought. */
+  /** Bytes of slots that may still be taken. */
   #room: number;
   #doneBlocks = 0;
 
@@ -98,7 +98,7 @@ class Warming {
 
   /** Bytes of a block that is to be read; null where its result is known already. */
   #wants(at: number): number | null {
-    const { table, ssd } = this.#context.store;
+    const { table, ssd, slots } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
     const bytes = this.#blocks.isLive(at) ? table.bytesOf(node) : 0;
     const known = (result: BlockResult) => {
@@ -108,8 +108,9 @@ class Warming {
     if (this.#blocks.isOn(at, Tier.ram)) return known(ALREADY);
     if (!this.#blocks.isOn(at, Tier.ssd) || ssd === null) return known(MISSING);
     if (!ssd.readable) return known(UNREADABLE);
-    if (bytes > this.#room) return known(FULL);
-    this.#room -= bytes;
+    const slotBytes = slots.slotBytesFor(bytes);
+    if (slotBytes > this.#room) return known(FULL);
+    this.#room -= slotBytes;
     return bytes;
   }
 

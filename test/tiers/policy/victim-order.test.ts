@@ -181,8 +181,8 @@ describe.each(Object.keys(ORDERS))("%s", (name) => {
   });
 
   test("many leave in an order of their own, before anybody wants a victim", () => {
-    const PATHS = 60_000;
-    const LENGTH = 25;
+    const PATHS = 20_000;
+    const LENGTH = 50;
     const parentOf = (id: number) => (id % LENGTH === 1 ? NO_NODE : id - 1) as NodeId;
     const order = ORDERS[name]!({ parentOf, fingerprintOf: (id) => id }, LENGTH * PATHS);
     const path = Array.from({ length: LENGTH }, (_, i) => (i + 1) as NodeId);
