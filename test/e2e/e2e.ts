@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { NatsServer } from "../../scripts/lib/nats-process.ts";
+import type { NatsServer } from "../../scripts/lib/nats-process.ts";
 import { messageOf } from "../../src/core/index.ts";
 import type { Claim } from "./claims.ts";
 import { RawNats } from "./raw-nats.ts";
@@ -25,40 +25,24 @@ export interface Row {
   readonly ms: number;
 }
 
-export interface PlayOptions {
+export interface PlayParts {
   readonly executable: string;
-  readonly scenarios: readonly Scenario[];
-  readonly carriers: readonly Carrier[];
-  readonly onRow?: (row: Row) => void;
+  readonly server: NatsServer;
 }
 
-/** Plays each scenario over each carrier, with agents of its own, over one real broker. */
-export async function playAll(options: PlayOptions): Promise<Row[]> {
-  await using server = await NatsServer.start();
-  const rows: Row[] = [];
-  for (const carrier of options.carriers) {
-    const natsUrl = carrier === "tcp" ? server.tcpUrl : server.wsUrl;
-    for (const scenario of options.scenarios) {
-      using nats = await RawNats.connect(server.tcpPort);
-      const row = await play(scenario, carrier, { ...options, nats, natsUrl });
-      rows.push(row);
-      options.onRow?.(row);
-    }
-  }
-  return rows;
-}
-
-interface PlayParts {
-  readonly executable: string;
-  readonly nats: RawNats;
-  readonly natsUrl: string;
-}
-
-async function play(scenario: Scenario, carrier: Carrier, parts: PlayParts): Promise<Row> {
+/** Plays one scenario with agents of its own, connected to the broker in this way. */
+export async function play(
+  scenario: Scenario,
+  carrier: Carrier,
+  { executable, server }: PlayParts,
+): Promise<Row> {
   // Short: the path of a socket lies in it.
   const folder = mkdtempSync(join(tmpdir(), "hearth-"));
   const startMs = performance.now();
-  const stage = new Stage({ ...parts, folder });
+  using nats = await RawNats.connect(server.tcpPort);
+  const natsUrl = carrier === "tcp" ? server.tcpUrl : server.wsUrl;
+  const { monitorUrl } = server;
+  const stage = new Stage({ executable, folder, nats, natsUrl, monitorUrl });
   let broken: string | null = null;
   try {
     await scenario.run(stage);

@@ -1,8 +1,10 @@
 import { pageKeyOf } from "./host.ts";
 
-/** Commands as routers send them, to the letter; the keys of `warm` stand where dots would. */
+const KEYS = `["${pageKeyOf("doc")}", "${pageKeyOf("doc/page")}"]`;
+
+/** Commands as routers send them, to the letter; the keys of `warm` are whole ones. */
 export const EXAMPLES = {
-  warm: `{"type": "Warm", "block_keys": ["${pageKeyOf("doc")}", "${pageKeyOf("doc/page")}"], "target_tier": "CPU_TIER1"}`,
+  warm: `{"type": "Warm", "block_keys": ${KEYS}, "target_tier": "CPU_TIER1"}`,
   prune: '{"type": "Prune", "after_block_hash": 1234567890}',
   cache: '{"type": "Cache", "block_hashes": [111, 222, 333], "pin": true}',
   think: '{"type": "Think", "block_hashes": [444, 555], "transient": true}',

@@ -203,7 +203,6 @@ export class Host implements AsyncDisposable {
     return page.blocks?.[0]?.tiers.join("+") ?? "";
   }
 
-  /** What `/v1/leases` or `/v1/pins` has, without what changes from run to run. */
   async leases(): Promise<{ name: string; blocks: number; remaining_seconds: number }[]> {
     return (await this.get<{ leases: never[] }>("/v1/leases")).leases;
   }

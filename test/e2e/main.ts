@@ -1,9 +1,10 @@
 /** `bun run test:e2e`: commands from a real broker to real agents, seen through their engines. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHostExecutable } from "../../scripts/lib/executable.ts";
+import { NatsServer } from "../../scripts/lib/nats-process.ts";
 import { ensureNatsServer } from "../../scripts/lib/nats-server.ts";
 import { stringifyJson } from "../../src/core/index.ts";
-import { CARRIERS, type Carrier, faultsOf, playAll, type Row } from "./e2e.ts";
+import { CARRIERS, type Carrier, faultsOf, play, type Row } from "./e2e.ts";
 import { SCENARIOS } from "./scenarios/index.ts";
 
 const HELP = `
@@ -41,12 +42,20 @@ if (carrier !== undefined && !CARRIERS.includes(carrier as Carrier)) {
 const nats = await ensureNatsServer();
 if (nats.kind === "skipped") fail(nats.why);
 
-const rows = await playAll({
-  executable: await ensureHostExecutable(),
-  scenarios: SCENARIOS.filter(({ name }) => scenario === undefined || name === scenario),
-  carriers: CARRIERS.filter((one) => carrier === undefined || one === carrier),
-  onRow: (row) => (json ? undefined : print(row)),
-});
+const rows: Row[] = [];
+const executable = await ensureHostExecutable();
+{
+  await using server = await NatsServer.start();
+  for (const one of CARRIERS) {
+    for (const played of SCENARIOS) {
+      if (carrier !== undefined && one !== carrier) continue;
+      if (scenario !== undefined && played.name !== scenario) continue;
+      const row = await play(played, one, { executable, server });
+      rows.push(row);
+      if (!json) print(row);
+    }
+  }
+}
 const faults = rows.flatMap(faultsOf);
 for (const fault of faults) console.error(fault);
 const claims = rows.reduce((sum, row) => sum + row.claims, 0);

@@ -19,6 +19,8 @@ export interface StageParts {
   readonly nats: RawNats;
   /** Where agents connect: over TCP or WebSocket. */
   readonly natsUrl: string;
+  /** What the broker tells of itself, over HTTP. */
+  readonly monitorUrl: string;
 }
 
 const WORKERS = ["gpu-01", "gpu-02"];
@@ -98,6 +100,15 @@ export class Stage implements AsyncDisposable {
     );
     await this.nats.flush();
     return heard;
+  }
+
+  /** How agents are connected, as the broker sees it: "nats" for TCP, or "websocket". */
+  async connections(): Promise<string[]> {
+    type Page = { connections: { name: string; type: string }[] };
+    const page = await (await fetch(`${this.#parts.monitorUrl}/connz`)).json();
+    const { connections } = page as Page;
+    const ours = connections.filter(({ name }) => name?.startsWith("hearth "));
+    return ours.map(({ type }) => type);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,4 +1,5 @@
 import { COMMANDS } from "./commands.ts";
+import { ENVELOPE } from "./envelope.ts";
 import { FLOWS } from "./flows.ts";
 import { HTTP } from "./http.ts";
 import type { Scenario } from "./scenario.ts";
@@ -9,6 +10,7 @@ export type { Scenario } from "./scenario.ts";
 
 export const SCENARIOS: readonly Scenario[] = [
   ...COMMANDS,
+  ...ENVELOPE,
   ...FLOWS,
   ...TRANSPORT,
   ...SURVIVAL,

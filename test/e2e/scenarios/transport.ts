@@ -70,7 +70,7 @@ async function receipts(stage: Stage): Promise<void> {
     `kv-control-events-${worker}`,
   );
   await host.store(...PROMPT, ...SESSION);
-  // As the document has it: nobody waits for an answer.
+  // As routers do it: nobody waits for an answer.
   nats.publish(`kv-control-${worker}`, Buffer.from(EXAMPLES.cache));
   nats.publish(`kv-control-${worker}`, Buffer.from(OTHERS.unpin.replace("333", "999")));
   await waitFor(() => heard.length === 2, 15_000, "two receipts for all to see");
@@ -116,6 +116,8 @@ async function discovery(stage: Stage): Promise<void> {
   const pings = await ask("$SRV.PING", 2);
   const workers = pings.map(({ metadata }) => metadata.worker_id).sort();
   claims.equal("every agent answers", workers, ["gpu-01", "gpu-02"]);
+  const carrier = stage.natsUrl.startsWith("ws") ? "websocket" : "nats";
+  claims.equal("connected as they were told", await stage.connections(), [carrier, carrier]);
   const infos = await ask("$SRV.INFO.hearth-agent", 2);
   const info = infos.find(({ metadata }) => metadata.worker_id === "gpu-01");
   claims.equal(

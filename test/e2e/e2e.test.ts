@@ -1,0 +1,33 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { describeNative, describeNats, hearthExecutable, NatsServer } from "../support/index.ts";
+import { CARRIERS, faultsOf, play } from "./e2e.ts";
+import { SCENARIOS } from "./scenarios/index.ts";
+
+const TIMEOUT_MS = 120_000;
+
+describeNative("commands from a broker, seen through the engine plane", () => {
+  describeNats("commands from a broker, seen through the engine plane", () => {
+    let server: NatsServer;
+    let executable: string;
+
+    beforeAll(async () => {
+      executable = await hearthExecutable();
+      server = await NatsServer.start();
+    }, TIMEOUT_MS);
+    afterAll(async () => {
+      await server[Symbol.asyncDispose]();
+    });
+
+    // Once each, over one carrier and the other in turns; `bun run test:e2e` plays all over both.
+    for (const [at, scenario] of SCENARIOS.entries()) {
+      const carrier = CARRIERS[at % CARRIERS.length]!;
+      const name = `${scenario.name} (${carrier})`;
+      const run = async () => {
+        const row = await play(scenario, carrier, { executable, server });
+        expect(faultsOf(row)).toEqual([]);
+        expect(row.claims).toBeGreaterThan(0);
+      };
+      test(name, run, TIMEOUT_MS);
+    }
+  });
+});
