@@ -6,11 +6,12 @@ import {
   type MachineFacts,
   readMachineFacts,
 } from "../config/index.ts";
-import { HearthError, messageOf, systemClock, systemRandom } from "../core/index.ts";
+import { HearthError, messageOf, systemRandom } from "../core/index.ts";
 import { crashPoint, loadNative } from "../native/index.ts";
 import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
 import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
+import { agentClock } from "./agent-clock.ts";
 import { createServiceManager } from "./service-manager.ts";
 
 export interface RunAgentOptions {
@@ -38,15 +39,16 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   const config = await readConfig(options.configPath);
   const native = loadNative();
   crashPoint("agent.begin");
+  const clock = agentClock();
   using logger = createLogger({
     level: config.log.level,
     format: config.log.format,
     write: options.write,
-    clock: systemClock,
+    clock,
   });
-  using service = createServiceManager(native, systemClock, serviceEnvironment());
+  using service = createServiceManager(native, clock, serviceEnvironment());
   const { version, commit } = options;
-  const parts = { config, native, clock: systemClock, random: systemRandom, logger, service };
+  const parts = { config, native, clock, random: systemRandom, logger, service };
   const reloads = reloadSignals();
   const signals = stopSignals(options.privateFolder !== null);
   const { LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES } = process.env;

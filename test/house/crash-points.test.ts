@@ -27,6 +27,14 @@ test.each(ENTRIES)("%s ships without a way to plan faults", async (entry) => {
   expect(without).toMatch(/function [\w$]+\([\w$]*\)\{\}/);
 });
 
+test("what ships has the time from its host alone", async () => {
+  const [without, planned] = await Promise.all(
+    [false, true].map((faults) => bundled("src/app/agent-clock.ts", faults)),
+  );
+  expect(planned).toContain("process.env.HEARTH_WALL_OFFSET");
+  expect(without).not.toContain("HEARTH_WALL_OFFSET");
+});
+
 test("the executable is built without them", async () => {
   const script = await Bun.file(join(ROOT, "scripts/lib/executable.ts")).text();
   expect(script).toContain('return ensureForHost("hearth", { faults: false });');
