@@ -1,8 +1,6 @@
-import { EngineClient } from "../engine/index.ts";
-import { encodeManifest, manifestOf, namespaceKey } from "../identity/index.ts";
 import type { Native } from "../native/index.ts";
 import { openEcho } from "./echo.ts";
-import { createEngineProbe, type EngineProbe } from "./engine-probe.ts";
+import { connectEngineProbe, type EngineProbe } from "./engine-probe.ts";
 import { median, quantile } from "./quantiles.ts";
 
 export interface EngineBenchOptions {
@@ -40,12 +38,6 @@ export interface EngineBenchResult {
   readonly ops_per_s: number;
 }
 
-const MANIFEST = manifestOf({
-  model: "bench",
-  dtype: "pattern",
-  layout: "hearth:bench",
-  blockTokens: 64,
-});
 const WARM_UP = 200;
 const PIPELINE = 32;
 const OPS_BATCHES = 400;
@@ -57,15 +49,11 @@ export async function benchEngine(
 ): Promise<EngineBenchResult> {
   const { enginePath, echoPath, samples, rounds, blockBytes } = options;
   const say = options.onProgress ?? (() => undefined);
-  await using client = await EngineClient.connect(native, {
+  const { client, probe } = await connectEngineProbe(native, {
     socketPath: enginePath,
-    manifest: encodeManifest(MANIFEST),
-    name: "bench",
-  });
-  const probe = createEngineProbe(native, client, {
     blockBytes,
-    namespaceKey: namespaceKey(native, MANIFEST),
   });
+  await using _client = client;
   say("writing blocks");
   await probe.fillResident();
   say("latencies");

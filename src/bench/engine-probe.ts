@@ -1,5 +1,6 @@
 import { assert, DIGEST_BYTES, HearthError, LAYER_ALL } from "../core/index.ts";
-import { type EngineClient, Outcome } from "../engine/index.ts";
+import { EngineClient, Outcome } from "../engine/index.ts";
+import { encodeManifest, manifestOf, namespaceKey } from "../identity/index.ts";
 import { type Native, nativeBuffer } from "../native/index.ts";
 import {
   type AddressBatch,
@@ -9,7 +10,7 @@ import {
   type HandleBatch,
 } from "../tiers/index.ts";
 
-/** Blocks that are kept resident and read. */
+/** Blocks that are kept resident and read, unless told otherwise. */
 const RESIDENT = 64;
 /** Blocks handled by one call in the throughput runs. */
 const AT_ONCE = 64;
@@ -28,21 +29,48 @@ export interface EngineProbe {
   pipelined(count: number): Promise<void>;
   copyPrivate(): number;
   copyOut(verified: boolean): Promise<number>;
+  /** The first `count` resident blocks, each once. */
+  copyOutOnce(count: number): Promise<number>;
   put(): Promise<number>;
 }
 
-export function createEngineProbe(
+const MANIFEST = manifestOf({
+  model: "bench",
+  dtype: "pattern",
+  layout: "hearth:bench",
+  blockTokens: 64,
+});
+
+export interface EngineProbeOptions {
+  readonly socketPath: string;
+  readonly blockBytes: number;
+  /** Blocks that are kept resident. */
+  readonly resident?: number;
+}
+
+/** Connects to the benchmark's server; closing the client ends the probe. */
+export async function connectEngineProbe(
+  native: Native,
+  options: EngineProbeOptions,
+): Promise<{ readonly client: EngineClient; readonly probe: EngineProbe }> {
+  const { socketPath } = options;
+  const manifest = encodeManifest(MANIFEST);
+  const client = await EngineClient.connect(native, { socketPath, manifest, name: "bench" });
+  return { client, probe: createEngineProbe(native, client, options) };
+}
+
+function createEngineProbe(
   native: Native,
   client: EngineClient,
-  options: { readonly blockBytes: number; readonly namespaceKey: Uint8Array },
+  { blockBytes, resident = RESIDENT }: EngineProbeOptions,
 ): EngineProbe {
-  const { blockBytes, namespaceKey } = options;
   const { arena } = client;
-  const blocks = createAddressBatch(RESIDENT);
-  const handles = createHandleBatch(RESIDENT);
+  const space = namespaceKey(native, MANIFEST);
+  const blocks = createAddressBatch(AT_ONCE);
+  const handles = createHandleBatch(AT_ONCE);
   /** Two batches of writes: one is verified by the agent while the next is copied. */
-  const writes = [createHandleBatch(RESIDENT), createHandleBatch(RESIDENT)] as const;
-  const best = new Uint8Array(RESIDENT);
+  const writes = [createHandleBatch(AT_ONCE), createHandleBatch(AT_ONCE)] as const;
+  const best = new Uint8Array(AT_ONCE);
   const single = Array.from({ length: 64 }, () => createHandleBatch(1));
   // A copy starts cold and ends in a buffer that is used again, as a staging buffer would be.
   const target = nativeBuffer(blockBytes);
@@ -60,7 +88,7 @@ export function createEngineProbe(
   function name(into: AddressBatch, first: number, count: number): void {
     const ids = new Uint32Array(count * 2);
     for (let i = 0; i < count; i++) ids[i * 2] = first + i;
-    native.chainDigests(namespaceKey, new Uint8Array(ids.buffer), 8, into.digests);
+    native.chainDigests(space, new Uint8Array(ids.buffer), 8, into.digests);
     into.layer = LAYER_ALL;
     into.count = count;
     into.bytes.fill(blockBytes, 0, count);
@@ -95,18 +123,26 @@ export function createEngineProbe(
     }
   }
 
-  async function acquire(first: number, count: number): Promise<void> {
+  /** Acquires, copies out and releases blocks [first, first + count). */
+  async function copyBatch(first: number, count: number, verified: boolean): Promise<void> {
     name(blocks, first, count);
     await client.acquire(blocks, acquireAll, handles);
     allAcquired(handles);
+    for (let i = 0; i < count; i++) {
+      const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
+      assert(!verified || sum === handles.checksum[i], "a block is read as it was written");
+    }
+    client.release(handles);
   }
 
   return {
     async fillResident() {
-      name(blocks, 0, RESIDENT);
-      await (await writeNamed(writes[0])).committed;
-      assert(writes[0].count === RESIDENT, "the arena of a benchmark is empty at first");
-      nextId = RESIDENT;
+      for (let at = 0; at < resident; at += AT_ONCE) {
+        name(blocks, at, Math.min(AT_ONCE, resident - at));
+        await (await writeNamed(writes[0])).committed;
+        assert(writes[0].count === blocks.count, "the arena of a benchmark is empty at first");
+      }
+      nextId = resident;
     },
     async acquireRelease(count) {
       blocks.count = count;
@@ -134,14 +170,15 @@ export function createEngineProbe(
     },
     async copyOut(verified) {
       for (let at = 0; at < MOVED; at += AT_ONCE) {
-        await acquire(at % RESIDENT, AT_ONCE);
-        for (let i = 0; i < AT_ONCE; i++) {
-          const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
-          assert(!verified || sum === handles.checksum[i], "a block is read as it was written");
-        }
-        client.release(handles);
+        await copyBatch(at % RESIDENT, AT_ONCE, verified);
       }
       return MOVED * blockBytes;
+    },
+    async copyOutOnce(count) {
+      for (let at = 0; at < count; at += AT_ONCE) {
+        await copyBatch(at, Math.min(AT_ONCE, count - at), false);
+      }
+      return count * blockBytes;
     },
     async put() {
       let count = 0;

@@ -1,7 +1,22 @@
+export {
+  benchControl,
+  type Carrier,
+  type ControlBenchOptions,
+  type ControlBenchResult,
+  type Encoding,
+} from "./control/index.ts";
 export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
 export { serveEngineBench, startBenchServer } from "./engine-server.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
+export {
+  benchPin,
+  PIN_TIERS,
+  type PinBenchOptions,
+  type PinRow,
+  type PinTier,
+  pinBlockBytes,
+} from "./pin/index.ts";
 export {
   benchPolicy,
   POLICY_NAMES,

@@ -152,6 +152,16 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-ssd.ts"),
   },
   {
+    name: "bench control",
+    summary: "measure commands over NATS, and a prune of many blocks",
+    load: () => import("./commands/bench-control.ts"),
+  },
+  {
+    name: "bench pin",
+    summary: "what pins keep under a flood, and how fast it comes back",
+    load: () => import("./commands/bench-pin.ts"),
+  },
+  {
     name: "bench policy",
     summary: "hit ratios of eviction policies on traces",
     load: () => import("./commands/bench-policy.ts"),

@@ -107,6 +107,21 @@ export function decimal(range: Range = {}): Kind<number> {
   return unitKind("X", range, parse, String);
 }
 
+/** A share as a fraction or a decimal number: `1/64`, `0.5`. */
+export function fraction(range: Range = {}): Kind<number> {
+  const parse = (given: string): Parsed => {
+    const match = /^([0-9]+(?:\.[0-9]+)?)(?:\/([1-9][0-9]*))?$/.exec(given);
+    if (match === null) return { ok: false, why: "wants a fraction, as in 1/64" };
+    return { ok: true, value: Number(match[1]) / Number(match[2] ?? 1) };
+  };
+  return unitKind("FRACTION", range, parse, showFraction);
+}
+
+function showFraction(value: number): string {
+  const inverse = 1 / value;
+  return value < 1 && Number.isInteger(inverse) ? `1/${inverse}` : String(value);
+}
+
 const LIST_ITEMS_MAX = 1000;
 
 /** Several values with commas between them: `1000,3000`. At least one. */

@@ -1,8 +1,8 @@
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
-import { HearthError, messageOf, selfCommand, sleep, systemClock } from "../core/index.ts";
+import { assert, HearthError, messageOf, selfCommand, sleep, systemClock } from "../core/index.ts";
 
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
@@ -12,6 +12,12 @@ export interface PrivateAgentOptions {
   readonly ssdBytes: number | null;
   /** What leaves RAM first: a name of `kv.policy`. */
   readonly policy: string;
+  /** Where its files on SSD lie; a folder of its own that goes with it by default. */
+  readonly ssdDir?: string;
+  /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
+  readonly settings?: Partial<
+    Record<"kv" | "control" | "node" | "nats", Readonly<Record<string, string>>>
+  >;
   readonly signal?: AbortSignal;
 }
 
@@ -19,7 +25,13 @@ export interface PrivateAgentOptions {
 export interface AgentStatus {
   readonly arena: { readonly bytes: number; readonly ready_bytes: number };
   readonly ram: { readonly blocks: number; readonly bytes: number };
-  readonly ssd: { readonly blocks: number; readonly used_bytes: number } | null;
+  readonly ssd: {
+    readonly blocks: number;
+    readonly used_bytes: number;
+    readonly queued_blocks: number;
+    readonly direct: boolean;
+    readonly counters: Readonly<Record<string, number>>;
+  } | null;
   readonly counters: Readonly<Record<string, number>>;
 }
 
@@ -36,6 +48,7 @@ const LOG_LINES_KEPT = 20;
 export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
   readonly #folder: string;
+  readonly #hasSsd: boolean;
   readonly #lastLines: string[] = [];
   #process: Subprocess<"pipe", "ignore", "pipe">;
   #apiUrl: string | null = null;
@@ -43,6 +56,7 @@ export class PrivateAgent implements AsyncDisposable {
 
   private constructor(folder: string, options: PrivateAgentOptions) {
     this.#folder = folder;
+    this.#hasSsd = options.ssdBytes !== null;
     this.socketPath = join(folder, "engine.sock");
     writeFileSync(join(folder, "hearth.toml"), configText(folder, this.socketPath, options));
     this.#process = this.#spawn();
@@ -104,11 +118,30 @@ export class PrivateAgent implements AsyncDisposable {
     });
   }
 
+  /** Where its HTTP API listens. */
+  get apiUrl(): string {
+    assert(this.#apiUrl !== null, "an agent that serves has said where");
+    return this.#apiUrl;
+  }
+
   /** Throws ENGINE_CLOSED where the agent does not answer. */
-  async status(): Promise<AgentStatus> {
+  status(): Promise<AgentStatus> {
+    return this.get<AgentStatus>("/v1/status");
+  }
+
+  /** What the API has at this path, parsed. Throws ENGINE_CLOSED where the agent does not answer. */
+  async get<T>(path: string): Promise<T> {
+    return JSON.parse(await this.#read(path));
+  }
+
+  /** In Prometheus' text format. Throws ENGINE_CLOSED where the agent does not answer. */
+  metrics(): Promise<string> {
+    return this.#read("/metrics");
+  }
+
+  async #read(path: string): Promise<string> {
     try {
-      const response = await fetch(`${this.#apiUrl}/v1/status`);
-      return (await response.json()) as AgentStatus;
+      return await (await fetch(`${this.#apiUrl}${path}`)).text();
     } catch (cause) {
       throw (await this.ended()) ?? new HearthError("ENGINE_CLOSED", "no answer", { cause });
     }
@@ -166,7 +199,7 @@ export class PrivateAgent implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     // Nothing of it is wanted any more: what RAM holds need not go to SSD first.
-    await this.#end(existsSync(join(this.#folder, "ssd")) ? "SIGKILL" : "SIGTERM");
+    await this.#end(this.#hasSsd ? "SIGKILL" : "SIGTERM");
     rmSync(this.#folder, { recursive: true, force: true });
   }
 }
@@ -190,20 +223,23 @@ function makeFolder(): string {
 }
 
 function configText(folder: string, socketPath: string, options: PrivateAgentOptions): string {
-  const { ssdBytes } = options;
+  const { ssdBytes, ssdDir = join(folder, "ssd"), settings = {} } = options;
+  const more = (section: "kv" | "control" | "node" | "nats") =>
+    Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);
   return [
     "[kv]",
     `ram = "${options.ramBytes}B"`,
     `blocks_max = ${options.blocksMax}`,
     `policy = "${options.policy}"`,
-    ...(ssdBytes === null
-      ? []
-      : [`ssd_dir = ${JSON.stringify(join(folder, "ssd"))}`, `ssd = "${ssdBytes}B"`]),
+    ...(ssdBytes === null ? [] : [`ssd_dir = ${JSON.stringify(ssdDir)}`, `ssd = "${ssdBytes}B"`]),
     // A replay compares with a cache of exactly this size: nothing is evicted before it is full.
     "high_water = 1.0",
     "low_water = 0.99",
     'lock_memory = "off"',
     'huge_pages = "try"',
+    ...more("kv"),
+    "[control]",
+    ...more("control"),
     "[engine]",
     `socket = ${JSON.stringify(socketPath)}`,
     "gpu_window_blocks = 0",
@@ -211,6 +247,10 @@ function configText(folder: string, socketPath: string, options: PrivateAgentOpt
     'listen = "127.0.0.1:0"',
     "[log]",
     'format = "json"',
+    "[node]",
+    ...more("node"),
+    "[nats]",
+    ...more("nats"),
     "",
   ].join("\n");
 }

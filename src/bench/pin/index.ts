@@ -1,0 +1,8 @@
+export {
+  benchPin,
+  PIN_TIERS,
+  type PinBenchOptions,
+  type PinRow,
+  type PinTier,
+  pinBlockBytes,
+} from "./pin-bench.ts";
