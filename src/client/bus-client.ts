@@ -1,5 +1,5 @@
 import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
-import type { Receipt } from "../control/index.ts";
+import { BROADCAST_SUBJECT, REPLY_HEADER, type Receipt } from "../control/index.ts";
 import { type Clock, HearthError, type Random, sleep } from "../core/index.ts";
 import { unlessAborted } from "./abort.ts";
 import type {
@@ -14,11 +14,8 @@ import { findWorkers } from "./discovery.ts";
 import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
 import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
-import { BROADCAST_SUBJECT, commandSubject } from "./subjects.ts";
+import { commandSubject } from "./subjects.ts";
 import { decodeReceipt, isNoBroadcast, isUnread, type Wire } from "./wire.ts";
-
-/** For workers that take commands from a stream, which answers the reply subject itself. */
-const REPLY_HEADER = "Hearth-Reply";
 
 const DEADLINE_MS = 30_000;
 const DISCOVERY_MS = 1_000;
@@ -226,6 +223,7 @@ export class BusControlClient implements ControlClient {
 
   #replyTo(mailbox: Mailbox): { reply: string; headers: Record<string, string> } {
     const { subject } = mailbox;
+    // Also by header: where a stream keeps commands, it answers the reply subject itself.
     return { reply: subject, headers: { ...this.#headers(), [REPLY_HEADER]: subject } };
   }
 }

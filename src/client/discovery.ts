@@ -1,10 +1,8 @@
 import type { Bus } from "../bus/index.ts";
+import { SERVICE_NAME } from "../control/index.ts";
 import { type Clock, type Json, parseJson } from "../core/index.ts";
 import type { FoundWorker } from "./control-client.ts";
 import type { Mailbox } from "./inbox.ts";
-
-/** The name under which agents answer discovery. */
-export const SERVICE_NAME = "hearth-agent";
 
 /** Asks who is there and takes what is answered until `endMs` on the monotonic clock. */
 export async function findWorkers(

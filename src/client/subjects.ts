@@ -1,7 +1,5 @@
 import { HearthError } from "../core/index.ts";
 
-export const BROADCAST_SUBJECT = "kv-control-broadcast";
-
 /** Where a worker listens. Throws USAGE for a name that would be several subjects, or none. */
 export function commandSubject(worker: string): string {
   // Spaces end a subject, stars and angles stand for many, and this one worker is everybody.

@@ -7,10 +7,7 @@ import { refusedReceipt } from "./make-receipt.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
 import { encodeReceipt } from "./receipt-codec.ts";
-
-export const BROADCAST_SUBJECT = "kv-control-broadcast";
-/** How discovery calls every agent. */
-export const SERVICE_NAME = "hearth-agent";
+import { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
 
 export interface ControlSubscriberOptions {
   /** Not closed by the subscriber. */
@@ -56,9 +53,6 @@ export interface ControlSubscriber extends AsyncDisposable {
   readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
 }
-
-/** Where the receipt goes of a command that a stream kept. */
-export const REPLY_HEADER = "hearth-reply";
 
 /** Commands that came and are not answered yet, bytes of their bodies. */
 const WAITING_MAX = 8_192;
@@ -222,6 +216,7 @@ function mayAnswerTo(reply: string): boolean {
 
 /** Header names are compared without regard to case. */
 function headerOf({ headers }: BusMessage, name: string): string | null {
-  const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === name);
+  const wanted = name.toLowerCase();
+  const exact = Object.entries(headers).find(([key]) => key.toLowerCase() === wanted);
   return exact?.[1] ?? null;
 }

@@ -16,7 +16,6 @@ export {
   type ControlSubscriber,
   type ControlSubscriberOptions,
   createControlSubscriber,
-  REPLY_HEADER,
   type SubscriberStats,
 } from "./control-subscriber.ts";
 export { type ControlPlaneOptions, createControlPlane } from "./create-control-plane.ts";
@@ -31,3 +30,4 @@ export {
 export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
+export { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
