@@ -1,0 +1,7 @@
+export type { Carrier } from "./broker.ts";
+export type { Encoding } from "./command-load.ts";
+export {
+  benchControl,
+  type ControlBenchOptions,
+  type ControlBenchResult,
+} from "./control-bench.ts";
