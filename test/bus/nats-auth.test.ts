@@ -42,6 +42,8 @@ async function outcomes(server: NatsServer, more: More = {}, login = "") {
   return whys.map((why, at) => why?.replace(`${[server.tcpUrl, server.wsUrl][at]}: `, "") ?? null);
 }
 
+const seedOf = (key: ReturnType<typeof nkeys.createUser>) =>
+  new TextDecoder().decode(key.getSeed());
 const both = <T>(value: T): T[] => [value, value];
 const REFUSED = both("the server refused our credentials");
 const WANTED = both("the server wants credentials");
@@ -71,12 +73,13 @@ describeNats("credentials", () => {
 
   test("an nkey", async () => {
     const [user, other] = [nkeys.createUser(), nkeys.createUser()];
-    const seedOf = (key: typeof user) => file(`${new TextDecoder().decode(key.getSeed())}\n`);
     await using server = await NatsServer.start({ nkey: user.getPublicKey() });
     expect(await outcomes(server)).toEqual(WANTED);
-    const good = { credentials: { nkeyFile: seedOf(user) } };
+    const good = { credentials: { nkeyFile: file(`${seedOf(user)}\n`) } };
     expect(await outcomes(server, good)).toEqual(both(null));
-    expect(await outcomes(server, { credentials: { nkeyFile: seedOf(other) } })).toEqual(REFUSED);
+    expect(await outcomes(server, { credentials: { nkeyFile: file(seedOf(other)) } })).toEqual(
+      REFUSED,
+    );
   });
 
   test("a creds file", async () => {
@@ -113,6 +116,8 @@ describeNats("credentials", () => {
       [{ credentials: { userFile: junk } }, /does not hold user and password on two lines/],
       [{ credentials: { credsFile: junk } }, /holds no NATS user credentials/],
       [{ credentials: { nkeyFile: junk } }, /holds no seed of a user/],
+      [{ credentials: { nkeyFile: file(`SU${"A".repeat(56)}`) } }, /holds no seed of a user/],
+      [{ credentials: { nkeyFile: file(seedOf(nkeys.createAccount())) } }, /no seed of a user/],
       [{ credentials: { nkeyFile: file("x".repeat(70_000)) } }, /larger than 64 KiB/],
       [{ tls: { caFile: missing } }, /missing cannot be read/],
       [{ tls: { certFile: junk } }, /is a certificate without a key/],

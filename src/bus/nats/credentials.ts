@@ -1,6 +1,7 @@
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { HearthError, messageOf } from "../../core/index.ts";
+import { type NkeyUser, userOfSeed } from "./nkeys.ts";
 import type { Login } from "./servers.ts";
 
 /** Files that prove who we are; at most one of them. Read anew with each connection. */
@@ -30,14 +31,14 @@ export interface TlsMaterial {
   readonly key?: string;
 }
 
-/** Who we are, in the words both client libraries have a function for. */
 export type Credentials =
   | Login
   | { readonly kind: "none" }
-  | { readonly kind: "creds"; readonly file: Uint8Array }
-  | { readonly kind: "nkey"; readonly seed: Uint8Array };
+  | { readonly kind: "creds"; readonly jwt: string; readonly user: NkeyUser }
+  | { readonly kind: "nkey"; readonly user: NkeyUser };
 
 const FILE_BYTES_MAX = 64 * 1024;
+const JWT = /-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+/;
 
 /** Throws CONFIG_INVALID where a file cannot be read or holds something else. */
 export async function readCredentials(
@@ -58,38 +59,40 @@ export async function readCredentials(
   }
   if (files.credsFile !== null) {
     const file = await read(files.credsFile);
-    if (file.includes("BEGIN NATS USER JWT")) return { kind: "creds", file: bytesOf(file) };
+    const jwt = JWT.exec(file)?.[1];
+    const user = userIn(file);
+    if (jwt !== undefined && user !== null) return { kind: "creds", jwt, user };
     throw refuse(files.credsFile, "holds no NATS user credentials");
   }
   if (files.nkeyFile !== null) {
-    const seed = /\bSU[A-Z2-7]{56}\b/.exec(await read(files.nkeyFile))?.[0];
-    if (seed !== undefined) return { kind: "nkey", seed: bytesOf(seed) };
+    const user = userIn(await read(files.nkeyFile));
+    if (user !== null) return { kind: "nkey", user };
     throw refuse(files.nkeyFile, "holds no seed of a user (SU...)");
   }
   return login ?? { kind: "none" };
 }
 
-/** The client library's way to say who we are, for either library. */
-export function authenticatorOf<Authenticator>(
-  credentials: Credentials,
-  library: {
-    tokenAuthenticator(token: string): Authenticator;
-    usernamePasswordAuthenticator(user: string, password: string): Authenticator;
-    credsAuthenticator(file: Uint8Array): Authenticator;
-    nkeyAuthenticator(seed: Uint8Array): Authenticator;
-  },
-): Authenticator | undefined {
+/** What a client sends when it connects; the server has it sign a nonce. */
+export type Proof =
+  | { readonly auth_token: string }
+  | { readonly user: string; readonly pass: string }
+  | { readonly nkey: string; readonly sig: string }
+  | { readonly jwt: string; readonly nkey: string; readonly sig: string };
+
+export function proofOf(credentials: Credentials, nonce = ""): Proof | undefined {
   switch (credentials.kind) {
     case "none":
       return undefined;
     case "token":
-      return library.tokenAuthenticator(credentials.token);
+      return { auth_token: credentials.token };
     case "user":
-      return library.usernamePasswordAuthenticator(credentials.user, credentials.password);
-    case "creds":
-      return library.credsAuthenticator(credentials.file);
+      return { user: credentials.user, pass: credentials.password };
+    case "creds": {
+      const { jwt, user } = credentials;
+      return { jwt, nkey: user.publicKey, sig: user.sign(nonce) };
+    }
     case "nkey":
-      return library.nkeyAuthenticator(credentials.seed);
+      return { nkey: credentials.user.publicKey, sig: credentials.user.sign(nonce) };
     default:
       return credentials satisfies never;
   }
@@ -140,8 +143,9 @@ async function read(file: string): Promise<string> {
   return text;
 }
 
-function bytesOf(text: string): Uint8Array {
-  return new TextEncoder().encode(text);
+function userIn(text: string): NkeyUser | null {
+  const seed = /\bSU[A-Z2-7]{56}\b/.exec(text)?.[0];
+  return seed === undefined ? null : userOfSeed(seed);
 }
 
 function refuse(file: string, what: string): HearthError {

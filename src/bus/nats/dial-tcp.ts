@@ -1,30 +1,14 @@
 import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
-import {
-  connect,
-  credsAuthenticator,
-  headers,
-  type MsgHdrs,
-  type NatsConnection,
-  nkeyAuthenticator,
-  tokenAuthenticator,
-  usernamePasswordAuthenticator,
-} from "@nats-io/transport-node";
+import { connect, headers, type MsgHdrs, type NatsConnection } from "@nats-io/transport-node";
 import { type Clock, HearthError } from "../../core/index.ts";
 import type { Link } from "../links/index.ts";
 import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
-import { authenticatorOf, type Credentials, type TlsMaterial } from "./credentials.ts";
+import { type Credentials, proofOf, type TlsMaterial } from "./credentials.ts";
 import { explainFault } from "./explain.ts";
 import { natsVersionIn, reach } from "./greeting.ts";
 import type { Server } from "./servers.ts";
-
-const LIBRARY = {
-  credsAuthenticator,
-  nkeyAuthenticator,
-  tokenAuthenticator,
-  usernamePasswordAuthenticator,
-};
 
 export interface DialOptions {
   /** Shown in the broker's own lists of connections. */
@@ -50,7 +34,6 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
   const { server, timeoutMs } = options;
   await mustAnswer(options, true);
   const hasTls = server.tls || Object.keys(options.tls).length > 0;
-  const authenticator = authenticatorOf(options.credentials, LIBRARY);
   const client = await connect({
     servers: server.url.replace(/^[a-z]+:\/\//, ""),
     name: options.name,
@@ -59,7 +42,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
     noAsyncTraces: true,
     // Signs of life are asked for by the bus, whose clock decides.
     pingInterval: 2 ** 30,
-    ...(authenticator === undefined ? {} : { authenticator }),
+    authenticator: (nonce) => proofOf(options.credentials, nonce),
     ...(hasTls ? { tls: { ...options.tls } } : {}),
   }).catch((thrown) => {
     throw new HearthError("DEADLINE", explainFault(thrown, options), { cause: thrown });

@@ -2,28 +2,17 @@ import {
   AckPolicy,
   type ConnectionOptions,
   connect,
-  credsAuthenticator,
   DeliverPolicy,
   headers,
   type MsgHdrs,
   type NatsConnection,
-  nkeyAuthenticator,
-  tokenAuthenticator,
-  usernamePasswordAuthenticator,
 } from "nats.ws";
 import { HearthError } from "../../core/index.ts";
 import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
 import { ClientLink } from "./client-link.ts";
-import { authenticatorOf } from "./credentials.ts";
+import { proofOf } from "./credentials.ts";
 import { type Dialled, type DialOptions, mustAnswer } from "./dial-tcp.ts";
 import { explainFault } from "./explain.ts";
-
-const LIBRARY = {
-  credsAuthenticator,
-  nkeyAuthenticator,
-  tokenAuthenticator,
-  usernamePasswordAuthenticator,
-};
 
 /** What nats.ws takes beside its declared options: who opens the socket. */
 interface WsOptions extends ConnectionOptions {
@@ -37,7 +26,6 @@ interface WsOptions extends ConnectionOptions {
 export async function dialWs(options: DialOptions): Promise<Dialled> {
   const { server } = options;
   await mustAnswer(options, false);
-  const authenticator = authenticatorOf(options.credentials, LIBRARY);
   let socket: WebSocket | null = null;
   let reason = "";
   const cut = () => socket?.terminate();
@@ -49,7 +37,7 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
     noAsyncTraces: true,
     // Signs of life are asked for by the bus, whose clock decides.
     pingInterval: 2 ** 30,
-    ...(authenticator === undefined ? {} : { authenticator }),
+    authenticator: (nonce) => proofOf(options.credentials, nonce),
     async wsFactory() {
       socket = new WebSocket(server.url, server.tls ? { tls: { ...options.tls } } : {});
       socket.addEventListener("error", (event) => {

@@ -1,0 +1,92 @@
+import { createPrivateKey, createPublicKey, type KeyObject, sign } from "node:crypto";
+
+/**
+ * NATS keys as the servers know them: ed25519, written in base32 with a prefix and a checksum. Done
+ * with the runtime's own cryptography: the client libraries' takes 10 to 150 ms for one signature,
+ * during which nothing else runs.
+ */
+
+const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+const SEED_PREFIX = 18 << 3;
+const USER_PREFIX = 20 << 3;
+/** Two bytes of prefix, the key, two bytes of checksum. */
+const SEED_BYTES = 2 + 32 + 2;
+/** What stands before the 32 bytes in PKCS #8: RFC 8410. */
+const PKCS8 = Buffer.from("302e020100300506032b657004220420", "hex");
+
+export interface NkeyUser {
+  /** `U...`: what the server knows the user by. */
+  readonly publicKey: string;
+  /** What a server wants signed, signed: base64url. */
+  sign(nonce: string): string;
+}
+
+/** Null for what is no seed of a user. */
+export function userOfSeed(seed: string): NkeyUser | null {
+  const bytes = fromBase32(seed);
+  if (bytes === null || bytes.length !== SEED_BYTES) return null;
+  const body = bytes.subarray(0, SEED_BYTES - 2);
+  if (bytes.readUInt16LE(SEED_BYTES - 2) !== crc16(body)) return null;
+  const kind = ((bytes[0]! & 7) << 5) | (bytes[1]! >> 3);
+  if ((bytes[0]! & 0xf8) !== SEED_PREFIX || kind !== USER_PREFIX) return null;
+  const der = Buffer.concat([PKCS8, body.subarray(2)]);
+  const key = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
+  return {
+    publicKey: publicKeyOf(key),
+    sign: (nonce) => sign(null, Buffer.from(nonce), key).toString("base64url"),
+  };
+}
+
+function publicKeyOf(key: KeyObject): string {
+  const raw = createPublicKey(key).export({ format: "der", type: "spki" }).subarray(-32);
+  const body = Buffer.concat([Buffer.of(USER_PREFIX), raw]);
+  const checksum = Buffer.alloc(2);
+  checksum.writeUInt16LE(crc16(body));
+  return toBase32(Buffer.concat([body, checksum]));
+}
+
+/** CRC-16/XMODEM. */
+function crc16(bytes: Uint8Array): number {
+  let crc = 0;
+  for (const byte of bytes) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit++) {
+      crc = crc & 0x8000 ? ((crc << 1) ^ 0x1021) & 0xffff : (crc << 1) & 0xffff;
+    }
+  }
+  return crc;
+}
+
+function toBase32(bytes: Uint8Array): string {
+  let text = "";
+  let held = 0;
+  let bits = 0;
+  for (const byte of bytes) {
+    held = (held << 8) | byte;
+    bits += 8;
+    while (bits >= 5) {
+      bits -= 5;
+      text += ALPHABET[(held >> bits) & 31];
+    }
+    held &= (1 << bits) - 1;
+  }
+  return bits === 0 ? text : text + ALPHABET[(held << (5 - bits)) & 31];
+}
+
+function fromBase32(text: string): Buffer | null {
+  const bytes: number[] = [];
+  let held = 0;
+  let bits = 0;
+  for (const character of text) {
+    const value = ALPHABET.indexOf(character);
+    if (value === -1) return null;
+    held = (held << 5) | value;
+    bits += 5;
+    if (bits >= 8) {
+      bits -= 8;
+      bytes.push((held >> bits) & 255);
+    }
+    held &= (1 << bits) - 1;
+  }
+  return Buffer.from(bytes);
+}
