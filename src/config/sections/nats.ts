@@ -139,9 +139,10 @@ const commandStream = optional({
   kind: nameKind("stream name", "KV_CONTROL"),
   reload: false,
   doc:
-    "A JetStream stream, made by the operator, that keeps what is published on this worker's " +
-    "command subjects. Commands are then taken from there, also those that came while the agent " +
-    "was down.",
+    "A JetStream stream, made by the operator, that keeps what is published on `kv-control-` and " +
+    "this worker's id. Commands for this worker are then taken from there alone, one after the " +
+    "other, also those that came while the agent was down. The server answers the reply subject " +
+    "itself; a receipt goes where the header `Hearth-Reply` says.",
   example: "KV_CONTROL",
 });
 
