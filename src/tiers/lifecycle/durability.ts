@@ -1,3 +1,4 @@
+import type { NodeId } from "../../core/index.ts";
 import type { Holds } from "../../leases/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 
@@ -10,18 +11,17 @@ export class Durability {
   readonly #holds: Holds;
   #running: Promise<boolean> | null = null;
   #next: Promise<boolean> | null = null;
-  /** Blocks written when the last turn that succeeded began; -1: none did, in this run. */
-  #durableWrites = -1;
 
   constructor(store: TieredStore, holds: Holds) {
     this.#store = store;
     this.#holds = holds;
   }
 
-  /** True once every block that is on SSD now stays there; at once where none came since. */
-  writes(): Promise<boolean> {
-    const isDurable = this.#durableWrites === this.#store.ssdStats.writtenBlocks;
-    return isDurable ? Promise.resolve(true) : this.everything();
+  /** True once those of `nodes` that are on SSD stay there; at once where they do already. */
+  writes(nodes: readonly NodeId[]): Promise<boolean> {
+    const fresh = this.#store.ssd?.writer.fresh;
+    const areSafe = fresh === undefined || nodes.every((node) => fresh.isSafe(node));
+    return areSafe ? Promise.resolve(true) : this.everything();
   }
 
   /**
@@ -62,11 +62,7 @@ export class Durability {
   }
 
   async #run(): Promise<boolean> {
-    const { ssd, ssdStats } = this.#store;
-    if (ssd === null) return true;
-    const writes = ssdStats.writtenBlocks;
-    const isDurable = await ssd.makeDurable();
-    if (isDurable) this.#durableWrites = writes;
-    return isDurable;
+    const { ssd } = this.#store;
+    return ssd === null || ssd.makeDurable();
   }
 }

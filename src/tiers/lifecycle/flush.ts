@@ -107,6 +107,7 @@ class Flushing {
       ...{ held: this.#heldBlocks, deferred: stuck },
     };
     const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
+    this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.#heldBlocks });
     return reportOf([this.#result(isGone)], { counts, held: this.#held, bytes, durable });
   }
 

@@ -74,7 +74,7 @@ async function lease(
     (sum, node) => sum + (table.isResident(node, Tier.ssd) ? table.bytesOf(node) : 0),
     0,
   );
-  const isWritten = await durability.writes();
+  const isWritten = await durability.writes(blocks.nodes);
   for (const [at, node] of blocks.nodes.entries()) {
     if (!wanted(at) || table.isResident(node, Tier.ssd)) continue;
     results[at] = table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : NOT_WRITTEN;

@@ -1,9 +1,9 @@
-import { NodeFlag, Tier } from "../../blocks/index.ts";
-import type { BlockName, BlockResult } from "../../core/index.ts";
+import { NodeFlag, type TableView, Tier } from "../../blocks/index.ts";
+import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { AddedHold } from "../../leases/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
+import { NamedBlocks, OUR_TIERS } from "./named-blocks.ts";
 import { COPY_OUTSTANDING, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
 
 const RAM_ONLY: BlockResult = Object.freeze({
@@ -29,15 +29,19 @@ export async function pin(
   const request = { name: null, priority: null, idleMs: null };
   const added = holds.add({ ...request, kind: "pin", owner, nodes, ttlMs });
   const now = () => nodes.map((_, at) => placed(context, blocks, added, at));
-  if (added.id === null) return reportOf(blocks.resultsOf(now()), { figures: added.figures });
-  remember?.(blocks.resultsOf(now()));
-  const bytes = await secure(context, blocks, added);
+  const atOnce = now();
+  const above = ancestorsOf(store.table, nodes);
+  if (added.id === null) return reportOf(blocks.resultsOf(atOnce), { figures: added.figures });
+  remember?.(blocks.resultsOf(atOnce));
+  const bytes = await secure(context, blocks, atOnce, above);
   const [written, committed] = await Promise.all([
-    store.ssd === null || context.durability.writes(),
+    context.durability.writes([...nodes, ...above]),
     context.durability.holds(),
   ]);
   const durable = written && committed;
-  const results = now().map((result) => (result === DONE && !durable ? NOT_DURABLE : result));
+  const results = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) =>
+    result === DONE && !durable ? NOT_DURABLE : result,
+  );
   const { figures } = added;
   const isOnDisk = store.ssd !== null && durable;
   return reportOf(blocks.resultsOf(results), { figures, ttlMs, bytes, durable: isOnDisk });
@@ -58,22 +62,33 @@ function placed(
   return isTransient ? RAM_ONLY : COPY_OUTSTANDING;
 }
 
-/** Writes to SSD what was pinned and is not there; bytes written. */
+/** Writes to SSD what was pinned and is not there, and what leads to it; bytes of the former. */
 async function secure(
   { store, signal }: LifecycleContext,
   blocks: NamedBlocks,
-  added: AddedHold,
+  results: readonly BlockResult[],
+  above: readonly NodeId[],
 ): Promise<number> {
   const { ssd, table } = store;
   if (ssd === null) return 0;
-  const outstanding = blocks.nodes.filter(
-    (node, at) =>
-      added.results[at]!.outcome === "done" &&
-      !table.isResident(node, Tier.ssd) &&
-      !table.hasFlag(node, NodeFlag.transient),
-  );
-  if (outstanding.length === 0) return 0;
+  const isLeadingThere = above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
+  const outstanding = blocks.nodes.filter((_, at) => results[at] === COPY_OUTSTANDING);
+  if (outstanding.length === 0 && isLeadingThere) return 0;
   const bytes = outstanding.map((node) => table.bytesOf(node));
-  const written = await ssd.secure(outstanding, signal);
-  return written.reduce((sum, isWritten, i) => sum + (isWritten ? bytes[i]! : 0), 0);
+  const written = await ssd.secure([...outstanding, ...above], signal);
+  return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
+}
+
+/** What leads to the blocks and is not among them, each once. */
+function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
+  const seen = new Set(nodes);
+  const above: NodeId[] = [];
+  for (const node of nodes) {
+    let step = table.parentOf(node);
+    for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
+      seen.add(step);
+      above.push(step);
+    }
+  }
+  return above;
 }

@@ -2,6 +2,7 @@ import { NodeFlag, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
 import { encodeHeader, VARIANT_MAX } from "../../kvb/index.ts";
 import { crashPoint, type HeaderSlot, type StatusName } from "../../native/index.ts";
+import { FreshFiles } from "./fresh-files.ts";
 import type { Gate } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
@@ -33,6 +34,8 @@ export interface WriterOptions {
  * fit is not taken.
  */
 export class BlockWriter {
+  /** What it wrote and the disk may not have for good. */
+  readonly fresh = new FreshFiles();
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
   readonly #gate: Gate;
@@ -270,6 +273,7 @@ export class BlockWriter {
     const { table, files, stats, index } = this.#parts;
     const bytes = table.bytesOf(node);
     table.addResidency(node, Tier.ssd);
+    this.fresh.enter(node);
     stats.writtenBlocks++;
     stats.writtenBytes += bytes;
     index.put({

@@ -328,12 +328,15 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   async makeDurable(): Promise<boolean> {
     const { disk, index, schedule } = this.#parts;
     const { removals } = this.room;
+    const { fresh } = this.writer;
     const { done } = removals;
+    const { came } = fresh;
     const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
     const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
     const isDurable = isFlushed && synced?.ok === true;
     if (isDurable) removals.noteDurable(done);
+    if (isDurable) fresh.noteSafe(came);
     return isDurable;
   }
 

@@ -58,6 +58,29 @@ describeNative("Pin flow", () => {
     expect(faultCounts(host.native)["sync.sync"]).toBeUndefined();
   });
 
+  it("what was written since the last sync costs one, and what leads to a block counts", {
+    writePolicy: "write_back",
+  }, async ({ host, kit, life, faults }) => {
+    const engine = kit.engine();
+    await engine.put("a", "a/b", "old");
+    await kit.ssd.persist();
+    await life.pin("o", "old");
+    await engine.put("n");
+    faults("count");
+    await kit.ssd.secure([kit.nodeOf("n")]);
+    const syncs = () => faultCounts(host.native)["sync.sync"] ?? 0;
+    expect((await life.pin("o", "old", "a/b")).durable).toBe(true);
+    expect(syncs()).toBe(0);
+    expect((await life.pin("o", "n")).durable).toBe(true);
+    expect(syncs()).toBe(1);
+    // The block is on SSD, its parent came back to RAM alone.
+    await kit.ssd.room.drop(kit.nodeOf("a"));
+    expect(kit.ssdHolds("a")).toBe(false);
+    expect((await life.pin("o", "a/b")).durable).toBe(true);
+    expect(kit.ssdHolds("a")).toBe(true);
+    expect(syncs()).toBe(2);
+  });
+
   it("many pins at once share the syncs that they need", {
     writePolicy: "write_back",
   }, async (t) => {
@@ -159,6 +182,18 @@ describeNative("Pin flow", () => {
     kit.leaveRam();
     await kit.settled();
     expect(where("a")).toEqual(["ram"]);
+  });
+
+  it("is given up when the agent stops, with what holds so far", {
+    writePolicy: "write_back",
+  }, async ({ kit, life, faults }) => {
+    await kit.engine().put("a");
+    faults("store.write:1+:freeze");
+    const pinned = life.pin("o", "a");
+    life.stop.abort();
+    expect(outcomes((await pinned).results)).toEqual(["deferred ssd"]);
+    faults("");
+    await kit.settled();
   });
 
   it("over the budget it is rejected with figures", {

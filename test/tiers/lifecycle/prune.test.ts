@@ -213,7 +213,7 @@ describeNative("Prune flow", () => {
     expect(kit.store.table.nodeCount).toBe(1);
     expect(turns).toBeGreaterThan(BLOCKS / 4_096 / 2);
     kit.store.table.verifyIntegrity();
-  });
+  }, 60_000);
 });
 
 /** A tree of blocks in RAM, never written to: chains of 50 behind one root. */
