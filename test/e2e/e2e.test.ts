@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { describeNative, describeNats, hearthExecutable, NatsServer } from "../support/index.ts";
 import { CARRIERS, faultsOf, play } from "./e2e.ts";
+import { examplesNeverAnswered } from "./page.ts";
 import { SCENARIOS } from "./scenarios/index.ts";
+import type { Exchange } from "./stage.ts";
 
 const TIMEOUT_MS = 120_000;
 
@@ -9,6 +11,7 @@ describeNative("commands from a broker, seen through the engine plane", () => {
   describeNats("commands from a broker, seen through the engine plane", () => {
     let server: NatsServer;
     let executable: string;
+    const exchanges: Exchange[] = [];
 
     beforeAll(async () => {
       executable = await hearthExecutable();
@@ -26,8 +29,13 @@ describeNative("commands from a broker, seen through the engine plane", () => {
         const row = await play(scenario, carrier, { executable, server });
         expect(faultsOf(row)).toEqual([]);
         expect(row.claims).toBeGreaterThan(0);
+        exchanges.push(...row.exchanges);
       };
       test(name, run, TIMEOUT_MS);
     }
+
+    test("the receipts of docs/commands.md are those that were answered", () => {
+      expect(examplesNeverAnswered(exchanges)).toEqual([]);
+    });
   });
 });
