@@ -64,11 +64,11 @@ export interface DescendantWalk extends Disposable {
 }
 
 /**
- * As `DescendantWalk`, but each child before its parent: what is visited may be removed at once, and
- * nothing above it has been touched. No call follows more than some links.
+ * As `DescendantWalk`, but each child before its parent: what is visited may be removed at once.
+ * No call follows more than some links.
  */
 export interface LeafWalk extends Disposable {
-  /** The next descendant. NO_NODE at the end, and where the way to it is long: `over` is false then. */
+  /** The next descendant. NO_NODE at the end, or where the way is long: `over` is false then. */
   next(): NodeId;
   readonly over: boolean;
   close(): void;

@@ -25,7 +25,7 @@ export class Durability {
   }
 
   /**
-   * True once what left SSD so far will not come back: also what others removed, which a command may
+   * True once what left SSD so far will not come back: what others removed, too, which a command may
    * have found gone already.
    */
   async removals(): Promise<boolean> {

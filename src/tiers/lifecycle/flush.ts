@@ -102,10 +102,7 @@ class Flushing {
     const removal = this.#removal;
     const isGone = await removal.end();
     const { blocks, bytes, stuck } = removal;
-    const counts = {
-      ...{ done: blocks - stuck, already: 0, missing: 0, rejected: 0 },
-      ...{ held: this.#heldBlocks, deferred: stuck },
-    };
+    const counts = removal.counts(isGone, this.#heldBlocks);
     const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
     this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.#heldBlocks });
     return reportOf([this.#result(isGone)], { counts, held: this.#held, bytes, durable });

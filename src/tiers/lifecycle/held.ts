@@ -6,7 +6,7 @@ import type { HeldBlock } from "./lifecycle.ts";
 export const BY_DESCENDANTS: readonly HeldBy[] = Object.freeze([{ kind: "descendants" }]);
 export const BY_GPU: readonly HeldBy[] = Object.freeze([{ kind: "gpu" }]);
 
-/** Who keeps the block from being removed; what builds upon it where nobody holds the block itself. */
+/** Who keeps the block from being removed; what builds upon it where nobody holds it itself. */
 export function holdersOf(context: LifecycleContext, node: NodeId): readonly HeldBy[] {
   const { store, holds, sessions } = context;
   const { table, ssd } = store;

@@ -45,7 +45,7 @@ export async function revokeLease(
   return reportOf(told, { bytes, durable });
 }
 
-/** A lease came to its end by itself: removes what nothing else wants; how many blocks that were. */
+/** A lease ended by itself: removes what nothing else wants; how many blocks that were. */
 export async function purgeExpired(context: LifecycleContext, ended: EndedHold): Promise<number> {
   const { name } = ended.info;
   const leaving = new Leaving(context, ended, { reason: "lease_ended", by: name });
@@ -139,7 +139,7 @@ class Leaving {
   }
 }
 
-/** Whether something below the block is in RAM or on SSD; true where that is not to be seen soon. */
+/** Whether something below the block is in RAM or on SSD; true where that is not soon seen. */
 function isBuiltUpon({ store }: LifecycleContext, node: NodeId): boolean {
   const { table } = store;
   let below = table.successorOf(node, node);

@@ -3,7 +3,10 @@ import type { BudgetFigures } from "../../leases/index.ts";
 
 /** What one operation came to. */
 export interface LifecycleReport {
-  /** One for each block name that was given, in order; a name of several blocks has one. */
+  /**
+   * One for each block name that was given, in order; a name of several blocks has one. Of `prune`,
+   * `flush` and `renewLease` one for all.
+   */
   readonly results: readonly BlockResult[];
   /** By blocks; for `prune` and `flush` over all blocks they met. */
   readonly counts: OutcomeCounts;
@@ -78,7 +81,7 @@ export interface GpuSink {
  *   reported. A name that leads nowhere is `missing` and changes nothing.
  */
 export interface Lifecycle {
-  /** Counted; on this host's tiers, not in RAM: a pinned block may give up its place there for SSD. */
+  /** Counted; on this host, not in RAM: a pinned block may give up its place there for SSD. */
   pin(
     blocks: readonly BlockName[],
     options: Remembering & { readonly owner: string; readonly ttlMs: number | null },
@@ -129,7 +132,10 @@ export interface Lifecycle {
   ): Promise<LifecycleReport>;
   /** `results` has one entry: `done`, or `missing`. */
   renewLease(lease: string, ttlMs: number, options?: Remembering): Promise<LifecycleReport>;
-  /** Ends it and removes what nothing else holds or builds upon. One result for each block. */
+  /**
+   * Ends it and removes what nothing else holds or builds upon. One result for each block, a
+   * `HeldBlock` that says which it is; what `remember` is told says only how many.
+   */
   revokeLease(
     lease: string,
     origin: CommandOrigin,

@@ -6,7 +6,7 @@ import { MISSING, worseOf } from "./outcomes.ts";
 /** The tiers that are this host's own: an engine's GPU is its own business. */
 export const OUR_TIERS = Tier.ram | Tier.ssd;
 
-/** The blocks of one command: each node once, however often and under how many names it is meant. */
+/** The blocks of one command: each node once, however often and by how many names it is meant. */
 export class NamedBlocks {
   readonly nodes: NodeId[] = [];
   readonly #context: LifecycleContext;

@@ -31,7 +31,7 @@ export async function pause(
   const results = blocks.nodes.map((node) =>
     table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : DONE,
   );
-  // Nothing of it may go while the rest is written. From last to first: a lock protects what is above.
+  // Nothing of it may go while the rest is written. From last to first: a lock protects above it.
   for (let at = results.length - 1; at >= 0; at--) {
     if (results[at] === DONE && !table.lock(blocks.nodes[at]!)) results[at] = LOCKS_FULL;
   }

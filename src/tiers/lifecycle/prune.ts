@@ -150,12 +150,10 @@ class Pruning {
 
   async report(stop: BlockResult | null): Promise<LifecycleReport> {
     const removal = this.#removal;
-    const isGone = (await removal.end()) && removal.stuck === 0;
-    const { blocks, bytes, stuck } = removal;
-    const counts = {
-      ...{ done: blocks - stuck, already: 0, missing: 0, rejected: 0 },
-      ...{ held: this.#heldBlocks, deferred: stuck },
-    };
+    const isDurable = await removal.end();
+    const counts = removal.counts(isDurable, this.#heldBlocks);
+    const { bytes, stuck } = removal;
+    const isGone = isDurable && stuck === 0;
     const durable = isGone && this.#context.store.ssd !== null;
     const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
     return reportOf([result], { counts, held: this.#held, bytes, durable });

@@ -1,5 +1,5 @@
 import { Tier } from "../../blocks/index.ts";
-import type { NodeId } from "../../core/index.ts";
+import type { NodeId, OutcomeCounts } from "../../core/index.ts";
 import type { Cause } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
 
@@ -10,13 +10,15 @@ const FILES_MAX = 2_048;
 export class Removal {
   blocks = 0;
   bytes = 0;
+  /** Of the blocks, those that had a file. */
+  files = 0;
   /** Files that could not be removed; they are tried again. */
   stuck = 0;
   /** The disk hangs: nothing more should be asked of it. */
   hung = false;
   readonly #context: LifecycleContext;
   readonly #cause: Cause;
-  #files: Promise<boolean>[] = [];
+  #leaving: Promise<boolean>[] = [];
 
   constructor(context: LifecycleContext, cause: Cause) {
     this.#context = context;
@@ -41,31 +43,38 @@ export class Removal {
   /** Takes a block off SSD alone. */
   dropFile(node: NodeId): Promise<boolean> {
     const { ssd } = this.#context.store;
+    this.files++;
     const gone = ssd!.room.drop(node, this.#cause).then((isGone) => {
       if (!isGone) this.stuck++;
       return isGone;
     });
-    this.#files.push(gone);
+    this.#leaving.push(gone);
     return gone;
   }
 
   /** Whether so many files are on their way out that one should wait. */
   get isFull(): boolean {
-    return this.#files.length >= FILES_MAX;
+    return this.#leaving.length >= FILES_MAX;
   }
 
   /** Resolves when the files so far are gone, or cannot be removed, or the disk hangs. */
   async room(): Promise<void> {
     const { ssd } = this.#context.store;
-    if (this.#files.length === 0 || ssd === null) return;
-    const files = this.#files;
-    this.#files = [];
-    if ((await ssd.orHung(Promise.all(files))) === null) this.hung = true;
+    if (this.#leaving.length === 0 || ssd === null) return;
+    const leaving = this.#leaving;
+    this.#leaving = [];
+    if ((await ssd.orHung(Promise.all(leaving))) === null) this.hung = true;
   }
 
   /** The end: true where what is gone is gone for good; `stuck` says how much is not. */
   async end(): Promise<boolean> {
     await this.room();
     return !this.hung && (await this.#context.durability.removals());
+  }
+  /** What became of all blocks that were met, once it is known what `end` said. */
+  counts(isDurable: boolean, held: number): OutcomeCounts {
+    const deferred = isDurable ? this.stuck : this.files;
+    const done = this.blocks - deferred;
+    return { done, already: 0, missing: 0, held, deferred, rejected: 0 };
   }
 }

@@ -97,7 +97,7 @@ function purgeOne(
   return DONE;
 }
 
-/** Waits for files that go and writes that were called off, and says what could not be confirmed. */
+/** Waits for files that go and writes that were called off; says what could not be confirmed. */
 async function finish(
   context: LifecycleContext,
   blocks: NamedBlocks,

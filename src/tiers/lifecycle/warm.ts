@@ -7,7 +7,7 @@ import { ALREADY, DONE, MISSING, reportOf } from "./outcomes.ts";
 import { Slices } from "./slices.ts";
 import type { WarmGate } from "./warm-gate.ts";
 
-/** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay warm. */
+/** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
 const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });

@@ -52,7 +52,7 @@ export class BlockReader {
 
   /**
    * Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done.
-   * `warm`: no request waits for it, so it comes after whatever else wants the disk, until one does.
+   * `warm`: no request waits for it, so it comes after what else wants the disk, until one does.
    */
   bring(node: NodeId, work: "read" | "warm" = "read"): Promise<ReadOutcome> {
     const under = this.#reads.get(node);

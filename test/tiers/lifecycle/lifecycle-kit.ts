@@ -85,6 +85,7 @@ export class Life implements AsyncDisposable {
       onLeaseExpired: (ended) => this.own.purgeExpired(ended),
     });
     store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
+    store.setLost((node, why) => this.holds.lost(node, why));
     const parts: LifecycleParts = {
       ...{ store, holds: this.holds, sessions: store.sessions, clock },
       log: () => undefined,

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { type BlockName, LAYER_ALL, type NodeId } from "../../../src/core/index.ts";
-import { NameResolver } from "../../../src/tiers/lifecycle/resolve-names.ts";
+import { NameResolver } from "../../../src/tiers/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { batchOf, digestOf } from "../names.ts";
 import { openStoreKit, type StoreKit } from "../store-kit.ts";
