@@ -25,8 +25,8 @@ export class Durability {
   }
 
   /**
-   * True once what left SSD so far will not come back: what others removed, too, which a command may
-   * have found gone already.
+   * True once what left SSD so far will not come back: what others removed, too, which a command
+   * may have found gone already.
    */
   async removals(): Promise<boolean> {
     const { ssd } = this.#store;

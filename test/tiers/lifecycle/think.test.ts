@@ -54,7 +54,7 @@ describeNative("Think flow", () => {
     expect(kit.files()).toHaveLength(1);
   });
 
-  it("transient skip backup: what only a GPU has keeps its mark on the way to RAM", {}, async (t) => {
+  it("transient skip backup: a mark on a GPU's block outlasts its way to RAM", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     engine.gpuStored("a");
