@@ -12,7 +12,7 @@ import {
 } from "./node-columns.ts";
 import { isGuarded } from "./recency.ts";
 import { NodeFlag, type TableView } from "./table-view.ts";
-import { RECENCY_TIERS, type RecencyTier, TIERS_ALL, type Tier, tierIndex } from "./tier.ts";
+import { type RecencyTier, TIERS_ALL, Tier, tierIndex } from "./tier.ts";
 import { successor } from "./tree.ts";
 
 const LEAF_LOOKS = 64;
@@ -277,6 +277,6 @@ export class ColumnView implements TableView {
   }
 
   private list(tier: RecencyTier): RecencyList {
-    return this.columns.lists[tier === RECENCY_TIERS[0] ? 0 : 1]!;
+    return tier === Tier.ram ? this.columns.ramList : this.columns.ssdList;
   }
 }

@@ -1,6 +1,6 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../core/index.ts";
 import { NodeFlag } from "./table-view.ts";
-import { RECENCY_TIERS, type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
+import { type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;
@@ -52,6 +52,9 @@ export interface NodeColumns {
   readonly checksum: Uint32Array;
   readonly uses: Uint16Array;
   readonly lastUsed: Uint32Array;
+  readonly ramList: RecencyList;
+  readonly ssdList: RecencyList;
+  /** Both. */
   readonly lists: readonly RecencyList[];
   readonly residentBlocks: Float64Array;
   readonly residentBytes: Float64Array;
@@ -79,7 +82,12 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
   const u32 = (perNode = 1) => new Uint32Array(new ArrayBuffer(entries * 4 * perNode));
   const i32 = () => new Int32Array(new ArrayBuffer(entries * 4));
   const u16 = () => new Uint16Array(new ArrayBuffer(entries * 2));
+  const list = (tier: RecencyTier, guards: number) => {
+    return { tier, guards, newer: i32(), older: i32(), blocks: 0, bytes: 0 };
+  };
   try {
+    const ramList = list(Tier.ram, NodeFlag.ramProtected);
+    const ssdList = list(Tier.ssd, NodeFlag.ramProtected | NodeFlag.kept);
     return {
       nodesMax,
       keys: u32(KEY_WORDS),
@@ -102,14 +110,9 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
       checksum: u32(2),
       uses: u16(),
       lastUsed: u32(),
-      lists: RECENCY_TIERS.map((tier) => ({
-        tier,
-        guards: tier === Tier.ram ? NodeFlag.ramProtected : NodeFlag.ramProtected | NodeFlag.kept,
-        newer: i32(),
-        older: i32(),
-        blocks: 0,
-        bytes: 0,
-      })),
+      ramList,
+      ssdList,
+      lists: [ramList, ssdList],
       residentBlocks: new Float64Array(TIER_COUNT),
       residentBytes: new Float64Array(TIER_COUNT),
       keptBytes: 0,

@@ -1,6 +1,6 @@
 import type { NodeId } from "../core/index.ts";
 import type { NodeColumns } from "./node-columns.ts";
-import { isGuarded, linkNewest, unlink } from "./recency.ts";
+import { isListed, linkNewest, unlink } from "./recency.ts";
 import { NodeFlag } from "./table-view.ts";
 import { Tier } from "./tier.ts";
 
@@ -18,10 +18,13 @@ import { Tier } from "./tier.ts";
 
 /** It was locked just now, or must stay in RAM from now on. */
 export function protect(columns: NodeColumns, node: number): void {
-  const { meta, parent, protectedChildren } = columns;
+  const { meta, parent, protectedChildren, ramList, ssdList } = columns;
   let step = node;
   while ((meta[step]! & NodeFlag.ramProtected) === 0) {
-    mark(columns, step, meta[step]! | NodeFlag.ramProtected);
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.ramProtected;
+    if (isListed(ramList, marks)) unlink(columns, ramList, step);
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
     columns.listeners.onProtection(step as NodeId, true);
     step = parent[step]!;
     if (step === 0) return;
@@ -31,11 +34,14 @@ export function protect(columns: NodeColumns, node: number): void {
 
 /** Something that protected it in RAM is gone. */
 export function unprotect(columns: NodeColumns, node: number): void {
-  const { meta, parent, protectedChildren, locks } = columns;
+  const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
   let step = node;
   while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step]!)) {
     if ((meta[step]! & NodeFlag.ramProtected) === 0) return;
-    mark(columns, step, meta[step]! & ~NodeFlag.ramProtected);
+    const marks = meta[step]! & ~NodeFlag.ramProtected;
+    meta[step] = marks;
+    if (isListed(ramList, marks)) linkNewest(columns, ramList, step);
+    if (isListed(ssdList, marks)) linkNewest(columns, ssdList, step);
     columns.listeners.onProtection(step as NodeId, false);
     step = parent[step]!;
     if (step === 0) return;
@@ -45,11 +51,13 @@ export function unprotect(columns: NodeColumns, node: number): void {
 
 /** It was pinned just now. */
 export function keep(columns: NodeColumns, node: number): void {
-  const { meta, parent, keptChildren } = columns;
+  const { meta, parent, keptChildren, ssdList } = columns;
   let step = node;
   while ((meta[step]! & NodeFlag.kept) === 0) {
-    mark(columns, step, meta[step]! | NodeFlag.kept);
-    residencyChanged(columns, step, meta[step]! & ~NodeFlag.kept);
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.kept;
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
+    residencyChanged(columns, step, marks);
     step = parent[step]!;
     if (step === 0) return;
     keptChildren[step] = keptChildren[step]! + 1;
@@ -58,11 +66,13 @@ export function keep(columns: NodeColumns, node: number): void {
 
 /** It is not pinned any more, and may be kept for what is below it. */
 export function unkeep(columns: NodeColumns, node: number): void {
-  const { meta, parent, keptChildren, pins } = columns;
+  const { meta, parent, keptChildren, pins, ssdList } = columns;
   let step = node;
   while (pins[step] === 0 && keptChildren[step] === 0) {
-    mark(columns, step, meta[step]! & ~NodeFlag.kept);
-    residencyChanged(columns, step, meta[step]! | NodeFlag.kept);
+    const before = meta[step]!;
+    meta[step] = before & ~NodeFlag.kept;
+    if (isListed(ssdList, before & ~NodeFlag.kept)) linkNewest(columns, ssdList, step);
+    residencyChanged(columns, step, before);
     step = parent[step]!;
     if (step === 0) return;
     keptChildren[step] = keptChildren[step]! - 1;
@@ -112,19 +122,4 @@ const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
 /** One where it is kept and on a tier from which that keeps it, else zero. */
 export function keptOnTiers(marks: number): number {
   return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
-}
-
-/** Changes flags: the node leaves the lists of tiers that may not give it up now. */
-function mark(columns: NodeColumns, node: number, marks: number): void {
-  const before = columns.meta[node]!;
-  columns.meta[node] = marks;
-  const { lists } = columns;
-  for (let i = 0; i < lists.length; i++) {
-    const list = lists[i]!;
-    if ((marks & list.tier) === 0) continue;
-    const is = isGuarded(list, marks);
-    if (is === isGuarded(list, before)) continue;
-    if (is) unlink(columns, list, node);
-    else linkNewest(columns, list, node);
-  }
 }
