@@ -101,6 +101,7 @@ export class ControlRoom implements AsyncDisposable {
       audit: auditOf(parts),
     });
     store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
+    store.setLost((node, why) => this.holds.lost(node, why));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
   }
 

@@ -13,6 +13,7 @@ import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
 import { verifyHolds } from "./hold-integrity.ts";
 import { HoldTimer } from "./hold-timer.ts";
+import { holdersBelow } from "./holders-below.ts";
 import type {
   AddedHold,
   BudgetFigures,
@@ -211,7 +212,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   lost(node: NodeId, why: string): void {
-    for (const { kind, owner = "", name } of this.holdersOf(node)) {
+    const { table } = this.#options;
+    for (const { kind, owner = "", name } of holdersBelow(table, node, [this], HOLDERS_MAX)) {
       this.#lost++;
       const lease = name === undefined ? {} : { lease: name };
       this.#options.log.warn("a block under a hold is lost", { hold: kind, owner, ...lease, why });

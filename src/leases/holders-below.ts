@@ -11,13 +11,14 @@ export interface HolderSource {
 }
 
 /**
- * Who holds a node or any of its descendants, each once, at most 16. Goes down only where something
+ * Who holds a node or any of its descendants, each once, at most `max`. Goes down only where something
  * is held, looks at 1,000 nodes and then answers what it found so far: perhaps none.
  */
 export function holdersBelow(
   table: BlockTable,
   node: NodeId,
   sources: readonly HolderSource[],
+  max = HOLDERS_MAX,
 ): HeldBy[] {
   const found = new Map<string, HeldBy>();
   const note = (at: NodeId) => {
@@ -30,13 +31,13 @@ export function holdersBelow(
   for (let steps = 0; upcoming.length > 0; ) {
     let child = table.firstChildOf(upcoming.pop()!);
     for (; child !== NO_NODE; child = table.nextSiblingOf(child)) {
-      if (++steps > STEPS_MAX || found.size >= HOLDERS_MAX) {
-        return [...found.values()].slice(0, HOLDERS_MAX);
+      if (++steps > STEPS_MAX || found.size >= max) {
+        return [...found.values()].slice(0, max);
       }
       if (!table.isKept(child) && !table.isProtected(child, Tier.ram)) continue;
       note(child);
       upcoming.push(child);
     }
   }
-  return [...found.values()].slice(0, HOLDERS_MAX);
+  return [...found.values()].slice(0, max);
 }

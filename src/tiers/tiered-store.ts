@@ -7,7 +7,7 @@ import {
   type SlotAllocator,
   Tier,
 } from "../blocks/index.ts";
-import { assert, type Clock, NO_NODE, type Random } from "../core/index.ts";
+import { assert, type Clock, NO_NODE, type NodeId, type Random } from "../core/index.ts";
 import type { BlockIndex } from "../index/index.ts";
 import { type ReliefLevel, Sessions } from "../leases/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
@@ -62,6 +62,8 @@ export interface SsdOptions extends SsdSettings {
 
 export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
 
+export type TellLost = (node: NodeId, why: string) => void;
+
 /** What status and metrics show of the store. */
 export interface StoreSnapshot {
   readonly stats: Readonly<StoreStats>;
@@ -107,6 +109,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #startMs: number;
   #ssd: SsdTier | null = null;
   #relieve: Relieve = () => false;
+  #lost: TellLost = () => undefined;
 
   constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
@@ -163,6 +166,14 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#relieve = relieve;
   }
 
+  /**
+   * Called when the last copy of a block that is kept is gone and nobody asked for that: its file
+   * was damaged, removed or unreadable.
+   */
+  setLost(lost: TellLost): void {
+    this.#lost = lost;
+  }
+
   /** Soft pins first, then sessions, then what somebody was promised. */
   #relieveRam(why: string): boolean {
     // Holds on what SSD has, too, keep nothing in RAM.
@@ -193,6 +204,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       stats: this.ssdStats,
       nowSeconds: () => this.nowSeconds(),
       relieve: (why) => this.#relieve("ssd", why, "soft"),
+      lost: (node, why) => this.#lost(node, why),
     };
     const ssd = new SsdTier(parts, { ...options, native, slots, ram });
     this.readDeadlineMs = options.readDeadlineMs;

@@ -1,5 +1,5 @@
 import type { BlockTable } from "../../blocks/index.ts";
-import type { Clock } from "../../core/index.ts";
+import type { Clock, NodeId } from "../../core/index.ts";
 import type { BlockIndex } from "../../index/index.ts";
 import type { BlockDisk, Native, Region } from "../../native/index.ts";
 import type { Departures } from "../departures.ts";
@@ -43,5 +43,7 @@ export interface SsdParts {
   nowSeconds(): number;
   /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */
   relieve(why: string): boolean;
+  /** The last copy of a block that is kept is gone, and nobody asked for that. */
+  lost(node: NodeId, why: string): void;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
 }

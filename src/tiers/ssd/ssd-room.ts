@@ -2,7 +2,7 @@ import { Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { fileBytesOf, quarantinePath } from "../../kvb/index.ts";
 import { crashPoint } from "../../native/index.ts";
-import { type Cause, EVICTED } from "../departures.ts";
+import { type Cause, type DepartureReason, EVICTED } from "../departures.ts";
 import { Removals } from "./removals.ts";
 import { SpareFiles } from "./spare-files.ts";
 import type { SsdParts } from "./ssd-parts.ts";
@@ -15,6 +15,12 @@ const QUARANTINED_MAX = 64;
 const REMOVALS_MAX = 65_536;
 /** Soft pins ended for one block: each may have been one of several on the same blocks. */
 const RELIEFS = 16;
+
+/** Departures that nobody asked for and no shortage of room explains, in words. */
+const LOSSES: Partial<Record<DepartureReason, string>> = {
+  quarantined: "its file on SSD was damaged",
+  lost: "its file on SSD is gone or cannot be read",
+};
 
 /**
  * `ok`: room is set aside; `spare` is a file of the right length that the block is to overwrite.
@@ -260,13 +266,16 @@ export class SsdRoom {
 
   /** The table forgets that the block is on SSD; how many bytes its file has. */
   #leave(node: NodeId, cause: Cause): number {
-    const { table, files, departures } = this.#parts;
+    const { table, files, departures, lost } = this.#parts;
     const bytes = this.allocatedOf(table.bytesOf(node));
     if (node === this.#watched) this.#watched = NO_NODE;
     files.setVariant(node, 0);
-    if (!table.isResident(node, Tier.ram)) departures.note(table, node, "ssd", cause);
+    const isLast = !table.isResident(node, Tier.ram);
+    const loss = isLast && table.isKept(node) ? LOSSES[cause.reason] : undefined;
+    if (isLast) departures.note(table, node, "ssd", cause);
     table.removeResidency(node, Tier.ssd);
     this.#residentBytes -= bytes;
+    if (loss !== undefined) lost(node, loss);
     return bytes;
   }
 
