@@ -15,7 +15,7 @@ describeNative("commands from a broker, seen through the engine plane", () => {
 
     beforeAll(async () => {
       executable = await hearthExecutable();
-      server = await NatsServer.start();
+      server = await NatsServer.start({ jetStream: true });
     }, TIMEOUT_MS);
     afterAll(async () => {
       await server[Symbol.asyncDispose]();

@@ -33,6 +33,8 @@ export interface HostOptions {
   readonly folder: string;
   readonly worker: string;
   readonly natsUrl: string;
+  /** More keys of `[nats]`. */
+  readonly nats?: Readonly<Record<string, string>>;
 }
 
 /** What reading came to: `ok` only where every byte was right. */
@@ -54,7 +56,7 @@ export class Host implements AsyncDisposable {
   static async start(options: HostOptions): Promise<Host> {
     const host = new Host(options);
     writeFileSync(join(options.folder, "hearth.toml"), configOf(options));
-    await host.#start();
+    await host.start();
     return host;
   }
 
@@ -67,7 +69,8 @@ export class Host implements AsyncDisposable {
     return this.#agent!.url;
   }
 
-  async #start(): Promise<void> {
+  /** After a stop: on what it left. */
+  async start(): Promise<void> {
     const { executable, folder } = this.#options;
     const configPath = join(folder, "hearth.toml");
     const agent = new CrashAgent({ executable, configPath, folder, plan: "" });
@@ -98,7 +101,7 @@ export class Host implements AsyncDisposable {
 
   async restart(by: "SIGTERM" | "SIGKILL"): Promise<void> {
     await this.stop(by);
-    await this.#start();
+    await this.start();
   }
 
   async get<T>(path: string): Promise<T> {
@@ -221,7 +224,7 @@ export function pageKeyOf(name: BlockName): string {
   return new Bun.CryptoHasher("sha256").update(`page ${name}`).digest("hex");
 }
 
-function configOf({ folder, worker, natsUrl }: HostOptions): string {
+function configOf({ folder, worker, natsUrl, nats }: HostOptions): string {
   const sections = {
     node: { id: worker },
     kv: {
@@ -231,7 +234,7 @@ function configOf({ folder, worker, natsUrl }: HostOptions): string {
     },
     engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s", gpu_window_blocks: 64 },
     api: { listen: "127.0.0.1:0" },
-    nats: { url: natsUrl, receipts: true },
+    nats: { url: natsUrl, receipts: true, ...nats },
     control: { audit_file: join(folder, "audit.jsonl") },
     log: { format: "json" },
   };

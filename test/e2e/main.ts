@@ -45,7 +45,7 @@ if (nats.kind === "skipped") fail(nats.why);
 const rows: Row[] = [];
 const executable = await ensureHostExecutable();
 {
-  await using server = await NatsServer.start();
+  await using server = await NatsServer.start({ jetStream: true });
   for (const one of CARRIERS) {
     for (const played of SCENARIOS) {
       if (carrier !== undefined && one !== carrier) continue;

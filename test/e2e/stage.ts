@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { decodeReceipt, JSON_TYPE, type Receipt } from "../../src/control/index.ts";
 import { waitFor } from "../support/wait.ts";
 import { Claims } from "./claims.ts";
-import { Host } from "./host.ts";
+import { Host, type HostOptions } from "./host.ts";
 import type { RawMessage, RawNats } from "./raw-nats.ts";
 
 /** A command as it was sent, and the receipt as it came. */
@@ -42,12 +42,12 @@ export class Stage implements AsyncDisposable {
   }
 
   /** One more agent, that takes commands when this resolves. */
-  async host(): Promise<Host> {
+  async host(more: Pick<HostOptions, "nats"> = {}): Promise<Host> {
     const worker = WORKERS[this.#hosts.length]!;
     const folder = join(this.#parts.folder, worker);
     mkdirSync(folder);
     const { executable, natsUrl } = this.#parts;
-    const host = await Host.start({ executable, folder, worker, natsUrl });
+    const host = await Host.start({ executable, folder, worker, natsUrl, ...more });
     this.#hosts.push(host);
     await this.listens(worker);
     return host;

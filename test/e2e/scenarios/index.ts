@@ -3,6 +3,7 @@ import { ENVELOPE } from "./envelope.ts";
 import { FLOWS } from "./flows.ts";
 import { HTTP } from "./http.ts";
 import type { Scenario } from "./scenario.ts";
+import { STREAMS } from "./stream.ts";
 import { SURVIVAL } from "./survival.ts";
 import { TRANSPORT } from "./transport.ts";
 
@@ -13,6 +14,7 @@ export const SCENARIOS: readonly Scenario[] = [
   ...ENVELOPE,
   ...FLOWS,
   ...TRANSPORT,
+  ...STREAMS,
   ...SURVIVAL,
   ...HTTP,
 ];
