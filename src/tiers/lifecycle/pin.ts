@@ -15,7 +15,8 @@ type PinOptions = Parameters<Lifecycle["pin"]>[1];
 
 /**
  * Pins blocks that are in RAM or on SSD: the hold at once, then what RAM alone has goes to SSD,
- * then file and hold are made to last. A pin of what is on SSD already costs a commit of the ledger.
+ * then file and hold are made to last. A pin of what is on SSD already costs a commit of the
+ * ledger.
  */
 export async function pin(
   context: LifecycleContext,
