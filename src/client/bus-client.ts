@@ -18,6 +18,8 @@ import { commandSubject } from "./subjects.ts";
 import { decodeReceipt, isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
+/** Time in which a broker says that nobody listens. */
+const LAST_TRY_MS = 100;
 const DISCOVERY_MS = 1_000;
 /** Of a broadcast's deadline: then those that are silent are asked one by one. */
 const BROADCAST_SHARE = 1 / 3;
@@ -136,7 +138,9 @@ export class BusControlClient implements ControlClient {
     using mailbox = this.#inbox.open();
     let tries = 0;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
-    while (leftMs() > 0) {
+    // One more try that met nobody would end before it is told so, and count as one that was heard.
+    const isWorthwhile = () => leftMs() > (mayBeDone || tries === 0 ? 0 : LAST_TRY_MS);
+    while (isWorthwhile()) {
       // What waits in the bus's queue would be carried out after we have given up.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;

@@ -48,6 +48,16 @@ describeNats("the client through NATS", () => {
     }, 40_000);
   });
 
+  test("nobody there: also where the deadline comes just behind a try", async () => {
+    await using server = await NatsServer.start();
+    await using client = connectControl({ nats: { url: server.tcpUrl } });
+    const deadlines = Array.from({ length: 30 }, (_, i) => 800 + 10 * i);
+    const results = await Promise.all(
+      deadlines.map((deadlineMs) => client.send("node-z", pin([1]), { deadlineMs })),
+    );
+    expect(new Set(results.map(({ kind }) => kind))).toEqual(new Set(["unreachable"]));
+  }, 20_000);
+
   test("the broker dies while an answer is waited for", async () => {
     await using server = await NatsServer.start();
     await using a = await workerAt(server.tcpUrl, "node-a");
