@@ -9,6 +9,7 @@ export {
 } from "./api.ts";
 export { type Access, OPEN_ACCESS } from "./gate.ts";
 export type { Problem } from "./problem.ts";
+export { statusOfReceipt } from "./receipt-answer.ts";
 export type {
   ApiServices,
   ControlServices,

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { statusOfReceipt } from "../../src/api/receipt-answer.ts";
+import { statusOfReceipt } from "../../src/api/index.ts";
 import {
   COMMAND_TYPES,
   decodeCommand,
