@@ -91,9 +91,9 @@ export interface LeafWalk extends Disposable {
  *   first.
  *
  * Full is an answer; a broken caller (unlocking what is not locked, a dead node) is INTERNAL. Calls
- * take constant time but for those that follow a path: `lock`, `pin`, their undoing and residency of
- * what is pinned as far as protection changes, `touchPath`, and an insert that gives a parent to
- * what had none.
+ * take constant time but for those that follow a path: `lock`, `pin` and their undoing, and where
+ * what is pinned comes to a tier or leaves it, as far as protection changes; `touchPath`; and an
+ * insert that gives a parent to what had none.
  */
 export interface BlockTable extends TableView {
   /**

@@ -7,9 +7,9 @@ export const DIGEST_LENGTH = 32;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
- * All nodes resident on one tier that it may give up, doubly linked in a ring through entry 0: `older[0]`
- * is the newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in
- * the list.
+ * All nodes resident on one tier that it may give up, doubly linked in a ring through entry 0:
+ * `older[0]` is the newest, `newer[0]` the oldest. Invariant: every node is newer than all its
+ * descendants in the list.
  */
 export interface RecencyList {
   readonly tier: RecencyTier;

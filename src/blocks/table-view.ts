@@ -121,8 +121,8 @@ export interface TableView {
   isLeafOn(node: NodeId, tier: Tier): boolean;
 
   /**
-   * The node of the tier, not protected there, that was used longest ago, or NO_NODE. No descendant of it is
-   * resident on the tier: it may be evicted.
+   * The node of the tier, not protected there, that was used longest ago, or NO_NODE. No descendant
+   * of it is resident on the tier: it may be evicted.
    */
   oldest(tier: RecencyTier): NodeId;
   /** The next newer unprotected node of the tier, or NO_NODE after the newest. */

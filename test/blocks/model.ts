@@ -106,7 +106,7 @@ export class TableModel {
     this.vanish(node);
   }
 
-  /** From the node upwards: who may leave a tier now is its newest, who may no longer is unlisted. */
+  /** From the node upwards: who may leave a tier now is its newest, who may not is unlisted. */
   private relist(node: ModelNode): void {
     for (const [tier, list] of this.lists) {
       for (const step of [node, ...ancestors(node)]) {

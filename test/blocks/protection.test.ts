@@ -9,7 +9,7 @@ function store(table: BlockTable, n: number, parent: number | null = null): Node
 }
 
 describe("protection", () => {
-  /** Blocks 1 to `count` in RAM, each the parent of the next; `told` counts what listeners heard. */
+  /** Blocks 1 to `count` in RAM, each the parent of the next, and what listeners were told. */
   function path(count: number) {
     const told = { protection: 0, inRamAlone: 0 };
     const table = createBlockTable({

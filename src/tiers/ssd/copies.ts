@@ -84,8 +84,8 @@ export class Copies {
   }
 
   /**
-   * Has these blocks on SSD now, and what is kept above them; true for each that is there when it is
-   * over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
+   * Has these blocks on SSD now, and what is kept above them; true for each that is there when it
+   * is over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
    * waits for room in the queue, but for no disk that hangs, and not when `signal` has gone off. To
    * be safe from a loss of power they need `makeDurable` after that.
    */

@@ -309,8 +309,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /**
-   * Has these blocks on SSD now, and what is kept above them; see `Copies.secure`. To be safe from a
-   * loss of power they need `makeDurable` after that.
+   * Has these blocks on SSD now, and what is kept above them; see `Copies.secure`. To be safe from
+   * a loss of power they need `makeDurable` after that.
    */
   secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     return this.#copies.secure(nodes, signal);
