@@ -15,8 +15,8 @@ export interface PurgeAddress {
 /**
  * `held`: an engine, a session, a read or somebody's pin has it, or a block behind it: it stays, at
  * most a write of it to SSD is called off. `failed`: the disk did not do what it was asked to, or
- * hangs; a crash may bring the block back. It is not served any more, but for one whose write hangs:
- * that one goes when the write is over.
+ * hangs; a crash may bring the block back. It is not served any more, but for one whose write
+ * hangs: that one goes when the write is over.
  */
 export type PurgeOutcome = "done" | "missing" | "held" | "failed";
 
