@@ -13,7 +13,8 @@ export class Callers {
   senderOf(request: Request): Sender {
     const caller = this.#callers.get(request);
     assert(caller !== undefined, "a request passed the gate");
-    const { name, from, role } = caller;
-    return { via: "http", name, from, role, broadcast: false };
+    const { name, from, role, isKnown } = caller;
+    const account = isKnown ? { account: name } : {};
+    return { via: "http", name, from, role, ...account, broadcast: false };
   }
 }

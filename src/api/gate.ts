@@ -31,6 +31,8 @@ export interface Caller {
   /** Name and address, for the audit log. */
   readonly from: string;
   readonly role: Role;
+  /** By its token; who shows a certificate is one of many who may. */
+  readonly isKnown: boolean;
 }
 
 export interface GateOptions {
@@ -81,8 +83,8 @@ export function createGate({ access, hosts }: GateOptions): Gate {
   };
 }
 
-function callerOf(name: string, role: Role, address: string): Caller {
-  return { name, role, from: `${name} ${address}` };
+function callerOf(name: string, role: Role, address: string, isKnown = false): Caller {
+  return { name, role, from: `${name} ${address}`, isKnown };
 }
 
 function contains(role: Role, needed: Role): boolean {
@@ -98,7 +100,7 @@ function identify(access: Access, authorization: string | null, address: string)
   }
   if (tokens === null) return callerOf("local", loopbackRole, address);
   const holder = tokens.find(authorization);
-  return holder === null ? null : callerOf(holder.name, holder.role, address);
+  return holder === null ? null : callerOf(holder.name, holder.role, address, true);
 }
 
 /**

@@ -96,6 +96,11 @@ export interface Sender {
   /** Issuer of commands that name none. */
   readonly name: string;
   readonly role: Role;
+  /**
+   * Who it is for certain, where the transport knows: the name of the token that was shown. All it
+   * sends has one rate, whatever issuers it claims; of others each issuer has its own.
+   */
+  readonly account?: string | undefined;
   /** It came on the broadcast subject: only what the configuration allows is carried out. */
   readonly broadcast: boolean;
 }

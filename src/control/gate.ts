@@ -27,7 +27,11 @@ function mayDo(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed);
 }
 
-/** Why this sender's command does not get in; null where it does, and then one token is gone. */
+/**
+ * Why this sender's command does not get in; null where it does, and then one token is gone: of the
+ * account where the transport knows it, so that claiming other issuers wins nothing, else of the
+ * issuer, as over NATS, where the broker knows who may publish and does not tell.
+ */
 export function refusalAtGate(
   command: Command,
   sender: Sender,
@@ -46,6 +50,9 @@ export function refusalAtGate(
     return { word: "expired", words: `not_after was ${notAfterS}` };
   }
   const { commandsPerSecond, commandsBurst } = limits;
-  if (buckets.take(issuer, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
-  return { word: "rate_limited", words: `${commandsPerSecond} commands a second for one issuer` };
+  const { account } = sender;
+  const whose = account === undefined ? "issuer" : "token";
+  const bucket = `${whose} ${account ?? issuer}`;
+  if (buckets.take(bucket, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
+  return { word: "rate_limited", words: `${commandsPerSecond} commands a second for one ${whose}` };
 }

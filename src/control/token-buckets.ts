@@ -4,10 +4,10 @@ interface Bucket {
   atMs: number;
 }
 
-const ISSUERS_MAX = 4_096;
+const BUCKETS_MAX = 4_096;
 
 /**
- * So many commands a second for each issuer. The buckets are bounded: who comes when all are in use
+ * So many commands a second for each of those who send them: issuers, accounts. The buckets are bounded: who comes when all are in use
  * shares one with the others who came too late, so that new names win nothing.
  */
 export class TokenBuckets {
@@ -16,8 +16,8 @@ export class TokenBuckets {
   readonly #shared: Bucket = { tokens: 0, atMs: Number.NEGATIVE_INFINITY };
 
   /** Whether one more may come at `nowMs` (monotonic), at `perSecond`, `burst` at once. */
-  take(issuer: string, nowMs: number, perSecond: number, burst: number): boolean {
-    const bucket = this.#bucketOf(issuer, nowMs, perSecond, burst);
+  take(name: string, nowMs: number, perSecond: number, burst: number): boolean {
+    const bucket = this.#bucketOf(name, nowMs, perSecond, burst);
     bucket.tokens = refilled(bucket, nowMs, perSecond, burst);
     bucket.atMs = nowMs;
     if (bucket.tokens < 1) return false;
@@ -25,20 +25,20 @@ export class TokenBuckets {
     return true;
   }
 
-  #bucketOf(issuer: string, nowMs: number, perSecond: number, burst: number): Bucket {
-    const known = this.#buckets.get(issuer);
+  #bucketOf(name: string, nowMs: number, perSecond: number, burst: number): Bucket {
+    const known = this.#buckets.get(name);
     if (known !== undefined) {
-      this.#buckets.delete(issuer);
-      this.#buckets.set(issuer, known);
+      this.#buckets.delete(name);
+      this.#buckets.set(name, known);
       return known;
     }
-    if (this.#buckets.size >= ISSUERS_MAX) {
+    if (this.#buckets.size >= BUCKETS_MAX) {
       const [oldest, bucket] = this.#buckets.entries().next().value!;
       if (refilled(bucket, nowMs, perSecond, burst) < burst) return this.#shared;
       this.#buckets.delete(oldest);
     }
     const fresh = { tokens: burst, atMs: nowMs };
-    this.#buckets.set(issuer, fresh);
+    this.#buckets.set(name, fresh);
     return fresh;
   }
 }

@@ -101,7 +101,7 @@ describe("roles by token", () => {
     await served.get("/v1/commands", init("POST", "{}", { authorization }));
     expect(served.told.control.submitted.at(-1)!.sender).toEqual({
       ...{ via: "http", from: "operate-er 127.0.0.1", name: "operate-er", role: "operate" },
-      broadcast: false,
+      ...{ account: "operate-er", broadcast: false },
     });
   });
 

@@ -35,7 +35,9 @@ const commandsPerSecond = withDefault({
   kind: integerKind({ min: 1, max: 1_000_000 }),
   standard: 20_000,
   reload: true,
-  doc: "Commands of one issuer a second; what comes faster is refused, not queued.",
+  doc:
+    "Commands of one issuer a second, or of one token whatever issuers it names; what comes " +
+    "faster is refused, not queued.",
 });
 
 const commandsBurst = withDefault({
@@ -43,7 +45,7 @@ const commandsBurst = withDefault({
   kind: integerKind({ min: 1, max: 1_000_000 }),
   standard: 20_000,
   reload: true,
-  doc: "Commands that one issuer may send at once after a pause.",
+  doc: "Commands that one issuer, or one token, may send at once after a pause.",
 });
 
 const warmBytesMax = withDefault({
