@@ -1,4 +1,5 @@
 import { Elysia, t } from "elysia";
+import type { Callers } from "./callers.ts";
 import type { ApiServices } from "./services.ts";
 
 const PURGED_MAX = 10_000;
@@ -34,18 +35,24 @@ const persistReport = t.Object({
 });
 
 /** What operators do with blocks. The answers come when it is done. */
-export function blockRoutes(services: ApiServices) {
+export function blockRoutes(services: ApiServices, callers: Callers) {
   return new Elysia()
-    .post("/v1/purge", async ({ body }) => ({ outcomes: await services.purge(body.blocks) }), {
-      body: purgeBody,
-      response: purgeReport,
-      detail: {
-        summary:
-          "Removes blocks from RAM and SSD; what is answered `done` or `missing` does not come " +
-          "back after a crash of any kind",
+    .post(
+      "/v1/purge",
+      async ({ body, request }) => ({
+        outcomes: await services.purge(body.blocks, callers.senderOf(request)),
+      }),
+      {
+        body: purgeBody,
+        response: purgeReport,
+        detail: {
+          summary:
+            "Removes blocks from RAM and SSD; what is answered `done` or `missing` does not come " +
+            "back after a crash of any kind",
+        },
       },
-    })
-    .post("/v1/persist", () => services.persist(), {
+    )
+    .post("/v1/persist", ({ request }) => services.persist(callers.senderOf(request)), {
       response: persistReport,
       detail: { summary: "Writes to SSD what RAM alone holds, and makes it durable" },
     });

@@ -87,7 +87,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       detail: { summary: "What the agent is and holds" },
     })
     .use(sessionRoutes(services))
-    .use(blockRoutes(services))
+    .use(blockRoutes(services, options.callers))
     .use(controlRoutes(services.control, options));
   for (const { method, path } of app.routes) {
     assert(Object.hasOwn(ROUTE_RULES, `${method} ${path}`), "every route has its role");

@@ -56,7 +56,7 @@ export interface ControlServices {
 
 /**
  * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: `purge`
- * and `persist` change blocks and wait for the disk; nothing else here changes anything or waits.
+ * and `persist` change blocks, wait for the disk, and are in the audit log with who asked; nothing else here changes anything or waits.
  */
 export interface ApiServices {
   status(): StatusReport;
@@ -68,9 +68,9 @@ export interface ApiServices {
   /** The conversation with this number, in each namespace that has one. */
   session(id: bigint): SessionReport[];
   /** Removes blocks from every tier of this host; one outcome each. */
-  purge(blocks: readonly PurgeRequest[]): Promise<PurgeOutcome[]>;
+  purge(blocks: readonly PurgeRequest[], sender: Sender): Promise<PurgeOutcome[]>;
   /** Throws UNSUPPORTED without an SSD tier. */
-  persist(): Promise<PersistReport>;
+  persist(sender: Sender): Promise<PersistReport>;
   metricsText(): Promise<string>;
   /** Content type that belongs to `metricsText`. */
   readonly metricsContentType: string;

@@ -48,6 +48,52 @@ const ssd = t.Union(
   { description: "The SSD tier; null without one" },
 );
 
+const held = (what: string) =>
+  t.Object(
+    {
+      holds: count("In force"),
+      blocks: count("Under them; one that is under two counts twice"),
+      bytes: bytes("Their length"),
+    },
+    { description: what },
+  );
+
+const control = t.Object(
+  {
+    pins: held("Promises that blocks stay on this host"),
+    retains: held("Preferences, which go first when room is needed"),
+    leases: held("Of sessions that were put to sleep"),
+    kept_bytes: bytes("Blocks that pins and leases keep, with what leads to them, each once"),
+    kept_bytes_max: bytes("What they may keep: `control.pin_share` of RAM and SSD together"),
+    running: count("Commands at work"),
+    ledger_pending: t.Nullable(
+      count("Changes that the ledger of holds has not committed; null without an SSD tier"),
+    ),
+    ledger_failing: t.Nullable(t.String({ description: "Why the ledger commits nothing now" })),
+  },
+  { description: "The control plane: what was asked to stay, and commands" },
+);
+
+const nats = t.Union(
+  [
+    t.Object({
+      status: t.Union([
+        t.Literal("connecting"),
+        t.Literal("connected"),
+        t.Literal("reconnecting"),
+        t.Literal("closed"),
+      ]),
+      server: t.Nullable(t.String({ description: "Which one; null while unconnected" })),
+      why: t.Nullable(t.String({ description: "Why it is not connected" })),
+      reconnects: count("Since the start"),
+      queued: count("Messages that wait for the connection"),
+      dropped: count("Messages that found no room to wait, since the start"),
+    }),
+    t.Null(),
+  ],
+  { description: "The connection over which commands come; null without one" },
+);
+
 const table = t.Object({
   blocks: count("Blocks known, all tiers together"),
   capacity: count("Blocks there is room for"),
@@ -97,6 +143,8 @@ export const statusReport = t.Object({
   arena,
   ram,
   ssd,
+  control,
+  nats,
   table,
   engine,
   sessions: count("Conversations that hold their last block now"),

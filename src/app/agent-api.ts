@@ -3,18 +3,17 @@ import {
   type ApiServices,
   type ControlServices,
   createApi,
-  type PurgeRequest,
   readAccess,
   type SessionReport,
   type SessionsReport,
-  type StatusReport,
 } from "../api/index.ts";
-import { assert, LAYER_ALL, messageOf, systemClock } from "../core/index.ts";
+import { assert, messageOf, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
-import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
+import { seconds, statusOf } from "./agent-status.ts";
+import { operatorWork } from "./operator-work.ts";
 
 export interface AgentApiOptions {
   readonly native: Native;
@@ -69,14 +68,7 @@ function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
     health: () => agent.health.list(),
     sessions: (after: number, limit: number) => sessionsOf(agent, after, limit),
     session: (id: bigint) => agent.store.sessions.find(id).map((info) => sessionOf(agent, info)),
-    purge: (blocks: readonly PurgeRequest[]) =>
-      agent.purge(
-        blocks.map(({ digest, layer = LAYER_ALL }) => ({
-          digest: Uint8Array.fromHex(digest),
-          layer,
-        })),
-      ),
-    persist: () => agent.persist(),
+    ...operatorWork(agent, agent.control.plane, systemClock),
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
     control: controlOf(agent),
@@ -141,80 +133,6 @@ function observe(agent: Agent, logger: Logger): void {
   }));
 }
 
-function statusOf(agent: Agent, { native, version, commit }: AgentApiOptions): StatusReport {
-  const { config, engine, frames } = agent;
-  const store = agent.store.snapshot();
-  const { pageBytes, lockedBytes } = agent.region();
-  const held = engine.held();
-  return {
-    version,
-    worker_id: config.node.id,
-    incarnation: agent.incarnation.toString(),
-    state: agent.state === "stopped" ? "draining" : agent.state,
-    uptime_seconds: secondsSince(agent.startedMs),
-    arena: {
-      bytes: store.arenaBytes,
-      ready_bytes: store.readyBytes,
-      locked_bytes: lockedBytes,
-      page_bytes: pageBytes,
-      huge: pageBytes > 4096,
-    },
-    ram: {
-      blocks: store.ramBlocks,
-      bytes: store.ramBytes,
-      capacity_bytes: store.readyBytes,
-      slots: store.classes.map(({ slotBytes, slots, used }) => ({
-        slot_bytes: slotBytes,
-        slots,
-        used,
-      })),
-    },
-    table: {
-      blocks: store.tableNodes,
-      capacity: store.tableNodesMax,
-      gpu_blocks: store.gpuBlocks,
-      namespaces: agent.namespaces.size,
-    },
-    engine: {
-      socket: config.engine.socket,
-      connections: engine.connections,
-      slots_held: held.held,
-      slots_quarantined: held.quarantined,
-      frames: frames.total(),
-      cut_off: engine.stats.cutOff,
-      refused: engine.stats.refusedPeers,
-    },
-    ssd: ssdOf(store.ssd),
-    sessions: store.sessions,
-    health: agent.health.list().map(({ sinceMs, ...problem }) => ({
-      ...problem,
-      for_seconds: secondsSince(sinceMs),
-    })),
-    counters: snakeCase(store.stats),
-    build: { commit, runtime: `Bun ${Bun.version}`, native: native.build().optimizeMode },
-  };
-}
-
-function ssdOf(ssd: StoreSnapshot["ssd"]): StatusReport["ssd"] {
-  if (ssd === null) return null;
-  return {
-    blocks: ssd.blocks,
-    bytes: ssd.bytes,
-    used_bytes: ssd.usedBytes,
-    capacity_bytes: ssd.capacityBytes,
-    queued_blocks: ssd.queuedBlocks,
-    queued_bytes: ssd.queuedBytes,
-    reading: ssd.reading,
-    quarantined_files: ssd.quarantinedFiles,
-    method: ssd.method,
-    direct: ssd.direct,
-    registered: ssd.registered,
-    writes_stopped: ssd.writesStopped,
-    reads_stopped: ssd.readsStopped,
-    counters: snakeCase(ssd.stats),
-  };
-}
-
 function sessionsOf(agent: Agent, after: number, limit: number): SessionsReport {
   const page = agent.store.sessions.list({ namespace: null, after, max: limit });
   return { sessions: page.sessions.map((info) => sessionOf(agent, info)), next: page.next };
@@ -230,19 +148,4 @@ function sessionOf({ namespaces }: Agent, info: SessionInfo): SessionReport {
     idle_seconds: seconds(idleMs),
     ...state,
   };
-}
-
-function secondsSince(ms: number): number {
-  return seconds(systemClock.monotonicMs() - ms);
-}
-
-function seconds(ms: number): number {
-  return Number((ms / 1_000).toFixed(3));
-}
-
-function snakeCase(counters: Readonly<StoreStats> | Readonly<SsdStats>): Record<string, number> {
-  const entries = Object.entries(counters);
-  return Object.fromEntries(
-    entries.map(([name, count]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), count]),
-  );
 }

@@ -328,12 +328,12 @@ export class Agent {
   }
 
   /**
-   * Removes blocks from every tier. Throws ABORTED while the agent starts or stops: what it leaves
+   * Removes blocks from every tier, for whom `by` names. Throws ABORTED while the agent starts or stops: what it leaves
    * behind is described once, and nothing may be purged after that.
    */
-  async purge(addresses: readonly PurgeAddress[]): Promise<PurgeOutcome[]> {
+  async purge(addresses: readonly PurgeAddress[], by: string): Promise<PurgeOutcome[]> {
     this.#mustServe();
-    const purge = purgeBlocks(this.store, addresses);
+    const purge = purgeBlocks(this.store, addresses, { reason: "purged", by });
     this.#purges.add(purge);
     return purge.finally(() => this.#purges.delete(purge));
   }

@@ -8,7 +8,7 @@ import {
 } from "../control/index.ts";
 import { type Clock, messageOf, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
 import { EventLog } from "../events/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { HoldLedger, LedgerState } from "../index/index.ts";
 import { HoldRegistry } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
@@ -145,6 +145,11 @@ export class ControlRoom implements AsyncDisposable {
     this.#auditDropped = auditDropped;
   }
 
+  /** Null without a ledger: holds then last as long as the process. */
+  get ledgerState(): LedgerState | null {
+    return this.#ledger?.state ?? null;
+  }
+
   /** What metrics show, but for the bus. */
   snapshot(): Omit<ControlSnapshot, "bus"> {
     const stats = this.plane.stats();
@@ -154,7 +159,7 @@ export class ControlRoom implements AsyncDisposable {
     });
     const refused = Object.values(stats.refused).reduce((sum, count) => sum + count, 0);
     const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
-    const state = this.#ledger?.state ?? null;
+    const state = this.ledgerState;
     return {
       holds: this.holds.counts(),
       keptBytes: hostUsedBytes,

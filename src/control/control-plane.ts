@@ -1,9 +1,10 @@
 import type { CommandType, Sender } from "./command.ts";
+import type { Operation } from "./operation.ts";
 import type { Receipt } from "./receipt.ts";
 
 /** Limits as the configuration has them now. */
 export interface ControlLimits {
-  /** Of one issuer. */
+  /** Of one issuer, or of one account of the transport. */
   readonly commandsPerSecond: number;
   readonly commandsBurst: number;
   /** What may come by broadcast. */
@@ -61,5 +62,7 @@ export interface ControlPlane extends AsyncDisposable {
   /** What is known of a command with this id (of this issuer, unless null), also while it runs. */
   find(id: string, issuer: string | null): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
+  /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
+  note(operation: Operation, sender: Sender): void;
   stats(): ControlStats;
 }

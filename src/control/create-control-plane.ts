@@ -19,6 +19,7 @@ import {
   runningReceipt,
   unfinishedReceipt,
 } from "./make-receipt.ts";
+import type { Operation } from "./operation.ts";
 import type { Receipt } from "./receipt.ts";
 import { Recorder } from "./recorder.ts";
 import type { Refusal } from "./refusals.ts";
@@ -102,6 +103,10 @@ class Plane implements ControlPlane {
   find(id: string, issuer: string | null): Receipt | null {
     if (issuer === null) return this.#running.find(id)?.now() ?? this.#memory.find(id);
     return this.#running.get(issuer, id)?.now() ?? this.#memory.get(issuer, id);
+  }
+
+  note(operation: Operation, sender: Sender): void {
+    this.#recorder.operation(operation, sender);
   }
 
   stats(): ControlStats {

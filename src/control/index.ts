@@ -27,6 +27,7 @@ export {
   MSGPACK_TYPE,
   mediaTypeOf,
 } from "./media-type.ts";
+export type { Operation } from "./operation.ts";
 export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";

@@ -4,6 +4,7 @@ import type { Logger } from "../observability/index.ts";
 import type { AuditLog } from "./audit-log.ts";
 import { blocksOf, type Command, type Sender } from "./command.ts";
 import type { ControlStats } from "./control-plane.ts";
+import type { Operation } from "./operation.ts";
 import type { Receipt } from "./receipt.ts";
 import type { RefusalWord } from "./refusals.ts";
 import { TokenBuckets } from "./token-buckets.ts";
@@ -69,20 +70,27 @@ export class Recorder {
     this.#unsaid = 0;
   }
 
+  /** What was done by another way than a command. */
+  operation({ type, blocks, status, reason, counts, elapsedMs }: Operation, sender: Sender): void {
+    this.#write(sender, {
+      issuer: sender.name,
+      type,
+      id: null,
+      ...(blocks === null ? {} : { blocks }),
+      status,
+      ...(reason === null ? {} : { reason }),
+      counts,
+      elapsed_ms: elapsedMs,
+    });
+  }
+
   #audit(
     command: Command | null,
     receipt: Receipt,
     sender: Sender,
     more: Readonly<Record<string, unknown>>,
   ): void {
-    const { audit, clock } = this.#options;
-    if (audit === null) return;
-    audit.write({
-      time: new Date(clock.wallMs()).toISOString(),
-      via: sender.via,
-      from: sender.from,
-      role: sender.role,
-      ...(sender.broadcast ? { broadcast: true } : {}),
+    this.#write(sender, {
       issuer: receipt.issuer,
       type: receipt.type,
       id: receipt.id,
@@ -92,6 +100,18 @@ export class Recorder {
       counts: receipt.counts,
       elapsed_ms: receipt.elapsed_ms,
       ...more,
+    });
+  }
+
+  #write(sender: Sender, what: Readonly<Record<string, unknown>>): void {
+    const { audit, clock } = this.#options;
+    audit?.write({
+      time: new Date(clock.wallMs()).toISOString(),
+      via: sender.via,
+      from: sender.from,
+      role: sender.role,
+      ...(sender.broadcast ? { broadcast: true } : {}),
+      ...what,
     });
   }
 }

@@ -23,6 +23,7 @@ describe("POST /v1/purge", () => {
     expect(answer.status).toBe(200);
     expect(await answer.json()).toEqual({ outcomes: ["done", "held"] });
     expect(asked).toEqual([{ digest: DIGEST }, { digest: DIGEST, layer: 7 }]);
+    expect(served.told.senders).toMatchObject([{ via: "http", name: "local", role: "purge" }]);
   });
 
   test.each([
@@ -50,4 +51,5 @@ test("POST /v1/persist says what was written and whether it is safe", async () =
   const served = serve();
   const answer = await fetch(`${served.url}/v1/persist`, { method: "POST" });
   expect(await answer.json()).toEqual({ written: 4, skipped: 0, durable: true });
+  expect(served.told.senders).toMatchObject([{ via: "http", name: "local" }]);
 });

@@ -12,6 +12,7 @@ import {
   type StatusReport,
   Tokens,
 } from "../../src/api/index.ts";
+import type { Sender } from "../../src/control/index.ts";
 import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeControl } from "./fake-control.ts";
@@ -44,6 +45,24 @@ export const STATUS: StatusReport = {
     writes_stopped: null,
     reads_stopped: null,
     counters: { written_blocks: 3 },
+  },
+  control: {
+    pins: { holds: 2, blocks: 5, bytes: 500 },
+    retains: { holds: 1, blocks: 1, bytes: 100 },
+    leases: { holds: 0, blocks: 0, bytes: 0 },
+    kept_bytes: 500,
+    kept_bytes_max: 4096,
+    running: 1,
+    ledger_pending: 3,
+    ledger_failing: null,
+  },
+  nats: {
+    status: "reconnecting",
+    server: null,
+    why: "refused",
+    reconnects: 2,
+    queued: 4,
+    dropped: 1,
   },
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {
@@ -80,6 +99,8 @@ export interface Told {
   sessions: SessionReport[];
   purge: (blocks: readonly PurgeRequest[]) => PurgeOutcome[];
   readonly control: FakeControl;
+  /** Who asked for a purge or a persist. */
+  readonly senders: Sender[];
   readonly faults: { path: string; thrown: unknown }[];
 }
 
@@ -105,6 +126,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     sessions: [],
     purge: (blocks) => blocks.map(() => "done" as const),
     control: new FakeControl(),
+    senders: [],
     faults: [],
   };
   const services = {
@@ -117,8 +139,14 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
       return { sessions, next };
     },
     session: (id: bigint) => told.sessions.filter((one) => one.id === id.toString()),
-    purge: async (blocks: readonly PurgeRequest[]) => told.purge(blocks),
-    persist: async () => ({ written: 4, skipped: 0, durable: true }),
+    async purge(blocks: readonly PurgeRequest[], sender: Sender) {
+      told.senders.push(sender);
+      return told.purge(blocks);
+    },
+    async persist(sender: Sender) {
+      told.senders.push(sender);
+      return { written: 4, skipped: 0, durable: true };
+    },
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
     control: told.control,

@@ -89,6 +89,14 @@ export const STATUS = {
   uptime_seconds: 5400,
   ram: { blocks: 12, bytes: 3221225472, capacity_bytes: 4294967296, slots: [] },
   ssd: null,
+  control: {
+    pins: { holds: 2, blocks: 5, bytes: 20_480 },
+    kept_bytes: 20_480,
+    kept_bytes_max: 2147483648,
+    ledger_pending: 3,
+    ledger_failing: "no space",
+  },
+  nats: { status: "reconnecting", server: null, why: "refused", queued: 4 },
   health: [{ severity: "warn", code: "SSD_SLOW", meaning: "the SSD is slow" }],
   build: { commit: "abc" },
 };

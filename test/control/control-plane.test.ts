@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { MSGPACK_TYPE, REFUSALS, type Receipt } from "../../src/control/index.ts";
+import { MSGPACK_TYPE, REFUSALS, type Receipt, type Sender } from "../../src/control/index.ts";
 import { yieldToLoop } from "../../src/core/index.ts";
 import { LIMITS, OPERATOR, PlaneKit } from "./plane-kit.ts";
 
@@ -132,6 +132,24 @@ describe("how fast", () => {
     expect((await five("a")).filter((word) => word === "ok")).toHaveLength(2);
   });
 
+  test("who shows a token has one rate, whatever issuers it claims", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 2 };
+    const http = { via: "http", account: "a" } as const;
+    const three = async (sender: Partial<Sender>) => {
+      const words: string[] = [];
+      for (let i = 0; i < 3; i++) words.push(await kit.word({ ...PIN, issuer: `i${i}` }, sender));
+      return words;
+    };
+    expect(await three(http)).toEqual(["ok", "ok", "rate_limited"]);
+    expect(await three({ ...http, account: "b" })).toEqual(["ok", "ok", "rate_limited"]);
+    // Over NATS the issuer is all there is, also one whose name is a token's.
+    expect(await three({ via: "nats" })).toEqual(["ok", "ok", "ok"]);
+    expect(await kit.word({ ...PIN, issuer: "a" }, { via: "nats" })).toBe("ok");
+    const receipt = await kit.send({ ...PIN, issuer: "c" }, http);
+    expect(receipt.reason).toBe("rate_limited: 1 commands a second for one token");
+  });
+
   test("names without end win nothing", async () => {
     const kit = new PlaneKit();
     kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 1 };
@@ -260,6 +278,22 @@ describe("what is said of commands", () => {
     expect(receipt).toMatchObject({ status: "rejected", type: "", id: null, issuer: "tester" });
     expect(kit.plane.stats().refused).toEqual({ malformed: 1 });
     expect(kit.audited).toMatchObject([{ status: "rejected", reason: receipt.reason }]);
+    expect(kit.events.last).toBe(0);
+  });
+
+  test("what was done by another way than a command has a line, too", async () => {
+    const kit = new PlaneKit();
+    const operation = { type: "Purge", blocks: 3, status: "partial", elapsedMs: 2 } as const;
+    const sender = { ...OPERATOR, via: "http", name: "ops", from: "ops 10.0.0.1" } as const;
+    kit.plane.note({ ...operation, counts: { done: 2, held: 1 }, reason: null }, sender);
+    kit.plane.note({ ...operation, status: "rejected", reason: "aborted: no", counts: {} }, sender);
+    const who = { via: "http", from: "ops 10.0.0.1", role: "purge", issuer: "ops" };
+    const what = { type: "Purge", id: null, blocks: 3, elapsed_ms: 2 };
+    const time = expect.stringMatching(/^\d{4}-.*Z$/);
+    expect(kit.audited).toEqual([
+      { time, ...who, ...what, status: "partial", counts: { done: 2, held: 1 } },
+      { time, ...who, ...what, status: "rejected", reason: "aborted: no", counts: {} },
+    ]);
     expect(kit.events.last).toBe(0);
   });
 

@@ -75,6 +75,11 @@ function printStatus(io: Io, document: Json): void {
   }
 }
 
+/** "2 holds, 5 blocks, 20.0 KiB". */
+function heldText({ holds, blocks, bytes }: Readonly<Record<string, unknown>>): string {
+  return `${textOf(holds)} holds, ${textOf(blocks)} blocks, ${bytesOf(bytes)}`;
+}
+
 /** Members of members under one name (`ram.blocks`), sizes and times as people read them. */
 function shown(members: Readonly<Record<string, unknown>>, prefix = "", depth = 1): Row {
   const row: Record<string, string> = {};
@@ -83,8 +88,9 @@ function shown(members: Readonly<Record<string, unknown>>, prefix = "", depth = 
     const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
     if (isObject && depth < DEPTH_MAX)
       Object.assign(row, shown(membersOf(value), `${path}.`, depth + 1));
+    else if (isObject && "holds" in value) row[path] = heldText(membersOf(value));
     else if (typeof value === "object" && value !== null) continue;
-    else if (/(?:^|_)bytes$/.test(name)) row[path] = bytesOf(value);
+    else if (/(?:^|_)bytes(?:_max)?$/.test(name)) row[path] = bytesOf(value);
     else if (/_seconds$/.test(name)) row[path] = secondsOf(value);
     else row[path] = textOf(value);
   }

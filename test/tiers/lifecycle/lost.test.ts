@@ -1,5 +1,6 @@
 import { expect } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import type { HearthEvent } from "../../../src/events/index.ts";
 import { describeNative } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
@@ -16,7 +17,7 @@ function flipBits(path: string): void {
 
 const said = ({ events }: Life) => events.page(0, 100).events.map(({ event }) => event);
 
-const lost = (owner: string, why: string, name: string | null = null) => ({
+const lost = (owner: string, why: string, name: string | null = null): HearthEvent => ({
   kind: "hold_lost",
   hold: name === null ? "pin" : "lease",
   owner,
@@ -56,7 +57,7 @@ describeNative("a held block that is lost", () => {
     expect(said(life)).toHaveLength(2);
   });
 
-  it("what leads to a held block counts: without it nothing of the rest is found", {}, async (t) => {
+  it("what leads to a held block counts: without it the rest is not found", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, ...chain("a/b/c"));
     await life.pin("router", "a/b/c");
