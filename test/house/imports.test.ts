@@ -35,6 +35,8 @@ describe("this checkout", () => {
   test("was really read", () => {
     expect(tree.has("src/core/clock.ts")).toBe(true);
     expect(importsOf(tree.get("src/core/clock.ts")!).map((found) => found.specifier)).toEqual([
+      "node:fs",
+      "node:os",
       "./errors.ts",
     ]);
   });
