@@ -15,11 +15,11 @@ import { verifyHolds } from "./verify.ts";
 export interface StreamOptions {
   readonly executable: string;
   readonly folder: string;
-  /** Published while the agent is down, and as many while it is killed at work. */
+  /** Published while the agent is down, and as many again while it is killed at work. */
   readonly commands: number;
   readonly seed: number;
-  /** Also waits until the bucket has forgotten a worker that was killed. */
-  readonly forgets: boolean;
+  /** Also kills the agent at work, and waits for what it had fetched, and for its entry to go. */
+  readonly thorough: boolean;
 }
 
 export interface StreamResult {
@@ -65,7 +65,7 @@ export async function runStream(options: StreamOptions): Promise<StreamResult> {
   await host.store(...PROMPTS);
   await run.replies();
   await run.whileDown();
-  await run.whileKilled();
+  if (options.thorough) await run.whileKilled();
   await verifyHolds(host, run.oracle);
   // What was killed may not have written all of its lines: this says what was done twice.
   compareAudit(run.oracle, readAudit(await Bun.file(host.auditPath).text()));
@@ -144,7 +144,7 @@ class StreamRun {
 
   /** The entry goes with the agent: at once where it stops, in its time where it is killed. */
   async leaves(): Promise<void> {
-    await this.#host.stop(this.#options.forgets ? "SIGKILL" : "SIGTERM");
+    await this.#host.stop(this.#options.thorough ? "SIGKILL" : "SIGTERM");
     await this.#entry(false);
   }
 

@@ -32,7 +32,7 @@ export async function runTrial(options: TrialOptions): Promise<Trial> {
   if (options.streamCommands > 0) {
     onProgress("a stream of commands");
     const { streamCommands: commands } = options;
-    const own = { commands, forgets: thorough, folder: streamFolder };
+    const own = { commands, thorough, folder: streamFolder };
     stream = await runStream({ executable, seed, ...own });
   }
   const figures = figuresOf(result, stream, (performance.now() - startMs) / 1_000);
