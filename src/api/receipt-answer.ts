@@ -1,4 +1,4 @@
-import { encodeBody, type MediaType, type Receipt, type RefusalWord } from "../control/index.ts";
+import { encodeReceipt, type MediaType, type Receipt, type RefusalWord } from "../control/index.ts";
 import type { AnswerOptions } from "./body.ts";
 
 const STATUS_OF_WORD = {
@@ -39,7 +39,8 @@ export function answerReceipt(
   options: AnswerOptions = {},
 ): Response {
   const { status = statusOfReceipt(receipt), headers = {} } = options;
-  // Encoders hand out views of a buffer that they go on using; a body keeps what it is given.
-  const body = Uint8Array.from(encodeBody(receipt, type));
-  return new Response(body, { status, headers: { "content-type": type, ...headers } });
+  return new Response(encodeReceipt(receipt, type), {
+    status,
+    headers: { "content-type": type, ...headers },
+  });
 }

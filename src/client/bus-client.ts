@@ -1,5 +1,5 @@
 import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
-import { BROADCAST_SUBJECT, REPLY_HEADER, type Receipt } from "../control/index.ts";
+import { BROADCAST_SUBJECT, decodeReceipt, REPLY_HEADER, type Receipt } from "../control/index.ts";
 import { type Clock, HearthError, type Random, sleep } from "../core/index.ts";
 import { unlessAborted } from "./abort.ts";
 import type {
@@ -15,7 +15,7 @@ import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
 import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
 import { commandSubject } from "./subjects.ts";
-import { decodeReceipt, isNoBroadcast, isUnread, type Wire } from "./wire.ts";
+import { isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 /** Time in which a broker says that nobody listens. */

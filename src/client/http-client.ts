@@ -1,5 +1,5 @@
 import type { PublishOutcome } from "../bus/index.ts";
-import type { Receipt } from "../control/index.ts";
+import { decodeReceipt, type Receipt, readReceipt } from "../control/index.ts";
 import {
   type Clock,
   HearthError,
@@ -19,7 +19,7 @@ import type {
 import { identified } from "./envelope.ts";
 import { type HttpConnection, type HttpOutcome, jsonOf, problemText } from "./http-connection.ts";
 import { absentMs } from "./patience.ts";
-import { decodeReceipt, isUnread, readReceipt, type Wire } from "./wire.ts";
+import { isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
 const ASK_MS = 5_000;

@@ -28,6 +28,7 @@ export {
   mediaTypeOf,
 } from "./media-type.ts";
 export type { Operation } from "./operation.ts";
+export { readReceipt } from "./read-receipt.ts";
 export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
