@@ -125,7 +125,11 @@ function observe(agent: Agent, logger: Logger): void {
     stats: engine.stats,
   }));
   const { control } = agent;
-  metrics.observeControl(() => ({ ...control.snapshot(), bus: agent.busState }));
+  metrics.observeControl(() => {
+    const snapshot = control.snapshot();
+    const refused = snapshot.refused + agent.unreadCommands;
+    return { ...snapshot, refused, bus: agent.busState };
+  });
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

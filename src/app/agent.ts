@@ -259,6 +259,11 @@ export class Agent {
     return this.#bus?.state ?? null;
   }
 
+  /** Commands over NATS that were refused unread, since too many waited. */
+  get unreadCommands(): number {
+    return this.#bus?.unreadCommands ?? 0;
+  }
+
   async #grow(): Promise<void> {
     const { logger, service, config, clock } = this.#parts;
     await this.#growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));

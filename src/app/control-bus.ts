@@ -90,6 +90,11 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
+  /** Commands that were answered `busy` without being read: the control plane never saw them. */
+  get unreadCommands(): number {
+    return this.#subscriber.stats().overflowed;
+  }
+
   /** Takes no more; answers of what is at work still go out until `close`. */
   async stopTaking(): Promise<void> {
     await this.#subscriber[Symbol.asyncDispose]();

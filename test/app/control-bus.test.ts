@@ -1,0 +1,48 @@
+import { expect, test } from "bun:test";
+import { ControlBus, type ControlBusParts } from "../../src/app/control-bus.ts";
+import { openBus } from "../../src/bus/index.ts";
+import { systemClock, systemRandom } from "../../src/core/index.ts";
+import { describeNats, NatsServer, waitFor } from "../support/index.ts";
+
+const FLOOD = 9_000;
+const WAITING_MAX = 8_192;
+const PATIENCE_MS = 20_000;
+
+const NATS = {
+  ...{ tokenFile: null, userFile: null, credsFile: null, nkeyFile: null },
+  ...{ caFile: null, certFile: null, keyFile: null, commandStream: null, workersBucket: null },
+  ...{ queueMessages: 100, queueBytes: 2 ** 20, role: "purge", receipts: false, events: false },
+};
+
+describeNats("commands that nobody can read in time", () => {
+  test(
+    "are counted, though the control plane never sees them",
+    async () => {
+      await using server = await NatsServer.start();
+      let submitted = 0;
+      const plane = {
+        submit: () => {
+          submitted++;
+          return new Promise(() => undefined);
+        },
+      };
+      const nothing = () => undefined;
+      await using bus = ControlBus.open({
+        ...{ clock: systemClock, random: systemRandom, incarnation: 1n, version: "1.2.3" },
+        ...{ logger: { log: nothing }, health: { clear: nothing, raise: nothing } },
+        ...{ room: { plane, events: {} } },
+        config: { node: { id: "w" }, nats: { ...NATS, url: server.tcpUrl } },
+      } as unknown as ControlBusParts)!;
+      await using router = openBus({
+        ...{ url: server.tcpUrl, name: "router", clock: systemClock, random: systemRandom },
+      });
+      const both = () => [bus, router].every(({ state }) => state.status === "connected");
+      await waitFor(both, PATIENCE_MS);
+      for (let nth = 0; nth < FLOOD; nth++) router.publish("kv-control-w", new Uint8Array(2));
+      await waitFor(() => bus.state.receivedMessages === FLOOD, PATIENCE_MS);
+      expect(submitted).toBe(WAITING_MAX);
+      expect(bus.unreadCommands).toBe(FLOOD - WAITING_MAX);
+    },
+    PATIENCE_MS * 3,
+  );
+});
