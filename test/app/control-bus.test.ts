@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { ControlBus, type ControlBusParts } from "../../src/app/control-bus.ts";
+import { ControlBus, type ControlBusParts } from "../../src/app/index.ts";
 import { openBus } from "../../src/bus/index.ts";
 import { systemClock, systemRandom } from "../../src/core/index.ts";
 import { describeNats, NatsServer, waitFor } from "../support/index.ts";
