@@ -7,8 +7,8 @@ import type { Oracle } from "./oracle.ts";
 const ISSUER = "numbered";
 
 /**
- * Commands without an id, each with a number and sent once: the number alone keeps copies from being
- * carried out. What comes late, or never, is not.
+ * Commands without an id, each with a number and sent once: the number alone keeps copies from
+ * being carried out. What comes late, or never, is not.
  */
 export class OnceSender {
   readonly #bus: ChaosBus;

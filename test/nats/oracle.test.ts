@@ -116,7 +116,7 @@ describe("a run is judged", () => {
   });
 });
 
-test("commands come out of order, about half of them twice, and everything else as it is", async () => {
+test("commands come out of order, about half of them twice, others as they are", async () => {
   const hub = new LocalHub();
   const basics = { clock: systemClock, random: seededRandom(1) };
   await using near = createLocalBus(hub, basics);
