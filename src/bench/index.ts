@@ -11,6 +11,7 @@ export { benchHash, type HashBench } from "./hash-bench.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
 export {
   benchPin,
+  PIN_DEPTHS,
   PIN_TIERS,
   type PinBenchOptions,
   type PinRow,

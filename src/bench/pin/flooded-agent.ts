@@ -1,11 +1,4 @@
-import { join } from "node:path";
-import {
-  connectHttp,
-  type HttpControlClient,
-  pin,
-  unpin,
-  type WireCommand,
-} from "../../client/index.ts";
+import { connectHttp, type HttpControlClient, pin } from "../../client/index.ts";
 import { assert, HearthError, sleep, systemClock } from "../../core/index.ts";
 import { fileBytesOf } from "../../kvb/index.ts";
 import type { Native } from "../../native/index.ts";
@@ -17,9 +10,16 @@ import { PinEngine } from "./pin-engine.ts";
 export const CAPACITY_TOKENS = 42_816;
 export const BLOCK_TOKENS = 64;
 export const CAPACITY_BLOCKS = CAPACITY_TOKENS / BLOCK_TOKENS;
+/**
+ * More than RAM and the longest conversation together: what RAM is to give up is on SSD already, and
+ * a restore waits for no writing.
+ */
+const SSD_BLOCKS = Math.floor(CAPACITY_BLOCKS * 1.5);
 /** How many times its capacity an agent is flooded with. */
 const TURNS = 3;
 const FLOOD_CHAIN = 64;
+const WARM_UP_BLOCKS = 1_024;
+const WARM_UP_PASSES = 8;
 const PAGE = 4096;
 const OWNER = "bench";
 const POLL_MS = 2;
@@ -27,7 +27,7 @@ const SETTLE_MS = 120_000;
 
 export interface FloodedAgentOptions {
   readonly blockBytes: number;
-  /** Where the SSD tier lies, as large as RAM; null: RAM alone. */
+  /** Where the SSD tier lies; null: RAM alone. */
   readonly ssdDir: string | null;
   readonly policy: string;
   readonly signal: AbortSignal;
@@ -38,9 +38,11 @@ export class FloodedAgent implements AsyncDisposable {
   readonly engine: PinEngine;
   /** Blocks that RAM and SSD hold together, were each to hold its own. */
   readonly capacityBlocks: number;
+  readonly hasSsd: boolean;
   readonly #agent: PrivateAgent;
   readonly #commands: HttpControlClient;
   readonly #signal: AbortSignal;
+  #flooded: Conversation[] = [];
   #next = 0;
 
   private constructor(agent: PrivateAgent, engine: PinEngine, options: FloodedAgentOptions) {
@@ -48,7 +50,8 @@ export class FloodedAgent implements AsyncDisposable {
     this.engine = engine;
     this.#signal = options.signal;
     this.#commands = connectHttp({ url: agent.apiUrl, issuer: OWNER });
-    this.capacityBlocks = CAPACITY_BLOCKS * (options.ssdDir === null ? 1 : 2);
+    this.hasSsd = options.ssdDir !== null;
+    this.capacityBlocks = CAPACITY_BLOCKS + (this.hasSsd ? SSD_BLOCKS : 0);
   }
 
   static async start(native: Native, options: FloodedAgentOptions): Promise<FloodedAgent> {
@@ -58,8 +61,8 @@ export class FloodedAgent implements AsyncDisposable {
     const agent = opened.use(
       await PrivateAgent.start({
         ramBytes,
-        ssdBytes: ssdDir === null ? null : CAPACITY_BLOCKS * fileBytesOf(blockBytes),
-        ...(ssdDir === null ? {} : { ssdDir: join(ssdDir, "ssd") }),
+        ssdBytes: ssdDir === null ? null : SSD_BLOCKS * fileBytesOf(blockBytes),
+        ...(ssdDir === null ? {} : { ssdDir }),
         blocksMax: 65_536,
         policy,
         settings: {
@@ -91,19 +94,12 @@ export class FloodedAgent implements AsyncDisposable {
   }
 
   /** By engine hash, as a router would. Throws LIMIT where a block is not pinned. */
-  pin(of: Conversation): Promise<void> {
-    return this.#command(pin(of.hashes, { owner: OWNER }), of.count);
-  }
-
-  unpin(of: Conversation): Promise<void> {
-    return this.#command(unpin(of.hashes, { owner: OWNER }), of.count);
-  }
-
-  async #command(command: WireCommand, blocks: number): Promise<void> {
+  async pin({ hashes, count }: Conversation): Promise<void> {
+    const command = pin(hashes, { owner: OWNER });
     const result = await this.#commands.send("", command, { signal: this.#signal });
-    if (result.kind === "receipt" && result.receipt.counts.done === blocks) return;
+    if (result.kind === "receipt" && result.receipt.counts.done === count) return;
     const why = result.kind === "receipt" ? JSON.stringify(result.receipt.counts) : result.why;
-    throw new HearthError("LIMIT", `not all of ${blocks} blocks were pinned or let go: ${why}`);
+    throw new HearthError("LIMIT", `not all of ${count} blocks were pinned: ${why}`);
   }
 
   /**
@@ -113,9 +109,11 @@ export class FloodedAgent implements AsyncDisposable {
   async flood(): Promise<number> {
     const blocks = TURNS * this.capacityBlocks;
     const before = await this.#agent.status();
+    this.#flooded = [];
     for (let left = blocks; left > 0; left -= FLOOD_CHAIN) {
       const chain = this.engine.name(this.#next++, Math.min(FLOOD_CHAIN, left));
       await this.engine.store(chain, false);
+      this.#flooded.push(chain);
     }
     const after = await this.#settled();
     const since = countedSince(before, after);
@@ -126,6 +124,23 @@ export class FloodedAgent implements AsyncDisposable {
       `a flood of ${blocks} blocks came to ${since.committed} stored, ${since.written ?? "none"} ` +
       `written to SSD, ${after.ram.blocks} in RAM`;
     throw new HearthError("LIMIT", text, { fix: "the agent's own counters say so: a bug" });
+  }
+
+  /**
+   * Reads back of the flood what is where a pinned conversation is: what is measured is an agent at
+   * work, not one that reads for the first time.
+   */
+  async warmUp(): Promise<void> {
+    let read = 0;
+    for (let pass = 0; pass < WARM_UP_PASSES; pass++) {
+      for (const chain of this.#flooded.toReversed()) {
+        const { ram, ssd } = await this.engine.whereIs(chain);
+        if ((this.hasSsd ? ssd : ram) < chain.count) continue;
+        await this.engine.restore(chain);
+        read += chain.count;
+        if (read >= WARM_UP_BLOCKS) return;
+      }
+    }
   }
 
   /** When what is to be on SSD is there. */

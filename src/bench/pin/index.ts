@@ -1,5 +1,6 @@
 export {
   benchPin,
+  PIN_DEPTHS,
   PIN_TIERS,
   type PinBenchOptions,
   type PinRow,

@@ -1,3 +1,4 @@
+import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { HearthError } from "../../core/index.ts";
 import { fileBytesOf } from "../../kvb/index.ts";
@@ -12,13 +13,14 @@ export const PIN_TIERS = ["ram", "ssd"] as const;
 export type PinTier = (typeof PIN_TIERS)[number];
 
 /** Turns of a conversation, and tokens of the prompt at its end. */
-const DEPTHS = [
+const PROMPTS = [
   { depth: 0, tokens: 3_158 },
   { depth: 2, tokens: 4_810 },
   { depth: 6, tokens: 7_347 },
   { depth: 10, tokens: 10_826 },
   { depth: 16, tokens: 15_002 },
 ] as const;
+export const PIN_DEPTHS: readonly number[] = PROMPTS.map(({ depth }) => depth);
 /** Bytes of KV a token, at scale 1. */
 const TOKEN_BYTES = 160 * 1024;
 const PAGE = 4096;
@@ -30,6 +32,8 @@ export interface PinBenchOptions {
   /** Where the SSD tier lies. */
   readonly dir: string;
   readonly tiers: readonly PinTier[];
+  /** Some of `PIN_DEPTHS`. */
+  readonly depths: readonly number[];
   /** Of 160 KiB a token. */
   readonly scale: number;
   readonly runs: number;
@@ -71,7 +75,7 @@ export function pinBlockBytes(scale: number): number {
 }
 
 const fullBlocks = (tokens: number) => Math.floor(tokens / BLOCK_TOKENS);
-const BLOCKS_MAX = Math.max(...DEPTHS.map(({ tokens }) => fullBlocks(tokens)));
+const BLOCKS_MAX = Math.max(...PROMPTS.map(({ tokens }) => fullBlocks(tokens)));
 
 /**
  * What of a conversation is there after a flood of three times what an agent holds, with a pin and
@@ -88,47 +92,24 @@ async function benchTier(
   tier: PinTier,
   options: PinBenchOptions,
 ): Promise<PinRow[]> {
-  const { runs, policy, signal } = options;
+  const { runs, depths } = options;
   const blockBytes = pinBlockBytes(options.scale);
-  const say = (text: string) => options.onProgress(`${tier}: ${text}`);
-  const fileBytes = 2 * CAPACITY_BLOCKS * fileBytesOf(blockBytes);
-  using folder = tier === "ram" ? null : makeBenchFolder(options.dir, 2 * fileBytes);
-  const ssdDir = folder?.path ?? null;
-  say("starting an agent");
-  await using agent = await FloodedAgent.start(native, { blockBytes, ssdDir, policy, signal });
-  await using limit = await openLimit(native, agent, ssdDir, { ...options, blockBytes });
-  say("filling it");
-  await agent.flood();
-  const samples = DEPTHS.map((): Sample[] => []);
+  const fileBytes = CAPACITY_BLOCKS * fileBytesOf(blockBytes);
+  using folder = tier === "ram" ? null : makeBenchFolder(options.dir, 4 * fileBytes);
+  await using ground = new PinGround(native, { ...options, blockBytes, dir: folder?.path ?? null });
+  const prompts = PROMPTS.filter(({ depth }) => depths.includes(depth));
+  const rows = prompts.map((each) => ({ ...each, samples: [] as Sample[] }));
   for (let run = 0; run < runs; run++) {
-    for (const [at, { depth, tokens }] of DEPTHS.entries()) {
-      say(`run ${run + 1} of ${runs}, depth ${depth}`);
-      const isLimitFirst = (run + at) % 2 === 0;
-      samples[at]!.push(await sample(agent, tier, limit, fullBlocks(tokens), isLimitFirst));
+    for (const [at, { depth, tokens, samples }] of rows.entries()) {
+      options.onProgress(`${tier}: run ${run + 1} of ${runs}, depth ${depth}`);
+      samples.push(await ground.sample(fullBlocks(tokens), (run + at) % 2 === 0));
     }
   }
-  return DEPTHS.map(({ depth, tokens }, at) => {
+  return rows.map(({ depth, tokens, samples }) => {
     const blocks = fullBlocks(tokens);
     const what = { tier, depth, tokens, blocks, block_bytes: blockBytes };
-    const { capacityBlocks: capacity_blocks } = agent;
-    return { ...what, ...figuresOf(samples[at]!, blocks * blockBytes), capacity_blocks, runs };
+    return { ...what, ...figuresOf(samples, blocks * blockBytes), runs };
   });
-}
-
-async function openLimit(
-  native: Native,
-  agent: FloodedAgent,
-  ssdDir: string | null,
-  { blockBytes, fio, signal }: PinBenchOptions & { readonly blockBytes: number },
-): Promise<RestoreLimit | null> {
-  if (ssdDir === null) {
-    return openCopyOutLimit(native, { blockBytes, blocksMax: BLOCKS_MAX, signal });
-  }
-  if (fio === null) return null;
-  const direct = (await agent.isDirect()) ?? false;
-  const bytes = agent.capacityBlocks * blockBytes;
-  const file = { file: join(ssdDir, "fio"), bytes, depth: SSD_DEPTH, direct, signal };
-  return openFioLimit(fio, file, blockBytes);
 }
 
 interface Sample {
@@ -137,37 +118,87 @@ interface Sample {
   readonly restoreNs: number;
   readonly limitGbps: number | null;
   readonly floodBlocks: number;
+  readonly capacityBlocks: number;
 }
 
-async function sample(
+interface GroundOptions extends Omit<PinBenchOptions, "dir"> {
+  readonly blockBytes: number;
+  /** For SSD tiers and what stands beside them; null: RAM alone. */
+  readonly dir: string | null;
+}
+
+/** Where samples are taken, each with a new agent, beside one limit. */
+class PinGround implements AsyncDisposable {
+  readonly #native: Native;
+  readonly #options: GroundOptions;
+  readonly #opened = new AsyncDisposableStack();
+  #limit: RestoreLimit | null = null;
+
+  constructor(native: Native, options: GroundOptions) {
+    this.#native = native;
+    this.#options = options;
+  }
+
+  /** A new agent: one that has seen conversations come back learns to keep the next. */
+  async sample(blocks: number, isLimitFirst: boolean): Promise<Sample> {
+    const { dir } = this.#options;
+    const ssdDir = dir === null ? null : join(dir, "ssd");
+    try {
+      await using agent = await FloodedAgent.start(this.#native, { ...this.#options, ssdDir });
+      this.#limit ??= await this.#openLimit(agent);
+      return await floodedSample(agent, this.#limit, blocks, isLimitFirst);
+    } finally {
+      if (ssdDir !== null) rmSync(ssdDir, { recursive: true, force: true });
+    }
+  }
+
+  async #openLimit(agent: FloodedAgent): Promise<RestoreLimit | null> {
+    const { blockBytes, dir, fio, signal } = this.#options;
+    if (dir === null) {
+      const own = { blockBytes, blocksMax: BLOCKS_MAX, signal };
+      return this.#opened.use(await openCopyOutLimit(this.#native, own));
+    }
+    if (fio === null) return null;
+    const direct = (await agent.isDirect()) ?? false;
+    const bytes = agent.capacityBlocks * blockBytes;
+    const file = { file: join(dir, "fio"), bytes, depth: SSD_DEPTH, direct, signal };
+    return this.#opened.use(await openFioLimit(fio, file, blockBytes));
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#opened.disposeAsync();
+  }
+}
+
+/** One conversation pinned and a younger one of the same length not, and one flood over both. */
+async function floodedSample(
   agent: FloodedAgent,
-  tier: PinTier,
   limit: RestoreLimit | null,
   blocks: number,
   isLimitFirst: boolean,
 ): Promise<Sample> {
-  const { engine } = agent;
-  const unpinned = await agent.converse(blocks);
-  await agent.flood();
-  const unpinnedShare = (await engine.restore(unpinned)).present / blocks;
-  if (unpinnedShare > 0) {
-    const text = `${unpinnedShare * 100} % of an unpinned conversation survived the flood`;
-    throw new HearthError("LIMIT", text, { fix: "what pins are worth cannot be told this way" });
-  }
+  const { engine, capacityBlocks } = agent;
   const pinned = await agent.converse(blocks);
   await agent.pin(pinned);
+  const unpinned = await agent.converse(blocks);
   const floodBlocks = await agent.flood();
-  const found = await engine.whereIs(pinned);
-  if (tier === "ssd" && found.ram > 0) {
-    const text = `${found.ram} of ${blocks} pinned blocks are in RAM still`;
+  await agent.warmUp();
+  const { ram } = await engine.whereIs(pinned);
+  if (agent.hasSsd && ram > 0) {
+    const text = `${ram} of ${blocks} pinned blocks are in RAM still`;
     throw new HearthError("LIMIT", text, { fix: "a restore would not come from SSD" });
+  }
+  const unpinnedShare = (await engine.restore(unpinned)).present / blocks;
+  if (unpinnedShare > 0) {
+    const text = `${Math.round(unpinnedShare * 100)} % of what was not pinned survived the flood`;
+    throw new HearthError("LIMIT", text, { fix: "what pins are worth cannot be told this way" });
   }
   const early = isLimitFirst ? await limit?.gbps(blocks) : undefined;
   const { present, ns: restoreNs } = await engine.restore(pinned);
   const limitGbps = early ?? (await limit?.gbps(blocks)) ?? null;
   await mustBeRight(engine, pinned, blocks - present);
-  await agent.unpin(pinned);
-  return { unpinnedShare, pinnedShare: present / blocks, restoreNs, limitGbps, floodBlocks };
+  const figures = { restoreNs, limitGbps, floodBlocks, capacityBlocks };
+  return { unpinnedShare, pinnedShare: present / blocks, ...figures };
 }
 
 async function mustBeRight(
@@ -192,6 +223,7 @@ function figuresOf(samples: readonly Sample[], bytes: number) {
     limit_gbps: limitGbps === null ? null : rounded(limitGbps),
     ratio: limitGbps === null ? null : rounded(restoreGbps / limitGbps),
     flood_blocks: samples[0]!.floodBlocks,
+    capacity_blocks: samples[0]!.capacityBlocks,
   };
 }
 

@@ -1,5 +1,5 @@
-import { benchPin, Fio, PIN_TIERS, pinBlockBytes } from "../../bench/index.ts";
-import { formatBytes } from "../../core/index.ts";
+import { benchPin, Fio, PIN_DEPTHS, PIN_TIERS, pinBlockBytes } from "../../bench/index.ts";
+import { formatBytes, HearthError } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
@@ -11,11 +11,11 @@ const POLICIES = ["hearth", "lru"] as const;
 
 export const command = defineCommand({
   description: [
-    "Stores conversations of 3,158 to 15,002 tokens in an agent of its own whose RAM holds 42,816 " +
-      "tokens, floods it with three times as many others, and asks for each conversation again: " +
-      "once unpinned, once with its blocks pinned by engine hash over the command plane. " +
-      "Blocks have 64 tokens of 160 KiB, times --scale.",
-    "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier as large as RAM; the " +
+    "Stores two conversations of 3,158 to 15,002 tokens in an agent of its own whose RAM holds " +
+      "42,816 tokens, the older one pinned by engine hash over the command plane, floods it with " +
+      "three times as many others, and asks for both again. Blocks have 64 tokens of 160 KiB, " +
+      "times --scale.",
+    "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier half as large again; the " +
       "flood is three times both, and the pinned blocks are on SSD alone when they are asked for. " +
       "cached_share_*: full blocks that were there. restore_gbps: acquire and copy out of all of " +
       "them. limit_gbps: the same copy-out from RAM as in `bench engine`, or fio reading with the " +
@@ -26,8 +26,9 @@ export const command = defineCommand({
   flags: {
     dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     tier: withDefault(list(choice(PIN_TIERS)), PIN_TIERS, "which rows"),
+    depth: withDefault(list(integer()), PIN_DEPTHS, "after so many turns of a conversation"),
     scale: withDefault(fraction({ min: 1 / 2560, max: 1 }), 1 / 64, "of 160 KiB a token"),
-    runs: withDefault(integer({ min: 1, max: 1000 }), 5, "passes over each depth"),
+    runs: withDefault(integer({ min: 1, max: 1000 }), 3, "passes over each depth"),
     policy: withDefault(choice(POLICIES), "hearth", "which blocks leave RAM first"),
     withoutFio: toggle("do not compare with fio"),
     json: jsonFlag,
@@ -39,12 +40,27 @@ export const command = defineCommand({
   exits: ["hostCannot", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
     const { json, scale, runs, policy, tier: tiers } = flags;
+    const unknown = flags.depth.find((depth) => !PIN_DEPTHS.includes(depth));
+    if (unknown !== undefined) {
+      const text = `--depth is one of ${PIN_DEPTHS.join(", ")}, not ${unknown}`;
+      throw new HearthError("USAGE", text);
+    }
     const dir = flags.dir ?? process.env.TMPDIR ?? "/var/tmp";
     const fio = flags.withoutFio ? null : Fio.find();
     const progress = createProgress({ io, clock, json });
     const onProgress = (what: string) =>
       progress.update(`blocks of ${formatBytes(pinBlockBytes(scale))}, ${what}`);
-    const own = { scale, runs, policy, tiers, dir, fio, signal: interrupt(), onProgress };
+    const own = {
+      scale,
+      runs,
+      policy,
+      tiers,
+      depths: flags.depth,
+      dir,
+      fio,
+      signal: interrupt(),
+      onProgress,
+    };
     const rows = await benchPin(loadNative(), own);
     progress.end();
     printRows(
