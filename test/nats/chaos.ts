@@ -13,11 +13,16 @@ import { ReadLog } from "./read-log.ts";
 import { type StormLog, startAgain, storm } from "./storm.ts";
 import { verifyHolds } from "./verify.ts";
 
+export const CARRIERS = ["tcp", "ws"] as const;
+export type Carrier = (typeof CARRIERS)[number];
+
 export interface ChaosOptions {
   readonly executable: string;
   readonly folder: string;
   readonly kills: number;
   readonly seed: number;
+  /** How the agent is connected; routers come both ways. */
+  readonly carrier: Carrier;
   /** How long reads are measured without kills; half of it before them, half after. */
   readonly calmMs: number;
   onProgress(text: string): void;
@@ -88,8 +93,8 @@ export class Chaos implements AsyncDisposable {
   static async start(options: ChaosOptions): Promise<Chaos> {
     const server = await NatsServer.start({ maxPayload: MAX_PAYLOAD });
     try {
-      const nats = { url: server.tcpUrl, queue_messages: AGENT_QUEUE };
-      const { executable, folder } = options;
+      const { executable, folder, carrier } = options;
+      const nats = { url: server[`${carrier}Url`], queue_messages: AGENT_QUEUE };
       const host = await Host.start({ executable, folder, worker: WORKER, nats });
       await host.store(...PROMPTS, ...SESSIONS);
       return new Chaos(options, server, host);

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHostExecutable } from "../../scripts/lib/executable.ts";
 import { ensureNatsServer } from "../../scripts/lib/nats-server.ts";
+import { CARRIERS } from "./chaos.ts";
 import { tableOf } from "./report.ts";
 import { runTrial } from "./trial.ts";
 
@@ -18,6 +19,7 @@ down, or is killed.
   bun run test:nats                         100 kills, a quarter of an hour
   bun run test:nats -- --kills 10           fewer
   bun run test:nats -- --seed 7             other moments
+  bun run test:nats -- --carrier ws         an agent connected over WebSocket; else TCP
   bun run test:nats -- --json               the figures as one line of JSON on standard output
   bun run test:nats -- --dir /mnt/nvme      on this file system; else the temporary folder
 
@@ -30,6 +32,7 @@ Exit codes: 0 all is well; 1 a violation; 2 wrong usage, or no nats-server.
 const options = scriptOptions(HELP, {
   kills: { type: "string", default: "100" },
   seed: { type: "string", default: "1" },
+  carrier: { type: "string", default: "tcp" },
   dir: { type: "string", default: tmpdir() },
   json: { type: "boolean", default: false },
 });
@@ -43,6 +46,8 @@ const [kills, seed] = [Number(options.kills), Number(options.seed)];
 if (!Number.isSafeInteger(kills) || kills < 1 || !Number.isSafeInteger(seed)) {
   fail("--kills and --seed are whole numbers");
 }
+const carrier = CARRIERS.find((one) => one === options.carrier);
+if (carrier === undefined) fail(`--carrier is one of ${CARRIERS.join(", ")}`);
 const nats = await ensureNatsServer();
 if (nats.kind === "skipped") fail(nats.why);
 
@@ -54,7 +59,7 @@ const executable = await ensureHostExecutable();
 const folder = mkdtempSync(join(options.dir, "hearth-nats-"));
 try {
   const { figures, violations } = await runTrial({
-    ...{ executable, folder, kills, seed, thorough: isLong },
+    ...{ executable, folder, kills, seed, carrier, thorough: isLong },
     calmMs: isLong ? 60_000 : 6_000,
     streamCommands: isLong ? 1_000 : 100,
     onProgress: (text) => process.stderr.write(`nats: ${text}\n`),

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { describeNative, describeNats, hearthExecutable, withTempDir } from "../support/index.ts";
+import { CARRIERS } from "./chaos.ts";
 import { runTrial } from "./trial.ts";
 
 const KILLS = 3;
@@ -13,9 +14,10 @@ describeNative("an agent whose broker is killed", () => {
         const executable = await hearthExecutable();
         // Other moments for other sources, the same for the same.
         const seed = Bun.hash.crc32(await Bun.file(executable).bytes());
+        const carrier = CARRIERS[seed % CARRIERS.length]!;
         const { figures, violations } = await withTempDir((folder) =>
           runTrial({
-            ...{ executable, folder, kills: KILLS, seed, calmMs: 2_000 },
+            ...{ executable, folder, kills: KILLS, seed, carrier, calmMs: 2_000 },
             ...{ streamCommands: 60, thorough: false, onProgress: () => undefined },
           }),
         );

@@ -6,6 +6,7 @@ import { connectControl, newCommandId, pin, type WireCommand } from "../../src/c
 import { randomBelow, seededRandom, stringifyJson, systemClock } from "../../src/core/index.ts";
 import { NatsServer } from "../support/nats.ts";
 import { waitFor } from "../support/wait.ts";
+import type { Carrier } from "./chaos.ts";
 import { PROMPTS } from "./flows.ts";
 import { Host } from "./host.ts";
 import { compareAudit, Oracle, readAudit } from "./oracle.ts";
@@ -15,6 +16,8 @@ import { verifyHolds } from "./verify.ts";
 export interface StreamOptions {
   readonly executable: string;
   readonly folder: string;
+  /** How the agent is connected. */
+  readonly carrier: Carrier;
   /** Published while the agent is down, and as many again while it is killed at work. */
   readonly commands: number;
   readonly seed: number;
@@ -55,8 +58,9 @@ export async function runStream(options: StreamOptions): Promise<StreamResult> {
     await (await jetstreamManager(nc)).streams.add({ name: STREAM, subjects: [SUBJECT] });
     await new Kvm(nc).create(BUCKET, { ttl: BUCKET_TTL_MS });
   });
-  const nats = { url: server.tcpUrl, command_stream: STREAM, workers_bucket: BUCKET };
-  const { executable, folder, seed } = options;
+  const { executable, folder, seed, carrier } = options;
+  const url = server[`${carrier}Url`];
+  const nats = { url, command_stream: STREAM, workers_bucket: BUCKET };
   await using host = await Host.start({ executable, folder, worker: WORKER, nats });
   const random = seededRandom(seed);
   const bus = openBus({ url: server.tcpUrl, name: "chaos stream", clock: systemClock, random });

@@ -19,7 +19,7 @@ export interface Trial {
 /** The broker killed under traffic, then commands that a stream keeps. */
 export async function runTrial(options: TrialOptions): Promise<Trial> {
   const startMs = performance.now();
-  const { executable, folder, seed, thorough, onProgress } = options;
+  const { executable, folder, seed, carrier, thorough, onProgress } = options;
   const [chaosFolder, streamFolder] = ["c", "s"].map((name) => join(folder, name)) as [
     string,
     string,
@@ -33,7 +33,7 @@ export async function runTrial(options: TrialOptions): Promise<Trial> {
     onProgress("a stream of commands");
     const { streamCommands: commands } = options;
     const own = { commands, thorough, folder: streamFolder };
-    stream = await runStream({ executable, seed, ...own });
+    stream = await runStream({ executable, seed, carrier, ...own });
   }
   const figures = figuresOf(result, stream, (performance.now() - startMs) / 1_000);
   const findings = [...result.oracle.findings, ...(stream?.oracle.findings ?? [])];
