@@ -6,6 +6,8 @@ export interface AgentOptions {
   readonly folder: string;
   /** Planned faults, as zig/base/faults.zig describes them; empty: none. */
   readonly plan: string;
+  /** The file that says by how much its wall clock is wrong; without one it is right. */
+  readonly wallOffset?: string | undefined;
 }
 
 /** How an agent ended. */
@@ -24,22 +26,31 @@ export class CrashAgent {
   /** Milliseconds from exec to serving; null where it ended before that. */
   readonly ready: Promise<number | null>;
   url = "";
+  /** When it was ready, on this process's monotonic clock. */
+  readyMs = 0;
   /** Whether a signal of ours has ended it, or will. */
   killedByUs = false;
   readonly #process: Subprocess<"ignore", "ignore", "pipe">;
 
-  constructor({ executable, configPath, folder, plan }: AgentOptions) {
+  constructor({ executable, configPath, folder, plan, wallOffset }: AgentOptions) {
     const startMs = performance.now();
     this.#process = Bun.spawn([executable, "agent", "--config", configPath], {
       cwd: folder,
-      env: { ...process.env, HEARTH_FAULTS: plan },
+      env: {
+        ...process.env,
+        HEARTH_FAULTS: plan,
+        ...(wallOffset === undefined ? {} : { HEARTH_WALL_OFFSET: wallOffset }),
+      },
       stdin: "ignore",
       stdout: "ignore",
       stderr: "pipe",
     });
     const ready = Promise.withResolvers<number | null>();
     this.ready = ready.promise;
-    const logEnded = this.#readLog(() => ready.resolve(performance.now() - startMs));
+    const logEnded = this.#readLog(() => {
+      this.readyMs = performance.now();
+      ready.resolve(this.readyMs - startMs);
+    });
     this.ended = this.#process.exited.then(async (): Promise<End> => {
       await logEnded;
       ready.resolve(null);

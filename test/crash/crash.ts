@@ -10,16 +10,18 @@ export interface CrashOptions {
   readonly seed: number;
   /** Kills at this point alone; null: at random moments and at all points in turn. */
   readonly point: string | null;
+  /** Sends pins, leases and other commands, and lets the wall clock jump. */
+  readonly commands?: boolean;
   onProgress(done: number, figures: TrialFigures): void;
 }
 
 const CLEAN_EVERY = 20;
-const LOAD_MS = 300;
+const START_MS = 300;
 
 /** Kills an agent over and over, and judges what it answers after each start. */
 export async function runCrash(options: CrashOptions): Promise<Trial> {
-  const { executable, folder, cycles, seed, point, onProgress } = options;
-  const own = { executable, folder, ssdDir: `${folder}/ssd`, point };
+  const { executable, folder, cycles, seed, point, commands = false, onProgress } = options;
+  const own = { executable, folder, ssdDir: `${folder}/ssd`, point, commands };
   const trial = new Trial({ ...own, random: seededRandom(seed) });
   trial.world.beginLife();
   for (let cycle = 0; cycle < cycles; cycle++) {
@@ -38,14 +40,19 @@ async function randomCycle(trial: Trial, random: Random): Promise<void> {
   befall(trial, random);
   const agent = trial.start("");
   const when = randomBelow(random, 6);
-  if (when === 0) setTimeout(() => agent.kill(), randomBelow(random, LOAD_MS));
+  if (when === 0) setTimeout(() => agent.kill(), randomBelow(random, START_MS));
   if (await trial.ready(agent, false)) {
     await using life = trial.life(agent, random);
     await life.connect();
-    await life.verify();
+    await life.begin();
     const stop = new AbortController();
     const load = life.load(stop.signal);
-    await Bun.sleep(randomBelow(random, LOAD_MS));
+    await Bun.sleep(randomBelow(random, trial.loadMs));
+    if (when > 3) {
+      stop.abort();
+      await load;
+      await life.audit();
+    }
     if (when === 1) {
       life.expectEnd();
       agent.stop();
@@ -69,10 +76,10 @@ async function namedCycle(trial: Trial, random: Random): Promise<void> {
     trial.world.disturbFor(kill.name);
     await using life = trial.life(agent, random);
     await life.connect();
-    await life.verify();
+    await life.begin();
     const stop = new AbortController();
     const load = life.load(stop.signal);
-    await Promise.race([agent.ended, Bun.sleep(LOAD_MS)]);
+    await Promise.race([agent.ended, Bun.sleep(trial.loadMs)]);
     life.expectEnd();
     agent.stop();
     stop.abort();
@@ -89,12 +96,13 @@ async function cleanCycle(trial: Trial, random: Random): Promise<void> {
   if (await trial.ready(agent, false)) {
     await using life = trial.life(agent, random);
     await life.connect();
-    if (!(await life.verify())) trial.tally.complain("not all could be read");
+    if (!(await life.begin())) trial.tally.complain("not all could be read");
     const stop = new AbortController();
     const load = life.load(stop.signal);
-    await Bun.sleep(LOAD_MS / 2);
+    await Bun.sleep(trial.loadMs / 2);
     stop.abort();
     await load;
+    await life.audit();
   }
   agent.stop();
   const { code } = await trial.stopped(agent);

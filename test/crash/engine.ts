@@ -32,6 +32,8 @@ const MANIFEST = encodeManifest(
   }),
 );
 const DEADLINE_MS = 5_000;
+/** As long as the blocks of prompts: it is their room. */
+const FLOOD_BYTES = 32 * 1024;
 
 /** An engine that proves each byte it gets, and tells the oracle of all that it writes. */
 export class CrashEngine implements AsyncDisposable {
@@ -63,7 +65,12 @@ export class CrashEngine implements AsyncDisposable {
   /** Serves a prompt: reads what is there, writes what is not. */
   async serve(): Promise<void> {
     const ids = idsOfPrompt(choosePrompt(this.#random));
+    const promised = ids.map((id) => this.#tally.promises.mustHave(id));
     const outcomes = await this.read(ids);
+    ids.forEach((id, i) => {
+      // Asked for before, and still: it was meanwhile.
+      if (promised[i] && outcomes[i] === BlockOutcome.miss) this.#tally.missed(id);
+    });
     const missing = ids.filter((_, i) => outcomes[i] !== BlockOutcome.ok);
     const length = 1 + randomBelow(this.#random, PROMPT_BLOCKS);
     if (missing.length > 0) await this.#write(missing.slice(0, length));
@@ -156,6 +163,31 @@ export class CrashEngine implements AsyncDisposable {
     const gives = !isOneIn(this.#random, 4);
     written.flags[at] = gives ? 1 : 0;
     written.checksum[at] = gives ? arena.checksum(offset, bytes) : 0n;
+  }
+
+  /** Writes blocks that nobody asks for again, until so many bytes were taken, or it stops. */
+  async flood(bytes: number, stop: AbortSignal): Promise<void> {
+    const blocks = this.#blocks;
+    blocks.count = PROMPT_BLOCKS;
+    blocks.parents.fill(0);
+    blocks.flags.fill(0);
+    blocks.bytes.fill(FLOOD_BYTES);
+    for (let taken = 0, tries = 0; taken < bytes && !stop.aborted; tries++) {
+      if (tries * PROMPT_BLOCKS * FLOOD_BYTES > 10 * bytes) throw new Error("a flood is not taken");
+      crypto.getRandomValues(blocks.digests.subarray(0, PROMPT_BLOCKS * 32));
+      await this.#client.reserve(blocks, 0n, this.#handles);
+      this.#written.count = 0;
+      for (let i = 0; i < PROMPT_BLOCKS; i++) {
+        if (this.#handles.outcome[i] !== BlockOutcome.ok) continue;
+        const at = this.#written.count++;
+        this.#written.slot[at] = this.#handles.slot[i]!;
+        this.#written.generation[at] = this.#handles.generation[i]!;
+        this.#written.flags[at] = 0;
+      }
+      if (this.#written.count === 0) continue;
+      await this.#client.commit(this.#written);
+      taken += this.#written.count * FLOOD_BYTES;
+    }
   }
 
   [Symbol.asyncDispose](): Promise<void> {

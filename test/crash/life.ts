@@ -1,21 +1,31 @@
 import { type Random, randomBelow } from "../../src/core/index.ts";
 import { BlockOutcome } from "../../src/tiers/index.ts";
 import type { CrashAgent } from "./agent.ts";
+import type { CommandLife } from "./commands/commander.ts";
+import type { WallClock } from "./commands/wall-clock.ts";
 import { idsOfPrompt, isOneIn, PROMPTS } from "./content.ts";
 import { CrashEngine } from "./engine.ts";
 import { CrashOperator } from "./operator.ts";
 import type { Oracle } from "./oracle.ts";
+import type { Profile } from "./profiles.ts";
 import type { Tally } from "./tally.ts";
 
 const ENGINES = 3;
 const TRIES = 20;
+/** Of what one engine does while others are at work. */
+const FLOOD_ONE_IN = 60;
+/** The wall clock stays as it is for no longer than that. */
+const JUMP_MS = 400;
 /** By when an agent that answers no more must have ended. */
 const DEATH_MS = 5_000;
 
 export interface LifeParts {
   readonly agent: CrashAgent;
   readonly socket: string;
-  readonly keeps: boolean;
+  readonly profile: Profile;
+  /** Null: no commands are sent. */
+  readonly commands: CommandLife | null;
+  readonly wall: WallClock | null;
   readonly oracle: Oracle;
   readonly tally: Tally;
   readonly random: Random;
@@ -46,6 +56,13 @@ export class Life implements AsyncDisposable {
     });
   }
 
+  /** What was acknowledged before the start is there: holds first, then bytes. */
+  async begin(): Promise<boolean> {
+    const { commands } = this.#parts;
+    const isSeen = commands === null || (await this.#unlessDead(() => commands.begin()));
+    return isSeen && (await this.verify());
+  }
+
   /** Reads every block there is; true where all were read. */
   async verify(): Promise<boolean> {
     const prompts = Array.from({ length: PROMPTS }, (_, prompt) => prompt);
@@ -73,30 +90,56 @@ export class Life implements AsyncDisposable {
       ids = ids.filter((_, i) => !isSettled.includes(outcomes[i]!));
     }
     for (const id of ids) {
-      if (this.#parts.oracle.mustHave(id)) this.#parts.tally.complain(`block ${id} never came`);
+      if (this.#parts.tally.promises.mustHave(id))
+        this.#parts.tally.complain(`block ${id} never came`);
     }
   }
 
   /** Requests and commands without end: until the agent is dead, or `stop` is aborted. */
   async load(stop: AbortSignal): Promise<void> {
-    const engines = this.#engines.map((engine) => () => engine.serve());
+    const { random, profile, commands, wall } = this.#parts;
+    const flood = profile.commands?.flood ?? null;
+    const engines = this.#engines.map((engine, i) => () => {
+      const mayFlood = flood !== null && i === 0 && isOneIn(random, FLOOD_ONE_IN);
+      return mayFlood ? engine.flood(flood, stop) : engine.serve();
+    });
     const command = async () => {
-      const { random, keeps } = this.#parts;
-      if (isOneIn(random, 6)) await this.#operator.persist(keeps);
+      if (isOneIn(random, 6)) await this.#operator.persist(profile.keeps);
       else await this.#operator.purge();
       await Bun.sleep(randomBelow(random, 30));
     };
-    await Promise.all(
-      [...engines, command].map((act) =>
-        this.#unlessDead(async () => {
-          while (!stop.aborted) await act();
-        }),
-      ),
-    );
+    const work = [
+      ...[...engines, command].map((act) => async () => {
+        while (!stop.aborted) await act();
+      }),
+      ...(commands === null ? [] : [() => commands.operate(stop), () => commands.watch(stop)]),
+    ];
+    const over = Promise.all(work.map((one) => this.#unlessDead(one))).then(() => true);
+    const pause = () => Bun.sleep(randomBelow(random, JUMP_MS)).then(() => false);
+    while (wall !== null && !(await Promise.race([over, pause()]))) wall.jump(random);
+    await over;
   }
 
-  async persist(): Promise<void> {
-    await this.#unlessDead(() => this.#operator.persist(this.#parts.keeps));
+  /** After load: what was acknowledged is as it was, also when three times what fits came by. */
+  async audit(): Promise<void> {
+    const { profile, commands, random } = this.#parts;
+    if (commands === null) return;
+    await this.#unlessDead(async () => {
+      const flood = profile.commands?.flood ?? null;
+      if (flood !== null) await this.#flood(flood, commands);
+      await commands.audit();
+      if (isOneIn(random, 2)) await commands.strip();
+      if (isOneIn(random, 2)) await commands.flush();
+      await commands.audit();
+    });
+    await this.verify();
+  }
+
+  async #flood(bytes: number, commands: CommandLife): Promise<void> {
+    const { signal } = new AbortController();
+    const each = bytes / this.#engines.length;
+    await Promise.all(this.#engines.map((engine) => engine.flood(each, signal)));
+    commands.flooded();
   }
 
   /** False where the agent died meanwhile. Throws what the agent did wrong. */

@@ -44,6 +44,8 @@ export class Oracle {
   readonly #legal: Version[][] = Array.from({ length: BLOCKS }, () => []);
   readonly #dead: Content[][] = Array.from({ length: BLOCKS }, () => []);
   readonly #kept = new Set<number>();
+  /** Marks that were acknowledged: what they name is gone with the process. */
+  #marks: { readonly purge: Purge; readonly isMarked: (at: number) => boolean }[] = [];
   /** When the latest purge of each address was sent. */
   readonly #purgedAt = new Float64Array(BLOCKS).fill(-1);
 
@@ -53,6 +55,7 @@ export class Oracle {
 
   /** The agent is started again. What it may forget for want of room is not expected any more. */
   nextRun(keeps: boolean): void {
+    for (const { purge, isMarked } of this.#marks.splice(0)) this.purgeAnswered(purge, isMarked);
     this.#run++;
     if (!keeps) this.#kept.clear();
   }
@@ -63,6 +66,7 @@ export class Oracle {
       this.#bury(id, this.#legal[id]!.splice(0));
     }
     this.#kept.clear();
+    this.#marks = [];
   }
 
   legalOf(ids: readonly number[]): Legal {
@@ -112,6 +116,11 @@ export class Oracle {
       this.#legal[id] = all.filter((version) => !isOver(version));
       this.#bury(id, all.filter(isOver));
     });
+  }
+
+  /** The agent said which of these are in RAM alone from now on: they do not outlive it. */
+  markAnswered(purge: Purge, isMarked: (at: number) => boolean): void {
+    this.#marks.push({ purge, isMarked });
   }
 
   /** What is there now and must be on SSD once `persist` is acknowledged. */

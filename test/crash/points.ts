@@ -61,11 +61,14 @@ interface Progress {
  */
 export class KillPlan {
   readonly #all: Progress[];
+  /** Come every other turn. */
+  readonly #favoured: Progress[];
   #next = 0;
 
-  constructor(only: string | null, random: Random) {
+  constructor(only: string | null, random: Random, favours = (_: string) => false) {
     const kills = knownKills().filter(({ name }) => only === null || name === only);
     this.#all = shuffled(kills, random).map((kill) => ({ kill, nthMax: 1, reached: 0 }));
+    this.#favoured = this.#all.filter(({ kill }) => favours(kill.name));
   }
 
   get known(): number {
@@ -82,12 +85,20 @@ export class KillPlan {
       .map(({ kill }) => `${kill.name}:${kill.action}`);
   }
 
+  #turn(): Progress {
+    const turn = this.#next++;
+    const favoured = this.#favoured;
+    if (favoured.length === 0) return this.#all[turn % this.#all.length]!;
+    const ring = turn % 2 === 0 ? favoured : this.#all;
+    return ring[(turn >> 1) % ring.length]!;
+  }
+
   next(random: Random): {
     readonly kill: PlannedKill;
     readonly plan: string;
     ended(there: boolean): void;
   } {
-    const progress = this.#all[this.#next++ % this.#all.length]!;
+    const progress = this.#turn();
     const { kill, nthMax } = progress;
     const nth = 1 + randomBelow(random, nthMax);
     return {

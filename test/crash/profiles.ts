@@ -4,6 +4,8 @@ export interface Profile {
   /** All blocks fit: what was persisted stays until it is purged. */
   readonly keeps: boolean;
   readonly kv: Readonly<Record<string, string | number>>;
+  /** Where commands are sent. `flood`: bytes that go through it, three times what fits. */
+  readonly commands?: { readonly pinShare: number; readonly flood: number | null };
 }
 
 const ROOMY = { ram: "32MiB", ssd: "128MiB", ssd_ttl: "off", scrub_rate: "64MiB" };
@@ -50,6 +52,42 @@ export const PROFILES: readonly Profile[] = [
   },
 ];
 
+const MIB = 2 ** 20;
+/** A few blocks stay in RAM for engines, and what is kept fits all profiles. */
+const SMALL = { ram: "4MiB", ssd: "8MiB" };
+const [ROOMY_COMMANDS, SMALL_COMMANDS] = [
+  { pinShare: 0.015, flood: null },
+  { pinShare: 0.2, flood: 36 * MIB },
+];
+
+/** With commands blocks go for many reasons: what must stay is what somebody holds. */
+export const COMMAND_PROFILES: readonly Profile[] = [
+  {
+    name: "commands, roomy",
+    keeps: false,
+    kv: { ...ROOMY, write_policy: "write_through" },
+    commands: ROOMY_COMMANDS,
+  },
+  {
+    name: "commands, floods",
+    keeps: false,
+    kv: { ...SMALL, ssd_ttl: "off", write_policy: "write_through" },
+    commands: SMALL_COMMANDS,
+  },
+  {
+    name: "commands, roomy, write back, threads",
+    keeps: false,
+    kv: { ...ROOMY, write_policy: "write_back", ssd_io: "threads" },
+    commands: ROOMY_COMMANDS,
+  },
+  {
+    name: "commands, floods, write back, expiring",
+    keeps: false,
+    kv: { ...SMALL, ssd_ttl: "1s", write_policy: "write_back", scrub_rate: "64MiB" },
+    commands: SMALL_COMMANDS,
+  },
+];
+
 export interface Places {
   readonly socket: string;
   readonly ssdDir: string;
@@ -57,7 +95,7 @@ export interface Places {
 }
 
 /** The agent's configuration file. */
-export function configOf({ kv }: Profile, { socket, ssdDir, indexDir }: Places): string {
+export function configOf({ kv, commands }: Profile, { socket, ssdDir, indexDir }: Places): string {
   const dirs = { ssd_dir: ssdDir, index_dir: indexDir };
   const own = { lock_memory: "off", huge_pages: "off", blocks_max: 4096, ...dirs };
   const sections = {
@@ -65,6 +103,7 @@ export function configOf({ kv }: Profile, { socket, ssdDir, indexDir }: Places):
     engine: { socket, acquire_deadline: "5s", gpu_window_blocks: 64 },
     api: { listen: "127.0.0.1:0" },
     log: { format: "json" },
+    ...(commands === undefined ? {} : { control: shares(commands.pinShare) }),
   };
   return Object.entries(sections)
     .flatMap(([name, keys]) => [
@@ -72,4 +111,8 @@ export function configOf({ kv }: Profile, { socket, ssdDir, indexDir }: Places):
       ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`),
     ])
     .join("\n");
+}
+
+function shares(share: number): Record<string, number> {
+  return { pin_share: share, pin_share_owner: share };
 }

@@ -8,6 +8,11 @@ export function violationsOf({ figures, tally }: Trial, restartP99MsMax: number)
   if (figures.lost > 0) found.push(`${figures.lost} persisted blocks are gone`);
   if (figures.failed_restarts > 0) found.push(`${figures.failed_restarts} restarts failed`);
   if (figures.verified_blocks === 0) found.push("no block was verified: the run proves nothing");
+  const { commands } = figures;
+  if (commands !== null) {
+    if (commands.double_effects > 0) found.push(`${commands.double_effects} double effects`);
+    if (commands.commands === 0) found.push("no command was answered: the run proves nothing");
+  }
   if (figures.restart_p99_ms > restartP99MsMax) {
     found.push(`restarts take ${figures.restart_p99_ms} ms (p99), not ${restartP99MsMax}`);
   }
@@ -28,6 +33,19 @@ export function progressLines(
     if (isTTY) process.stderr.write(`\r${text} ${isLast ? "\n" : ""}`);
     else if (isLast || done % LINES_EVERY === 0) process.stderr.write(`${text}\n`);
   };
+}
+
+/** What commands came to, as a table for people. */
+export function printCommands({ commands }: TrialFigures): void {
+  if (commands === null) return;
+  const rows = Object.entries(commands).flatMap(([name, value]): [string, unknown][] =>
+    typeof value === "object"
+      ? Object.entries(value).map(([kind, count]) => [`${name}: ${kind}`, count])
+      : [[name, value]],
+  );
+  for (const [name, value] of rows) {
+    console.log(`${name.replaceAll("_", " ").padEnd(32)}${`${value}`.padStart(10)}`);
+  }
 }
 
 /** Prints what was found, figures as JSON in the last line; the exit code. */

@@ -1,4 +1,5 @@
 import type { Legal, Oracle, Verdict } from "./oracle.ts";
+import type { Promises } from "./promises.ts";
 
 const COMPLAINTS_MAX = 20;
 
@@ -16,10 +17,13 @@ export class Tally {
   readonly complaints: string[] = [];
   /** Of the cycle at hand, for complaints. */
   where = "";
+  /** What must be there; by the oracle alone unless set. */
+  promises: Pick<Promises, "mustHave" | "damaged">;
   readonly #oracle: Oracle;
 
   constructor(oracle: Oracle) {
     this.#oracle = oracle;
+    this.promises = oracle;
   }
 
   complain(text: string): void {
@@ -46,9 +50,9 @@ export class Tally {
   }
 
   missed(id: number): void {
-    if (!this.#oracle.mustHave(id)) return;
+    if (!this.promises.mustHave(id)) return;
     this.lost++;
-    this.#oracle.damaged(id);
-    this.complain(`block ${id} was persisted and is not there`);
+    this.promises.damaged(id);
+    this.complain(`block ${id} was promised and is not there`);
   }
 }

@@ -1,9 +1,13 @@
 import type { Random } from "../../src/core/index.ts";
 import { CrashAgent, type End } from "./agent.ts";
+import type { CommandFigures } from "./commands/command-tally.ts";
+import { Commander } from "./commands/commander.ts";
+import { WallClock } from "./commands/wall-clock.ts";
 import { Life } from "./life.ts";
 import { Oracle } from "./oracle.ts";
 import { KillPlan } from "./points.ts";
-import { PROFILES, type Profile } from "./profiles.ts";
+import { COMMAND_PROFILES, PROFILES, type Profile } from "./profiles.ts";
+import { promisesOf } from "./promises.ts";
 import { Tally } from "./tally.ts";
 import { World } from "./world.ts";
 
@@ -16,6 +20,8 @@ export interface TrialOptions {
   readonly random: Random;
   /** The only point at which agents are killed by a plan; null: all of them. */
   readonly point: string | null;
+  /** Whether pins, leases and other commands are sent, and the wall clock jumps. */
+  readonly commands?: boolean;
 }
 
 export interface TrialFigures {
@@ -39,9 +45,14 @@ export interface TrialFigures {
   readonly persists: number;
   readonly fscks: number;
   readonly seconds: number;
+  /** Null where none were sent. */
+  readonly commands: CommandFigures | null;
 }
 
 const CYCLES_A_PROFILE = 8;
+const LOAD_MS = 300;
+/** Long enough that some holds end meanwhile. */
+const COMMANDS_LOAD_MS = 900;
 const READY_MS = 10_000;
 const STOP_MS = 15_000;
 const SLOWEST_SHOWN = 5;
@@ -55,33 +66,58 @@ export class Trial {
   readonly #options: TrialOptions;
   readonly #restarts: { readonly ms: number; readonly where: string }[] = [];
   readonly #startMs = performance.now();
-  #profile = PROFILES[0]!;
+  readonly #commander: Commander | null = null;
+  readonly #wall: WallClock | null = null;
+  readonly #profiles: readonly Profile[] = PROFILES;
+  #profile: Profile;
 
   constructor(options: TrialOptions) {
     this.#options = options;
-    this.plan = new KillPlan(options.point, options.random);
-    this.world = new World(options.folder, options.ssdDir, this.oracle);
+    if (options.commands) {
+      this.#commander = new Commander(this.oracle, (text) => this.tally.complain(text));
+      this.#wall = new WallClock(options.folder);
+      this.#profiles = COMMAND_PROFILES;
+    }
+    this.#profile = this.#profiles[0]!;
+    const favours = options.commands ? isOfCommands : () => false;
+    this.plan = new KillPlan(options.point, options.random, favours);
+    const promises = promisesOf(this.oracle, this.#commander);
+    this.tally.promises = promises;
+    this.world = new World(options.folder, options.ssdDir, promises);
   }
 
   /** What the next run is set up with, several cycles long the same. */
   beginCycle(cycle: number): Profile {
-    const profile = PROFILES[Math.floor(cycle / CYCLES_A_PROFILE) % PROFILES.length]!;
+    const profile = this.#profiles[Math.floor(cycle / CYCLES_A_PROFILE) % this.#profiles.length]!;
     this.#profile = profile;
     this.tally.where = `cycle ${cycle} (${profile.name})`;
     this.world.configure(profile);
     this.oracle.nextRun(profile.keeps);
+    if (this.#commander !== null) {
+      this.#commander.room.softMayGo = typeof profile.commands?.flood === "number";
+    }
     return profile;
+  }
+
+  /** How long engines and operators are at work in one run. */
+  get loadMs(): number {
+    return this.#commander === null ? LOAD_MS : COMMANDS_LOAD_MS;
   }
 
   start(plan: string): CrashAgent {
     const { executable, folder } = this.#options;
-    return new CrashAgent({ executable, configPath: this.world.configPath, folder, plan });
+    this.#wall?.jump(this.#options.random);
+    const wallOffset = this.#wall?.path;
+    const { configPath } = this.world;
+    return new CrashAgent({ executable, configPath, folder, plan, wallOffset });
   }
 
   life(agent: CrashAgent, random: Random): Life {
     const { oracle, tally } = this;
     const { socket } = this.world;
-    return new Life({ agent, socket, keeps: this.#profile.keeps, oracle, tally, random });
+    const commands = this.#commander?.open(agent.url, agent.readyMs, random) ?? null;
+    const own = { commands, wall: this.#wall, profile: this.#profile };
+    return new Life({ agent, socket, oracle, tally, random, ...own });
   }
 
   /** Whether it serves; `mayDie` where a planned fault may end it before that. */
@@ -136,6 +172,11 @@ export class Trial {
     if (problems !== 0) this.tally.complain(`fsck: ${out}${err}`);
   }
 
+  #commandFigures(): CommandFigures | null {
+    if (this.#commander === null) return null;
+    return { ...this.#commander.tally.figures, wall_jumps: this.#wall?.jumps ?? 0 };
+  }
+
   get figures(): TrialFigures {
     const { tally, plan } = this;
     const restarts = [...this.#restarts].sort((a, b) => a.ms - b.ms);
@@ -157,9 +198,15 @@ export class Trial {
       purges: tally.purges,
       persists: tally.persists,
       fscks: tally.fscks,
+      commands: this.#commandFigures(),
       seconds: Math.round((performance.now() - this.#startMs) / 100) / 10,
     };
   }
+}
+
+/** Points that commands come to, and what makes them last. */
+function isOfCommands(point: string): boolean {
+  return /^(?:ledger|pin|pause|lease|think|prune|flush|hold|purge|control|durable)\./.test(point);
 }
 
 /** Whole milliseconds; 0 of nothing. */

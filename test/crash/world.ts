@@ -12,8 +12,8 @@ import {
 import { join } from "node:path";
 import { type Random, randomBelow } from "../../src/core/index.ts";
 import { BLOCKS, digestOf } from "./content.ts";
-import type { Oracle } from "./oracle.ts";
 import { configOf, type Profile } from "./profiles.ts";
+import type { Promises } from "./promises.ts";
 
 const HEADER_BYTES = 4096;
 const DIGEST_AT = 16;
@@ -30,18 +30,18 @@ export class World {
   #indexDir: string;
   readonly socket: string;
   readonly configPath: string;
-  readonly #oracle: Oracle;
+  readonly #promises: Pick<Promises, "damaged" | "nextLife">;
   /** Files that were tampered with, and their blocks. */
   readonly #damaged = new Map<string, number>();
 
   /** `ssdDir` may lie on another file system than `folder`. */
-  constructor(folder: string, ssdDir: string, oracle: Oracle) {
+  constructor(folder: string, ssdDir: string, promises: Pick<Promises, "damaged" | "nextLife">) {
     this.folder = folder;
     this.ssdDir = ssdDir;
     this.#indexDir = join(ssdDir, "index");
     this.socket = join(folder, "e.sock");
     this.configPath = join(folder, "hearth.toml");
-    this.#oracle = oracle;
+    this.#promises = promises;
   }
 
   get indexDir(): string {
@@ -59,7 +59,7 @@ export class World {
     this.#indexDir = indexDir;
     mkdirSync(this.ssdDir, { recursive: true });
     this.#damaged.clear();
-    this.#oracle.nextLife();
+    this.#promises.nextLife();
   }
 
   /** Makes what an agent needs so that it comes to a point. */
@@ -103,7 +103,7 @@ export class World {
       const payloadBytes = Number(bytes.readBigUInt64LE(56));
       const at = HEADER_BYTES + randomBelow(random, payloadBytes);
       overwrite(path!, at, Uint8Array.of(bytes[at]! ^ 0x01));
-      this.#oracle.damaged(id);
+      this.#promises.damaged(id);
       this.#damaged.set(path!, id);
     }
   }
@@ -113,7 +113,7 @@ export class World {
     for (const [path, id] of this.#damaged) {
       if (!existsSync(path)) continue;
       rmSync(path);
-      this.#oracle.damaged(id);
+      this.#promises.damaged(id);
     }
     this.#damaged.clear();
   }

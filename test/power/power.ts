@@ -52,7 +52,7 @@ async function oneLife(
   if (await trial.ready(agent, plan !== "")) {
     await using life = trial.life(agent, random);
     await life.connect();
-    await life.verify();
+    await life.begin();
     const stop = new AbortController();
     const load = life.load(stop.signal);
     await Promise.race([agent.ended, Bun.sleep(randomBelow(random, LOAD_MS))]);
