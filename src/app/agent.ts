@@ -11,6 +11,7 @@ import {
 } from "../core/index.ts";
 import { EngineServer } from "../engine/index.ts";
 import type { HoldLedger } from "../index/index.ts";
+import type { RememberedHolds } from "../leases/index.ts";
 import { crashPoint, type Native, Queue, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
@@ -93,6 +94,8 @@ export class Agent {
   #growing: Promise<void> = Promise.resolve();
   #cold: ColdTier | null = null;
   #control: ControlRoom | null = null;
+  /** Of the process before; from the end of the control plane on, of this one. */
+  #handed: RememberedHolds | null = null;
   #bus: ControlBus | null = null;
   readonly #purges = new Set<Promise<unknown>>();
 
@@ -197,6 +200,7 @@ export class Agent {
     const { region, record } = inherited;
     const agent = new Agent(parts, region);
     agent.#growth.wasThere();
+    agent.#handed = record.holds;
     if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
       logger.info("RAM of the process before is taken over", { blocks: record.count });
       return agent;
@@ -234,7 +238,8 @@ export class Agent {
     const own = { health, store, namespaces, incarnation, region: this.#region };
     const openControl = async (ledger: HoldLedger | null) => {
       const parts = { native, clock, logger, health, store, namespaces, incarnation };
-      this.#control = await ControlRoom.open({ ...parts, config: () => this.#config }, ledger);
+      const all = { ...parts, config: () => this.#config };
+      this.#control = await ControlRoom.open(all, ledger, this.#handed);
     };
     const recovered = openControl;
     this.#cold = await ColdTier.open({ config, native, clock, logger, ...own, recovered });
@@ -322,6 +327,7 @@ export class Agent {
     const [control, bus] = [this.#control, this.#bus];
     [this.#control, this.#bus] = [null, null];
     await control?.[Symbol.asyncDispose]();
+    if (control !== null) this.#handed = control.handOver();
     await bus?.[Symbol.asyncDispose]();
   }
 
@@ -366,7 +372,7 @@ export class Agent {
       await leaveRam(this.#parts, this.#region, (arena) =>
         held + quarantined + this.#purges.size > 0
           ? null
-          : describeRam(this.store, this.namespaces, arena),
+          : describeRam(this.store, this.namespaces, arena, this.#handed),
       );
     }
     await this.store[Symbol.asyncDispose]();

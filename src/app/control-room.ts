@@ -9,7 +9,7 @@ import {
 import { type Clock, messageOf, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
 import { EventLog } from "../events/index.ts";
 import type { HoldLedger, LedgerState } from "../index/index.ts";
-import { HoldRegistry } from "../leases/index.ts";
+import { HoldRegistry, type RememberedHolds } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
 import {
@@ -35,6 +35,8 @@ export interface ControlRoomParts {
 }
 
 const WATCH_MS = 1_000;
+/** Of the holds that go to the next process with RAM. */
+const HANDED_BYTES_MAX = 64 * 2 ** 20;
 /** How long a relief of pins is told as something that is the matter. */
 const RELIEVED_MS = 600_000;
 
@@ -105,10 +107,22 @@ export class ControlRoom implements AsyncDisposable {
     this.#watch = clock.every(WATCH_MS, () => this.#look());
   }
 
-  /** With the holds of the run before, where a ledger kept them; the blocks must be back. */
-  static async open(parts: ControlRoomParts, ledger: HoldLedger | null): Promise<ControlRoom> {
+  /**
+   * With the holds of the run before, where a ledger kept them, or without one the process before
+   * handed them on with its RAM; the blocks must be back.
+   */
+  static async open(
+    parts: ControlRoomParts,
+    ledger: HoldLedger | null,
+    handed: RememberedHolds | null,
+  ): Promise<ControlRoom> {
     const room = new ControlRoom(parts, ledger);
-    const restored = await room.holds.restore(room.#finder());
+    const isUnheard = ledger !== null && handed !== null && handed.holds.length > 0;
+    if (isUnheard) {
+      const why = "kv.ssd_dir is new: from now on the ledger there has them";
+      parts.logger.warn("holds of the process before are dropped", { why });
+    }
+    const restored = await room.holds.restore(room.#finder(), handed ?? undefined);
     if (restored.holds + restored.lostHolds > 0) {
       parts.logger.info("pins and leases of the run before", { ...restored });
     }
@@ -143,6 +157,14 @@ export class ControlRoom implements AsyncDisposable {
       health.raise("AUDIT_LOG", `${auditDropped} lines were not written since the start`);
     } else health.clear("AUDIT_LOG");
     this.#auditDropped = auditDropped;
+  }
+
+  /** What goes with RAM to the process that takes it over; null where the ledger has it. */
+  handOver(): RememberedHolds | null {
+    if (this.#ledger !== null) return null;
+    const { leftOut, ...handed } = this.holds.handOver(HANDED_BYTES_MAX);
+    if (leftOut > 0) this.#parts.logger.warn("holds are not handed on: too many", { leftOut });
+    return handed;
   }
 
   /** Null without a ledger: holds then last as long as the process. */

@@ -12,6 +12,7 @@ import { Budget, type BudgetLimits } from "./budget.ts";
 import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
 import { verifyHolds } from "./hold-integrity.ts";
+import { rowsWithin } from "./hold-rows.ts";
 import { HoldTimer } from "./hold-timer.ts";
 import { holdersBelow } from "./holders-below.ts";
 import type {
@@ -25,7 +26,12 @@ import type {
   ReliefLevel,
 } from "./holds.ts";
 import { Relief } from "./relief.ts";
-import { type FindBlock, type Restored, restoreHolds } from "./restore-holds.ts";
+import {
+  type FindBlock,
+  type RememberedHolds,
+  type Restored,
+  restoreHolds,
+} from "./restore-holds.ts";
 
 /** Holds at the same time, unless the options say otherwise. */
 const HOLDS_MAX = 1_000_000;
@@ -43,6 +49,8 @@ const HOLDERS_MAX = 64;
 const LIST_STEPS_MAX = 65_536;
 /** A soft pin has at most this. */
 const PRIORITY_MAX = 99;
+
+const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
 
 /** Where warnings go; a logger is one. */
 export interface HoldLog {
@@ -92,16 +100,30 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   /**
-   * Brings back what the ledger held when it was opened; once, after the blocks are back and before
-   * anything is added. `find` answers the block's node where it is in RAM or on SSD. No budget
+   * Brings back what the ledger held when it was opened, or without one what `handed` has; once,
+   * after the blocks are back and before anything is added. `find` answers the block's node where it is in RAM or on SSD. No budget
    * applies. A hold keeps what is there of its blocks; one of which nothing is there is over. What
    * is missing is said in events, the log and the counts.
    */
-  async restore(find: FindBlock): Promise<Restored> {
-    const restored = await restoreHolds(this.#book, this.#options, find);
+  async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
+    const from = this.#options.ledger?.contents ?? handed;
+    const restored = await restoreHolds(this.#book, this.#options, find, from);
     this.#lost += restored.lostBlocks;
     this.#timer.arm();
     return restored;
+  }
+
+  /**
+   * All holds as a ledger would have them, for a process that takes over the blocks: pins and
+   * leases before soft pins, the oldest first, as many as fit into about `bytesMax`; `leftOut`: how
+   * many do not.
+   */
+  handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
+    const { table, clock } = this.#options;
+    const { bootId } = clock;
+    const holds = rowsWithin(this.#book.holds(), bytesMax, table, bootId);
+    const lastSeen = { bootId, bootMs: clock.bootMs() };
+    return { holds, lastSeen, leftOut: this.#book.size - holds.length };
   }
 
   add(request: HoldRequest): AddedHold {

@@ -31,6 +31,28 @@ export function rowOf(hold: Hold, table: BlockTable, bootId: string): HoldRow {
   };
 }
 
+/** Names, numbers and what stands around them, at most. */
+const ROW_BYTES = 512;
+
+/** Rows of as many holds as fit into about `bytesMax`, soft pins last. */
+export function rowsWithin(
+  holds: Iterable<Hold>,
+  bytesMax: number,
+  table: BlockTable,
+  bootId: string,
+): HoldRow[] {
+  const all = [...holds];
+  const isSoft = ({ kind }: Hold) => kind === "retain";
+  const rows: HoldRow[] = [];
+  let bytes = 0;
+  for (const hold of [...all.filter((hold) => !isSoft(hold)), ...all.filter(isSoft)]) {
+    bytes += ROW_BYTES + hold.nodes.size * BLOCK_BYTES;
+    if (bytes > bytesMax) break;
+    rows.push(rowOf(hold, table, bootId));
+  }
+  return rows;
+}
+
 export function blocksIn(row: HoldRow): number {
   return Math.floor(row.blocks.length / BLOCK_BYTES);
 }

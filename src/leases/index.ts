@@ -11,7 +11,7 @@ export type {
   Holds,
   ReliefLevel,
 } from "./holds.ts";
-export type { FindBlock, Restored } from "./restore-holds.ts";
+export type { FindBlock, RememberedHolds, Restored } from "./restore-holds.ts";
 export type {
   ListOptions,
   SessionInfo,

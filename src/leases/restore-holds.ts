@@ -1,5 +1,5 @@
 import { NO_NODE, type NodeId, yieldToLoop } from "../core/index.ts";
-import type { HoldRow } from "../index/index.ts";
+import type { HoldRow, LedgerContents } from "../index/index.ts";
 import type { Hold } from "./hold.ts";
 import type { HoldBook } from "./hold-book.ts";
 import type { HoldRegistryOptions } from "./hold-registry.ts";
@@ -11,6 +11,9 @@ const WHY = "not there after the start";
 
 /** The node of a block that is in RAM or on SSD; NO_NODE where it is not. */
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
+
+/** Holds of a run before, and when they were last known to hold. */
+export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen">;
 
 export interface Restored {
   readonly holds: number;
@@ -32,13 +35,14 @@ export async function restoreHolds(
   book: HoldBook,
   options: HoldRegistryOptions,
   find: FindBlock,
+  from: RememberedHolds,
 ): Promise<Restored> {
-  const rows = [...(options.ledger?.contents.holds ?? [])].sort((a, b) => a.id - b.id);
+  const rows = [...from.holds].sort((a, b) => a.id - b.id);
   const changes: Changes = { changed: [], gone: [] };
   const sum = { holds: 0, blocks: 0, lostBlocks: 0, lostHolds: 0 };
   let looked = 0;
   for (const row of rows) {
-    const { hold, lost } = restoreOne(book, options, row, find);
+    const { hold, lost } = restoreOne(book, options, row, { find, from });
     if (hold !== null) sum.holds++;
     else sum.lostHolds++;
     const blocks = hold?.nodes.size ?? 0;
@@ -62,9 +66,9 @@ function restoreOne(
   book: HoldBook,
   options: HoldRegistryOptions,
   row: HoldRow,
-  find: FindBlock,
+  { find, from }: { readonly find: FindBlock; readonly from: RememberedHolds },
 ): { readonly hold: Hold | null; readonly lost: number } {
-  const { clock, ledger, leaseTtlMaxMs } = options;
+  const { clock, leaseTtlMaxMs } = options;
   const { nodes, missing } = nodesOf(row, (digest, layer) => {
     const node = find(digest, layer);
     return node !== NO_NODE && book.isOnTiers(node) ? node : null;
@@ -73,7 +77,7 @@ function restoreOne(
   const isSound = kind !== "lease" || (name !== null && !book.leases.has(name));
   if (nodes.length === 0 || !isSound) return { hold: null, lost: missing + nodes.length };
   const longestMs = kind === "lease" ? leaseTtlMaxMs() : Infinity;
-  const deadlineBootMs = deadlineNow(row, ledger?.contents.lastSeen ?? null, clock, longestMs);
+  const deadlineBootMs = deadlineNow(row, from.lastSeen, clock, longestMs);
   const terms = { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs };
   const hold = book.begin(terms, row.id);
   for (const node of nodes) if (!hold.nodes.has(node)) book.join(hold, node);

@@ -1,5 +1,6 @@
 import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "../blocks/index.ts";
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
+import type { RememberedHolds } from "../leases/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import type { Namespaces } from "./namespaces.ts";
 import { ALIAS_ROW_BYTES, createRamRecord, type RamRecord } from "./ram-record.ts";
@@ -9,12 +10,14 @@ const TRANSIENT = 1;
 
 /**
  * What RAM holds, for the process that takes over its memory; null where some slot is still
- * somebody's, or the arena did not get all of its memory: then it is not handed on.
+ * somebody's, or the arena did not get all of its memory: then it is not handed on. `holds`: who
+ * wants what kept, where no ledger knows.
  */
 export function describeRam(
   store: TieredStore,
   namespaces: Namespaces,
   arena: string,
+  holds: RememberedHolds | null = null,
 ): RamRecord | null {
   const { table, slots } = store;
   const count = table.residentBlocks(Tier.ram);
@@ -32,6 +35,7 @@ export function describeRam(
     namespaceKeys: namespaces.keys().map((key) => key.toHex()),
     count,
     aliases: aliasRows(store, nodes),
+    holds,
   });
   for (const [i, node] of nodes.entries()) describeBlock(store, node, record, i);
   return record;

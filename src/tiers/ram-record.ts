@@ -1,4 +1,6 @@
 import { HearthError } from "../core/index.ts";
+import type { HoldRow } from "../index/index.ts";
+import type { RememberedHolds } from "../leases/index.ts";
 
 /** What a planned restart hands on of the RAM tier, beside the memory itself. */
 export interface RamRecord {
@@ -24,12 +26,16 @@ export interface RamRecord {
   readonly offsets: Float64Array;
   /** `ALIAS_ROW_BYTES` each: block as u32, length of the name as u32 (8 or 32), the name. */
   readonly aliases: Uint8Array;
+  /** Who wants which of them kept; null where a ledger knows, or nobody said. */
+  readonly holds: RememberedHolds | null;
 }
 
 export const ALIAS_ROW_BYTES = 40;
 
 const MAGIC = "HEARTHRM";
-const VERSION = 1;
+const VERSION = 2;
+/** The first one had no holds; it is read all the same. */
+const OLDEST_VERSION = 1;
 const HEAD_BYTES = 16;
 const SUM_BYTES = 8;
 const ALIGN = 8;
@@ -53,7 +59,7 @@ const ROW_BYTES = COLUMNS.reduce((sum, [, width]) => sum + width, 0);
 export function createRamRecord(
   about: Pick<
     RamRecord,
-    "arena" | "arenaBytes" | "extentBytes" | "namespaceKeys" | "count" | "aliases"
+    "arena" | "arenaBytes" | "extentBytes" | "namespaceKeys" | "count" | "aliases" | "holds"
   >,
 ): RamRecord {
   const { count } = about;
@@ -72,15 +78,20 @@ export function createRamRecord(
   };
 }
 
-/** Magic, version, length of the JSON part, JSON, columns, aliases, XXH3-64 of all that. */
+/**
+ * Magic, version, length of the JSON part, JSON, columns, aliases, blocks of holds, XXH3-64 of all
+ * that.
+ */
 export function encodeRamRecord(record: RamRecord): Uint8Array {
   const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
+  const { holds, blocks } = writtenHolds(record.holds);
   const sizes = { count, aliasBytes: aliases.length };
-  const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, ...sizes });
+  const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, ...sizes, holds });
   const json = new TextEncoder().encode(about);
   const columnsAt = Math.ceil((HEAD_BYTES + json.length) / ALIGN) * ALIGN;
   const aliasesAt = columnsAt + count * ROW_BYTES;
-  const sumAt = aliasesAt + aliases.length;
+  const holdsAt = aliasesAt + aliases.length;
+  const sumAt = holdsAt + blocks.reduce((sum, { length }) => sum + length, 0);
   const out = new Uint8Array(sumAt + SUM_BYTES);
   const view = new DataView(out.buffer);
   out.set(new TextEncoder().encode(MAGIC));
@@ -94,6 +105,11 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
     at += count * width;
   }
   out.set(aliases, aliasesAt);
+  at = holdsAt;
+  for (const part of blocks) {
+    out.set(part, at);
+    at += part.length;
+  }
   view.setBigUint64(sumAt, Bun.hash.xxHash3(out.subarray(0, sumAt)), true);
   return out;
 }
@@ -106,14 +122,17 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   const sumAt = bytes.length - SUM_BYTES;
   if (view.getBigUint64(sumAt, true) !== Bun.hash.xxHash3(bytes.subarray(0, sumAt))) return null;
   const magic = new TextDecoder().decode(bytes.subarray(0, 8));
-  if (magic !== MAGIC || view.getUint32(8, true) !== VERSION) return null;
+  const version = view.getUint32(8, true);
+  if (magic !== MAGIC || version < OLDEST_VERSION || version > VERSION) return null;
   const jsonBytes = view.getUint32(12, true);
   const about = aboutOf(bytes.subarray(HEAD_BYTES, HEAD_BYTES + jsonBytes));
   let at = Math.ceil((HEAD_BYTES + jsonBytes) / ALIGN) * ALIGN;
-  const { aliasBytes, ...named } = about;
+  const { aliasBytes, holds: written, ...named } = about;
   const aliasesAt = at + about.count * ROW_BYTES;
-  if (aliasesAt + aliasBytes !== sumAt) return null;
-  const record = createRamRecord({ ...named, aliases: bytes.slice(aliasesAt, sumAt) });
+  const holdsAt = aliasesAt + aliasBytes;
+  const holds = readHolds(written ?? null, bytes.subarray(holdsAt, sumAt));
+  if (holds === "damaged") return null;
+  const record = createRamRecord({ ...named, aliases: bytes.slice(aliasesAt, holdsAt), holds });
   for (const [name, width] of COLUMNS) {
     const column = record[name];
     new Uint8Array(column.buffer).set(bytes.subarray(at, at + about.count * width));
@@ -122,10 +141,42 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   return record;
 }
 
-/** Its checksum was right: what it says is what an agent of this version wrote. */
-function aboutOf(
-  json: Uint8Array,
-): Omit<Parameters<typeof createRamRecord>[0], "aliases"> & { readonly aliasBytes: number } {
+/** Holds as the JSON part has them: of the blocks only how many bytes they are. */
+interface WrittenHolds {
+  readonly lastSeen: RememberedHolds["lastSeen"];
+  readonly rows: readonly (Omit<HoldRow, "blocks"> & { readonly blockBytes: number })[];
+}
+
+function writtenHolds(from: RememberedHolds | null): {
+  readonly holds: WrittenHolds | null;
+  readonly blocks: readonly Uint8Array[];
+} {
+  if (from === null) return { holds: null, blocks: [] };
+  const rows = from.holds.map(({ blocks, ...row }) => ({ ...row, blockBytes: blocks.length }));
+  const blocks = from.holds.map((row) => row.blocks);
+  return { holds: { lastSeen: from.lastSeen, rows }, blocks };
+}
+
+function readHolds(
+  written: WrittenHolds | null,
+  blocks: Uint8Array,
+): RememberedHolds | null | "damaged" {
+  let at = 0;
+  const holds = (written?.rows ?? []).map(({ blockBytes, ...row }): HoldRow => {
+    at += blockBytes;
+    return { ...row, blocks: blocks.slice(at - blockBytes, at) };
+  });
+  if (at !== blocks.length) return "damaged";
+  return written === null ? null : { holds, lastSeen: written.lastSeen };
+}
+
+type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds"> & {
+  readonly aliasBytes: number;
+  readonly holds?: WrittenHolds | null;
+};
+
+/** Its checksum was right: what it says is what an agent of its version wrote. */
+function aboutOf(json: Uint8Array): About {
   try {
     return JSON.parse(new TextDecoder().decode(json));
   } catch (cause) {

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { describeNative, describePython } from "../support/index.ts";
+import { digestOf } from "../tiers/names.ts";
 import { AgentProcess, type AgentProcessOptions, FROM_CHECKOUT } from "./agent-process.ts";
 
 const MANAGER = ["python3", join(import.meta.dir, "keeping-manager.py"), ...FROM_CHECKOUT];
@@ -21,6 +22,31 @@ async function restarted(agent: AgentProcess, signal: "SIGUSR1" | "SIGUSR2"): Pr
   await agent.logged("arena complete", from);
   await agent.logged("agent ready", from);
 }
+
+async function urlOf(agent: AgentProcess): Promise<string> {
+  await agent.logged("api listening");
+  return agent.log.findLast(({ message }) => message === "api listening")!.url as string;
+}
+
+async function send(agent: AgentProcess, command: object): Promise<unknown> {
+  const init = { method: "POST", body: JSON.stringify(command), keepalive: false };
+  return (await fetch(`${await urlOf(agent)}/v1/commands`, init)).json();
+}
+
+interface Pin {
+  readonly id: number;
+  readonly owner: string;
+  readonly blocks: number;
+  readonly remaining_seconds: number | null;
+}
+
+async function pins(agent: AgentProcess): Promise<Pin[]> {
+  const answer = await fetch(`${await urlOf(agent)}/v1/pins`, { keepalive: false });
+  return ((await answer.json()) as { pins: Pin[] }).pins;
+}
+
+const many = (count: number, prefix: string) =>
+  Array.from({ length: count }, (_, i) => `${prefix}${i}`);
 
 async function found(agent: AgentProcess): Promise<string[]> {
   await using engine = await agent.connect();
@@ -47,6 +73,32 @@ describeNative("RAM over a restart", () => {
       expect(kept.map((line) => line.kept)).toEqual(
         Array(3).fill(["hearth-arena", "hearth-record"]),
       );
+    }, 60_000);
+
+    test("a planned one keeps pins and leases, which then keep their blocks", async () => {
+      await using agent = await started();
+      const keys = (...names: string[]) => names.map((name) => digestOf(name).toHex());
+      const pinned = await send(agent, { type: "Cache", block_keys: keys("a/b"), pin: true });
+      expect(pinned).toMatchObject({ status: "ok", durable: false });
+      const timed = { block_keys: keys("x"), pin: true, ttl_seconds: 3_600, owner: "team" };
+      await send(agent, { type: "Cache", ...timed });
+      const before = await pins(agent);
+      expect(before.map(({ owner }) => owner)).toEqual(["local", "team"]);
+      for (let round = 1; round <= 2; round++) {
+        await restarted(agent, "SIGUSR1");
+        const after = await pins(agent);
+        const what = ({ id, owner, blocks }: Pin) => ({ id, owner, blocks });
+        expect(after.map(what)).toEqual(before.map(what));
+        const [ever, hour] = after.map(({ remaining_seconds }) => remaining_seconds);
+        expect(ever).toBeNull();
+        expect(hour!).toBeLessThan(before[1]!.remaining_seconds!);
+        expect(hour!).toBeGreaterThan(3_500);
+      }
+      expect(said(agent, "pins and leases of the run before")).toHaveLength(2);
+      await using engine = await agent.connect();
+      for (let i = 0; i < 12; i++) await engine.put(...many(400, `flood-${i}-`));
+      expect(await engine.get("a", "a/b", "x")).toEqual(["ok", "ok", "ok"]);
+      expect(await engine.get("a/b/c")).toEqual(["miss"]);
     }, 60_000);
 
     test("a kill takes nothing over, and leaves no memory behind", async () => {

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { systemClock } from "../../src/core/index.ts";
-import { openHoldLedger } from "../../src/index/index.ts";
+import { type HoldLedger, openHoldLedger } from "../../src/index/index.ts";
+import type { RememberedHolds } from "../../src/leases/index.ts";
 import { digestBytes } from "../blocks/blocks.ts";
 import { ManualClock, withTempDir } from "../support/index.ts";
 import { HoldKit } from "./hold-kit.ts";
@@ -155,6 +156,66 @@ describe("after a restart", () => {
     isOver = true;
     expect(next.holds.counts().pin.holds).toBe(20_000);
     expect(turns).toBeGreaterThanOrEqual(2);
+  });
+});
+
+describe("handed on with RAM, without a ledger", () => {
+  /** The process that takes the blocks over. */
+  async function successor(
+    kit: HoldKit,
+    handed: RememberedHolds,
+    ledger: HoldLedger | null = null,
+  ) {
+    const next = new HoldKit({ ledger }, kit.clock);
+    fill(next);
+    await next.holds.restore(next.find, handed);
+    next.verify();
+    return next;
+  }
+
+  test("all of them hold as before, with the time they had left", async () => {
+    const kit = new HoldKit();
+    fill(kit);
+    kit.pin("a", [3]);
+    kit.pin("a", [3]);
+    kit.retain("b", [4], 40, 60_000);
+    kit.lease("night", [2, 3], 60_000);
+    kit.lease("over", [1], 5_000);
+    const handed = kit.holds.handOver(2 ** 20);
+    expect(handed).toMatchObject({ leftOut: 0, lastSeen: { bootId: kit.clock.bootId } });
+    await kit.holds[Symbol.asyncDispose]();
+    kit.clock.advance(10_000);
+    kit.clock.jumpWall(TEN_YEARS_MS);
+    const next = await successor(kit, handed);
+    expect(next.pins(1, 2, 3, 4)).toEqual([1, 1, 3, 1]);
+    expect(next.holds.lease("night")!.remainingMs).toBe(50_000);
+    next.clock.advance(1_000);
+    expect(next.ended).toMatchObject([{ info: { name: "over" } }]);
+    expect(next.unpin("a", [3, 3, 3])).toEqual([true, true, false]);
+    // Ids go on where they were.
+    expect(next.pin("a", [1]).id).toBe(6);
+  });
+
+  test("as many as fit: pins and leases before soft pins", async () => {
+    const kit = new HoldKit();
+    fill(kit);
+    kit.retain("soft", [1], 99, 60_000);
+    kit.pin("a", [1]);
+    kit.lease("night", [2]);
+    const kinds = (bytesMax: number) => kit.holds.handOver(bytesMax).holds.map(({ kind }) => kind);
+    expect(kinds(2 ** 20)).toEqual(["pin", "lease", "retain"]);
+    expect(kinds(1_100)).toEqual(["pin", "lease"]);
+    expect(kit.holds.handOver(1_100).leftOut).toBe(1);
+    expect(kinds(0)).toEqual([]);
+  });
+
+  test("a ledger knows better", async () => {
+    const { disk, kit } = firstRun();
+    kit.pin("a", [3]);
+    await kit.holds.commit();
+    kit.pin("b", [4]);
+    const next = await successor(kit, kit.holds.handOver(2 ** 20), disk.open());
+    expect(next.pins(3, 4)).toEqual([1, 0]);
   });
 });
 

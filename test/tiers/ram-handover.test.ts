@@ -1,6 +1,9 @@
 import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import fc from "fast-check";
 import { LAYER_ALL, seededRandom } from "../../src/core/index.ts";
+import type { HoldRow } from "../../src/index/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import {
   adoptRam,
@@ -102,7 +105,7 @@ describeNative("RAM handed over", () => {
     engine.die();
     const store = successor(kit);
     expect(adoptRam(store, new Namespaces(), recordOf(kit, namespaces))).toBe(true);
-    // Who wants it kept says so anew: the record is of blocks alone.
+    // Who wants it kept is for those to say who keep holds; the table starts without.
     expect(store.table.keptBytes).toBe(0);
     store.table.pin(store.table.find(batch.keys, 0));
     expect(store.table.keptBytes).toBe(2 * 5_000);
@@ -167,6 +170,7 @@ describe("the record", () => {
     checksums: new BigUint64Array(count).fill(0xfedc_ba98_7654_3210n),
     offsets: Float64Array.from({ length: count }, (_, i) => i * 8192),
     aliases: new Uint8Array(count * 40).fill(9),
+    holds: null,
   });
 
   test("comes back as it was written", () => {
@@ -175,8 +179,47 @@ describe("the record", () => {
     }
   });
 
+  const hold = (id: number, blocks: number, more: Partial<HoldRow> = {}): HoldRow => ({
+    ...{ id, kind: "pin", owner: "a \u{1f525}", name: null, deadlineBootMs: null, bootId: "boot" },
+    ...{ priority: null, idleMs: null, createdWallMs: 1_700_000_000_000 },
+    blocks: new Uint8Array(blocks * 36).fill(id),
+    ...more,
+  });
+  const holds = {
+    holds: [
+      hold(1, 2),
+      hold(5, 1, { kind: "lease", name: "night", deadlineBootMs: 123_456.5 }),
+      hold(9, 3, { kind: "retain", priority: 7, idleMs: 60_000 }),
+    ],
+    lastSeen: { bootId: "boot", bootMs: 99_000.25 },
+  };
+
+  test("has the holds, too", () => {
+    for (const count of [0, 3]) {
+      const written = { ...record(count), holds };
+      expect(decodeRamRecord(encodeRamRecord(written))).toEqual(written);
+      const none = { ...record(count), holds: { holds: [], lastSeen: null } };
+      expect(decodeRamRecord(encodeRamRecord(none))).toEqual(none);
+    }
+  });
+
+  test("of the first version is read: it had no holds", () => {
+    const text = readFileSync(join(import.meta.dir, "golden/ram-record-1.hex"), "utf8");
+    const bytes = Uint8Array.fromHex(text.replaceAll("\n", ""));
+    expect(decodeRamRecord(bytes)).toEqual(record(3));
+  });
+
+  test("of a later version is refused", () => {
+    const bytes = encodeRamRecord(record(3));
+    const view = new DataView(bytes.buffer);
+    view.setUint32(8, view.getUint32(8, true) + 1, true);
+    const sumAt = bytes.length - 8;
+    view.setBigUint64(sumAt, Bun.hash.xxHash3(bytes.subarray(0, sumAt)), true);
+    expect(decodeRamRecord(bytes)).toBeNull();
+  });
+
   test("is refused whole where one bit is wrong, or it ends too early", () => {
-    const good = encodeRamRecord(record(3));
+    const good = encodeRamRecord({ ...record(3), holds });
     fc.assert(
       fc.property(fc.integer({ min: 0, max: good.length * 8 - 1 }), (bit) => {
         const bad = good.slice();
