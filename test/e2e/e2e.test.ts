@@ -27,9 +27,9 @@ describeNative("commands from a broker, seen through the engine plane", () => {
       const name = `${scenario.name} (${carrier})`;
       const run = async () => {
         const row = await play(scenario, carrier, { executable, server });
+        exchanges.push(...row.exchanges);
         expect(faultsOf(row)).toEqual([]);
         expect(row.claims).toBeGreaterThan(0);
-        exchanges.push(...row.exchanges);
       };
       test(name, run, TIMEOUT_MS);
     }

@@ -151,8 +151,16 @@ export class Host implements AsyncDisposable {
     if (outcomes.some((outcome) => outcome !== "ok")) throw new Error(`alias: ${outcomes}`);
   }
 
-  /** Reads what is in RAM or, unless told `ram`, on SSD. */
+  /** Reads what is in RAM or, unless told `ram`, on SSD; waits until RAM has room for that. */
   async read(names: readonly BlockName[], from: "any" | "ram" = "any"): Promise<Read[]> {
+    const read = async () => {
+      const reads = await this.#readOnce(names, from);
+      return reads.includes("full") ? null : reads;
+    };
+    return waitFor(read, PATIENCE_MS, "room to read into");
+  }
+
+  async #readOnce(names: readonly BlockName[], from: "any" | "ram"): Promise<Read[]> {
     const { client } = this.engine;
     const out = createHandleBatch(names.length);
     const tiers = from === "ram" ? TierBit.ram : 0;
