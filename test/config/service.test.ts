@@ -48,6 +48,24 @@ describe("config/hearth.service", () => {
     expect(valuesOf("CacheDirectoryMode")).toEqual(["0750"]);
   });
 
+  test("makes the folder that the sample file has for the audit log", () => {
+    const sample = readFileSync(new URL("../../config/hearth.toml", import.meta.url), "utf8");
+    const example = /^#audit_file = "(.*)"$/m.exec(sample)?.[1];
+    expect(`/var/log/${valuesOf("LogsDirectory")[0]}`).toBe(dirname(example!));
+    expect(valuesOf("LogsDirectoryMode")).toEqual(["0750"]);
+  });
+
+  test("lets it reach a broker", () => {
+    const families = valuesOf("RestrictAddressFamilies")[0]!.split(" ");
+    expect(families).toEqual(expect.arrayContaining(["AF_INET", "AF_INET6", "AF_UNIX"]));
+    // Denied in comments only: the unit as it ships does not know where the broker is.
+    expect(valuesOf("IPAddressDeny")).toEqual([]);
+    expect(valuesOf("PrivateNetwork")).toEqual([]);
+    // Readable for whoever runs it, not for writing: credentials lie below /etc/hearth.
+    expect(valuesOf("ProtectSystem")).toEqual(["strict"]);
+    expect(valuesOf("InaccessiblePaths")).toEqual([]);
+  });
+
   test("lets the arena be locked and every engine connect", () => {
     const { clientsMax } = configOf("[kv]\nram_gib = 1\n[engine]\nclients_max = 4096\n").engine;
     expect(valuesOf("LimitMEMLOCK")).toEqual(["infinity"]);
