@@ -4,6 +4,7 @@ export {
   type AuditRecord,
   createAuditLog,
 } from "./audit-log.ts";
+export { BLOCK_REASONS } from "./block-reasons.ts";
 export { type BodyLimits, type DecodedBody, decodeBody, encodeBody } from "./body.ts";
 export * from "./command.ts";
 export type {

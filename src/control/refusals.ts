@@ -16,7 +16,10 @@ export const REFUSALS = {
     meaning: "the configuration does not let this command come by broadcast",
   },
   expired: { retry: false, meaning: "it came after its `not_after`" },
-  rate_limited: { retry: true, meaning: "this issuer sends more commands a second than it may" },
+  rate_limited: {
+    retry: true,
+    meaning: "this issuer, or this token, sends more commands a second than it may",
+  },
   stale: {
     retry: false,
     meaning: "its `seq` is not above that of a command of the same issuer and epoch before it",

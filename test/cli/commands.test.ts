@@ -1,8 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { runCli } from "../../src/cli/index.ts";
 import { parseConfig, SCHEMA_KEYS } from "../../src/config/index.ts";
+import { REFUSALS } from "../../src/control/index.ts";
 import { ERROR_CODES } from "../../src/core/index.ts";
 import { HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { describeNative, tempDir } from "../support/index.ts";
@@ -80,10 +81,21 @@ describe("reference", () => {
     for (const { name } of SCHEMA_KEYS) expect(config).toContain(`### ${name}\n`);
   });
 
+  test("words in receipts, as docs/commands.md has them", async () => {
+    const { out } = await hearth("reference", "commands");
+    for (const [word, { meaning, retry }] of Object.entries(REFUSALS)) {
+      expect(out).toContain(`| \`${word}\` | ${meaning} | ${retry ? "yes" : "no"} |`);
+    }
+    const page = readFileSync(join(import.meta.dir, "../../docs/commands.md"), "utf8");
+    const table = (text: string) => text.split("## Why a block is not done")[1]!;
+    const rows = (text: string) => table(text).match(/^\| `.*$/gm);
+    expect(rows(out)).toEqual(rows(page.split("\n## Limits")[0]!));
+  });
+
   test("of nothing else", async () => {
     const { code, err } = await hearth("reference", "poems");
     expect(code).toBe(2);
-    expect(err).toContain("is none of config, errors, health, metrics");
+    expect(err).toContain("is none of commands, config, errors, health, metrics");
   });
 });
 

@@ -1,11 +1,13 @@
 import { renderConfigReference } from "../../config/index.ts";
 import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
 import { defineCommand } from "../command.ts";
+import { renderCommandReference } from "../command-reference.ts";
 import { renderErrorReference } from "../error-reference.ts";
 import { requiredArgument } from "../flags.ts";
 import { choice } from "../kinds.ts";
 
 const PAGES = {
+  commands: renderCommandReference,
   config: renderConfigReference,
   errors: renderErrorReference,
   health: renderHealthReference,
@@ -19,7 +21,7 @@ export const command = defineCommand({
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "configuration keys, error codes with exit codes, health codes, or metrics",
+      "words in receipts, configuration keys, error codes with exit codes, health codes, or metrics",
     ),
   },
   flags: {},
