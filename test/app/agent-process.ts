@@ -19,7 +19,9 @@ export interface LogLine {
   readonly [field: string]: unknown;
 }
 
-export type ConfigKeys = Partial<Record<"kv" | "engine" | "api" | "log", Record<string, unknown>>>;
+export type ConfigKeys = Partial<
+  Record<"kv" | "engine" | "control" | "api" | "log", Record<string, unknown>>
+>;
 
 export interface AgentProcessOptions {
   readonly command?: readonly string[];
@@ -76,6 +78,7 @@ export class AgentProcess implements AsyncDisposable {
     const sections = {
       kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
+      control: { ...keys.control },
       api: { listen: "127.0.0.1:0", ...keys.api },
       log: { format: "json", ...keys.log },
     };

@@ -1,0 +1,91 @@
+import { expect } from "bun:test";
+import { describeNative } from "../../support/index.ts";
+import type { SsdKit } from "../ssd/ssd-kit.ts";
+import { type LifeTest, named, outcomes, useLife } from "./lifecycle-kit.ts";
+
+const SLOTS = 8;
+const names = (prefix: string, count: number) =>
+  Array.from({ length: count }, (_, i) => prefix + i);
+
+/** Stores a block, as soon as there is room for it, and holds it: no later one takes its place. */
+async function putAndHold(kit: SsdKit, name: string): Promise<void> {
+  const engine = kit.engine();
+  const put = async () => (await engine.put(name))[0];
+  let outcome = await put();
+  for (let tick = 0; tick < 8 && outcome === "full"; tick++) {
+    await kit.clock.advanceAsync(250);
+    outcome = await put();
+  }
+  expect([name, outcome]).toEqual([name, "ok"]);
+  expect(engine.acquire([name])[0]!.outcome).toBe("ok");
+}
+
+/** What was ended for room, in order. */
+const relieved = ({ life }: LifeTest): string[] =>
+  life.events
+    .page(0, 1_000)
+    .events.flatMap(({ event }) =>
+      event.kind === "hold_relieved" ? [`${event.hold} ${event.owner} ${event.tier}`] : [],
+    );
+
+/**
+ * RAM full of what may not leave it: a block under a session, one softly pinned, and others pinned;
+ * and one that was to be paused. What the pause and the pins were answered.
+ */
+async function crowd({ kit, life }: LifeTest): Promise<string[]> {
+  const blocks = names("p", SLOTS);
+  const engine = kit.engine();
+  await engine.put(...blocks);
+  expect(engine.sessionCommit(7n, "p0")).toBe("ok");
+  await life.own.retain([named("p1")], { owner: "soft", priority: 10, idleMs: 60_000 });
+  const answers = [...(await life.pause("night", "p2")).results];
+  for (const name of blocks.slice(3)) answers.push(...(await life.pin(name, name)).results);
+  return outcomes(answers);
+}
+
+describeNative("over-pinning over a disk that fails", () => {
+  const it = useLife();
+
+  for (const fault of ["EIO", "ENOSPC"]) {
+    it(`${fault}: pins are deferred, a pause is refused, and every new block finds room`, {
+      slots: SLOTS,
+      writePolicy: "write_back",
+    }, async (test) => {
+      const { kit, life, faults, where } = test;
+      faults(`store.write:1+:${fault}`);
+      expect(await crowd(test)).toEqual(["rejected ssd", ...Array(5).fill("deferred ssd")]);
+      await putAndHold(kit, "new0");
+      expect([where("p2"), relieved(test)]).toEqual([[""], []]);
+      for (const name of names("more", 4)) await putAndHold(kit, name);
+      expect(relieved(test)).toEqual(["retain soft ram", "pin p3 ram", "pin p4 ram"]);
+      expect(kit.store.sessions.size).toBe(0);
+      expect(life.holds.counts()).toMatchObject({ pin: { holds: 3 }, relieved: 3 });
+      expect(where("p0", "p1", "p3", "p4", "p5")).toEqual(["", "", "", "", "ram"]);
+      kit.store.verifyIntegrity();
+      life.holds.verifyIntegrity();
+    });
+  }
+
+  it("a disk that is well again takes what is still pinned, and nothing more need go", {
+    slots: SLOTS,
+    writePolicy: "write_back",
+  }, async (test) => {
+    const { kit, life, faults, where } = test;
+    faults("store.write:1+:EIO");
+    await crowd(test);
+    await putAndHold(kit, "new0");
+    const before = relieved(test);
+    faults("");
+    await kit.until(
+      () =>
+        names("p", SLOTS)
+          .slice(3)
+          .every((name) => kit.ssdHolds(name)),
+      "copies",
+    );
+    for (const name of names("more", 4)) await putAndHold(kit, name);
+    expect(relieved(test)).toEqual(before);
+    expect(life.holds.counts().pin.holds).toBe(SLOTS - 3);
+    expect(where("p3", "p7").every((tiers) => tiers.includes("ssd"))).toBe(true);
+  });
+});
