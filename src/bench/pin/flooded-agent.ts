@@ -11,8 +11,8 @@ export const CAPACITY_TOKENS = 42_816;
 export const BLOCK_TOKENS = 64;
 export const CAPACITY_BLOCKS = CAPACITY_TOKENS / BLOCK_TOKENS;
 /**
- * More than RAM and the longest conversation together: what RAM is to give up is on SSD already, and
- * a restore waits for no writing.
+ * More than RAM and the longest conversation together: what RAM is to give up is on SSD already,
+ * and a restore waits for no writing.
  */
 const SSD_BLOCKS = Math.floor(CAPACITY_BLOCKS * 1.5);
 /** How many times its capacity an agent is flooded with. */
@@ -66,7 +66,7 @@ export class FloodedAgent implements AsyncDisposable {
         blocksMax: 65_536,
         policy,
         settings: {
-          // Nothing is late here, and every block is written: how long it takes is what is measured.
+          // Nothing is late here, and every block is written: the time it takes is what counts.
           kv: { ssd_read_deadline: '"60s"', ssd_write_queue: `"${Math.max(ramBytes, 2 ** 20)}B"` },
           control: { pin_share: "0.95", pin_share_owner: "0.95" },
         },

@@ -15,12 +15,12 @@ export const command = defineCommand({
       "42,816 tokens, the older one pinned by engine hash over the command plane, floods it with " +
       "three times as many others, and asks for both again. Blocks have 64 tokens of 160 KiB, " +
       "times --scale.",
-    "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier half as large again; the " +
-      "flood is three times both, and the pinned blocks are on SSD alone when they are asked for. " +
-      "cached_share_*: full blocks that were there. restore_gbps: acquire and copy out of all of " +
-      "them. limit_gbps: the same copy-out from RAM as in `bench engine`, or fio reading with the " +
-      "same length and depth in the same folder. Medians; a flood that leaves unpinned blocks " +
-      "where they were is an error.",
+    "tier ram: without SSD, pinned blocks stay in RAM. ssd: with an SSD tier half as large " +
+      "again; the flood is three times both, and the pinned blocks are on SSD alone when they " +
+      "are asked for. cached_share_*: full blocks that were there. restore_gbps: acquire and " +
+      "copy out of all of them. limit_gbps: the same copy-out from RAM as in `bench engine`, or " +
+      "fio reading with the same length and depth in the same folder. Medians; a flood that " +
+      "leaves unpinned blocks where they were is an error.",
   ],
   arguments: {},
   flags: {
