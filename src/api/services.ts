@@ -56,7 +56,8 @@ export interface ControlServices {
 
 /**
  * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: `purge`
- * and `persist` change blocks, wait for the disk, and are in the audit log with who asked; nothing else here changes anything or waits.
+ * and `persist` change blocks, wait for the disk, and are in the audit log with who asked; nothing
+ * else here changes anything or waits.
  */
 export interface ApiServices {
   status(): StatusReport;

@@ -339,8 +339,8 @@ export class Agent {
   }
 
   /**
-   * Removes blocks from every tier, for whom `by` names. Throws ABORTED while the agent starts or stops: what it leaves
-   * behind is described once, and nothing may be purged after that.
+   * Removes blocks from every tier, for whom `by` names. Throws ABORTED while the agent starts or
+   * stops: what it leaves behind is described once, and nothing may be purged after that.
    */
   async purge(addresses: readonly PurgeAddress[], by: string): Promise<PurgeOutcome[]> {
     this.#mustServe();

@@ -9,8 +9,8 @@ import { receiptJson } from "./receipt-json.ts";
 const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536 };
 
 /**
- * With as many of its blocks as fit into `bytesMax`; none where even they alone do not. Bytes of its
- * own: nothing writes over them later.
+ * With as many of its blocks as fit into `bytesMax`; none where even they alone do not. Bytes of
+ * its own: nothing writes over them later.
  */
 export function encodeReceipt(
   receipt: Receipt,

@@ -1,10 +1,11 @@
 /** The words in which a host answers a lifecycle command. */
 
 /**
- * What became of one block of a command. `done`: it is as the command wants it, and that survives a
- * crash of any kind where the host has an SSD tier. `already`: it was before. `missing`: this host
- * does not have it; nothing changed. `held`: somebody else needs it as it is. `deferred`: it will be
- * done, or half of it is; `reason` says what is outstanding. `rejected`: it was refused; `reason`.
+ * What became of one block of a command. `done`: it is as the command wants it, and that survives
+ * a crash of any kind where the host has an SSD tier. `already`: it was before. `missing`: this
+ * host does not have it; nothing changed. `held`: somebody else needs it as it is. `deferred`: it
+ * will be done, or half of it is; `reason` says what is outstanding. `rejected`: it was refused;
+ * `reason`.
  */
 export const COMMAND_OUTCOMES = [
   "done",

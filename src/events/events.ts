@@ -48,7 +48,9 @@ export interface NumberedEvent {
   readonly event: HearthEvent;
 }
 
-/** A page of events; `lost`: events between `after` and the first one that are not kept any more. */
+/**
+ * A page of events; `lost`: events between `after` and the first one that are not kept any more.
+ */
 export interface EventPage {
   readonly events: readonly NumberedEvent[];
   readonly last: number;

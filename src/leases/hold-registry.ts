@@ -101,9 +101,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
 
   /**
    * Brings back what the ledger held when it was opened, or without one what `handed` has; once,
-   * after the blocks are back and before anything is added. `find` answers the block's node where it is in RAM or on SSD. No budget
-   * applies. A hold keeps what is there of its blocks; one of which nothing is there is over. What
-   * is missing is said in events, the log and the counts.
+   * after the blocks are back and before anything is added. `find` answers the block's node where
+   * it is in RAM or on SSD. No budget applies. A hold keeps what is there of its blocks; one of
+   * which nothing is there is over. What is missing is said in events, the log and the counts.
    */
   async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;

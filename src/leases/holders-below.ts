@@ -11,8 +11,8 @@ export interface HolderSource {
 }
 
 /**
- * Who holds a node or any of its descendants, each once, at most `max`. Goes down only where something
- * is held, looks at 1,000 nodes and then answers what it found so far: perhaps none.
+ * Who holds a node or any of its descendants, each once, at most `max`. Goes down only where
+ * something is held, looks at 1,000 nodes and then answers what it found so far: perhaps none.
  */
 export function holdersBelow(
   table: BlockTable,

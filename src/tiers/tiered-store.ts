@@ -56,7 +56,9 @@ export interface SsdOptions extends SsdSettings {
   readonly incarnation: bigint;
   readonly health: HealthSink;
   readonly log: SsdParts["log"];
-  /** Called when its blocks are back and none of them may leave yet: what is held is held by then. */
+  /**
+   * Called when its blocks are back and none of them may leave yet: what is held is held by then.
+   */
   readonly beforeStart?: () => Promise<void>;
 }
 

@@ -21,7 +21,7 @@ export const command = defineCommand({
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "words in receipts, configuration keys, error codes with exit codes, health codes, or metrics",
+      "words in receipts, configuration keys, error and exit codes, health codes, or metrics",
     ),
   },
   flags: {},

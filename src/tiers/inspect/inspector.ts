@@ -44,9 +44,9 @@ export interface TreePage {
   readonly blocks: readonly TreeBlock[];
   /**
    * Null: that was all. Blocks may come and go between two pages: none is shown twice, but for
-   * those below a root that got a parent meanwhile. Where the last block of a page is gone, the next page
-   * begins with the nearest of the eight behind it, or, where all of those are gone, behind what is
-   * below the nearest ancestor that is left.
+   * those below a root that got a parent meanwhile. Where the last block of a page is gone, the
+   * next page begins with the nearest of the eight behind it, or, where all of those are gone,
+   * behind what is below the nearest ancestor that is left.
    */
   readonly next: string | null;
   /** The root is not known here, or `after` is no `next` of this run of the agent. */
