@@ -27,7 +27,7 @@ export interface Clock {
 export const systemClock: Clock = {
   monotonicMs: () => performance.now(),
   wallMs: () => Date.now(),
-  bootMs: () => uptime() * 1_000,
+  bootMs: createBootClock(() => performance.now(), readUptimeMs),
   bootId: readBootId(),
   after(ms, run) {
     const timer = setTimeout(run, ms);
@@ -59,6 +59,32 @@ export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<v
 /** Lets everything else that is ready run first. Long loops call it between slices. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Asked again after so long: the monotonic clock stands still while the machine sleeps. */
+const BOOT_READ_MS = 100;
+
+/** Milliseconds since boot, never going back; in between goes on with the monotonic clock. */
+export function createBootClock(monotonicMs: () => number, readMs: () => number): () => number {
+  let [readAtMs, offsetMs, lastMs] = [Number.NEGATIVE_INFINITY, 0, 0];
+  return () => {
+    const nowMs = monotonicMs();
+    if (nowMs - readAtMs >= BOOT_READ_MS) {
+      readAtMs = nowMs;
+      offsetMs = readMs() - nowMs;
+    }
+    lastMs = Math.max(lastMs, nowMs + offsetMs);
+    return lastMs;
+  };
+}
+
+/** To 10 ms, which the call for it is not: that rounds to seconds. */
+function readUptimeMs(): number {
+  try {
+    return Number.parseFloat(readFileSync("/proc/uptime", "utf8")) * 1_000;
+  } catch {
+    return uptime() * 1_000;
+  }
 }
 
 function readBootId(): string {
