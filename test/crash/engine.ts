@@ -34,6 +34,8 @@ const MANIFEST = encodeManifest(
 const DEADLINE_MS = 5_000;
 /** As long as the blocks of prompts: it is their room. */
 const FLOOD_BYTES = 32 * 1024;
+const FLOOD_MS_MAX = 60_000;
+const FLOOD_PAUSE_MS = 5;
 
 /** An engine that proves each byte it gets, and tells the oracle of all that it writes. */
 export class CrashEngine implements AsyncDisposable {
@@ -172,8 +174,10 @@ export class CrashEngine implements AsyncDisposable {
     blocks.parents.fill(0);
     blocks.flags.fill(0);
     blocks.bytes.fill(FLOOD_BYTES);
-    for (let taken = 0, tries = 0; taken < bytes && !stop.aborted; tries++) {
-      if (tries * PROMPT_BLOCKS * FLOOD_BYTES > 10 * bytes) throw new Error("a flood is not taken");
+    const startMs = performance.now();
+    for (let taken = 0; taken < bytes && !stop.aborted; ) {
+      const isStuck = performance.now() - startMs > FLOOD_MS_MAX;
+      if (isStuck) throw new Error(`a flood is not taken: ${taken} of ${bytes} bytes`);
       crypto.getRandomValues(blocks.digests.subarray(0, PROMPT_BLOCKS * 32));
       await this.#client.reserve(blocks, 0n, this.#handles);
       this.#written.count = 0;
@@ -184,7 +188,11 @@ export class CrashEngine implements AsyncDisposable {
         this.#written.generation[at] = this.#handles.generation[i]!;
         this.#written.flags[at] = 0;
       }
-      if (this.#written.count === 0) continue;
+      if (this.#written.count === 0) {
+        // What is on its way to SSD keeps its place until it is there.
+        await Bun.sleep(FLOOD_PAUSE_MS);
+        continue;
+      }
       await this.#client.commit(this.#written);
       taken += this.#written.count * FLOOD_BYTES;
     }
