@@ -1,0 +1,105 @@
+import { expect, test } from "bun:test";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describeNative, waitFor, withTempDir } from "../support/index.ts";
+import { digestOf } from "../tiers/names.ts";
+import { AgentProcess } from "./agent-process.ts";
+
+const keyOf = (name: string) => digestOf(name).toHex();
+
+const SSD = (folder: string) => ({ ssd_dir: join(folder, "ssd"), ssd: "64MiB" });
+
+interface Events {
+  readonly events: readonly { readonly kind: string }[];
+}
+
+async function post(agent: AgentProcess, path: string, body: object): Promise<unknown> {
+  const { url } = await agent.logged("api listening");
+  const headers = { "content-type": "application/json" };
+  const init = { method: "POST", headers, body: JSON.stringify(body), keepalive: false };
+  return (await fetch(`${url}${path}`, init)).json();
+}
+
+/** Stores blocks and pins the first. */
+async function pinned(agent: AgentProcess, ...names: string[]): Promise<void> {
+  await using engine = await agent.connect();
+  await engine.put(...names);
+  const pin = { type: "Cache", block_keys: [keyOf(names[0]!)], pin: true, issuer: "router" };
+  expect(await post(agent, "/v1/commands", pin)).toMatchObject({ status: "ok", durable: true });
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: tests look at what they name
+function linesOf(path: string): any[] {
+  const text = readFileSync(path, "utf8");
+  return text
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line));
+}
+
+function blockFiles(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, encoding: "utf8" })
+    .filter((path) => path.endsWith(".kvb") && !path.startsWith("quarantine"))
+    .map((path) => join(folder, path));
+}
+
+describeNative("an agent's control plane", () => {
+  test(
+    "sums of what is held, and a line in the audit log for a purge",
+    () =>
+      withTempDir(async (folder) => {
+        const audit = join(folder, "audit.jsonl");
+        const config = { kv: SSD(folder), control: { audit_file: audit } };
+        await using agent = await AgentProcess.start({ folder, config });
+        await pinned(agent, "a", "b");
+        const { control, nats } = await agent.status();
+        expect(nats).toBeNull();
+        expect(control).toMatchObject({
+          pins: { holds: 1, blocks: 1 },
+          leases: { holds: 0, blocks: 0, bytes: 0 },
+          ledger_failing: null,
+        });
+        expect(control.kept_bytes).toBe(control.pins.bytes);
+        expect(control.kept_bytes_max).toBeGreaterThan(control.kept_bytes);
+        const blocks = [{ digest: keyOf("a") }, { digest: keyOf("b") }];
+        expect(await post(agent, "/v1/purge", { blocks })).toEqual({ outcomes: ["held", "done"] });
+        const line = await waitFor(() =>
+          linesOf(audit).find(({ type }: { readonly type: string }) => type === "Purge"),
+        );
+        expect(line).toMatchObject({
+          ...{ via: "http", issuer: "local", role: "purge", blocks: 2, status: "partial" },
+          counts: { done: 1, missing: 0, held: 1, failed: 0 },
+        });
+      }),
+    60_000,
+  );
+
+  test(
+    "a pinned block that is damaged: a miss, and who held it is told",
+    () =>
+      withTempDir(async (folder) => {
+        const config = { kv: SSD(folder) };
+        {
+          await using agent = await AgentProcess.start({ folder, config });
+          await pinned(agent, "a");
+          expect(await agent.kill("SIGTERM")).toBe(0);
+        }
+        const [path, ...others] = blockFiles(join(folder, "ssd"));
+        expect(others).toEqual([]);
+        const bytes = readFileSync(path!);
+        bytes[4096] = bytes[4096]! ^ 0xff;
+        writeFileSync(path!, bytes);
+        await using agent = await AgentProcess.start({ folder, config });
+        const warm = { type: "Warm", block_keys: [keyOf("a")] };
+        expect(await post(agent, "/v1/commands", warm)).toMatchObject({ counts: { done: 0 } });
+        const { events } = (await (await agent.get("/v1/events")).json()) as Events;
+        expect(events.filter(({ kind }) => kind === "hold_lost")).toMatchObject([
+          { hold: "pin", owner: "router", blocks: 1, why: "its file on SSD was damaged" },
+        ]);
+        await using engine = await agent.connect();
+        expect(await engine.get("a")).toEqual(["miss"]);
+        expect(await agent.metric("hearth_holds_ended_total", 'how="lost"')).toBe(1);
+      }),
+    60_000,
+  );
+});
