@@ -20,7 +20,7 @@ export interface LogLine {
 }
 
 export type ConfigKeys = Partial<
-  Record<"kv" | "engine" | "control" | "api" | "log", Record<string, unknown>>
+  Record<"node" | "kv" | "engine" | "control" | "nats" | "api" | "log", Record<string, unknown>>
 >;
 
 export interface AgentProcessOptions {
@@ -78,7 +78,7 @@ export class AgentProcess implements AsyncDisposable {
     const sections = {
       kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
-      control: { ...keys.control },
+      ...{ node: { ...keys.node }, control: { ...keys.control }, nats: { ...keys.nats } },
       api: { listen: "127.0.0.1:0", ...keys.api },
       log: { format: "json", ...keys.log },
     };

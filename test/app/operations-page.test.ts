@@ -1,0 +1,174 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { jetstreamManager } from "@nats-io/jetstream";
+import { Kvm } from "@nats-io/kv";
+import { connect } from "@nats-io/transport-node";
+import { connectControl, pin } from "../../src/client/index.ts";
+import { SCHEMA_KEYS } from "../../src/config/index.ts";
+import { REFUSALS } from "../../src/control/index.ts";
+import type { HearthEvent } from "../../src/events/index.ts";
+import { HEALTH_CODE_NAMES, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
+import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";
+import { AgentProcess } from "./agent-process.ts";
+
+const ROOT = join(import.meta.dir, "../..");
+const page = readFileSync(join(ROOT, "docs/operations.md"), "utf8");
+const TIMEOUT_MS = 30_000;
+
+/** The first cell of each row below the heading, up to the next heading of that level. */
+function firstCells(heading: string): string[] {
+  const [, section = ""] = page.split(`\n## ${heading}\n`);
+  const [own = ""] = section.split("\n## ");
+  const rows = own.split("\n").filter((line) => /^\| `/.test(line));
+  return rows.map((row) => row.slice(2).split(" | ")[0]!);
+}
+
+/** Words in backticks, those of fenced examples left out. */
+const quotedIn = (text: string) =>
+  [...text.replace(/```[\s\S]*?```/g, "").matchAll(/`([^`]+)`/g)].map((match) => match[1]!);
+
+/** The compiler sees to it that none is missing here. */
+const EVENT_KINDS = {
+  hold_relieved: true,
+  hold_expired: true,
+  hold_lost: true,
+  command: true,
+} as const satisfies Record<HearthEvent["kind"], true>;
+
+/** Those that are not about tiers. */
+const CONTROL_CODES = ["KV_PINS_RELIEVED", "KV_HOLDS", "NATS_DOWN", "AUDIT_LOG"] as const;
+
+describe("docs/operations.md", () => {
+  test("explains each kind of event", () => {
+    expect(firstCells("Events").flatMap(quotedIn).sort()).toEqual(Object.keys(EVENT_KINDS).sort());
+  });
+
+  test("has the health codes of the control plane as they are, and names none that is not", () => {
+    const rows = page.split("\n").filter((line) => /^\| `[A-Z_]+` \| (?:warn|error) \|/.test(line));
+    const severities = rows.map((row) =>
+      row
+        .split(" | ")
+        .slice(0, 2)
+        .map((cell) => cell.trim()),
+    );
+    expect(severities).toEqual(
+      CONTROL_CODES.map((code) => [`| \`${code}\``, HEALTH_CODES[code].severity]),
+    );
+    const named = quotedIn(page).filter((word) =>
+      /^(?:KV_(?!CONTROL$)|NATS_|AUDIT_)[A-Z_]+$/.test(word),
+    );
+    const known: readonly string[] = HEALTH_CODE_NAMES;
+    expect(named.filter((word) => !known.includes(word))).toEqual([]);
+  });
+
+  test("names metrics that there are, with labels that they have", () => {
+    const specs = new Map(Object.values(METRICS).map((spec) => [spec.name as string, spec]));
+    const named = [...page.matchAll(/`(hearth_[a-z_]+)(?:\{([a-z,]+)(=[^}]*)?\})?`/g)];
+    expect(named.length).toBeGreaterThan(20);
+    for (const [, name = "", labels = ""] of named) {
+      const spec = specs.get(name);
+      expect([name, spec !== undefined]).toEqual([name, true]);
+      const known = Object.keys(spec!.labels);
+      expect([
+        name,
+        labels.split(",").filter((label) => label !== "" && !known.includes(label)),
+      ]).toEqual([name, []]);
+    }
+  });
+
+  test("says of every metric of the control plane when to look", () => {
+    const charted = firstCells("What to chart, and when to wake somebody").flatMap(quotedIn);
+    const names = charted.map((name) => name.replace(/\{.*/, ""));
+    const control = Object.values(METRICS)
+      .map(({ name }) => name as string)
+      .filter((name) => /^hearth_(?:hold|held|kept|command|audit|ledger|bus)/.test(name));
+    expect(control.filter((name) => !names.includes(name))).toEqual([]);
+  });
+
+  test("names keys of the configuration that there are", () => {
+    const sections = new Set(SCHEMA_KEYS.map(({ section }) => section as string));
+    const keys = new Set(SCHEMA_KEYS.map(({ name }) => name as string));
+    const named = quotedIn(page).filter((word) => /^[a-z]+\.[a-z_]+$/.test(word));
+    const ours = named.filter((word) => sections.has(word.split(".")[0]!));
+    expect(ours.length).toBeGreaterThan(20);
+    expect(ours.filter((word) => !keys.has(word))).toEqual([]);
+  });
+
+  test("names refusals that there are", () => {
+    const row = page.split("\n").find((line) => line.startsWith("| commands are refused"))!;
+    const words = quotedIn(row.split(" | ")[1]!).filter((word) => word !== "reason");
+    expect(words.filter((word) => !(word in REFUSALS))).toEqual([]);
+  });
+});
+
+/** The block of the page that is the server's, and what each user of it has for a password. */
+const conf = /```conf\n([\s\S]*?)```/.exec(page)![1]!;
+const passwordOf = (user: string) =>
+  new RegExp(`user: "${user}", password: "([^"]+)"`).exec(conf)![1]!;
+
+const connectAs = (user: string, { tcpPort: port }: NatsServer) =>
+  connect({ port, user, pass: passwordOf(user) });
+
+async function isListed(server: NatsServer): Promise<boolean> {
+  const nc = await connectAs("operator", server);
+  const entry = await (await new Kvm(nc).open("kv-workers")).get("gpu-01");
+  await nc.close();
+  return entry?.operation === "PUT";
+}
+
+async function makeStreams(server: NatsServer): Promise<void> {
+  const nc = await connectAs("operator", server);
+  const manager = await jetstreamManager(nc);
+  await manager.streams.add({ name: "KV_CONTROL", subjects: ["kv-control-gpu-01"] });
+  await new Kvm(nc).create("kv-workers", { ttl: 30_000 });
+  await nc.close();
+}
+
+describeNats("the server of docs/operations.md", () => {
+  test(
+    "lets an agent and a router do their work, and a router no more",
+    () =>
+      withTempDir(async (folder) => {
+        await using server = await NatsServer.start({ jetStream: true, lines: conf.split("\n") });
+        await makeStreams(server);
+        const userFile = (user: string) => {
+          const path = join(folder, user);
+          writeFileSync(path, `${user}\n${passwordOf(user)}\n`, { mode: 0o600 });
+          return path;
+        };
+        const nats = { url: server.tcpUrl, user_file: userFile("agent-gpu-01"), receipts: true };
+        for (const streams of [
+          {},
+          { command_stream: "KV_CONTROL", workers_bucket: "kv-workers" },
+        ]) {
+          const config = { node: { id: "gpu-01" }, nats: { ...nats, ...streams } };
+          await using agent = await AgentProcess.start({ config });
+          const isConnected = async () => (await agent.metric("hearth_bus_connected")) === 1;
+          await waitFor(isConnected, TIMEOUT_MS, "the connection");
+          await using router = connectControl({
+            nats: { url: server.tcpUrl, credentials: { userFile: userFile("router") } },
+            issuer: "router",
+          });
+          const workers = await router.workers(2_000);
+          expect(workers.map(({ id }) => id)).toEqual(["gpu-01"]);
+          const sent = await router.send("gpu-01", pin([111]), { deadlineMs: TIMEOUT_MS });
+          expect(sent).toMatchObject({ kind: "receipt", receipt: { counts: { missing: 1 } } });
+          const all = await router.broadcast(pin([222]), { deadlineMs: TIMEOUT_MS });
+          expect(all.receipts).toHaveLength(1);
+          if ("workers_bucket" in streams)
+            await waitFor(() => isListed(server), TIMEOUT_MS, "its entry");
+          expect(server.log()).not.toContain("Violation");
+        }
+        await using nc = await connect({
+          port: server.tcpPort,
+          user: "router",
+          pass: passwordOf("router"),
+        });
+        nc.publish("kv-control-events-gpu-01", "a lie");
+        await nc.flush();
+        await waitFor(() => server.log().includes("Violation"), TIMEOUT_MS, "the server's refusal");
+      }),
+    4 * TIMEOUT_MS,
+  );
+});
