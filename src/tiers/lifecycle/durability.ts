@@ -1,5 +1,6 @@
 import type { NodeId } from "../../core/index.ts";
 import type { Holds } from "../../leases/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 
 /**
@@ -17,11 +18,15 @@ export class Durability {
     this.#holds = holds;
   }
 
-  /** True once those of `nodes` that are on SSD stay there; at once where they do already. */
-  writes(nodes: readonly NodeId[]): Promise<boolean> {
+  /** Whether those of `nodes` that are on SSD stay there after a loss of power. */
+  areWritten(nodes: readonly NodeId[]): boolean {
     const fresh = this.#store.ssd?.writer.fresh;
-    const areSafe = fresh === undefined || nodes.every((node) => fresh.isSafe(node));
-    return areSafe ? Promise.resolve(true) : this.everything();
+    return fresh === undefined || nodes.every((node) => fresh.isSafe(node));
+  }
+
+  /** True once that is so of all of them; at once where it is already. */
+  writes(nodes: readonly NodeId[]): Promise<boolean> {
+    return this.areWritten(nodes) ? Promise.resolve(true) : this.everything();
   }
 
   /**
@@ -39,8 +44,11 @@ export class Durability {
   /** True once holds are as they are now also after a crash. */
   async holds(): Promise<boolean> {
     const { ssd } = this.#store;
+    crashPoint("hold.changed");
     const committed = this.#holds.commit();
-    return (await (ssd === null ? committed : ssd.orHung(committed))) === true;
+    const isCommitted = (await (ssd === null ? committed : ssd.orHung(committed))) === true;
+    crashPoint("hold.committed");
+    return isCommitted;
   }
 
   /** True once what is on SSD now is what will be there after a crash. */

@@ -1,11 +1,11 @@
 import { type RecencyTier, Tier } from "../../blocks/index.ts";
 import { type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { heldBlock, holdersOf, isHeld, isHeldByWriteAlone } from "./held.ts";
-import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import { isHeld } from "./held.ts";
+import { KeptBlocks } from "./kept-blocks.ts";
+import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
 import { OUR_TIERS } from "./named-blocks.ts";
 import { ALREADY, causeOf, DONE, NOT_DURABLE, reportOf, STUCK_ON_SSD } from "./outcomes.ts";
-import { HELD_LISTED } from "./prune.ts";
 import { Removal } from "./removal.ts";
 import { Slices } from "./slices.ts";
 
@@ -25,20 +25,19 @@ export async function flush(
     await flushing.drain(Tier.ssd);
     await flushing.drain(Tier.ram);
     await flushing.lookAtTheRest(pass < PASSES);
-    if (!(await flushing.cancelledAreOver())) break;
+    if (!(await flushing.kept.cancelledAreOver())) break;
   }
   return flushing.report();
 }
 
 class Flushing {
+  readonly kept: KeptBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #slices: Slices;
-  #held: HeldBlock[] = [];
-  #heldBlocks = 0;
-  #cancelled: Promise<void>[] = [];
 
   constructor(context: LifecycleContext, removal: Removal) {
+    this.kept = new KeptBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#slices = new Slices(context.clock);
@@ -65,47 +64,26 @@ class Flushing {
   /** Calls off writes that alone keep blocks, and notes what is held. */
   async lookAtTheRest(mayCancel: boolean): Promise<void> {
     const { table } = this.#context.store;
-    this.#held = [];
-    this.#heldBlocks = 0;
+    this.kept.begin(mayCancel);
     for (let from = 0; from <= table.nodesMax && !this.#mustEnd; from += IDS_AT_ONCE) {
       const end = from + IDS_AT_ONCE;
       const next = (node: number) => table.nextOn(node as NodeId, OUR_TIERS, end);
       for (let node = next(Math.max(0, from - 1)); node !== NO_NODE; node = next(node)) {
-        this.#lookAt(node, mayCancel);
+        if (isHeld(this.#context, node)) this.kept.meet(node);
         if (this.#slices.isOver()) await this.#slices.turn();
       }
       if (this.#slices.isOver()) await this.#slices.turn();
     }
   }
 
-  #lookAt(node: NodeId, mayCancel: boolean): void {
-    const context = this.#context;
-    if (!isHeld(context, node)) return;
-    if (mayCancel && isHeldByWriteAlone(context, node)) {
-      this.#cancelled.push(context.store.ssd!.writer.cancel(node));
-      return;
-    }
-    this.#heldBlocks++;
-    if (this.#held.length >= HELD_LISTED) return;
-    this.#held.push(heldBlock(context, node, holdersOf(context, node)));
-  }
-
-  async cancelledAreOver(): Promise<boolean> {
-    const { ssd } = this.#context.store;
-    const cancelled = this.#cancelled;
-    this.#cancelled = [];
-    if (cancelled.length === 0 || ssd === null) return false;
-    return (await ssd.orHung(Promise.all(cancelled))) !== null;
-  }
-
   async report(): Promise<LifecycleReport> {
     const removal = this.#removal;
     const isGone = await removal.end();
     const { blocks, bytes, stuck } = removal;
-    const counts = removal.counts(isGone, this.#heldBlocks);
+    const counts = removal.counts(isGone, this.kept.count);
     const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
-    this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.#heldBlocks });
-    return reportOf([this.#result(isGone)], { counts, held: this.#held, bytes, durable });
+    this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.kept.count });
+    return reportOf([this.#result(isGone)], { counts, held: this.kept.listed, bytes, durable });
   }
 
   #result(isGone: boolean): BlockResult {
@@ -114,7 +92,7 @@ class Flushing {
     if (hung) return { outcome: "deferred", reason: "ssd: it hangs; the rest was not looked at" };
     if (stuck > 0) return STUCK_ON_SSD;
     if (!isGone) return NOT_DURABLE;
-    if (this.#heldBlocks > 0) return { outcome: "held", by: this.#held[0]?.by ?? [] };
+    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
     return blocks > 0 ? DONE : ALREADY;
   }
 }

@@ -5,6 +5,7 @@ import type { HeldBlock } from "./lifecycle.ts";
 
 export const BY_DESCENDANTS: readonly HeldBy[] = Object.freeze([{ kind: "descendants" }]);
 export const BY_GPU: readonly HeldBy[] = Object.freeze([{ kind: "gpu" }]);
+export const BY_ENGINE: readonly HeldBy[] = Object.freeze([{ kind: "engine" }]);
 
 /** Who keeps the block from being removed; what builds upon it where nobody holds it itself. */
 export function holdersOf(context: LifecycleContext, node: NodeId): readonly HeldBy[] {

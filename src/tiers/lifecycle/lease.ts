@@ -1,5 +1,6 @@
 import { type HeldBy, LAYER_ALL, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { EndedHold } from "../../leases/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
 import { BY_DESCENDANTS, heldBlock, holdersOf, isHeld } from "./held.ts";
@@ -88,6 +89,7 @@ class Leaving {
       if (this.#removal.isFull) await this.#removal.room();
     }
     this.isDurable = await this.#removal.end();
+    crashPoint("lease.left");
     return this.#told();
   }
 

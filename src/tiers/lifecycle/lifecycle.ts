@@ -48,8 +48,10 @@ export interface WarmOptions {
  * Called once, in the very turn in which holds or marks change and before anything is waited for
  * behind that (a commit of the ledger above all): what is written down in it lasts with the change
  * or not at all. `results`: as far as they are known then. Not called where nothing changes.
+ * `expected`: where nothing but that commit is waited for, what is reported once it is confirmed:
+ * this very object then, so that who wrote it down need not do so again.
  */
-export type Remember = (results: readonly BlockResult[]) => void;
+export type Remember = (results: readonly BlockResult[], expected?: LifecycleReport) => void;
 
 export interface Remembering {
   readonly remember?: Remember;

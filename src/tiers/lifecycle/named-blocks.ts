@@ -16,8 +16,16 @@ export class NamedBlocks {
   readonly #from: Uint32Array;
   readonly #of: Int32Array;
 
-  /** Of what the names lead to, the blocks on any tier of `tiers`; 0: all that are known. */
-  constructor(context: LifecycleContext, names: readonly BlockName[], tiers: number = OUR_TIERS) {
+  /**
+   * Of what the names lead to, the blocks on any tier of `tiers`; 0: all that are known. `comes`:
+   * also those that an engine is writing.
+   */
+  constructor(
+    context: LifecycleContext,
+    names: readonly BlockName[],
+    tiers: number = OUR_TIERS,
+    comes = false,
+  ) {
     const { table } = context.store;
     const found = context.names.resolve(names);
     const total = found.from[found.count]!;
@@ -28,7 +36,8 @@ export class NamedBlocks {
     this.#of = new Int32Array(total).fill(-1);
     for (let k = 0; k < total; k++) {
       const node = found.nodes[k] as NodeId;
-      if (tiers !== 0 && (table.residencyOf(node) & tiers) === 0) continue;
+      const isThere = tiers === 0 || (table.residencyOf(node) & tiers) !== 0;
+      if (!isThere && !(comes && table.isWriting(node))) continue;
       let place = places.get(node);
       if (place === undefined) {
         place = this.nodes.length;

@@ -1,8 +1,10 @@
 import { NodeFlag, Tier } from "../../blocks/index.ts";
 import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { AddedHold } from "../../leases/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import { EVICTED } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
+import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
 import { NamedBlocks } from "./named-blocks.ts";
 import { DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
@@ -42,9 +44,13 @@ export async function pause(
   } finally {
     for (const node of locked.reverse()) table.unlock(node);
   }
-  const { ttlMs, figures, isDurable } = held;
+  const { ttlMs, figures, isDurable, isLeading } = held;
   if (isDurable) await leaveRam(context, blocks, results);
-  const told = results.map((result) => (result === DONE && !isDurable ? NOT_DURABLE : result));
+  const told = results.map((result) => {
+    if (result !== DONE) return result;
+    if (!isDurable) return NOT_DURABLE;
+    return isLeading ? DONE : WAY_OUTSTANDING;
+  });
   const { bytes } = held;
   return reportOf(blocks.resultsOf(told), { bytes, figures, ttlMs, durable: isDurable });
 }
@@ -54,7 +60,11 @@ interface Leased {
   readonly ttlMs: number | null;
   readonly figures: AddedHold["figures"];
   readonly isDurable: boolean;
+  /** What leads to the blocks is on SSD, too. */
+  readonly isLeading: boolean;
 }
+
+const NOTHING = { ttlMs: null, figures: null, isDurable: false, isLeading: false };
 
 /** Writes what is in RAM alone, and puts what is on SSD then under the lease. */
 async function lease(
@@ -69,18 +79,22 @@ async function lease(
   const fromRam = blocks.nodes.filter(
     (node, at) => wanted(at) && !table.isResident(node, Tier.ssd),
   );
-  if (fromRam.length > 0) await ssd!.secure(fromRam, signal);
+  const above = ancestorsOf(table, blocks.nodes);
+  if (fromRam.length > 0 || !areOutOfRam(table, above)) {
+    await ssd!.secure([...fromRam, ...above], signal);
+  }
   const bytes = fromRam.reduce(
     (sum, node) => sum + (table.isResident(node, Tier.ssd) ? table.bytesOf(node) : 0),
     0,
   );
-  const isWritten = await durability.writes(blocks.nodes);
+  const isWritten = await durability.writes([...blocks.nodes, ...above]);
+  crashPoint("pause.written");
   for (const [at, node] of blocks.nodes.entries()) {
     if (!wanted(at) || table.isResident(node, Tier.ssd)) continue;
     results[at] = table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : NOT_WRITTEN;
   }
   const nodes = blocks.nodes.filter((_, at) => wanted(at));
-  if (nodes.length === 0) return { bytes, ttlMs: null, figures: null, isDurable: false };
+  if (nodes.length === 0) return { ...NOTHING, bytes };
   const { lease: name, owner, remember } = options;
   const ttlMs = Math.min(options.ttlMs ?? Number.POSITIVE_INFINITY, limits().leaseTtlMaxMs);
   const isKnown = holds.renew(name, ttlMs);
@@ -94,10 +108,12 @@ async function lease(
     // Under the lease already: it is as the command wants it.
     results[at] = result.outcome === "rejected" ? result : DONE;
   }
-  if (isKnown || added.id !== null) remember?.(blocks.resultsOf(results));
-  const isCommitted = await durability.holds();
   const { figures } = added;
-  return { bytes, ttlMs, figures, isDurable: isWritten && isCommitted };
+  if (!isKnown && added.id === null) return { ...NOTHING, bytes, figures };
+  remember?.(blocks.resultsOf(results));
+  const isCommitted = await durability.holds();
+  const isLeading = areOutOfRam(table, above);
+  return { bytes, ttlMs, figures, isDurable: isWritten && isCommitted, isLeading };
 }
 
 /** Their places in RAM are free, but for those that others need there. */

@@ -1,9 +1,11 @@
-import { NodeFlag, type TableView, Tier } from "../../blocks/index.ts";
-import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
+import { NodeFlag, Tier } from "../../blocks/index.ts";
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import type { AddedHold } from "../../leases/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { LifecycleContext } from "./context.ts";
+import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks, OUR_TIERS } from "./named-blocks.ts";
+import { NamedBlocks } from "./named-blocks.ts";
 import { COPY_OUTSTANDING, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
 
 const RAM_ONLY: BlockResult = Object.freeze({
@@ -29,23 +31,35 @@ export async function pin(
   const { nodes } = blocks;
   const request = { name: null, priority: null, idleMs: null };
   const added = holds.add({ ...request, kind: "pin", owner, nodes, ttlMs });
+  const { figures } = added;
   const now = () => nodes.map((_, at) => placed(context, blocks, added, at));
   const atOnce = now();
+  const results = blocks.resultsOf(atOnce);
+  if (added.id === null) return reportOf(results, { figures });
   const above = ancestorsOf(store.table, nodes);
-  if (added.id === null) return reportOf(blocks.resultsOf(atOnce), { figures: added.figures });
-  remember?.(blocks.resultsOf(atOnce));
+  const all = [...nodes, ...above];
+  const isThere = areOutOfRam(store.table, above) && !atOnce.includes(COPY_OUTSTANDING);
+  const expected =
+    isThere && context.durability.areWritten(all)
+      ? reportOf(results, { figures, ttlMs, durable: store.ssd !== null })
+      : undefined;
+  remember?.(results, expected);
   const bytes = await secure(context, blocks, atOnce, above);
+  crashPoint("pin.secured");
   const [written, committed] = await Promise.all([
-    context.durability.writes([...nodes, ...above]),
+    context.durability.writes(all),
     context.durability.holds(),
   ]);
   const durable = written && committed;
-  const results = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) =>
-    result === DONE && !durable ? NOT_DURABLE : result,
-  );
-  const { figures } = added;
+  if (durable && expected !== undefined) return expected;
+  const isLeading = store.ssd === null || areOutOfRam(store.table, above);
+  const later = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) => {
+    if (result !== DONE) return result;
+    if (!durable) return NOT_DURABLE;
+    return isLeading ? DONE : WAY_OUTSTANDING;
+  });
   const isOnDisk = store.ssd !== null && durable;
-  return reportOf(blocks.resultsOf(results), { figures, ttlMs, bytes, durable: isOnDisk });
+  return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
 }
 
 /** What can be said of the block now that it is pinned, or was refused. */
@@ -72,24 +86,9 @@ async function secure(
 ): Promise<number> {
   const { ssd, table } = store;
   if (ssd === null) return 0;
-  const isLeadingThere = above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
   const outstanding = blocks.nodes.filter((_, at) => results[at] === COPY_OUTSTANDING);
-  if (outstanding.length === 0 && isLeadingThere) return 0;
+  if (outstanding.length === 0 && areOutOfRam(table, above)) return 0;
   const bytes = outstanding.map((node) => table.bytesOf(node));
   const written = await ssd.secure([...outstanding, ...above], signal);
   return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
-}
-
-/** What leads to the blocks and is not among them, each once. */
-function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
-  const seen = new Set(nodes);
-  const above: NodeId[] = [];
-  for (const node of nodes) {
-    let step = table.parentOf(node);
-    for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
-      seen.add(step);
-      above.push(step);
-    }
-  }
-  return above;
 }

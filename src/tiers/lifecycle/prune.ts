@@ -1,8 +1,9 @@
 import { type LeafWalk, Tier } from "../../blocks/index.ts";
 import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { BY_GPU, heldBlock, holdersOf, isHeld, isHeldByWriteAlone } from "./held.ts";
-import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import { BY_ENGINE, BY_GPU, isHeld } from "./held.ts";
+import { KeptBlocks } from "./kept-blocks.ts";
+import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
 import { OUR_TIERS } from "./named-blocks.ts";
 import {
   ALREADY,
@@ -18,8 +19,6 @@ import { Slices } from "./slices.ts";
 
 /** Walks over the subtree: a second one for those whose writes were called off in the first. */
 const PASSES = 3;
-/** Blocks that stayed of which the report says who holds them. */
-export const HELD_LISTED = 1_000;
 /** Children looked at for one that came during the prune. */
 const CHILDREN_LOOKED_AT = 64;
 
@@ -40,38 +39,29 @@ export async function prune(
   const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
   let stop: BlockResult | null = null;
   for (let pass = 1; stop === null && pass <= PASSES; pass++) {
-    pruning.begin(pass === PASSES);
+    pruning.kept.begin(pass < PASSES);
     for (const [i, anchor] of anchors.entries()) {
       if (!table.isLive(anchor, born[i]!)) continue;
       stop ??= await pruning.walk(anchor);
     }
-    if (!(await pruning.cancelledAreOver())) break;
+    if (!(await pruning.kept.cancelledAreOver())) break;
   }
   return pruning.report(stop);
 }
 
 class Pruning {
+  readonly kept: KeptBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #options: NonNullable<PruneOptions>;
   readonly #slices: Slices;
-  #held: HeldBlock[] = [];
-  #heldBlocks = 0;
-  #cancelled: Promise<void>[] = [];
-  #mayCancel = true;
 
   constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
+    this.kept = new KeptBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#options = options;
     this.#slices = new Slices(context.clock);
-  }
-
-  /** A walk over everything follows: who was held may not be any more. */
-  begin(isLast: boolean): void {
-    this.#held = [];
-    this.#heldBlocks = 0;
-    this.#mayCancel = !isLast;
   }
 
   /** Null when it came to its end; else why it did not. */
@@ -105,16 +95,13 @@ class Pruning {
     const { table } = context.store;
     const there = table.residencyOf(node);
     if ((there & OUR_TIERS) === 0) {
-      if ((there & Tier.gpu) !== 0) this.#keep(node, BY_GPU);
+      if ((there & Tier.gpu) !== 0) this.kept.add(node, BY_GPU);
+      else if (table.isWriting(node)) this.kept.add(node, BY_ENGINE);
     } else if (!isHeld(context, node)) {
       // What came below it meanwhile could not be found without it.
-      if (this.#hasNewChild(node)) this.#keep(node, holdersOf(context, node));
+      if (this.#hasNewChild(node)) this.kept.add(node, null);
       else void this.#removal.drop(node);
-    } else if (this.#mayCancel && isHeldByWriteAlone(context, node)) {
-      this.#cancelled.push(context.store.ssd!.writer.cancel(node));
-    } else {
-      this.#keep(node, null);
-    }
+    } else this.kept.meet(node);
   }
 
   /** Every child was visited before: one that may go and has not gone came since. */
@@ -128,21 +115,6 @@ class Pruning {
     return false;
   }
 
-  #keep(node: NodeId, by: ReturnType<typeof holdersOf> | null): void {
-    this.#heldBlocks++;
-    if (this.#held.length >= HELD_LISTED) return;
-    this.#held.push(heldBlock(this.#context, node, by ?? holdersOf(this.#context, node)));
-  }
-
-  /** Waits for writes that were called off; false where there were none, or the disk hangs. */
-  async cancelledAreOver(): Promise<boolean> {
-    const { ssd } = this.#context.store;
-    const cancelled = this.#cancelled;
-    this.#cancelled = [];
-    if (cancelled.length === 0 || ssd === null) return false;
-    return (await ssd.orHung(Promise.all(cancelled))) !== null;
-  }
-
   #tell(): void {
     const { blocks, bytes } = this.#removal;
     this.#options.onProgress?.({ doneBlocks: blocks, doneBytes: bytes, totalBlocks: null });
@@ -151,17 +123,16 @@ class Pruning {
   async report(stop: BlockResult | null): Promise<LifecycleReport> {
     const removal = this.#removal;
     const isDurable = await removal.end();
-    const counts = removal.counts(isDurable, this.#heldBlocks);
+    const counts = removal.counts(isDurable, this.kept.count);
     const { bytes, stuck } = removal;
     const isGone = isDurable && stuck === 0;
     const durable = isGone && this.#context.store.ssd !== null;
     const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
-    return reportOf([result], { counts, held: this.#held, bytes, durable });
+    return reportOf([result], { counts, held: this.kept.listed, bytes, durable });
   }
 
   #outcome(): BlockResult {
-    const by = this.#held[0]?.by ?? [];
-    if (this.#heldBlocks > 0) return { outcome: "held", by };
+    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
     return this.#removal.blocks > 0 ? DONE : ALREADY;
   }
 }

@@ -1,5 +1,6 @@
 import { Tier } from "../../blocks/index.ts";
 import type { NodeId, OutcomeCounts } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
 
@@ -69,6 +70,7 @@ export class Removal {
   /** The end: true where what is gone is gone for good; `stuck` says how much is not. */
   async end(): Promise<boolean> {
     await this.room();
+    crashPoint("removal.over");
     return !this.hung && (await this.#context.durability.removals());
   }
   /** What became of all blocks that were met, once it is known what `end` said. */

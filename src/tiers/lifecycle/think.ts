@@ -23,14 +23,17 @@ const NOT_TRANSIENT: BlockResult = Object.freeze({
   reason: "not_transient: only blocks marked as transient are purged",
 });
 
-/** From now on the blocks are never written to SSD; what is written is called off or deleted. */
+/**
+ * From now on the blocks are never written to SSD; what is written is called off or deleted. Not
+ * where a pin or a lease needs the copy there: `held`.
+ */
 export async function markTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
   origin: Origin,
   { remember }: { readonly remember?: Remember } = {},
 ): Promise<LifecycleReport> {
-  const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
+  const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu, true);
   const { table, ssd } = context.store;
   const removal = new Removal(context, causeOf("transient", origin));
   const work: (Promise<unknown> | null)[] = [];
@@ -38,17 +41,23 @@ export async function markTransient(
   const marked = blocks.nodes.map((node, at) => {
     work[at] = null;
     const isBelowOnly = (table.residencyOf(node) & OUR_TIERS) === Tier.ssd;
-    if (isBelowOnly && isHeld(context, node)) {
-      return { outcome: "held", by: holdersOf(context, node) } as const;
-    }
+    const isNeeded = ssd !== null && (table.isKept(node) || (isBelowOnly && isHeld(context, node)));
+    if (isNeeded) return { outcome: "held", by: holdersOf(context, node) } as const;
     const isMarked = table.hasFlag(node, NodeFlag.transient);
     table.setFlag(node, NodeFlag.transient, true);
-    const isOnSsd = table.isResident(node, Tier.ssd);
-    if (isOnSsd) work[at] = removal.dropFile(node);
-    else if (ssd?.writer.isQueued(node)) work[at] = ssd.writer.cancel(node).then(() => true);
-    return isMarked && work[at] === null ? ALREADY : DONE;
+    const isQueued = ssd?.writer.isQueued(node) === true;
+    if (isQueued) work[at] = ssd.writer.cancel(node).then(() => true);
+    return isMarked && !isQueued && !table.isResident(node, Tier.ssd) ? ALREADY : DONE;
   });
   if (marked.includes(DONE)) remember?.(blocks.resultsOf(marked));
+  const slices = new Slices(context.clock);
+  for (const [at, result] of marked.entries()) {
+    // What was pinned since has its copy back, or will.
+    if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(blocks.nodes[at]!)) continue;
+    work[at] = removal.dropFile(blocks.nodes[at]!);
+    if (slices.isOver()) await slices.turn();
+    if (removal.isFull) await removal.room();
+  }
   return finish(context, blocks, removal, marked, work);
 }
 

@@ -1,6 +1,6 @@
 import type { BlockName, BlockResult } from "../../core/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
 import { NamedBlocks } from "./named-blocks.ts";
 import { ALREADY, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
 
@@ -34,9 +34,9 @@ export async function retain(
   if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
   const request = { name: null, ttlMs: null, priority, idleMs };
   // It takes the place of what the owner said before.
-  holds.letGo("retain", owner, nodes);
+  const hadOne = holds.letGo("retain", owner, nodes).includes(true);
   const added = holds.add({ ...request, kind: "retain", owner, nodes });
-  return settled(context, blocks, added.results, added.id !== null, remember);
+  return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
 }
 
 /** The report once the ledger has the change. */
@@ -45,13 +45,12 @@ async function settled(
   blocks: NamedBlocks,
   byNode: readonly BlockResult[],
   changed: boolean,
-  remember: ((results: readonly BlockResult[]) => void) | undefined,
+  remember: Remember | undefined,
 ): Promise<LifecycleReport> {
   const results = blocks.resultsOf(byNode);
   if (!changed) return reportOf(results);
-  remember?.(results);
-  const durable = await context.durability.holds();
-  const told = (result: BlockResult) =>
-    result.outcome === "done" && !durable ? NOT_DURABLE : result;
-  return reportOf(results.map(told), { durable: durable && context.store.ssd !== null });
+  const expected = reportOf(results, { durable: context.store.ssd !== null });
+  remember?.(results, expected);
+  if (await context.durability.holds()) return expected;
+  return reportOf(results.map((result) => (result.outcome === "done" ? NOT_DURABLE : result)));
 }

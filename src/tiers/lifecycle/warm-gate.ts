@@ -19,8 +19,9 @@ export class WarmGate {
     while (!signal.aborted && !this.#hasRoom(bytes)) {
       const turn = Promise.withResolvers<void>();
       this.#waiting.push(turn.resolve);
-      signal.addEventListener("abort", () => turn.resolve(), { once: true });
+      signal.addEventListener("abort", turn.resolve as () => void, { once: true });
       await turn.promise;
+      signal.removeEventListener("abort", turn.resolve as () => void);
     }
     if (signal.aborted) return false;
     this.#reads++;

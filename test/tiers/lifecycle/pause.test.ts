@@ -27,6 +27,19 @@ describeNative("Pause flow", () => {
     next.life.letGoAll();
   });
 
+  it("what leads to a paused block goes to SSD with it; a transient one is told", {
+    writePolicy: "write_back",
+  }, async ({ kit, life, where }) => {
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    expect(outcomes((await life.pause("nap", "a/b/c")).results)).toEqual(["done"]);
+    expect(where(...chain("a/b/c"))).toEqual(["ram+ssd", "ram+ssd", "ssd"]);
+    await engine.put({ name: "x", transient: true }, "x/y");
+    const report = await life.pause("other", "x/y");
+    expect(outcomes(report.results)).toEqual(["deferred ssd"]);
+    expect(where("x", "x/y")).toEqual(["ram", "ssd"]);
+  });
+
   it("a flood after the pause: restored from SSD", {
     slots: 8,
     capacityBytes: 20 * 12_288,

@@ -11,6 +11,17 @@ import { Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
 describeNative("Prune flow", () => {
   const it = useLife();
 
+  it("a block that an engine is writing stays, and is told", {}, async ({ kit, life, where }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    const writes = engine.reserve("a/b");
+    const report = await life.own.prune(named("a"), ORIGIN);
+    expect(report.held).toMatchObject([{ outcome: "held", by: [{ kind: "engine" }] }]);
+    engine.write(writes);
+    expect(await engine.commit(writes)).toEqual(["ok"]);
+    expect(where("a/b")).not.toEqual([""]);
+  });
+
   it("all that follows the block goes from RAM and SSD; the block stays", {}, async (t) => {
     const { kit, life, where, restart } = t;
     const engine = kit.engine();

@@ -66,18 +66,31 @@ describeNative("Think flow", () => {
     expect(where("a")).toEqual(["ram"]);
   });
 
-  it("a pinned block keeps its only copy; one in RAM loses that on SSD", {}, async (t) => {
-    const { kit, life, where } = t;
-    await kit.engine().put("a", "b");
+  it("a pinned block keeps its copy on SSD, in RAM or not; others lose theirs", {}, async (t) => {
+    const { kit, life, where, restart } = t;
+    await kit.engine().put("a", "b", "c");
     await kit.settled();
     await life.pin("o", "a", "b");
     kit.store.ram.drop(kit.nodeOf("a"));
-    const report = await life.own.markTransient(["a", "b"].map(named), ORIGIN);
-    expect(outcomes(report.results)).toEqual(["held", "done"]);
-    expect(report.results[0]!.by).toEqual([{ kind: "pin", owner: "o" }]);
-    expect(where("a", "b")).toEqual(["ssd", "ram"]);
-    kit.leaveRam();
-    expect(where("b")).toEqual(["ram"]);
+    const report = await life.own.markTransient(["a", "b", "c"].map(named), ORIGIN);
+    expect(outcomes(report.results)).toEqual(["held", "held", "done"]);
+    expect(report.results[1]!.by).toEqual([{ kind: "pin", owner: "o" }]);
+    expect(where("a", "b", "c")).toEqual(["ssd", "ram+ssd", "ram"]);
+    const next = await restart();
+    expect(await next.kit.engine().load("a", "b", "c")).toEqual(["ok", "ok", "miss"]);
+    next.life.letGoAll();
+  });
+
+  it("a block on its way from an engine is marked before it is there", {}, async (t) => {
+    const { kit, life, where } = t;
+    const engine = kit.engine();
+    const writes = engine.reserve("a");
+    const report = await life.own.markTransient([named("a")], ORIGIN);
+    expect(outcomes(report.results)).toEqual(["done"]);
+    engine.write(writes);
+    expect(await engine.commit(writes)).toEqual(["ok"]);
+    await kit.settled();
+    expect(where("a")).toEqual(["ram"]);
   });
 
   it("purge: those that are transient, from all tiers", {}, async ({
