@@ -7,14 +7,14 @@ import { receiptJson } from "./receipt-json.ts";
 /** A receipt as it is, or as the ledger gave it. */
 interface Kept {
   receipt: Receipt | string;
+  /** What its blocks take beyond those that are kept for good; 0 once they are given up. */
   bytes: number;
 }
 
 const COMMANDS_MAX = 65_536;
-/** Beyond, the oldest receipts give up their lists of blocks. */
+/** Of lists of blocks. Beyond, the oldest receipts give up theirs. */
 const BYTES_MAX = 32 * 2 ** 20;
-/** About what a receipt and each of its blocks take. */
-const RECEIPT_BYTES = 512;
+/** About what each block takes. */
 const BLOCK_BYTES = 96;
 /** In the ledger, and of an old receipt in memory. */
 const BLOCKS_KEPT = 8;
@@ -27,15 +27,15 @@ const TEXT_BYTES_MAX = 2_048;
 export class CommandMemory {
   /** The oldest first. */
   readonly #kept = new Map<string, Kept>();
-  #bytes = 0;
-  /** How many of the oldest have been trimmed. */
+  /** From `#trimmed` on those whose lists are whole, the oldest first; some may be gone. */
+  #whole: Kept[] = [];
   #trimmed = 0;
+  #bytes = 0;
 
   constructor(rows: readonly CommandRow[]) {
     for (const { issuer, id, receipt } of rows) {
-      this.#put(keyOf(issuer, id), { receipt, bytes: receipt.length });
+      this.#put(keyOf(issuer, id), { receipt, bytes: 0 });
     }
-    this.#trimmed = this.#kept.size;
   }
 
   get(issuer: string, id: string): Receipt | null {
@@ -51,14 +51,21 @@ export class CommandMemory {
   }
 
   put(issuer: string, id: string, receipt: Receipt): void {
-    this.#put(keyOf(issuer, id), { receipt, bytes: bytesOf(receipt) });
-    if (this.#bytes > BYTES_MAX) this.#trimOldest();
+    const kept = { receipt, bytes: bytesOf(receipt) };
+    this.#put(keyOf(issuer, id), kept);
+    if (kept.bytes === 0) return;
+    this.#bytes += kept.bytes;
+    this.#whole.push(kept);
+    // A few for each that comes: no command pays for many.
+    while (this.#bytes > BYTES_MAX) this.#trim(this.#whole[this.#trimmed++]!);
+    if (this.#trimmed * 2 <= this.#whole.length) return;
+    this.#whole = this.#whole.slice(this.#trimmed);
+    this.#trimmed = 0;
   }
 
   #put(key: string, kept: Kept): void {
     this.#remove(key);
     this.#kept.set(key, kept);
-    this.#bytes += kept.bytes;
     if (this.#kept.size > COMMANDS_MAX) this.#remove(this.#kept.keys().next().value!);
   }
 
@@ -66,22 +73,14 @@ export class CommandMemory {
     const kept = this.#kept.get(key);
     if (kept === undefined) return;
     this.#kept.delete(key);
-    this.#bytes -= kept.bytes;
-    this.#trimmed = Math.max(0, this.#trimmed - 1);
+    this.#trim(kept);
   }
 
-  /** Half of the bound at once, so that one walk pays for many commands. */
-  #trimOldest(): void {
-    let at = 0;
-    for (const kept of this.#kept.values()) {
-      if (this.#bytes <= BYTES_MAX / 2) break;
-      if (at++ < this.#trimmed || typeof kept.receipt === "string") continue;
-      kept.receipt = trimmedReceipt(kept.receipt, BLOCKS_KEPT);
-      this.#bytes -= kept.bytes;
-      kept.bytes = bytesOf(kept.receipt);
-      this.#bytes += kept.bytes;
-    }
-    this.#trimmed = Math.max(this.#trimmed, at);
+  #trim(kept: Kept): void {
+    if (kept.bytes === 0) return;
+    kept.receipt = trimmedReceipt(kept.receipt as Receipt, BLOCKS_KEPT);
+    this.#bytes -= kept.bytes;
+    kept.bytes = 0;
   }
 
   #read(kept: Kept | undefined): Receipt | null {
@@ -114,5 +113,6 @@ function keyOf(issuer: string, id: string): string {
 }
 
 function bytesOf({ blocks, held = [] }: Receipt): number {
-  return RECEIPT_BYTES + (blocks.length + held.length) * BLOCK_BYTES;
+  const beyond = (list: readonly unknown[]) => Math.max(0, list.length - BLOCKS_KEPT);
+  return (beyond(blocks) + beyond(held)) * BLOCK_BYTES;
 }

@@ -52,6 +52,8 @@ interface Passage {
   progress: Receipt["progress"] | null;
   /** Holds or marks have been changed for it. */
   isApplied: boolean;
+  /** The report that was written down with that change as the one to come; null: none was. */
+  expected: LifecycleReport | null;
 }
 
 const PROGRESS_MS = 1_000;
@@ -137,6 +139,7 @@ class Plane implements ControlPlane {
       ...{ command, unnamed, head, sender, startedMs, onProgress },
       progress: null,
       isApplied: false,
+      expected: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
     const { clock } = this.#options;
@@ -205,7 +208,8 @@ class Plane implements ControlPlane {
       return failed;
     }
     const receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
-    await this.#remember(passage, receipt);
+    if (report !== passage.expected) await this.#remember(passage, receipt);
+    else if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
     this.#recorder.carriedOut(command, receipt, passage.sender);
     return receipt;
   }
@@ -236,10 +240,15 @@ class Plane implements ControlPlane {
     return carryOut(this.#options.lifecycle, command, {
       issuer: head.issuer,
       signal: this.#stop.signal,
-      remember: (results) => {
+      remember: (results, expected) => {
         passage.isApplied = true;
+        passage.expected = expected ?? null;
         const elapsedMs = this.#elapsed(startedMs);
-        this.#note(passage, () => unfinishedReceipt(head, command, unnamed, results, elapsedMs));
+        this.#note(passage, () =>
+          expected === undefined
+            ? unfinishedReceipt(head, command, unnamed, results, elapsedMs)
+            : finalReceipt(head, command, unnamed, expected, elapsedMs),
+        );
         applied();
       },
       onProgress: ({ doneBlocks, doneBytes, totalBlocks }) => {

@@ -6,13 +6,16 @@ import type { Receipt, ReceiptBlock } from "./receipt.ts";
  */
 export function receiptJson(receipt: Receipt): string {
   const { blocks, ...rest } = receipt;
-  return `${JSON.stringify(rest).slice(0, -1)},"blocks":[${blocks.map(blockJson).join(",")}]}`;
+  let text = `${JSON.stringify(rest).slice(0, -1)},"blocks":[`;
+  for (let at = 0; at < blocks.length; at++) {
+    text += at === 0 ? blockJson(blocks[at]!) : `,${blockJson(blocks[at]!)}`;
+  }
+  return `${text}]}`;
 }
 
-function blockJson({ block, ...rest }: ReceiptBlock): string {
+function blockJson({ block, outcome, reason, by }: ReceiptBlock): string {
   const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
-  const isPlain = rest.reason === undefined && rest.by === undefined;
   // An outcome is a word of ours.
-  if (isPlain) return `{"block":${name},"outcome":"${rest.outcome}"}`;
-  return `{"block":${name},${JSON.stringify(rest).slice(1)}`;
+  if (reason === undefined && by === undefined) return `{"block":${name},"outcome":"${outcome}"}`;
+  return `{"block":${name},${JSON.stringify({ outcome, reason, by }).slice(1)}`;
 }

@@ -118,6 +118,11 @@ export class PrivateAgent implements AsyncDisposable {
     });
   }
 
+  /** Of the process that runs now. */
+  get pid(): number {
+    return this.#process.pid;
+  }
+
   /** Where its HTTP API listens. */
   get apiUrl(): string {
     assert(this.#apiUrl !== null, "an agent that serves has said where");
