@@ -19,8 +19,11 @@ export interface Figures extends ChaosFigures {
 /** Runs shorter than this have too few windows: their reads are told and not judged. */
 const JUDGED_KILLS_MIN = 50;
 const RATIO_MAX = 2;
-/** What may wait unread, receipts that are remembered, and garbage. */
-const RSS_GROWTH_MB_MAX = 64 + 32 + 96;
+/**
+ * 65,536 commands that are remembered with their receipts, 64 MiB that may wait unread, and garbage:
+ * an agent that carries out 200,000 commands stays below.
+ */
+const RSS_GROWTH_MB_MAX = 96 + 64 + 128;
 
 export function figuresOf(
   { log, figures, oracle }: ChaosResult,
