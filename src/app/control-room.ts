@@ -10,7 +10,7 @@ import { type Clock, messageOf, NO_NODE, type NodeId, type WorkerId } from "../c
 import { EventLog } from "../events/index.ts";
 import type { HoldLedger, LedgerState } from "../index/index.ts";
 import { HoldRegistry, type RememberedHolds } from "../leases/index.ts";
-import type { Native } from "../native/index.ts";
+import { crashPoint, type Native } from "../native/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
 import {
   createAddressBatch,
@@ -123,6 +123,7 @@ export class ControlRoom implements AsyncDisposable {
       parts.logger.warn("holds of the process before are dropped", { why });
     }
     const restored = await room.holds.restore(room.#finder(), handed ?? undefined);
+    crashPoint("control.restored");
     if (restored.holds + restored.lostHolds > 0) {
       parts.logger.info("pins and leases of the run before", { ...restored });
     }

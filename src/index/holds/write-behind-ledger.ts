@@ -1,8 +1,10 @@
 import { type Clock, yieldToLoop } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
 import type { IndexLine } from "../index-line.ts";
 import type { Answer, CommitLedgerOrder, OpenLedgerOrder, SetAside } from "../protocol.ts";
 import type {
   CommandRow,
+  CommitOptions,
   HoldLedger,
   HoldRow,
   IssuerRow,
@@ -10,12 +12,16 @@ import type {
   LedgerState,
 } from "./hold-ledger.ts";
 import { type RecordBatch, RecordLog } from "./record-log.ts";
+import type { RecordWriter } from "./records.ts";
 
 const PENDING_BYTES_MAX = 64 * 2 ** 20;
 const COMMIT_EVERY_MS = 100;
 const RETRY_FIRST_MS = 100;
 const RETRY_MAX_MS = 5_000;
 const DISPOSE_MS = 5_000;
+/** An order that takes longer belongs to a disk that hangs. */
+const HUNG_MS = 5_000;
+const HUNG = `the disk has not answered for ${HUNG_MS / 1_000} s`;
 
 /** Somebody waits until all changes up to a number are committed. */
 interface Waiter {
@@ -39,18 +45,21 @@ export class WriteBehindLedger implements HoldLedger {
   readonly #clock: Clock;
   readonly #openOrder: OpenLedgerOrder;
   readonly #log: RecordLog;
+  /** Who asked for a commit in this turn of the loop, once it is known how it ended. */
+  readonly #arriving: ((upTo: number) => Waiter | null)[] = [];
   readonly #waiters: Waiter[] = [];
   #lastSeen: LedgerContents["lastSeen"] = null;
   #setAside: SetAside | null;
   #isOpen: boolean;
   #failing: string | null;
   #failures = 0;
-  #droppedAtCommit = 0;
   /** On its way to the worker, or given back by it. */
   #inHand: RecordBatch | null = null;
   #committed = 0;
   #timer: Disposable | null = null;
   #isPumping = false;
+  #isTurnOpen = false;
+  #isHung = false;
   #closing: Promise<boolean> | null = null;
 
   constructor(
@@ -80,41 +89,39 @@ export class WriteBehindLedger implements HoldLedger {
   }
 
   putHold(row: HoldRow): void {
-    this.#log.add(false, this.#inHandBytes, (records) => records.hold(row));
-    this.#schedule();
+    this.#add(false, (records) => records.hold(row));
   }
 
   removeHold(id: number): void {
-    this.#log.add(true, this.#inHandBytes, (records) => records.removeHold(id));
-    this.#schedule();
+    this.#add(true, (records) => records.removeHold(id));
   }
 
   putCommand(row: CommandRow): void {
-    this.#log.add(false, this.#inHandBytes, (records) => records.command(row));
-    this.#schedule();
+    this.#add(false, (records) => records.command(row));
   }
 
   putIssuer(row: IssuerRow): void {
-    this.#log.add(false, this.#inHandBytes, (records) => records.issuer(row));
-    this.#schedule();
+    this.#add(false, (records) => records.issuer(row));
   }
 
   seen(bootId: string, bootMs: number): void {
     this.#lastSeen = { bootId, bootMs };
   }
 
-  commit(options: { readonly durable?: boolean } = {}): Promise<boolean> {
-    const { dropped, added } = this.#log;
-    const hasDropped = dropped > this.#droppedAtCommit;
-    this.#droppedAtCommit = dropped;
-    this.#log.endGroup();
+  get mark(): number {
+    return this.#log.group;
+  }
+
+  commit({ durable = true, since = this.#log.lastGroup }: CommitOptions = {}): Promise<boolean> {
     return new Promise((resolve) => {
-      this.#waiters.push({
-        upTo: added,
-        durable: options.durable ?? true,
-        resolve: (isCommitted) => resolve(isCommitted && !hasDropped),
+      this.#arriving.push((upTo) => {
+        const hasDropped = this.#log.lostGroup >= since;
+        const answer = (isCommitted: boolean) => resolve(isCommitted && !hasDropped);
+        if (!this.#isHung) return { upTo, durable, resolve: answer };
+        answer(false);
+        return null;
       });
-      void this.#pump();
+      this.#endTurnSoon();
     });
   }
 
@@ -143,6 +150,27 @@ export class WriteBehindLedger implements HoldLedger {
     return (await this.#line.ask({ kind: "close" })).kind === "closed";
   }
 
+  #add(isRemoval: boolean, write: (records: RecordWriter) => void): void {
+    this.#log.add(isRemoval, this.#inHandBytes, write);
+    this.#endTurnSoon();
+    this.#schedule();
+  }
+
+  #endTurnSoon(): void {
+    if (this.#isTurnOpen) return;
+    this.#isTurnOpen = true;
+    void yieldToLoop().then(() => this.#endTurn());
+  }
+
+  /** What was changed in it is a group; those who commit in it share the first order. */
+  #endTurn(): void {
+    this.#isTurnOpen = false;
+    this.#log.endGroup();
+    const arrived = this.#arriving.splice(0).map((arrive) => arrive(this.#log.added));
+    this.#waiters.push(...arrived.filter((waiter) => waiter !== null));
+    if (arrived.length > 0) void this.#pump();
+  }
+
   get #inHandBytes(): number {
     return this.#inHand?.length ?? 0;
   }
@@ -155,7 +183,6 @@ export class WriteBehindLedger implements HoldLedger {
 
   #onTimer(): void {
     this.#timer = null;
-    this.#log.endGroup();
     void this.#pump();
   }
 
@@ -166,11 +193,9 @@ export class WriteBehindLedger implements HoldLedger {
   async #pump(): Promise<void> {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    // Those who commit in the same turn of the loop share the first order, too.
-    await yieldToLoop();
     while (this.#takeWork()) {
       const order = this.#isOpen ? this.#commitOrder() : this.#lateOrder();
-      const answer = await this.#line.ask(order);
+      const answer = await this.#ask(order);
       const isDone =
         order.kind === "commitLedger" ? this.#noteCommit(order, answer) : this.#noteLate(answer);
       if (isDone) continue;
@@ -181,6 +206,20 @@ export class WriteBehindLedger implements HoldLedger {
     }
     this.#isPumping = false;
     if (this.#log.count > 0) this.#schedule();
+  }
+
+  async #ask(order: CommitLedgerOrder | OpenLedgerOrder): Promise<Answer> {
+    const timer = this.#clock.after(HUNG_MS, () => {
+      this.#isHung = true;
+      this.#failing = HUNG;
+      for (const { resolve } of this.#waiters.splice(0)) resolve(false);
+    });
+    try {
+      return await this.#line.ask(order);
+    } finally {
+      timer[Symbol.dispose]();
+      this.#isHung = false;
+    }
   }
 
   /** False where there is nothing to do. */
@@ -212,6 +251,7 @@ export class WriteBehindLedger implements HoldLedger {
       }
       return false;
     }
+    crashPoint("ledger.acknowledged");
     this.#failing = null;
     this.#failures = 0;
     this.#committed = this.#inHand?.through ?? this.#committed;
