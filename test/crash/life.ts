@@ -12,8 +12,11 @@ import type { Tally } from "./tally.ts";
 
 const ENGINES = 3;
 const TRIES = 20;
+const TRY_MS = 10;
 /** Of what one engine does while others are at work. */
 const FLOOD_ONE_IN = 60;
+/** While no engine is at work. */
+const PRUNES = 3;
 /** The wall clock stays as it is for no longer than that. */
 const JUMP_MS = 400;
 /** By when an agent that answers no more must have ended. */
@@ -81,6 +84,8 @@ export class Life implements AsyncDisposable {
   async #verifyPrompt(engine: CrashEngine, prompt: number): Promise<void> {
     let ids = idsOfPrompt(prompt);
     for (let tries = 0; tries < TRIES && ids.length > 0; tries++) {
+      // Blocks on their way to SSD keep their places in RAM until they are there.
+      await Bun.sleep(tries * TRY_MS);
       const outcomes = await engine.read(ids);
       ids.forEach((id, i) => {
         if (outcomes[i] === BlockOutcome.miss) this.#parts.tally.missed(id);
@@ -129,6 +134,7 @@ export class Life implements AsyncDisposable {
       if (flood !== null) await this.#flood(flood, commands);
       await commands.audit();
       if (isOneIn(random, 2)) await commands.strip();
+      for (let i = 0; i < PRUNES; i++) await commands.prune();
       if (isOneIn(random, 2)) await commands.flush();
       await commands.audit();
     });

@@ -206,7 +206,7 @@ export class Trial {
 
 /** Points that commands come to, and what makes them last. */
 function isOfCommands(point: string): boolean {
-  return /^(?:ledger|pin|pause|lease|think|prune|flush|hold|purge|control|durable)\./.test(point);
+  return /^(?:ledger|hold|pin|pause|lease|removal|purge|durable|control)\./.test(point);
 }
 
 /** Whole milliseconds; 0 of nothing. */

@@ -1,5 +1,5 @@
 import { type Random, randomBelow } from "../../../src/core/index.ts";
-import { isOneIn } from "../content.ts";
+import { BLOCKS, isOneIn, PROMPT_BLOCKS } from "../content.ts";
 import type { Oracle } from "../oracle.ts";
 import { AgentDoor, type Receipt } from "./agent-door.ts";
 import { CommandTally } from "./command-tally.ts";
@@ -9,7 +9,7 @@ import { followSoft, isResident, judge, see } from "./hold-audit.ts";
 import { UnpinDeed } from "./hold-deeds.ts";
 import { HoldModel, type Span } from "./hold-model.ts";
 import { HoldTimes } from "./hold-times.ts";
-import { FlushDeed } from "./removal-deeds.ts";
+import { FlushDeed, PruneDeed } from "./removal-deeds.ts";
 
 const OPERATORS = 2;
 /** Commands that may be sent again although they were answered. */
@@ -108,6 +108,16 @@ export class CommandLife {
       await this.#repeat(answered[randomBelow(this.#random, answered.length)]!);
     }
     if (asked.length > 0) await this.audit();
+  }
+
+  /** While no engine is at work: all that follows a block is gone then, as far as it hangs together. */
+  async prune(): Promise<void> {
+    const { tree } = await see(this.#door);
+    const after = randomBelow(this.#random, BLOCKS);
+    let reach = 1;
+    while (isResident(tree.get(after + reach)) && (after + reach) % PROMPT_BLOCKS !== 0) reach++;
+    const deed = new PruneDeed(this.#commander.room, after, reach);
+    await this.#send(this.#commander.sentNow(deed), false);
   }
 
   /** While no engine is at work. */

@@ -86,7 +86,7 @@ export class DeedChooser {
       case "thinkPurge":
         return new ThinkPurgeDeed(room, someIds(random, PROMPT_BLOCKS));
       case "prune":
-        return new PruneDeed(room, randomBelow(random, BLOCKS));
+        return new PruneDeed(room, randomBelow(random, BLOCKS), 1);
       case "flush":
         return isOneIn(random, 4) ? new FlushDeed(room, false) : null;
       case "warm":
@@ -121,7 +121,8 @@ export class DeedChooser {
   }
 
   #pause(random: Random): Deed | null {
-    const ids = someIds(random, PINNED_MAX);
+    // What nothing builds upon goes with its lease.
+    const ids = isOneIn(random, 2) ? someLastIds(random) : someIds(random, PINNED_MAX);
     const ttlMs = someTtl(random);
     const leases = this.#own("lease");
     if (leases.length > 0 && isOneIn(random, 4)) {
@@ -150,6 +151,10 @@ function someIds(random: Random, max: number): number[] {
   const ids = idsOfPrompt(choosePrompt(random));
   const from = isOneIn(random, 3) ? randomBelow(random, PROMPT_BLOCKS) : 0;
   return ids.slice(from, from + 1 + randomBelow(random, max));
+}
+
+function someLastIds(random: Random): number[] {
+  return idsOfPrompt(choosePrompt(random)).slice(-1 - randomBelow(random, PINNED_MAX));
 }
 
 function someTtl(random: Random): number {

@@ -2,6 +2,9 @@ import type { ListedHold, Listing } from "./agent-door.ts";
 import type { CommandTally } from "./command-tally.ts";
 import { GRACE_MS, type HoldModel, keyOf, type ModelHold, type Span } from "./hold-model.ts";
 
+/** Between two looks, at most, for when something ended to be known. */
+const BLUR_MS = 400;
+
 export interface TimesParts {
   readonly model: HoldModel;
   readonly tally: CommandTally;
@@ -13,6 +16,8 @@ export interface TimesParts {
 /** Compares when holds end with when they must, in one run of the agent. */
 export class HoldTimes {
   readonly #parts: TimesParts;
+  /** When each kind was listed last. */
+  readonly #askedMs = new Map<string, number>();
 
   constructor(parts: TimesParts) {
     this.#parts = parts;
@@ -33,6 +38,7 @@ export class HoldTimes {
       if (hold.kind !== listing.kind || hold.ends === null || listed.has(key)) continue;
       if (before(key)) this.#gone(hold, hold.ends, key, listing);
     }
+    this.#askedMs.set(listing.kind, listing.askedMs);
   }
 
   #listed({ remaining_seconds, blocks }: ListedHold, key: string, listing: Listing): void {
@@ -57,12 +63,17 @@ export class HoldTimes {
     if (lateMs > GRACE_MS) complain(`${key} is there ${lateMs} ms after its end`);
   }
 
-  #gone(hold: ModelHold, { lo, hi }: Span, key: string, { answeredMs }: Listing): void {
+  #gone(hold: ModelHold, { lo, hi }: Span, key: string, { kind, answeredMs }: Listing): void {
     const { model, tally, complain, readyMs } = this.#parts;
     const earlyMs = lo - answeredMs;
     if (earlyMs > GRACE_MS) complain(`${key} is gone ${earlyMs} ms before its end`);
     tally.earlyMs = Math.max(tally.earlyMs, earlyMs);
-    tally.lateMs = Math.max(tally.lateMs, answeredMs - Math.max(hi, readyMs));
+    // Where this process did not get to look for long, it may have ended as soon as it had looked.
+    const lookedMs = this.#askedMs.get(kind) ?? readyMs;
+    const seenMs = answeredMs - lookedMs > BLUR_MS ? lookedMs : answeredMs;
+    const lateMs = seenMs - Math.max(hi, readyMs);
+    if (lateMs > GRACE_MS) complain(`${key} was there ${lateMs} ms after its end`);
+    tally.lateMs = Math.max(tally.lateMs, lateMs);
     tally.expiries++;
     model.end(hold);
   }

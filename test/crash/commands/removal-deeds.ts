@@ -64,25 +64,32 @@ export class ThinkPurgeDeed extends RemovalDeed implements Deed {
   }
 }
 
-/** All that follows a block of a prompt. */
+/**
+ * All that follows a block of a prompt. A block says itself what it follows; one that follows a
+ * block that is not there cannot be found any more after a start.
+ */
 export class PruneDeed extends RemovalDeed implements Deed {
   readonly what = "prune";
   readonly body: Deed["body"];
+  readonly #reach: number;
 
-  constructor(room: DeedRoom, after: number) {
+  /** `reach`: how many of those that follow are found for sure, if they are there. */
+  constructor(room: DeedRoom, after: number, reach: number) {
     const prompt = Math.floor(after / PROMPT_BLOCKS);
     super(
       room,
       idsOfPrompt(prompt).filter((id) => id > after),
     );
     this.body = { type: "Prune", after_block_hash: hexOf(after) };
+    this.#reach = reach;
   }
 
   done(receipt: Receipt, _: unknown, acknowledged: boolean): void {
     const outcome = receipt.blocks[0]?.outcome ?? "";
     if (!acknowledged || !["done", "already", "held"].includes(outcome)) return;
     const held = new Set((receipt.held ?? []).map(({ block }) => block));
-    this.room.oracle.purgeAnswered(this.purge, (at) => !held.has(hexOf(this.ids[at]!)));
+    const isGone = (at: number) => at < this.#reach && !held.has(hexOf(this.ids[at]!));
+    this.room.oracle.purgeAnswered(this.purge, isGone);
   }
 }
 
