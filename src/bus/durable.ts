@@ -19,6 +19,18 @@ export interface ConsumeOptions {
   readonly consumer: string;
   /** Only what was published there; `*` and `>` as in NATS. */
   readonly subject: string;
+  /** So long after the last sign that it is at work a message comes again; 10 s if left out. */
+  readonly silenceMs?: number;
+}
+
+/** A message that a stream keeps. */
+export interface KeptMessage extends BusMessage {
+  /** The same each time it comes, and that of no other, also where the stream was made anew. */
+  readonly key: string;
+  /** How often it has come, this time included. */
+  readonly delivery: number;
+  /** It does not come again, whatever becomes of it. */
+  readonly isLast: boolean;
 }
 
 export interface ConsumptionState {
@@ -28,6 +40,8 @@ export interface ConsumptionState {
   readonly why: string | null;
   /** Messages that were handled to the end. */
   readonly handled: number;
+  /** Messages that were not, however often they came; the log has a line for each. */
+  readonly givenUp: number;
 }
 
 export interface Consumption extends AsyncDisposable {
@@ -65,9 +79,11 @@ export interface DurableBus {
   ): Promise<DurableOutcome>;
   /**
    * At least once: each message goes to `handle`, one after the other, and is done when that
-   * resolves; when it rejects, the message comes again a second later, ten times in all. After a
-   * break some may come twice. Goes on over reconnects, and waits for a stream that is not there.
+   * resolves, however long it takes. When it rejects, the message comes again after a second, then
+   * after twice as long each time, 30 s at most; ten times in all, then it is given up. Those behind
+   * it wait meanwhile. After a break the one at work may come twice. Goes on over reconnects, and
+   * waits for a stream that is not there.
    */
-  consume(options: ConsumeOptions, handle: (message: BusMessage) => Promise<void>): Consumption;
+  consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption;
   bucket(name: string): Bucket;
 }

@@ -20,6 +20,7 @@ export type {
   DurableBus,
   DurableOutcome,
   DurablePublishOptions,
+  KeptMessage,
 } from "./durable.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export {

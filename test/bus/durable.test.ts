@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, test } from "bun:test";
-import { jetstreamManager } from "@nats-io/jetstream";
+import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, createLocalBus, LocalHub, openBus, Presence } from "../../src/bus/index.ts";
@@ -124,6 +124,77 @@ describeNats("what a broker keeps", () => {
         expect(seen).toEqual(Array(2).fill(["x", "s", null, "b"]));
         expect(lines.some(({ fields }) => fields.why === "not now")).toBe(true);
       }, 20_000);
+
+      test("those behind a message that comes again do not overtake it", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s"]);
+        const { durable } = await open(urlOf(server));
+        const seen: string[] = [];
+        const keys = new Set<string>();
+        const options = { stream: "S", consumer: "me", subject: "s" };
+        await using consumption = durable.consume(options, async (message) => {
+          seen.push(`${text(message)} ${message.delivery}`);
+          keys.add(message.key);
+          if (text(message) === "1" && message.delivery < 3) throw new Error("not now");
+        });
+        for (const id of ["0", "1", "2", "3"]) {
+          await durable.publish("s", bytes(id), { id, timeoutMs: 5_000 });
+        }
+        await waitFor(() => consumption.state.handled === 4, 15_000);
+        expect(seen).toEqual(["0 1", "1 1", "1 2", "1 3", "2 1", "3 1"]);
+        expect([...keys].map((key) => key.split("/").slice(0, 2).join("/"))).toEqual([
+          "S/1",
+          "S/2",
+          "S/3",
+          "S/4",
+        ]);
+      }, 30_000);
+
+      test("one that takes long comes once, and neither do those behind it come twice", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s"]);
+        const { durable } = await open(urlOf(server));
+        const seen: string[] = [];
+        const options = { stream: "S", consumer: "me", subject: "s", silenceMs: 500 };
+        await using consumption = durable.consume(options, async (message) => {
+          seen.push(`${text(message)} ${message.delivery}`);
+          if (text(message) === "0") await Bun.sleep(4 * options.silenceMs);
+        });
+        for (const id of ["0", "1", "2"]) {
+          await durable.publish("s", bytes(id), { id, timeoutMs: 5_000 });
+        }
+        await waitFor(() => consumption.state.handled === 3, 15_000);
+        expect(seen).toEqual(["0 1", "1 1", "2 1"]);
+      }, 30_000);
+
+      test("one that is never handled is given up, and said to be", async () => {
+        await using server = await NatsServer.start({ jetStream: true });
+        await makeStream(server, "S", ["s"]);
+        const lines: LogLine[] = [];
+        const { durable } = await open(urlOf(server), lines);
+        // The broker has handed it out so often already, to processes that died of it.
+        await asOperator(server, async (nc) => {
+          const manager = await jetstreamManager(nc);
+          const none = { filter_subject: "s", ack_wait: 100e6, max_deliver: 10 };
+          const consumer = { durable_name: "me", max_ack_pending: 1, ...none };
+          await manager.consumers.add("S", { ...consumer, ack_policy: AckPolicy.Explicit });
+          await durable.publish("s", bytes("x"), { id: "1", timeoutMs: 5_000 });
+          await durable.publish("s", bytes("y"), { id: "2", timeoutMs: 5_000 });
+          const own = await jetstream(nc).consumers.get("S", "me");
+          await waitFor(async () => (await own.next())?.info.deliveryCount === 9);
+        });
+        const seen: string[] = [];
+        const options = { stream: "S", consumer: "me", subject: "s", silenceMs: 100 };
+        await using consumption = durable.consume(options, async (message) => {
+          seen.push(`${text(message)} ${message.delivery} ${message.isLast}`);
+          if (text(message) === "x") throw new Error("boom");
+        });
+        await waitFor(() => consumption.state.handled === 1, 20_000);
+        expect(seen).toEqual(["x 10 true", "y 1 false"]);
+        expect(consumption.state.givenUp).toBe(1);
+        const told = lines.find(({ message }) => message.includes("given up"));
+        expect(told).toMatchObject({ level: "warn", fields: { why: "boom", delivery: 10 } });
+      }, 40_000);
 
       test("a stream that is not there is waited for", async () => {
         await using server = await NatsServer.start({ jetStream: true });

@@ -1,5 +1,4 @@
 import { type Clock, messageOf, sleep } from "../../core/index.ts";
-import type { BusMessage } from "../bus.ts";
 import type {
   Bucket,
   BucketRead,
@@ -10,14 +9,25 @@ import type {
   DurableBus,
   DurableOutcome,
   DurablePublishOptions,
+  KeptMessage,
 } from "../durable.ts";
 import type { BusLog } from "../options.ts";
 import type { Link } from "./link.ts";
-import type { LinkBucket, LinkDurable, StreamMessage, StreamMessages } from "./link-durable.ts";
+import {
+  type LinkBucket,
+  type LinkDurable,
+  SILENCE_MS,
+  type StreamMessage,
+  type StreamMessages,
+} from "./link-durable.ts";
 
 /** How long a stream that is not there, or a connection that is not, is waited for at a time. */
 const RETRY_MS = 2_000;
+/** How long a message that was not handled waits, and how long at most after several times. */
 const AGAIN_MS = 1_000;
+const AGAIN_MS_MAX = 30_000;
+/** Signs that a message is at work, of which some may be lost or late. */
+const SIGNS = 4;
 const WHY_CHARACTERS_MAX = 300;
 /** What the libraries say where no answer came, in whichever of their error classes. */
 const NO_STREAM = /no responders|jetstream is not enabled/i;
@@ -55,7 +65,7 @@ export class LinkDurableBus implements DurableBus {
     }
   }
 
-  consume(options: ConsumeOptions, handle: (message: BusMessage) => Promise<void>): Consumption {
+  consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption {
     return new LinkConsumption(this.#parts, options, handle);
   }
 
@@ -115,18 +125,19 @@ function whyOf(thrown: unknown): string {
 class LinkConsumption implements Consumption {
   readonly #parts: DurableParts;
   readonly #options: ConsumeOptions;
-  readonly #handle: (message: BusMessage) => Promise<void>;
+  readonly #handle: (message: KeptMessage) => Promise<void>;
   readonly #stopping = new AbortController();
   readonly #ended: Promise<void>;
   #status: ConsumptionState["status"] = "waiting";
   #why: string | null = "no connection yet";
   #handled = 0;
+  #givenUp = 0;
   #messages: StreamMessages | null = null;
 
   constructor(
     parts: DurableParts,
     options: ConsumeOptions,
-    handle: (message: BusMessage) => Promise<void>,
+    handle: (message: KeptMessage) => Promise<void>,
   ) {
     this.#parts = parts;
     this.#options = options;
@@ -137,7 +148,8 @@ class LinkConsumption implements Consumption {
   }
 
   get state(): ConsumptionState {
-    return { status: this.#status, why: this.#why, handled: this.#handled };
+    const [status, why] = [this.#status, this.#why];
+    return { status, why, handled: this.#handled, givenUp: this.#givenUp };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -180,17 +192,47 @@ class LinkConsumption implements Consumption {
     }
   }
 
-  async #one({ message, ack, again }: StreamMessage): Promise<void> {
-    // What is not handled any more comes again to whoever consumes next.
-    if (this.#stopping.signal.aborted) return;
+  async #one(of: StreamMessage): Promise<void> {
+    const { message } = of;
+    // It comes to whoever consumes next.
+    if (this.#stopping.signal.aborted) return of.again(0);
+    const failure = await this.#failureOf(of);
+    if (failure === null) {
+      this.#handled++;
+      of.ack();
+      return;
+    }
+    const { subject, key, delivery } = message;
+    const fields = { subject, key, delivery, why: messageOf(failure.thrown) };
+    if (message.isLast) {
+      this.#givenUp++;
+      this.#parts.log("warn", "a message of a stream is given up: it was never handled", fields);
+      of.drop();
+    } else {
+      this.#parts.log("warn", "a message of a stream was not handled, it comes again", fields);
+      const isStopping = this.#stopping.signal.aborted;
+      of.again(isStopping ? 0 : Math.min(AGAIN_MS * 2 ** (delivery - 1), AGAIN_MS_MAX));
+    }
+  }
+
+  /** Null when it was handled; the broker hears meanwhile that it is at work. */
+  async #failureOf({
+    message,
+    working,
+  }: StreamMessage): Promise<{ readonly thrown: unknown } | null> {
+    const { silenceMs = SILENCE_MS } = this.#options;
+    using _signs = this.#parts.clock.every(silenceMs / SIGNS, () => {
+      try {
+        working();
+      } catch {
+        // The connection is over, which the loop over the messages hears as well.
+      }
+    });
     try {
       await this.#handle(message);
-      this.#handled++;
-      ack();
+      return null;
     } catch (thrown) {
-      const fields = { subject: message.subject, why: messageOf(thrown) };
-      this.#parts.log("warn", "a message of a stream was not handled, it comes again", fields);
-      again(AGAIN_MS);
+      return { thrown };
     }
   }
 

@@ -1,12 +1,18 @@
-import type { BusMessage } from "../bus.ts";
-import type { ConsumeOptions, DurablePublishOptions } from "../durable.ts";
+import type { ConsumeOptions, DurablePublishOptions, KeptMessage } from "../durable.ts";
+
+/** Where nobody says how long a message may be at work without a sign. */
+export const SILENCE_MS = 10_000;
 
 /** A message of a stream; it comes again unless acknowledged. */
 export interface StreamMessage {
-  readonly message: BusMessage;
+  readonly message: KeptMessage;
   ack(): void;
   /** Not done: again after `ms`. */
   again(ms: number): void;
+  /** Still at work: without such a sign it comes again after the `silenceMs` of its consumer. */
+  working(): void;
+  /** Never again. */
+  drop(): void;
 }
 
 /** Messages of a stream as they come. Ends, or throws, with the connection. */

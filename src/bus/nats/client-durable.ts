@@ -1,21 +1,37 @@
-import type { BusMessage } from "../bus.ts";
-import type { ConsumeOptions, DurablePublishOptions } from "../durable.ts";
-import type { LinkBucket, LinkDurable, StreamMessages } from "../links/index.ts";
+import type { ConsumeOptions, DurablePublishOptions, KeptMessage } from "../durable.ts";
+import {
+  type LinkBucket,
+  type LinkDurable,
+  SILENCE_MS,
+  type StreamMessages,
+} from "../links/index.ts";
 import type { ClientHeaders } from "./client-link.ts";
 import { plainMessage } from "./client-link.ts";
 
-/** How often the broker hands out a message that nobody acknowledges, and when again. */
+/** How often the broker hands out a message that nobody acknowledges. */
 const DELIVERIES_MAX = 10;
-const ACK_WAIT_NS = 30_000_000_000;
-/** So many messages are fetched ahead of the one at work. */
-const AHEAD = 64;
+/**
+ * So many messages are with us, the one at work. Of more those behind a long one would count as
+ * lost, and those behind one that comes again would overtake it.
+ */
+const AT_ONCE = 1;
+/** Of the stream's name in a message's key. */
+const NAME_CHARACTERS = 64;
 
 interface ClientStreamMessage {
   readonly subject: string;
   readonly data: Uint8Array;
   readonly headers?: ClientHeaders | undefined;
+  readonly info: {
+    readonly stream: string;
+    readonly streamSequence: number;
+    readonly deliveryCount: number;
+    readonly timestampNanos: number;
+  };
   ack(): void;
   nak(ms?: number): void;
+  working(): void;
+  term(reason?: string): void;
 }
 
 /** What both libraries have in common: as much of it as is needed here. */
@@ -76,26 +92,31 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
     return (await this.#client.publish(subject, data, { ...options, headers: own })).duplicate;
   }
 
-  async consume({ stream, consumer, subject }: ConsumeOptions): Promise<StreamMessages> {
+  async consume(options: ConsumeOptions): Promise<StreamMessages> {
+    const { stream, consumer, subject, silenceMs = SILENCE_MS } = options;
     await this.#client.addConsumer(stream, {
       durable_name: consumer,
       ack_policy: "explicit",
       deliver_policy: "all",
       filter_subject: subject,
-      ack_wait: ACK_WAIT_NS,
+      ack_wait: silenceMs * 1e6,
       max_deliver: DELIVERIES_MAX,
-      max_ack_pending: AHEAD * 4,
+      max_ack_pending: AT_ONCE,
     });
-    const options = { max_messages: AHEAD, abort_on_missing_resource: true };
-    const messages = await this.#client.messages(stream, consumer, options);
+    const messages = await this.#client.messages(stream, consumer, {
+      max_messages: AT_ONCE,
+      abort_on_missing_resource: true,
+    });
     return {
       stop: () => void messages.close().catch(() => undefined),
       async *[Symbol.asyncIterator]() {
         for await (const message of messages) {
           yield {
-            message: streamMessage(message),
+            message: keptMessage(message),
             ack: () => message.ack(),
             again: (ms: number) => message.nak(ms),
+            working: () => message.working(),
+            drop: () => message.term(),
           };
         }
       },
@@ -123,7 +144,12 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
 }
 
 /** The reply subject of a stream's message belongs to the acknowledgement. */
-function streamMessage(message: ClientStreamMessage): BusMessage {
+function keptMessage(message: ClientStreamMessage): KeptMessage {
   const { status: _status, ...plain } = plainMessage(message);
-  return { ...plain, reply: null };
+  const { stream, streamSequence, deliveryCount, timestampNanos } = message.info;
+  // A stream that was made anew counts from one again: the time tells its messages from the old.
+  const storedMs = Math.floor(timestampNanos / 1e6);
+  const key = `${stream.slice(0, NAME_CHARACTERS)}/${streamSequence}/${storedMs}`;
+  const isLast = deliveryCount >= DELIVERIES_MAX;
+  return { ...plain, reply: null, key, delivery: deliveryCount, isLast };
 }

@@ -34,8 +34,7 @@ interface ClientStatus {
 export interface ClientHeaders {
   readonly code: number;
   set(name: string, value: string): void;
-  get(name: string): string;
-  keys(): string[];
+  [Symbol.iterator](): Iterator<readonly [string, readonly string[]]>;
 }
 
 interface ClientMessage {
@@ -62,6 +61,7 @@ export interface ClientLinkOptions<Headers extends ClientHeaders> {
 export class ClientLink<Headers extends ClientHeaders> implements Link {
   readonly #options: ClientLinkOptions<Headers>;
   readonly #client: Client<Headers>;
+  readonly #made = new WeakMap<Readonly<Record<string, string>>, Headers>();
   readonly server: string;
   readonly payloadBytesMax: number;
   readonly closed: Promise<string>;
@@ -100,11 +100,18 @@ export class ClientLink<Headers extends ClientHeaders> implements Link {
   publish({ subject, data, reply, headers }: Outgoing): void {
     const options: { reply?: string; headers?: Headers } = {};
     if (reply !== null) options.reply = reply;
-    if (headers !== null) {
-      options.headers = this.#options.newHeaders();
-      for (const [name, value] of Object.entries(headers)) options.headers.set(name, value);
-    }
+    if (headers !== null) options.headers = this.#headersOf(headers);
     this.#client.publish(subject, data, options);
+  }
+
+  /** Made once for headers that are used again and again. */
+  #headersOf(plain: Readonly<Record<string, string>>): Headers {
+    const known = this.#made.get(plain);
+    if (known !== undefined) return known;
+    const made = this.#options.newHeaders();
+    for (const [name, value] of Object.entries(plain)) made.set(name, value);
+    this.#made.set(plain, made);
+    return made;
   }
 
   subscribe(
@@ -160,7 +167,7 @@ function headersOf(message: ClientMessage): Pick<Incoming, "headers" | "status">
   try {
     const { headers } = message;
     if (headers === undefined) return { headers: plain, status: 0 };
-    for (const name of headers.keys()) plain[name] = headers.get(name);
+    for (const [name, values] of headers) plain[name] = values[0] ?? "";
     return { headers: plain, status: headers.code };
   } catch {
     return { headers: Object.create(null), status: 0 };
