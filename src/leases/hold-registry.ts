@@ -270,8 +270,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return { ...kinds, relieved, expired, lost };
   }
 
-  async commit(): Promise<boolean> {
-    return (await this.#options.ledger?.commit()) ?? true;
+  get mark(): number {
+    return this.#options.ledger?.mark ?? 0;
+  }
+
+  async commit(since?: number): Promise<boolean> {
+    return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
   }
 
   /** Checks every invariant, in time linear in the blocks under holds; INTERNAL names one. */

@@ -130,6 +130,12 @@ export interface Holds {
     Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
   > & { readonly relieved: number; readonly expired: number; readonly lost: number };
 
-  /** True once everything up to now survives; true at once without a ledger. */
-  commit(): Promise<boolean>;
+  /** For `commit`: names the moment before the next change. */
+  readonly mark: number;
+  /**
+   * True once everything up to now survives; true at once without a ledger. `since`: the mark
+   * before the first of the changes that are meant, where the event loop has turned since then;
+   * false where one of them was dropped.
+   */
+  commit(since?: number): Promise<boolean>;
 }

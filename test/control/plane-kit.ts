@@ -79,6 +79,7 @@ type Put = { readonly key: string; readonly row: unknown };
 export class FakeLedger implements HoldLedger {
   readonly state = { failing: null, pending: 0, dropped: 0, setAside: null };
   readonly contents: LedgerContents;
+  readonly mark = 1;
   readonly committed = new Map<string, unknown>();
   readonly commits: { readonly durable: boolean }[] = [];
   #pending: Put[] = [];

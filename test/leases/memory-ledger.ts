@@ -24,6 +24,7 @@ export class MemoryLedger implements HoldLedger {
   readonly #changes: (() => void)[] = [];
   #seen: LedgerContents["lastSeen"];
   readonly #run: number;
+  readonly mark = 1;
   commits = 0;
 
   constructor(disk: MemoryDisk) {

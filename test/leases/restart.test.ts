@@ -333,3 +333,23 @@ test("over the ledger that ships, on a real disk", () =>
     expect(next.holds.lease("night")!.remainingMs).toBe(60_000);
     expect(await next.holds.commit()).toBe(true);
   }));
+
+test("a hold that found no room in the ledger is told, however late one asks", () =>
+  withTempDir(async (folder) => {
+    const owner = { worker: "worker-a", machine: "machine-a" };
+    const options = { folder, incarnation: 1n, owner, clock: systemClock, pendingBytesMax: 1_000 };
+    await using ledger = await openHoldLedger(options);
+    const kit = new HoldKit({ ledger });
+    kit.put(Array.from({ length: 50 }, (_, i) => i + 1));
+    const since = kit.holds.mark;
+    kit.pin(
+      "a",
+      Array.from({ length: 50 }, (_, i) => i + 1),
+    );
+    expect(await kit.holds.commit()).toBe(false);
+    const later = kit.holds.mark;
+    kit.pin("b", [1]);
+    expect(await kit.holds.commit()).toBe(true);
+    expect(await kit.holds.commit(since)).toBe(false);
+    expect(await kit.holds.commit(later)).toBe(true);
+  }));

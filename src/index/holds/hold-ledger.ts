@@ -50,6 +50,12 @@ export interface LedgerState {
   readonly setAside: { readonly path: string; readonly why: string } | null;
 }
 
+export interface CommitOptions {
+  readonly durable?: boolean;
+  /** `mark`, as it was before the first change that the caller speaks of. */
+  readonly since?: number;
+}
+
 /**
  * Remembers holds and commands across restarts, beside the index of blocks and apart from it: an
  * index that has to be rebuilt loses no pin. Promises:
@@ -59,8 +65,10 @@ export interface LedgerState {
  * - What `commit` answered true for survives a crash of the process; with `durable` (the default)
  *   a loss of power, too. Any number of callers share one commit. One that answered false may still
  *   come about: its changes wait, unless there was no room for them (`state.dropped`).
- * - All changes between two calls of `commit` that did not return to the event loop are in one
- *   transaction: all of them survive, or none; where one finds no room, all of them are dropped.
+ * - All changes of one turn of the event loop are in one transaction: all of them survive, or none;
+ *   where one finds no room, all of them are dropped, and whoever commits any of them is told.
+ * - Nobody waits for a disk that hangs: after five seconds `state.failing` says so, and until it
+ *   answers every commit is false at once.
  * - A file that is damaged is set aside and said (`state.setAside`); the new one is empty. So is
  *   one that could not be opened at the start, as soon as it can be: this run knows nothing of it.
  */
@@ -77,8 +85,13 @@ export interface HoldLedger extends AsyncDisposable {
   /** The boot clock as it is now; each commit carries the latest. */
   seen(bootId: string, bootMs: number): void;
 
-  /** Commits everything up to now; false where that failed, or changes had been dropped. */
-  commit(options?: { readonly durable?: boolean }): Promise<boolean>;
+  /** For `commit`: names the moment before the changes of this turn. */
+  readonly mark: number;
+  /**
+   * Commits everything up to now; false where that failed, or changes were dropped since the mark.
+   * Without a mark those count that were made in the last turn in which any were.
+   */
+  commit(options?: CommitOptions): Promise<boolean>;
   /** Commits and closes; false where it could not within `ms`. */
   close(ms: number): Promise<boolean>;
 }

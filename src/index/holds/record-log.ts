@@ -38,6 +38,9 @@ export class RecordLog {
   #dropped = 0;
   /** The group at hand has found no room: what else belongs to it is dropped, too. */
   #isGroupLost = false;
+  #group = 1;
+  #hasChanges = false;
+  #lostGroup = -1;
 
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax;
@@ -57,8 +60,24 @@ export class RecordLog {
     return this.#added;
   }
 
+  /** Of the groups, which rise from 1, the one at hand. */
+  get group(): number {
+    return this.#group;
+  }
+
+  /** The last group in which there were changes; 0: none. */
+  get lastGroup(): number {
+    return this.#hasChanges ? this.#group : this.#group - 1;
+  }
+
+  /** The last group that was dropped; -1: none. */
+  get lostGroup(): number {
+    return this.#lostGroup;
+  }
+
   /** Adds to the group at hand what `write` writes, one record. `inHand`: bytes on their way. */
   add(isRemoval: boolean, inHand: number, write: (writer: RecordWriter) => void): void {
+    this.#hasChanges = true;
     if (this.#isGroupLost) {
       this.#dropped++;
       return;
@@ -81,6 +100,8 @@ export class RecordLog {
 
   /** What comes next begins a new group. */
   endGroup(): void {
+    if (this.#hasChanges) this.#group++;
+    this.#hasChanges = false;
     this.#isGroupLost = false;
     const batch = this.#batches.at(-1);
     if (batch !== undefined) batch.ended = { length: batch.writer.length, count: batch.count };
@@ -132,6 +153,7 @@ export class RecordLog {
     batch.writer.truncate(length);
     batch.count = count;
     this.#isGroupLost = true;
+    this.#lostGroup = this.#group;
   }
 
   #takeSpare(): ArrayBuffer | undefined {

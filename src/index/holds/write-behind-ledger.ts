@@ -183,6 +183,7 @@ export class WriteBehindLedger implements HoldLedger {
 
   #onTimer(): void {
     this.#timer = null;
+    this.#log.endGroup();
     void this.#pump();
   }
 

@@ -41,11 +41,11 @@ export class Durability {
     return ssd.room.removals.areVolatile ? this.everything() : true;
   }
 
-  /** True once holds are as they are now also after a crash. */
-  async holds(): Promise<boolean> {
+  /** True once holds are as they are now also after a crash. `since`: as of `Holds.commit`. */
+  async holds(since?: number): Promise<boolean> {
     const { ssd } = this.#store;
     crashPoint("hold.changed");
-    const committed = this.#holds.commit();
+    const committed = this.#holds.commit(since);
     const isCommitted = (await (ssd === null ? committed : ssd.orHung(committed))) === true;
     crashPoint("hold.committed");
     return isCommitted;

@@ -30,6 +30,7 @@ export async function pin(
   if (blocks.nodes.length === 0) return reportOf(blocks.resultsOf([]));
   const { nodes } = blocks;
   const request = { name: null, priority: null, idleMs: null };
+  const since = holds.mark;
   const added = holds.add({ ...request, kind: "pin", owner, nodes, ttlMs });
   const { figures } = added;
   const now = () => nodes.map((_, at) => placed(context, blocks, added, at));
@@ -48,7 +49,7 @@ export async function pin(
   crashPoint("pin.secured");
   const [written, committed] = await Promise.all([
     context.durability.writes(all),
-    context.durability.holds(),
+    context.durability.holds(since),
   ]);
   const durable = written && committed;
   if (durable && expected !== undefined) return expected;

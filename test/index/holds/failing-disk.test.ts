@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { noteSkip, tempDir, waitFor } from "../../support/index.ts";
+import { yieldToLoop } from "../../../src/core/index.ts";
+import { ManualClock, noteSkip, tempDir, waitFor } from "../../support/index.ts";
 import { mountExt4, mountTmpfs, remount } from "../mounts.ts";
 import { contentsOf, holdOf, openLedger, readLedger, textOf, upTo } from "./ledger-kit.ts";
 
@@ -58,6 +59,7 @@ describe.skipIf(noTmpfs !== null)("a disk that refuses", () => {
     for (const number of upTo(400)) {
       for (const part of [1, 2, 3]) ledger.putHold(holdOf(number * 10 + part, { blocks }));
       answers.push(ledger.commit());
+      await yieldToLoop();
       if (number % 20 === 0) await Promise.all(answers.splice(0));
     }
     expect(ledger.state.failing).not.toBeNull();
@@ -119,11 +121,28 @@ test("more than may wait: dropped with all of its group, counted, said once", as
   const blocks = new Uint8Array(36 * 1_000);
   for (const id of [1, 2, 3, 4]) ledger.putHold(holdOf(id, { blocks }));
   expect(ledger.state).toMatchObject({ pending: 0, dropped: 4 });
-  const refused = ledger.commit();
+  // Of one turn: whoever commits in it is told, and not the first of them alone.
   ledger.putHold(holdOf(5));
-  expect(await Promise.all([refused, ledger.commit()])).toEqual([false, true]);
+  const refused = [ledger.commit(), ledger.commit()];
+  await yieldToLoop();
+  ledger.putHold(holdOf(6));
+  const later = [ledger.commit(), ledger.commit()];
+  expect(await Promise.all([...refused, ...later])).toEqual([false, false, true, true]);
   expect(await ledger.close(5_000)).toBe(true);
-  expect((await readLedger(folder)).holds).toEqual(contentsOf([5]).holds);
+  expect((await readLedger(folder)).holds).toEqual(contentsOf([6]).holds);
+});
+
+test("what was dropped long ago is told to whoever commits it, however late", async () => {
+  const folder = newFolder();
+  await using ledger = await openLedger(folder, { pendingBytesMax: 100_000 });
+  const since = ledger.mark;
+  ledger.putHold(holdOf(1, { blocks: new Uint8Array(36 * 5_000) }));
+  expect(await ledger.commit()).toBe(false);
+  const later = ledger.mark;
+  ledger.putHold(holdOf(2));
+  expect(await ledger.commit()).toBe(true);
+  expect(await ledger.commit({ since })).toBe(false);
+  expect(await ledger.commit({ since: later })).toBe(true);
 });
 
 const noExt4 = whyNot((below) => mountExt4(below, 16));
@@ -153,6 +172,28 @@ describe.skipIf(noExt4 !== null)("a disk that hangs", () => {
     await using again = await waitFor(() => openLedger(folder, { incarnation: 2n }), 20_000);
     expect(again.state.setAside).toBeNull();
     expect(textOf(again.contents).holds[0]).toEqual(contentsOf([1]).holds[0]!);
+  }, 60_000);
+
+  test("is not waited for: commits say so until it answers, and all of it comes about", async () => {
+    using mount = mountExt4(newFolder(), 32);
+    const folder = join(mount.folder, "index");
+    const clock = new ManualClock();
+    const ledger = await openLedger(folder, { clock });
+    mount.freeze();
+    ledger.putHold(holdOf(1));
+    const first = ledger.commit();
+    await waitFor(() => clock.pending > 1);
+    const second = ledger.commit();
+    clock.advance(5_000);
+    expect(await Promise.all([first, second])).toEqual([false, false]);
+    expect(ledger.state.failing).toContain("has not answered");
+    ledger.putHold(holdOf(2));
+    expect(await ledger.commit()).toBe(false);
+    mount.thaw();
+    await waitFor(() => ledger.state.failing === null, 20_000);
+    expect(await ledger.commit()).toBe(true);
+    expect(await ledger.close(5_000)).toBe(true);
+    expect((await readLedger(folder)).holds).toEqual(contentsOf([1, 2]).holds);
   }, 60_000);
 
   test("opening it can be given up", async () => {
