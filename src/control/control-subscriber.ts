@@ -4,7 +4,7 @@ import type { EventLog } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { refusedReceipt } from "./make-receipt.ts";
-import { answerTypeOf, JSON_TYPE, type MediaType } from "./media-type.ts";
+import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
 import { encodeReceipt } from "./receipt-codec.ts";
 import { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
@@ -53,6 +53,11 @@ export interface ControlSubscriber extends AsyncDisposable {
   readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
 }
+
+const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
+  [JSON_TYPE]: { "Content-Type": JSON_TYPE },
+  [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
+};
 
 /** Commands that came and are not answered yet, bytes of their bodies. */
 const WAITING_MAX = 8_192;
@@ -200,7 +205,7 @@ class Subscriber implements ControlSubscriber {
   #publish(subject: string, receipt: Receipt, type: MediaType): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
-    const outcome = bus.publish(subject, bytes, { headers: { "Content-Type": type } });
+    const outcome = bus.publish(subject, bytes, { headers: HEADERS[type] });
     if (outcome === "dropped") this.#lost++;
     return outcome !== "dropped";
   }

@@ -28,6 +28,10 @@ export const OWNERS = 8;
 const ISSUERS = 8;
 const SILENCE_MS = 30_000;
 const INBOX_DIGITS = 8;
+const HEADERS = {
+  json: { "Content-Type": JSON_TYPE },
+  msgpack: { "Content-Type": MSGPACK_TYPE },
+};
 const utf8 = new TextEncoder();
 const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536 };
 
@@ -134,7 +138,7 @@ export class CommandLoad implements Disposable {
   #ask(id: string, data: Uint8Array): Promise<BusMessage> {
     const { bus, workerId, encoding } = this.#options;
     const reply = `${this.#inbox}.${id}`;
-    const headers = { "Content-Type": encoding === "json" ? JSON_TYPE : MSGPACK_TYPE };
+    const headers = HEADERS[encoding];
     const { promise, resolve } = Promise.withResolvers<BusMessage>();
     this.#waiting.set(reply, (message) => {
       this.#waiting.delete(reply);
