@@ -20,8 +20,8 @@ export interface Figures extends ChaosFigures {
 const JUDGED_KILLS_MIN = 50;
 const RATIO_MAX = 2;
 /**
- * 65,536 commands that are remembered with their receipts, 64 MiB that may wait unread, and garbage:
- * an agent that carries out 200,000 commands stays below.
+ * 65,536 commands that are remembered with their receipts, 64 MiB that may wait unread, and
+ * garbage: an agent that carries out 200,000 commands stays below.
  */
 const RSS_GROWTH_MB_MAX = 96 + 64 + 128;
 
