@@ -40,6 +40,10 @@ export async function readObject(request: Request): Promise<JsonObject | Respons
   return refuse("REQUEST_INVALID", "the body is no JSON object");
 }
 
+export function isInteger(value: Json | undefined, min: number, max: number): value is number {
+  return typeof value === "number" && Number.isInteger(value) && value >= min && value <= max;
+}
+
 export interface AnswerOptions {
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;

@@ -1,7 +1,7 @@
 import { Elysia, t } from "elysia";
 import { type BlockName, type Json, LAYER_ALL, readBlockName } from "../core/index.ts";
 import type { ExplainQuery } from "../tiers/index.ts";
-import { answerJson, readObject } from "./body.ts";
+import { answerJson, isInteger, readObject } from "./body.ts";
 import { explainReport, explainRequest, explanationOf, NAMES_MAX } from "./explain-report.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
@@ -104,8 +104,4 @@ function tokensOf(list: Json | undefined): Uint32Array | null {
     tokens[i] = token;
   }
   return tokens;
-}
-
-function isInteger(value: Json | undefined, min: number, max: number): value is number {
-  return typeof value === "number" && Number.isInteger(value) && value >= min && value <= max;
 }

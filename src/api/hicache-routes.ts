@@ -57,8 +57,19 @@ export function hicacheRoutes(control: ControlServices, callers: Callers) {
       },
       { parse: "none", detail: unpinDetail },
     )
-    .get("/flush_cache", flush, { detail: flushDetail })
+    .get(
+      "/flush_cache",
+      // The router takes HEAD for GET, and a probe is not to empty the cache.
+      ({ request }) => (request.method === "HEAD" ? refuseHead() : flush({ request })),
+      { detail: flushDetail },
+    )
     .post("/flush_cache", flush, { parse: "none", detail: flushDetail });
+}
+
+function refuseHead(): Response {
+  return refuse("METHOD_NOT_ALLOWED", "/flush_cache does not answer HEAD", {
+    headers: { allow: "GET, POST" },
+  });
 }
 
 /** What holds from now on, also where half of it is outstanding. */

@@ -11,7 +11,7 @@ import { type Access, needsCredentials } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
 import { holdRoutes } from "./hold-routes.ts";
 import { problemOf, refuse } from "./problem.ts";
-import { ROUTE_RULES, serves } from "./route-rules.ts";
+import { changes, ROUTE_RULES, serves } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
 import { statusReport } from "./status-report.ts";
@@ -153,7 +153,8 @@ function notFound({ routes }: Routed, method: string, path: string): Response {
   if (methods.length === 0) {
     return refuse("NOT_FOUND", `there is no ${path.slice(0, 200)}`, { fix: "see /openapi" });
   }
-  const allow = methods.includes("GET") ? [...methods, "HEAD"] : methods;
+  const hasHead = methods.includes("GET") && !changes("HEAD", path);
+  const allow = hasHead ? [...methods, "HEAD"] : methods;
   return refuse("METHOD_NOT_ALLOWED", `${path} does not answer ${method}`, {
     headers: { allow: [...new Set(allow)].join(", ") },
   });

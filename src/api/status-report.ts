@@ -74,6 +74,36 @@ const control = t.Object(
   { description: "The control plane: what was asked to stay, and commands" },
 );
 
+const stream = t.Union(
+  [
+    t.Object({
+      name: t.String(),
+      status: t.Union([
+        t.Literal("consuming"),
+        t.Literal("waiting"),
+        t.Literal("missing"),
+        t.Literal("closed"),
+      ]),
+      why: t.Nullable(t.String({ description: "Why it is not read" })),
+      handled: count("Messages that were carried out or refused, since the start"),
+      given_up: count("Messages that were neither, however often they came"),
+    }),
+    t.Null(),
+  ],
+  { description: "Where commands are taken from; null where they come as they are published" },
+);
+
+const workers = t.Union(
+  [
+    t.Object({
+      bucket: t.String(),
+      why: t.Nullable(t.String({ description: "Why the broker does not take the entry" })),
+    }),
+    t.Null(),
+  ],
+  { description: "Where this worker says that it is there; null where it does not" },
+);
+
 const nats = t.Union(
   [
     t.Object({
@@ -88,6 +118,8 @@ const nats = t.Union(
       reconnects: count("Since the start"),
       queued: count("Messages that wait for the connection"),
       dropped: count("Messages that found no room to wait, since the start"),
+      stream,
+      workers,
     }),
     t.Null(),
   ],

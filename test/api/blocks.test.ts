@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { PurgeRequest } from "../../src/api/index.ts";
+import { systemClock } from "../../src/core/index.ts";
 import { problem, serve } from "./serve.ts";
 
 const DIGEST = "0123456789abcdef".repeat(4);
@@ -32,6 +33,11 @@ describe("POST /v1/purge", () => {
     ["a digest in capitals", { blocks: [{ digest: DIGEST.toUpperCase() }] }],
     ["a layer below 0", { blocks: [{ digest: DIGEST, layer: -1 }] }],
     ["a layer that is no number", { blocks: [{ digest: DIGEST, layer: "1" }] }],
+    ["a layer that is a fraction", { blocks: [{ digest: DIGEST, layer: 0.5 }] }],
+    ["the number of all layers", { blocks: [{ digest: DIGEST, layer: 0xffff_ffff }] }],
+    ["a block that is none", { blocks: [null] }],
+    ["blocks that are no list", { blocks: DIGEST }],
+    ["too many blocks", { blocks: new Array(10_001).fill({ digest: DIGEST }) }],
     ["something else", [1]],
   ])("refuses %s", async (_, body) => {
     served.told.purge = () => {
@@ -40,11 +46,37 @@ describe("POST /v1/purge", () => {
     expect((await purge(body)).status).toBe(422);
   });
 
+  test("refuses what is nested deeply at once, and goes on answering", async () => {
+    const depth = 100_000;
+    const lists = `${"[".repeat(depth)}${"]".repeat(depth)}`;
+    const startedMs = systemClock.monotonicMs();
+    for (const path of ["/v1/purge", "/v1/explain", "/hicache/pin_blocks", "/v1/persist"]) {
+      const answer = await fetch(`${served.url}${path}`, {
+        method: "POST",
+        headers: { "content-type": "application/json" },
+        body: `{"type":"Cache","pin":true,"block_hashes":${lists}}`,
+      });
+      expect(answer.status).toBe(path === "/v1/persist" ? 200 : 422);
+    }
+    expect(systemClock.monotonicMs() - startedMs).toBeLessThan(3_000);
+    expect(served.told.faults).toEqual([]);
+  });
+
   test("does not repeat a long request that it refuses", async () => {
     const answer = await purge({ blocks: new Array(10_000).fill({ digest: "x".repeat(80) }) });
     const { detail } = await problem(answer);
-    expect(detail).toBe("body/blocks/0/digest: Expected string to match '^[0-9a-f]{64}$'");
+    expect(detail).toBe("blocks[0].digest is no 64 hex digits in lower case");
   });
+});
+
+test("a flush is not what HEAD asks for", async () => {
+  const served = serve();
+  const answer = await served.get("/flush_cache", { method: "HEAD" });
+  expect(answer.status).toBe(405);
+  expect(answer.headers.get("allow")).toBe("GET, POST");
+  const other = await served.get("/flush_cache", { method: "DELETE" });
+  expect(other.headers.get("allow")).toBe("GET, POST");
+  expect(served.told.control.flushes).toEqual([]);
 });
 
 test("POST /v1/persist says what was written and whether it is safe", async () => {

@@ -63,6 +63,8 @@ export const STATUS: StatusReport = {
     reconnects: 2,
     queued: 4,
     dropped: 1,
+    stream: { name: "S", status: "missing", why: "stream not found", handled: 3, given_up: 0 },
+    workers: { bucket: "kv-workers", why: null },
   },
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {
