@@ -1,3 +1,5 @@
+import { CONTROL_STOP_MS } from "../control/index.ts";
+
 /** SIGTERM to the last connection cut. */
 export const DRAIN_MS = 10_000;
 /** How long the agent then writes to SSD what RAM alone holds. */
@@ -10,4 +12,5 @@ export const INDEX_CLOSE_MS = 5_000;
 const TIER_CLOSE_MS = 10_000;
 
 /** SIGTERM to the end of the process, at the most: the service manager must allow more. */
-export const STOP_MS_MAX = DRAIN_MS + SETTLE_MS + PURGES_MS + TIER_CLOSE_MS + INDEX_CLOSE_MS;
+export const STOP_MS_MAX =
+  DRAIN_MS + CONTROL_STOP_MS + SETTLE_MS + PURGES_MS + TIER_CLOSE_MS + INDEX_CLOSE_MS;

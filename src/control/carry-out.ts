@@ -16,6 +16,15 @@ export function isOrdered({ type }: Command): boolean {
   return type !== "Warm" && type !== "Prune" && type !== "Flush";
 }
 
+/**
+ * Whether a repetition would count or reach further than the first: it has to be known from the
+ * moment holds change. Of the others, which bring about a state, one that was cut off is carried
+ * out again.
+ */
+export function isCounted({ type }: Command): boolean {
+  return type === "Cache" || type === "Pause" || type === "RenewLease";
+}
+
 /** Calls the operation that a command means. */
 export function carryOut(
   lifecycle: Lifecycle,

@@ -28,16 +28,20 @@ export interface ControlStats {
 
 /* How a command is remembered, so that a pin is not counted twice whenever the process may end:
  *
- * 1. In the turn in which the lifecycle changes holds it calls `remember`. There the command's row
- *    goes into the ledger, with a receipt that says `running`. Ledgers commit all of a turn in one
- *    transaction: hold and command survive together, or neither does.
- * 2. The lifecycle awaits its durable commit. Then the row is put again with the final receipt, and
- *    a second commit awaited that need not survive a loss of power. Only then it is answered.
+ * 1. Commands that count (Cache, Pause, RenewLease): in the turn in which the lifecycle changes
+ *    holds it calls `remember`. There the command's row goes into the ledger, with a receipt that
+ *    says `running`, or with the final one where no more than the commit is waited for. Ledgers
+ *    commit all of a turn in one transaction: hold and command survive together, or neither does.
+ * 2. The lifecycle awaits its durable commit. Then, unless it is there already, the row is put with
+ *    the final receipt, and a second commit awaited that need not survive a loss of power. Only
+ *    then it is answered. A ledger that hangs is waited for some seconds; the receipt is then not
+ *    `durable`.
  *
  * Killed before the commit of 1: nothing happened, a repetition is carried out. Between 1 and 2: a
  * repetition gets `partial` with the reason `interrupted`, and the holds stand once. After 2: the
- * same receipt as before. Where the power fails behind 2 it may be the one of between. Commands
- * that change no hold are written at 2 alone: carried out twice they do no harm.
+ * same receipt as before. Where the power fails behind 2 it may be the one of between. The other
+ * commands bring about a state and are written at 2 alone: cut off before, they are carried out
+ * again, which does no harm and ends what was begun.
  */
 
 /**

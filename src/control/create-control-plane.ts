@@ -4,7 +4,7 @@ import type { HoldLedger } from "../index/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
 import type { AuditLog } from "./audit-log.ts";
-import { carryOut, isOrdered } from "./carry-out.ts";
+import { carryOut, isCounted, isOrdered } from "./carry-out.ts";
 import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
 import { CommandMemory, receiptText } from "./command-memory.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
@@ -25,6 +25,7 @@ import { Recorder } from "./recorder.ts";
 import type { Refusal } from "./refusals.ts";
 import { type Running, RunningCommands } from "./running.ts";
 import { TokenBuckets } from "./token-buckets.ts";
+import { IDLE_MS, within } from "./within.ts";
 
 export interface ControlPlaneOptions {
   readonly lifecycle: Lifecycle;
@@ -50,13 +51,15 @@ interface Passage {
   readonly startedMs: number;
   readonly onProgress: (receipt: Receipt) => void;
   progress: Receipt["progress"] | null;
-  /** Holds or marks have been changed for it. */
-  isApplied: boolean;
+  /** It is written down: a repetition must not be carried out. */
+  isNoted: boolean;
   /** The report that was written down with that change as the one to come; null: none was. */
   expected: LifecycleReport | null;
 }
 
 const PROGRESS_MS = 1_000;
+/** How long an answer waits for the ledger. */
+const COMMIT_MS = 5_000;
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
 export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
@@ -121,7 +124,16 @@ class Plane implements ControlPlane {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stop.abort();
-    await this.#running.idle();
+    const { clock, log } = this.#options;
+    if (
+      (await within(
+        clock,
+        IDLE_MS,
+        this.#running.idle().then(() => true),
+      )) === null
+    ) {
+      log.error("commands do not end, going on without them", { commands: this.#running.size });
+    }
     await this.#options.audit?.[Symbol.asyncDispose]();
   }
 
@@ -138,7 +150,7 @@ class Plane implements ControlPlane {
     const passage: Passage = {
       ...{ command, unnamed, head, sender, startedMs, onProgress },
       progress: null,
-      isApplied: false,
+      isNoted: false,
       expected: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
@@ -203,12 +215,12 @@ class Plane implements ControlPlane {
       report = await this.#inTurn(passage);
     } catch (thrown) {
       const failed = this.#fail(passage, thrown);
-      if (passage.isApplied) await this.#remember(passage, failed);
-      else takeBack();
+      if (passage.isNoted) return this.#remember(passage, failed);
+      takeBack();
       return failed;
     }
-    const receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
-    if (report !== passage.expected) await this.#remember(passage, receipt);
+    let receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
+    if (report !== passage.expected) receipt = await this.#remember(passage, receipt);
     else if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
     this.#recorder.carriedOut(command, receipt, passage.sender);
     return receipt;
@@ -241,14 +253,16 @@ class Plane implements ControlPlane {
       issuer: head.issuer,
       signal: this.#stop.signal,
       remember: (results, expected) => {
-        passage.isApplied = true;
-        passage.expected = expected ?? null;
-        const elapsedMs = this.#elapsed(startedMs);
-        this.#note(passage, () =>
-          expected === undefined
-            ? unfinishedReceipt(head, command, unnamed, results, elapsedMs)
-            : finalReceipt(head, command, unnamed, expected, elapsedMs),
-        );
+        if (isCounted(command)) {
+          passage.isNoted = true;
+          passage.expected = expected ?? null;
+          const elapsedMs = this.#elapsed(startedMs);
+          this.#note(passage, () =>
+            expected === undefined
+              ? unfinishedReceipt(head, command, unnamed, results, elapsedMs)
+              : finalReceipt(head, command, unnamed, expected, elapsedMs),
+          );
+        }
         applied();
       },
       onProgress: ({ doneBlocks, doneBytes, totalBlocks }) => {
@@ -265,13 +279,18 @@ class Plane implements ControlPlane {
     });
   }
 
-  async #remember(passage: Passage, receipt: Receipt): Promise<void> {
+  /** The receipt to answer with: it is not durable where the ledger did not take it in time. */
+  async #remember(passage: Passage, receipt: Receipt): Promise<Receipt> {
     const { command, head } = passage;
+    const { ledger, clock } = this.#options;
+    let told = receipt;
     if (this.#note(passage, () => receipt)) {
-      // What it cannot write, it says in its state; the holds were committed by the lifecycle.
-      await this.#options.ledger?.commit({ durable: false });
+      const committed = ledger!.commit({ durable: false });
+      const isWritten = (await within(clock, COMMIT_MS, committed)) === true;
+      if (!isWritten && receipt.durable) told = { ...receipt, durable: false };
     }
-    if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
+    if (command.id !== null) this.#memory.put(head.issuer, command.id, told);
+    return told;
   }
 
   /** Puts into the ledger what a restart is to know of it; false where that is nothing. */

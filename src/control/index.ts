@@ -34,3 +34,4 @@ export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
 export { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
+export { CONTROL_STOP_MS } from "./within.ts";

@@ -255,6 +255,18 @@ describe("order", () => {
   });
 });
 
+test("a stop goes on without commands that do not end", async () => {
+  const kit = new PlaneKit();
+  kit.lifecycle.isHolding = true;
+  void kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
+  const stopped = kit.plane[Symbol.asyncDispose]();
+  await yieldToLoop();
+  kit.clock.advance(12_000);
+  await stopped;
+  expect(kit.lines.join()).toContain("do not end");
+  expect(kit.clock.pending).toBe(0);
+});
+
 describe("what is said of commands", () => {
   test("one event and one line for each that was carried out", async () => {
     const kit = new PlaneKit();

@@ -82,6 +82,8 @@ export class FakeLedger implements HoldLedger {
   readonly mark = 1;
   readonly committed = new Map<string, unknown>();
   readonly commits: { readonly durable: boolean }[] = [];
+  /** Commits are begun and never end. */
+  isHanging = false;
   #pending: Put[] = [];
 
   constructor(contents: Partial<LedgerContents> = {}) {
@@ -109,6 +111,7 @@ export class FakeLedger implements HoldLedger {
 
   async commit({ durable = true }: { readonly durable?: boolean } = {}): Promise<boolean> {
     this.commits.push({ durable });
+    if (this.isHanging) return new Promise(() => undefined);
     const rows = this.#pending;
     this.#pending = [];
     await Promise.resolve();

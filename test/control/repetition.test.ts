@@ -159,6 +159,44 @@ describe("across a restart", () => {
     expect(kit.lifecycle.calls).toEqual([]);
   });
 
+  test.each([
+    { type: "Think", block_hashes: [1], transient: true },
+    { type: "Think", block_hashes: [1], transient: false },
+    { type: "RevokeLease", lease_id: "l" },
+  ])("what brings about a state is carried out again where it was cut off: %j", async (command) => {
+    const ledger = new FakeLedger();
+    const before = new PlaneKit(ledger);
+    before.lifecycle.isHolding = true;
+    void before.send({ ...command, id: "c", seq: 5 });
+    before.lifecycle.held[0]!.apply();
+    await ledger.commit();
+    const next = ledger.reopened();
+    const kit = new PlaneKit(next);
+    const again = await kit.send({ ...command, id: "c", seq: 5 });
+    expect(again).toMatchObject({ status: "ok" });
+    expect(again.duplicate).toBeUndefined();
+    expect(await kit.send({ ...command, id: "c", seq: 5 })).toEqual({ ...again, duplicate: true });
+    // Its end is known over a restart, as that of any other.
+    const later = new PlaneKit(next.reopened());
+    expect((await later.send({ ...command, id: "c" })).duplicate).toBe(true);
+  });
+
+  test("a ledger that hangs holds up an answer for seconds, and a stop too", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    ledger.isHanging = true;
+    const sent = kit.send({ ...PIN, id: "c" });
+    await yieldToLoop();
+    expect(kit.plane.stats().running).toBe(1);
+    kit.clock.advance(5_000);
+    const receipt = await sent;
+    expect(receipt).toMatchObject({ status: "ok", durable: false, counts: { done: 2 } });
+    expect(kit.plane.find("c", "tester")).toEqual(receipt);
+    expect(kit.plane.stats().running).toBe(0);
+    // Without an id there is nothing to wait for.
+    expect(await kit.send(PIN)).toMatchObject({ status: "ok", durable: true });
+  });
+
   test("what left no trace may come again with its number", async () => {
     const ledger = new FakeLedger();
     const before = new PlaneKit(ledger);
