@@ -35,6 +35,8 @@ const BODIES = [
   `{"tokens":[1,2,3,4294967295],"namespace":"${HEX}","block_tokens":2,"layer":0}`,
   `{"blocks":[{"digest":"${HEX}","layer":7}]}`,
   `${"[".repeat(30_000)}`,
+  `{"type":"Cache","pin":true,"block_hashes":${"[".repeat(100_000)}${"]".repeat(100_000)}}`,
+  `{"blocks":${"[".repeat(900)}${"]".repeat(900)}}`,
   '{"block_hashes":[1e400,-0,1.5],"block_hashes":[]}',
 ];
 const QUERIES = [
@@ -119,6 +121,7 @@ export function httpBodies(): Target {
   const api = createApi(services, options);
   return {
     name: "http-bodies",
+    inputBytesMax: 256 * 1024,
     corpus: ROUTES.flatMap((route, i) =>
       (route.startsWith("GET") ? QUERIES : BODIES).map((text) => input(i, i % TYPES.length, text)),
     ),
