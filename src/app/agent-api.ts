@@ -127,8 +127,9 @@ function observe(agent: Agent, logger: Logger): void {
   const { control } = agent;
   metrics.observeControl(() => {
     const snapshot = control.snapshot();
-    const refused = snapshot.refused + agent.unreadCommands;
-    return { ...snapshot, refused, bus: agent.busState };
+    const { bus } = agent;
+    const refused = snapshot.refused + (bus?.unreadCommands ?? 0);
+    return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
   });
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({

@@ -1,9 +1,9 @@
 import type { StatusReport } from "../api/index.ts";
-import type { BusState } from "../bus/index.ts";
 import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
+import type { ControlBus } from "./control-bus.ts";
 import type { ControlRoom } from "./control-room.ts";
 
 interface About {
@@ -58,7 +58,7 @@ export function statusOf(agent: Agent, { native, version, commit }: About): Stat
     },
     ssd: ssdOf(store.ssd),
     control: controlOf(agent.control),
-    nats: natsOf(agent.busState),
+    nats: natsOf(agent.bus),
     sessions: store.sessions,
     health: agent.health.list().map(({ sinceMs, ...problem }) => ({
       ...problem,
@@ -85,10 +85,21 @@ function controlOf(room: ControlRoom): StatusReport["control"] {
   };
 }
 
-function natsOf(bus: BusState | null): StatusReport["nats"] {
+function natsOf(bus: ControlBus | null): StatusReport["nats"] {
   if (bus === null) return null;
-  const { status, server, why, reconnects, queuedMessages, droppedMessages } = bus;
-  return { status, server, why, reconnects, queued: queuedMessages, dropped: droppedMessages };
+  const { stream, workers } = bus;
+  const { status, server, why, reconnects, queuedMessages, droppedMessages } = bus.state;
+  return {
+    ...{ status, server, why, reconnects, queued: queuedMessages, dropped: droppedMessages },
+    stream:
+      stream === null
+        ? null
+        : {
+            ...{ name: stream.name, status: stream.status, why: stream.why },
+            ...{ handled: stream.handled, given_up: stream.givenUp },
+          },
+    workers,
+  };
 }
 
 function ssdOf(ssd: StoreSnapshot["ssd"]): StatusReport["ssd"] {

@@ -1,4 +1,3 @@
-import type { BusState } from "../bus/index.ts";
 import { type Config, diffReload, readMemoryFacts } from "../config/index.ts";
 import {
   assert,
@@ -260,13 +259,8 @@ export class Agent {
   }
 
   /** Null without NATS. */
-  get busState(): BusState | null {
-    return this.#bus?.state ?? null;
-  }
-
-  /** Commands over NATS that were refused unread, since too many waited. */
-  get unreadCommands(): number {
-    return this.#bus?.unreadCommands ?? 0;
+  get bus(): ControlBus | null {
+    return this.#bus;
   }
 
   async #grow(): Promise<void> {

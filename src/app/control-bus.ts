@@ -1,8 +1,15 @@
-import { type Bus, type BusLog, type BusState, openBus, Presence } from "../bus/index.ts";
+import {
+  type Bus,
+  type BusLog,
+  type BusState,
+  type ConsumptionState,
+  openBus,
+  Presence,
+} from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
 import { type ControlSubscriber, createControlSubscriber } from "../control/index.ts";
 import type { Clock, Random } from "../core/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
+import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
 import type { ControlRoom } from "./control-room.ts";
 
 export interface ControlBusParts {
@@ -20,6 +27,8 @@ export interface ControlBusParts {
 const PRESENCE_MS = 10_000;
 /** How long answers that wait may take to go out at the end. */
 const CLOSE_MS = 1_000;
+/** How often it is looked whether what was made for this worker in the broker is there. */
+const WATCH_MS = 1_000;
 /** Issuer of commands over NATS that name none. */
 const ISSUER = "nats";
 
@@ -27,24 +36,31 @@ const ISSUER = "nats";
 export class ControlBus implements AsyncDisposable {
   readonly #bus: Bus;
   readonly #subscriber: ControlSubscriber;
-  readonly #watch: Disposable;
   readonly #presence: Presence | null;
+  readonly #health: Health;
+  readonly #names: { readonly stream: string | null; readonly bucket: string | null };
+  readonly #watches: readonly Disposable[];
 
   private constructor(
+    { config, clock, health }: ControlBusParts,
     bus: Bus,
     subscriber: ControlSubscriber,
-    watch: Disposable,
     presence: Presence | null,
   ) {
     this.#bus = bus;
     this.#subscriber = subscriber;
-    this.#watch = watch;
     this.#presence = presence;
+    this.#health = health;
+    this.#names = { stream: config.nats.commandStream, bucket: config.nats.workersBucket };
+    this.#watches = [
+      bus.onStatus((state) => tellHealth(health, state)),
+      clock.every(WATCH_MS, () => this.#look()),
+    ];
   }
 
   /** Returns at once, whether or not there is a broker; null where the configuration names none. */
   static open(parts: ControlBusParts): ControlBus | null {
-    const { config, clock, random, logger, health, room, incarnation, version } = parts;
+    const { config, clock, random, logger, room, incarnation, version } = parts;
     const { nats, node } = config;
     if (nats.url === null) return null;
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
@@ -63,7 +79,6 @@ export class ControlBus implements AsyncDisposable {
       log,
       limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
     });
-    const watch = bus.onStatus((state) => tellHealth(health, state));
     const subscriber = createControlSubscriber({
       bus,
       plane: room.plane,
@@ -83,7 +98,7 @@ export class ControlBus implements AsyncDisposable {
     const kept = { bus, clock, log, key: node.id, data, everyMs: PRESENCE_MS };
     const presence =
       workersBucket === null ? null : new Presence({ ...kept, bucket: workersBucket });
-    return new ControlBus(bus, subscriber, watch, presence);
+    return new ControlBus(parts, bus, subscriber, presence);
   }
 
   get state(): BusState {
@@ -95,6 +110,36 @@ export class ControlBus implements AsyncDisposable {
     return this.#subscriber.stats().overflowed;
   }
 
+  /** What metrics show of it. */
+  snapshot(): NonNullable<ControlSnapshot["bus"]> {
+    const { answered, unasked, lost, overflowed } = this.#subscriber.stats();
+    const answers = { answered, unasked, lost, unread: overflowed };
+    return { ...this.state, answers, stream: this.stream };
+  }
+
+  /** Where commands are taken from; null where it is no stream. */
+  get stream(): ({ readonly name: string } & ConsumptionState) | null {
+    const state = this.#subscriber.streamState;
+    const name = this.#names.stream;
+    return state === null || name === null ? null : { name, ...state };
+  }
+
+  /** Where this worker says that it is there, and why the broker refuses that; null: it does not. */
+  get workers(): { readonly bucket: string; readonly why: string | null } | null {
+    const { bucket } = this.#names;
+    return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };
+  }
+
+  #look(): void {
+    const { stream, workers } = this;
+    if (stream?.status === "missing") {
+      this.#health.raise("NATS_STREAM", `${stream.name}: ${stream.why ?? "unknown"}`);
+    } else this.#health.clear("NATS_STREAM");
+    if (workers !== null && workers.why !== null) {
+      this.#health.raise("NATS_WORKERS", `${workers.bucket}: ${workers.why}`);
+    } else this.#health.clear("NATS_WORKERS");
+  }
+
   /** Takes no more; answers of what is at work still go out until `close`. */
   async stopTaking(): Promise<void> {
     await this.#subscriber[Symbol.asyncDispose]();
@@ -102,7 +147,7 @@ export class ControlBus implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#watch[Symbol.dispose]();
+    for (const watch of this.#watches) watch[Symbol.dispose]();
     await this.#bus.close(CLOSE_MS);
   }
 }

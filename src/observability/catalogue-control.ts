@@ -16,6 +16,9 @@ export const COMMAND_TYPE_LABELS = [
 ] as const;
 export const COMMAND_STATUS_LABELS = ["ok", "partial", "rejected"] as const;
 
+/** What becomes of the answers to commands over NATS. */
+export const BUS_ANSWERS = ["answered", "unasked", "lost", "unread"] as const;
+
 /** Metrics of the control plane: holds, commands, the bus they come over. */
 export const CONTROL_METRICS = {
   holds: {
@@ -113,6 +116,24 @@ export const CONTROL_METRICS = {
     type: "counter",
     help: "Messages over NATS; those dropped found no connection and no room to wait",
     labels: { direction: ["sent", "received", "dropped"] },
+  },
+  busAnswers: {
+    name: "hearth_bus_answers_total",
+    type: "counter",
+    help: "Answers to commands over NATS; lost ones found no room, unread commands were too many",
+    labels: { outcome: BUS_ANSWERS },
+  },
+  busStreamReading: {
+    name: "hearth_bus_stream_reading",
+    type: "gauge",
+    help: "Whether commands are taken from their stream: 1 or 0; 0 without one",
+    labels: {},
+  },
+  busStreamMessages: {
+    name: "hearth_bus_stream_messages_total",
+    type: "counter",
+    help: "Messages of the stream of commands; those given up were not handled in ten tries",
+    labels: { outcome: ["handled", "given_up"] },
   },
   busQueued: {
     name: "hearth_bus_queued_messages",

@@ -73,6 +73,16 @@ export const HEALTH_CODES = {
     meaning: "there is no connection to NATS: commands come over HTTP alone",
     fix: "check the server and nats.* in the configuration; it is tried again by itself",
   },
+  NATS_STREAM: {
+    severity: "error",
+    meaning: "the stream of commands cannot be read: commands over NATS do not reach this worker",
+    fix: "make the stream of nats.command_stream with this worker's subject, or let the agent read it",
+  },
+  NATS_WORKERS: {
+    severity: "warn",
+    meaning: "the bucket of workers cannot be written: who sends by broadcast misses this worker",
+    fix: "make the bucket of nats.workers_bucket, or let the agent write its key there",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",

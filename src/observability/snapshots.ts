@@ -1,3 +1,7 @@
+import type { BUS_ANSWERS } from "./catalogue-control.ts";
+
+type BusAnswer = (typeof BUS_ANSWERS)[number];
+
 /**
  * What the parts of the agent tell metrics when they are scraped. The shapes are what those parts
  * count anyway; nothing is counted twice.
@@ -120,6 +124,13 @@ export interface ControlSnapshot {
     readonly receivedMessages: number;
     readonly droppedMessages: number;
     readonly queuedMessages: number;
+    readonly answers: Readonly<Record<BusAnswer, number>>;
+    /** Null where commands come as they are published. */
+    readonly stream: {
+      readonly status: string;
+      readonly handled: number;
+      readonly givenUp: number;
+    } | null;
   } | null;
 }
 

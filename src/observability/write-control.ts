@@ -1,4 +1,9 @@
-import { COMMAND_STATUS_LABELS, COMMAND_TYPE_LABELS, HOLD_KINDS } from "./catalogue-control.ts";
+import {
+  BUS_ANSWERS,
+  COMMAND_STATUS_LABELS,
+  COMMAND_TYPE_LABELS,
+  HOLD_KINDS,
+} from "./catalogue-control.ts";
 import type { MetricRegistry } from "./registry.ts";
 import type { ControlSnapshot } from "./snapshots.ts";
 
@@ -28,6 +33,12 @@ export function writeControl(registry: MetricRegistry, control: ControlSnapshot)
   registry.set("busMessages", bus?.receivedMessages ?? 0, { direction: "received" });
   registry.set("busMessages", bus?.droppedMessages ?? 0, { direction: "dropped" });
   registry.set("busQueued", bus?.queuedMessages ?? 0);
+  for (const outcome of BUS_ANSWERS) {
+    registry.set("busAnswers", bus?.answers[outcome] ?? 0, { outcome });
+  }
+  registry.set("busStreamReading", bus?.stream?.status === "consuming" ? 1 : 0);
+  registry.set("busStreamMessages", bus?.stream?.handled ?? 0, { outcome: "handled" });
+  registry.set("busStreamMessages", bus?.stream?.givenUp ?? 0, { outcome: "given_up" });
 }
 
 function writeCommands(registry: MetricRegistry, commands: ControlSnapshot["commands"]): void {

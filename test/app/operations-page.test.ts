@@ -37,7 +37,7 @@ const EVENT_KINDS = {
 } as const satisfies Record<HearthEvent["kind"], true>;
 
 /** Those that are not about tiers. */
-const CONTROL_CODES = ["KV_PINS_RELIEVED", "KV_HOLDS", "NATS_DOWN", "AUDIT_LOG"] as const;
+const CONTROL_CODES = ["KV_PINS_RELIEVED", "KV_HOLDS", "NATS_DOWN", "NATS_STREAM", "NATS_WORKERS", "AUDIT_LOG"] as const;
 
 describe("docs/operations.md", () => {
   test("explains each kind of event", () => {

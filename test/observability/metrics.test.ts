@@ -42,7 +42,7 @@ describe("the catalogue", () => {
         combinations.reduce((product, count) => product * count, 1) * ((buckets?.length ?? 0) + 3)
       );
     });
-    expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(1_200);
+    expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(1_300);
   });
 
   test("counts frames by the numbers that the engine protocol has", () => {
@@ -302,6 +302,8 @@ describe("the control plane in metrics", () => {
         receivedMessages: 20,
         droppedMessages: 21,
         queuedMessages: 22,
+        answers: { answered: 23, unasked: 24, lost: 25, unread: 26 },
+        stream: { status: "consuming", handled: 27, givenUp: 28 },
       },
     }));
     const text = await metrics.text();
@@ -313,6 +315,9 @@ describe("the control plane in metrics", () => {
       "hearth_bus_connected 1",
       'hearth_bus_messages_total{direction="dropped"} 21',
       "hearth_ledger_dropped_total 17",
+      'hearth_bus_answers_total{outcome="lost"} 25',
+      "hearth_bus_stream_reading 1",
+      'hearth_bus_stream_messages_total{outcome="given_up"} 28',
     ]) {
       expect(text).toContain(line);
     }
