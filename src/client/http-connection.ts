@@ -1,5 +1,6 @@
 import { type Clock, HearthError, type Json, messageOf, parseJson } from "../core/index.ts";
 import { abortFault } from "./abort.ts";
+import { directFetch } from "./direct-fetch.ts";
 
 /** PEM texts. `cert` and `key` show who we are; `ca` says whom we believe beside the system's. */
 export interface TlsMaterial {
@@ -41,7 +42,7 @@ const ABSENT_CODES: ReadonlySet<string> = new Set([
 ]);
 const DISTRUST = /CERT|SIGNATURE|TLS|SSL|ISSUER/;
 
-/** Requests to one agent. Follows no redirects: a token is for whom it was given. */
+/** Requests to one agent. Follows no redirects and asks no proxy: a token is for whom it is. */
 export class HttpConnection {
   readonly url: string;
   readonly #clock: Clock;
@@ -64,7 +65,7 @@ export class HttpConnection {
     const timer = this.#clock.after(Math.max(0, timeoutMs), end);
     signal?.addEventListener("abort", end, { once: true });
     try {
-      const response = await fetch(`${this.url}${path}`, {
+      const response = await directFetch(`${this.url}${path}`, {
         method,
         headers: {
           ...this.#headers,

@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import { connectHttp, pin } from "hearth/client";
 import type { Receipt } from "../../src/control/index.ts";
 import { encodeReceipt, MSGPACK_TYPE } from "../../src/control/index.ts";
@@ -101,6 +101,35 @@ describe("over HTTP", () => {
     await client[Symbol.asyncDispose]();
     expect(await ended).toMatchObject({ code: "ENGINE_CLOSED" });
     await expect(client.get("/v1/status")).rejects.toMatchObject({ code: "ENGINE_CLOSED" });
+  });
+});
+
+describe("with a proxy in the environment", () => {
+  const names = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
+  const before = Object.fromEntries(names.map((name) => [name, process.env[name]]));
+  afterEach(() => {
+    for (const [name, value] of Object.entries(before)) {
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+    }
+  });
+
+  test.each([undefined, "example.com"])("NO_PROXY %p: the token goes to none", async (spared) => {
+    await using proxy = new FakeAgent({});
+    await using agent = new FakeAgent({ "POST /v1/commands": () => done });
+    for (const name of names) process.env[name] = proxy.url;
+    for (const name of ["NO_PROXY", "no_proxy"]) {
+      if (spared === undefined) delete process.env[name];
+      else process.env[name] = spared;
+    }
+    // This runtime does use it: else the test would prove nothing.
+    await (await fetch(`${agent.url}/v1/status`)).text();
+    expect(proxy.seen).toHaveLength(1);
+    await using client = connectHttp({ url: agent.url, token: "0123456789abcdef" });
+    expect((await client.send("node-1", pin([1]))).kind).toBe("receipt");
+    expect(agent.seen.map(({ token }) => token)).toEqual(Array(2).fill("Bearer 0123456789abcdef"));
+    expect(proxy.seen).toHaveLength(1);
+    expect([process.env.NO_PROXY, process.env.no_proxy]).toEqual([spared, spared]);
   });
 });
 
