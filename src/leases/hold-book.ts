@@ -106,7 +106,8 @@ export class HoldBook {
       idleMs,
       createdWallMs,
       createdMs: clock.monotonicMs() - agoMs,
-      createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
+      // Not by the wall clock, which may have jumped: after a start a soft pin fades anew.
+      createdSeconds: nowSeconds(),
       dueBootMs: null,
       ended: false,
     };
@@ -164,6 +165,11 @@ export class HoldBook {
       .map(([node]) => node);
   }
 
+  /** Another lease has its name from now on. */
+  unname(hold: Hold): void {
+    if (hold.name !== null && this.leases.get(hold.name) === hold) this.leases.delete(hold.name);
+  }
+
   /** A hold that has no blocks is over. */
   drop(hold: Hold): void {
     assert(hold.nodes.size === 0, "a hold that is dropped has no blocks");
@@ -171,7 +177,7 @@ export class HoldBook {
     this.due.set(hold, null);
     this.index.close(hold);
     this.totals[hold.kind].holds--;
-    if (hold.name !== null && this.leases.get(hold.name) === hold) this.leases.delete(hold.name);
+    this.unname(hold);
     this.#holds.delete(hold.id);
     if (this.#ids.length > this.#holds.size * 2 + 1_024)
       this.#ids = this.#ids.filter((id) => this.#holds.has(id));

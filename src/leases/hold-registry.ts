@@ -1,14 +1,9 @@
 import type { BlockTable } from "../blocks/index.ts";
-import {
-  type BlockResult,
-  type Clock,
-  type HeldBy,
-  messageOf,
-  type NodeId,
-} from "../core/index.ts";
+import type { BlockResult, Clock, HeldBy, NodeId } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import { Budget, type BudgetLimits } from "./budget.ts";
+import { ExpiredLeases, type Purged } from "./expired-leases.ts";
 import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
 import { verifyHolds } from "./hold-integrity.ts";
@@ -71,11 +66,11 @@ export interface HoldRegistryOptions extends BudgetLimits {
   /** Holds at the same time. Default: a million. */
   readonly holdsMax?: number;
   /**
-   * A lease has expired and holds nothing any more: removes what nothing else wants and answers how
-   * many blocks that were. The lease is forgotten when it has answered, so that what a crash cut
-   * short is done after the next start. Default: everything stays.
+   * A lease has expired and holds nothing any more: removes what nothing else wants. Asked again
+   * until that is done for good; only then the lease is forgotten, so that what a crash cut short
+   * is done after the next start. A few at a time. Default: everything stays.
    */
-  readonly onLeaseExpired?: (ended: EndedHold) => Promise<number>;
+  readonly onLeaseExpired?: (ended: EndedHold) => Promise<Purged>;
 }
 
 export class HoldRegistry implements Holds, AsyncDisposable {
@@ -84,7 +79,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   readonly #budget: Budget;
   readonly #relief: Relief;
   readonly #timer: HoldTimer;
-  readonly #expiring = new Set<Promise<void>>();
+  /** Null: what was under a lease stays where it is. */
+  readonly #expiring: ExpiredLeases | null;
   #relieved = 0;
   #expired = 0;
   #lost = 0;
@@ -95,6 +91,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     this.#book = new HoldBook(options);
     this.#budget = new Budget(table, this.#book, options);
     this.#relief = new Relief(table, this.#book, clock);
+    this.#expiring = this.#createExpiring();
     const onEnd = (hold: Hold) => this.#expire(hold);
     this.#timer = new HoldTimer({ book: this.#book, clock, ledger, onEnd });
   }
@@ -107,7 +104,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
    */
   async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
-    const restored = await restoreHolds(this.#book, this.#options, find, from);
+    const onEnd = (hold: Hold) => this.#expire(hold);
+    const restored = await restoreHolds(this.#book, this.#options, { find, from, onEnd });
     this.#lost += restored.lostBlocks;
     this.#timer.arm();
     return restored;
@@ -286,7 +284,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   /** Holds stay in force and in the ledger; nothing expires any more. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
-    await Promise.all(this.#expiring);
+    await this.#expiring?.[Symbol.asyncDispose]();
     const { ledger, clock } = this.#options;
     if (this.#book.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
@@ -348,34 +346,33 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return { info, nodes: this.#book.end(hold) };
   }
 
+  #createExpiring(): ExpiredLeases | null {
+    const { table, clock, log, onLeaseExpired } = this.#options;
+    if (onLeaseExpired === undefined) return null;
+    return new ExpiredLeases({
+      ...{ table, clock, purge: onLeaseExpired },
+      onTold: (ended, purged, why) => {
+        const { owner, name } = ended.info;
+        const fields = { owner, lease: name ?? "", why: why ?? "" };
+        if (why !== null) log.warn("the blocks of an expired lease could not be removed", fields);
+        this.#tellExpired(ended, purged);
+      },
+      onGone: ({ info: { id } }) => this.#book.forget(id),
+    });
+  }
+
   #expire(hold: Hold): void {
     const ended = this.#end(hold);
     this.#expired++;
-    const { onLeaseExpired } = this.#options;
-    if (hold.kind !== "lease" || onLeaseExpired === undefined) {
-      this.#expiredNow(ended, 0);
+    if (hold.kind === "lease" && this.#expiring !== null) {
+      this.#expiring.add(ended);
       return;
     }
-    const purging = this.#purge(ended, onLeaseExpired).finally(() => {
-      this.#expiring.delete(purging);
-    });
-    this.#expiring.add(purging);
+    this.#book.forget(hold.id);
+    this.#tellExpired(ended, 0);
   }
 
-  async #purge(ended: EndedHold, purge: (ended: EndedHold) => Promise<number>): Promise<void> {
-    let purged = 0;
-    try {
-      purged = await purge(ended);
-    } catch (thrown) {
-      const { owner, name } = ended.info;
-      const fields = { owner, lease: name ?? "", why: messageOf(thrown) };
-      this.#options.log.warn("the blocks of an expired lease could not be removed", fields);
-    }
-    this.#expiredNow(ended, purged);
-  }
-
-  #expiredNow({ info: { id, kind, owner, name, blocks } }: EndedHold, purged: number): void {
-    this.#book.forget(id);
+  #tellExpired({ info: { kind, owner, name, blocks } }: EndedHold, purged: number): void {
     const what = { hold: kind, owner, name, blocks, purged };
     this.#options.events.emit({ kind: "hold_expired", ...what });
   }

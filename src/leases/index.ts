@@ -1,3 +1,4 @@
+export type { Purged } from "./expired-leases.ts";
 export { type HoldLog, HoldRegistry, type HoldRegistryOptions } from "./hold-registry.ts";
 export { holdersBelow } from "./holders-below.ts";
 export type {

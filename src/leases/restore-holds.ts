@@ -28,21 +28,31 @@ export interface Restored {
 interface Changes {
   readonly changed: Hold[];
   readonly gone: number[];
+  /** Their names are another's. */
+  readonly replaced: Hold[];
+}
+
+export interface Restoring {
+  readonly find: FindBlock;
+  readonly from: RememberedHolds;
+  /** Of two leases of one name, the older: it had expired, and its blocks are still to go. */
+  readonly onEnd: (hold: Hold) => void;
 }
 
 /** As `HoldRegistry.restore`. The rows that change do so in one transaction, with the time. */
 export async function restoreHolds(
   book: HoldBook,
   options: HoldRegistryOptions,
-  find: FindBlock,
-  from: RememberedHolds,
+  restoring: Restoring,
 ): Promise<Restored> {
+  const { from, onEnd } = restoring;
   const rows = [...from.holds].sort((a, b) => a.id - b.id);
-  const changes: Changes = { changed: [], gone: [] };
+  const changes: Changes = { changed: [], gone: [], replaced: [] };
   const sum = { holds: 0, blocks: 0, lostBlocks: 0, lostHolds: 0 };
   let looked = 0;
   for (const row of rows) {
-    const { hold, lost } = restoreOne(book, options, row, { find, from });
+    const { hold, lost, replaced } = restoreOne(book, options, row, restoring);
+    if (replaced !== undefined) changes.replaced.push(replaced);
     if (hold !== null) sum.holds++;
     else sum.lostHolds++;
     const blocks = hold?.nodes.size ?? 0;
@@ -59,30 +69,41 @@ export async function restoreHolds(
   book.skipIds(rows.at(-1)?.id ?? 0);
   for (const hold of changes.changed) book.record(hold);
   for (const id of changes.gone) book.forget(id);
+  // Now that everything else that holds their blocks is back.
+  for (const hold of changes.replaced) onEnd(hold);
   return sum;
+}
+
+interface RestoredRow {
+  readonly hold: Hold | null;
+  readonly lost: number;
+  /** The lease that had its name so far. */
+  readonly replaced?: Hold | undefined;
 }
 
 function restoreOne(
   book: HoldBook,
   options: HoldRegistryOptions,
   row: HoldRow,
-  { find, from }: { readonly find: FindBlock; readonly from: RememberedHolds },
-): { readonly hold: Hold | null; readonly lost: number } {
+  { find, from }: Restoring,
+): RestoredRow {
   const { clock, leaseTtlMaxMs } = options;
   const { nodes, missing } = nodesOf(row, (digest, layer) => {
     const node = find(digest, layer);
     return node !== NO_NODE && book.isOnTiers(node) ? node : null;
   });
   const { kind, owner, name, priority, idleMs, createdWallMs } = row;
-  const isSound = kind !== "lease" || (name !== null && !book.leases.has(name));
+  const isSound = kind !== "lease" || name !== null;
   if (nodes.length === 0 || !isSound) return { hold: null, lost: missing + nodes.length };
   const longestMs = kind === "lease" ? leaseTtlMaxMs() : Infinity;
   const deadlineBootMs = deadlineNow(row, from.lastSeen, clock, longestMs);
   const terms = { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs };
+  const replaced = kind === "lease" ? book.leases.get(name!) : undefined;
+  if (replaced !== undefined) book.unname(replaced);
   const hold = book.begin(terms, row.id);
   for (const node of nodes) if (!hold.nodes.has(node)) book.join(hold, node);
   book.schedule(hold);
-  return { hold, lost: missing };
+  return { hold, lost: missing, replaced };
 }
 
 function isOfOtherBoot(row: HoldRow, hold: Hold, bootId: string): boolean {

@@ -1,5 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import type { EndedHold } from "../../src/leases/index.ts";
+import { Tier } from "../../src/blocks/index.ts";
+import { type NodeId, yieldToLoop } from "../../src/core/index.ts";
+import type { EndedHold, Purged } from "../../src/leases/index.ts";
 import { waitFor } from "../support/index.ts";
 import { HoldKit } from "./hold-kit.ts";
 import { MemoryDisk } from "./memory-ledger.ts";
@@ -108,7 +110,7 @@ describe("a lease that expires", () => {
 
   test("is forgotten only when that is done: a crash in between repeats it", async () => {
     const disk = new MemoryDisk();
-    const purge = Promise.withResolvers<number>();
+    const purge = Promise.withResolvers<Purged>();
     const ledger = disk.open();
     const kit = new HoldKit({ ledger, onLeaseExpired: () => purge.promise });
     const fill = (world: HoldKit) => world.put([1]);
@@ -118,14 +120,92 @@ describe("a lease that expires", () => {
     await kit.holds.commit();
     expect(disk.holds.size).toBe(1);
     const ended: EndedHold[] = [];
-    const onLeaseExpired = async (one: EndedHold) => ended.push(one);
+    const onLeaseExpired = async (one: EndedHold) => {
+      ended.push(one);
+      return { purged: 1, isDurable: true };
+    };
     const next = await HoldKit.restarted(disk.open(), kit.clock, fill, { onLeaseExpired });
     kit.clock.advance(1_000);
     expect(ended).toMatchObject([{ info: { name: "night" } }]);
     await waitFor(() => next.said().length === 1);
     await next.holds.commit();
     expect(disk.holds.size).toBe(0);
-    purge.resolve(0);
+    purge.resolve({ purged: 0, isDurable: true });
+  });
+
+  test("gives its name back at once: who takes it keeps it after a crash", async () => {
+    const disk = new MemoryDisk();
+    const never = new Promise<Purged>(() => undefined);
+    const kit = new HoldKit({ ledger: disk.open(), onLeaseExpired: () => never });
+    const fill = (world: HoldKit) => {
+      world.put([1]);
+      world.put([2]);
+    };
+    fill(kit);
+    kit.lease("night", [1, 2], 5_000);
+    kit.clock.advance(6_000);
+    kit.lease("night", [2], 60_000);
+    await kit.holds.commit();
+    expect(disk.holds.size).toBe(2);
+    const next = await HoldKit.restarted(disk.open(), kit.clock, fill);
+    expect(next.holds.lease("night")).toMatchObject({ blocks: 1, remainingMs: 60_000 });
+    expect(next.pins(1, 2)).toEqual([0, 1]);
+    expect(next.ended).toMatchObject([{ info: { id: 1 }, nodes: next.nodes(1, 2) }]);
+    await waitFor(() => next.said().length === 1);
+    await next.holds.commit();
+    expect([...disk.holds.keys()]).toEqual([2]);
+  });
+
+  test("is purged again until that is done for good, and remembered as long", async () => {
+    const disk = new MemoryDisk();
+    const answers: (Purged | Error)[] = [
+      new Error("no such tier"),
+      { purged: 1, isDurable: false },
+      { purged: 2, isDurable: true },
+    ];
+    const asked: NodeId[][] = [];
+    const onLeaseExpired = async ({ nodes }: EndedHold) => {
+      asked.push([...nodes]);
+      const answer = answers.shift()!;
+      if (answer instanceof Error) throw answer;
+      return answer;
+    };
+    const kit = new HoldKit({ ledger: disk.open(), onLeaseExpired });
+    kit.put([1]);
+    kit.put([2]);
+    const nodes = kit.nodes(1, 2);
+    kit.lease("night", [1, 2], 5_000);
+    await kit.clock.advanceAsync(5_000, 1_000);
+    await waitFor(() => kit.said().length === 1);
+    expect(kit.pins(1, 2)).toEqual([0, 0]);
+    kit.evict(Tier.ram, 1);
+    await waitFor(() => kit.clock.pending === 1);
+    await kit.clock.advanceAsync(1_000);
+    await kit.holds.commit();
+    expect([asked, disk.holds.size]).toEqual([[nodes, [nodes[1]!]], 1]);
+    // The wait grows.
+    await kit.clock.advanceAsync(1_999);
+    expect(asked).toHaveLength(2);
+    await kit.clock.advanceAsync(1);
+    await kit.holds.commit();
+    expect([asked.length, disk.holds.size, kit.clock.pending]).toEqual([3, 0, 0]);
+    expect(kit.said()).toHaveLength(1);
+  });
+
+  test("with thousands of others is purged a few at a time", async () => {
+    let [running, most] = [0, 0];
+    const onLeaseExpired = async () => {
+      most = Math.max(most, ++running);
+      await yieldToLoop();
+      running--;
+      return { purged: 0, isDurable: true };
+    };
+    const kit = new HoldKit({ onLeaseExpired });
+    kit.put([1]);
+    for (let n = 0; n < 3_000; n++) kit.lease(`lease-${n}`, [1], 5_000);
+    kit.clock.advance(6_000);
+    await waitFor(() => kit.said().length === 3_000);
+    expect([running, most]).toEqual([0, 4]);
   });
 
   test("whose purge fails is said all the same, and why", async () => {
@@ -140,7 +220,7 @@ describe("a lease that expires", () => {
   });
 
   test("is waited for when the registry is put away, and nothing expires after", async () => {
-    const purge = Promise.withResolvers<number>();
+    const purge = Promise.withResolvers<Purged>();
     const kit = new HoldKit({ onLeaseExpired: () => purge.promise });
     kit.put([1, 2]);
     kit.lease("night", [1], 5_000);
@@ -152,7 +232,7 @@ describe("a lease that expires", () => {
     });
     await Bun.sleep(0);
     expect(isOver).toBe(false);
-    purge.resolve(1);
+    purge.resolve({ purged: 1, isDurable: true });
     await over;
     expect(kit.said()).toMatchObject([{ kind: "hold_expired", name: "night", purged: 1 }]);
     kit.clock.advance(60_000);

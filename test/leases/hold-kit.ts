@@ -53,7 +53,7 @@ export class HoldKit {
       leaseTtlMaxMs: () => this.leaseTtlMaxMs,
       onLeaseExpired: async (ended) => {
         this.ended.push(ended);
-        return ended.nodes.length;
+        return { purged: ended.nodes.length, isDurable: true };
       },
       ...options,
     });

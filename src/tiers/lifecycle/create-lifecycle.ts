@@ -1,4 +1,4 @@
-import type { EndedHold } from "../../leases/index.ts";
+import type { EndedHold, Purged } from "../../leases/index.ts";
 import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
 import { flush } from "./flush.ts";
 import { purgeExpired, renewLease, revokeLease } from "./lease.ts";
@@ -13,8 +13,8 @@ import { WarmGate } from "./warm-gate.ts";
 
 /** The lifecycle of a store's blocks, and what has to happen when a lease ends by itself. */
 export interface OwnLifecycle extends Lifecycle {
-  /** Removes what only the lease held; how many blocks. For the holds' `onLeaseExpired`. */
-  purgeExpired(ended: EndedHold): Promise<number>;
+  /** Removes what only the lease held. For the holds' `onLeaseExpired`. */
+  purgeExpired(ended: EndedHold): Promise<Purged>;
 }
 
 export function createLifecycle(parts: LifecycleParts): OwnLifecycle {
@@ -81,7 +81,7 @@ class StoreLifecycle implements OwnLifecycle {
     this.#sink = sink;
   }
 
-  purgeExpired(ended: EndedHold): Promise<number> {
+  purgeExpired(ended: EndedHold): Promise<Purged> {
     return purgeExpired(this.#context, ended);
   }
 }

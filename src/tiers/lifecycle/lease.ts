@@ -1,5 +1,5 @@
 import { type HeldBy, LAYER_ALL, NO_NODE, type NodeId } from "../../core/index.ts";
-import type { EndedHold } from "../../leases/index.ts";
+import type { EndedHold, Purged } from "../../leases/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
@@ -46,12 +46,17 @@ export async function revokeLease(
   return reportOf(told, { bytes, durable });
 }
 
-/** A lease ended by itself: removes what nothing else wants; how many blocks that were. */
-export async function purgeExpired(context: LifecycleContext, ended: EndedHold): Promise<number> {
+/** A lease ended by itself: removes what nothing else wants. */
+export async function purgeExpired(context: LifecycleContext, ended: EndedHold): Promise<Purged> {
   const { name } = ended.info;
   const leaving = new Leaving(context, ended, { reason: "lease_ended", by: name });
   const results = await leaving.run();
-  return results.filter(({ outcome }) => outcome === "done" || outcome === "deferred").length;
+  const count = (which: string) => results.filter(({ outcome }) => outcome === which).length;
+  // Some are not in the table: their files may be among those that could not be removed before.
+  const areSomeGone = ended.nodes.length < ended.info.blocks;
+  const areStuck = areSomeGone && context.store.ssd?.room.removals.haveFailed === true;
+  const isDurable = leaving.isDurable && count("deferred") === 0 && !areStuck;
+  return { purged: count("done"), isDurable };
 }
 
 /** The blocks of a lease that ended, on their way out from the deepest upwards. */

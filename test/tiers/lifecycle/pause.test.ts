@@ -1,4 +1,4 @@
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { describeNative } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import { openStoreKit } from "../store-kit.ts";
@@ -174,6 +174,24 @@ describeNative("Pause flow", () => {
     await kit.until(() => life.events.last === 2, "the other expiry");
     expect(where("sys", "sys/u2")).toEqual(["", ""]);
     await kit.settled();
+    expect(kit.files()).toEqual([]);
+  });
+
+  it("expired over a disk that removes nothing: remembered until it does", {}, async (t) => {
+    const { kit, life, faults } = t;
+    await kit.engine().put("a");
+    await kit.settled();
+    await life.own.pause([named("a")], { lease: "nap", owner: "o", ttlMs: 1_000 });
+    faults("remove.unlink:1+:EIO");
+    await kit.until(() => life.events.last === 1, "the expiry");
+    expect(life.events.page(0, 9).events[0]!.event).toMatchObject({ blocks: 1, purged: 0 });
+    await kit.pass(5_000);
+    const forget = spyOn(life.ledger!, "removeHold");
+    await kit.pass(10_000);
+    expect(forget).not.toHaveBeenCalled();
+    expect(kit.files()).toHaveLength(1);
+    faults("");
+    await kit.until(() => forget.mock.calls.length === 1, "the lease is forgotten");
     expect(kit.files()).toEqual([]);
   });
 
