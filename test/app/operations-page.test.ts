@@ -37,7 +37,14 @@ const EVENT_KINDS = {
 } as const satisfies Record<HearthEvent["kind"], true>;
 
 /** Those that are not about tiers. */
-const CONTROL_CODES = ["KV_PINS_RELIEVED", "KV_HOLDS", "NATS_DOWN", "NATS_STREAM", "NATS_WORKERS", "AUDIT_LOG"] as const;
+const CONTROL_CODES = [
+  "KV_PINS_RELIEVED",
+  "KV_HOLDS",
+  "NATS_DOWN",
+  "NATS_STREAM",
+  "NATS_WORKERS",
+  "AUDIT_LOG",
+] as const;
 
 describe("docs/operations.md", () => {
   test("explains each kind of event", () => {
@@ -125,6 +132,29 @@ async function makeStreams(server: NatsServer): Promise<void> {
   await nc.close();
 }
 
+/** What the configuration lets an agent and a router do, with the agent connected in this way. */
+async function work(server: NatsServer, folder: string, way: { readonly url: string }) {
+  const userFile = (user: string) => {
+    const path = join(folder, user);
+    writeFileSync(path, `${user}\n${passwordOf(user)}\n`, { mode: 0o600 });
+    return path;
+  };
+  const nats = { user_file: userFile("agent-gpu-01"), receipts: true, ...way };
+  await using agent = await AgentProcess.start({ config: { node: { id: "gpu-01" }, nats } });
+  const isConnected = async () => (await agent.metric("hearth_bus_connected")) === 1;
+  await waitFor(isConnected, TIMEOUT_MS, "the connection");
+  await using router = connectControl({
+    nats: { url: server.tcpUrl, credentials: { userFile: userFile("router") } },
+    issuer: "router",
+  });
+  expect((await router.workers(2_000)).map(({ id }) => id)).toEqual(["gpu-01"]);
+  const sent = await router.send("gpu-01", pin([111]), { deadlineMs: TIMEOUT_MS });
+  expect(sent).toMatchObject({ kind: "receipt", receipt: { counts: { missing: 1 } } });
+  const all = await router.broadcast(pin([222]), { deadlineMs: TIMEOUT_MS });
+  expect(all.receipts).toHaveLength(1);
+  if ("workers_bucket" in way) await waitFor(() => isListed(server), TIMEOUT_MS, "its entry");
+}
+
 describeNats("the server of docs/operations.md", () => {
   test(
     "lets an agent and a router do their work, and a router no more",
@@ -132,39 +162,13 @@ describeNats("the server of docs/operations.md", () => {
       withTempDir(async (folder) => {
         await using server = await NatsServer.start({ jetStream: true, lines: conf.split("\n") });
         await makeStreams(server);
-        const userFile = (user: string) => {
-          const path = join(folder, user);
-          writeFileSync(path, `${user}\n${passwordOf(user)}\n`, { mode: 0o600 });
-          return path;
-        };
-        const nats = { url: server.tcpUrl, user_file: userFile("agent-gpu-01"), receipts: true };
-        for (const streams of [
-          {},
-          { command_stream: "KV_CONTROL", workers_bucket: "kv-workers" },
-        ]) {
-          const config = { node: { id: "gpu-01" }, nats: { ...nats, ...streams } };
-          await using agent = await AgentProcess.start({ config });
-          const isConnected = async () => (await agent.metric("hearth_bus_connected")) === 1;
-          await waitFor(isConnected, TIMEOUT_MS, "the connection");
-          await using router = connectControl({
-            nats: { url: server.tcpUrl, credentials: { userFile: userFile("router") } },
-            issuer: "router",
-          });
-          const workers = await router.workers(2_000);
-          expect(workers.map(({ id }) => id)).toEqual(["gpu-01"]);
-          const sent = await router.send("gpu-01", pin([111]), { deadlineMs: TIMEOUT_MS });
-          expect(sent).toMatchObject({ kind: "receipt", receipt: { counts: { missing: 1 } } });
-          const all = await router.broadcast(pin([222]), { deadlineMs: TIMEOUT_MS });
-          expect(all.receipts).toHaveLength(1);
-          if ("workers_bucket" in streams)
-            await waitFor(() => isListed(server), TIMEOUT_MS, "its entry");
-          expect(server.log()).not.toContain("Violation");
+        const streams = { command_stream: "KV_CONTROL", workers_bucket: "kv-workers" };
+        await work(server, folder, { url: server.tcpUrl });
+        for (const url of [server.tcpUrl, server.wsUrl]) {
+          await work(server, folder, { url, ...streams });
         }
-        await using nc = await connect({
-          port: server.tcpPort,
-          user: "router",
-          pass: passwordOf("router"),
-        });
+        expect(server.log()).not.toContain("Violation");
+        await using nc = await connectAs("router", server);
         nc.publish("kv-control-events-gpu-01", "a lie");
         await nc.flush();
         await waitFor(() => server.log().includes("Violation"), TIMEOUT_MS, "the server's refusal");
