@@ -14,7 +14,7 @@ export interface ApiOptions {
   readonly access: Access;
   /** Names other than loopback's under which it may be spoken to without credentials. */
   readonly hosts?: readonly string[];
-  /** What is longer is answered 413 before it is read. 1 MiB unless given. */
+  /** What says that it is longer is answered 413 unread. 1 MiB unless given. */
   readonly bodyBytesMax?: number;
   /** A connection on which nothing moves is closed after so long; 30 unless given. */
   readonly idleSeconds?: number;
@@ -53,6 +53,11 @@ export interface Api {
 }
 
 const BODY_BYTES_MAX = 1024 * 1024;
+/**
+ * The runtime itself answers a longer body, with nothing but a status: what people send by mistake,
+ * a full command of blocks in hex, is to be told why.
+ */
+const TOLD_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
@@ -139,7 +144,7 @@ function serve(options: ServeOptions): ApiServer {
       // Outside of its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: idleSeconds,
-      maxRequestBodySize: bodyBytesMax,
+      maxRequestBodySize: bodyBytesMax + TOLD_BYTES,
       development: false,
       error(thrown) {
         onFault("", thrown);

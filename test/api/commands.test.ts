@@ -106,7 +106,9 @@ describe("POST /v1/commands", () => {
     expect((await post(fits)).status).toBe(200);
     expect(control.submitted.at(-1)!.body.length).toBe(2 ** 20);
     const before = control.submitted.length;
-    expect((await post(`${fits}x`)).status).toBe(413);
+    for (const long of [`${fits}x`, "x".repeat(5 * 2 ** 20)]) {
+      expect(await problem(await post(long))).toMatchObject({ code: "TOO_LARGE", status: 413 });
+    }
     let left = 17;
     const chunks = new ReadableStream({
       async pull(controller) {
@@ -115,7 +117,7 @@ describe("POST /v1/commands", () => {
         else controller.enqueue(new Uint8Array(2 ** 16));
       },
     });
-    expect((await post(chunks)).status).toBe(413);
+    expect(await problem(await post(chunks))).toMatchObject({ code: "TOO_LARGE", status: 413 });
     expect(control.submitted.length).toBe(before);
   });
 });
