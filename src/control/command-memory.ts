@@ -4,89 +4,124 @@ import { trimmedReceipt } from "./make-receipt.ts";
 import type { Receipt } from "./receipt.ts";
 import { receiptJson } from "./receipt-json.ts";
 
-/** A receipt as it is, or as the ledger gave it. */
+/** A command in a list by age. */
 interface Kept {
+  readonly issuer: string;
+  readonly id: string;
+  /** As it is, or as the ledger gave it. */
   receipt: Receipt | string;
-  /** What its blocks take beyond those that are kept for good; 0 once they are given up. */
   bytes: number;
+  /** It has all its blocks. */
+  isWhole: boolean;
+  older: Kept | null;
+  newer: Kept | null;
 }
 
 const COMMANDS_MAX = 65_536;
-/** Of lists of blocks. Beyond, the oldest receipts give up theirs. */
-const BYTES_MAX = 32 * 2 ** 20;
-/** About what each block takes. */
+/** Of all receipts. Beyond, the oldest are forgotten. */
+const BYTES_MAX = 96 * 2 ** 20;
+/** Of those that have all their blocks. Beyond, the oldest give up all but the first. */
+const WHOLE_BYTES_MAX = 16 * 2 ** 20;
+/** About what a receipt takes, and each of its blocks, and each holder of one. */
+const RECEIPT_BYTES = 512;
 const BLOCK_BYTES = 96;
+const HOLDER_BYTES = 64;
 /** In the ledger, and of an old receipt in memory. */
 const BLOCKS_KEPT = 8;
 const TEXT_BYTES_MAX = 2_048;
+/** What a text takes besides. */
+const TEXT_BYTES = 128;
 
 /**
  * The last 65,536 commands that had an id, with their receipts, for those that come again. Bounded
- * in bytes: old receipts keep their counts and first blocks.
+ * in bytes: old receipts keep their counts and first blocks, and where that is not enough fewer
+ * commands are remembered. Each call takes about the same time, however many there are.
  */
 export class CommandMemory {
-  /** The oldest first. */
   readonly #kept = new Map<string, Kept>();
-  /** From `#trimmed` on those whose lists are whole, the oldest first; some may be gone. */
-  #whole: Kept[] = [];
-  #trimmed = 0;
+  /** Of those with the same id the latest. */
+  readonly #ofId = new Map<string, Kept>();
+  /** By age. A map's first key is slow to find where many were deleted before it. */
+  #oldest: Kept | null = null;
+  #newest: Kept | null = null;
   #bytes = 0;
+  /** The oldest that has all its blocks; all that are newer have theirs, too. */
+  #oldestWhole: Kept | null = null;
+  #wholeBytes = 0;
 
   constructor(rows: readonly CommandRow[]) {
     for (const { issuer, id, receipt } of rows) {
-      this.#put(keyOf(issuer, id), { receipt, bytes: 0 });
+      this.#put(issuer, id, receipt, TEXT_BYTES + receipt.length);
+      this.#forgetOldest();
     }
   }
 
+  get bytes(): number {
+    return this.#bytes;
+  }
+
   get(issuer: string, id: string): Receipt | null {
-    return this.#read(this.#kept.get(keyOf(issuer, id)));
+    return receiptOf(this.#kept.get(keyOf(issuer, id)));
   }
 
   /** Of whatever issuer, the latest. */
   find(id: string): Receipt | null {
-    const suffix = keyOf("", id);
-    let found: Kept | undefined;
-    for (const [key, kept] of this.#kept) if (key.endsWith(suffix)) found = kept;
-    return this.#read(found);
+    return receiptOf(this.#ofId.get(id));
   }
 
   put(issuer: string, id: string, receipt: Receipt): void {
-    const kept = { receipt, bytes: bytesOf(receipt) };
-    this.#put(keyOf(issuer, id), kept);
-    if (kept.bytes === 0) return;
-    this.#bytes += kept.bytes;
-    this.#whole.push(kept);
-    // A few for each that comes: no command pays for many.
-    while (this.#bytes > BYTES_MAX) this.#trim(this.#whole[this.#trimmed++]!);
-    if (this.#trimmed * 2 <= this.#whole.length) return;
-    this.#whole = this.#whole.slice(this.#trimmed);
-    this.#trimmed = 0;
+    const kept = this.#put(issuer, id, receipt, bytesOf(receipt));
+    kept.isWhole = true;
+    this.#oldestWhole ??= kept;
+    this.#wholeBytes += kept.bytes;
+    while (this.#wholeBytes > WHOLE_BYTES_MAX) this.#trimOldest();
+    this.#forgetOldest();
   }
 
-  #put(key: string, kept: Kept): void {
-    this.#remove(key);
+  #put(issuer: string, id: string, receipt: Receipt | string, receiptBytes: number): Kept {
+    const key = keyOf(issuer, id);
+    const before = this.#kept.get(key);
+    if (before !== undefined) this.#remove(before);
+    // Two maps have the names.
+    const bytes = receiptBytes + 2 * key.length;
+    const place = { isWhole: false, older: this.#newest, newer: null };
+    const kept: Kept = { issuer, id, receipt, bytes, ...place };
+    if (this.#newest !== null) this.#newest.newer = kept;
+    this.#newest = kept;
+    this.#oldest ??= kept;
     this.#kept.set(key, kept);
-    if (this.#kept.size > COMMANDS_MAX) this.#remove(this.#kept.keys().next().value!);
+    this.#ofId.set(id, kept);
+    this.#bytes += bytes;
+    return kept;
   }
 
-  #remove(key: string): void {
-    const kept = this.#kept.get(key);
-    if (kept === undefined) return;
-    this.#kept.delete(key);
-    this.#trim(kept);
+  #forgetOldest(): void {
+    while (this.#kept.size > COMMANDS_MAX || this.#bytes > BYTES_MAX) this.#remove(this.#oldest!);
   }
 
-  #trim(kept: Kept): void {
-    if (kept.bytes === 0) return;
-    kept.receipt = trimmedReceipt(kept.receipt as Receipt, BLOCKS_KEPT);
-    this.#bytes -= kept.bytes;
-    kept.bytes = 0;
+  #remove(kept: Kept): void {
+    const { issuer, id, older, newer, bytes } = kept;
+    if (kept.isWhole) this.#wholeBytes -= bytes;
+    if (this.#oldestWhole === kept) this.#oldestWhole = newer;
+    if (older === null) this.#oldest = newer;
+    else older.newer = newer;
+    if (newer === null) this.#newest = older;
+    else newer.older = older;
+    this.#kept.delete(keyOf(issuer, id));
+    if (this.#ofId.get(id) === kept) this.#ofId.delete(id);
+    this.#bytes -= bytes;
   }
 
-  #read(kept: Kept | undefined): Receipt | null {
-    if (kept === undefined) return null;
-    if (typeof kept.receipt === "string") kept.receipt = restored(kept.receipt);
-    return kept.receipt;
+  #trimOldest(): void {
+    const kept = this.#oldestWhole!;
+    const receipt = trimmedReceipt(kept.receipt as Receipt, BLOCKS_KEPT);
+    const saved = bytesOf(kept.receipt as Receipt) - bytesOf(receipt);
+    this.#oldestWhole = kept.newer;
+    this.#wholeBytes -= kept.bytes;
+    kept.isWhole = false;
+    kept.receipt = receipt;
+    kept.bytes -= saved;
+    this.#bytes -= saved;
   }
 }
 
@@ -112,7 +147,14 @@ function keyOf(issuer: string, id: string): string {
   return `${issuer}\0${id}`;
 }
 
+function receiptOf(kept: Kept | undefined): Receipt | null {
+  if (kept === undefined) return null;
+  return typeof kept.receipt === "string" ? restored(kept.receipt) : kept.receipt;
+}
+
 function bytesOf({ blocks, held = [] }: Receipt): number {
-  const beyond = (list: readonly unknown[]) => Math.max(0, list.length - BLOCKS_KEPT);
-  return (beyond(blocks) + beyond(held)) * BLOCK_BYTES;
+  let bytes = RECEIPT_BYTES + (blocks.length + held.length) * BLOCK_BYTES;
+  for (const { by } of blocks) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
+  for (const { by } of held) if (by !== undefined) bytes += by.length * HOLDER_BYTES;
+  return bytes;
 }

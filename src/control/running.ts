@@ -23,6 +23,8 @@ const WAITERS_MAX = 8_192;
 export class RunningCommands {
   readonly #all = new Set<Running>();
   readonly #named = new Map<string, Running>();
+  /** Of those with the same id the latest. */
+  readonly #ofId = new Map<string, Running>();
   readonly #ofIssuer = new Map<string, number>();
   #blocks = 0;
   #waiters = 0;
@@ -49,7 +51,9 @@ export class RunningCommands {
     this.#all.add(running);
     this.#blocks += blocks;
     this.#ofIssuer.set(issuer, (this.#ofIssuer.get(issuer) ?? 0) + 1);
-    if (id !== null) this.#named.set(`${issuer}\0${id}`, running);
+    if (id === null) return;
+    this.#named.set(`${issuer}\0${id}`, running);
+    this.#ofId.set(id, running);
   }
 
   remove(running: Running): void {
@@ -59,16 +63,22 @@ export class RunningCommands {
     const left = this.#ofIssuer.get(issuer)! - 1;
     if (left === 0) this.#ofIssuer.delete(issuer);
     else this.#ofIssuer.set(issuer, left);
-    if (id !== null) this.#named.delete(`${issuer}\0${id}`);
+    if (id === null) return;
+    this.#named.delete(`${issuer}\0${id}`);
+    if (this.#ofId.get(id) !== running) return;
+    this.#ofId.delete(id);
+    // Fewer ids than commands with one: issuers share some.
+    if (this.#ofId.size === this.#named.size) return;
+    for (const other of this.#named.values()) if (other.id === id) this.#ofId.set(id, other);
   }
 
   get(issuer: string, id: string): Running | null {
     return this.#named.get(`${issuer}\0${id}`) ?? null;
   }
 
+  /** Of whatever issuer, the latest. */
   find(id: string): Running | null {
-    for (const running of this.#all) if (running.id === id) return running;
-    return null;
+    return this.#ofId.get(id) ?? null;
   }
 
   /** The receipt of a command at work, for a repetition; null where too many wait already. */
