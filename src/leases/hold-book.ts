@@ -106,8 +106,7 @@ export class HoldBook {
       idleMs,
       createdWallMs,
       createdMs: clock.monotonicMs() - agoMs,
-      // Not by the wall clock, which may have jumped: after a start a soft pin fades anew.
-      createdSeconds: nowSeconds(),
+      createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
       dueBootMs: null,
       ended: false,
     };
