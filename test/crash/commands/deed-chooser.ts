@@ -59,7 +59,7 @@ export class DeedChooser {
     const room = this.#room;
     switch (choice) {
       case "pin":
-        return new PinDeed(room, this.#lasting(random), someIds(random, PINNED_MAX), null);
+        return this.#pin(random);
       case "pinWithEnd":
         return new PinDeed(room, this.#fresh("t"), someIds(random, PINNED_MAX), someTtl(random));
       case "unpin":
@@ -109,6 +109,14 @@ export class DeedChooser {
     return this.#room.model
       .all()
       .filter((hold) => hold.kind === kind && hold.owner.startsWith(mine));
+  }
+
+  /** Often what the owner has pinned before, be it for a time: then it is counted. */
+  #pin(random: Random): Deed {
+    const pins = this.#own("pin");
+    const again = isOneIn(random, 2) ? pins[randomBelow(random, pins.length)] : undefined;
+    const ids = again === undefined ? someIds(random, PINNED_MAX) : [...again.blocks.keys()];
+    return new PinDeed(this.#room, again?.owner ?? this.#lasting(random), ids, null);
   }
 
   #unpin(random: Random): Deed | null {
