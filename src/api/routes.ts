@@ -1,5 +1,5 @@
 import { openapi } from "@elysiajs/openapi";
-import { Elysia, t, type ValidationError } from "elysia";
+import { Elysia, t } from "elysia";
 import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { blockRoutes } from "./block-routes.ts";
@@ -10,6 +10,7 @@ import { explainRoutes } from "./explain-routes.ts";
 import { type Access, needsCredentials } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
 import { holdRoutes } from "./hold-routes.ts";
+import { whatIsWrong } from "./invalid.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { changes, ROUTE_RULES, serves } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
@@ -47,7 +48,9 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
       if (code === "NOT_FOUND") return notFound(routed(), request.method, path);
       const isAnswer = code === "VALIDATION" && error.type === "response";
       if (code === "PARSE") return refuse("REQUEST_INVALID", "the body is not what its type says");
-      if (!isAnswer && code === "VALIDATION") return refuse("REQUEST_INVALID", whatIsWrong(error));
+      if (!isAnswer && code === "VALIDATION") {
+        return refuse("REQUEST_INVALID", whatIsWrong(error, request.url));
+      }
       const fault = isAnswer ? misshapen(error) : error;
       options.onFault(path, fault);
       return problemOf(fault);
@@ -128,14 +131,6 @@ function documentation({ version, access }: RouteOptions) {
         : {}),
     },
   });
-}
-
-type Invalid = Pick<ValidationError, "type" | "valueError">;
-
-/** The first thing, in a line: the framework's own words repeat the whole request. */
-function whatIsWrong({ type, valueError }: Invalid): string {
-  const { path = "", message = "not what it should be" } = valueError ?? {};
-  return `${type === "property" ? "query" : type}${path.slice(0, 100)}: ${message}`;
 }
 
 /** A service gave something else than its schema promises. */

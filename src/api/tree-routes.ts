@@ -1,5 +1,5 @@
 import { Elysia } from "elysia";
-import { readBlockName } from "../core/index.ts";
+import { type BlockName, readBlockName } from "../core/index.ts";
 import { answerJson } from "./body.ts";
 import { refuse } from "./problem.ts";
 import type { ControlServices } from "./services.ts";
@@ -20,11 +20,7 @@ export function treeRoutes(control: ControlServices) {
         });
       }
       const page = await control.tree({ root, depthMax: depth, limit, after });
-      if (page.missing) {
-        return refuse("NOT_FOUND", "the root is not known here", {
-          fix: "ask GET /v1/explain why",
-        });
-      }
+      if (page.missing) return whyMissing(control, root, after);
       const blocks = page.blocks.map(blockOf);
       const shown = wanted === null ? blocks : blocks.map(picker(wanted));
       return answerJson({ blocks: shown, next: page.next });
@@ -35,6 +31,21 @@ export function treeRoutes(control: ControlServices) {
       detail: { summary: "Blocks of the tree below a root: pins, locks, tiers, last use" },
     },
   );
+}
+
+/** The page says it of a root and of a place alike; at the beginning only a root can be missing. */
+async function whyMissing(
+  control: ControlServices,
+  root: BlockName | null,
+  after: string | null,
+): Promise<Response> {
+  const isPlace =
+    after !== null && !(await control.tree({ root, depthMax: 0, limit: 1, after: null })).missing;
+  return isPlace
+    ? refuse("REQUEST_INVALID", "after is no page of this tree", {
+        fix: "begin again without it: a page is good as long as the agent runs",
+      })
+    : refuse("NOT_FOUND", "the root is not known here", { fix: "ask GET /v1/explain why" });
 }
 
 /** Names of blocks in queries are text. */

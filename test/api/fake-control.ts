@@ -65,6 +65,7 @@ export class FakeControl implements ControlServices {
   flushed: Receipt = receiptOf({ type: "Flush" });
   all: HoldInfo[] = [];
   page: TreePage = { blocks: [], next: null, missing: false };
+  isForeign: (after: string) => boolean = () => false;
   explanation: Explanation = { leading: 0, blocks: [], miss: null };
   eventPage: EventPage = { events: [], last: 0, lost: 0 };
 
@@ -105,7 +106,8 @@ export class FakeControl implements ControlServices {
 
   async tree(query: TreeQuery): Promise<TreePage> {
     this.trees.push(query);
-    return this.page;
+    const isForeign = query.after !== null && this.isForeign(query.after);
+    return isForeign ? { blocks: [], next: null, missing: true } : this.page;
   }
 
   async explain(query: ExplainQuery): Promise<Explanation> {

@@ -120,6 +120,32 @@ describe("the tree", () => {
   test("says where the root is not known", async () => {
     control.page = { blocks: [], next: null, missing: true };
     await refusedWith("/v1/tree?root=5", 404);
+    await refusedWith("/v1/tree?root=5&after=zzz", 404);
+    control.page = { blocks: [], next: null, missing: false };
+  });
+
+  test("says that a page is none of it", async () => {
+    control.isForeign = (after) => after === "zzz";
+    for (const query of ["after=zzz", "root=5&after=zzz"]) {
+      expect(await problem(await served.get(`/v1/tree?${query}`))).toMatchObject({
+        status: 422,
+        detail: "after is no page of this tree",
+      });
+    }
+  });
+
+  test.each([
+    ["/v1/tree?limit=0", "query: limit is a whole number from 1 to 1000"],
+    ["/v1/tree?limit=1&depth=-1", "query: depth is a whole number from 0 to 1000000"],
+    ["/v1/tree?limit=x", "query: limit is a whole number from 1 to 1000"],
+    ["/v1/pins?kind=lease", "query: kind is one of pin, retain"],
+    ["/v1/pins?limit=-1&after=-1", "query: limit or after is a whole number from 1 to 1000"],
+    [
+      `/v1/pins?owner=${"a".repeat(200)}`,
+      "query/owner: Expected string length less or equal to 128",
+    ],
+  ])("%.40s names what is wrong", async (path, detail) => {
+    expect(await problem(await served.get(path))).toMatchObject({ status: 422, detail });
   });
 
   test.each([
