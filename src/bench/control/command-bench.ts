@@ -1,4 +1,3 @@
-import { readFileSync } from "node:fs";
 import type { Bus } from "../../bus/index.ts";
 import { type ControlClient, unpin } from "../../client/index.ts";
 import { HearthError } from "../../core/index.ts";
@@ -7,6 +6,7 @@ import type { PrivateAgent } from "../../replay/index.ts";
 import { median, quantile } from "../quantiles.ts";
 import { CommandLoad, type Encoding, type LoadFigures, OWNERS, ownerName } from "./command-load.ts";
 import { ControlHost, hashOf } from "./control-host.ts";
+import { loopUsOf } from "./loop-time.ts";
 
 export interface CommandBenchOptions {
   readonly bus: Bus;
@@ -119,9 +119,7 @@ async function answers(client: ControlClient, workerId: string, signal: AbortSig
 /** Microseconds so far. */
 async function cpuOf(agent: PrivateAgent): Promise<{ allUs: number; loopUs: number }> {
   const found = /^hearth_cpu_seconds_total (\S+)$/m.exec(await agent.metrics());
-  // Nanoseconds on a processor come first. The loop's thread has the number of the process.
-  const loop = readFileSync(`/proc/${agent.pid}/task/${agent.pid}/schedstat`, "utf8");
-  return { allUs: Number(found?.[1]) * 1e6, loopUs: Number.parseInt(loop, 10) / 1_000 };
+  return { allUs: Number(found?.[1]) * 1e6, loopUs: loopUsOf(agent) };
 }
 
 interface PinsPage {

@@ -3,6 +3,7 @@ import { HearthError, sleep, systemClock } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { median } from "../quantiles.ts";
 import { ControlHost, hashOf } from "./control-host.ts";
+import { loopUsOf } from "./loop-time.ts";
 import { LoopWatch } from "./loop-watch.ts";
 import { parentInTree } from "./prune-tree.ts";
 
@@ -18,6 +19,8 @@ export interface PruneBenchOptions {
 
 export interface PruneFigures {
   readonly prune_blocks_per_s: number;
+  /** Processor time of the agent's event loop for each block; median. */
+  readonly prune_loop_ns: number;
   /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
   readonly loop_stall_ms_max: number;
   /** The same for as long with nothing going on: what the host adds. */
@@ -43,11 +46,14 @@ export async function benchPrune(
   const parts = { natsUrl, workerId, ramBytes, ssdBytes: null, signal };
   await using host = await ControlHost.start(native, { ...parts, blocksMax: count + 1_024 });
   const speeds: number[] = [];
+  const loopNs: number[] = [];
   let [stallMs, idleMs] = [0, 0];
   for (let round = 1; round <= rounds; round++) {
     await fill(host, options, round);
     await sleep(systemClock, SETTLE_MS, signal);
+    const before = loopUsOf(host.agent);
     const pruned = await watched(host, count - 1, () => pruneAll(options));
+    loopNs.push(((loopUsOf(host.agent) - before) * 1_000) / blocks);
     const idle = await watched(host, count - 1, () => sleep(systemClock, pruned.result.ms, signal));
     speeds.push((pruned.result.done * 1_000) / pruned.result.ms);
     stallMs = Math.max(stallMs, pruned.longestMs);
@@ -55,6 +61,7 @@ export async function benchPrune(
   }
   return {
     prune_blocks_per_s: Math.round(median(speeds)),
+    prune_loop_ns: Math.round(median(loopNs)),
     loop_stall_ms_max: Number(stallMs.toFixed(1)),
     loop_stall_ms_idle: Number(idleMs.toFixed(1)),
   };

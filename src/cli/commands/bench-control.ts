@@ -16,8 +16,9 @@ export const command = defineCommand({
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
       "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the time " +
       "while it prunes, over all rounds; loop_stall_ms_idle is the same for as long with nothing " +
-      "going on, which is what the host adds. agent_cpu_us: processor time of the agent for each " +
-      "command, all threads.",
+      "going on, which is what the host adds. agent_cpu_us, agent_loop_us: processor time of the " +
+      "agent for each command, of all its threads and of its event loop; prune_loop_ns: of the " +
+      "loop for each block pruned.",
   ],
   arguments: {},
   flags: {
