@@ -34,6 +34,9 @@ export class FakeLifecycle implements Lifecycle {
   readonly held: Held[] = [];
   readonly missing = new Set<string>();
   isHolding = false;
+  /** Says with each change what its report will be; with `disappoints` another one comes. */
+  foresees = false;
+  disappoints = false;
   /** Signals of long operations. */
   readonly signals: AbortSignal[] = [];
   /** Sees each change of holds, before `remember`. */
@@ -129,16 +132,22 @@ export class FakeLifecycle implements Lifecycle {
     this.calls.push(name);
     if (long.signal) this.signals.push(long.signal);
     let results: BlockResult[] | null = null;
+    let expected: LifecycleReport | undefined;
+    const made = (): LifecycleReport => {
+      const counts = countOutcomes(results!);
+      return { results: results!, counts, held: [], bytes: 0, figures: null, ttlMs, durable: true };
+    };
     const take = (step: Step) => {
       if (results !== null) return;
       results = blocks.map(({ given }) => ({ outcome: change(given.toString()) }));
       this.onChange();
-      if (step === "remember" || remember) remember?.(results);
+      if (this.foresees) expected = made();
+      if (step === "remember" || remember) remember?.(results, expected);
     };
     const report = (): LifecycleReport => {
       take("done");
-      const counts = countOutcomes(results!);
-      return { results: results!, counts, held: [], bytes: 0, figures: null, ttlMs, durable: true };
+      if (this.disappoints) return { ...made(), durable: false };
+      return expected ?? made();
     };
     if (!this.isHolding) return Promise.resolve(report());
     return new Promise((resolve, reject) => {

@@ -130,6 +130,34 @@ describe("across a restart", () => {
     await sent;
   });
 
+  test("what comes as foreseen is written down once, with the change", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    kit.lifecycle.isHolding = true;
+    kit.lifecycle.foresees = true;
+    const sent = kit.send({ ...PIN, id: "c", seq: 9 });
+    kit.lifecycle.held[0]!.apply();
+    expect(ledger.pending).toEqual(["issuer tester", "command tester c"]);
+    await ledger.commit();
+    kit.lifecycle.held[0]!.finish();
+    const receipt = await sent;
+    expect(receipt).toMatchObject({ status: "ok", durable: true });
+    expect([ledger.pending, ledger.commits]).toEqual([[], [{ durable: true }]]);
+    const again = await new PlaneKit(ledger.reopened()).send({ ...PIN, id: "c", seq: 9 });
+    expect({ ...again, elapsed_ms: 0 }).toEqual({ ...receipt, elapsed_ms: 0, duplicate: true });
+  });
+
+  test("what comes otherwise than foreseen is written down as it came", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    kit.lifecycle.foresees = true;
+    kit.lifecycle.disappoints = true;
+    const receipt = await kit.send({ ...PIN, id: "c" });
+    expect(receipt.durable).toBe(false);
+    const again = await new PlaneKit(ledger.reopened()).send({ ...PIN, id: "c" });
+    expect(again).toEqual({ ...receipt, duplicate: true });
+  });
+
   test("what was acknowledged is known, receipt and number", async () => {
     const ledger = new FakeLedger();
     const first = await new PlaneKit(ledger).send({ ...PIN, id: "c", epoch: 3, seq: 9 });
