@@ -99,7 +99,9 @@ export class BusControlClient implements ControlClient {
   async workers(ms = DISCOVERY_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
     const { bus, clock } = this.#options;
     const endMs = clock.monotonicMs() + ms;
-    if (!(await this.#isConnected(ms, signal))) return [];
+    if (!(await this.#isConnected(ms, signal))) {
+      throw new HearthError("DEADLINE", this.#whyNot());
+    }
     using mailbox = this.#inbox.open();
     return await findWorkers(bus, clock, mailbox, endMs, signal);
   }

@@ -57,7 +57,10 @@ export interface ControlClient extends AsyncDisposable {
   send(worker: string, command: WireCommand, options?: SendOptions): Promise<SendResult>;
   /** To all workers; waits for those that answered a discovery just before, or the deadline. */
   broadcast(command: WireCommand, options?: SendOptions): Promise<BroadcastResult>;
-  /** Workers that answer discovery within `ms`, by name. */
+  /**
+   * Workers that answer discovery within `ms`, by name. Throws DEADLINE where nobody could be asked
+   * in that time, ENGINE_REFUSED where who was asked wants other credentials.
+   */
   workers(ms?: number, signal?: AbortSignal): Promise<readonly FoundWorker[]>;
   /** Sends it without waiting for anything: whoever needs to know asks with `send`. */
   publish(worker: string, command: WireCommand): PublishOutcome;

@@ -113,10 +113,13 @@ export class HttpClient implements HttpControlClient {
   }
 
   async workers(ms = ASK_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
-    const options = { deadlineMs: ms, ...(signal === undefined ? {} : { signal }) };
-    const result = await this.get("/v1/status", options);
-    const found = result.kind === "document" ? readStatus(result.document) : null;
-    return found === null ? [] : [found];
+    const result = await this.#status(ms, signal);
+    if (result.kind === "document") {
+      const found = readStatus(result.document);
+      return found === null ? [] : [found];
+    }
+    const code = result.kind === "refused" ? "ENGINE_REFUSED" : "DEADLINE";
+    throw new HearthError(code, result.why);
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
@@ -163,10 +166,18 @@ export class HttpClient implements HttpControlClient {
     return { kind: "result", result: { kind: "refused", tries, why } };
   }
 
+  #status(deadlineMs: number, signal: AbortSignal | undefined): Promise<ReadResult> {
+    return this.get("/v1/status", { deadlineMs, ...(signal === undefined ? {} : { signal }) });
+  }
+
   /** Why the agent there is not `worker`; null where it is, or does not say. */
   async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
     const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
-    this.#worker ??= (await this.workers(ms, signal))[0] ?? null;
+    if (this.#worker === null) {
+      // What is the matter there, the command itself will be told.
+      const result = await this.#status(ms, signal);
+      this.#worker = result.kind === "document" ? readStatus(result.document) : null;
+    }
     const id = this.#worker?.id ?? worker;
     return id === worker ? null : `${this.#options.connection.url} is ${id}, not ${worker}`;
   }

@@ -216,6 +216,28 @@ describe("ctl events", () => {
 });
 
 describe("ctl status", () => {
+  test("of another worker than the one that is meant is no answer", async () => {
+    await using agent = new FakeAgent({});
+    expect((await ctl(agent, "status", "--worker", "node-1")).code).toBe(0);
+    for (const json of [[], ["--json"]]) {
+      expect(await ctl(agent, "status", "--worker", "node-2", ...json)).toEqual({
+        ...{ code: 8, out: "" },
+        err: `hearth ctl status: ${agent.url} is node-1, not node-2\n`,
+      });
+    }
+  });
+
+  test.each([
+    ["status", "--worker", "node-1", "--deadline", "300ms"],
+    ["workers", "--wait", "300ms"],
+  ])("ctl %s through a broker that is down blames no worker", async (...words) => {
+    const io = memoryIo();
+    // Port 1 of loopback: nobody listens there.
+    const code = await runCli(["ctl", ...words, "--nats", "nats://127.0.0.1:1"], io);
+    expect([code, io.outText()]).toEqual([8, ""]);
+    expect(io.errText()).toContain(`hearth ctl ${words[0]}: no connection to the broker: `);
+  });
+
   test("what it is and holds, and what is the matter", async () => {
     await using agent = new FakeAgent({});
     const { code, out } = await ctl(agent, "status");

@@ -262,6 +262,9 @@ describe("the command line refuses", () => {
     ["explain --tokens f 1", "not both"],
     ["status --nats nats://h", "name one with --worker"],
     ["workers", "--nats URL is missing"],
+    ["workers --nats http://h", "must begin with nats://"],
+    ["status --nats http://h --worker a", "must begin with nats://"],
+    ["pin 1 --nats http://h --worker a", "must begin with nats://"],
     ["workers --nats nats://h --nats-user a --nats-token b", "more than one way to log in"],
   ])("ctl %s", async (words, why) => {
     const { code, out, err } = await ctl(null, ...words.split(" "));

@@ -87,6 +87,15 @@ describe("over HTTP", () => {
     await waitFor(() => agent.commands.length === 2);
   });
 
+  test("discovery says why there is nobody", async () => {
+    const refuse = () => problem(401, "the bearer token is missing or wrong");
+    const agent = new FakeAgent({ "GET /v1/status": refuse });
+    await using client = connectHttp({ url: agent.url });
+    await expect(client.workers()).rejects.toMatchObject({ code: "ENGINE_REFUSED" });
+    await agent[Symbol.asyncDispose]();
+    await expect(client.workers()).rejects.toMatchObject({ code: "DEADLINE" });
+  });
+
   test("a signal and the end of the client end a wait", async () => {
     await using agent = new FakeAgent({ "POST /v1/commands": () => new Promise(() => undefined) });
     const client = connectHttp({ url: agent.url });

@@ -1,18 +1,20 @@
-import { connectControl } from "../../client/index.ts";
-import { HearthError, type Json } from "../../core/index.ts";
+import { type Clock, HearthError, type Json } from "../../core/index.ts";
 import { defineCommand } from "../command.ts";
 import {
+  API_URL,
   Asking,
   bytesOf,
   connectionFlags,
+  discover,
   listOf,
   membersOf,
-  natsAccess,
+  openNats,
   plain,
   READ_EXITS,
   secondsOf,
   textOf,
 } from "../ctl/index.ts";
+import type { ExitName } from "../exit-codes.ts";
 import type { Io } from "../io.ts";
 import { printJson, printRecord, type Row } from "../output.ts";
 
@@ -33,30 +35,17 @@ export const command = defineCommand({
   ],
   exits: READ_EXITS,
   async run({ flags, ...rest }) {
-    const { io, clock, interrupt } = rest;
-    if (flags.nats !== null) {
-      if (flags.worker === null) {
-        throw new HearthError("USAGE", "--nats reaches many workers", {
-          fix: "name one with --worker, or list them with `hearth ctl workers`",
-        });
-      }
-      const nats = natsAccess(flags, flags.nats);
-      await using client = connectControl({ nats, clock });
-      const found = await client.workers(Math.min(flags.deadline, DISCOVERY_MS), interrupt());
-      const worker = found.find(({ id }) => id === flags.worker);
-      if (worker === undefined) {
-        io.err.write(`hearth ctl status: ${plain(flags.worker)} does not answer discovery\n`);
-        return "noAnswer";
-      }
-      const { id, version, incarnation } = worker;
-      const known = { worker_id: id, version, incarnation };
-      if (flags.json) printJson(io, known);
-      else printRecord(io, shown(known), false);
-      return "ok";
-    }
+    const { io } = rest;
+    if (flags.nats !== null) return discovered({ flags, ...rest }, flags.nats);
     await using asking = await Asking.open({ name: "ctl status", flags, ...rest });
     const answer = await asking.get("/v1/status");
     if (!answer.ok) return answer.exit;
+    const id = membersOf(answer.document).worker_id;
+    if (flags.worker !== null && id !== flags.worker) {
+      const there = `${flags.api ?? API_URL} is ${textOf(id)}`;
+      io.err.write(`hearth ctl status: ${there}, not ${plain(flags.worker)}\n`);
+      return "noAnswer";
+    }
     if (flags.json) printJson(io, answer.document);
     else printStatus(io, answer.document);
     return "ok";
@@ -65,6 +54,43 @@ export const command = defineCommand({
 
 const DISCOVERY_MS = 2_000;
 const DEPTH_MAX = 2;
+
+interface DiscoveryContext {
+  readonly flags: Parameters<typeof openNats>[0] & {
+    readonly worker: string | null;
+    readonly deadline: number;
+    readonly json: boolean;
+  };
+  readonly io: Io;
+  readonly clock: Clock;
+  interrupt(): AbortSignal;
+}
+
+/** What NATS tells of a worker. */
+async function discovered(
+  { flags, io, clock, interrupt }: DiscoveryContext,
+  nats: string,
+): Promise<ExitName> {
+  if (flags.worker === null) {
+    throw new HearthError("USAGE", "--nats reaches many workers", {
+      fix: "name one with --worker, or list them with `hearth ctl workers`",
+    });
+  }
+  await using client = openNats(flags, nats, clock);
+  const ms = Math.min(flags.deadline, DISCOVERY_MS);
+  const found = await discover(client, { name: "ctl status", io }, ms, interrupt());
+  if (found === null) return "noAnswer";
+  const worker = found.find(({ id }) => id === flags.worker);
+  if (worker === undefined) {
+    io.err.write(`hearth ctl status: ${plain(flags.worker)} does not answer discovery\n`);
+    return "noAnswer";
+  }
+  const { id, version, incarnation } = worker;
+  const known = { worker_id: id, version, incarnation };
+  if (flags.json) printJson(io, known);
+  else printRecord(io, shown(known), false);
+  return "ok";
+}
 
 function printStatus(io: Io, document: Json): void {
   const { health, build: _build, ...members } = membersOf(document);

@@ -1,6 +1,5 @@
-import { connectControl } from "../../client/index.ts";
 import { defineCommand } from "../command.ts";
-import { natsAccess, natsFlags, plain } from "../ctl/index.ts";
+import { discover, natsFlags, openNats, plain } from "../ctl/index.ts";
 import { jsonFlag, required, withDefault } from "../flags.ts";
 import { duration, text } from "../kinds.ts";
 import { printRows } from "../output.ts";
@@ -22,9 +21,9 @@ export const command = defineCommand({
   ],
   exits: ["noAnswer", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
-    const nats = natsAccess(flags, flags.nats);
-    await using client = connectControl({ nats, clock });
-    const found = await client.workers(flags.wait, interrupt());
+    await using client = openNats(flags, flags.nats, clock);
+    const found = await discover(client, { name: "ctl workers", io }, flags.wait, interrupt());
+    if (found === null) return "noAnswer";
     printRows(
       io,
       found.map(({ id, version, incarnation }) => ({

@@ -44,18 +44,30 @@ export async function openControl(
     });
   }
   const { issuer = null, encoding = "json" } = speaking;
-  return connectControl({
-    nats: natsAccess(flags, nats),
-    clock,
-    encoding,
-    ...(issuer === null ? {} : { issuer }),
-  });
+  return openNats(flags, nats, clock, { issuer, encoding });
 }
 
 type NatsFlags = Pick<
   ConnectionFlags,
   "ca" | "cert" | "key" | "natsCreds" | "natsNkey" | "natsToken" | "natsUser"
 >;
+
+/** Throws USAGE for a URL that is none, or has a secret in it. */
+export function openNats(
+  flags: NatsFlags,
+  url: string,
+  clock: Clock,
+  { issuer = null, encoding = "json" }: Speaking = {},
+): ControlClient {
+  const by = issuer === null ? {} : { issuer };
+  try {
+    return connectControl({ nats: natsAccess(flags, url), clock, encoding, ...by });
+  } catch (thrown) {
+    if (!(thrown instanceof HearthError) || thrown.code !== "CONFIG_INVALID") throw thrown;
+    const { message, fix } = thrown;
+    throw new HearthError("USAGE", message, fix === undefined ? {} : { fix });
+  }
+}
 
 /** The server, and the files that the flags name. Throws USAGE for a URL with a secret in it. */
 export function natsAccess(flags: NatsFlags, url: string): NatsAccess {

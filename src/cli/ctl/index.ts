@@ -2,7 +2,8 @@ import type { ExitName } from "../exit-codes.ts";
 
 export { Asking, readPages } from "./ask.ts";
 export { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks } from "./block-names.ts";
-export { natsAccess } from "./connect.ts";
+export { openNats } from "./connect.ts";
+export { discover } from "./discover.ts";
 export {
   bytesOf,
   holdersOf,
@@ -14,6 +15,7 @@ export {
   textOf,
 } from "./documents.ts";
 export {
+  API_URL,
   commandFlags,
   connectionFlags,
   natsFlags,
