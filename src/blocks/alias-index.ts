@@ -63,6 +63,18 @@ export class AliasIndex {
     return names;
   }
 
+  /** The first two words of the node's latest names, `max` of them at most; how many. */
+  readStarts(node: number, into: Uint32Array, at: number, max: number): number {
+    let names = 0;
+    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+      if (names === max) break;
+      into[at + names * 2] = this.words[entry * this.width]!;
+      into[at + names * 2 + 1] = this.words[entry * this.width + 1]!;
+      names++;
+    }
+    return names;
+  }
+
   /** Takes all names of the node away. */
   removeNode(node: number): void {
     let entry = this.firstOfNode[node]!;

@@ -221,6 +221,11 @@ export class ColumnView implements TableView {
     return [...this.hashes.namesGivenTo(node), ...this.pageKeys.namesGivenTo(node)];
   }
 
+  readAliasStarts(node: NodeId, into: Uint32Array, max: number): number {
+    const hashes = this.hashes.readStarts(node, into, 0, max);
+    return hashes + this.pageKeys.readStarts(node, into, hashes * 2, max);
+  }
+
   residentBlocks(tier: Tier): number {
     return this.columns.residentBlocks[tierIndex(tier)]!;
   }

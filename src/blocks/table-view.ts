@@ -161,6 +161,11 @@ export interface TableView {
    * key.
    */
   aliasesOf(node: NodeId): Uint8Array[];
+  /**
+   * Copies the first eight bytes of the node's latest aliases to `into`, as two little-endian words
+   * each: at most `max` engine hashes, which are that long, then as many page keys. How many.
+   */
+  readAliasStarts(node: NodeId, into: Uint32Array, max: number): number;
   /** Aliases of both kinds that exist. */
   readonly aliasCount: number;
 }

@@ -78,4 +78,22 @@ describe("departures", () => {
     expect(departures.find(keyOf(1, 1), 0)).toMatchObject({ reason: "purged", by: null });
     expect(departures.find(keyOf(2, 2), 0)?.by).toBe("one too many");
   });
+
+  test("are found by what other names the block had: two of each kind, no more", () => {
+    const { table, departures, nodeOf } = open();
+    const plain = nodeOf(keyOf(1, 1));
+    departures.note(table, plain, "ram", EVICTED);
+    expect(departures.findAlias(0, 0)).toBeNull();
+    const node = nodeOf(keyOf(2, 2));
+    const pages = [10, 20, 30].map((byte) => new Uint8Array(32).fill(byte));
+    for (const lo of [7, 8, 9]) table.addAlias(node, lo, 0xffff_ffff);
+    for (const page of pages) table.addSha256(node, page, 0);
+    departures.note(table, node, "ssd", { reason: "pruned", by: "me" });
+    const told = { reason: "pruned", by: "me", tier: "ssd", atSeconds: 1_001 } as const;
+    const byHash = [7, 8, 9].map((lo) => departures.findAlias(lo, 0xffff_ffff));
+    expect(byHash).toEqual([null, told, told]);
+    const byPage = [0x0a0a0a0a, 0x14141414, 0x1e1e1e1e].map((w) => departures.findAlias(w, w));
+    expect(byPage).toEqual([null, told, told]);
+    expect(departures.findAlias(8, 0)).toBeNull();
+  });
 });

@@ -9,6 +9,7 @@ import {
 } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { createAddressBatch } from "../batches.ts";
+import type { Departure } from "../departures.ts";
 import type { NameResolver } from "../lifecycle/resolve-names.ts";
 import type { Slices } from "../lifecycle/slices.ts";
 import type { Namespaces } from "../namespaces.ts";
@@ -197,13 +198,16 @@ function whyMissing(
 }
 
 /**
- * A block that is gone has no aliases. What can be known of it goes by its digest: the name itself,
- * or what engines that name blocks by their own chain alone have for one, in each namespace.
+ * A block that is gone has no aliases, but its departure has them. Else what can be known of it
+ * goes by its digest: the name itself, or what engines that name blocks by their own chain alone
+ * have for one, in each namespace.
  */
 function departedByName(
   { store, namespaces, native }: Explainer,
   name: BlockName,
 ): MissReason | null {
+  const departure = departureOfAlias(store, name);
+  if (departure !== null) return { kind: "departed", departure };
   const keys = namespaces.keys().slice(-NAMESPACES_TRIED);
   const batch = createAddressBatch(1 + keys.length);
   batch.layer = name.kind === "key" ? name.layer : LAYER_ALL;
@@ -221,6 +225,13 @@ function departedByName(
     if (why !== null) return why;
   }
   return null;
+}
+
+function departureOfAlias({ departures }: TieredStore, name: BlockName): Departure | null {
+  if (name.kind === "hash") return departures.findAlias(name.lo, name.hi);
+  if (name.layer !== LAYER_ALL) return null;
+  const view = new DataView(name.bytes.buffer, name.bytes.byteOffset);
+  return departures.findAlias(view.getUint32(0, true), view.getUint32(4, true));
 }
 
 function u64Bytes({ lo, hi }: { readonly lo: number; readonly hi: number }): Uint8Array {

@@ -65,7 +65,7 @@ export type ExplainQuery =
 
 /** Why the first block that is not there is not there. */
 export type MissReason =
-  /** As far as is known: departures are forgotten, and so is what engine hashes stood for. */
+  /** As far as is known: departures are forgotten after a while, and with the process. */
   | { readonly kind: "never_stored" }
   | { readonly kind: "departed"; readonly departure: Departure }
   /** It is known, on no tier of ours: somebody writes it now, or only a GPU has it. */

@@ -1,6 +1,6 @@
 import { expect } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
-import { LAYER_ALL } from "../../../src/core/index.ts";
+import { LAYER_ALL, type NodeId, readBlockName } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createAddressBatch, createHandleBatch, purgeBlocks } from "../../../src/tiers/index.ts";
 import { chain, digestOf } from "../names.ts";
@@ -151,6 +151,26 @@ describeSsd("explain", (it) => {
     const { miss } = await inspector.explain(names("t"));
     const evicted = { reason: "evicted", by: null, tier: "ram", atSeconds: atSeconds + 3 };
     expect(miss).toMatchObject({ why: { kind: "departed", departure: evicted } });
+  });
+
+  it("by an engine hash or page key that has gone with its block", {}, async ({ kit }) => {
+    const { inspector } = inspect(kit.store);
+    const [small, large] = [444n, 2n ** 63n + 5n];
+    await kit.engine().put({ name: "a", alias: small }, { name: "b", alias: large });
+    const nodes = new Int32Array(1);
+    kit.store.table.nodesOfAlias(444, 0, nodes);
+    const page = digestOf("page key");
+    expect(kit.store.table.addSha256(nodes[0] as NodeId, page, 0)).toBe("added");
+    await kit.settled();
+    const both = ["a", "b"].map((name) => ({ digest: digestOf(name), layer: LAYER_ALL }));
+    await purgeBlocks(kit.store, both, { reason: "pruned", by: "router-1" });
+    const why = async (name: bigint | string) =>
+      (await inspector.explain({ names: [readBlockName(name)!] })).miss?.why;
+    const pruned = { kind: "departed", departure: { reason: "pruned", by: "router-1" } };
+    for (const name of [small, large, page.toHex()]) expect(await why(name)).toMatchObject(pruned);
+    for (const name of [small + 1n, small + (1n << 32n), `${page.toHex()}/3`]) {
+      expect(await why(name)).toEqual({ kind: "never_stored" });
+    }
   });
 
   it("what left although what builds upon it is still here", {}, async ({ kit }) => {
