@@ -11,6 +11,7 @@ import { type ControlSubscriber, createControlSubscriber } from "../control/inde
 import type { Clock, Random } from "../core/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
 import type { ControlRoom } from "./control-room.ts";
+import { natsFilesOf } from "./nats-files.ts";
 
 export interface ControlBusParts {
   readonly config: Config;
@@ -67,13 +68,7 @@ export class ControlBus implements AsyncDisposable {
     const bus = openBus({
       url: nats.url,
       name: `hearth ${node.id}`,
-      credentials: {
-        tokenFile: nats.tokenFile,
-        userFile: nats.userFile,
-        credsFile: nats.credsFile,
-        nkeyFile: nats.nkeyFile,
-      },
-      tls: { caFile: nats.caFile, certFile: nats.certFile, keyFile: nats.keyFile },
+      ...natsFilesOf(nats),
       clock,
       random,
       log,

@@ -12,6 +12,7 @@ import { createLogger, type Logger } from "../observability/index.ts";
 import { Agent } from "./agent.ts";
 import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
 import { agentClock } from "./agent-clock.ts";
+import { checkNatsFiles } from "./nats-files.ts";
 import { createServiceManager } from "./service-manager.ts";
 
 export interface RunAgentOptions {
@@ -37,6 +38,7 @@ export async function readConfig(path: string, facts = readMachineFacts()): Prom
  */
 export async function runAgent(options: RunAgentOptions): Promise<void> {
   const config = await readConfig(options.configPath);
+  await checkNatsFiles(config.nats);
   const native = loadNative();
   crashPoint("agent.begin");
   const clock = agentClock();

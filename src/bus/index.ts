@@ -25,11 +25,14 @@ export type {
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export {
   type BusOptions,
+  type CredentialFiles,
+  checkFiles,
   natsVersionIn,
   openBus,
   type Reached,
   reach,
   type Target,
+  type TlsFiles,
 } from "./nats/index.ts";
 export { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "./options.ts";
 export { Presence, type PresenceOptions } from "./presence.ts";

@@ -4,6 +4,7 @@ import type { MachineFacts } from "./facts.ts";
 import { exactBytes } from "./kinds.ts";
 import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
+import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv-ssd.ts";
 
 /** The parts of a request to reserve blocks: frame header, request header, one block. */
@@ -68,6 +69,8 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   },
   needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
   needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
+  needsAuditFile("audit_bytes", ({ control }) => control.auditBytesMax !== AUDIT_BYTES),
+  needsAuditFile("audit_files", ({ control }) => control.auditFiles !== AUDIT_FILES),
   {
     keys: ["engine.items_max", "engine.frame_max"],
     find({ engine: { itemsMax, frameBytesMax } }) {
@@ -232,6 +235,19 @@ function needsNatsUrl(key: string, pick: (config: Config) => string | null): Sum
         pick(config) === null || config.nats.url !== null,
         "has no effect without url",
         "write url below [nats], or remove it",
+      ),
+  };
+}
+
+/** What is written as it is anyway promises nothing. */
+function needsAuditFile(key: string, isOther: (config: Config) => boolean): SumCheck {
+  return {
+    keys: [`control.${key}`, "control.audit_file"],
+    find: (config) =>
+      unless(
+        !isOther(config) || config.control.auditFile !== null,
+        "has no effect without audit_file",
+        "write audit_file below [control], or remove it",
       ),
   };
 }

@@ -5,6 +5,8 @@ const SERVERS_MAX = 32;
 const PLACE = String.raw`(?:[^\s,@/]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s,@/:[\]]+)(?::[0-9]{1,5})?`;
 const TCP = new RegExp(`^(?:nats|tls)://${PLACE}/?$`);
 const WEBSOCKET = new RegExp(`^wss?://${PLACE}(?:/[^\\s,@]*)?$`);
+/** What of a URL the broker's address is read from, behind a scheme that `URL` knows. */
+const AS_HTTP = /^[a-z]+:/;
 const CREDENTIALS = /\/\/[^\s,/]+@/g;
 const INSTEAD = 'write it as in "nats://127.0.0.1:4222", several with commas between them';
 
@@ -18,6 +20,12 @@ export const natsUrlKind: Kind<string> = {
     const urls = raw.split(",").map((url) => url.trim());
     if (urls.length > SERVERS_MAX) return refuse(`names more than ${SERVERS_MAX} servers`);
     if (!urls.every((url) => TCP.test(url) || WEBSOCKET.test(url))) return refuse("is no NATS URL");
+    // The connection reads them with URL, which knows what no port and no IPv6 address is.
+    const read = urls.map((url) => URL.parse(url.replace(AS_HTTP, "http:")));
+    if (read.includes(null)) return refuse("names no port or address that there can be");
+    const logins = read.map((url) => `${url?.username}:${url?.password}`);
+    const known = new Set(logins.filter((login) => login !== ":"));
+    if (known.size > 1) return refuse("holds different credentials");
     const sockets = urls.filter((url) => WEBSOCKET.test(url)).length;
     if (sockets === 0 || sockets === urls.length) return { ok: true, value: urls.join(",") };
     return refuse("mixes TCP (nats://, tls://) and WebSocket (ws://, wss://)");

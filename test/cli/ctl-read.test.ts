@@ -227,16 +227,17 @@ describe("ctl status", () => {
     }
   });
 
-  test.each([
-    ["status", "--worker", "node-1", "--deadline", "300ms"],
-    ["workers", "--wait", "300ms"],
-  ])("ctl %s through a broker that is down blames no worker", async (...words) => {
-    const io = memoryIo();
-    // Port 1 of loopback: nobody listens there.
-    const code = await runCli(["ctl", ...words, "--nats", "nats://127.0.0.1:1"], io);
-    expect([code, io.outText()]).toEqual([8, ""]);
-    expect(io.errText()).toContain(`hearth ctl ${words[0]}: no connection to the broker: `);
-  });
+  test.each(["status --worker node-1 --deadline 300ms", "workers --wait 300ms"])(
+    "ctl %s through a broker that is down blames no worker",
+    async (line) => {
+      const words = line.split(" ");
+      const io = memoryIo();
+      // Port 1 of loopback: nobody listens there.
+      const code = await runCli(["ctl", ...words, "--nats", "nats://127.0.0.1:1"], io);
+      expect([code, io.outText()]).toEqual([8, ""]);
+      expect(io.errText()).toContain(`hearth ctl ${words[0]}: no connection to the broker: `);
+    },
+  );
 
   test("what it is and holds, and what is the matter", async () => {
     await using agent = new FakeAgent({});

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { waitFor } from "../support/index.ts";
+import { tempDir, waitFor } from "../support/index.ts";
 
 const MAIN = join(import.meta.dir, "../../src/main.ts");
 const WAIT = join(import.meta.dir, "fixtures/wait.ts");
@@ -108,3 +109,34 @@ test("what --version needs is the command line and the core, nothing else", asyn
   expect(new Set(folders)).toEqual(new Set(["main.ts", "cli", "core"]));
   expect([...seen].filter((path) => path.includes("/commands/"))).toEqual([]);
 });
+
+test.each([
+  ["token_file", "missing", null, "cannot be read"],
+  ["nkey_file", "nk", "no seed", "holds no seed of a user"],
+  ["ca_file", "missing.pem", null, "cannot be read"],
+])(
+  "a %s that will not do for NATS is refused by check and by the start",
+  async (key, name, text, why) => {
+    const folder = tempDir();
+    const path = join(folder, name);
+    if (text !== null) writeFileSync(path, text);
+    const file = join(folder, "hearth.toml");
+    const socket = join(folder, "engine.sock");
+    const nats = `[nats]\nurl = "nats://127.0.0.1:1"\n${key} = "${path}"`;
+    writeFileSync(file, `[kv]\nram = "64MiB"\n[engine]\nsocket = "${socket}"\n${nats}\n`);
+    for (const words of [
+      ["check", file],
+      ["agent", "--config", file],
+    ]) {
+      const child = Bun.spawn([process.execPath, MAIN, ...words], {
+        stdout: "pipe",
+        stderr: "pipe",
+        timeout: 20_000,
+      });
+      const said = `${await child.stdout.text()}${await child.stderr.text()}`;
+      expect(await child.exited).toBe(3);
+      expect(said).toContain(`${path} ${why}`);
+    }
+  },
+  60_000,
+);

@@ -143,8 +143,9 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         warmBytesMax: draw.warmPages * PAGE,
         warmReads: draw.warmReads,
         auditFile: draw.auditFile,
-        auditBytesMax: Math.min(2 ** 40, draw.warmPages * PAGE),
-        auditFiles: draw.clientsMax % 1_000 || 1,
+        auditBytesMax:
+          draw.auditFile === null ? 64 * 2 ** 20 : Math.min(2 ** 40, draw.warmPages * PAGE),
+        auditFiles: draw.auditFile === null ? 5 : draw.clientsMax % 1_000 || 1,
       },
       nats: natsOf(draw),
       api: apiOf(draw),

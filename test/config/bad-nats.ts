@@ -12,6 +12,18 @@ export const NATS: readonly BadFile[] = [
   ["NATS URL with a path", nats('url = "nats://a/b"', ""), ["4:7 nats.url", "is no NATS URL"]],
   ["NATS URLs with a hole", nats('url = "nats://a,,nats://b"'), ["4:7 nats.url", "no NATS URL"]],
   ["NATS URLs of two sorts", nats('url = "nats://a,ws://b"'), ["4:7 nats.url", "mixes TCP"]],
+  [
+    "NATS port that is none",
+    nats('url = "nats://h:99999"'),
+    ["4:7 nats.url", "no port or address"],
+  ],
+  ["NATS host that is none", nats('url = "nats://[::x]"'), ["4:7 nats.url", "is no NATS URL"]],
+  ["NATS address that is none", nats('url = "nats://[1:2]"'), ["4:7 nats.url", "no port or addr"]],
+  [
+    "NATS URLs of two users",
+    nats('url = "nats://a:b@h,nats://c:d@g"'),
+    ["4:7 nats.url", "different credentials"],
+  ],
   ["NATS URL as a number", nats("url = 4222"), ["4:7 nats.url", "is not a string"]],
   [
     "two ways to say who we are",

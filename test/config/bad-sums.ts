@@ -22,6 +22,16 @@ export const SUMS: readonly BadFile[] = [
     '[kv]\nram_gib = 8\nssd_dir = "/m"\nssd_gib = 10000\n',
     ["4:11 kv.ssd_gib", "lower kv.blocks_max"],
   ],
+  [
+    "a length of no audit log",
+    `${KV}[control]\naudit_bytes = "1MiB"\n`,
+    ["4:15 control.audit_bytes", "without audit_file"],
+  ],
+  [
+    "a number of no audit logs",
+    `${KV}[control]\naudit_files = 6\n`,
+    ["4:15 control.audit_files", "without audit_file"],
+  ],
   ["low above high", kv("low_water = 0.97"), ["3:13 kv.low_water", "not below high_water 0.95"]],
   ["low equals high", kv("high_water = 0.9\nlow_water = 0.9"), ["4:13 kv.low_water", "not below"]],
   [

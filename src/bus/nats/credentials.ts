@@ -108,6 +108,15 @@ export async function readTls(files: TlsFiles): Promise<TlsMaterial> {
   return material;
 }
 
+/**
+ * Reads them as a connection would, so that a wrong one is seen before there is any. Throws
+ * CONFIG_INVALID.
+ */
+export async function checkFiles(credentials: CredentialFiles, tls: TlsFiles): Promise<void> {
+  await readCredentials(credentials, null);
+  await readTls(tls);
+}
+
 /** Said here, because a server only sees a connection that ends. */
 function checkPair({ certFile, keyFile }: TlsFiles, { cert, key }: TlsMaterial): void {
   if (cert === undefined && key === undefined) return;

@@ -1,8 +1,10 @@
-import { durationKind, integerKind, pathKind, ratioKind, sizeKind } from "../kinds.ts";
+import { durationKind, exactBytes, integerKind, pathKind, ratioKind, sizeKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
 const PATH_BYTES_MAX = 4095;
+export const AUDIT_BYTES = 64 * 2 ** 20;
+export const AUDIT_FILES = 5;
 
 const pinShare = withDefault({
   key: "pin_share",
@@ -74,8 +76,8 @@ const auditFile = optional({
 
 const auditBytesMax = withDefault({
   key: "audit_bytes",
-  kind: sizeKind({ min: 4096, max: 2 ** 40, example: "64MiB" }),
-  standard: "64MiB",
+  kind: sizeKind({ min: 4096, max: 2 ** 40, example: exactBytes(AUDIT_BYTES) }),
+  standard: exactBytes(AUDIT_BYTES),
   reload: false,
   doc: "At this length the audit log is set aside under a number and a new one begun.",
 });
@@ -83,7 +85,7 @@ const auditBytesMax = withDefault({
 const auditFiles = withDefault({
   key: "audit_files",
   kind: integerKind({ min: 1, max: 1_000 }),
-  standard: 5,
+  standard: AUDIT_FILES,
   reload: false,
   doc: "How many audit logs that were set aside are kept; the oldest goes.",
 });

@@ -1,0 +1,22 @@
+import { type CredentialFiles, checkFiles, type TlsFiles } from "../bus/index.ts";
+import type { Config } from "../config/index.ts";
+
+export interface NatsFiles {
+  readonly credentials: CredentialFiles;
+  readonly tls: TlsFiles;
+}
+
+export function natsFilesOf(nats: Config["nats"]): NatsFiles {
+  const { tokenFile, userFile, credsFile, nkeyFile, caFile, certFile, keyFile } = nats;
+  return {
+    credentials: { tokenFile, userFile, credsFile, nkeyFile },
+    tls: { caFile, certFile, keyFile },
+  };
+}
+
+/** Throws CONFIG_INVALID where one cannot be read or holds something else. */
+export async function checkNatsFiles(nats: Config["nats"]): Promise<void> {
+  if (nats.url === null) return;
+  const { credentials, tls } = natsFilesOf(nats);
+  await checkFiles(credentials, tls);
+}
