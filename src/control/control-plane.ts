@@ -12,6 +12,8 @@ export interface ControlLimits {
 }
 
 export interface SubmitOptions {
+  /** Of a command that has none, where whatever brings it may bring it twice. */
+  readonly id?: string;
   /** Told at most once a second how far a long command is, by receipts with status `running`. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
@@ -24,6 +26,8 @@ export interface ControlStats {
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;
+  /** Why the audit log cannot be written; null where it can, or there is none. */
+  readonly auditFailure: string | null;
 }
 
 /* How a command is remembered, so that a pin is not counted twice whenever the process may end:

@@ -1,4 +1,4 @@
-import type { Bus, BusMessage, Consumption, ConsumptionState } from "../bus/index.ts";
+import type { Bus, BusMessage, Consumption, ConsumptionState, KeptMessage } from "../bus/index.ts";
 import { HearthError, stringifyJson } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
@@ -7,6 +7,7 @@ import { refusedReceipt } from "./make-receipt.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
 import { encodeReceipt } from "./receipt-codec.ts";
+import { isRefusedForNow } from "./refusals.ts";
 import { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
 
 export interface ControlSubscriberOptions {
@@ -28,7 +29,9 @@ export interface ControlSubscriberOptions {
    * Left out or null: commands come as they are published. Else the broker's stream of that name keeps them,
    * and they are taken from there alone, one after the other, also those that came while this agent
    * was down. Their receipts go where their header `Hearth-Reply` says, since the stream has used
-   * up the reply subject.
+   * up the reply subject. Those that are refused for now (`busy`, `rate_limited`, `internal`) come
+   * again, and are answered when they are carried out or come for the last time. One without an id
+   * has that of its place in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
   /** Publishes events to `kv-control-events-{worker_id}`. */
@@ -72,6 +75,8 @@ class Subscriber implements ControlSubscriber {
   readonly #listening: Disposable | null;
   readonly #kept: Consumption | null;
   #isClosed = false;
+  /** Of a message of the stream that is at work: leaves it to whoever consumes next. */
+  #leaveKept: () => void = () => undefined;
   #received = 0;
   #answered = 0;
   #unasked = 0;
@@ -94,13 +99,13 @@ class Subscriber implements ControlSubscriber {
           name: "commands",
           subject: commands,
           handler: (message) => {
-            if (commandStream === null) this.#handle(message, false);
+            if (commandStream === null) void this.#handle(message, false);
           },
         },
         {
           name: "broadcast",
           subject: BROADCAST_SUBJECT,
-          handler: (message) => this.#handle(message, true),
+          handler: (message) => void this.#handle(message, true),
         },
       ],
     });
@@ -109,9 +114,7 @@ class Subscriber implements ControlSubscriber {
         ? null
         : bus.durable.consume(
             { stream: commandStream, consumer: `hearth-${workerId}`, subject: commands },
-            async (message) => {
-              await this.#take(message, headerOf(message, REPLY_HEADER), false);
-            },
+            (message) => this.#takeKept(message),
           );
     const subject = `kv-control-events-${workerId}`;
     this.#listening = options.publishEvents
@@ -136,6 +139,7 @@ class Subscriber implements ControlSubscriber {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#listening?.[Symbol.dispose]();
+    this.#leaveKept();
     await this.#kept?.[Symbol.asyncDispose]();
   }
 
@@ -144,32 +148,52 @@ class Subscriber implements ControlSubscriber {
   }
 
   /** A message that nobody keeps: what is not taken is lost, as on any bus. */
-  #handle(message: BusMessage, broadcast: boolean): void {
-    if (!this.#isClosed) void this.#take(message, message.reply, broadcast);
+  async #handle(message: BusMessage, broadcast: boolean): Promise<void> {
+    if (this.#isClosed) return;
+    const type = typeOf(message);
+    this.#answer(message.reply, await this.#submit(message, broadcast, message.reply), type);
   }
 
-  /** Resolves when it is answered; rejects, for a stream that keeps it, where it was not taken. */
-  async #take(message: BusMessage, reply: string | null, broadcast: boolean): Promise<void> {
-    if (this.#isClosed) throw new HearthError("ABORTED", "no more commands are taken");
+  /** A message of the stream: resolves when it is answered; rejects where it is to come again. */
+  async #takeKept(message: KeptMessage): Promise<void> {
+    const closed = () => new HearthError("ABORTED", "no more commands are taken");
+    if (this.#isClosed) throw closed();
+    const left = Promise.withResolvers<never>();
+    this.#leaveKept = () => left.reject(closed());
+    const reply = headerOf(message, REPLY_HEADER);
+    const submitted = this.#submit(message, false, reply, `stream/${message.key}`);
+    const receipt = await Promise.race([submitted, left.promise]);
+    // A repetition gets the same receipt however often it comes.
+    const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
+    if (!mayBeTaken || message.isLast) this.#answer(reply, receipt, typeOf(message));
+    if (mayBeTaken) throw new HearthError("LIMIT", receipt.reason!);
+  }
+
+  /** The receipt, also of what found no room. */
+  async #submit(
+    message: BusMessage,
+    broadcast: boolean,
+    reply: string | null,
+    id?: string,
+  ): Promise<Receipt> {
     this.#received++;
-    const contentType = headerOf(message, "content-type");
-    const type = answerTypeOf(headerOf(message, "accept"), contentType);
     const { length } = message.data;
     if (this.#waiting >= WAITING_MAX || this.#waitingBytes + length > WAITING_BYTES_MAX) {
       this.#overflowed++;
-      this.#answer(reply, this.#busy(), type);
-      return;
+      return this.#busy();
     }
     this.#waiting++;
     this.#waitingBytes += length;
-    const onProgress = (receipt: Receipt) => this.#progress(reply, receipt, type);
+    const type = typeOf(message);
+    const contentType = headerOf(message, "content-type");
     const sender = this.#senderOf(message, broadcast);
     const receipt = await this.#options.plane.submit(message.data, contentType, sender, {
-      onProgress,
+      ...(id === undefined ? {} : { id }),
+      onProgress: (progress) => this.#progress(reply, progress, type),
     });
     this.#waiting--;
     this.#waitingBytes -= length;
-    this.#answer(reply, receipt, type);
+    return receipt;
   }
 
   #senderOf({ subject }: BusMessage, broadcast: boolean): Sender {
@@ -217,6 +241,11 @@ class Subscriber implements ControlSubscriber {
  */
 function mayAnswerTo(reply: string): boolean {
   return !reply.startsWith("kv-control-") && !reply.startsWith("$");
+}
+
+/** In which it is answered. */
+function typeOf(message: BusMessage): MediaType {
+  return answerTypeOf(headerOf(message, "accept"), headerOf(message, "content-type"));
 }
 
 /** Header names are compared without regard to case. */

@@ -95,7 +95,12 @@ class Plane implements ControlPlane {
   ): Promise<Receipt> {
     const startedMs = this.#options.clock.monotonicMs();
     const decoded = decodeCommand(body, contentType);
-    if (decoded.ok) return this.#take(decoded.command, decoded.unnamed, sender, startedMs, options);
+    if (decoded.ok) {
+      const { unnamed, command: own } = decoded;
+      const { id = null } = options;
+      const command = own.id === null && id !== null ? { ...own, id } : own;
+      return this.#take(command, unnamed, sender, startedMs, options);
+    }
     const head = this.#headOf(decoded.head, sender);
     return this.#refuse(head, decoded.refusal, sender, startedMs, null);
   }
@@ -119,6 +124,7 @@ class Plane implements ControlPlane {
       ...this.#recorder.counts(),
       running: this.#running.size,
       auditDropped: this.#options.audit?.dropped ?? 0,
+      auditFailure: this.#options.audit?.failure ?? null,
     };
   }
 

@@ -38,6 +38,12 @@ export interface Refusal {
   readonly words: string;
 }
 
+/** Whether the command of a receipt was refused for something that may be over a moment later. */
+export function isRefusedForNow({ status, reason = "" }: { status: string; reason?: string }) {
+  const word = reason.slice(0, reason.indexOf(":"));
+  return status === "rejected" && word in REFUSALS && REFUSALS[word as RefusalWord].retry;
+}
+
 /** As it stands in a receipt. */
 export function reasonOf({ word, words }: Refusal): string {
   return `${word}: ${words}`;

@@ -181,7 +181,11 @@ class LinkConsumption implements Consumption {
       void closed.then(() => messages.stop());
       this.#set("consuming", null);
       if (this.#stopping.signal.aborted) messages.stop();
-      for await (const message of messages) await this.#one(message);
+      for await (const message of messages) {
+        await this.#one(message);
+        // Taking one more step asks the broker for one more, which then nobody hears.
+        if (this.#stopping.signal.aborted) return;
+      }
       this.#set("waiting", "the connection is gone");
     } catch (thrown) {
       const refused = refusal(thrown);
