@@ -6,7 +6,7 @@ import {
   createAuditLog,
   createControlPlane,
 } from "../control/index.ts";
-import { type Clock, messageOf, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
+import { type Clock, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
 import { EventLog } from "../events/index.ts";
 import type { HoldLedger, LedgerState } from "../index/index.ts";
 import { HoldRegistry, type RememberedHolds } from "../leases/index.ts";
@@ -53,7 +53,6 @@ export class ControlRoom implements AsyncDisposable {
   readonly #watch: Disposable;
   #relieved = 0;
   #relievedAtMs = 0;
-  #auditDropped = 0;
 
   private constructor(parts: ControlRoomParts, ledger: HoldLedger | null) {
     const { config, clock, logger, store, namespaces, native, incarnation } = parts;
@@ -153,11 +152,11 @@ export class ControlRoom implements AsyncDisposable {
     } else if (relieved > 0 && clock.monotonicMs() - this.#relievedAtMs > RELIEVED_MS) {
       health.clear("KV_PINS_RELIEVED");
     }
-    const { auditDropped } = this.plane.stats();
-    if (auditDropped > this.#auditDropped) {
-      health.raise("AUDIT_LOG", `${auditDropped} lines were not written since the start`);
+    const { auditDropped, auditFailure } = this.plane.stats();
+    if (auditFailure !== null) {
+      const lines = `${auditDropped} lines were not written since the start`;
+      health.raise("AUDIT_LOG", `${auditFailure}; ${lines}`);
     } else health.clear("AUDIT_LOG");
-    this.#auditDropped = auditDropped;
   }
 
   /** What goes with RAM to the process that takes it over; null where the ledger has it. */
@@ -208,15 +207,10 @@ export class ControlRoom implements AsyncDisposable {
 function auditOf({ config, logger }: ControlRoomParts): AuditLog | null {
   const { auditFile, auditBytesMax, auditFiles } = config().control;
   if (auditFile === null) return null;
-  try {
-    return createAuditLog({
-      path: auditFile,
-      bytesMax: auditBytesMax,
-      filesMax: auditFiles,
-      log: logger,
-    });
-  } catch (thrown) {
-    logger.error("there is no audit log", { why: messageOf(thrown) });
-    return null;
-  }
+  return createAuditLog({
+    path: auditFile,
+    bytesMax: auditBytesMax,
+    filesMax: auditFiles,
+    log: logger,
+  });
 }

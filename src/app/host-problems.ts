@@ -1,8 +1,20 @@
+import { statSync } from "node:fs";
+import { dirname } from "node:path";
 import { readTls, readTokens } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
 import { messageOf } from "../core/index.ts";
 import { groupNumber } from "./groups.ts";
 import { checkNatsFiles } from "./nats-files.ts";
+
+/** The agent makes the file, and not the folder. */
+function auditProblems(path: string | null): string[] {
+  if (path === null) return [];
+  const folder = dirname(path);
+  const isFolder = statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true;
+  if (!isFolder) return [`control.audit_file: there is no folder ${folder}`];
+  const isTaken = statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
+  return isTaken ? [`control.audit_file: ${path} is a folder`] : [];
+}
 
 /** What a right configuration names and this host, or this user, does not have: a line each. */
 export async function hostProblems(config: Config): Promise<string[]> {
@@ -28,5 +40,6 @@ export async function hostProblems(config: Config): Promise<string[]> {
   } catch (error) {
     problems.push(messageOf(error));
   }
+  problems.push(...auditProblems(config.control.auditFile));
   return problems;
 }

@@ -7,10 +7,13 @@ export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
  * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
- * without bound for what the disk does; lines that found no room are counted in `dropped`.
+ * without bound for what the disk does; lines that found no room are counted in `dropped`. It is
+ * opened at once, so that a path that cannot be is known before the first line.
  */
 export interface AuditLog extends AsyncDisposable {
   readonly dropped: number;
+  /** Why the latest lines were not written, or it was not opened; null once some are again. */
+  readonly failure: string | null;
   write(record: AuditRecord): void;
 }
 
@@ -45,11 +48,16 @@ class AuditFile implements AuditLog {
   #isRegular = false;
   /** The last write may have left half a line. */
   #isTorn = false;
-  #isFailing = false;
+  #failure: string | null = null;
   #dropped = 0;
 
   constructor(options: AuditLogOptions) {
     this.#options = options;
+    this.#writing = this.#begin();
+  }
+
+  get failure(): string | null {
+    return this.#failure;
   }
 
   get dropped(): number {
@@ -58,8 +66,12 @@ class AuditFile implements AuditLog {
 
   write(record: AuditRecord): void {
     const line = Buffer.from(`${JSON.stringify(record)}\n`);
-    if (this.#isClosed || this.#waitingBytes + line.length > WAITING_BYTES_MAX) {
+    if (this.#isClosed) {
       this.#dropped++;
+      return;
+    }
+    if (this.#waitingBytes + line.length > WAITING_BYTES_MAX) {
+      this.#fail(1, `${this.#waitingBytes} bytes wait for the disk`);
       return;
     }
     this.#waiting.push(line);
@@ -75,15 +87,24 @@ class AuditFile implements AuditLog {
   }
 
   /** Never rejects. */
+  async #begin(): Promise<void> {
+    try {
+      this.#file = await this.#open();
+    } catch (thrown) {
+      this.#fail(0, messageOf(thrown));
+    }
+    await this.#writeAll();
+  }
+
+  /** Never rejects. */
   async #writeAll(): Promise<void> {
     while (this.#waiting.length > 0) {
       const lines = this.#takeSome();
       try {
         await this.#writeSome(Buffer.concat(lines));
-        if (this.#isFailing) this.#options.log.info("the audit log is written again");
-        this.#isFailing = false;
+        this.#wasWritten();
       } catch (thrown) {
-        this.#fail(lines.length, thrown);
+        this.#fail(lines.length, messageOf(thrown));
         await this.#close();
       }
     }
@@ -160,12 +181,19 @@ class AuditFile implements AuditLog {
     this.#isTorn = false;
   }
 
-  #fail(lines: number, thrown: unknown): void {
+  /** A disk that is too slow for what comes is not well again after each write. */
+  #wasWritten(): void {
+    if (this.#failure === null || this.#waitingBytes > WAITING_BYTES_MAX / 2) return;
+    this.#failure = null;
+    this.#options.log.info("the audit log is written again");
+  }
+
+  #fail(lines: number, why: string): void {
     this.#dropped += lines;
-    if (this.#isFailing) return;
-    this.#isFailing = true;
+    const isKnown = this.#failure !== null;
+    this.#failure = why;
     const { path, log } = this.#options;
-    log.error("the audit log cannot be written", { path, error: messageOf(thrown) });
+    if (!isKnown) log.error("the audit log cannot be written", { path, error: why });
   }
 
   async #close(): Promise<void> {

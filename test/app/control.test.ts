@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describeNative, waitFor, withTempDir } from "../support/index.ts";
 import { digestOf } from "../tiers/names.ts";
-import { AgentProcess } from "./agent-process.ts";
+import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
 
 const keyOf = (name: string) => digestOf(name).toHex();
 
@@ -70,6 +70,38 @@ describeNative("an agent's control plane", () => {
           ...{ via: "http", issuer: "local", role: "purge", blocks: 2, status: "partial" },
           counts: { done: 1, missing: 0, held: 1, failed: 0 },
         });
+      }),
+    60_000,
+  );
+
+  test(
+    "an audit log without its folder: told by check, at the start, and until a line is written",
+    () =>
+      withTempDir(async (folder) => {
+        const audit = join(folder, "missing", "audit.jsonl");
+        await using agent = await AgentProcess.start({
+          folder,
+          config: { control: { audit_file: audit } },
+        });
+        const words = [...FROM_CHECKOUT, "check", agent.configPath];
+        const check = Bun.spawnSync(words, { stdout: "pipe", stderr: "pipe" });
+        expect(`${check.stdout}${check.stderr}`).toContain(
+          `there is no folder ${join(audit, "..")}`,
+        );
+        const failing = 'code="AUDIT_LOG"';
+        const isRaised = async () => (await agent.metric("hearth_health", failing)) === 1;
+        await waitFor(isRaised, 10_000, "the health code");
+        const { uptime_seconds: then } = await agent.status();
+        await post(agent, "/v1/commands", { type: "Flush" });
+        // Some looks later it is the matter still, and was all along.
+        await waitFor(async () => (await agent.status()).uptime_seconds > then + 3, 10_000);
+        expect(await isRaised()).toBe(true);
+        expect(await agent.metric("hearth_health_raised_total", failing)).toBe(1);
+        mkdirSync(join(folder, "missing"));
+        await post(agent, "/v1/commands", { type: "Flush" });
+        await waitFor(async () => !(await isRaised()), 10_000, "its end");
+        expect(linesOf(audit)).toMatchObject([{ type: "Flush" }]);
+        expect(await agent.metric("hearth_audit_lines_dropped_total")).toBe(1);
       }),
     60_000,
   );

@@ -116,11 +116,28 @@ describe("the audit log", () => {
     });
   });
 
+  test("that it cannot be opened is known before the first line, and until one is written", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "missing", "audit.jsonl");
+      const { audit, said } = opened(path);
+      expect(audit.failure).toBeNull();
+      await waitFor(() => audit.failure !== null);
+      expect(audit.failure).toContain("ENOENT");
+      expect(said).toHaveLength(1);
+      expect(audit.dropped).toBe(0);
+      mkdirSync(join(folder, "missing"));
+      await writeSlowly(audit, path, 100, 101);
+      await waitFor(() => audit.failure === null);
+      await audit[Symbol.asyncDispose]();
+    });
+  });
+
   test("a full disk costs lines, never more", async () => {
     const { audit, said } = opened("/dev/full");
     audit.write({ n: 1 });
     audit.write({ n: 2 });
     await waitFor(() => audit.dropped === 2);
+    expect(audit.failure).toContain("ENOSPC");
     await audit[Symbol.asyncDispose]();
     expect(said.join()).toContain("ENOSPC");
   });
@@ -146,6 +163,7 @@ describe("the audit log", () => {
       const { audit } = opened(path, { bytesMax: 2 ** 30 });
       for (let n = 0; n < 100; n++) audit.write({ n, words: "x".repeat(100_000) });
       expect(audit.dropped).toBeGreaterThan(50);
+      expect(audit.failure).toEndWith("bytes wait for the disk");
       await audit[Symbol.asyncDispose]();
       expect(numbersIn(path).length).toBe(100 - audit.dropped);
       audit.write({ n: 1 });

@@ -50,7 +50,7 @@ export class PlaneKit {
       incarnation: 0xffff_ffff_ffff_ffffn,
       limits: () => this.limits,
       audit: {
-        dropped: 0,
+        ...{ dropped: 0, failure: null },
         write: (record) => void this.audited.push(record),
         [Symbol.asyncDispose]: async () => undefined,
       },
