@@ -5,7 +5,7 @@ import { AgentDoor, type Receipt } from "./agent-door.ts";
 import { CommandTally } from "./command-tally.ts";
 import type { Deed, DeedRoom } from "./deed.ts";
 import { DeedChooser } from "./deed-chooser.ts";
-import { followSoft, isResident, judge, see } from "./hold-audit.ts";
+import { followSoft, isResident, judge, keysIn, see } from "./hold-audit.ts";
 import { UnpinDeed } from "./hold-deeds.ts";
 import { HoldModel, type Span } from "./hold-model.ts";
 import { HoldTimes } from "./hold-times.ts";
@@ -95,6 +95,8 @@ export class CommandLife {
     const asked: { sent: Sent; isKnown: boolean }[] = [];
     for (const sent of [...pending]) asked.push({ sent, isKnown: await this.#settle(sent) });
     const sight = await see(this.#door);
+    const isHeld = (key: string) => keysIn(sight.first).has(key);
+    for (const { sent, isKnown } of asked) if (!isKnown) sent.deed.cutOff?.(isHeld);
     const isHere = (id: number) => isResident(sight.tree.get(id));
     for (const id of model.restored(isHere, performance.now())) {
       room.complain(`block ${id} was under a hold and is not there after the start`);

@@ -27,6 +27,11 @@ export interface Deed {
    * (`acknowledged`), or remembers after a kill.
    */
   done(receipt: Receipt, at: Span, acknowledged: boolean): void;
+  /**
+   * The agent was killed and does not know the command. Where it may have been carried out all the
+   * same, a repetition is carried out, too; `isHeld` says of a key whether its hold is there.
+   */
+  cutOff?(isHeld: (key: string) => boolean): void;
   /** Whether one could still tell what it does if it were sent now. */
   mayBeSent(nowMs: number): boolean;
 }

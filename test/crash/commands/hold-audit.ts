@@ -68,7 +68,8 @@ export function followSoft({ model, softMayGo }: DeedRoom, { tree }: Sight): voi
   }
 }
 
-function keysIn(listings: readonly Listing[]): Set<string> {
+/** Of holds that end. */
+export function keysIn(listings: readonly Listing[]): Set<string> {
   const timed = listings
     .flatMap(({ holds }) => holds)
     .filter((hold) => hold.remaining_seconds !== null);

@@ -230,6 +230,14 @@ export class RevokeDeed extends LeaseDeed implements Deed {
     this.#purge = this.room.oracle.purgeSent([...(hold?.blocks.keys() ?? [])]);
   }
 
+  /** Blocks go while the ledger is told that the lease is over: either may come first. */
+  cutOff(isHeld: (key: string) => boolean): void {
+    const hold = this.room.model.lease(this.lease);
+    if (hold === null) return;
+    for (const id of hold.blocks.keys()) hold.blocks.set(id, false);
+    if (!isHeld(this.keys[0]!)) this.room.model.end(hold);
+  }
+
   done({ counts, status }: Receipt, at: Span, acknowledged: boolean): void {
     const { model, oracle, complain } = this.room;
     const hold = model.lease(this.lease);
