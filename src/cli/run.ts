@@ -64,13 +64,14 @@ function explainGroup(words: readonly string[], io: Io, catalogue: readonly Entr
     (wantsHelp ? io.out : io.err).write(groupHelp(first, inGroup, io.out.columns));
     return wantsHelp ? "ok" : "usage";
   }
-  const known = inGroup.length > 0 ? inGroup : catalogue;
-  const names = known.map(({ name }) => name);
-  const given = inGroup.length > 0 ? `${first} ${second}` : first;
+  const isGroup = inGroup.length > 0;
+  const start = isGroup ? `${first} ` : "";
+  const given = (isGroup ? second : first) ?? "";
+  const names = (isGroup ? inGroup : catalogue).map(({ name }) => name.slice(start.length));
   const meant = nearest(given, names);
-  const fix = meant === null ? "see `hearth --help`" : `did you mean \`hearth ${meant}\``;
-  const shown = given.slice(0, 100);
-  return report(io, "hearth", new HearthError("USAGE", `unknown command "${shown}"`, { fix }));
+  const fix = meant === null ? {} : { fix: `did you mean \`hearth ${start}${meant}\`` };
+  const what = `unknown command "${start}${given.slice(0, 100)}"`;
+  return report(io, `hearth ${start}`.trimEnd(), new HearthError("USAGE", what, fix));
 }
 
 async function runEntry(entry: Entry, words: readonly string[], io: Io): Promise<ExitName> {

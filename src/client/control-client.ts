@@ -26,6 +26,8 @@ export type SendResult =
       readonly kind: "unanswered" | "unreachable" | "refused";
       readonly tries: number;
       readonly why: string;
+      /** Of HTTP, where it was refused over it. */
+      readonly status?: number;
     };
 
 export interface BroadcastResult {

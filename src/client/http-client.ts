@@ -163,7 +163,7 @@ export class HttpClient implements HttpControlClient {
     if (receipt !== null) return { kind: "result", result: ofWorker(worker, receipt, tries) };
     const why = problemText(status, data);
     if (status >= 500 && status !== 501) return { kind: "again", why, mayBeDone: status !== 503 };
-    return { kind: "result", result: { kind: "refused", tries, why } };
+    return { kind: "result", result: { kind: "refused", tries, why, status } };
   }
 
   #status(deadlineMs: number, signal: AbortSignal | undefined): Promise<ReadResult> {

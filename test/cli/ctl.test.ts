@@ -204,18 +204,6 @@ describe("no receipt", () => {
     );
   });
 
-  test("the agent wants other credentials", async () => {
-    const refusal = () => problem(401, "the bearer token is missing or wrong", "send it");
-    await using agent = new FakeAgent({ "POST /v1/commands": refusal, "GET /v1/pins": refusal });
-    const file = join(tempDir(), "token");
-    writeFileSync(file, "a-token-of-many-letters\n");
-    for (const words of [["pin", "1"], ["pins"]]) {
-      const { code, out, err } = await ctl(agent, ...words, "--token-file", file);
-      expect({ code, out }).toEqual({ code: 7, out: "" });
-      expect(err).toBe(`hearth ctl ${words[0]}: the bearer token is missing or wrong: send it\n`);
-    }
-  });
-
   test("an answer broke off: the same id again", async () => {
     let nth = 0;
     const flaky = () => (++nth === 1 ? json({ oops: true }, 502) : done);
@@ -224,6 +212,24 @@ describe("no receipt", () => {
     const ids = agent.commands.map((command) => (command as { id: string }).id);
     expect(ids).toHaveLength(2);
     expect(new Set(ids).size).toBe(1);
+  });
+
+  test("a token that is missing or wrong: what to give here", async () => {
+    const refuse = () => problem(401, "the bearer token is missing or wrong", "send it");
+    const routes = { "POST /v1/commands": refuse, "GET /v1/pins": refuse };
+    await using agent = new FakeAgent(routes);
+    const file = join(tempDir(), "token");
+    writeFileSync(file, "0123456789abcdef\n");
+    for (const words of [["pins"], ["pin", "1"]]) {
+      const start = `hearth ctl ${words[0]}: the agent`;
+      expect(await ctl(agent, ...words)).toMatchObject({
+        code: 7,
+        err: `${start} wants a bearer token: give --token-file FILE\n`,
+      });
+      expect((await ctl(agent, ...words, "--token-file", file)).err).toStartWith(
+        `${start} does not take the token in ${file}: `,
+      );
+    }
   });
 
   test("a redirect is not followed: the token is for this agent", async () => {
@@ -239,7 +245,9 @@ describe("the command line refuses", () => {
   const secret = "s3cr3t";
   test.each([
     ["pin", "BLOCK is missing"],
-    ["pin abc", "is no block"],
+    ["pin abc", 'BLOCK "abc" is no block'],
+    ["frob", 'unknown command "ctl frob"\nsee `hearth ctl --help`'],
+    ["prnue", "did you mean `hearth ctl prune`"],
     ["pin 18446744073709551616", "is no block"],
     ["pin --ttl 1500ms 1", "wants whole seconds"],
     ["retain 1", "--priority N is missing"],
@@ -296,6 +304,10 @@ describe("as a program", () => {
     const wrong = spawn("111\nabc\n", "pin", "-", "--api", agent.url);
     expect(await wrong.exited).toBe(2);
     expect(await wrong.stderr.text()).toContain('line 2: "abc" is no block');
+    const many = Array.from({ length: 65_537 }, (_, i) => i).join("\n");
+    const tooMany = spawn(many, "pin", "-", "--api", agent.url);
+    expect(await tooMany.exited).toBe(2);
+    expect(await tooMany.stderr.text()).toContain("more than 65536 blocks: send them in several");
     const twice = spawn("1\n", "pin", "-", "-", "--api", agent.url);
     expect(await twice.exited).toBe(2);
     expect(agent.commands).toHaveLength(1);

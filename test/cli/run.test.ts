@@ -63,10 +63,14 @@ describe("the words choose a command", () => {
     [["ecko"], 'hearth: unknown command "ecko": did you mean `hearth echo`\n'],
     [
       ["bench", "indx"],
-      'hearth: unknown command "bench indx": did you mean `hearth bench index`\n',
+      'hearth bench: unknown command "bench indx": did you mean `hearth bench index`\n',
     ],
-    [["quite", "else"], 'hearth: unknown command "quite": see `hearth --help`\n'],
-    [["--json"], 'hearth: unknown command "--json": see `hearth --help`\n'],
+    [
+      ["bench", "zzzzz"],
+      'hearth bench: unknown command "bench zzzzz"\nsee `hearth bench --help`\n',
+    ],
+    [["quite", "else"], 'hearth: unknown command "quite"\nsee `hearth --help`\n'],
+    [["--json"], 'hearth: unknown command "--json"\nsee `hearth --help`\n'],
   ])("%p is none", async (words, expected) => {
     const { code, out, err } = await run(...words);
     expect({ code, out }).toEqual({ code: 2, out: "" });

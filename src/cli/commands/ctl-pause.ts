@@ -23,6 +23,7 @@ export const command = defineCommand({
     lease: required(text("LEASE"), "name of the lease, to renew or revoke it by"),
     ttl: optional(seconds, "how long; as long as the agent allows unless given"),
     ...ownedFlags,
+    owner: optional(text("NAME"), "whose lease; the issuer's unless given"),
   },
   examples: [
     {

@@ -21,7 +21,7 @@ export const command = defineCommand({
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
-    priority: required(integer({ min: 0, max: 99 }), "0 to 99"),
+    priority: required(integer({ min: 0, max: 99 }), "1 to 99, or 0: take the preference back"),
     idle: optional(seconds, "the idle period; the agent's own unless given"),
     ...ownedFlags,
   },

@@ -4,7 +4,7 @@ import type { ExitName } from "../exit-codes.ts";
 import type { Io } from "../io.ts";
 import { openHttp } from "./connect.ts";
 import { membersOf } from "./documents.ts";
-import { plain } from "./plain.ts";
+import { refusalText } from "./refusal-text.ts";
 
 export interface AskFlags {
   readonly api: string | null;
@@ -72,8 +72,8 @@ export class Asking implements AsyncDisposable {
 
   #answer(result: ReadResult): Answer {
     if (result.kind === "document") return { ok: true, document: result.document };
-    const { name, io } = this.#context;
-    io.err.write(`hearth ${name}: ${plain(result.why, Infinity)}\n`);
+    const { name, io, flags } = this.#context;
+    io.err.write(`hearth ${name}: ${refusalText(flags, result.status, result.why)}\n`);
     return { ok: false, exit: result.kind === "refused" ? "refused" : "noAnswer" };
   }
 }

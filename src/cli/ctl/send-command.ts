@@ -13,6 +13,7 @@ import type { Io } from "../io.ts";
 import { createProgress } from "../progress.ts";
 import { type ConnectionFlags, openControl } from "./connect.ts";
 import { printBroadcast, printReceipt } from "./receipt-report.ts";
+import { refusalText } from "./refusal-text.ts";
 
 export interface CommandFlags extends ConnectionFlags {
   readonly worker: string | null;
@@ -95,7 +96,7 @@ function report({ name, flags, io }: CtlContext, result: SendResult, id: string)
       printReceipt(io, result.receipt, flags.json);
       return exitOfReceipt(result.receipt);
     case "refused":
-      fail(result.why);
+      fail(refusalText(flags, result.status ?? null, result.why));
       return "refused";
     case "unreachable":
       fail(result.why);
