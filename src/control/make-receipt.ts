@@ -46,7 +46,7 @@ export function finalReceipt(
     ...(held.length === 0 ? {} : { held: held.map(heldBlock) }),
     bytes: report.bytes,
     durable: report.durable,
-    ...("leaseId" in command ? { lease_id: command.leaseId } : {}),
+    ...("leaseId" in command && hasLease(command, report) ? { lease_id: command.leaseId } : {}),
     ...(report.ttlMs === null ? {} : { ttl_seconds: report.ttlMs / 1_000 }),
     ...(figures === null ? {} : { budget: budgetOf(figures) }),
     elapsed_ms: elapsedMs,
@@ -99,6 +99,11 @@ export function trimmedReceipt(receipt: Receipt, blocksMax: number): Receipt {
 /** A command on a lease, or on everything: what it met has no names of the command's. */
 function namesNoBlock(command: Command): boolean {
   return ["RenewLease", "RevokeLease", "Flush"].includes(command.type);
+}
+
+/** A pause of nothing that is here makes no lease, and grants no time. */
+function hasLease({ type }: Command, { ttlMs }: LifecycleReport): boolean {
+  return type !== "Pause" || ttlMs !== null;
 }
 
 function isComplete({ missing, held, deferred, rejected }: OutcomeCounts): boolean {

@@ -1,10 +1,21 @@
 import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
 import { MSGPACK_TYPE, REFUSALS, type Receipt, type Sender } from "../../src/control/index.ts";
 import { yieldToLoop } from "../../src/core/index.ts";
 import { LIMITS, OPERATOR, PlaneKit } from "./plane-kit.ts";
 
 const PIN = { type: "Cache", block_hashes: [1, 2], pin: true };
 const UNPIN = { type: "Cache", block_hashes: [1, 2], pin: false };
+
+/** As the fake lifecycle calls what it is asked for. */
+function nameOf(command: { type: string; pin?: boolean; lease_id?: string }): string {
+  const { type, pin, lease_id } = command;
+  if (type === "Cache") return pin ? "pin tester ttl=null" : "unpin tester";
+  if (type === "Think") return "purge";
+  if (type === "Pause") return `pause ${lease_id} tester ttl=null`;
+  if (type === "RenewLease") return `renew ${lease_id} 3000`;
+  return type === "RevokeLease" ? `revoke ${lease_id}` : "prune";
+}
 
 describe("what a command does", () => {
   test.each([
@@ -58,6 +69,14 @@ describe("what a command does", () => {
     const kit = new PlaneKit();
     const receipt = await kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
     expect(receipt).toMatchObject({ lease_id: "l", ttl_seconds: 86_400, durable: true });
+  });
+
+  test("a pause of nothing that is here names no lease", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.missing.add("1");
+    const receipt = await kit.send({ type: "Pause", block_hashes: [1], lease_id: "l" });
+    expect(receipt).toMatchObject({ status: "partial", counts: { missing: 1 } });
+    expect(receipt).not.toContainAnyKeys(["lease_id", "ttl_seconds"]);
   });
 
   test("flush is a command too", async () => {
@@ -201,6 +220,115 @@ describe("order", () => {
     expect(await pinned).toMatchObject({ counts: { done: 2 } });
     await other;
     expect(kit.lifecycle.pins.get("tester/1")).toBe(0);
+  });
+
+  const PAUSE = { type: "Pause", block_hashes: [1], lease_id: "l" };
+  const PURGE = { type: "Think", block_hashes: [9], transient: false };
+
+  test.each([
+    [{ type: "RenewLease", lease_id: "l", new_ttl_seconds: 3 }, true],
+    [{ type: "RenewLease", lease_id: "other", new_ttl_seconds: 3 }, false],
+    [{ type: "RevokeLease", lease_id: "l" }, true],
+    [{ type: "RevokeLease", lease_id: "other" }, false],
+    [{ ...PAUSE, lease_id: "other" }, false],
+    [PIN, false],
+    [UNPIN, false],
+    [PURGE, true],
+    [{ type: "Prune", after_block_hash: 1 }, true],
+    [{ type: "Flush" }, true],
+    [{ type: "Warm", block_keys: ["1"] }, true],
+  ])("behind a pause that writes %j waits: %p", async (command, waits) => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    void kit.send(PAUSE);
+    void kit.send(command);
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toHaveLength(waits ? 1 : 2);
+    kit.lifecycle.held[0]!.apply();
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toHaveLength(2);
+    for (const held of kit.lifecycle.held) held.finish();
+  });
+
+  test.each([
+    { type: "Prune", after_block_hash: 1 },
+    { type: "Flush" },
+    { type: "Warm", block_keys: ["1"] },
+    { type: "RevokeLease", lease_id: "l" },
+  ])("%j does not overtake a pin that waits", async (command) => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    for (const one of [PURGE, PIN, command]) void kit.send(one);
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toEqual(["purge"]);
+    kit.lifecycle.held[0]!.apply();
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toEqual(["purge", "pin tester ttl=null"]);
+    kit.lifecycle.held[1]!.apply();
+    await yieldToLoop();
+    expect(kit.lifecycle.calls).toHaveLength(3);
+    for (const held of kit.lifecycle.held) held.finish();
+  });
+
+  test("whatever comes, changes are in order where that makes a difference, and all end", async () => {
+    const COMMANDS = [PIN, UNPIN, PURGE, PAUSE, { ...PAUSE, lease_id: "m" }].concat([
+      { type: "RenewLease", lease_id: "l", new_ttl_seconds: 3 },
+      { type: "RevokeLease", lease_id: "m" },
+      { type: "Prune", after_block_hash: 1 },
+    ] as never[]);
+    const isOnBlocks = (type: string) => type === "Cache" || type === "Think";
+    const mustWait = (a: { type: string; lease_id?: string }, b: typeof a) =>
+      a.type !== "Prune" &&
+      ((isOnBlocks(a.type) && b.type !== "RenewLease") ||
+        (a.lease_id !== undefined && a.lease_id === b.lease_id) ||
+        b.type === "Think" ||
+        b.type === "Prune");
+    const step = fc.record({ send: fc.nat(COMMANDS.length - 1), change: fc.option(fc.nat(9)) });
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
+        const kit = new PlaneKit();
+        kit.lifecycle.isHolding = true;
+        const sent: { command: (typeof COMMANDS)[number]; calledAt: number; changedAt: number }[] =
+          [];
+        let time = 0;
+        /** Commands are told apart by their ids, which their issuer's blocks carry. */
+        const look = async () => {
+          await yieldToLoop();
+          for (const one of kit.lifecycle.held.slice(known)) {
+            const of = sent.find((s) => s.calledAt === 0 && one.name === nameOf(s.command))!;
+            of.calledAt = ++time;
+            inCall.push(of);
+          }
+          known = kit.lifecycle.held.length;
+        };
+        let known = 0;
+        const inCall: typeof sent = [];
+        const change = (at: number) => {
+          const open = inCall.filter((one) => one.changedAt === 0);
+          if (open.length === 0) return false;
+          const one = open[at % open.length]!;
+          one.changedAt = ++time;
+          kit.lifecycle.held[inCall.indexOf(one)]!.apply();
+          return true;
+        };
+        for (const { send, change: at } of steps) {
+          sent.push({ command: COMMANDS[send]!, calledAt: 0, changedAt: 0 });
+          void kit.send(COMMANDS[send]!);
+          await look();
+          if (at !== null) change(at);
+          await look();
+        }
+        while (change(0)) await look();
+        expect(sent.filter(({ calledAt }) => calledAt === 0)).toEqual([]);
+        for (const [at, a] of sent.entries()) {
+          for (const b of sent.slice(at + 1)) {
+            if (mustWait(a.command, b.command)) expect(b.calledAt).toBeGreaterThan(a.changedAt);
+          }
+        }
+        for (const held of kit.lifecycle.held) held.finish();
+      }),
+      { seed: 86, numRuns: 200 },
+    );
   });
 
   test("one that fails lets the next go", async () => {

@@ -86,7 +86,12 @@ export class FakeLifecycle implements Lifecycle {
     o: { lease: string; owner: string; ttlMs: number | null; remember?: Remember },
   ) {
     const name = `pause ${o.lease} ${o.owner} ttl=${o.ttlMs}`;
-    return this.#run(name, blocks, o.remember, () => "done", {}, o.ttlMs ?? 86_400_000);
+    const isThere = (key: string) => !this.missing.has(key);
+    const ttlMs = blocks.some(({ given }) => isThere(String(given)))
+      ? (o.ttlMs ?? 86_400_000)
+      : null;
+    const outcome = (key: string) => (isThere(key) ? "done" : "missing");
+    return this.#run(name, blocks, o.remember, outcome, {}, ttlMs);
   }
 
   renewLease(lease: string, ttlMs: number, o: { remember?: Remember } = {}) {
