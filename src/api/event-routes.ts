@@ -1,5 +1,5 @@
 import { Elysia, t } from "elysia";
-import type { NumberedEvent } from "../events/index.ts";
+import { toldEvent } from "../events/index.ts";
 import { afterQuery, count, limitQuery, nullable } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 
@@ -63,7 +63,7 @@ export function eventRoutes(control: ControlServices) {
     ({ query: { after = 0, limit = 100 } }) => {
       const { events, last, lost } = control.events(after, limit);
       const next = events.at(-1)?.sequence ?? Math.min(after, last);
-      return { events: events.map(eventOf), next, lost };
+      return { events: events.map(toldEvent), next, lost };
     },
     {
       query: eventsQuery,
@@ -71,8 +71,4 @@ export function eventRoutes(control: ControlServices) {
       detail: { summary: "Pins and leases that ended by themselves, and commands, in their order" },
     },
   );
-}
-
-function eventOf({ sequence, wallMs, event }: NumberedEvent) {
-  return { sequence, time: new Date(wallMs).toISOString(), ...event };
 }

@@ -1,6 +1,6 @@
 import type { Bus, BusMessage, Consumption, ConsumptionState, KeptMessage } from "../bus/index.ts";
 import { HearthError, stringifyJson } from "../core/index.ts";
-import type { EventLog } from "../events/index.ts";
+import { type EventLog, toldEvent } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { refusedReceipt } from "./make-receipt.ts";
@@ -34,7 +34,10 @@ export interface ControlSubscriberOptions {
    * has that of its place in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
-  /** Publishes events to `kv-control-events-{worker_id}`. */
+  /**
+   * Publishes events to `kv-control-events-{worker_id}`, as `GET /v1/events` shows them, with
+   * `worker_id` and `incarnation`.
+   */
   readonly publishEvents: boolean;
 }
 
@@ -119,7 +122,9 @@ class Subscriber implements ControlSubscriber {
     const subject = `kv-control-events-${workerId}`;
     this.#listening = options.publishEvents
       ? events.listen((event) => {
-          bus.publish(subject, Buffer.from(stringifyJson({ worker_id: workerId, ...event })));
+          const of = { worker_id: workerId, incarnation: incarnation.toString() };
+          const told = { ...of, ...toldEvent(event) };
+          bus.publish(subject, Buffer.from(stringifyJson(told)), { headers: HEADERS[JSON_TYPE] });
         })
       : null;
   }

@@ -48,6 +48,13 @@ export interface NumberedEvent {
   readonly event: HearthEvent;
 }
 
+/** As readers get it, over HTTP or NATS: the event's members beside its number and time (UTC). */
+export type ToldEvent = { readonly sequence: number; readonly time: string } & HearthEvent;
+
+export function toldEvent({ sequence, wallMs, event }: NumberedEvent): ToldEvent {
+  return { sequence, time: new Date(wallMs).toISOString(), ...event };
+}
+
 /**
  * A page of events; `lost`: events between `after` and the first one that are not kept any more.
  */

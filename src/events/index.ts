@@ -1,2 +1,8 @@
 export { EventLog } from "./event-log.ts";
-export type { EventPage, HearthEvent, NumberedEvent } from "./events.ts";
+export {
+  type EventPage,
+  type HearthEvent,
+  type NumberedEvent,
+  type ToldEvent,
+  toldEvent,
+} from "./events.ts";

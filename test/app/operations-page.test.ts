@@ -7,7 +7,7 @@ import { connect } from "@nats-io/transport-node";
 import { connectControl, pin } from "../../src/client/index.ts";
 import { SCHEMA_KEYS } from "../../src/config/index.ts";
 import { REFUSALS } from "../../src/control/index.ts";
-import type { HearthEvent } from "../../src/events/index.ts";
+import { type HearthEvent, toldEvent } from "../../src/events/index.ts";
 import { HEALTH_CODE_NAMES, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
 import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";
 import { AgentProcess } from "./agent-process.ts";
@@ -44,6 +44,16 @@ const CONTROL_CODES = HEALTH_CODE_NAMES.filter((code) =>
 describe("docs/operations.md", () => {
   test("explains each kind of event", () => {
     expect(firstCells("Events").flatMap(quotedIn).sort()).toEqual(Object.keys(EVENT_KINDS).sort());
+  });
+
+  test("shows an event as it is published", () => {
+    const [, example = ""] = /## Events\n[\s\S]*?```json\n([\s\S]*?)```/.exec(page)!;
+    const { worker_id, incarnation, sequence, time, ...event } = JSON.parse(example);
+    const numbered = { sequence, wallMs: Date.parse(time), event: event as HearthEvent };
+    const told = { worker_id, incarnation, ...toldEvent(numbered) };
+    expect(JSON.parse(example)).toEqual(told);
+    expect(Object.keys(JSON.parse(example))).toEqual(Object.keys(told));
+    expect(event.kind in EVENT_KINDS).toBe(true);
   });
 
   test("has the health codes of the control plane as they are, and names none that is not", () => {

@@ -202,10 +202,10 @@ describe("commands over a bus", () => {
     const of = (subject: string) => stage.heard.find((heard) => heard.subject === subject)!;
     expect(of("kv-control-receipts-w1").receipt).toMatchObject({ id: "c", status: "ok" });
     const event = JSON.parse(new TextDecoder().decode(of("kv-control-events-w1").message.data));
-    expect(event).toMatchObject({
-      worker_id: "w1",
-      sequence: 1,
-      event: { kind: "command", id: "c" },
+    expect(event).toEqual({
+      ...{ worker_id: "w1", incarnation: "7", sequence: 1 },
+      time: new Date(stage.kit.clock.wallMs()).toISOString(),
+      ...{ kind: "command", type: "Cache", issuer: "nats", id: "c", status: "ok", blocks: 2 },
     });
   });
 

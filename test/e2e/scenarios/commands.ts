@@ -147,7 +147,7 @@ async function leases(stage: Stage): Promise<void> {
 async function expiry(stage: Stage): Promise<void> {
   const { claims } = stage;
   const host = await stage.host();
-  type Told = { event: { kind: string; name?: string; purged?: number } };
+  type Told = { kind: string; name?: string; purged?: number };
   const events = await stage.listen<Told>(`kv-control-events-${host.worker}`);
   await host.store(...SESSION, ...UNPINNED);
   const fromMs = systemClock.monotonicMs();
@@ -161,7 +161,7 @@ async function expiry(stage: Stage): Promise<void> {
   await waitFor(isGone, 5_000, "the end of its blocks");
   claims.equal("its blocks are gone", await host.read(namesOf(SESSION)), all("miss", SESSION));
   claims.equal("others are not", await host.read(namesOf(UNPINNED)), all("ok", UNPINNED));
-  const find = () => events.find(({ event }) => event.kind === "hold_expired")?.event;
+  const find = () => events.find(({ kind }) => kind === "hold_expired");
   const told = await waitFor(find, 5_000, "the event");
   claims.equal("an event tells it", [told.name, told.purged], ["session-abc", 2]);
 }

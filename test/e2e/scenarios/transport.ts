@@ -66,7 +66,7 @@ async function receipts(stage: Stage): Promise<void> {
   const host = await stage.host();
   const { worker } = host;
   const heard = await stage.listen<Receipt>(`kv-control-receipts-${worker}`);
-  const events = await stage.listen<{ worker_id: string; event: { kind: string; type: string } }>(
+  const events = await stage.listen<{ worker_id: string; kind: string; type: string }>(
     `kv-control-events-${worker}`,
   );
   await host.store(...PROMPT, ...SESSION);
@@ -80,12 +80,8 @@ async function receipts(stage: Stage): Promise<void> {
   claims.equal("also what is not here", outcomesOf(second!), ["done", "done", "missing"]);
   claims.equal("and so the whole", second!.status, "partial");
   await waitFor(() => events.length >= 2, 15_000, "two events");
-  const { worker_id, event } = events[0]!;
-  claims.equal(
-    "events tell of it",
-    [worker_id, event.kind, event.type],
-    [...[worker, "command", "Cache"]],
-  );
+  const { worker_id, kind, type } = events[0]!;
+  claims.equal("events tell of it", [worker_id, kind, type], [...[worker, "command", "Cache"]]);
   for (const poison of ["{", "[]", '{"type": "Burn"}', '{"type": "Cache"}', `"${"x".repeat(9)}`]) {
     const receipt = await stage.send(worker, poison);
     claims.equal(`${poison} is refused`, receipt.status, "rejected");
