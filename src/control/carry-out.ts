@@ -1,6 +1,7 @@
 import type { CommandOrigin } from "../core/index.ts";
 import type { Lifecycle, LifecycleReport, OnProgress, Remember } from "../tiers/index.ts";
 import type { Command } from "./command.ts";
+import type { Place } from "./issuer-order.ts";
 
 export interface CarryOutOptions {
   readonly issuer: string;
@@ -11,9 +12,33 @@ export interface CarryOutOptions {
   readonly signal: AbortSignal;
 }
 
-/** Whether commands of one issuer wait for this one until what it holds or marks is changed. */
-export function isOrdered({ type }: Command): boolean {
-  return type !== "Warm" && type !== "Prune" && type !== "Flush";
+/** The lane of commands on blocks that are pinned and marked in it. */
+const BLOCKS = "blocks";
+
+/**
+ * Where it stands among the commands of its issuer. A pause holds its blocks once they are on SSD,
+ * and a purge walks over them: meanwhile commands on another lease, and pins while it is a pause,
+ * do not wait. What removes or marks waits for all that may hold before it; nothing waits for what
+ * is long.
+ */
+export function placeOf(command: Command): Place {
+  switch (command.type) {
+    case "Cache":
+      return { lanes: [BLOCKS], behind: [] };
+    case "Think":
+      return { lanes: [BLOCKS], behind: "all" };
+    case "RenewLease":
+      return { lanes: [`lease ${command.leaseId}`], behind: [] };
+    case "Pause":
+    case "RevokeLease":
+      return { lanes: [`lease ${command.leaseId}`], behind: [BLOCKS] };
+    case "Warm":
+    case "Prune":
+    case "Flush":
+      return { lanes: [], behind: "all" };
+    default:
+      return command satisfies never;
+  }
 }
 
 /**

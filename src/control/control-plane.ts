@@ -55,8 +55,10 @@ export interface ControlStats {
  * - It never throws for what a command holds, and answers each with one receipt.
  * - A command with an id that was carried out is not carried out again, also after a restart; one
  *   that is at work answers all its repetitions when it is done.
- * - Commands of one issuer are carried out in the order in which they came where they touch what
- *   pins and leases hold; long ones (Warm, Prune) do not hold up those behind them.
+ * - Commands of one issuer change holds and marks in the order in which they came where that makes
+ *   a difference: those on one lease, and those on blocks (Cache, Think). A Pause, which holds its
+ *   blocks once they are on SSD, is waited for by what is on its lease or removes, and by nothing
+ *   else; Warm, Prune and Flush wait for those before them and hold up none behind them.
  * - What is beyond a limit is refused, not queued.
  */
 export interface ControlPlane extends AsyncDisposable {

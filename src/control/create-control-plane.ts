@@ -4,7 +4,7 @@ import type { HoldLedger } from "../index/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
 import type { AuditLog } from "./audit-log.ts";
-import { carryOut, isCounted, isOrdered } from "./carry-out.ts";
+import { carryOut, isCounted, placeOf } from "./carry-out.ts";
 import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
 import { CommandMemory, receiptText } from "./command-memory.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
@@ -242,8 +242,7 @@ class Plane implements ControlPlane {
   /** Waits for its turn where there is one to wait for; else calls the lifecycle in this one. */
   async #inTurn(passage: Passage): Promise<LifecycleReport> {
     const { command, head } = passage;
-    if (!isOrdered(command)) return this.#call(passage, () => undefined);
-    const { before, done } = this.#order.next(head.issuer);
+    const { before, done } = this.#order.next(head.issuer, placeOf(command));
     try {
       if (before !== null) await before;
       return await this.#call(passage, done);
