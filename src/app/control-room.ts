@@ -204,7 +204,7 @@ export class ControlRoom implements AsyncDisposable {
   }
 }
 
-function auditOf({ config, logger }: ControlRoomParts): AuditLog | null {
+function auditOf({ config, logger, clock }: ControlRoomParts): AuditLog | null {
   const { auditFile, auditBytesMax, auditFiles } = config().control;
   if (auditFile === null) return null;
   return createAuditLog({
@@ -212,5 +212,6 @@ function auditOf({ config, logger }: ControlRoomParts): AuditLog | null {
     bytesMax: auditBytesMax,
     filesMax: auditFiles,
     log: logger,
+    clock,
   });
 }

@@ -1,13 +1,14 @@
 import { type FileHandle, open, rename, stat } from "node:fs/promises";
-import { messageOf } from "../core/index.ts";
+import { type Clock, messageOf } from "../core/index.ts";
 import type { Logger } from "../observability/index.ts";
+import { AUDIT_CLOSE_MS, within } from "./within.ts";
 
 /** One line. Names, counts and words; never a block's bytes, tokens or a secret. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
  * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
- * without bound for what the disk does; lines that found no room are counted in `dropped`. It is
+ * without bound for what the disk does, nor does its end last longer than seconds; lines that found no room are counted in `dropped`. It is
  * opened at once, so that a path that cannot be is known before the first line.
  */
 export interface AuditLog extends AsyncDisposable {
@@ -24,6 +25,7 @@ export interface AuditLogOptions {
   /** How many are kept that were set aside, as `path.1` (the latest) to `path.N`. */
   readonly filesMax: number;
   readonly log: Logger;
+  readonly clock: Clock;
 }
 
 /** Of what waits for the disk. */
@@ -50,6 +52,8 @@ class AuditFile implements AuditLog {
   #isTorn = false;
   #failure: string | null = null;
   #dropped = 0;
+  /** Lines that are with the disk now. */
+  #atDisk = 0;
 
   constructor(options: AuditLogOptions) {
     this.#options = options;
@@ -81,9 +85,19 @@ class AuditFile implements AuditLog {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
+    const { clock } = this.#options;
+    if ((await within(clock, AUDIT_CLOSE_MS, this.#end())) !== null) return;
+    const lines = this.#waiting.length + this.#atDisk;
+    this.#waiting = [];
+    this.#fail(lines, "the disk does not answer");
+    this.#options.log.error("the audit log is left as it is", { lines });
+  }
+
+  async #end(): Promise<true> {
     await this.#writing;
     await this.#file?.sync().catch(() => undefined);
     await this.#close();
+    return true;
   }
 
   /** Never rejects. */
@@ -100,6 +114,7 @@ class AuditFile implements AuditLog {
   async #writeAll(): Promise<void> {
     while (this.#waiting.length > 0) {
       const lines = this.#takeSome();
+      this.#atDisk = lines.length;
       try {
         await this.#writeSome(Buffer.concat(lines));
         this.#wasWritten();
@@ -107,6 +122,7 @@ class AuditFile implements AuditLog {
         this.#fail(lines.length, messageOf(thrown));
         await this.#close();
       }
+      this.#atDisk = 0;
     }
     this.#writing = null;
   }

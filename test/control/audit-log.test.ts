@@ -1,9 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import {
+  closeSync,
+  constants,
   existsSync,
   mkdirSync,
+  openSync,
   readdirSync,
   readFileSync,
+  readSync,
   renameSync,
   rmSync,
   statSync,
@@ -18,14 +22,15 @@ import { ManualClock, waitFor, withTempDir } from "../support/index.ts";
 
 function opened(path: string, options: { bytesMax?: number; filesMax?: number } = {}) {
   const said: string[] = [];
+  const clock = new ManualClock();
   const log = createLogger({
     level: "debug",
     format: "text",
     write: (line) => said.push(line),
-    clock: new ManualClock(),
+    clock,
   });
-  const audit = createAuditLog({ path, bytesMax: 2 ** 20, filesMax: 3, log, ...options });
-  return { audit, said };
+  const audit = createAuditLog({ path, bytesMax: 2 ** 20, filesMax: 3, log, clock, ...options });
+  return { audit, said, clock };
 }
 
 function numbersIn(path: string): number[] {
@@ -154,6 +159,39 @@ describe("the audit log", () => {
       await audit[Symbol.asyncDispose]();
       expect(readdirSync(folder)).toEqual(["null"]);
       expect(audit.dropped).toBe(0);
+    });
+  });
+
+  test("a disk that does not answer holds up the end for seconds", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "pipe");
+      expect(Bun.spawnSync(["mkfifo", path]).exitCode).toBe(0);
+      const { audit, said, clock } = opened(path);
+      const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+      const read = (bytes: number) => {
+        try {
+          return readSync(reader, Buffer.alloc(bytes));
+        } catch (thrown) {
+          if ((thrown as NodeJS.ErrnoException).code === "EAGAIN") return 0;
+          throw thrown;
+        }
+      };
+      // More than a pipe takes that nobody empties.
+      for (let n = 0; n < 6; n++) audit.write({ n, words: "x".repeat(100_000) });
+      await waitFor(() => read(1) === 1);
+      const ended = audit[Symbol.asyncDispose]();
+      clock.advance(2_000);
+      await ended;
+      expect(audit.dropped).toBe(6);
+      expect(audit.failure).toBe("the disk does not answer");
+      expect(said.join()).toContain("lines=6");
+      // The thread that writes is let go.
+      let bytes = 0;
+      await waitFor(() => {
+        bytes += read(2 ** 16);
+        return bytes > 300_000;
+      });
+      closeSync(reader);
     });
   });
 
