@@ -1,5 +1,5 @@
 import { assert, stringifyJson } from "../core/index.ts";
-import type { Io } from "./io.ts";
+import type { Io, Sink } from "./io.ts";
 
 type Value = string | number | bigint | boolean | null;
 export type Row = Readonly<Record<string, Value>>;
@@ -17,9 +17,22 @@ export function printJson(io: Io, document: unknown): void {
   io.out.write(`${stringifyJson(document)}\n`);
 }
 
+/** The line, or on a terminal as much of it as stands in one row there. */
+export function fitted({ isTerminal, columns }: Sink, line: string): string {
+  return isTerminal && line.length > columns ? `${line.slice(0, columns - 1)}…` : line;
+}
+
+/** The rows without those of these columns that are zero in all of them. */
+export function withoutZeros(rows: readonly Row[], columns: readonly string[]): Row[] {
+  const idle = columns.filter((name) => rows.every((row) => row[name] === 0));
+  return rows.map((row) =>
+    Object.fromEntries(Object.entries(row).filter(([name]) => !idle.includes(name))),
+  );
+}
+
 /**
  * A table with the columns of the first row, numbers to the right; with `json` a document for each
- * row.
+ * row. Words in the last column are cut where a terminal ends.
  */
 export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
   if (json) {
@@ -48,7 +61,10 @@ export function printRows(io: Io, rows: readonly Row[], json: boolean): void {
       )
       .join(SEPARATOR)
       .trimEnd();
-  io.out.write(`${[names, ...cells].map((parts) => `${line(parts)}\n`).join("")}`);
+  const isCut = isNumber.at(-1) === false;
+  const lines = [names, ...cells].map(line);
+  const shortened = isCut ? lines.map((one) => fitted(io.out, one)) : lines;
+  io.out.write(shortened.map((one) => `${one}\n`).join(""));
 }
 
 /** One result: a line for each of its fields, or with `json` one document. */

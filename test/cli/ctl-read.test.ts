@@ -47,13 +47,14 @@ describe("ctl pins, ctl leases", () => {
   });
 
   test("soft ones show what is left of their priority; an owner has a budget", async () => {
-    const pins = [hold(1, { kind: "retain", priority: 50, priority_now: 12.5 })];
+    const pins = [hold(1, { kind: "retain", priority: 50, priority_now: 12.4567 })];
     const owned = { ...budget, owner_budget_bytes: 512, owner_used_bytes: 0 };
     await using agent = new FakeAgent({
       "GET /v1/pins": () => ({ pins, next: null, budget: owned }),
     });
     const { out } = await ctl(agent, "pins", "--soft", "--owner", "team-a");
     expect(out).toContain("id  owner   blocks  bytes   left  priority  now\n");
+    expect(out).toMatch(/ 50 +12\.5\n/);
     expect(out).toContain("owner  0B of 512B");
     expect(agent.seen[0]?.query).toMatchObject({ kind: "retain", owner: "team-a" });
   });
@@ -105,14 +106,27 @@ describe("ctl tree", () => {
     expect(code).toBe(0);
     expect(out).toBe(
       [
-        "depth  block                  tiers    bytes  pins  locks  uses  idle  held by",
-        "    0  2cf24dba5f…938b9824    ram,ssd  10MiB     1      0    12  3.5s  pin of team-a",
-        "    1  2cf24dba5f…938b9824/3  ssd      10MiB     1      0    12  -",
+        "depth  block                  tiers    bytes  pins  uses  idle  held by",
+        "    0  1234567890             ram,ssd  10MiB     1    12  3.5s  pin of team-a",
+        "    1  2cf24dba5f…938b9824/3  ssd      10MiB     1    12  -",
         "",
       ].join("\n"),
     );
     expect(err).toBe("");
     expect(agent.seen[0]?.query).toEqual({ root: "-7", depth: "3", limit: "100" });
+  });
+
+  test("in a terminal, a row a line", async () => {
+    const by = Array.from({ length: 9 }, (_, i) => ({ kind: "pin", owner: `team-${i}` }));
+    const blocks = [{ ...block, held_by: by }, block];
+    await using agent = new FakeAgent({ "GET /v1/tree": () => ({ blocks, next: null }) });
+    const io = memoryIo({ out: true, columns: 80 });
+    await runCli(["ctl", "tree", "--api", agent.url], io);
+    const lines = io.outText().trimEnd().split("\n");
+    expect(lines.map(({ length }) => length <= 80)).toEqual([true, true, true]);
+    expect(lines[1]).toHaveLength(80);
+    expect(lines[1]).toMatch(/pin of team-0, .*…$/);
+    expect(lines[2]).toEndWith("pin of team-a");
   });
 
   test("of some members alone, and as JSON a line a page", async () => {

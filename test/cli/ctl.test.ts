@@ -100,6 +100,11 @@ describe("what is sent", () => {
   });
 });
 
+const BUDGET = {
+  ...{ capacity_bytes: 2 ** 24, host_budget_bytes: 2 ** 23, host_used_bytes: 4_257_218 },
+  ...{ owner_budget_bytes: 2 ** 21, owner_used_bytes: 2 ** 20 },
+};
+
 describe("a receipt", () => {
   const mixed = receipt(
     [
@@ -116,7 +121,7 @@ describe("a receipt", () => {
       },
       { block: 5, outcome: "rejected", reason: "budget: 3GiB of 4GiB in use" },
     ],
-    { durable: true, budget: { host_used_bytes: 3 }, bytes: 1024, lease_id: "s", ttl_seconds: 60 },
+    { durable: true, budget: BUDGET, bytes: 1024, lease_id: "s", ttl_seconds: 60 },
   );
 
   test("for people", async () => {
@@ -135,7 +140,7 @@ describe("a receipt", () => {
         "  bytes    1KiB",
         "  lease    s",
         "  granted  60 s",
-        "  budget   host_used_bytes 3",
+        "  budget   host 4.06MiB of 8MiB; owner 1MiB of 2MiB",
         "",
       ].join("\n"),
     );
@@ -157,10 +162,11 @@ describe("a receipt", () => {
     const long = receipt(blocks, { blocks_left_out: 900 });
     await using agent = new FakeAgent({ "POST /v1/commands": () => long });
     const lines = (await ctl(agent, "pin", "111")).out.trimEnd().split("\n");
-    expect(lines).toHaveLength(1 + 20 + 1 + 1);
+    expect(lines).toHaveLength(1 + 20 + 2 + 1);
     expect(lines.slice(1, 4)).toEqual(["0      missing", "3      missing", "6      missing"]);
-    expect(lines[21]).toBe("and 980 more");
-    expect(lines[22]).toBe("Cache on node-1: 66 done, 34 missing; 1.23 ms");
+    expect(lines[21]).toBe("and 14 more that are not done");
+    expect(lines[22]).toBe("and 900 more that the receipt does not list");
+    expect(lines[23]).toBe("Cache on node-1: 66 done, 34 missing; 1.23 ms");
   });
 
   test("of a refusal, whatever the status it came with", async () => {

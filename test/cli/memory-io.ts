@@ -7,7 +7,7 @@ export interface MemoryIo extends Io {
 
 /** Outputs that remember what was written. */
 export function memoryIo(
-  terminal: { readonly err?: boolean; readonly columns?: number } = {},
+  terminal: { readonly out?: boolean; readonly err?: boolean; readonly columns?: number } = {},
 ): MemoryIo {
   const written = { out: "", err: "" };
   const sink = (name: "out" | "err", isTerminal: boolean): Sink => ({
@@ -18,7 +18,7 @@ export function memoryIo(
     columns: terminal.columns ?? 100,
   });
   return {
-    out: sink("out", false),
+    out: sink("out", terminal.out ?? false),
     err: sink("err", terminal.err ?? false),
     outText: () => written.out,
     errText: () => written.err,

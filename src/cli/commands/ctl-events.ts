@@ -11,7 +11,7 @@ import {
 } from "../ctl/index.ts";
 import { toggle, withDefault } from "../flags.ts";
 import { integer } from "../kinds.ts";
-import { printJson } from "../output.ts";
+import { fitted, printJson } from "../output.ts";
 
 const PAGE = 1_000;
 const POLL_MS = 1_000;
@@ -45,7 +45,7 @@ export const command = defineCommand({
       const events = listOf(answer.document, "events");
       for (const event of events) {
         if (flags.json) printJson(io, event);
-        else io.out.write(`${lineOf(event)}\n`);
+        else io.out.write(`${fitted(io.out, lineOf(event))}\n`);
       }
       if (typeof next === "number") after = next;
       if (events.length < PAGE && !flags.follow) return "ok";

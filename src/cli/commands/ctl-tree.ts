@@ -15,7 +15,7 @@ import {
 } from "../ctl/index.ts";
 import { optional, optionalArgument, withDefault } from "../flags.ts";
 import { integer, text } from "../kinds.ts";
-import { printJson, printRows, type Row } from "../output.ts";
+import { printJson, printRows, type Row, withoutZeros } from "../output.ts";
 
 const LIMIT_MAX = 10_000_000;
 
@@ -54,7 +54,7 @@ export const command = defineCommand({
       },
     );
     if (!pages.ok) return pages.exit;
-    printRows(io, rows, false);
+    printRows(io, fields === null ? withoutZeros(rows, ["pins", "locks"]) : rows, false);
     if (!json && rows.length === 0) io.err.write("there are no blocks\n");
     if (pages.next !== null && !json) io.err.write(`there are more: --after ${pages.next}\n`);
     return "ok";
@@ -63,10 +63,12 @@ export const command = defineCommand({
 
 function blockRow(block: Members): Row {
   const { depth, digest, layer, tiers, bytes, pins, locks, uses, idle_seconds, held_by } = block;
+  const alias: unknown = Array.isArray(block.aliases) ? block.aliases[0] : undefined;
   const isWhole = layer === undefined || layer === 0xffff_ffff;
   return {
     depth: Number(depth ?? 0),
-    block: `${nameOf(digest)}${isWhole ? "" : `/${textOf(layer)}`}`,
+    // Whoever asks knows the engine's hash; it does not tell one layer from another.
+    block: isWhole ? nameOf(alias ?? digest) : `${nameOf(digest)}/${textOf(layer)}`,
     tiers: textOf(tiers),
     bytes: bytesOf(bytes),
     pins: Number(pins ?? 0),

@@ -62,8 +62,13 @@ function holdRow(hold: Members): Row {
     blocks: textOf(blocks),
     bytes: bytesOf(bytes),
     left: secondsOf(remaining_seconds),
-    ...(isSoft ? { priority: textOf(priority), now: textOf(priority_now) } : {}),
+    ...(isSoft ? { priority: textOf(priority), now: decimalOf(priority_now) } : {}),
   };
+}
+
+/** `12.5`: a priority that fades has many digits, and none of them matters. */
+function decimalOf(value: unknown): string {
+  return typeof value === "number" ? String(Number(value.toFixed(1))) : textOf(value);
 }
 
 function budgetLines(budget: Members): string {

@@ -2,7 +2,7 @@ import type { BroadcastResult } from "../../client/index.ts";
 import type { Receipt, ReceiptBlock } from "../../control/index.ts";
 import { COMMAND_OUTCOMES, formatBytes } from "../../core/index.ts";
 import type { Io } from "../io.ts";
-import { printJson, printRows, type Row } from "../output.ts";
+import { printJson, printRows } from "../output.ts";
 import { holdersOf, nameOf } from "./documents.ts";
 import { plain } from "./plain.ts";
 
@@ -28,24 +28,23 @@ export function printBroadcast(io: Io, result: BroadcastResult, json: boolean): 
     for (const worker_id of result.silent) printJson(io, { worker_id, status: "silent" });
     return;
   }
-  const none = Object.fromEntries(COMMAND_OUTCOMES.map((outcome) => [outcome, null]));
+  const outcomes = COMMAND_OUTCOMES.filter((outcome) =>
+    result.receipts.some(({ counts }) => counts[outcome] > 0),
+  );
+  const none = Object.fromEntries(outcomes.map((outcome) => [outcome, null]));
   printRows(
     io,
     [
       ...result.receipts.map(({ worker_id, status, counts, reason }) => ({
         worker: plain(worker_id),
         status,
-        ...counted(counts),
+        ...Object.fromEntries(outcomes.map((outcome) => [outcome, counts[outcome]])),
         reason: plain(reason ?? ""),
       })),
       ...result.silent.map((id) => ({ worker: plain(id), status: "silent", ...none, reason: "" })),
     ],
     false,
   );
-}
-
-function counted(counts: Receipt["counts"]): Row {
-  return Object.fromEntries(COMMAND_OUTCOMES.map((outcome) => [outcome, counts[outcome]]));
 }
 
 /** `leftOut`: so many more the worker did not list. */
@@ -70,8 +69,9 @@ function printBlocks(
     })),
     false,
   );
-  const left = blocks.length - shown.length + leftOut;
-  if (left > 0) io.out.write(`and ${left} more\n`);
+  const left = wanted.length - shown.length;
+  if (left > 0) io.out.write(`and ${left} more that are not done\n`);
+  if (leftOut > 0) io.out.write(`and ${leftOut} more that the receipt does not list\n`);
 }
 
 function whyOf({ reason, by = [] }: ReceiptBlock): string {
@@ -97,12 +97,24 @@ function summaryOf(receipt: Receipt): string {
   return plain(`${type} on ${worker_id}: ${text === "" ? status : text}`, Infinity);
 }
 
+/** `host 4.06MiB of 8MiB; owner 1MiB of 2MiB`. */
+function budgetText(budget: NonNullable<Receipt["budget"]>): string {
+  const parts = ["host", "owner"].flatMap((who) => {
+    const used = budget[`${who}_used_bytes`];
+    const all = budget[`${who}_budget_bytes`];
+    return used === undefined || all === undefined
+      ? []
+      : [`${who} ${formatBytes(used)} of ${formatBytes(all)}`];
+  });
+  return parts.join("; ");
+}
+
 function detailsOf({ bytes, lease_id, ttl_seconds, budget }: Receipt): string[] {
   const lines: string[] = [];
   if (bytes !== undefined) lines.push(`bytes    ${formatBytes(bytes)}`);
   if (lease_id !== undefined) lines.push(`lease    ${lease_id}`);
   if (ttl_seconds !== undefined) lines.push(`granted  ${ttl_seconds} s`);
-  const figures = Object.entries(budget ?? {}).map(([name, value]) => `${name} ${value}`);
-  if (figures.length > 0) lines.push(`budget   ${figures.join(", ")}`);
+  const figures = budgetText(budget ?? {});
+  if (figures !== "") lines.push(`budget   ${figures}`);
   return lines.map((line) => plain(line, Infinity));
 }
