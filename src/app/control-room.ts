@@ -84,7 +84,7 @@ export class ControlRoom implements AsyncDisposable {
     this.inspector = createInspector(store, {
       namespaces,
       native,
-      holdersOf: (node: NodeId) => this.holds.holdersOf(node),
+      holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),
     });
     this.plane = createControlPlane({
       lifecycle: this.lifecycle,
@@ -116,17 +116,27 @@ export class ControlRoom implements AsyncDisposable {
     handed: RememberedHolds | null,
   ): Promise<ControlRoom> {
     const room = new ControlRoom(parts, ledger);
+    try {
+      await room.#restore(ledger, handed);
+      return room;
+    } catch (thrown) {
+      await room[Symbol.asyncDispose]();
+      throw thrown;
+    }
+  }
+
+  async #restore(ledger: HoldLedger | null, handed: RememberedHolds | null): Promise<void> {
+    const { logger } = this.#parts;
     const isUnheard = ledger !== null && handed !== null && handed.holds.length > 0;
     if (isUnheard) {
       const why = "kv.ssd_dir is new: from now on the ledger there has them";
-      parts.logger.warn("holds of the process before are dropped", { why });
+      logger.warn("holds of the process before are dropped", { why });
     }
-    const restored = await room.holds.restore(room.#finder(), handed ?? undefined);
+    const restored = await this.holds.restore(this.#finder(), handed ?? undefined);
     crashPoint("control.restored");
     if (restored.holds + restored.lostHolds > 0) {
-      parts.logger.info("pins and leases of the run before", { ...restored });
+      logger.info("pins and leases of the run before", { ...restored });
     }
-    return room;
   }
 
   #finder(): (digest: Uint8Array, layer: number) => NodeId {

@@ -8,8 +8,9 @@ export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
  * Who sent which command, and what came of it. Promises: writing never waits, throws or grows
- * without bound for what the disk does, nor does its end last longer than seconds; lines that found no room are counted in `dropped`. It is
- * opened at once, so that a path that cannot be is known before the first line.
+ * without bound for what the disk does, nor does its end take longer than seconds; lines that found
+ * no room are counted in `dropped`. It is opened at once, so that a path that cannot be is known
+ * before the first line.
  */
 export interface AuditLog extends AsyncDisposable {
   readonly dropped: number;

@@ -1,6 +1,8 @@
+import type { HeldBy, NodeId } from "../../core/index.ts";
 import type { EndedHold, Purged } from "../../leases/index.ts";
 import { createContext, type LifecycleContext, type LifecycleParts } from "./context.ts";
 import { flush } from "./flush.ts";
+import { holdersOf } from "./held.ts";
 import { purgeExpired, renewLease, revokeLease } from "./lease.ts";
 import type { GpuSink, Lifecycle } from "./lifecycle.ts";
 import { pause } from "./pause.ts";
@@ -15,6 +17,8 @@ import { WarmGate } from "./warm-gate.ts";
 export interface OwnLifecycle extends Lifecycle {
   /** Removes what only the lease held. For the holds' `onLeaseExpired`. */
   purgeExpired(ended: EndedHold): Promise<Purged>;
+  /** Who keeps a protected block from being removed, as receipts say it. */
+  holdersOf(node: NodeId): readonly HeldBy[];
 }
 
 export function createLifecycle(parts: LifecycleParts): OwnLifecycle {
@@ -79,6 +83,10 @@ class StoreLifecycle implements OwnLifecycle {
 
   setGpuSink(sink: GpuSink | null): void {
     this.#sink = sink;
+  }
+
+  holdersOf(node: NodeId): readonly HeldBy[] {
+    return holdersOf(this.#context, node);
   }
 
   purgeExpired(ended: EndedHold): Promise<Purged> {

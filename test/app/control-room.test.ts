@@ -1,0 +1,63 @@
+import { expect } from "bun:test";
+import { ControlRoom } from "../../src/app/control-room.ts";
+import type { HoldLedger } from "../../src/index/index.ts";
+import { createHealth, createLogger } from "../../src/observability/index.ts";
+import { Namespaces } from "../../src/tiers/index.ts";
+import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";
+import { FakeLedger } from "../control/plane-kit.ts";
+import { describeNative } from "../support/index.ts";
+import { named } from "../tiers/lifecycle/lifecycle-kit.ts";
+import { chain } from "../tiers/names.ts";
+import { type KitTest, useSsdKit } from "../tiers/ssd/use-kit.ts";
+
+const CONFIG = configOf("[kv]\nram_gib = 1\n", NO_FACTS);
+
+function openOver({ host, kit }: KitTest, ledger: HoldLedger | null): Promise<ControlRoom> {
+  const { clock, store, incarnation } = kit;
+  const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
+  const health = createHealth({ clock, log: logger });
+  const own = { clock, store, incarnation, logger, health, native: host.native };
+  const parts = { config: () => CONFIG, namespaces: new Namespaces(), ...own };
+  return ControlRoom.open(parts, ledger, null);
+}
+
+describeNative("the room of the control plane", () => {
+  const it = useSsdKit();
+
+  it("the tree says who keeps a block, as receipts do", {}, async (test) => {
+    const { kit } = test;
+    const room = await openOver(test, null);
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    await kit.settled();
+    engine.sessionCommit(5n, "a/b/c");
+    await room.lifecycle.pin([named("a/b")], { owner: "o", ttlMs: null });
+    const page = await room.inspector.tree({
+      ...{ root: named("a"), depthMax: 9, limit: 9, after: null },
+    });
+    if (page.missing) throw new Error("the root is missing");
+    const held = page.blocks.map(({ heldBy }) => heldBy);
+    expect(held).toEqual([
+      [{ kind: "descendants" }],
+      [{ kind: "pin", owner: "o" }],
+      [{ kind: "session", name: "5" }],
+    ]);
+    engine.sessionRelease(5n);
+    await room.lifecycle.unpin([named("a/b")], { owner: "o" });
+    await room[Symbol.asyncDispose]();
+  });
+
+  it("leaves no timer behind where the holds cannot be restored", {}, async (test) => {
+    const before = test.kit.clock.pending;
+    const ledger = new FakeLedger();
+    const broken = { ...ledger.contents };
+    Object.defineProperty(ledger, "contents", { value: broken });
+    Object.defineProperty(broken, "holds", {
+      get: () => {
+        throw new Error("boom");
+      },
+    });
+    await expect(openOver(test, ledger)).rejects.toThrow("boom");
+    expect(test.kit.clock.pending).toBe(before);
+  });
+});
