@@ -13,6 +13,8 @@ export interface BusMessage {
 export interface PublishOptions {
   readonly reply?: string;
   readonly headers?: Readonly<Record<string, string>>;
+  /** Nobody waits for it: it gets none of the second half of the queue. */
+  readonly isSpare?: boolean;
 }
 
 /**

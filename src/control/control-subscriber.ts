@@ -7,7 +7,7 @@ import { refusedReceipt } from "./make-receipt.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
 import { encodeReceipt } from "./receipt-codec.ts";
-import { isRefusedForNow } from "./refusals.ts";
+import { isRefusedForNow, type RefusalWord } from "./refusals.ts";
 import { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
 
 export interface ControlSubscriberOptions {
@@ -69,6 +69,15 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
 const WAITING_MAX = 8_192;
 const WAITING_BYTES_MAX = 64 * 2 ** 20;
 
+/** Words that a flood is answered with, whose answers take no room from those to others. */
+const OF_FLOODS: ReadonlySet<string> = new Set<RefusalWord>([
+  "rate_limited",
+  "malformed",
+  "unknown_type",
+  "too_large",
+  "too_deep",
+]);
+
 export function createControlSubscriber(options: ControlSubscriberOptions): ControlSubscriber {
   return new Subscriber(options);
 }
@@ -124,7 +133,8 @@ class Subscriber implements ControlSubscriber {
       ? events.listen((event) => {
           const of = { worker_id: workerId, incarnation: incarnation.toString() };
           const told = { ...of, ...toldEvent(event) };
-          bus.publish(subject, Buffer.from(stringifyJson(told)), { headers: HEADERS[JSON_TYPE] });
+          const headers = HEADERS[JSON_TYPE];
+          bus.publish(subject, Buffer.from(stringifyJson(told)), { headers, isSpare: true });
         })
       : null;
   }
@@ -221,20 +231,21 @@ class Subscriber implements ControlSubscriber {
 
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
-    if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE);
+    const isSpare = OF_FLOODS.has(receipt.reason?.split(":", 1)[0] ?? "");
     if (reply === null || !mayAnswerTo(reply)) this.#unasked++;
-    else if (this.#publish(reply, receipt, type)) this.#answered++;
+    else if (this.#publish(reply, receipt, type, isSpare)) this.#answered++;
+    if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE, true);
   }
 
   #progress(reply: string | null, receipt: Receipt, type: MediaType): void {
-    if (reply !== null && mayAnswerTo(reply)) this.#publish(reply, receipt, type);
+    if (reply !== null && mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
   }
 
-  /** Whether the bus took it. */
-  #publish(subject: string, receipt: Receipt, type: MediaType): boolean {
+  /** Whether the bus took it. `isSpare`: nobody waits for it, so that it may go first. */
+  #publish(subject: string, receipt: Receipt, type: MediaType, isSpare: boolean): boolean {
     const { bus } = this.#options;
     const bytes = encodeReceipt(receipt, type, bus.payloadBytesMax);
-    const outcome = bus.publish(subject, bytes, { headers: HEADERS[type] });
+    const outcome = bus.publish(subject, bytes, { headers: HEADERS[type], isSpare });
     if (outcome === "dropped") this.#lost++;
     return outcome !== "dropped";
   }

@@ -10,7 +10,7 @@ import { CommandMemory, receiptText } from "./command-memory.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
 import { type CommandHead, decodeCommand } from "./decode-command.ts";
 import { Fences } from "./fences.ts";
-import { refusalAtGate } from "./gate.ts";
+import { type Gate, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
 import { IssuerOrder } from "./issuer-order.ts";
 import {
   finalReceipt,
@@ -102,7 +102,8 @@ class Plane implements ControlPlane {
       return this.#take(command, unnamed, sender, startedMs, options);
     }
     const head = this.#headOf(decoded.head, sender);
-    return this.#refuse(head, decoded.refusal, sender, startedMs, null);
+    const refusal = refusalOfUnreadable(sender, this.#gate()) ?? decoded.refusal;
+    return this.#refuse(head, refusal, sender, startedMs, null);
   }
 
   async flush(sender: Sender): Promise<Receipt> {
@@ -160,10 +161,8 @@ class Plane implements ControlPlane {
       expected: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
-    const { clock } = this.#options;
     if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent stops" });
-    const gate = { clock, limits: this.#options.limits(), buckets: this.#buckets };
-    const refusal = refusalAtGate(command, sender, issuer, gate);
+    const refusal = refusalAtGate(command, sender, issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
     const repeated = this.#repetition(passage);
     if (repeated !== null) return repeated;
@@ -172,6 +171,11 @@ class Plane implements ControlPlane {
       this.#fences.check(issuer, epoch, seq) ?? this.#running.refusal(issuer, blocksOf(command));
     if (outOfTurn !== null) return refuse(outOfTurn);
     return this.#start(passage, this.#fences.advance(issuer, epoch, seq));
+  }
+
+  #gate(): Gate {
+    const { clock, limits } = this.#options;
+    return { clock, limits: limits(), buckets: this.#buckets };
   }
 
   /** The receipt of the same command before; null where there was none. */

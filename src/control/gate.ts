@@ -4,6 +4,12 @@ import type { ControlLimits } from "./control-plane.ts";
 import type { Refusal } from "./refusals.ts";
 import type { TokenBuckets } from "./token-buckets.ts";
 
+export interface Gate {
+  readonly clock: Clock;
+  readonly limits: ControlLimits;
+  readonly buckets: TokenBuckets;
+}
+
 /** The least role that may send it. */
 export function roleFor(command: Command): Role {
   switch (command.type) {
@@ -36,8 +42,9 @@ export function refusalAtGate(
   command: Command,
   sender: Sender,
   issuer: string,
-  { clock, limits, buckets }: { clock: Clock; limits: ControlLimits; buckets: TokenBuckets },
+  gate: Gate,
 ): Refusal | null {
+  const { clock, limits } = gate;
   const role = roleFor(command);
   if (!mayDo(sender.role, role)) {
     return { word: "forbidden", words: `${command.type} needs the role ${role}` };
@@ -49,10 +56,19 @@ export function refusalAtGate(
   if (notAfterS !== null && clock.wallMs() / 1_000 > notAfterS) {
     return { word: "expired", words: `not_after was ${notAfterS}` };
   }
-  const { commandsPerSecond, commandsBurst } = limits;
   const { account } = sender;
   const whose = account === undefined ? "issuer" : "token";
-  const bucket = `${whose} ${account ?? issuer}`;
+  return refusalByRate(`${whose} ${account ?? issuer}`, whose, gate);
+}
+
+/** The same of a body that is no command: it names no issuer, and an account may be known. */
+export function refusalOfUnreadable({ account }: Sender, gate: Gate): Refusal | null {
+  return account === undefined ? null : refusalByRate(`token ${account}`, "token", gate);
+}
+
+function refusalByRate(bucket: string, whose: string, gate: Gate): Refusal | null {
+  const { clock, buckets } = gate;
+  const { commandsPerSecond, commandsBurst } = gate.limits;
   if (buckets.take(bucket, clock.monotonicMs(), commandsPerSecond, commandsBurst)) return null;
   return { word: "rate_limited", words: `${commandsPerSecond} commands a second for one ${whose}` };
 }

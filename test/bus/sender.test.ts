@@ -154,6 +154,29 @@ describe("the way out", () => {
     );
   });
 
+  test("what nobody waits for gets half of the queue, in messages and in bytes", () => {
+    for (const limits of [
+      LIMITS,
+      { ...LIMITS, queueMessages: 1_000, queueBytes: 8 * (ENTRY + 2) },
+    ]) {
+      const sender = new Sender(new ManualClock(), limits, () => undefined);
+      const publish = (isSpare: boolean) => {
+        const message = { subject: "a", data: new Uint8Array(1), reply: null, headers: null };
+        return sender.publish(message, isSpare);
+      };
+      expect(Array.from({ length: 6 }, () => publish(true))).toEqual([
+        ...Array(4).fill("queued"),
+        ...Array(2).fill("dropped"),
+      ]);
+      expect(Array.from({ length: 5 }, () => publish(false))).toEqual([
+        ...Array(4).fill("queued"),
+        "dropped",
+      ]);
+      expect([sender.queuedMessages, sender.dropped]).toEqual([8, 3]);
+      sender.close();
+    }
+  });
+
   test("what the client refuses is dropped, and what comes after it is sent", () => {
     const sender = new Sender(new ManualClock(), LIMITS, () => undefined);
     const message = (subject: string) => ({ subject, data: new Uint8Array(), reply: null });

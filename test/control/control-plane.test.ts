@@ -206,6 +206,25 @@ describe("what is said of commands", () => {
     expect(kit.plane.stats()).toMatchObject({ commands: { "Cache/ok": 1 }, refused: {} });
   });
 
+  test("what is no command counts against the rate of the token that sends it", async () => {
+    const kit = new PlaneKit();
+    kit.limits = { ...LIMITS, commandsPerSecond: 1, commandsBurst: 2 };
+    const poison = async (account?: string) => {
+      const sender = { ...OPERATOR, account };
+      const receipt = await kit.plane.submit(new Uint8Array(1), null, sender);
+      return receipt.reason!.split(":")[0];
+    };
+    for (let nth = 0; nth < 3; nth++) expect(await poison()).toBe("malformed");
+    expect(await kit.word({ type: "Flush" })).toBe("ok");
+    expect([await poison("ann"), await poison("ann"), await poison("ann")]).toEqual([
+      ...["malformed", "malformed", "rate_limited"],
+    ]);
+    expect(await kit.word({ type: "Flush" }, { account: "ann" })).toBe("rate_limited");
+    expect(await poison("bob")).toBe("malformed");
+    kit.clock.advance(1_000);
+    expect(await poison("ann")).toBe("malformed");
+  });
+
   test("poison is counted, answered and told, and no event", async () => {
     const kit = new PlaneKit();
     const body = new Uint8Array([0xc1]);

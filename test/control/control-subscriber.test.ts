@@ -209,6 +209,35 @@ describe("commands over a bus", () => {
     });
   });
 
+  test("copies, events and what is beyond a rate never take the room of answers", async () => {
+    const stage = await Stage.open({ publishReceipts: true, publishEvents: true });
+    const published: [string, boolean | undefined][] = [];
+    const { agent } = stage;
+    const publish = agent.publish.bind(agent);
+    agent.publish = (subject, data, options) => {
+      published.push([subject, options?.isSpare]);
+      return publish(subject, data, options);
+    };
+    stage.send(encodeBody(PIN, JSON_TYPE));
+    await stage.receipts(1);
+    expect(published.sort()).toEqual([
+      ["answers", false],
+      ["kv-control-events-w1", true],
+      ["kv-control-receipts-w1", true],
+    ]);
+    published.length = 0;
+    stage.kit.limits = { ...LIMITS, commandsBurst: 0 };
+    stage.send(new Uint8Array(1));
+    stage.send(encodeBody(PIN, JSON_TYPE));
+    await stage.receipts(3);
+    expect(published).toEqual([
+      ["answers", true],
+      ["kv-control-receipts-w1", true],
+      ["answers", true],
+      ["kv-control-receipts-w1", true],
+    ]);
+  });
+
   test.each(["kv-control-w2", "kv-control-broadcast", "$JS.API.STREAM.DELETE.x"])(
     "no answer goes to %s: a receipt would be a command there",
     async (reply) => {

@@ -103,12 +103,12 @@ export class LinkBus implements Bus {
   }
 
   publish(subject: string, data: Uint8Array, options: PublishOptions = {}): PublishOutcome {
-    const { reply = null, headers = null } = options;
+    const { reply = null, headers = null, isSpare = false } = options;
     if (this.#isClosed) {
       this.#sender.dropped++;
       return "dropped";
     }
-    return this.#sender.publish({ subject, data, reply, headers });
+    return this.#sender.publish({ subject, data, reply, headers }, isSpare);
   }
 
   subscribe(subject: string, handler: BusHandler, queue?: string): Subscription {

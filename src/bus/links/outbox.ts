@@ -26,10 +26,11 @@ export class Outbox {
     return this.#bytes;
   }
 
-  /** False when it does not fit; what waits already stays. */
-  push(message: Outgoing): boolean {
+  /** False when it does not fit into this share of the room; what waits already stays. */
+  push(message: Outgoing, share = 1): boolean {
     const bytes = costOf(message);
-    if (this.length >= this.#messagesMax || this.#bytes + bytes > this.#bytesMax) return false;
+    if (this.length >= this.#messagesMax * share) return false;
+    if (this.#bytes + bytes > this.#bytesMax * share) return false;
     this.#waiting.push(message);
     this.#bytes += bytes;
     return true;

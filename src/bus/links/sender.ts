@@ -8,6 +8,8 @@ import { Outbox } from "./outbox.ts";
 
 /** What the largest message may be before a broker has said so: what brokers allow by default. */
 const PAYLOAD_BYTES_DEFAULT = 2 ** 20;
+/** Of the queue, for what nobody waits for. */
+const SPARE_SHARE = 0.5;
 /** So many messages of the queue go out before everything else gets a turn. */
 const SLICE = 512;
 
@@ -46,12 +48,13 @@ export class Sender {
     return this.#outbox.bytes;
   }
 
-  publish(message: Outgoing): PublishOutcome {
+  /** `isSpare`: it waits only where the queue is less than half full. */
+  publish(message: Outgoing, isSpare = false): PublishOutcome {
     if (!isSendable(message) || messageBytes(message) > this.payloadBytesMax) return this.#drop();
     if (this.#link !== null && this.#outbox.length === 0 && !this.#inFlight!.isFull) {
       return this.#send(this.#link, message) ? "sent" : "dropped";
     }
-    if (this.#outbox.push(message)) return "queued";
+    if (this.#outbox.push(message, isSpare ? SPARE_SHARE : 1)) return "queued";
     if (this.#droppedFromQueue++ === 0) {
       const fields = { messages: this.#outbox.length, bytes: this.#outbox.bytes };
       this.#log("warn", "the queue for NATS is full, new messages are dropped", fields);
