@@ -87,6 +87,8 @@ class Pruning {
     while (!walk.over && !this.#slices.isOver() && !this.#removal.isFull) {
       const node = walk.next();
       if (node !== NO_NODE) this.#visit(node);
+      // A thousand links on the way down were followed.
+      else if (this.#slices.isLate()) return;
     }
   }
 

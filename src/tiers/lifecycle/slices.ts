@@ -25,6 +25,11 @@ export class Slices {
   isOver(): boolean {
     if (++this.#looks % LOOKS_A_GLANCE !== 0) return false;
     if (this.#looks >= LOOKS_A_SLICE) return true;
+    return this.isLate();
+  }
+
+  /** After something that takes longer than a look: as `isOver`, by the clock at once. */
+  isLate(): boolean {
     return this.#clock.monotonicMs() - this.#startedMs >= SLICE_MS;
   }
 
