@@ -23,7 +23,9 @@ export interface PruneFigures {
   readonly prune_loop_ns: number;
   /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
   readonly loop_stall_ms_max: number;
-  /** The same for as long with nothing going on: what the host adds. */
+  /** Of each such answer the time that the agent's loop was on a processor: the longest. */
+  readonly loop_busy_ms_max: number;
+  /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
   readonly loop_stall_ms_idle: number;
 }
 
@@ -47,7 +49,7 @@ export async function benchPrune(
   await using host = await ControlHost.start(native, { ...parts, blocksMax: count + 1_024 });
   const speeds: number[] = [];
   const loopNs: number[] = [];
-  let [stallMs, idleMs] = [0, 0];
+  let [stallMs, busyMs, idleMs] = [0, 0, 0];
   for (let round = 1; round <= rounds; round++) {
     await fill(host, options, round);
     await sleep(systemClock, SETTLE_MS, signal);
@@ -57,12 +59,14 @@ export async function benchPrune(
     const idle = await watched(host, count - 1, () => sleep(systemClock, pruned.result.ms, signal));
     speeds.push((pruned.result.done * 1_000) / pruned.result.ms);
     stallMs = Math.max(stallMs, pruned.longestMs);
+    busyMs = Math.max(busyMs, pruned.longestBusyMs);
     idleMs = Math.max(idleMs, idle.longestMs);
   }
   return {
     prune_blocks_per_s: Math.round(median(speeds)),
     prune_loop_ns: Math.round(median(loopNs)),
     loop_stall_ms_max: Number(stallMs.toFixed(1)),
+    loop_busy_ms_max: Number(busyMs.toFixed(1)),
     loop_stall_ms_idle: Number(idleMs.toFixed(1)),
   };
 }
@@ -80,9 +84,11 @@ async function fill(host: ControlHost, options: PruneBenchOptions, round: number
 }
 
 async function watched<T>(host: ControlHost, block: number, work: () => Promise<T>) {
-  await using watch = new LoopWatch(() => host.touch(block));
+  const ask = () => host.touch(block);
+  await using watch = new LoopWatch(ask, () => loopUsOf(host.agent));
   const result = await work();
-  return { result, longestMs: watch.longestMs };
+  const { longestMs, longestBusyMs } = watch;
+  return { result, longestMs, longestBusyMs };
 }
 
 /** Milliseconds by the agent's own clock, from the command's bytes to its receipt. */

@@ -15,11 +15,11 @@ export const command = defineCommand({
     "commands_per_s, p50_us, p99_us: of commands, from sending to the receipt, with --in-flight " +
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
       "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the time " +
-      "while it prunes, over all rounds; loop_busy_ms_max is the longest that the agent's loop was on " +
-      "a processor during such an answer, without what the host's other work adds; loop_stall_ms_idle is the first for as long with nothing " +
-      "going on. agent_cpu_us, agent_loop_us: processor time of the " +
-      "agent for each command, of all its threads and of its event loop; prune_loop_ns: of the " +
-      "loop for each block pruned.",
+      "while it prunes, over all rounds; loop_busy_ms_max: how long the agent's loop was on a " +
+      "processor during such an answer; loop_stall_ms_idle: the longest answer in as long with " +
+      "nothing going on, which is what the host adds. agent_cpu_us, agent_loop_us: processor time " +
+      "of the agent for each command, of all its threads and of its event loop; prune_loop_ns: of " +
+      "the loop for each block pruned.",
   ],
   arguments: {},
   flags: {
