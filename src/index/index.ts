@@ -10,6 +10,7 @@ export type {
   CommandRow,
   HoldLedger,
   HoldRow,
+  PartRow,
   IssuerRow,
   LedgerContents,
   LedgerState,

@@ -3,8 +3,9 @@ import { assert, type Clock, type NodeId } from "../core/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import { DueTimes } from "./due-times.ts";
 import { fadesAfterMs, type Hold, infoOf, worthAfter } from "./hold.ts";
+import { HoldBlocks, type HoldPart } from "./hold-blocks.ts";
 import { HoldIndex } from "./hold-index.ts";
-import { rowOf } from "./hold-rows.ts";
+import { HoldRecords } from "./hold-records.ts";
 import type { HoldInfo, HoldKind, HoldRequest } from "./holds.ts";
 import { isOnTiers, KeptTally } from "./kept-tally.ts";
 
@@ -40,6 +41,7 @@ export class HoldBook {
   readonly #parts: BookParts;
   readonly index = new HoldIndex();
   readonly tally: KeptTally;
+  readonly records: HoldRecords;
   readonly due = new DueTimes();
   readonly leases = new Map<string, Hold>();
   readonly totals: Readonly<Record<HoldKind, Totals>> = {
@@ -55,6 +57,7 @@ export class HoldBook {
   constructor(parts: BookParts) {
     this.#parts = parts;
     this.tally = new KeptTally(parts.table);
+    this.records = new HoldRecords(parts);
   }
 
   get size(): number {
@@ -67,11 +70,12 @@ export class HoldBook {
     return pin.blocks + retain.blocks + lease.blocks;
   }
 
+  /** Those in force, and those that are still letting go of their blocks. */
   holds(): IterableIterator<Hold> {
     return this.#holds.values();
   }
 
-  /** Ids of holds above `after`, in order. */
+  /** Holds in force with an id above `after`, in order. */
   *after(after: number): Generator<Hold> {
     let [low, high] = [0, this.#ids.length];
     while (low < high) {
@@ -81,8 +85,12 @@ export class HoldBook {
     }
     for (; low < this.#ids.length; low++) {
       const hold = this.#holds.get(this.#ids[low]!);
-      if (hold !== undefined) yield hold;
+      if (hold !== undefined && !hold.ended) yield hold;
     }
+  }
+
+  get(id: number): Hold | undefined {
+    return this.#holds.get(id);
   }
 
   /** A hold without blocks yet. `id`: of a row; null: the next. Ids only ever grow. */
@@ -92,14 +100,13 @@ export class HoldBook {
     const wallMs = clock.wallMs();
     const createdWallMs = terms.createdWallMs ?? wallMs;
     const agoMs = Math.max(0, wallMs - createdWallMs);
-    this.#lastId = id ?? this.#lastId + 1;
     const hold: Hold = {
-      id: this.#lastId,
+      id: id ?? ++this.#lastId,
       kind,
       owner,
       name,
       party: this.index.open(kind, owner, name),
-      nodes: new Set(),
+      nodes: new HoldBlocks(),
       bytes: 0,
       deadlineBootMs,
       priority,
@@ -109,6 +116,7 @@ export class HoldBook {
       createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
       dueBootMs: null,
       ended: false,
+      isWhole: true,
     };
     this.#holds.set(hold.id, hold);
     this.#ids.push(hold.id);
@@ -124,44 +132,42 @@ export class HoldBook {
     this.#lastId = Math.max(this.#lastId, through);
   }
 
-  /** False where the table counts as many pins on the node as it can. */
-  join(hold: Hold, node: NodeId): boolean {
-    if (!this.#parts.table.pin(node)) return false;
+  /** The part where it is now; null where the table counts as many pins on the node as it can. */
+  join(hold: Hold, node: NodeId, number?: number): HoldPart | null {
+    if (!this.#parts.table.pin(node)) return null;
     const { tally, index } = this;
     tally.add(node, hold.kind === "retain");
     const bytes = tally.bytesOf(node);
     index.join(hold, node, bytes);
-    hold.nodes.add(node);
+    const part = hold.nodes.add(node, number);
     hold.bytes += bytes;
     const totals = this.totals[hold.kind];
     totals.blocks++;
     totals.bytes += bytes;
-    return true;
+    return part;
   }
 
-  /** The node may vanish. */
-  leave(hold: Hold, node: NodeId): void {
+  /** The part where it was. The node may vanish. */
+  leave(hold: Hold, node: NodeId): HoldPart {
     const { tally, index } = this;
     const bytes = tally.bytesOf(node);
     index.leave(hold, node, bytes);
-    hold.nodes.delete(node);
+    const part = hold.nodes.delete(node);
+    assert(part !== null, "a block that leaves a hold was in it");
     hold.bytes -= bytes;
     const totals = this.totals[hold.kind];
     totals.blocks--;
     totals.bytes -= bytes;
     tally.remove(node, hold.kind === "retain");
     this.#parts.table.unpin(node);
+    return part;
   }
 
-  /** Lets all its blocks go; answers those that the table still knows. The row stays. */
-  end(hold: Hold): NodeId[] {
-    const { table } = this.#parts;
-    const held = [...hold.nodes].map((node) => [node, table.generationOf(node)] as const);
-    for (const [node] of held) this.leave(hold, node);
-    this.drop(hold);
-    return held
-      .filter(([node, generation]) => table.isLive(node, generation))
-      .map(([node]) => node);
+  /** Not in force any more; its blocks are still to leave. Its row stays. */
+  close(hold: Hold): void {
+    hold.ended = true;
+    this.due.set(hold, null);
+    this.unname(hold);
   }
 
   /** Another lease has its name from now on. */
@@ -172,11 +178,9 @@ export class HoldBook {
   /** A hold that has no blocks is over. */
   drop(hold: Hold): void {
     assert(hold.nodes.size === 0, "a hold that is dropped has no blocks");
-    hold.ended = true;
-    this.due.set(hold, null);
+    this.close(hold);
     this.index.close(hold);
     this.totals[hold.kind].holds--;
-    this.unname(hold);
     this.#holds.delete(hold.id);
     if (this.#ids.length > this.#holds.size * 2 + 1_024)
       this.#ids = this.#ids.filter((id) => this.#holds.has(id));
@@ -200,7 +204,8 @@ export class HoldBook {
   lastUsed(hold: Hold): number {
     const { table } = this.#parts;
     let last = 0;
-    for (const node of hold.nodes) last = Math.max(last, table.lastUsedOf(node));
+    for (const { nodes } of hold.nodes.parts)
+      for (const node of nodes) last = Math.max(last, table.lastUsedOf(node));
     return last;
   }
 
@@ -219,18 +224,6 @@ export class HoldBook {
     const { clock } = this.#parts;
     const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
     return infoOf(hold, now, this.worthOf(hold));
-  }
-
-  /** Writes the hold down as it is now; where it has an end, with the time. */
-  record(hold: Hold): void {
-    const { ledger, table, clock } = this.#parts;
-    if (ledger === null) return;
-    ledger.putHold(rowOf(hold, table, clock.bootId));
-    if (hold.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
-  }
-
-  forget(id: number): void {
-    this.#parts.ledger?.removeHold(id);
   }
 
   isOnTiers(node: NodeId): boolean {

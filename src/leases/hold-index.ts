@@ -99,11 +99,19 @@ export class HoldIndex {
     } else if (party === owner.pins && !owner.leased.has(node)) owner.bytes -= bytes;
   }
 
+  /** False where the hold surely does not have the node. */
+  mayHave({ party: { owner, lines } }: Hold, node: NodeId): boolean {
+    return (lines ?? owner.leased).has(node);
+  }
+
   /** The owner's hold of this kind on the node that would end first; null where it has none. */
   endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Hold | null {
     const known = this.#owners.get(owner);
     const line = (kind === "pin" ? known?.pins : known?.retains)?.lines?.get(node);
-    return line === undefined ? null : Array.isArray(line) ? line.at(-1)! : line;
+    if (line === undefined) return null;
+    // One that ended is still letting go of its blocks.
+    if (Array.isArray(line)) return line.findLast(({ ended }) => !ended) ?? null;
+    return line.ended ? null : line;
   }
 
   /** Who holds the node, each party once: at most `max` of them. */

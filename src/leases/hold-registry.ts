@@ -3,10 +3,12 @@ import type { BlockResult, Clock, HeldBy, NodeId } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import { Budget, type BudgetLimits } from "./budget.ts";
+import { ClosingHolds } from "./closing-holds.ts";
 import { ExpiredLeases, type Purged } from "./expired-leases.ts";
 import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
 import { verifyHolds } from "./hold-integrity.ts";
+import { HoldLimits } from "./hold-limits.ts";
 import { rowsWithin } from "./hold-rows.ts";
 import { HoldTimer } from "./hold-timer.ts";
 import { holdersBelow } from "./holders-below.ts";
@@ -19,7 +21,11 @@ import type {
   HoldRequest,
   Holds,
   ReliefLevel,
+  Soon,
 } from "./holds.ts";
+import { HOLD_BLOCKS_A_CALL } from "./holds.ts";
+import { inSlices } from "./in-slices.ts";
+import { LettingGo } from "./letting-go.ts";
 import { Relief } from "./relief.ts";
 import {
   type FindBlock,
@@ -28,22 +34,16 @@ import {
   restoreHolds,
 } from "./restore-holds.ts";
 
-/** Holds at the same time, unless the options say otherwise. */
-const HOLDS_MAX = 1_000_000;
-/** Blocks of one hold. */
-const HOLD_BLOCKS_MAX = 65_536;
-/** Blocks under holds, each once for each hold: about a gigabyte of records. */
-const BLOCKS_MAX = 4_194_304;
-const OWNERS_MAX = 65_536;
-const LEASES_MAX = 65_536;
-/** Of the name of an owner or a lease, in UTF-8. */
-const NAME_BYTES_MAX = 128;
 /** Holders named for one block. */
 const HOLDERS_MAX = 64;
 /** Holds, and blocks of soft pins, looked at for one page of a list: about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
 /** A soft pin has at most this. */
 const PRIORITY_MAX = 99;
+
+const DONE: BlockResult = Object.freeze({ outcome: "done" });
+const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
+const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
 const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
 
@@ -77,7 +77,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   readonly #options: HoldRegistryOptions;
   readonly #book: HoldBook;
   readonly #budget: Budget;
+  readonly #limits: HoldLimits;
   readonly #relief: Relief;
+  readonly #closing: ClosingHolds;
   readonly #timer: HoldTimer;
   /** Null: what was under a lease stays where it is. */
   readonly #expiring: ExpiredLeases | null;
@@ -90,7 +92,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     this.#options = options;
     this.#book = new HoldBook(options);
     this.#budget = new Budget(table, this.#book, options);
+    this.#limits = new HoldLimits(this.#book, options.holdsMax);
     this.#relief = new Relief(table, this.#book, clock);
+    this.#closing = new ClosingHolds(table, this.#book);
     this.#expiring = this.#createExpiring();
     const onEnd = (hold: Hold) => this.#expire(hold);
     this.#timer = new HoldTimer({ book: this.#book, clock, ledger, onEnd });
@@ -119,47 +123,55 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
     const { table, clock } = this.#options;
     const { bootId } = clock;
-    const holds = rowsWithin(this.#book.holds(), bytesMax, table, bootId);
+    const holds = rowsWithin(this.#book.after(0), bytesMax, table, bootId);
     const lastSeen = { bootId, bootMs: clock.bootMs() };
     return { holds, lastSeen, leftOut: this.#book.size - holds.length };
   }
 
   add(request: HoldRequest): AddedHold {
-    const refusal = this.#refusalOf(request);
-    if (refusal !== null) return this.#refuse(request.owner, request.nodes, refusal);
-    const { kind, owner, name, ttlMs, idleMs } = request;
-    const priority = request.priority === null ? null : clampPriority(request.priority);
-    const deadlineBootMs = this.#deadline(kind === "lease" ? this.#leaseTtl(ttlMs) : ttlMs);
-    const terms = { kind, owner, name, priority, idleMs, deadlineBootMs, createdWallMs: null };
-    const hold = this.#book.begin(terms);
-    const added = this.#join(hold, request.nodes);
-    if (hold.nodes.size === 0) {
-      this.#book.drop(hold);
-      return { ...added, id: null };
-    }
-    this.#book.schedule(hold);
-    this.#book.record(hold);
-    this.#timer.arm();
-    return added;
+    return this.#add(request, request.nodes, true);
+  }
+
+  addAll(request: HoldRequest): Soon<AddedHold> {
+    return request.nodes.length <= HOLD_BLOCKS_A_CALL ? this.add(request) : this.#addMany(request);
+  }
+
+  async #addMany(request: HoldRequest): Promise<AddedHold> {
+    let hold: Hold | undefined;
+    const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
+      if (hold === undefined) {
+        const first = this.#add(request, nodes, false);
+        hold = first.id === null ? undefined : this.#book.get(first.id);
+        return first;
+      }
+      if (hold.ended) return this.#refuse(request.owner, nodes, "missing: the hold has ended");
+      return this.#join(hold, nodes);
+    });
+    if (hold === undefined || hold.ended) return { ...added, id: null };
+    hold.isWhole = true;
+    this.#book.records.changeAll(hold);
+    return { ...added, id: hold.id };
   }
 
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
-    const changed = new Set<Hold>();
-    const results = nodes.map((node) => {
-      const hold = this.#book.index.endsFirst(kind, owner, node);
-      if (hold === null) return false;
-      this.#book.leave(hold, node);
-      changed.add(hold);
-      return true;
-    });
-    for (const hold of changed) {
-      if (hold.nodes.size > 0) this.#book.record(hold);
-      else {
-        this.#book.drop(hold);
-        this.#book.forget(hold.id);
-      }
-    }
+    const letting = new LettingGo(this.#book, kind, owner);
+    const results = nodes.map((node) => letting.letGo(node));
+    letting.record();
     return results;
+  }
+
+  letGoAll(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): Soon<boolean[]> {
+    const isSmall = nodes.length <= HOLD_BLOCKS_A_CALL;
+    return isSmall ? this.letGo(kind, owner, nodes) : this.#letGoMany(kind, owner, nodes);
+  }
+
+  async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
+    const letting = new LettingGo(this.#book, kind, owner);
+    const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
+      results: slice.map((node) => (letting.letGo(node) ? DONE : MISSING)),
+    }));
+    letting.record();
+    return results.map((result) => result === DONE);
   }
 
   lease(name: string): HoldInfo | null {
@@ -170,10 +182,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   extend(name: string, nodes: readonly NodeId[]): AddedHold {
     const hold = this.#book.leases.get(name);
     if (hold === undefined) return this.#refuse("", nodes, "missing: there is no such lease");
-    const before = hold.nodes.size;
-    const added = this.#join(hold, nodes);
-    if (hold.nodes.size > before) this.#book.record(hold);
-    return added;
+    return this.#join(hold, nodes);
+  }
+
+  extendAll(name: string, nodes: readonly NodeId[]): Soon<AddedHold> {
+    return inSlices(this.#options.table, nodes, (slice) => this.extend(name, slice));
   }
 
   renew(name: string, ttlMs: number): boolean {
@@ -181,17 +194,22 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     if (hold === undefined) return false;
     hold.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
     this.#book.schedule(hold);
-    this.#book.record(hold);
+    this.#book.records.change(hold);
     this.#timer.arm();
     return true;
   }
 
-  endLease(name: string): EndedHold | null {
+  endLease(name: string): Soon<EndedHold | null> {
     const hold = this.#book.leases.get(name);
     if (hold === undefined) return null;
-    const ended = this.#end(hold);
-    this.#book.forget(hold.id);
-    return ended;
+    const { promise, resolve } = Promise.withResolvers<EndedHold>();
+    let atOnce: EndedHold | null = null;
+    this.#closing.end(hold, (ended) => {
+      this.#book.records.forget(hold.id);
+      atOnce = ended;
+      resolve(ended);
+    });
+    return atOnce ?? promise;
   }
 
   isInLease(name: string, node: NodeId): boolean {
@@ -203,12 +221,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean {
+    if (this.#closing.step()) return true;
     const hold = this.#relief.least(tier, level);
     if (hold === null) return false;
-    const { info } = this.#end(hold);
-    this.#book.forget(hold.id);
+    const { kind, owner, name, blocks, bytes } = this.#closing.end(hold, () => undefined);
+    this.#book.records.forget(hold.id);
     this.#relieved++;
-    const { kind, owner, name, blocks, bytes } = info;
     this.#options.events.emit({
       kind: "hold_relieved",
       hold: kind,
@@ -284,18 +302,38 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   /** Holds stay in force and in the ledger; nothing expires any more. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
+    await this.#closing.over();
     await this.#expiring?.[Symbol.asyncDispose]();
     const { ledger, clock } = this.#options;
     if (this.#book.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
+  }
+
+  #add(request: HoldRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
+    const refusal = this.#limits.refusalOf(request);
+    if (refusal !== null) return this.#refuse(request.owner, nodes, refusal);
+    const { kind, owner, name, ttlMs, idleMs } = request;
+    const priority = request.priority === null ? null : clampPriority(request.priority);
+    const deadlineBootMs = this.#deadline(kind === "lease" ? this.#leaseTtl(ttlMs) : ttlMs);
+    const terms = { kind, owner, name, priority, idleMs, deadlineBootMs, createdWallMs: null };
+    const hold = this.#book.begin(terms);
+    hold.isWhole = isWhole;
+    const added = this.#join(hold, nodes);
+    if (hold.nodes.size === 0) {
+      this.#book.drop(hold);
+      return { ...added, id: null };
+    }
+    this.#book.schedule(hold);
+    this.#timer.arm();
+    return added;
   }
 
   #join(hold: Hold, nodes: readonly NodeId[]): AddedHold {
     const judge = hold.kind === "retain" ? () => null : this.#budget.judge(hold);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
-      if (hold.nodes.has(node)) return { outcome: "already" };
-      const reason = this.#limitOf(hold) ?? judge(node) ?? this.#pin(hold, node);
-      if (reason === null) return { outcome: "done" };
+      if (this.#book.index.mayHave(hold, node) && hold.nodes.has(node)) return ALREADY;
+      const reason = this.#limits.limitOf(hold) ?? judge(node) ?? this.#pin(hold, node);
+      if (reason === null) return DONE;
       isAnyRejected = true;
       return { outcome: "rejected", reason };
     });
@@ -303,28 +341,10 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   #pin(hold: Hold, node: NodeId): string | null {
-    return this.#book.join(hold, node) ? null : "limit: the block is held as often as can be";
-  }
-
-  #limitOf(hold: Hold): string | null {
-    if (hold.nodes.size >= HOLD_BLOCKS_MAX) return `limit: ${HOLD_BLOCKS_MAX} blocks in one hold`;
-    return this.#book.blocks >= BLOCKS_MAX ? `limit: ${BLOCKS_MAX} blocks under holds` : null;
-  }
-
-  /** Why no block of the request is accepted. */
-  #refusalOf({ kind, owner, name }: HoldRequest): string | null {
-    const { index, size, leases } = this.#book;
-    const holdsMax = this.#options.holdsMax ?? HOLDS_MAX;
-    if (isTooLong(owner)) return `limit: an owner's name has ${NAME_BYTES_MAX} bytes at most`;
-    if (name !== null && isTooLong(name))
-      return `limit: a lease's name has ${NAME_BYTES_MAX} bytes at most`;
-    if (size >= holdsMax) return `limit: ${holdsMax} holds at the same time`;
-    if (index.owners >= OWNERS_MAX && !index.hasOwner(owner))
-      return `limit: ${OWNERS_MAX} owners at the same time`;
-    if (kind !== "lease") return null;
-    if (leases.size >= LEASES_MAX) return `limit: ${LEASES_MAX} leases at the same time`;
-    if (name === null) return "invalid: a lease has a name";
-    return leases.has(name) ? "exists: there is a lease of this name" : null;
+    const part = this.#book.join(hold, node);
+    if (part === null) return "limit: the block is held as often as can be";
+    this.#book.records.changePart(hold, part);
+    return null;
   }
 
   #refuse(owner: string, nodes: readonly NodeId[], reason: string): AddedHold {
@@ -341,11 +361,6 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return ttlMs === null ? null : this.#options.clock.bootMs() + Math.max(0, ttlMs);
   }
 
-  #end(hold: Hold): EndedHold {
-    const info = this.#book.infoOf(hold);
-    return { info, nodes: this.#book.end(hold) };
-  }
-
   #createExpiring(): ExpiredLeases | null {
     const { table, clock, log, onLeaseExpired } = this.#options;
     if (onLeaseExpired === undefined) return null;
@@ -357,19 +372,20 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         if (why !== null) log.warn("the blocks of an expired lease could not be removed", fields);
         this.#tellExpired(ended, purged);
       },
-      onGone: ({ info: { id } }) => this.#book.forget(id),
+      onGone: ({ info: { id } }) => this.#book.records.forget(id),
     });
   }
 
   #expire(hold: Hold): void {
-    const ended = this.#end(hold);
     this.#expired++;
-    if (hold.kind === "lease" && this.#expiring !== null) {
-      this.#expiring.add(ended);
-      return;
-    }
-    this.#book.forget(hold.id);
-    this.#tellExpired(ended, 0);
+    this.#closing.end(hold, (ended) => {
+      if (hold.kind === "lease" && this.#expiring !== null) {
+        this.#expiring.add(ended);
+        return;
+      }
+      this.#book.records.forget(hold.id);
+      this.#tellExpired(ended, 0);
+    });
   }
 
   #tellExpired({ info: { kind, owner, name, blocks } }: EndedHold, purged: number): void {
@@ -380,8 +396,4 @@ export class HoldRegistry implements Holds, AsyncDisposable {
 
 function clampPriority(priority: number): number {
   return Math.min(PRIORITY_MAX, Math.max(0, priority));
-}
-
-function isTooLong(name: string): boolean {
-  return name.length > NAME_BYTES_MAX || Buffer.byteLength(name) > NAME_BYTES_MAX;
 }

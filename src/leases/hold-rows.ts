@@ -7,15 +7,23 @@ import type { Hold } from "./hold.ts";
 const BLOCK_BYTES = 36;
 const LAYER_AT = 32;
 
-export function rowOf(hold: Hold, table: BlockTable, bootId: string): HoldRow {
-  const blocks = new Uint8Array(hold.nodes.size * BLOCK_BYTES);
+/** As a row has them. */
+export function blocksOf(
+  nodes: Iterable<NodeId> & { readonly size: number },
+  table: BlockTable,
+): Uint8Array {
+  const blocks = new Uint8Array(nodes.size * BLOCK_BYTES);
   const view = new DataView(blocks.buffer);
   let at = 0;
-  for (const node of hold.nodes) {
+  for (const node of nodes) {
     table.readDigest(node, blocks, at);
     view.setUint32(at + LAYER_AT, table.layerOf(node), true);
     at += BLOCK_BYTES;
   }
+  return blocks;
+}
+
+export function rowOf(hold: Hold, blocks: Uint8Array, bootId: string): HoldRow {
   const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = hold;
   return {
     id,
@@ -48,17 +56,12 @@ export function rowsWithin(
   for (const hold of [...all.filter((hold) => !isSoft(hold)), ...all.filter(isSoft)]) {
     bytes += ROW_BYTES + hold.nodes.size * BLOCK_BYTES;
     if (bytes > bytesMax) break;
-    rows.push(rowOf(hold, table, bootId));
+    rows.push(rowOf(hold, blocksOf(hold.nodes, table), bootId));
   }
   return rows;
 }
 
-export function blocksIn(row: HoldRow): number {
-  return Math.floor(row.blocks.length / BLOCK_BYTES);
-}
-
-export function blockOf(row: HoldRow, index: number): { digest: Uint8Array; layer: number } {
-  const { blocks } = row;
+function blockAt(blocks: Uint8Array, index: number): { digest: Uint8Array; layer: number } {
   const at = index * BLOCK_BYTES;
   const layer = new DataView(blocks.buffer, blocks.byteOffset).getUint32(at + LAYER_AT, true);
   return { digest: blocks.subarray(at, at + LAYER_AT), layer };
@@ -94,15 +97,15 @@ function isThisBoot(
   return row.bootId !== "" || lastSeen === null || lastSeen.bootMs <= clock.bootMs();
 }
 
-/** The node of each block of a row that is there; what is not is counted. */
+/** The node of each block that is there; what is not is counted. */
 export function nodesOf(
-  row: HoldRow,
+  blocks: Uint8Array,
   find: (digest: Uint8Array, layer: number) => NodeId | null,
 ): { readonly nodes: NodeId[]; readonly missing: number } {
   const nodes: NodeId[] = [];
-  const count = blocksIn(row);
+  const count = Math.floor(blocks.length / BLOCK_BYTES);
   for (let i = 0; i < count; i++) {
-    const { digest, layer } = blockOf(row, i);
+    const { digest, layer } = blockAt(blocks, i);
     const node = find(digest, layer);
     if (node !== null) nodes.push(node);
   }

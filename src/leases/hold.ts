@@ -1,4 +1,4 @@
-import type { NodeId } from "../core/index.ts";
+import type { HoldBlocks } from "./hold-blocks.ts";
 import type { Party } from "./hold-index.ts";
 import type { HoldInfo, HoldKind } from "./holds.ts";
 
@@ -12,8 +12,7 @@ export interface Hold {
   readonly owner: string;
   readonly name: string | null;
   readonly party: Party;
-  /** In the order in which they were added. */
-  readonly nodes: Set<NodeId>;
+  readonly nodes: HoldBlocks;
   /** Of its blocks, each as long as it was when it first came under a hold. */
   bytes: number;
   /** On the clock of this boot; null: none. */
@@ -28,7 +27,10 @@ export interface Hold {
   readonly createdSeconds: number;
   /** When the timer looks at it next, on the clock of this boot; null: never. */
   dueBootMs: number | null;
+  /** It holds nothing any more, but for blocks that it is still letting go of. */
   ended: boolean;
+  /** False while blocks are added in several turns: a crash must not leave a half. */
+  isWhole: boolean;
 }
 
 /** Milliseconds until it ends by itself, zero where that is overdue. */

@@ -1,5 +1,11 @@
 import type { BlockResult, HeldBy, NodeId } from "../core/index.ts";
 
+/** Nodes that one call looks at before the event loop should turn: some milliseconds. */
+export const HOLD_BLOCKS_A_CALL = 4_096;
+
+/** Of something small: there at once. */
+export type Soon<T> = T | Promise<T>;
+
 export type HoldKind = "pin" | "retain" | "lease";
 
 /** Which holds may be ended for room: soft pins go before sessions end, pins and leases after. */
@@ -81,21 +87,35 @@ export interface EndedHold {
  *   longest ago first; each with an event, a log line and a count. Never silently.
  */
 export interface Holds {
+  /** For at most `HOLD_BLOCKS_A_CALL` nodes. */
   add(request: HoldRequest): AddedHold;
+  /**
+   * As `add`, for any number: 4,096 nodes in a turn of the event loop, the first ones before this
+   * returns; one that is gone when its turn comes is `missing`. After a crash in between there is
+   * nothing of it.
+   */
+  addAll(request: HoldRequest): Soon<AddedHold>;
   /**
    * Lets the owner's pin (or soft pin) on each node go, once: the one that would end first. False
    * where the owner has none on it.
    */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[];
+  /** As `letGo`, for any number of nodes, as `addAll` does it. */
+  letGoAll(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): Soon<boolean[]>;
 
   /** The lease of this name; null where there is none. */
   lease(name: string): HoldInfo | null;
   /** Adds blocks to a lease that exists. */
   extend(name: string, nodes: readonly NodeId[]): AddedHold;
+  /** As `extend`, for any number of nodes, 4,096 in a turn; after a crash some may be in it. */
+  extendAll(name: string, nodes: readonly NodeId[]): Soon<AddedHold>;
   /** From now on so long; false where there is none. */
   renew(name: string, ttlMs: number): boolean;
-  /** Ends it: its blocks are unheld by it when this returns. Null where there is none. */
-  endLease(name: string): EndedHold | null;
+  /**
+   * Ends it: its name is free when this returns, its blocks are unheld by it when it has answered.
+   * Null where there is none.
+   */
+  endLease(name: string): Soon<EndedHold | null>;
 
   /** Whether a lease of this name has the node among its blocks. */
   isInLease(name: string, node: NodeId): boolean;

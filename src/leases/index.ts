@@ -11,7 +11,9 @@ export type {
   HoldRequest,
   Holds,
   ReliefLevel,
+  Soon,
 } from "./holds.ts";
+export { HOLD_BLOCKS_A_CALL } from "./holds.ts";
 export type { FindBlock, RememberedHolds, Restored } from "./restore-holds.ts";
 export type {
   ListOptions,

@@ -63,7 +63,7 @@ export class Relief {
     const madeMs = this.#clock.monotonicMs();
     const ranked: Ranked[] = [];
     for (const hold of this.#book.holds()) {
-      if ((hold.kind === "retain") !== (level === "soft")) continue;
+      if (hold.ended || (hold.kind === "retain") !== (level === "soft")) continue;
       const lastUsed = this.#book.lastUsed(hold);
       const rank = level === "soft" ? this.#book.worthOf(hold)! : lastUsed;
       ranked.push({ hold, rank, lastUsed });

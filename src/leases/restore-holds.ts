@@ -1,7 +1,7 @@
 import { NO_NODE, type NodeId, yieldToLoop } from "../core/index.ts";
-import type { HoldRow, LedgerContents } from "../index/index.ts";
+import type { HoldRow, LedgerContents, PartRow } from "../index/index.ts";
 import type { Hold } from "./hold.ts";
-import type { HoldBook } from "./hold-book.ts";
+import type { HoldBook, HoldTerms } from "./hold-book.ts";
 import type { HoldRegistryOptions } from "./hold-registry.ts";
 import { deadlineNow, nodesOf } from "./hold-rows.ts";
 
@@ -13,7 +13,8 @@ const WHY = "not there after the start";
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
 
 /** Holds of a run before, and when they were last known to hold. */
-export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen">;
+export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen"> &
+  Partial<Pick<LedgerContents, "parts">>;
 
 export interface Restored {
   readonly holds: number;
@@ -24,12 +25,16 @@ export interface Restored {
   readonly lostHolds: number;
 }
 
-/** What has to be written again, or for the last time. */
-interface Changes {
-  readonly changed: Hold[];
-  readonly gone: number[];
-  /** Their names are another's. */
-  readonly replaced: Hold[];
+/** Lets others run now and then. */
+class Pace {
+  #looked = 0;
+
+  async looked(blocks: number): Promise<void> {
+    this.#looked += blocks + 1;
+    if (this.#looked < BLOCKS_AT_ONCE) return;
+    this.#looked = 0;
+    await yieldToLoop();
+  }
 }
 
 export interface Restoring {
@@ -37,6 +42,16 @@ export interface Restoring {
   readonly from: RememberedHolds;
   /** Of two leases of one name, the older: it had expired, and its blocks are still to go. */
   readonly onEnd: (hold: Hold) => void;
+}
+
+interface RestoredRow {
+  readonly row: HoldRow;
+  readonly hold: Hold | null;
+  readonly lost: number;
+  /** Those from which blocks are lost. */
+  readonly parts: readonly number[];
+  /** The lease that had its name so far. */
+  readonly replaced: Hold | null;
 }
 
 /** As `HoldRegistry.restore`. The rows that change do so in one transaction, with the time. */
@@ -47,63 +62,76 @@ export async function restoreHolds(
 ): Promise<Restored> {
   const { from, onEnd } = restoring;
   const rows = [...from.holds].sort((a, b) => a.id - b.id);
-  const changes: Changes = { changed: [], gone: [], replaced: [] };
+  const partsOf = Map.groupBy(from.parts ?? [], ({ hold }) => hold);
+  book.skipIds(rows.at(-1)?.id ?? 0);
+  const restored: RestoredRow[] = [];
   const sum = { holds: 0, blocks: 0, lostBlocks: 0, lostHolds: 0 };
-  let looked = 0;
+  const pace = new Pace();
   for (const row of rows) {
-    const { hold, lost, replaced } = restoreOne(book, options, row, restoring);
-    if (replaced !== undefined) changes.replaced.push(replaced);
+    const parts = partsOf.get(row.id) ?? [];
+    partsOf.delete(row.id);
+    const one = await restoreOne(book, options, row, { ...restoring, parts, pace });
+    const { hold, lost } = one;
+    restored.push(one);
     if (hold !== null) sum.holds++;
     else sum.lostHolds++;
     const blocks = hold?.nodes.size ?? 0;
     sum.blocks += blocks;
     sum.lostBlocks += lost;
-    if (hold === null) changes.gone.push(row.id);
-    else if (lost > 0 || isOfOtherBoot(row, hold, options.clock.bootId)) changes.changed.push(hold);
     if (lost > 0) tellLost(options, row, lost, blocks);
-    looked += blocks + lost + 1;
-    if (looked < BLOCKS_AT_ONCE) continue;
-    looked = 0;
-    await yieldToLoop();
   }
-  book.skipIds(rows.at(-1)?.id ?? 0);
-  for (const hold of changes.changed) book.record(hold);
-  for (const id of changes.gone) book.forget(id);
+  for (const one of restored) record(book, one, options.clock.bootId);
+  for (const id of partsOf.keys()) book.records.forget(id);
   // Now that everything else that holds their blocks is back.
-  for (const hold of changes.replaced) onEnd(hold);
+  for (const { replaced } of restored) if (replaced !== null) onEnd(replaced);
   return sum;
 }
 
-interface RestoredRow {
-  readonly hold: Hold | null;
-  readonly lost: number;
-  /** The lease that had its name so far. */
-  readonly replaced?: Hold | undefined;
-}
-
-function restoreOne(
+async function restoreOne(
   book: HoldBook,
   options: HoldRegistryOptions,
   row: HoldRow,
-  { find, from }: Restoring,
-): RestoredRow {
-  const { clock, leaseTtlMaxMs } = options;
-  const { nodes, missing } = nodesOf(row, (digest, layer) => {
-    const node = find(digest, layer);
-    return node !== NO_NODE && book.isOnTiers(node) ? node : null;
-  });
+  restoring: Restoring & { readonly parts: readonly PartRow[]; readonly pace: Pace },
+): Promise<RestoredRow> {
+  const { find, parts, pace } = restoring;
+  let [hold, replaced, lost]: [Hold | null, Hold | null, number] = [null, null, 0];
+  const hit: number[] = [];
+  for (const { part, blocks } of [{ part: 0, blocks: row.blocks }, ...parts]) {
+    const { nodes, missing } = nodesOf(blocks, (digest, layer) => {
+      const node = find(digest, layer);
+      return node !== NO_NODE && book.isOnTiers(node) ? node : null;
+    });
+    const isSound = row.kind !== "lease" || row.name !== null;
+    lost += isSound ? missing : missing + nodes.length;
+    if (missing > 0) hit.push(part);
+    if (nodes.length > 0 && isSound && hold === null) {
+      replaced = row.kind === "lease" ? (book.leases.get(row.name!) ?? null) : null;
+      if (replaced !== null) book.unname(replaced);
+      hold = book.begin(termsOf(row, options, restoring), row.id);
+    }
+    for (const node of nodes)
+      if (hold !== null && !hold.nodes.has(node)) book.join(hold, node, part);
+    await pace.looked(nodes.length + missing);
+  }
+  if (hold !== null) book.schedule(hold);
+  return { row, hold, lost, parts: hit, replaced };
+}
+
+function termsOf(row: HoldRow, options: HoldRegistryOptions, { from }: Restoring): HoldTerms {
   const { kind, owner, name, priority, idleMs, createdWallMs } = row;
-  const isSound = kind !== "lease" || name !== null;
-  if (nodes.length === 0 || !isSound) return { hold: null, lost: missing + nodes.length };
-  const longestMs = kind === "lease" ? leaseTtlMaxMs() : Infinity;
-  const deadlineBootMs = deadlineNow(row, from.lastSeen, clock, longestMs);
-  const terms = { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs };
-  const replaced = kind === "lease" ? book.leases.get(name!) : undefined;
-  if (replaced !== undefined) book.unname(replaced);
-  const hold = book.begin(terms, row.id);
-  for (const node of nodes) if (!hold.nodes.has(node)) book.join(hold, node);
-  book.schedule(hold);
-  return { hold, lost: missing, replaced };
+  const longestMs = kind === "lease" ? options.leaseTtlMaxMs() : Infinity;
+  const deadlineBootMs = deadlineNow(row, from.lastSeen, options.clock, longestMs);
+  return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs };
+}
+
+/** What is not as it was is written again, or for the last time. */
+function record({ records }: HoldBook, { row, hold, parts }: RestoredRow, bootId: string): void {
+  if (hold === null) {
+    records.forget(row.id);
+    return;
+  }
+  if (isOfOtherBoot(row, hold, bootId)) records.change(hold);
+  for (const part of parts) records.changePart(hold, hold.nodes.part(part));
 }
 
 function isOfOtherBoot(row: HoldRow, hold: Hold, bootId: string): boolean {

@@ -84,14 +84,28 @@ export class FakeLedger implements HoldLedger {
   readonly commits: { readonly durable: boolean }[] = [];
   /** Commits are begun and never end. */
   isHanging = false;
+  readonly #late: (() => void)[] = [];
   #pending: Put[] = [];
 
   constructor(contents: Partial<LedgerContents> = {}) {
-    this.contents = { holds: [], commands: [], issuers: [], lastSeen: null, ...contents };
+    this.contents = {
+      holds: [],
+      parts: [],
+      commands: [],
+      issuers: [],
+      lastSeen: null,
+      ...contents,
+    };
   }
 
   putHold(row: Parameters<HoldLedger["putHold"]>[0]): void {
     this.#pending.push({ key: `hold ${row.id}`, row });
+  }
+  putPart(row: Parameters<HoldLedger["putPart"]>[0]): void {
+    this.#pending.push({ key: `part ${row.hold} ${row.part}`, row });
+  }
+  beforeTurnEnds(write: () => void): void {
+    this.#late.push(write);
   }
   removeHold(id: number): void {
     this.#pending.push({ key: `hold ${id}`, row: null });
@@ -112,6 +126,7 @@ export class FakeLedger implements HoldLedger {
   async commit({ durable = true }: { readonly durable?: boolean } = {}): Promise<boolean> {
     this.commits.push({ durable });
     if (this.isHanging) return new Promise(() => undefined);
+    for (const write of this.#late.splice(0)) write();
     const rows = this.#pending;
     this.#pending = [];
     await Promise.resolve();

@@ -116,6 +116,7 @@ describe("a lease that expires", () => {
     const fill = (world: HoldKit) => world.put([1]);
     fill(kit);
     kit.lease("night", [1], 5_000);
+    await kit.holds.commit();
     kit.clock.advance(6_000);
     await kit.holds.commit();
     expect(disk.holds.size).toBe(1);
@@ -143,6 +144,7 @@ describe("a lease that expires", () => {
     };
     fill(kit);
     kit.lease("night", [1, 2], 5_000);
+    await kit.holds.commit();
     kit.clock.advance(6_000);
     kit.lease("night", [2], 60_000);
     await kit.holds.commit();
@@ -175,6 +177,7 @@ describe("a lease that expires", () => {
     kit.put([2]);
     const nodes = kit.nodes(1, 2);
     kit.lease("night", [1, 2], 5_000);
+    await kit.holds.commit();
     await kit.clock.advanceAsync(5_000, 1_000);
     await waitFor(() => kit.said().length === 1);
     expect(kit.pins(1, 2)).toEqual([0, 0]);

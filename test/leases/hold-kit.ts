@@ -36,10 +36,8 @@ export class HoldKit {
   constructor(options: KitOptions = {}, clock = new ManualClock(WALL_MS)) {
     this.clock = clock;
     this.#startMs = clock.wallMs() - clock.monotonicMs();
-    this.table = createBlockTable({
-      nodesMax: options.nodesMax ?? 256,
-      random: seededRandom(3),
-    });
+    const nodesMax = options.nodesMax ?? 256;
+    this.table = options.table ?? createBlockTable({ nodesMax, random: seededRandom(3) });
     this.events = new EventLog(clock);
     this.holds = new HoldRegistry({
       table: this.table,

@@ -116,7 +116,7 @@ class Pair {
       case "endLease": {
         const hold = model.holds.find((other) => other.name === one.name);
         model.holds = model.holds.filter((other) => other !== hold);
-        const ended = kit.holds.endLease(one.name);
+        const ended = await kit.holds.endLease(one.name);
         expect(ended?.nodes ?? null).toEqual(hold === undefined ? null : kit.nodes(...hold.blocks));
         return;
       }

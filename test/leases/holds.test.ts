@@ -77,7 +77,7 @@ describe("counting", () => {
 });
 
 describe("leases", () => {
-  test("have a name, are extended, renewed and ended by it", () => {
+  test("have a name, are extended, renewed and ended by it", async () => {
     const kit = new HoldKit();
     kit.put([1, 2, 3]);
     expectDone(kit.lease("night", [2], 60_000));
@@ -99,16 +99,16 @@ describe("leases", () => {
     expect(kit.holds.renew("night", 50_000)).toBe(true);
     expect(kit.holds.lease("night")!.remainingMs).toBe(50_000);
     kit.verify();
-    expect(kit.holds.endLease("night")!.nodes).toEqual(kit.nodes(2, 3));
+    expect((await kit.holds.endLease("night"))!.nodes).toEqual(kit.nodes(2, 3));
     expect([kit.pins(1, 2, 3), kit.holds.lease("night")]).toEqual([[0, 0, 0], null]);
     kit.verify();
   });
 
-  test("what is not there is told apart from what is", () => {
+  test("what is not there is told apart from what is", async () => {
     const kit = new HoldKit();
     kit.put([1]);
     expect(kit.holds.renew("night", 1_000)).toBe(false);
-    expect(kit.holds.endLease("night")).toBeNull();
+    expect(await kit.holds.endLease("night")).toBeNull();
     expect(kit.holds.isInLease("night", kit.node(1))).toBe(false);
     expect(kit.holds.extend("night", kit.nodes(1)).results).toEqual([
       { outcome: "rejected", reason: "missing: there is no such lease" },
@@ -131,13 +131,13 @@ describe("leases", () => {
     expect(left()).toEqual([10_000, 10_000, 10_000]);
   });
 
-  test("answer, when they end, only blocks that the table still knows", () => {
+  test("answer, when they end, only blocks that the table still knows", async () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.lease("night", [1, 2]);
     kit.table.removeResidency(kit.node(2), Tier.ram);
     expect(kit.pins(2)).toEqual([1]);
-    expect(kit.holds.endLease("night")!.nodes).toEqual(kit.nodes(1));
+    expect((await kit.holds.endLease("night"))!.nodes).toEqual(kit.nodes(1));
     expect(kit.node(2)).toBe(NO_NODE);
     kit.verify();
   });

@@ -2,7 +2,7 @@ import type { Database, Statement } from "bun:sqlite";
 import { assert } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import { u64Bytes, u64Of } from "../store/seal.ts";
-import type { CommandRow, HoldRow, IssuerRow } from "./hold-ledger.ts";
+import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./hold-ledger.ts";
 import type { LedgerTallies } from "./ledger-record.ts";
 import type { CommandRing } from "./load-rows.ts";
 import type { RecordReader } from "./records.ts";
@@ -15,6 +15,10 @@ export const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
 const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 const DELETE_HOLD = "DELETE FROM holds WHERE id = ?";
+const FIND_PART = "SELECT id, seal FROM parts WHERE hold = ? AND part = ?";
+const FIND_PARTS = "SELECT id, seal FROM parts WHERE hold = ?";
+const PUT_PART = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)";
+const DELETE_PART = "DELETE FROM parts WHERE id = ?";
 const PUT_COMMAND = "INSERT INTO commands VALUES (?, ?, ?, ?, ?)";
 const OLDEST = `SELECT id, octet_length(receipt) AS bytes, seal FROM commands
   ORDER BY id LIMIT 1`;
@@ -25,8 +29,10 @@ const PUT_ISSUER = "INSERT OR REPLACE INTO issuers VALUES (?, ?, ?, ?)";
 interface Found {
   readonly seal: Uint8Array;
 }
-interface FoundCommand extends Found {
+interface FoundPart extends Found {
   readonly id: number;
+}
+interface FoundCommand extends FoundPart {
   readonly bytes: number;
 }
 type Value = string | number | Uint8Array | null;
@@ -47,6 +53,9 @@ export class RecordsApplier {
       switch (next.kind) {
         case "hold":
           this.#putHold(next.row, sealOfRecord(records.sealed), tallies);
+          break;
+        case "part":
+          this.#putPart(next.row, sealOfRecord(records.sealed), tallies);
           break;
         case "removeHold":
           this.#removeHold(next.id, tallies);
@@ -76,7 +85,23 @@ export class RecordsApplier {
     holds.add(seal);
   }
 
+  #putPart({ hold, part, blocks }: PartRow, seal: bigint, { holds }: LedgerTallies): void {
+    const found = this.#get<FoundPart>(FIND_PART, hold, part);
+    if (found !== null) holds.remove(sealIn(found));
+    if (blocks.length === 0) {
+      if (found !== null) this.#run(DELETE_PART, found.id);
+      return;
+    }
+    this.#run(PUT_PART, found?.id ?? null, hold, part, blocks, u64Bytes(seal));
+    holds.add(seal);
+  }
+
   #removeHold(id: number, { holds }: LedgerTallies): void {
+    const parts = this.#statement(FIND_PARTS).all(id) as FoundPart[];
+    for (const part of parts) {
+      this.#run(DELETE_PART, part.id);
+      holds.remove(sealIn(part));
+    }
     const found = this.#get<Found>(FIND_HOLD, id);
     if (found === null) return;
     this.#run(DELETE_HOLD, id);

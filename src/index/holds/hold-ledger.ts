@@ -18,6 +18,15 @@ export interface HoldRow {
   readonly blocks: Uint8Array;
 }
 
+/** More blocks of a hold: one of many lies in parts, so that a change rewrites one of them. */
+export interface PartRow {
+  readonly hold: number;
+  /** From 1, each once. */
+  readonly part: number;
+  /** As in `HoldRow`; none: the part is gone. */
+  readonly blocks: Uint8Array;
+}
+
 /** A command that was carried out, so that its repetition after a restart changes nothing. */
 export interface CommandRow {
   readonly issuer: string;
@@ -35,6 +44,8 @@ export interface IssuerRow {
 
 export interface LedgerContents {
   readonly holds: readonly HoldRow[];
+  /** By hold, then by part. */
+  readonly parts: readonly PartRow[];
   /** The latest, oldest first. */
   readonly commands: readonly CommandRow[];
   readonly issuers: readonly IssuerRow[];
@@ -78,7 +89,11 @@ export interface HoldLedger extends AsyncDisposable {
   readonly contents: LedgerContents;
 
   putHold(row: HoldRow): void;
+  putPart(row: PartRow): void;
+  /** With its parts. */
   removeHold(id: number): void;
+  /** Calls `write` once, at the end of this turn of the loop: what it puts is of this turn. */
+  beforeTurnEnds(write: () => void): void;
   /** The oldest beyond 65,536, or beyond 64 MiB of receipts, are forgotten. */
   putCommand(row: CommandRow): void;
   putIssuer(row: IssuerRow): void;

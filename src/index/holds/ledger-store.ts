@@ -105,7 +105,8 @@ function recordOf(db: Database, made: Pick<LedgerRecord, "owner" | "incarnation"
   const found = readLedgerRecord(db);
   if (found !== null) return found;
   const hasRows = db.query(
-    "SELECT 1 FROM ledger UNION ALL SELECT 1 FROM holds UNION ALL SELECT 1 FROM commands LIMIT 1",
+    `SELECT 1 FROM ledger UNION ALL SELECT 1 FROM holds UNION ALL SELECT 1 FROM parts
+     UNION ALL SELECT 1 FROM commands LIMIT 1`,
   );
   if (hasRows.get() !== null) {
     throw new DamagedIndex("the record of the run that wrote it is missing or damaged");

@@ -2,7 +2,7 @@ import type { Database } from "bun:sqlite";
 import { DamagedIndex } from "../store/damaged.ts";
 import { isSeal, u64Of } from "../store/seal.ts";
 import { Tally } from "../store/tally.ts";
-import type { HoldRow } from "./hold-ledger.ts";
+import type { HoldRow, PartRow } from "./hold-ledger.ts";
 import type { LedgerTallies } from "./ledger-record.ts";
 import type { RecordWriter } from "./records.ts";
 import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
@@ -10,6 +10,7 @@ import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
 const HOLDS = `SELECT id, kind, owner, name, deadline_boot_ms AS deadlineBootMs, boot_id AS bootId,
   priority, idle_ms AS idleMs, created_wall_ms AS createdWallMs, blocks, seal
   FROM holds ORDER BY id`;
+const PARTS = "SELECT hold, part, blocks, seal FROM parts ORDER BY hold, part";
 const COMMANDS = `SELECT id, issuer, name, receipt, octet_length(receipt) AS bytes, seal
   FROM commands ORDER BY id`;
 const ISSUERS = "SELECT issuer, epoch, seq, seal FROM issuers";
@@ -18,6 +19,7 @@ interface Sealed {
   readonly seal: Uint8Array;
 }
 interface StoredHold extends HoldRow, Sealed {}
+interface StoredPart extends PartRow, Sealed {}
 interface StoredCommand extends Sealed {
   readonly id: number;
   readonly issuer: string;
@@ -47,6 +49,8 @@ export function loadRows(db: Database, expected: LedgerTallies, into: RecordWrit
     if (!["pin", "retain", "lease"].includes(row.kind)) throw notAsWritten("a hold");
     count(found.holds, row, sealOfRecord(into.hold(row)), "a hold");
   }
+  for (const row of db.query<StoredPart, []>(PARTS).iterate())
+    count(found.holds, row, sealOfRecord(into.part(row)), "a part of a hold");
   let [nextId, receiptBytes] = [1, 0];
   for (const row of db.query<StoredCommand, []>(COMMANDS).iterate()) {
     const { id, issuer, name, receipt } = row;

@@ -1,8 +1,12 @@
 import type { DatabaseKind } from "../store/open-database.ts";
 import holds from "./migrations/0000-holds.sql" with { type: "text" };
+import parts from "./migrations/0001-parts.sql" with { type: "text" };
 
 /** "HRTL", and every file of `migrations/` in order. A released one is never changed. */
 export const LEDGER: DatabaseKind = {
   applicationId: 0x4852544c,
-  migrations: [{ name: "0000-holds", sql: holds }],
+  migrations: [
+    { name: "0000-holds", sql: holds },
+    { name: "0001-parts", sql: parts },
+  ],
 };

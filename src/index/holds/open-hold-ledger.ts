@@ -1,7 +1,14 @@
 import { type Clock, yieldToLoop } from "../../core/index.ts";
 import { openLine } from "../open-line.ts";
 import type { Answer, IndexOwner, OpenLedgerOrder } from "../protocol.ts";
-import type { CommandRow, HoldLedger, HoldRow, IssuerRow, LedgerContents } from "./hold-ledger.ts";
+import type {
+  CommandRow,
+  HoldLedger,
+  HoldRow,
+  IssuerRow,
+  LedgerContents,
+  PartRow,
+} from "./hold-ledger.ts";
 import { RecordReader } from "./records.ts";
 import { WriteBehindLedger } from "./write-behind-ledger.ts";
 
@@ -51,18 +58,20 @@ export async function openHoldLedger(options: HoldLedgerOptions): Promise<HoldLe
 async function contentsOf(
   answer: Extract<Answer, { kind: "ledgerOpened" | "failed" }>,
 ): Promise<LedgerContents> {
-  const [holds, issuers]: [HoldRow[], IssuerRow[]] = [[], []];
+  const [holds, parts, issuers]: [HoldRow[], PartRow[], IssuerRow[]] = [[], [], []];
   const commands = new Map<string, CommandRow>();
-  if (answer.kind === "failed") return { holds, commands: [], issuers, lastSeen: null };
+  if (answer.kind === "failed") return { holds, parts, commands: [], issuers, lastSeen: null };
   const records = new RecordReader(answer.contents, answer.length);
   let read = 0;
   for (let next = records.next(); next !== null; next = records.next()) {
     if (next.kind === "hold") holds.push(next.row);
+    if (next.kind === "part") parts.push(next.row);
     if (next.kind === "issuer") issuers.push(next.row);
     if (next.kind === "command") enter(commands, next.row);
     if (++read % SLICE_ROWS === 0) await yieldToLoop();
   }
-  return { holds, commands: [...commands.values()], issuers, lastSeen: answer.lastSeen };
+  const { lastSeen } = answer;
+  return { holds, parts, commands: [...commands.values()], issuers, lastSeen };
 }
 
 /** A command that was put again counts as it was put last. */

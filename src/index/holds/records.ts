@@ -1,5 +1,5 @@
 import { assert } from "../../core/index.ts";
-import type { CommandRow, HoldRow, IssuerRow } from "./hold-ledger.ts";
+import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./hold-ledger.ts";
 
 /**
  * Rows and changes of the ledger as bytes: how they travel between the threads, and over what a
@@ -9,11 +9,12 @@ import type { CommandRow, HoldRow, IssuerRow } from "./hold-ledger.ts";
 
 export type LedgerRecord =
   | { readonly kind: "hold"; readonly row: HoldRow }
+  | { readonly kind: "part"; readonly row: PartRow }
   | { readonly kind: "removeHold"; readonly id: number }
   | { readonly kind: "command"; readonly row: CommandRow }
   | { readonly kind: "issuer"; readonly row: IssuerRow };
 
-const KIND = { hold: 1, removeHold: 2, command: 3, issuer: 4 } as const;
+const KIND = { hold: 1, removeHold: 2, command: 3, issuer: 4, part: 5 } as const;
 const HOLD_KINDS = ["pin", "retain", "lease"] as const;
 const FIRST_BYTES = 64 * 1024;
 const U64_MAX = 2n ** 64n - 1n;
@@ -63,6 +64,15 @@ export class RecordWriter {
     this.#orNull(row.priority, (priority) => this.#f64(priority));
     this.#orNull(row.idleMs, (ms) => this.#f64(ms));
     this.#f64(row.createdWallMs);
+    this.#u32(row.blocks.length);
+    this.copy(row.blocks);
+    return this.#end(start);
+  }
+
+  part(row: PartRow): Uint8Array {
+    const start = this.#begin(KIND.part);
+    this.#f64(row.hold);
+    this.#u32(row.part);
     this.#u32(row.blocks.length);
     this.copy(row.blocks);
     return this.#end(start);
@@ -174,6 +184,10 @@ export class RecordReader {
     switch (this.#u8()) {
       case KIND.hold:
         return { kind: "hold", row: this.#hold() };
+      case KIND.part: {
+        const [hold, part] = [this.#f64(), this.#u32()];
+        return { kind: "part", row: { hold, part, blocks: this.#take(this.#u32()) } };
+      }
       case KIND.removeHold:
         return { kind: "removeHold", id: this.#f64() };
       case KIND.command: {

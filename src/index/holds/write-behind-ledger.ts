@@ -10,6 +10,7 @@ import type {
   IssuerRow,
   LedgerContents,
   LedgerState,
+  PartRow,
 } from "./hold-ledger.ts";
 import { type RecordBatch, RecordLog } from "./record-log.ts";
 import type { RecordWriter } from "./records.ts";
@@ -48,6 +49,7 @@ export class WriteBehindLedger implements HoldLedger {
   /** Who asked for a commit in this turn of the loop, once it is known how it ended. */
   readonly #arriving: ((upTo: number) => Waiter | null)[] = [];
   readonly #waiters: Waiter[] = [];
+  readonly #late: (() => void)[] = [];
   #lastSeen: LedgerContents["lastSeen"] = null;
   #setAside: SetAside | null;
   #isOpen: boolean;
@@ -92,6 +94,10 @@ export class WriteBehindLedger implements HoldLedger {
     this.#add(false, (records) => records.hold(row));
   }
 
+  putPart(row: PartRow): void {
+    this.#add(row.blocks.length === 0, (records) => records.part(row));
+  }
+
   removeHold(id: number): void {
     this.#add(true, (records) => records.removeHold(id));
   }
@@ -108,11 +114,18 @@ export class WriteBehindLedger implements HoldLedger {
     this.#lastSeen = { bootId, bootMs };
   }
 
+  beforeTurnEnds(write: () => void): void {
+    this.#late.push(write);
+    this.#endTurnSoon();
+  }
+
   get mark(): number {
     return this.#log.group;
   }
 
-  commit({ durable = true, since = this.#log.lastGroup }: CommitOptions = {}): Promise<boolean> {
+  commit({ durable = true, ...options }: CommitOptions = {}): Promise<boolean> {
+    const { group, lastGroup } = this.#log;
+    const since = options.since ?? (this.#late.length > 0 ? group : lastGroup);
     return new Promise((resolve) => {
       this.#arriving.push((upTo) => {
         const hasDropped = this.#log.lostGroup >= since;
@@ -165,10 +178,15 @@ export class WriteBehindLedger implements HoldLedger {
   /** What was changed in it is a group; those who commit in it share the first order. */
   #endTurn(): void {
     this.#isTurnOpen = false;
-    this.#log.endGroup();
+    this.#endGroup();
     const arrived = this.#arriving.splice(0).map((arrive) => arrive(this.#log.added));
     this.#waiters.push(...arrived.filter((waiter) => waiter !== null));
     if (arrived.length > 0) void this.#pump();
+  }
+
+  #endGroup(): void {
+    for (const write of this.#late.splice(0)) write();
+    this.#log.endGroup();
   }
 
   get #inHandBytes(): number {
@@ -183,7 +201,7 @@ export class WriteBehindLedger implements HoldLedger {
 
   #onTimer(): void {
     this.#timer = null;
-    this.#log.endGroup();
+    this.#endGroup();
     void this.#pump();
   }
 

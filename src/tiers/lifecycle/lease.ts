@@ -33,7 +33,8 @@ export async function revokeLease(
   origin: Parameters<Lifecycle["revokeLease"]>[1],
   { remember }: Remembering = {},
 ): Promise<LifecycleReport> {
-  const ended = context.holds.endLease(lease);
+  const ending = context.holds.endLease(lease);
+  const ended = ending instanceof Promise ? await ending : ending;
   if (ended === null) return reportOf([MISSING]);
   const leaving = new Leaving(context, ended, causeOf("lease_ended", origin));
   remember?.(ended.nodes.map(() => DONE));

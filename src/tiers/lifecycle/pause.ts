@@ -99,8 +99,16 @@ async function lease(
   const ttlMs = Math.min(options.ttlMs ?? Number.POSITIVE_INFINITY, limits().leaseTtlMaxMs);
   const isKnown = holds.renew(name, ttlMs);
   const added = isKnown
-    ? holds.extend(name, nodes)
-    : holds.add({ kind: "lease", owner, name, nodes, ttlMs, priority: null, idleMs: null });
+    ? await holds.extendAll(name, nodes)
+    : await holds.addAll({
+        kind: "lease",
+        owner,
+        name,
+        nodes,
+        ttlMs,
+        priority: null,
+        idleMs: null,
+      });
   let next = 0;
   for (const at of results.keys()) {
     if (!wanted(at)) continue;

@@ -31,7 +31,8 @@ export async function pin(
   const { nodes } = blocks;
   const request = { name: null, priority: null, idleMs: null };
   const since = holds.mark;
-  const added = holds.add({ ...request, kind: "pin", owner, nodes, ttlMs });
+  const adding = holds.addAll({ ...request, kind: "pin", owner, nodes, ttlMs });
+  const added = adding instanceof Promise ? await adding : adding;
   const { figures } = added;
   const now = () => nodes.map((_, at) => placed(context, blocks, added, at));
   const atOnce = now();

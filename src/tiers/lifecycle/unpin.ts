@@ -11,7 +11,8 @@ export async function unpin(
   { owner, remember }: Parameters<Lifecycle["unpin"]>[1],
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, 0);
-  const gone = context.holds.letGo("pin", owner, blocks.nodes);
+  const going = context.holds.letGoAll("pin", owner, blocks.nodes);
+  const gone = going instanceof Promise ? await going : going;
   const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
   return settled(context, blocks, byNode, gone.includes(true), remember);
 }
@@ -25,7 +26,8 @@ export async function retain(
   const { holds } = context;
   if (priority === 0) {
     const blocks = new NamedBlocks(context, names, 0);
-    const gone = holds.letGo("retain", owner, blocks.nodes);
+    const going = holds.letGoAll("retain", owner, blocks.nodes);
+    const gone = going instanceof Promise ? await going : going;
     const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
     return settled(context, blocks, byNode, gone.includes(true), remember);
   }
@@ -34,8 +36,10 @@ export async function retain(
   if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
   const request = { name: null, ttlMs: null, priority, idleMs };
   // It takes the place of what the owner said before.
-  const hadOne = holds.letGo("retain", owner, nodes).includes(true);
-  const added = holds.add({ ...request, kind: "retain", owner, nodes });
+  const going = holds.letGoAll("retain", owner, nodes);
+  const hadOne = (going instanceof Promise ? await going : going).includes(true);
+  const adding = holds.addAll({ ...request, kind: "retain", owner, nodes });
+  const added = adding instanceof Promise ? await adding : adding;
   return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
 }
 

@@ -27,12 +27,15 @@ const crashed = join(folders, "crashed");
 const states: string[] = [];
 let cleanText = "";
 
+const partOf = (hold: number) => ({ hold, part: 1, blocks: new Uint8Array(72).fill(hold) });
+
 beforeAll(async () => {
   const ledger = await openLedger(clean);
   states.push(JSON.stringify(NOTHING));
   for (const number of upTo(HOLDS)) {
     ledger.putHold(holdOf(number));
     ledger.putCommand(commandOf(number));
+    if (number % 10 === 0) ledger.putPart(partOf(number));
     if (number > 40) ledger.removeHold(number - 40);
     ledger.putIssuer(issuerOf(0, BigInt(number)));
     ledger.seen("boot-a", number);
@@ -41,7 +44,11 @@ beforeAll(async () => {
     const { holds } = contentsOf(upTo(number).slice(-40));
     const issuers = [`issuer-0 ${2n ** 64n - 1n} ${number}`];
     const lastSeen = { bootId: "boot-a", bootMs: number };
-    states.push(JSON.stringify({ holds, commands, issuers, lastSeen }));
+    const parts = upTo(number)
+      .slice(-40)
+      .filter((at) => at % 10 === 0)
+      .map((at) => ({ ...partOf(at), blocks: partOf(at).blocks.toHex() }));
+    states.push(JSON.stringify({ parts, holds, commands, issuers, lastSeen }));
   }
   cleanText = states.at(-1)!;
   crashImage(clean, crashed);
@@ -148,6 +155,8 @@ test("a file that was cut, or is none of ours, is set aside", async () => {
 
 const BY_HAND = [
   "DELETE FROM holds WHERE id = 100",
+  "DELETE FROM parts WHERE hold = 100",
+  "UPDATE parts SET part = 2 WHERE hold = 100",
   "DELETE FROM commands WHERE id = 50",
   "DELETE FROM issuers",
   "DELETE FROM ledger",

@@ -53,8 +53,10 @@ export const issuerOf = (number: number, seq: bigint) => ({
 });
 
 /** For comparing: bytes as hex, 64-bit numbers as text, issuers in order of name. */
-export function textOf({ holds, commands, issuers, lastSeen }: LedgerContents) {
+export function textOf(contents: Omit<LedgerContents, "parts"> & Partial<LedgerContents>) {
+  const { holds, parts = [], commands, issuers, lastSeen } = contents;
   return {
+    parts: parts.map((row) => ({ ...row, blocks: row.blocks.toHex() })),
     holds: holds.map((row) => ({ ...row, blocks: row.blocks.toHex() })),
     commands: [...commands],
     issuers: issuers.map(({ issuer, epoch, seq }) => `${issuer} ${epoch} ${seq}`).sort(),

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import type { CommandRow, HoldRow, IssuerRow } from "../../../src/index/index.ts";
+import type { CommandRow, HoldRow, IssuerRow, PartRow } from "../../../src/index/index.ts";
 import { ManualClock, tempDir } from "../../support/index.ts";
 import { openIndex } from "../index-kit.ts";
 import { LineChild } from "../line-child.ts";
@@ -154,12 +154,18 @@ const hold = fc.record<HoldRow>({
   createdWallMs: number,
   blocks: fc.uint8Array({ maxLength: 100 }),
 });
+const part = fc.record<PartRow>({
+  hold: fc.integer({ min: 1, max: 6 }),
+  part: fc.integer({ min: 1, max: 3 }),
+  blocks: fc.uint8Array({ maxLength: 40 }),
+});
 const command = fc.record<CommandRow>({ issuer: text, id: text, receipt: text });
 const u64 = fc.bigInt(0n, 2n ** 64n - 1n);
 const issuer = fc.record<IssuerRow>({ issuer: text, epoch: u64, seq: u64 });
 const change = fc.oneof(
   hold.map((row) => ({ kind: "hold", row }) as const),
   fc.integer({ min: 1, max: 6 }).map((id) => ({ kind: "remove", id }) as const),
+  part.map((row) => ({ kind: "part", row }) as const),
   command.map((row) => ({ kind: "command", row }) as const),
   issuer.map((row) => ({ kind: "issuer", row }) as const),
   fc.boolean().map((isDurable) => ({ kind: "commit", isDurable }) as const),
@@ -179,6 +185,7 @@ test("says what a plain map of the same changes says", async () => {
     const folder = newFolder();
     const ledger = await openLedger(folder);
     const holds = new Map<number, HoldRow>();
+    const parts = new Map<number, PartRow>();
     const commands = new Map<string, CommandRow>();
     const issuers = new Map<string, IssuerRow>();
     for (const one of changes) {
@@ -188,6 +195,12 @@ test("says what a plain map of the same changes says", async () => {
       } else if (one.kind === "remove") {
         ledger.removeHold(one.id);
         holds.delete(one.id);
+        for (const [key, { hold: of }] of parts) if (of === one.id) parts.delete(key);
+      } else if (one.kind === "part") {
+        ledger.putPart(one.row);
+        const key = one.row.hold * 10 + one.row.part;
+        if (one.row.blocks.length > 0) parts.set(key, one.row);
+        else parts.delete(key);
       } else if (one.kind === "command") {
         ledger.putCommand(one.row);
         const key = JSON.stringify([sound(one.row).issuer, sound(one.row).id]);
@@ -201,6 +214,7 @@ test("says what a plain map of the same changes says", async () => {
     expect(await ledger.close(5_000)).toBe(true);
     const expected = textOf({
       holds: [...holds.values()].sort((a, b) => a.id - b.id),
+      parts: [...parts].sort(([a], [b]) => a - b).map(([, row]) => row),
       commands: [...commands.values()],
       issuers: [...issuers.values()],
       lastSeen: null,

@@ -1,1 +1,1 @@
-export { commands, holds, issuers, ledger } from "./tables.ts";
+export { commands, holds, issuers, ledger, parts } from "./tables.ts";

@@ -22,6 +22,15 @@ export const holds = sqliteTable("holds", {
   seal: bytes("seal").notNull(),
 });
 
+/** Blocks of a hold beyond those in its row. */
+export const parts = sqliteTable("parts", {
+  id: integer("id").primaryKey(),
+  hold: integer("hold").notNull(),
+  part: integer("part").notNull(),
+  blocks: bytes("blocks").notNull(),
+  seal: bytes("seal").notNull(),
+});
+
 /** A ring: ids rise, and the lowest go. A command that came again stands in it twice. */
 export const commands = sqliteTable("commands", {
   id: integer("id").primaryKey(),
