@@ -1,8 +1,10 @@
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import type { ApiRefusal } from "../observability/index.ts";
 import { readBody } from "./body.ts";
 import { Callers } from "./callers.ts";
 import { type Access, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
+import { type RefusalNote, Refusals } from "./refusals.ts";
 import { changes, pathOf } from "./route-rules.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
@@ -20,6 +22,8 @@ export interface ApiOptions {
   readonly idleSeconds?: number;
   /** Told of faults of our own, with the path of the request that met them. */
   readonly onFault: (path: string, thrown: unknown) => void;
+  /** Told of callers who are not let in, of each kind at most once a minute. */
+  readonly onRefused?: (note: RefusalNote) => void;
 }
 
 export interface ListenOptions {
@@ -50,6 +54,8 @@ export interface Api {
   fetch(request: Request, peer?: Peer): Promise<Response>;
   /** Throws SOCKET_IN_USE where the address is taken, CONFIG_INVALID where it cannot be had. */
   listen(options: ListenOptions): ApiServer;
+  /** Callers who were not let in, since the start. */
+  refusals(): ReadonlyMap<ApiRefusal, number>;
 }
 
 const BODY_BYTES_MAX = 1024 * 1024;
@@ -67,7 +73,9 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
   const callers = new Callers();
   const routes = createRoutes(services, { version, access, callers, onFault });
-  const gate = createGate({ access, hosts: options.hosts ?? [] });
+  const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
+  const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
+  const gate = createGate({ access, hosts: options.hosts ?? [], onRefused });
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const caller = gate(request, peer.address);
     if (caller instanceof Response) return caller;
@@ -79,6 +87,7 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   };
   return {
     fetch,
+    refusals: () => refusals.counts(),
     listen({ host = "127.0.0.1", port }) {
       if (!needsCredentials(access) && !LOOPBACK_ADDRESS.test(host)) {
         const what = `${host} can be reached from other machines and there is no token`;

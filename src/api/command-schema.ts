@@ -94,7 +94,7 @@ export const receiptSchema = t.Object(
     counts: t.Object(
       Object.fromEntries(COMMAND_OUTCOMES.map((word) => [word, count("Blocks")] as const)),
     ),
-    blocks: t.Array(t.Object(blockResult)),
+    blocks: t.Array(t.Object({ ...blockResult, layer: t.Optional(count("With a digest")) })),
     blocks_left_out: t.Optional(count("Blocks that are not listed")),
     held: t.Optional(
       t.Array(t.Object({ ...blockResult, layer: count("Layer") }), {

@@ -1,4 +1,5 @@
 import { ROLES, type Role } from "../control/index.ts";
+import type { ApiRefusal } from "../observability/index.ts";
 import { refuse } from "./problem.ts";
 import { changes, pathOf, type RouteRole, roleOf } from "./route-rules.ts";
 import type { ServerTls } from "./tls.ts";
@@ -39,6 +40,8 @@ export interface GateOptions {
   readonly access: Access;
   /** Host names, beside loopback's, under which the server may be spoken to. */
   readonly hosts: readonly string[];
+  /** Told of each who is not let in. */
+  readonly onRefused?: (code: ApiRefusal, address: string) => void;
 }
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])$/;
@@ -56,28 +59,36 @@ export function needsCredentials({ tokens, tls }: Access): boolean {
 export type Gate = (request: Request, address: string) => Caller | Response;
 
 /** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
-export function createGate({ access, hosts }: GateOptions): Gate {
+export function createGate({ access, hosts, onRefused = () => undefined }: GateOptions): Gate {
   const names = new Set(hosts.map((host) => hostOf(host)));
   const isGuarded = needsCredentials(access);
   return (request, address) => {
+    const refusing = (code: ApiRefusal, answer: Response) => {
+      onRefused(code, address);
+      return answer;
+    };
     // The runtime makes the address from the Host header, whatever that holds.
     const url = URL.parse(request.url);
-    if (url === null) return refuseHost();
+    if (url === null) return refusing("HOST_REFUSED", refuseHost());
     if (!isGuarded) {
       // A page in a browser may have its own name point here (DNS rebinding): then the host is that
       // name. With a token there is nothing to check, since such a page does not have it; nor is
       // there with certificates, since the server's own does not bear that name.
       const host = hostOf(request.headers.get("host") ?? "");
-      if (!LOOPBACK.test(host) && !names.has(host)) return refuseHost();
+      if (!LOOPBACK.test(host) && !names.has(host)) {
+        return refusing("HOST_REFUSED", refuseHost());
+      }
     }
     const path = pathOf(request.url);
     const needed = roleOf(request.method, path);
     if (needed === "open") return callerOf("anybody", "read", address);
     const caller = identify(access, request.headers.get("authorization"), address);
-    if (caller === null) return refuseToken(access);
-    if (!contains(caller.role, needed)) return refuseRole(access, caller, needed);
+    if (caller === null) return refusing("UNAUTHORIZED", refuseToken(access));
+    if (!contains(caller.role, needed)) {
+      return refusing("FORBIDDEN", refuseRole(access, caller, needed));
+    }
     if (changes(request.method, path) && isFromElsewhere(request, url)) {
-      return refuseOrigin();
+      return refusing("ORIGIN_REFUSED", refuseOrigin());
     }
     return caller;
   };

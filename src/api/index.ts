@@ -10,6 +10,7 @@ export {
 export { type Access, OPEN_ACCESS } from "./gate.ts";
 export type { Problem } from "./problem.ts";
 export { statusOfReceipt } from "./receipt-answer.ts";
+export type { RefusalNote } from "./refusals.ts";
 export type {
   ApiServices,
   ControlServices,

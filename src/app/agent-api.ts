@@ -43,7 +43,10 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     access,
     onFault: (path, thrown) =>
       logger.error("a request to the API failed", { path, reason: String(thrown) }),
+    onRefused: ({ code, address, count }) =>
+      logger.warn("callers of the API were not let in", { code, address, count }),
   });
+  agent.metrics.observeApi(() => api.refusals());
   const server = api.listen({ host: listen.host, port: listen.port });
   return {
     ...server,

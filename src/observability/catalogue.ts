@@ -80,6 +80,15 @@ const LOOKUP_BUCKETS = [
   2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1,
 ] as const;
 
+/** Why a caller of the API is not let in, as it is told. */
+export const API_REFUSALS = [
+  "UNAUTHORIZED",
+  "FORBIDDEN",
+  "HOST_REFUSED",
+  "ORIGIN_REFUSED",
+] as const;
+export type ApiRefusal = (typeof API_REFUSALS)[number];
+
 /** Every metric of Hearth. `hearth reference metrics` prints this table. */
 export const METRICS = {
   blocks: {
@@ -259,6 +268,12 @@ export const METRICS = {
     type: "counter",
     help: "Connections taken on the engine socket",
     labels: {},
+  },
+  apiRefused: {
+    name: "hearth_api_refused_total",
+    type: "counter",
+    help: "Requests to the API whose sender was not let in, by the code it was told",
+    labels: { code: API_REFUSALS },
   },
   engineRefused: {
     name: "hearth_engine_refused_total",

@@ -1,4 +1,6 @@
 export {
+  API_REFUSALS,
+  type ApiRefusal,
   FRAME_OPERATIONS,
   FRAME_STATUSES,
   type LookupOutcome,

@@ -1,5 +1,11 @@
 import type { Clock } from "../core/index.ts";
-import { LOOKUP_OUTCOMES, type LookupOutcome, TIERS, type TierName } from "./catalogue.ts";
+import {
+  type ApiRefusal,
+  LOOKUP_OUTCOMES,
+  type LookupOutcome,
+  TIERS,
+  type TierName,
+} from "./catalogue.ts";
 import type { HealthCount } from "./health.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
@@ -20,6 +26,8 @@ export interface Metrics {
   observeControl(read: () => ControlSnapshot): void;
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
+  /** Callers of the API who were not let in, by the code they were told. */
+  observeApi(read: () => ReadonlyMap<ApiRefusal, number>): void;
   /** The Prometheus text format. */
   text(): Promise<string>;
   readonly contentType: string;
@@ -44,6 +52,10 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
+    observeApi: (read) =>
+      void readers.push(() => {
+        for (const [code, count] of read()) registry.set("apiRefused", count, { code });
+      }),
     text() {
       for (const read of readers) read();
       registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);

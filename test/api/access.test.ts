@@ -219,3 +219,24 @@ describe("the address", () => {
     expect((await fetch(`${second.url}/healthz`)).status).toBe(200);
   });
 });
+
+test("who is not let in leaves a trace: a count, and a note a minute without the token", async () => {
+  const guarded = serve({ access: oneToken("0123456789abcdef") });
+  const { refused, clock } = guarded.told;
+  const secret = "wrong-token-0123456789";
+  const wrong = () => guarded.get("/v1/status", { headers: { authorization: `Bearer ${secret}` } });
+  for (let i = 0; i < 5; i++) expect((await wrong()).status).toBe(401);
+  expect(refused).toEqual([{ code: "UNAUTHORIZED", address: "127.0.0.1", count: 1 }]);
+  clock.advance(60_000);
+  await wrong();
+  expect(refused.slice(1)).toEqual([{ code: "UNAUTHORIZED", address: "127.0.0.1", count: 5 }]);
+  expect(JSON.stringify(refused)).not.toContain(secret);
+  const authorized = { headers: { authorization: "Bearer 0123456789abcdef" } };
+  const text = await (await guarded.get("/metrics", authorized)).text();
+  expect(text).toContain('hearth_api_refused_total{code="UNAUTHORIZED"} 6');
+  expect(text).toContain('hearth_api_refused_total{code="FORBIDDEN"} 0');
+  const open = serve();
+  await open.get("/v1/status", { headers: { host: "evil.example" } });
+  await open.get("/v1/persist", { method: "POST", headers: { origin: "https://evil.example" } });
+  expect(open.told.refused.map(({ code }) => code)).toEqual(["HOST_REFUSED", "ORIGIN_REFUSED"]);
+});

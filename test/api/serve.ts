@@ -8,6 +8,7 @@ import {
   type PurgeOutcome,
   type PurgeRequest,
   type Readiness,
+  type RefusalNote,
   type SessionReport,
   type StatusReport,
   Tokens,
@@ -104,6 +105,9 @@ export interface Told {
   /** Who asked for a purge or a persist. */
   readonly senders: Sender[];
   readonly faults: { path: string; thrown: unknown }[];
+  /** Callers who were not let in, as the agent is told of them. */
+  readonly refused: RefusalNote[];
+  readonly clock: ManualClock;
 }
 
 export interface Served extends ApiServer {
@@ -130,6 +134,8 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     control: new FakeControl(),
     senders: [],
     faults: [],
+    refused: [],
+    clock,
   };
   const services = {
     status: () => told.status(),
@@ -157,9 +163,11 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     version: "1.2.3",
     clock,
     access: OPEN_ACCESS,
+    onRefused: (note) => void told.refused.push(note),
     onFault: (path, thrown) => void told.faults.push({ path, thrown }),
     ...options,
   });
+  metrics.observeApi(() => api.refusals());
   const server = api.listen(
     options.host === undefined ? { port: 0 } : { port: 0, host: options.host },
   );
