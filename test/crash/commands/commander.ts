@@ -96,7 +96,11 @@ export class CommandLife {
     for (const sent of [...pending]) asked.push({ sent, isKnown: await this.#settle(sent) });
     const sight = await see(this.#door);
     const isHeld = (key: string) => keysIn(sight.first).has(key);
-    for (const { sent, isKnown } of asked) if (!isKnown) sent.deed.cutOff?.(isHeld);
+    for (const { sent, isKnown } of asked) {
+      if (!isKnown) sent.deed.cutOff?.(isHeld);
+      // Not before: this run may be killed, too, and the next one asks again.
+      pending.delete(sent);
+    }
     const isHere = (id: number) => isResident(sight.tree.get(id));
     for (const id of model.restored(isHere, performance.now())) {
       room.complain(`block ${id} was under a hold and is not there after the start`);
@@ -136,8 +140,8 @@ export class CommandLife {
     const { pending, tally } = this.#commander;
     const { issuer, id } = sent.body;
     const receipt = await this.#door.receipt(issuer, id);
-    pending.delete(sent);
     if (receipt === null) return false;
+    pending.delete(sent);
     tally.carriedOut++;
     sent.deed.done(receipt, sent.at, false);
     return true;
