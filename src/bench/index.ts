@@ -4,6 +4,7 @@ export {
   type ControlBenchOptions,
   type ControlBenchResult,
   type Encoding,
+  parentInTree,
 } from "./control/index.ts";
 export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
 export { serveEngineBench, startBenchServer } from "./engine-server.ts";

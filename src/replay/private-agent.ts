@@ -134,7 +134,7 @@ export class PrivateAgent implements AsyncDisposable {
     return this.get<AgentStatus>("/v1/status");
   }
 
-  /** What the API has at this path, parsed. Throws ENGINE_CLOSED where the agent does not answer. */
+  /** What the API has at this path. Throws ENGINE_CLOSED where the agent does not answer. */
   async get<T>(path: string): Promise<T> {
     return JSON.parse(await this.#read(path));
   }

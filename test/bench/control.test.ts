@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
-import { parentInTree } from "../../src/bench/control/prune-tree.ts";
+import { parentInTree } from "../../src/bench/index.ts";
 import { runCli } from "../../src/cli/index.ts";
 import { memoryIo } from "../cli/memory-io.ts";
 import { describeNats } from "../support/index.ts";

@@ -5,3 +5,4 @@ export {
   type ControlBenchOptions,
   type ControlBenchResult,
 } from "./control-bench.ts";
+export { parentInTree } from "./prune-tree.ts";

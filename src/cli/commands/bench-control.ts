@@ -8,18 +8,18 @@ import { createProgress } from "../progress.ts";
 
 export const command = defineCommand({
   description: [
-    "Sends pins and unpins over NATS to an agent of its own, with an SSD tier and a ledger, so that " +
-      "each is on disk when its receipt comes; awaits and checks every receipt, and compares the " +
-      "agent's list of pins at the end. Then it stores a tree in RAM and prunes it by command. It " +
-      "starts a nats-server of its own and leaves nothing behind.",
+    "Sends pins and unpins over NATS to an agent of its own, with an SSD tier and a ledger, so " +
+      "that each is on disk when its receipt comes; awaits and checks every receipt, and compares " +
+      "the agent's list of pins at the end. Then it stores a tree in RAM and prunes it by " +
+      "command. It starts a nats-server of its own and leaves nothing behind.",
     "commands_per_s, p50_us, p99_us: of commands, from sending to the receipt, with --in-flight " +
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
-      "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the time " +
-      "while it prunes, over all rounds; loop_busy_ms_max: how long the agent's loop was on a " +
-      "processor during such an answer; loop_stall_ms_idle: the longest answer in as long with " +
-      "nothing going on, which is what the host adds. agent_cpu_us, agent_loop_us: processor time " +
-      "of the agent for each command, of all its threads and of its event loop; prune_loop_ns: of " +
-      "the loop for each block pruned.",
+      "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the " +
+      "time while it prunes, over all rounds; loop_busy_ms_max: how long the agent's loop was on " +
+      "a processor during such an answer; loop_stall_ms_idle: the longest answer in as long with " +
+      "nothing going on, which is what the host adds. agent_cpu_us, agent_loop_us: processor " +
+      "time of the agent for each command, of all its threads and of its event loop; " +
+      "prune_loop_ns: of the loop for each block pruned.",
   ],
   arguments: {},
   flags: {
@@ -42,7 +42,7 @@ export const command = defineCommand({
   examples: [
     {
       words: "bench control",
-      what: "commands for half a minute, three prunes of a million blocks",
+      what: "commands for 25 s, three prunes of a million blocks",
     },
     { words: "bench control --json --prune-blocks 0", what: "commands alone, as JSON" },
     { words: "bench control --nats nats://127.0.0.1:4222", what: "over a server that runs" },
