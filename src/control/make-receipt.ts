@@ -13,6 +13,8 @@ import { type Refusal, reasonOf } from "./refusals.ts";
 /** Whose answer to what. */
 export type ReceiptHead = Pick<Receipt, "id" | "type" | "worker_id" | "incarnation" | "issuer">;
 
+/** Blocks of a lease that its receipt lists. */
+const LEASED_LISTED = 1_000;
 const NO_COUNTS: OutcomeCounts = countOutcomes([]);
 
 export function refusedReceipt(head: ReceiptHead, refusal: Refusal, elapsedMs: number): Receipt {
@@ -37,12 +39,18 @@ export function finalReceipt(
   const { results, held, figures } = report;
   const counts = { ...report.counts, rejected: report.counts.rejected + unnamed.length };
   const reason = namesNoBlock(command) ? results[0]?.reason : undefined;
+  const leased = command.type === "RevokeLease" ? results.filter(isOfLease) : [];
+  const leftOut = Math.max(0, leased.length - LEASED_LISTED);
   return {
     ...head,
     status: isComplete(counts) ? "ok" : "partial",
     ...(reason === undefined ? {} : { reason }),
     counts,
-    blocks: receiptBlocks(command, unnamed, results),
+    blocks:
+      leased.length > 0
+        ? leased.slice(0, LEASED_LISTED).map(heldBlock)
+        : receiptBlocks(command, unnamed, results),
+    ...(leftOut === 0 ? {} : { blocks_left_out: leftOut }),
     ...(held.length === 0 ? {} : { held: held.map(heldBlock) }),
     bytes: report.bytes,
     durable: report.durable,
@@ -141,6 +149,11 @@ function receiptBlock(block: ReceiptBlock["block"], result: BlockResult | undefi
   const { outcome, reason, by } = result;
   if (reason === undefined && by === undefined) return { block, outcome };
   return { block, outcome, ...(reason === undefined ? {} : { reason }), ...(by ? { by } : {}) };
+}
+
+/** As of a lease that there was. */
+function isOfLease(result: BlockResult): result is HeldBlock {
+  return "digest" in result;
 }
 
 function heldBlock(held: HeldBlock): ReceiptBlock & { layer: number } {

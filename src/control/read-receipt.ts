@@ -33,9 +33,13 @@ export function readReceipt(value: unknown): Receipt | null {
 function isBlock(value: unknown): boolean {
   if (!isMembers(value) || !isText(value.outcome) || !isOptional(value.reason, isText))
     return false;
-  const { block, by } = value;
+  const { block, by, layer } = value;
   const isNamed = ["string", "number", "bigint"].includes(typeof block);
-  return isNamed && isOptional(by, (holders) => isListOf(holders, isHolder));
+  return (
+    isNamed &&
+    isOptional(layer, isNumber) &&
+    isOptional(by, (holders) => isListOf(holders, isHolder))
+  );
 }
 
 function isHolder(value: unknown): boolean {

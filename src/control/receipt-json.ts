@@ -13,9 +13,10 @@ export function receiptJson(receipt: Receipt): string {
   return `${text}]}`;
 }
 
-function blockJson({ block, outcome, reason, by }: ReceiptBlock): string {
+function blockJson({ block, layer, outcome, reason, by }: ReceiptBlock): string {
   const name = typeof block === "string" ? JSON.stringify(block) : block.toString();
   // An outcome is a word of ours.
-  if (reason === undefined && by === undefined) return `{"block":${name},"outcome":"${outcome}"}`;
-  return `{"block":${name},${JSON.stringify({ outcome, reason, by }).slice(1)}`;
+  const isPlain = reason === undefined && by === undefined && layer === undefined;
+  if (isPlain) return `{"block":${name},"outcome":"${outcome}"}`;
+  return `{"block":${name},${JSON.stringify({ outcome, reason, by, layer }).slice(1)}`;
 }

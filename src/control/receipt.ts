@@ -1,8 +1,10 @@
 import type { HeldBy, OutcomeCounts } from "../core/index.ts";
 
 export interface ReceiptBlock {
-  /** As it was given in the command. */
+  /** As it was given in the command; of blocks that no command named, the digest in hex. */
   readonly block: number | bigint | string;
+  /** With a digest. */
+  readonly layer?: number;
   readonly outcome: string;
   readonly reason?: string;
   readonly by?: readonly HeldBy[];
@@ -27,6 +29,7 @@ export interface Receipt {
   /** It had been carried out before: this is the receipt of then. */
   readonly duplicate?: true;
   readonly counts: OutcomeCounts;
+  /** Of RevokeLease those of the lease, the first 1,000. */
   readonly blocks: readonly ReceiptBlock[];
   /** So many more are not listed: the receipt was too large for where it went or was kept. */
   readonly blocks_left_out?: number;

@@ -1,5 +1,6 @@
 import { systemClock } from "../../../src/core/index.ts";
 import { waitFor } from "../../support/wait.ts";
+import { digestOf } from "../../tiers/names.ts";
 import { EXAMPLES, OTHERS } from "../examples.ts";
 import { outcomesOf, type Stage } from "../stage.ts";
 import {
@@ -137,6 +138,9 @@ async function leases(stage: Stage): Promise<void> {
   claims.that("it lasts longer", left > 7_100 && left <= 7_200, left);
   const revoked = await stage.send(host.worker, OTHERS.revoke);
   claims.equal("revoked", [revoked.status, revoked.counts.done], ["ok", 2]);
+  const listed = revoked.blocks.map(({ block, outcome }) => `${block} ${outcome}`);
+  const digests = namesOf(SESSION).map((name) => `${digestOf(name).toHex()} done`);
+  claims.equal("each by its digest", listed, digests);
   claims.equal("its blocks are gone", await host.read(namesOf(SESSION)), all("miss", SESSION));
   claims.equal("on SSD too", await tiersOf(host, SESSION), ["", ""]);
   claims.equal("and the lease", await host.leases(), []);
