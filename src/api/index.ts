@@ -20,7 +20,7 @@ export type {
   Readiness,
 } from "./services.ts";
 export type { SessionReport, SessionsReport } from "./session-report.ts";
-export type { StatusReport } from "./status-report.ts";
+export { NAMESPACES_SHOWN_MAX, type StatusReport } from "./status-report.ts";
 export { readTls, type ServerTls, type TlsFiles } from "./tls.ts";
 export { readTokens, type TokenEntry, type TokenFiles, type TokenList } from "./token-files.ts";
 export { Tokens } from "./tokens.ts";

@@ -1,6 +1,9 @@
 import { type Static, t } from "elysia";
 import { bytes, count } from "./fields.ts";
 
+/** Models and their variants on one node are few; whoever makes more is not listed whole. */
+export const NAMESPACES_SHOWN_MAX = 100;
+
 const arena = t.Object(
   {
     bytes: bytes("Size"),
@@ -178,6 +181,10 @@ export const statusReport = t.Object({
   control,
   nats,
   table,
+  namespaces: t.Array(t.String({ pattern: "^[0-9a-f]{64}$" }), {
+    maxItems: NAMESPACES_SHOWN_MAX,
+    description: "Keys of the namespaces in the order in which they were first seen, in hex",
+  }),
   engine,
   sessions: count("Conversations that hold their last block now"),
   health: t.Array(problem, { description: "What is the matter now, the worst first" }),

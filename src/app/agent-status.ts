@@ -1,4 +1,4 @@
-import type { StatusReport } from "../api/index.ts";
+import { NAMESPACES_SHOWN_MAX, type StatusReport } from "../api/index.ts";
 import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
@@ -47,6 +47,10 @@ export function statusOf(agent: Agent, { native, version, commit }: About): Stat
       gpu_blocks: store.gpuBlocks,
       namespaces: agent.namespaces.size,
     },
+    namespaces: agent.namespaces
+      .keys()
+      .slice(0, NAMESPACES_SHOWN_MAX)
+      .map((key) => key.toHex()),
     engine: {
       socket: config.engine.socket,
       connections: engine.connections,

@@ -67,6 +67,7 @@ export const STATUS: StatusReport = {
     stream: { name: "S", status: "missing", why: "stream not found", handled: 3, given_up: 0 },
     workers: { bucket: "kv-workers", why: null },
   },
+  namespaces: ["ab".repeat(32)],
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {
     socket: "/run/hearth/engine.sock",

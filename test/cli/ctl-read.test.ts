@@ -201,6 +201,31 @@ describe("ctl explain", () => {
   });
 });
 
+describe("ctl explain --namespace", () => {
+  const explained = { leading: 0, blocks: [], miss: null };
+  const file = join(tempDir(), "tokens");
+  writeFileSync(file, "1 2\n");
+  const words = ["explain", "--tokens", file, "--block-tokens", "2", "--namespace"];
+
+  test("takes how the key begins, where one namespace alone does", async () => {
+    await using agent = new FakeAgent({ "POST /v1/explain": () => explained });
+    expect((await ctl(agent, ...words, "ABCD")).code).toBe(0);
+    expect(agent.seen.at(-1)?.body).toMatchObject({ namespace: STATUS.namespaces[1] });
+  });
+
+  test.each([
+    ["ab", "more than one namespace of the agent begins with ab"],
+    ["abce", "no namespace of the agent begins with abce"],
+    ["xy", "--namespace wants up to 64 hex digits"],
+    ["a".repeat(65), "--namespace wants up to 64 hex digits"],
+  ])("%.10s is none", async (start, why) => {
+    await using agent = new FakeAgent({ "POST /v1/explain": () => explained });
+    const { code, err } = await ctl(agent, ...words, start);
+    expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining(why) });
+    expect(agent.seen.map(({ path }) => path)).not.toContain("/v1/explain");
+  });
+});
+
 describe("ctl events", () => {
   const time = "2026-01-01T00:00:00.000Z";
   const event = (sequence: number) => ({
@@ -276,6 +301,8 @@ describe("ctl status", () => {
       "nats.server             -",
       "nats.why                refused",
       "nats.queued             4",
+      `namespace ${STATUS.namespaces[0]}`,
+      `namespace ${STATUS.namespaces[1]}`,
       "warn SSD_SLOW: the SSD is slow",
       "",
     ]);

@@ -96,6 +96,7 @@ export const STATUS = {
     ledger_pending: 3,
     ledger_failing: "no space",
   },
+  namespaces: ["ab".repeat(32), `abcd${"ef".repeat(30)}`],
   nats: { status: "reconnecting", server: null, why: "refused", queued: 4 },
   health: [{ severity: "warn", code: "SSD_SLOW", meaning: "the SSD is slow" }],
   build: { commit: "abc" },

@@ -2,6 +2,7 @@ import { readFile } from "node:fs/promises";
 import { HearthError, type Json, messageOf } from "../../core/index.ts";
 import { defineCommand } from "../command.ts";
 import {
+  type Answer,
   Asking,
   BLOCKS_HELP,
   blockNameOrInput,
@@ -21,7 +22,8 @@ import { printJson, printRows } from "../output.ts";
 const ROWS_MAX = 20;
 const TOKEN_MAX = 2 ** 32 - 1;
 
-const NAMESPACE = /^[0-9a-fA-F]{64}$/;
+const KEY_DIGITS = 64;
+const NAMESPACE = /^[0-9a-f]{1,64}$/;
 
 export const command = defineCommand({
   description: [
@@ -32,7 +34,10 @@ export const command = defineCommand({
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
     tokens: optional(text("FILE"), "the prompt's tokens, numbers with blanks or commas between"),
-    namespace: optional(text("HEX"), "with --tokens: key of their namespace, 64 hex digits"),
+    namespace: optional(
+      text("HEX"),
+      "with --tokens: key of their namespace in hex, or how it begins (see `hearth ctl status`)",
+    ),
     blockTokens: optional(integer({ min: 1, max: 65_536 }), "with --tokens: tokens of a block"),
     layer: optional(integer({ min: 0, max: TOKEN_MAX }), "with --tokens: this layer alone"),
     ...readFlags,
@@ -46,8 +51,11 @@ export const command = defineCommand({
   ],
   exits: READ_EXITS,
   async run({ flags, arguments: { blocks }, ...rest }) {
-    const body = await bodyOf(flags, blocks);
+    const given = await bodyOf(flags, blocks);
     await using asking = await Asking.open({ name: "ctl explain", flags, ...rest });
+    const whole = await withNamespace(asking, given);
+    if (!whole.ok) return whole.exit;
+    const body = whole.document;
     const answer = await asking.post("/v1/explain", body);
     if (!answer.ok) return answer.exit;
     if (flags.json) printJson(rest.io, answer.document);
@@ -70,9 +78,34 @@ async function bodyOf(flags: Prompt, blocks: readonly (number | bigint | string)
   if (namespace === null || blockTokens === null) {
     throw new HearthError("USAGE", "--tokens needs --namespace and --block-tokens");
   }
-  if (!NAMESPACE.test(namespace)) throw new HearthError("USAGE", "--namespace wants 64 hex digits");
+  const key = namespace.toLowerCase();
+  if (!NAMESPACE.test(key)) throw new HearthError("USAGE", "--namespace wants up to 64 hex digits");
   const tokens = await tokensIn(file);
-  return { tokens, namespace, block_tokens: blockTokens, ...(layer === null ? {} : { layer }) };
+  return {
+    tokens,
+    namespace: key,
+    block_tokens: blockTokens,
+    ...(layer === null ? {} : { layer }),
+  };
+}
+
+/** With the whole key where only its beginning was given. Throws USAGE where several begin so. */
+async function withNamespace(asking: Asking, body: Json): Promise<Answer> {
+  const { namespace: start } = membersOf(body);
+  const isWhole = typeof start !== "string" || start.length === KEY_DIGITS;
+  if (isWhole) return { ok: true, document: body };
+  const answer = await asking.get("/v1/status");
+  if (!answer.ok) return answer;
+  const { namespaces } = membersOf(answer.document);
+  const keys = Array.isArray(namespaces) ? namespaces.map(String) : [];
+  const [namespace, other] = keys.filter((key) => key.startsWith(start));
+  if (namespace !== undefined && other === undefined) {
+    return { ok: true, document: { ...(body as { [key: string]: Json }), namespace } };
+  }
+  const how = namespace === undefined ? "no namespace" : "more than one namespace";
+  throw new HearthError("USAGE", `${how} of the agent begins with ${start}`, {
+    fix: "see `hearth ctl status` for their keys",
+  });
 }
 
 async function tokensIn(file: string): Promise<number[]> {

@@ -93,8 +93,11 @@ async function discovered(
 }
 
 function printStatus(io: Io, document: Json): void {
-  const { health, build: _build, ...members } = membersOf(document);
+  const { health, namespaces, build: _build, ...members } = membersOf(document);
   printRecord(io, shown(members), false);
+  // Whole: `hearth ctl explain --tokens` wants one.
+  const keys = Array.isArray(namespaces) ? namespaces : [];
+  for (const key of keys) io.out.write(`namespace ${textOf(key)}\n`);
   for (const problem of listOf({ health }, "health")) {
     const { severity, code, meaning } = problem;
     io.out.write(`${textOf(severity)} ${textOf(code)}: ${textOf(meaning)}\n`);

@@ -1,6 +1,6 @@
 import type { ExitName } from "../exit-codes.ts";
 
-export { Asking, readPages } from "./ask.ts";
+export { type Answer, Asking, readPages } from "./ask.ts";
 export { BLOCKS_HELP, blockName, blockNameOrInput, readBlocks } from "./block-names.ts";
 export { openNats } from "./connect.ts";
 export { discover } from "./discover.ts";
