@@ -1,10 +1,13 @@
 import type { ApiServices, PurgeOutcome } from "../api/index.ts";
 import type { ControlPlane, Operation, Sender } from "../control/index.ts";
 import { type Clock, HearthError, LAYER_ALL, messageOf } from "../core/index.ts";
-import type { PersistReport } from "../tiers/index.ts";
+import type { PersistReport, PurgeAddress } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
 
 type Work = Pick<ApiServices, "purge" | "persist">;
+/** Of a line in the audit log. */
+const NAMES_MAX = 8;
+
 type Came = Pick<Operation, "status" | "counts">;
 
 /** What operators do with blocks beside commands; each with a line in the audit log. */
@@ -14,7 +17,7 @@ export function operatorWork(
   clock: Clock,
 ): Work {
   async function noted<T>(
-    about: Pick<Operation, "type" | "blocks">,
+    about: Pick<Operation, "type" | "blocks" | "names">,
     sender: Sender,
     work: () => Promise<T>,
     cameOf: (result: T) => Came,
@@ -40,13 +43,20 @@ export function operatorWork(
         digest: Uint8Array.fromHex(digest),
         layer,
       }));
-      const about = { type: "Purge", blocks: blocks.length };
+      const names = addresses.slice(0, NAMES_MAX).map(nameOf);
+      const about = { type: "Purge", blocks: blocks.length, names };
       return noted(about, sender, () => agent.purge(addresses, sender.name), ofPurge);
     },
     persist(sender) {
-      return noted({ type: "Persist", blocks: null }, sender, () => agent.persist(), ofPersist);
+      const about = { type: "Persist", blocks: null, names: [] };
+      return noted(about, sender, () => agent.persist(), ofPersist);
     },
   };
+}
+
+/** As commands name a block. */
+function nameOf({ digest, layer }: PurgeAddress): string {
+  return layer === LAYER_ALL ? digest.toHex() : `${digest.toHex()}/${layer}`;
 }
 
 function reasonOf(thrown: unknown): string {

@@ -1,9 +1,9 @@
 import { type FileHandle, open, rename, stat } from "node:fs/promises";
-import { type Clock, messageOf } from "../core/index.ts";
+import { type Clock, messageOf, stringifyJson } from "../core/index.ts";
 import type { Logger } from "../observability/index.ts";
 import { AUDIT_CLOSE_MS, within } from "./within.ts";
 
-/** One line. Names, counts and words; never a block's bytes, tokens or a secret. */
+/** One line. Names, hashes, counts and words; never a block's bytes, tokens or a secret. */
 export type AuditRecord = Readonly<Record<string, unknown>>;
 
 /**
@@ -70,7 +70,7 @@ class AuditFile implements AuditLog {
   }
 
   write(record: AuditRecord): void {
-    const line = Buffer.from(`${JSON.stringify(record)}\n`);
+    const line = Buffer.from(`${stringifyJson(record)}\n`);
     if (this.#isClosed) {
       this.#dropped++;
       return;

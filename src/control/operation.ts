@@ -4,6 +4,8 @@ export interface Operation {
   readonly type: string;
   /** Blocks it named; null: it names none. */
   readonly blocks: number | null;
+  /** The first of them, at least eight where there are as many: digests, with a layer behind them. */
+  readonly names: readonly string[];
   /** `rejected`: nothing was done, for `reason`. */
   readonly status: "ok" | "partial" | "rejected";
   readonly reason: string | null;

@@ -19,6 +19,9 @@ export interface RecorderOptions {
 /** Refusals in a second that get a line each; a flood must not turn the audit log over. */
 const REFUSALS_PER_SECOND = 100;
 
+/** Names of blocks in a line. */
+const NAMES_MAX = 8;
+
 /** Counts commands and says what became of them: to the audit log, as events, in the log. */
 export class Recorder {
   readonly #options: RecorderOptions;
@@ -71,12 +74,13 @@ export class Recorder {
   }
 
   /** What was done by another way than a command. */
-  operation({ type, blocks, status, reason, counts, elapsedMs }: Operation, sender: Sender): void {
+  operation(operation: Operation, sender: Sender): void {
+    const { type, blocks, names, status, reason, counts, elapsedMs } = operation;
     this.#write(sender, {
       issuer: sender.name,
       type,
       id: null,
-      ...(blocks === null ? {} : { blocks }),
+      ...(blocks === null ? {} : { blocks, names: names.slice(0, NAMES_MAX) }),
       status,
       ...(reason === null ? {} : { reason }),
       counts,
@@ -123,5 +127,13 @@ function whatOf(command: Command): Record<string, unknown> {
     ...(command.type === "Cache" ? { action: command.action.kind } : {}),
     ...(command.type === "Think" ? { transient: command.transient } : {}),
     blocks: blocksOf(command),
+    ...namesOf(command),
   };
+}
+
+/** Which blocks: the first of them as they were named, so that a line stays short. */
+function namesOf(command: Command): Record<string, unknown> {
+  if (command.type === "Prune") return { after_block_hash: command.after.given };
+  if (!("blocks" in command)) return {};
+  return { names: command.blocks.slice(0, NAMES_MAX).map(({ given }) => given) };
 }

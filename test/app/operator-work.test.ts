@@ -30,7 +30,7 @@ function kit(answer: () => Promise<PurgeOutcome[]>, durable = true) {
 }
 
 describe("what operators do with blocks is in the audit log", () => {
-  test("a purge: how many blocks, what came of them; the blocks know who it was", async () => {
+  test("a purge: which blocks and how many, what came of them; the blocks know who it was", async () => {
     const { work, noted, asked } = kit(async () => ["done", "held", "done"]);
     const blocks = [{ digest: DIGEST }, { digest: DIGEST, layer: 7 }, { digest: DIGEST, layer: 8 }];
     expect(await work.purge(blocks, SENDER)).toEqual(["done", "held", "done"]);
@@ -38,6 +38,7 @@ describe("what operators do with blocks is in the audit log", () => {
       {
         ...{ type: "Purge", blocks: 3, status: "partial", reason: null, elapsedMs: 12 },
         counts: { done: 2, missing: 0, held: 1, failed: 0 },
+        names: [DIGEST, `${DIGEST}/7`, `${DIGEST}/8`],
       },
     ]);
     expect(asked[0]!.by).toBe("ops");

@@ -51,9 +51,10 @@ describe("the audit log", () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "audit.jsonl");
       const { audit } = opened(path);
-      for (let n = 0; n < 5_000; n++) audit.write({ n, who: "router\n1" });
+      for (let n = 0; n < 5_000; n++) audit.write({ n, who: "router\n1", names: [-(2n ** 63n)] });
       await audit[Symbol.asyncDispose]();
       expect(numbersIn(path)).toEqual(Array.from({ length: 5_000 }, (_, n) => n));
+      expect(readFileSync(path, "utf8")).toContain('"names":[-9223372036854775808]}\n');
       expect(statSync(path).mode & 0o777 & ~0o640).toBe(0);
       expect(audit.dropped).toBe(0);
     });

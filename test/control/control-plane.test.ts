@@ -203,7 +203,20 @@ describe("what is said of commands", () => {
         ...{ owner: "team", action: "pin", blocks: 2, status: "ok", counts: { done: 2 } },
       },
     ]);
+    expect(kit.audited[0]!.names).toEqual(PIN.block_hashes);
     expect(kit.plane.stats()).toMatchObject({ commands: { "Cache/ok": 1 }, refused: {} });
+  });
+
+  test("a line says which blocks, the first eight of many, and behind which a prune went", async () => {
+    const kit = new PlaneKit();
+    const digest = "ab".repeat(32);
+    await kit.send({ type: "Prune", after_block_hash: -(2n ** 63n) });
+    await kit.send({ ...PIN, block_hashes: [digest, `${digest}/3`, ...Array(20).keys()] });
+    await kit.send({ type: "Flush" });
+    expect(kit.audited[0]).toMatchObject({ blocks: 1, after_block_hash: -(2n ** 63n) });
+    const names = [digest, `${digest}/3`, 0, 1, 2, 3, 4, 5];
+    expect(kit.audited[1]).toMatchObject({ blocks: 22, names });
+    expect(kit.audited[2]).not.toHaveProperty("names");
   });
 
   test("what is no command counts against the rate of the token that sends it", async () => {
@@ -237,12 +250,14 @@ describe("what is said of commands", () => {
 
   test("what was done by another way than a command has a line, too", async () => {
     const kit = new PlaneKit();
-    const operation = { type: "Purge", blocks: 3, status: "partial", elapsedMs: 2 } as const;
+    const names = ["ab".repeat(32)];
+    const about = { type: "Purge", blocks: 3, names } as const;
+    const operation = { ...about, status: "partial", elapsedMs: 2 } as const;
     const sender = { ...OPERATOR, via: "http", name: "ops", from: "ops 10.0.0.1" } as const;
     kit.plane.note({ ...operation, counts: { done: 2, held: 1 }, reason: null }, sender);
     kit.plane.note({ ...operation, status: "rejected", reason: "aborted: no", counts: {} }, sender);
     const who = { via: "http", from: "ops 10.0.0.1", role: "purge", issuer: "ops" };
-    const what = { type: "Purge", id: null, blocks: 3, elapsed_ms: 2 };
+    const what = { ...about, id: null, elapsed_ms: 2 };
     const time = expect.stringMatching(/^\d{4}-.*Z$/);
     expect(kit.audited).toEqual([
       { time, ...who, ...what, status: "partial", counts: { done: 2, held: 1 } },
