@@ -10,8 +10,8 @@ export const command = defineCommand({
   description: [
     "Sends pins and unpins over NATS to an agent of its own, with an SSD tier and a ledger, so " +
       "that each is on disk when its receipt comes; awaits and checks every receipt, and " +
-      "compares the agent's list of pins at the end. Then it stores a tree in RAM and prunes it by " +
-      "command. It starts a nats-server of its own and leaves nothing behind.",
+      "compares the agent's list of pins at the end. Then it stores a tree in RAM and prunes it " +
+      "by command. It starts a nats-server of its own and leaves nothing behind.",
     "commands_per_s, p50_us, p99_us: of commands, from sending to the receipt, with --in-flight " +
       "under way; medians of the rounds. prune_blocks_per_s: by the receipt's own time, median. " +
       "loop_stall_ms_max: the longest answer of the agent to a hit in RAM, asked for all the " +
