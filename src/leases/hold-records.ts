@@ -39,6 +39,15 @@ export class HoldRecords {
     for (const part of hold.nodes.parts) this.changePart(hold, part);
   }
 
+  /** Its end is now, and that is written before anything else becomes of it. */
+  overdue(hold: Hold): void {
+    const { ledger, table, clock } = this.#parts;
+    if (ledger === null || !hold.isWhole || hold.ended) return;
+    const [first] = hold.nodes.parts;
+    ledger.putHold(rowOf(hold, blocksOf(first!.nodes, table), clock.bootId));
+    ledger.seen(clock.bootId, clock.bootMs());
+  }
+
   /** For good, with all its parts. */
   forget(id: number): void {
     this.#parts.ledger?.removeHold(id);

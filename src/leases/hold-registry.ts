@@ -16,6 +16,7 @@ import type {
   AddedHold,
   BudgetFigures,
   EndedHold,
+  EndedLease,
   HoldInfo,
   HoldPage,
   HoldRequest,
@@ -199,15 +200,17 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return true;
   }
 
-  endLease(name: string): Soon<EndedHold | null> {
+  endLease(name: string): Soon<EndedLease | null> {
     const hold = this.#book.leases.get(name);
     if (hold === undefined) return null;
-    const { promise, resolve } = Promise.withResolvers<EndedHold>();
-    let atOnce: EndedHold | null = null;
+    const { promise, resolve } = Promise.withResolvers<EndedLease>();
+    let atOnce: EndedLease | null = null;
+    hold.deadlineBootMs = this.#options.clock.bootMs();
+    this.#book.records.overdue(hold);
     this.#closing.end(hold, (ended) => {
-      this.#book.records.forget(hold.id);
-      atOnce = ended;
-      resolve(ended);
+      const forget = () => this.#book.records.forget(hold.id);
+      atOnce = { ...ended, forget };
+      resolve(atOnce);
     });
     return atOnce ?? promise;
   }

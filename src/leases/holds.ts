@@ -71,6 +71,11 @@ export interface EndedHold {
   readonly nodes: readonly NodeId[];
 }
 
+export interface EndedLease extends EndedHold {
+  /** Nothing of it is left to be done. */
+  forget(): void;
+}
+
 /**
  * Pins, soft pins and leases: who wants which blocks kept on this host, for how long, and within
  * which budget. Each is one hold on a list of blocks; the table counts them as pins. Promises:
@@ -113,9 +118,10 @@ export interface Holds {
   renew(name: string, ttlMs: number): boolean;
   /**
    * Ends it: its name is free when this returns, its blocks are unheld by it when it has answered.
-   * Null where there is none.
+   * Null where there is none. What it held stays written down, as overdue, until `forget`: where a
+   * crash cuts short what is to be done with its blocks, the next start does it.
    */
-  endLease(name: string): Soon<EndedHold | null>;
+  endLease(name: string): Soon<EndedLease | null>;
 
   /** Whether a lease of this name has the node among its blocks. */
   isInLease(name: string, node: NodeId): boolean;

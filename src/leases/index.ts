@@ -5,6 +5,7 @@ export type {
   AddedHold,
   BudgetFigures,
   EndedHold,
+  EndedLease,
   HoldInfo,
   HoldKind,
   HoldPage,

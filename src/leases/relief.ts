@@ -7,8 +7,17 @@ import { MinHeap } from "./min-heap.ts";
 
 /** An order of holds serves this long; what was used meanwhile counts in the next one. */
 const ORDER_MS = 1_000;
+/** One in which nothing was found yet goes on for so long. */
+const ORDER_FOUND_NONE_MS = 60_000;
 /** A scan that found nothing is repeated when this many times its own duration has gone by. */
 const REST = 9;
+/** How long one call may look for, and how many steps at most; half of it to rank what is new. */
+const CALL_MS = 2;
+const STEPS_A_CALL = 32_768;
+/** Steps between two looks at the clock. */
+const STEPS_A_LOOK = 64;
+
+type ReliefTier = "ram" | "ssd";
 
 interface Ranked {
   readonly hold: Hold;
@@ -17,21 +26,43 @@ interface Ranked {
   readonly lastUsed: number;
 }
 
+/** Holds in their order, as far as they were looked at. */
 interface Order {
   readonly heap: MinHeap<Ranked>;
+  /** Those with a greater id are still to be ranked. */
+  rankedTo: number;
+  isRanked: boolean;
+  looked: Looked | null;
+  hasFound: boolean;
   readonly madeMs: number;
-  readonly tookMs: number;
+  tookMs: number;
+}
+
+/** A hold that is being looked at. */
+interface Looked {
+  readonly hold: Hold;
+  /** Those of its blocks that are still to be looked at. */
+  readonly nodes: Iterator<NodeId>;
+  /** The block where it goes on upwards. */
+  step: NodeId;
 }
 
 /**
  * Finds the hold that is worth least among those that keep something on a tier. All holds are
- * ranked at once and the ranking serves for a while, so that many in a row cost one scan.
+ * ranked at once and the ranking serves for a while, so that many in a row cost one scan. A call
+ * looks at so many blocks and no more; the next one goes on from there. Where holds have more
+ * blocks than that, the one it finds is the least of those that it has come to.
  */
 export class Relief {
   readonly #table: BlockTable;
   readonly #book: HoldBook;
   readonly #clock: Clock;
   readonly #orders = new Map<string, Order>();
+  /** Nodes that keep nothing on the tier, nor does what is above them: not looked at again. */
+  readonly #bare = { ram: new Set<NodeId>(), ssd: new Set<NodeId>() };
+  #steps = 0;
+  #lookAtStep = 0;
+  #untilMs = 0;
 
   constructor(table: BlockTable, book: HoldBook, clock: Clock) {
     this.#table = table;
@@ -39,65 +70,118 @@ export class Relief {
     this.#clock = clock;
   }
 
-  /** Null where no hold of the level keeps a block from leaving the tier. */
-  least(tier: "ram" | "ssd", level: ReliefLevel): Hold | null {
+  /** Null where no hold of the level keeps a block from leaving the tier, as far as it looked. */
+  least(tier: ReliefTier, level: ReliefLevel): Hold | null {
     if (this.#book.size === 0 || this.#keepsNothing(tier)) return null;
     const key = `${tier}/${level}`;
-    const nowMs = this.#clock.monotonicMs();
     const old = this.#orders.get(key);
-    if (old !== undefined && nowMs - old.madeMs < ORDER_MS) {
-      const found = this.#takeFrom(old, tier);
-      if (found !== null) return found;
+    const nowMs = this.#clock.monotonicMs();
+    const oldMs = old?.hasFound ? ORDER_MS : ORDER_FOUND_NONE_MS;
+    if (old !== undefined && nowMs - old.madeMs < oldMs) {
+      const found = this.#takeFrom(old, tier, level);
+      if (found !== null || !isOver(old)) return found;
       if (nowMs - old.madeMs < old.tookMs * REST) return null;
     }
-    const order = this.#rank(level);
+    this.#bare[tier].clear();
+    const fresh = { rankedTo: 0, isRanked: false, looked: null, hasFound: false, tookMs: 0 };
+    const order: Order = { heap: new MinHeap(isWorthLess), madeMs: nowMs, ...fresh };
     this.#orders.set(key, order);
-    return this.#takeFrom(order, tier);
+    return this.#takeFrom(order, tier, level);
   }
 
-  #keepsNothing(tier: "ram" | "ssd"): boolean {
+  #keepsNothing(tier: ReliefTier): boolean {
     return (tier === "ram" ? this.#table.keptInRamAloneBytes : this.#table.keptBytes) === 0;
   }
 
-  #rank(level: ReliefLevel): Order {
-    const madeMs = this.#clock.monotonicMs();
-    const ranked: Ranked[] = [];
-    for (const hold of this.#book.holds()) {
-      if (hold.ended || (hold.kind === "retain") !== (level === "soft")) continue;
-      const lastUsed = this.#book.lastUsed(hold);
-      const rank = level === "soft" ? this.#book.worthOf(hold)! : lastUsed;
-      ranked.push({ hold, rank, lastUsed });
-    }
-    const heap = new MinHeap(isWorthLess, ranked);
-    return { heap, madeMs, tookMs: this.#clock.monotonicMs() - madeMs };
+  /** What keeps nothing on this tier is passed over until the next ranking. */
+  #takeFrom(order: Order, tier: ReliefTier, level: ReliefLevel): Hold | null {
+    const beginMs = this.#clock.monotonicMs();
+    this.#allow(STEPS_A_CALL / 2, CALL_MS / 2);
+    if (!order.isRanked) this.#rankMore(order, level);
+    // The least of those so far is looked for all the same.
+    this.#allow(STEPS_A_CALL / 2, CALL_MS / 2);
+    const found = this.#next(order, tier);
+    if (found !== null) order.hasFound = true;
+    order.tookMs += this.#clock.monotonicMs() - beginMs;
+    return found;
   }
 
-  /** What keeps nothing on this tier is passed over until the next ranking. */
-  #takeFrom({ heap }: Order, tier: "ram" | "ssd"): Hold | null {
-    for (let next = heap.pop(); next !== undefined; next = heap.pop()) {
-      if (!next.hold.ended && this.#keeps(next.hold, tier)) return next.hold;
+  #allow(steps: number, ms: number): void {
+    this.#steps = steps;
+    this.#lookAtStep = steps - STEPS_A_LOOK;
+    this.#untilMs = this.#clock.monotonicMs() + ms;
+  }
+
+  /** False once a call has looked for long enough. */
+  #mayLook(): boolean {
+    if (this.#steps > this.#lookAtStep) return true;
+    this.#lookAtStep = this.#steps - STEPS_A_LOOK;
+    if (this.#clock.monotonicMs() > this.#untilMs) this.#steps = 0;
+    return this.#steps > 0;
+  }
+
+  #rankMore(order: Order, level: ReliefLevel): void {
+    for (const hold of this.#book.after(order.rankedTo)) {
+      if (!this.#mayLook()) return;
+      order.rankedTo = hold.id;
+      this.#steps--;
+      if ((hold.kind === "retain") !== (level === "soft")) continue;
+      this.#steps -= hold.nodes.size;
+      const lastUsed = this.#book.lastUsed(hold);
+      order.heap.push({ hold, rank: this.#book.worthOf(hold) ?? lastUsed, lastUsed });
+    }
+    order.isRanked = true;
+  }
+
+  #next(order: Order, tier: ReliefTier): Hold | null {
+    while (this.#mayLook()) {
+      this.#steps--;
+      order.looked ??= lookAt(order.heap.pop());
+      if (order.looked === null) return null;
+      const { hold } = order.looked;
+      const keeps = hold.ended ? false : this.#keeps(order.looked, tier);
+      if (keeps === null) return null;
+      order.looked = null;
+      if (keeps) return hold;
     }
     return null;
   }
 
-  /** Whether one of its blocks, or of those above them, stays on the tier because it is kept. */
-  #keeps(hold: Hold, tier: "ram" | "ssd"): boolean {
-    for (const node of hold.nodes) if (this.#isKeptOn(node, tier)) return true;
-    const seen = new Set<NodeId>();
-    for (const node of hold.nodes) {
-      let step = this.#table.parentOf(node);
-      for (; step !== NO_NODE && !seen.has(step); step = this.#table.parentOf(step)) {
-        if (this.#isKeptOn(step, tier)) return true;
-        seen.add(step);
+  /**
+   * Whether one of its blocks, or of those above them, stays on the tier because it is kept; null
+   * where that is not yet seen.
+   */
+  #keeps(looked: Looked, tier: ReliefTier): boolean | null {
+    const bare = this.#bare[tier];
+    for (; this.#mayLook(); this.#steps--) {
+      const { step } = looked;
+      if (step === NO_NODE || bare.has(step)) {
+        const next = looked.nodes.next();
+        if (next.done) return false;
+        looked.step = next.value;
+        continue;
       }
+      if (this.#isKeptOn(step, tier)) return true;
+      bare.add(step);
+      looked.step = this.#table.parentOf(step);
     }
-    return false;
+    return null;
   }
 
-  #isKeptOn(node: NodeId, tier: "ram" | "ssd"): boolean {
+  #isKeptOn(node: NodeId, tier: ReliefTier): boolean {
     const onSsd = this.#table.isResident(node, Tier.ssd);
     return tier === "ssd" ? onSsd : !onSsd && this.#table.isResident(node, Tier.ram);
   }
+}
+
+function lookAt(ranked: Ranked | undefined): Looked | null {
+  if (ranked === undefined) return null;
+  const { hold } = ranked;
+  return { hold, nodes: hold.nodes[Symbol.iterator](), step: NO_NODE };
+}
+
+function isOver({ isRanked, heap, looked }: Order): boolean {
+  return isRanked && looked === null && heap.size === 0;
 }
 
 /** The lower rank first, then what was used longest ago, then the larger, then the older one. */

@@ -118,6 +118,7 @@ class Pair {
         model.holds = model.holds.filter((other) => other !== hold);
         const ended = await kit.holds.endLease(one.name);
         expect(ended?.nodes ?? null).toEqual(hold === undefined ? null : kit.nodes(...hold.blocks));
+        ended?.forget();
         return;
       }
       case "wait":

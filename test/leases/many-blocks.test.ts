@@ -72,6 +72,7 @@ describe("a hold of many blocks", () => {
     const next = await restarted(disk, many);
     expect(next.kit.holds.lease("night")).toMatchObject({ id: 1, blocks: COUNT });
     const ended = await next.kit.holds.endLease("night");
+    ended!.forget();
     expect(ended!.nodes).toEqual(next.nodes);
     await next.kit.holds.commit();
     expect([disk.holds.size, disk.parts.size]).toEqual([0, 0]);

@@ -149,3 +149,57 @@ test("pinned to the last byte, a tier can still be emptied block by block", () =
   expect([admitted, kit.holds.counts().relieved]).toEqual([3_000, 3_000]);
   kit.verify();
 });
+
+describe("among tens of thousands of holds", () => {
+  const COUNT = 20_000;
+
+  /** One pin for each block of a chain on SSD, and one, used last, of a block in RAM alone. */
+  function kitOfChain(): { kit: HoldKit; steps: () => number } {
+    const kit = new HoldKit({ nodesMax: COUNT + 2 });
+    kit.shares = { host: 1, owner: 1 };
+    kit.capacityBytes = 1e9;
+    const path = Array.from({ length: COUNT }, (_, i) => i + 1);
+    kit.put(path, Tier.ssd);
+    for (const n of path) kit.pin("chain", [n]);
+    kit.clock.advance(10_000);
+    kit.put([COUNT + 1]);
+    kit.pin("ram", [COUNT + 1]);
+    let steps = 0;
+    const { table } = kit;
+    for (const name of ["parentOf", "lastUsedOf"] as const) {
+      const asked = table[name].bind(table);
+      table[name] = (node) => {
+        steps++;
+        return asked(node) as never;
+      };
+    }
+    return { kit, steps: () => steps };
+  }
+
+  test("a call looks at so many blocks and no more, and the next goes on from there", () => {
+    const { kit, steps } = kitOfChain();
+    let calls = 0;
+    for (let before = 0, found = false; !found; before = steps(), calls++) {
+      expect(calls).toBeLessThan(10);
+      found = kit.holds.relieve("ram", WHY, "hard");
+      expect(steps() - before).toBeLessThan(40_000);
+    }
+    expect(calls).toBeGreaterThan(1);
+    expect(kit.said().at(-1)).toMatchObject({ kind: "hold_relieved", owner: "ram" });
+    // Each block once, however many are pinned below it.
+    expect(steps()).toBeLessThan(3 * COUNT);
+  });
+
+  test("what took long is not repeated at once where nothing is to be had", () => {
+    const { kit, steps } = kitOfChain();
+    kit.unpin("ram", [COUNT + 1]);
+    // Kept in RAM alone, as seen from the table, by a soft pin.
+    kit.retain("soft", [COUNT + 1], 50, 1e9);
+    const now = kit.clock.monotonicMs.bind(kit.clock);
+    let looks = 0;
+    kit.clock.monotonicMs = () => now() + looks++ / 1_000;
+    for (let calls = 0; calls < 100; calls++) kit.holds.relieve("ram", WHY, "hard");
+    expect(steps()).toBeLessThan(4 * COUNT);
+    expect(kit.holds.counts().relieved).toBe(0);
+  });
+});

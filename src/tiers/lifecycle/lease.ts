@@ -38,11 +38,14 @@ export async function revokeLease(
   if (ended === null) return reportOf([MISSING]);
   const leaving = new Leaving(context, ended, causeOf("lease_ended", origin));
   remember?.(ended.nodes.map(() => DONE));
-  const [results, committed] = await Promise.all([leaving.run(), context.durability.holds()]);
+  const [results, isOver] = await Promise.all([leaving.run(), context.durability.holds()]);
+  const { isDurable, bytes } = leaving;
+  const isDone = isDurable && results.every(({ outcome }) => outcome !== "deferred");
+  if (isDone) ended.forget();
+  const committed = isOver && (!isDone || (await context.durability.holds()));
   const told = results.map((result) =>
     result.outcome === "done" && !committed ? { ...result, ...NOT_DURABLE } : result,
   );
-  const { isDurable, bytes } = leaving;
   const durable = committed && isDurable && context.store.ssd !== null;
   return reportOf(told, { bytes, durable });
 }

@@ -137,6 +137,22 @@ describeNative("Pause flow", () => {
     expect(outcomes((await life.own.renewLease("other", 5_000)).results)).toEqual(["missing"]);
   });
 
+  it("a revocation that the disk cut short is done after the next start", {}, async (t) => {
+    const { kit, life, restart, faults } = t;
+    await kit.engine().put(...chain("a/b"));
+    await kit.settled();
+    await life.pause("nap", ...chain("a/b"));
+    faults("remove.unlink:1+:EIO");
+    const report = await life.own.revokeLease("nap", ORIGIN);
+    expect(outcomes(report.results)).toEqual(["deferred ssd", "deferred ssd"]);
+    expect(life.holds.lease("nap")).toBeNull();
+    faults("");
+    const next = await restart();
+    await next.kit.until(() => next.kit.files().length === 0, "the lease is over");
+    expect(next.life.holds.lease("nap")).toBeNull();
+    expect(await next.kit.engine().load(...chain("a/b"))).toEqual(["miss", "miss"]);
+  });
+
   it("revoked: what nothing else holds or builds upon goes, the deepest first", {}, async (t) => {
     const { kit, life, where } = t;
     const engine = kit.engine();
