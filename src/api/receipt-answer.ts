@@ -13,7 +13,6 @@ const STATUS_OF_WORD = {
   stale: 409,
   fenced: 409,
   busy: 503,
-  no_ssd: 501,
   internal: 500,
 } as const satisfies Record<RefusalWord, number>;
 

@@ -1,5 +1,5 @@
 /** Longer subjects are refused: brokers take lines of 4 KiB, in which more than this must fit. */
-export const SUBJECT_CHARACTERS_MAX = 1_024;
+const SUBJECT_CHARACTERS_MAX = 1_024;
 
 /** One or more tokens, none empty, without blanks. */
 const TOKENS = /^[^\s.]+(?:\.[^\s.]+)*$/;

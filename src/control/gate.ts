@@ -11,7 +11,7 @@ export interface Gate {
 }
 
 /** The least role that may send it. */
-export function roleFor(command: Command): Role {
+function roleFor(command: Command): Role {
   switch (command.type) {
     case "Prune":
     case "RevokeLease":

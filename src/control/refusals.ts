@@ -26,7 +26,6 @@ export const REFUSALS = {
   },
   fenced: { retry: false, meaning: "this issuer has shown a higher `epoch`: another took over" },
   busy: { retry: true, meaning: "as many commands are at work as may be, or the agent stops" },
-  no_ssd: { retry: false, meaning: "it needs an SSD tier and this host has none" },
   internal: { retry: true, meaning: "an error of ours, in the log; it may be carried out in part" },
 } as const satisfies Record<string, { readonly retry: boolean; readonly meaning: string }>;
 

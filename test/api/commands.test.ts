@@ -76,7 +76,6 @@ describe("POST /v1/commands", () => {
       stale: 409,
       fenced: 409,
       busy: 503,
-      no_ssd: 501,
       internal: 500,
     } satisfies Record<RefusalWord, number>),
   )("a command refused as %s is %d, with the receipt", async (word, status) => {

@@ -10,7 +10,7 @@ import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
 
 /** Commands that are remembered, and bytes of their receipts: then the oldest are forgotten. */
 export const COMMANDS_MAX = 65_536;
-export const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
+const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
 
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
 const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
