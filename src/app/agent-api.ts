@@ -131,7 +131,8 @@ function observe(agent: Agent, logger: Logger): void {
   metrics.observeControl(() => {
     const snapshot = control.snapshot();
     const { bus } = agent;
-    const refused = snapshot.refused + (bus?.unreadCommands ?? 0);
+    const busy = (snapshot.refused.busy ?? 0) + (bus?.unreadCommands ?? 0);
+    const refused = { ...snapshot.refused, busy };
     return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
   });
   metrics.observeHealth(() => agent.health.counts());

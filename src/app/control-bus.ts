@@ -119,7 +119,7 @@ export class ControlBus implements AsyncDisposable {
     return state === null || name === null ? null : { name, ...state };
   }
 
-  /** Where this worker says that it is there, and why the broker refuses that; null: it does not. */
+  /** Where this worker says that it is there, and why the broker refuses; null: it does not. */
   get workers(): { readonly bucket: string; readonly why: string | null } | null {
     const { bucket } = this.#names;
     return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };

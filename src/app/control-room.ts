@@ -189,7 +189,6 @@ export class ControlRoom implements AsyncDisposable {
       const [type = "", status = ""] = name.split("/");
       return { type, status, count };
     });
-    const refused = Object.values(stats.refused).reduce((sum, count) => sum + count, 0);
     const { hostUsedBytes, hostBudgetBytes } = this.holds.figures(null);
     const state = this.ledgerState;
     return {
@@ -197,7 +196,7 @@ export class ControlRoom implements AsyncDisposable {
       keptBytes: hostUsedBytes,
       keptBytesMax: hostBudgetBytes,
       commands,
-      refused,
+      refused: stats.refused,
       duplicates: stats.duplicates,
       running: stats.running,
       auditDropped: stats.auditDropped,

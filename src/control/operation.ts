@@ -4,7 +4,7 @@ export interface Operation {
   readonly type: string;
   /** Blocks it named; null: it names none. */
   readonly blocks: number | null;
-  /** The first of them, at least eight where there are as many: digests, with a layer behind them. */
+  /** The first of them, eight or more where there are as many: digests, some with a layer. */
   readonly names: readonly string[];
   /** `rejected`: nothing was done, for `reason`. */
   readonly status: "ok" | "partial" | "rejected";

@@ -2,7 +2,7 @@ import type { MetricSpec } from "./catalogue.ts";
 
 export const HOLD_KINDS = ["pin", "retain", "lease"] as const;
 
-/** Words that `type` may have; whatever else was sent counts as the last. */
+/** Commands there are, by their names. */
 export const COMMAND_TYPE_LABELS = [
   "Warm",
   "Prune",
@@ -12,9 +12,23 @@ export const COMMAND_TYPE_LABELS = [
   "RenewLease",
   "RevokeLease",
   "Flush",
-  "unknown",
 ] as const;
-export const COMMAND_STATUS_LABELS = ["ok", "partial", "rejected"] as const;
+export const COMMAND_STATUS_LABELS = ["ok", "partial"] as const;
+/** Words with which receipts of refused commands begin their reason. */
+export const REFUSAL_LABELS = [
+  "malformed",
+  "unknown_type",
+  "too_large",
+  "too_deep",
+  "forbidden",
+  "broadcast_refused",
+  "expired",
+  "rate_limited",
+  "stale",
+  "fenced",
+  "busy",
+  "internal",
+] as const;
 
 /** What becomes of the answers to commands over NATS. */
 export const BUS_ANSWERS = ["answered", "unasked", "lost", "unread"] as const;
@@ -60,14 +74,14 @@ export const CONTROL_METRICS = {
   commands: {
     name: "hearth_commands_total",
     type: "counter",
-    help: "Lifecycle commands by the status of their receipt",
+    help: "Lifecycle commands that were carried out, by the status of their receipt",
     labels: { type: COMMAND_TYPE_LABELS, status: COMMAND_STATUS_LABELS },
   },
   commandsRefused: {
     name: "hearth_commands_refused_total",
     type: "counter",
-    help: "Lifecycle commands of which nothing was carried out, all reasons together",
-    labels: {},
+    help: "Lifecycle commands that were refused, by the word of `hearth reference commands`",
+    labels: { reason: REFUSAL_LABELS },
   },
   commandDuplicates: {
     name: "hearth_command_duplicates_total",

@@ -76,7 +76,7 @@ export const HEALTH_CODES = {
   NATS_STREAM: {
     severity: "error",
     meaning: "the stream of commands cannot be read: commands over NATS do not reach this worker",
-    fix: "make the stream of nats.command_stream with this worker's subject, or let the agent read it",
+    fix: "make the stream of nats.command_stream with this worker's subject, or permit the agent",
   },
   NATS_WORKERS: {
     severity: "warn",

@@ -104,13 +104,14 @@ export interface ControlSnapshot {
   };
   readonly keptBytes: number;
   readonly keptBytesMax: number;
-  /** Receipts, by command type and status. */
+  /** Carried out, by type and status of the receipt. */
   readonly commands: readonly {
     readonly type: string;
     readonly status: string;
     readonly count: number;
   }[];
-  readonly refused: number;
+  /** By the word with which the receipt's reason begins. */
+  readonly refused: Readonly<Record<string, number>>;
   readonly duplicates: number;
   readonly running: number;
   readonly auditDropped: number;

@@ -3,11 +3,12 @@ import {
   COMMAND_STATUS_LABELS,
   COMMAND_TYPE_LABELS,
   HOLD_KINDS,
+  REFUSAL_LABELS,
 } from "./catalogue-control.ts";
 import type { MetricRegistry } from "./registry.ts";
 import type { ControlSnapshot } from "./snapshots.ts";
 
-/** Enters what the control plane counts; a type that is none of ours counts as `unknown`. */
+/** Enters what the control plane counts. */
 export function writeControl(registry: MetricRegistry, control: ControlSnapshot): void {
   const { holds, bus, ledger } = control;
   for (const kind of HOLD_KINDS) {
@@ -21,7 +22,9 @@ export function writeControl(registry: MetricRegistry, control: ControlSnapshot)
   registry.set("keptBytes", control.keptBytes);
   registry.set("keptBytesMax", control.keptBytesMax);
   writeCommands(registry, control.commands);
-  registry.set("commandsRefused", control.refused);
+  for (const reason of REFUSAL_LABELS) {
+    registry.set("commandsRefused", control.refused[reason] ?? 0, { reason });
+  }
   registry.set("commandDuplicates", control.duplicates);
   registry.set("commandsRunning", control.running);
   registry.set("auditDropped", control.auditDropped);
@@ -44,13 +47,8 @@ export function writeControl(registry: MetricRegistry, control: ControlSnapshot)
 function writeCommands(registry: MetricRegistry, commands: ControlSnapshot["commands"]): void {
   for (const type of COMMAND_TYPE_LABELS) {
     for (const status of COMMAND_STATUS_LABELS) {
-      const isThis = (given: string) =>
-        type === "unknown"
-          ? !COMMAND_TYPE_LABELS.some((known) => known !== "unknown" && known === given)
-          : given === type;
-      const mine = commands.filter((one) => one.status === status && isThis(one.type));
-      const count = mine.reduce((sum, one) => sum + one.count, 0);
-      registry.set("commands", count, { type, status });
+      const mine = commands.find((one) => one.status === status && one.type === type);
+      registry.set("commands", mine?.count ?? 0, { type, status });
     }
   }
 }

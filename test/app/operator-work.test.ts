@@ -30,7 +30,7 @@ function kit(answer: () => Promise<PurgeOutcome[]>, durable = true) {
 }
 
 describe("what operators do with blocks is in the audit log", () => {
-  test("a purge: which blocks and how many, what came of them; the blocks know who it was", async () => {
+  test("a purge: which blocks and how many, what came of them; the blocks know who", async () => {
     const { work, noted, asked } = kit(async () => ["done", "held", "done"]);
     const blocks = [{ digest: DIGEST }, { digest: DIGEST, layer: 7 }, { digest: DIGEST, layer: 8 }];
     expect(await work.purge(blocks, SENDER)).toEqual(["done", "held", "done"]);

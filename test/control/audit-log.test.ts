@@ -122,7 +122,7 @@ describe("the audit log", () => {
     });
   });
 
-  test("that it cannot be opened is known before the first line, and until one is written", async () => {
+  test("cannot be opened: known before the first line, and until one is written", async () => {
     await withTempDir(async (folder) => {
       const path = join(folder, "missing", "audit.jsonl");
       const { audit, said } = opened(path);

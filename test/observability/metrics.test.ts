@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { COMMAND_TYPES, REFUSALS } from "../../src/control/index.ts";
 import { FrameStatus, Op } from "../../src/engine/protocol/index.ts";
 import {
   createFrameCounts,
@@ -50,6 +51,12 @@ describe("the catalogue", () => {
       Object.entries(table).sort(([, a], [, b]) => a - b);
     expect(names(Op)).toEqual(FRAME_OPERATIONS.slice(1).map((name, at) => [name, at + 1]));
     expect(names(FrameStatus)).toEqual(FRAME_STATUSES.map((name, at) => [name, at]));
+  });
+
+  test("counts commands and refusals by the words that the control plane has", () => {
+    const { commands, commandsRefused } = METRICS;
+    expect(new Set<string>(commands.labels.type)).toEqual(new Set(COMMAND_TYPES));
+    expect(new Set<string>(commandsRefused.labels.reason)).toEqual(new Set(Object.keys(REFUSALS)));
   });
 
   test("is the reference page", () => {
@@ -287,10 +294,9 @@ describe("the control plane in metrics", () => {
       keptBytesMax: 9,
       commands: [
         { type: "Cache", status: "ok", count: 10 },
-        { type: "Conjure", status: "rejected", count: 11 },
-        { type: "unknown", status: "rejected", count: 1 },
+        { type: "Cache", status: "partial", count: 11 },
       ],
-      refused: 12,
+      refused: { malformed: 12 },
       duplicates: 13,
       running: 14,
       auditDropped: 15,
@@ -311,7 +317,10 @@ describe("the control plane in metrics", () => {
       'hearth_held_bytes{kind="pin"} 4',
       'hearth_holds_ended_total{how="lost"} 7',
       'hearth_commands_total{type="Cache",status="ok"} 10',
-      'hearth_commands_total{type="unknown",status="rejected"} 12',
+      'hearth_commands_total{type="Cache",status="partial"} 11',
+      'hearth_commands_total{type="Pause",status="ok"} 0',
+      'hearth_commands_refused_total{reason="malformed"} 12',
+      'hearth_commands_refused_total{reason="fenced"} 0',
       "hearth_bus_connected 1",
       'hearth_bus_messages_total{direction="dropped"} 21',
       "hearth_ledger_dropped_total 17",
