@@ -3,18 +3,21 @@ import { Elysia, t } from "elysia";
 import { assert, HearthError } from "../core/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import { blockRoutes } from "./block-routes.ts";
+import { answerJson } from "./body.ts";
 import type { Callers } from "./callers.ts";
 import { commandRoutes } from "./command-routes.ts";
+import { completeDescription, type Description } from "./description.ts";
 import { eventRoutes } from "./event-routes.ts";
 import { explainRoutes } from "./explain-routes.ts";
-import { type Access, needsCredentials } from "./gate.ts";
+import type { Access } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
 import { holdRoutes } from "./hold-routes.ts";
 import { whatIsWrong } from "./invalid.ts";
 import { problemOf, refuse } from "./problem.ts";
-import { changes, ROUTE_RULES, serves } from "./route-rules.ts";
+import { changes, pathOf, ROUTE_RULES, serves } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
 import { sessionRoutes } from "./session-routes.ts";
+import { STATUS_EXAMPLE } from "./status-example.ts";
 import { statusReport } from "./status-report.ts";
 import { treeRoutes } from "./tree-routes.ts";
 
@@ -24,10 +27,16 @@ import { treeRoutes } from "./tree-routes.ts";
  */
 const SCALAR_VERSION = "1.72.1";
 
-const readiness = t.Object({
-  ready: t.Boolean(),
-  reasons: t.Array(t.String(), { description: "Why not, one line each" }),
-});
+const DESCRIPTION_PATH = "/openapi/json";
+
+const readiness = (example: object) =>
+  t.Object(
+    {
+      ready: t.Boolean(),
+      reasons: t.Array(t.String(), { description: "Why not, one line each" }),
+    },
+    { examples: [example] },
+  );
 
 export interface RouteOptions {
   readonly version: string;
@@ -57,7 +66,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
     })
     .use(documentation(options))
     .get("/healthz", () => healthText(services.health()), {
-      response: t.String(),
+      response: t.String({ examples: ["ok\n", "ok\nwarn KV_SSD_FULL: the SSD is full\n"] }),
       detail: {
         summary: "The process lives and answers; below it the codes of what is the matter",
         security: [],
@@ -70,7 +79,10 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
         return status(ready ? 200 : 503, { ready, reasons: [...reasons] });
       },
       {
-        response: { 200: readiness, 503: readiness },
+        response: {
+          200: readiness({ ready: true, reasons: [] }),
+          503: readiness({ ready: false, reasons: ["the agent is draining"] }),
+        },
         detail: { summary: "Whether engines are served now, and if not why", security: [] },
       },
     )
@@ -81,12 +93,12 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
         return services.metricsText();
       },
       {
-        response: t.String(),
+        response: t.String({ examples: ['cgn_kvcached_blocks{tier="ram"} 6400\n'] }),
         detail: { summary: "Metrics in the Prometheus text format" },
       },
     )
     .get("/v1/status", () => services.status(), {
-      response: statusReport,
+      response: t.Object(statusReport.properties, { examples: [STATUS_EXAMPLE] }),
       detail: { summary: "What the agent is and holds" },
     })
     .use(sessionRoutes(services))
@@ -95,7 +107,17 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
   for (const { method, path } of app.routes) {
     assert(Object.hasOwn(ROUTE_RULES, `${method} ${path}`), "every route has its role");
   }
-  return app;
+  return { handle: (request: Request) => handled(app, request, options.access) };
+}
+
+type Handler = { handle(request: Request): Response | Promise<Response> };
+
+/** The description as the framework makes it knows neither the gate nor what a problem is. */
+async function handled(app: Handler, request: Request, access: Access): Promise<Response> {
+  const answer = await app.handle(request);
+  const isDescription = answer.ok && request.method === "GET";
+  if (!isDescription || pathOf(request.url) !== DESCRIPTION_PATH) return answer;
+  return answerJson(completeDescription((await answer.json()) as Description, access));
 }
 
 function controlRoutes(control: ControlServices, { callers, onFault }: RouteOptions) {
@@ -114,8 +136,7 @@ function healthText(problems: readonly HealthProblem[]): string {
   return `ok\n${lines.join("")}`;
 }
 
-function documentation({ version, access }: RouteOptions) {
-  const bearer = { type: "http", scheme: "bearer" } as const;
+function documentation({ version }: RouteOptions) {
   return openapi({
     scalar: { version: SCALAR_VERSION },
     documentation: {
@@ -126,9 +147,6 @@ function documentation({ version, access }: RouteOptions) {
           "Errors are application/problem+json with a stable `code` and, often, a `fix`. " +
           "Integers of 64 bits are read and written digit for digit.",
       },
-      ...(needsCredentials(access) && access.tokens !== null
-        ? { components: { securitySchemes: { bearer } }, security: [{ bearer: [] }] }
-        : {}),
     },
   });
 }

@@ -17,17 +17,34 @@ export const sessionReport = t.Object({
 });
 export type SessionReport = Static<typeof sessionReport>;
 
+const EXAMPLE = {
+  id: "42",
+  namespace: "ab".repeat(32),
+  idle_seconds: 12.5,
+  depth: 31,
+  ram: { blocks: 8, bytes: 83_886_080 },
+  ssd: { blocks: 31, bytes: 325_058_560 },
+};
+
 /** Body of `GET /v1/sessions`. */
-export const sessionsReport = t.Object({
-  sessions: t.Array(sessionReport, { description: "The one committed to longest ago first" }),
-  next: nextNumber,
-});
+export const sessionsReport = t.Object(
+  {
+    sessions: t.Array(sessionReport, { description: "The one committed to longest ago first" }),
+    next: nextNumber,
+  },
+  { examples: [{ sessions: [EXAMPLE], next: null }] },
+);
 export type SessionsReport = Static<typeof sessionsReport>;
 
 /** Body of `GET /v1/sessions/{id}`. */
-export const sessionReports = t.Object({
-  sessions: t.Array(sessionReport, { description: "One for each namespace that has this number" }),
-});
+export const sessionReports = t.Object(
+  {
+    sessions: t.Array(sessionReport, {
+      description: "One for each namespace that has this number",
+    }),
+  },
+  { examples: [{ sessions: [EXAMPLE] }] },
+);
 
 export const pageQuery = t.Object({
   limit: limitQuery("Sessions at most; a page is shorter where they are long"),

@@ -1,5 +1,5 @@
 import { type Static, t } from "elysia";
-import { bytes, count } from "./fields.ts";
+import { bytes, count, nullable } from "./fields.ts";
 
 /** Models and their variants on one node are few; whoever makes more is not listed whole. */
 export const NAMESPACES_SHOWN_MAX = 100;
@@ -42,8 +42,8 @@ const ssd = t.Union(
       method: t.String({ description: "`io_uring` or `threads`" }),
       direct: t.Boolean({ description: "Whether the page cache is passed by" }),
       registered: t.Boolean({ description: "Whether RAM is registered with io_uring" }),
-      writes_stopped: t.Nullable(t.String({ description: "Why nothing is written" })),
-      reads_stopped: t.Nullable(t.String({ description: "Why nothing is read" })),
+      writes_stopped: nullable(t.String({ description: "Why nothing is written" })),
+      reads_stopped: nullable(t.String({ description: "Why nothing is read" })),
       counters: t.Record(t.String(), count("Since the start")),
     }),
     t.Null(),
@@ -69,10 +69,10 @@ const control = t.Object(
     kept_bytes: bytes("Blocks that pins and leases keep, with what leads to them, each once"),
     kept_bytes_max: bytes("What they may keep: `control.pin_share` of RAM and SSD together"),
     running: count("Commands at work"),
-    ledger_pending: t.Nullable(
+    ledger_pending: nullable(
       count("Changes that the ledger of holds has not committed; null without an SSD tier"),
     ),
-    ledger_failing: t.Nullable(t.String({ description: "Why the ledger commits nothing now" })),
+    ledger_failing: nullable(t.String({ description: "Why the ledger commits nothing now" })),
   },
   { description: "The control plane: what was asked to stay, and commands" },
 );
@@ -87,7 +87,7 @@ const stream = t.Union(
         t.Literal("missing"),
         t.Literal("closed"),
       ]),
-      why: t.Nullable(t.String({ description: "Why it is not read" })),
+      why: nullable(t.String({ description: "Why it is not read" })),
       handled: count("Messages that were carried out or refused, since the start"),
       given_up: count("Messages that were neither, however often they came"),
     }),
@@ -100,7 +100,7 @@ const workers = t.Union(
   [
     t.Object({
       bucket: t.String(),
-      why: t.Nullable(t.String({ description: "Why the broker does not take the entry" })),
+      why: nullable(t.String({ description: "Why the broker does not take the entry" })),
     }),
     t.Null(),
   ],
@@ -116,8 +116,8 @@ const nats = t.Union(
         t.Literal("reconnecting"),
         t.Literal("closed"),
       ]),
-      server: t.Nullable(t.String({ description: "Which one; null while unconnected" })),
-      why: t.Nullable(t.String({ description: "Why it is not connected" })),
+      server: nullable(t.String({ description: "Which one; null while unconnected" })),
+      why: nullable(t.String({ description: "Why it is not connected" })),
       reconnects: count("Since the start"),
       queued: count("Messages that wait for the connection"),
       dropped: count("Messages that found no room to wait, since the start"),

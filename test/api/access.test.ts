@@ -224,7 +224,8 @@ test("who is not let in leaves a trace: a count, and a note a minute without the
   const guarded = serve({ access: oneToken("0123456789abcdef") });
   const { refused, clock } = guarded.told;
   const secret = "wrong-token-0123456789";
-  const wrong = () => guarded.get("/v1/status", { headers: { authorization: `Bearer ${secret}` } });
+  const headers = { authorization: `Bearer ${secret}` };
+  const wrong = () => guarded.get("/v1/status", { headers });
   for (let i = 0; i < 5; i++) expect((await wrong()).status).toBe(401);
   expect(refused).toEqual([{ code: "UNAUTHORIZED", address: "127.0.0.1", count: 1 }]);
   clock.advance(60_000);

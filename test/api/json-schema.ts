@@ -39,8 +39,6 @@ const CHECKS: Readonly<Record<string, Check>> = {
         ? faultsOf(schema, object(value)[name], `${at}.${name}`)
         : [],
     ),
-  required: (names: string[], value, at) =>
-    names.flatMap((name) => when(!Object.hasOwn(object(value), name), at, `no ${name}`)),
   // Stricter than the standard: an example may not have members that nobody described.
   additionalProperties: () => [],
   patternProperties: (patterns: Record<string, Schema>, value, at) =>
@@ -52,6 +50,10 @@ const CHECKS: Readonly<Record<string, Check>> = {
   items: (schema: Schema, value, at) =>
     Array.isArray(value) ? value.flatMap((one, i) => faultsOf(schema, one, `${at}[${i}]`)) : [],
   // These ask nothing of values of another type.
+  required: (names: string[], value, at) =>
+    kindOf(value) === "object"
+      ? names.flatMap((name) => when(!Object.hasOwn(object(value), name), at, `no ${name}`))
+      : [],
   minItems: (min: number, value, at) => when(Array.isArray(value) && value.length < min, at, "few"),
   maxItems: (max: number, value, at) =>
     when(Array.isArray(value) && value.length > max, at, "many"),

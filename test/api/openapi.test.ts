@@ -1,23 +1,47 @@
 import { describe, expect, test } from "bun:test";
 import { COMMAND_TYPES, decodeCommand } from "../../src/control/index.ts";
 import { COMMAND_OUTCOMES, stringifyJson } from "../../src/core/index.ts";
+import { makeCertificates, tempDir } from "../support/index.ts";
 import { receiptOf } from "./fake-control.ts";
 import { faultsOf, type Schema } from "./json-schema.ts";
-import { serve } from "./serve.ts";
+import { oneToken, serve } from "./serve.ts";
+
+const TOKEN = "0123456789abcdef";
 
 interface Content {
   readonly schema: Schema & { readonly examples?: unknown[] };
   readonly examples?: Record<string, { readonly value: unknown }>;
 }
 interface Operation {
+  readonly parameters?: readonly {
+    readonly name: string;
+    readonly schema: Schema;
+    readonly example?: unknown;
+  }[];
+  readonly security?: unknown;
   readonly requestBody?: { readonly content: Record<string, Content> };
   readonly responses: Record<string, { readonly content?: Record<string, Content> }>;
 }
 
-const served = serve();
-const { paths } = (await (await served.get("/openapi/json")).json()) as {
+interface Described {
   readonly paths: Record<string, Record<string, Operation>>;
-};
+  readonly components: {
+    readonly schemas: Record<string, Schema>;
+    readonly securitySchemes?: object;
+  };
+  readonly security?: unknown;
+}
+
+const served = serve();
+const describeApi = async (from = served, init: RequestInit = {}) =>
+  (await (await from.get("/openapi/json", init)).json()) as Described;
+const { paths, components } = await describeApi();
+
+/** What a reference stands for. */
+function schemaOf({ schema }: Content): Content["schema"] {
+  const name = /^#\/components\/schemas\/(\w+)$/.exec(String(schema.$ref))?.[1];
+  return name === undefined ? schema : components.schemas[name]!;
+}
 
 /** `POST /v1/commands 200 application/json`, and what it may be. */
 const CONTENTS: readonly (readonly [string, Content])[] = Object.entries(paths).flatMap(
@@ -34,23 +58,18 @@ const CONTENTS: readonly (readonly [string, Content])[] = Object.entries(paths).
     }),
 );
 
-const examplesOf = ({ schema, examples = {} }: Content): unknown[] => [
-  ...(schema.examples ?? []),
-  ...Object.values(examples).map(({ value }) => value),
+const examplesOf = (content: Content): unknown[] => [
+  ...((schemaOf(content).examples as unknown[] | undefined) ?? []),
+  ...Object.values(content.examples ?? {}).map(({ value }) => value),
 ];
 
 const contentOf = (name: string) => CONTENTS.find(([key]) => key === name)![1];
 
-/** Routes of before, and what has no body worth an example. */
-const WITHOUT =
-  /^(GET \/(healthz|readyz|metrics|v1\/(status|sessions))|POST \/v1\/(purge|persist))/;
-
 describe("the examples in the description", () => {
   test.each(CONTENTS)("of %s are as it says", (name, content) => {
     const examples = examplesOf(content);
-    for (const example of examples) expect(faultsOf(content.schema, example)).toEqual([]);
-    const isJson = !name.endsWith("msgpack") && !WITHOUT.test(name);
-    if (isJson) expect(examples.length).toBeGreaterThan(0);
+    for (const example of examples) expect(faultsOf(schemaOf(content), example)).toEqual([]);
+    if (!name.endsWith("msgpack")) expect(examples.length).toBeGreaterThan(0);
   });
 
   test("are understood, one command of each type among them", () => {
@@ -77,6 +96,73 @@ describe("the examples in the description", () => {
     }
     expect([...types].sort()).toEqual([...COMMAND_TYPES].sort());
     expect([...statuses].sort()).toEqual(["ok", "partial", "rejected", "running"]);
+  });
+});
+
+const OPERATIONS = Object.entries(paths).flatMap(([path, methods]) =>
+  Object.entries(methods).map(([method, operation]) => {
+    return [`${method.toUpperCase()} ${path}`, operation] as const;
+  }),
+);
+
+describe("the description of", () => {
+  test.each(OPERATIONS)("%s has an example for each parameter", (_, { parameters = [] }) => {
+    for (const { schema, example } of parameters) {
+      expect(example).toBeDefined();
+      expect(faultsOf(schema, example)).toEqual([]);
+    }
+  });
+
+  test("refusals: those of the gate, of bodies and of queries", async () => {
+    const statusesOf = (from: Described, path: string, method: string) =>
+      Object.keys(from.paths[path]![method]!.responses);
+    const { paths } = await describeApi(serve());
+    expect(statusesOf({ paths, components }, "/v1/tree", "get")).toEqual([
+      "200",
+      "403",
+      "404",
+      "422",
+      "default",
+    ]);
+    expect(statusesOf({ paths, components }, "/v1/purge", "post")).toEqual([
+      "200",
+      "403",
+      "413",
+      "422",
+      "default",
+    ]);
+    expect(statusesOf({ paths, components }, "/flush_cache", "get")).toContain("405");
+    expect(Object.keys(paths["/v1/purge"]!.post!.requestBody!.content)).toEqual([
+      "application/json",
+    ]);
+    const guarded = serve({ access: oneToken(TOKEN) });
+    const withToken = await describeApi(guarded, {
+      headers: { authorization: `Bearer ${TOKEN}` },
+    });
+    expect(statusesOf(withToken, "/v1/tree", "get")).toContain("401");
+    expect(statusesOf(withToken, "/healthz", "get")).toEqual(["200", "default"]);
+  });
+
+  test("certificates of callers, where they are asked for", async () => {
+    const files = makeCertificates(tempDir());
+    const tls = {
+      cert: await Bun.file(files.certFile).text(),
+      key: await Bun.file(files.keyFile).text(),
+      clientCa: await Bun.file(files.caFile).text(),
+    };
+    const from = serve({ access: { ...oneToken(TOKEN), tls } });
+    const shown = {
+      ca: tls.clientCa,
+      cert: await Bun.file(files.clientCertFile).text(),
+      key: await Bun.file(files.clientKeyFile).text(),
+    };
+    const { components, security, paths } = await describeApi(from, { tls: shown } as RequestInit);
+    expect(components.securitySchemes).toEqual({
+      bearer: { type: "http", scheme: "bearer" },
+      certificate: { type: "mutualTLS" },
+    });
+    expect(security).toEqual([{ certificate: [] }, { certificate: [], bearer: [] }]);
+    expect(paths["/healthz"]!.get!.security).toEqual([{ certificate: [] }]);
   });
 });
 

@@ -220,7 +220,9 @@ describe("the description of the API", () => {
     for (const { get, post } of Object.values(paths)) {
       expect((get ?? post)?.summary).toMatch(/^[A-Z]/);
     }
-    expect(Object.keys(paths["/readyz"]!.get!.responses)).toEqual(["200", "503"]);
+    expect(Object.keys(paths["/readyz"]!.get!.responses)).toEqual([
+      ...["200", "403", "503", "default"],
+    ]);
     expect(security).toBeUndefined();
   });
 

@@ -46,7 +46,7 @@ export const blockNameOrInput: Kind<BlockRef> = {
   read: (given) => (given === "-" ? { ok: true, value: "-" } : blockName.read(given)),
 };
 
-/** The blocks that the words name. Throws USAGE where there are none, or more than a command holds. */
+/** The blocks that the words name. Throws USAGE where there are none, or too many for a command. */
 export async function readBlocks(words: readonly BlockRef[]): Promise<readonly BlockRef[]> {
   const inputs = words.filter((word) => word === "-").length;
   if (inputs > 1) throw new HearthError("USAGE", "standard input can be read only once");

@@ -1,0 +1,182 @@
+import { type Access, needsCredentials } from "./gate.ts";
+import { ROUTE_RULES } from "./route-rules.ts";
+
+/** A description of the API as the framework makes it, as far as it is completed here. */
+export interface Description {
+  paths: Record<string, Record<string, Operation>>;
+  components?: { schemas?: Record<string, object>; securitySchemes?: object };
+  security?: object[];
+}
+
+interface Operation {
+  parameters?: Parameter[];
+  requestBody?: object;
+  responses: Record<string, Answer>;
+  security?: object[];
+}
+
+interface Parameter {
+  readonly name: string;
+  schema: Record<string, unknown>;
+  description?: unknown;
+  example?: unknown;
+}
+
+interface Answer {
+  readonly description: string;
+  readonly content?: object;
+}
+
+const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+const EXAMPLES: Readonly<Record<string, unknown>> = {
+  root: "1234567890",
+  depth: 2,
+  limit: 100,
+  after: 100,
+  fields: "digest,tiers,held_by",
+  names: `111,222,${DIGEST}`,
+  owner: "system-prompts",
+  kind: "retain",
+  issuer: "router-1",
+  id: "w-1",
+  wait: "false",
+};
+/** Where a name means something else. */
+const EXAMPLES_OF: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
+  "GET /v1/tree": { after: "n6Fb8gEAAAABAAAAAgAAAAIAAAA" },
+  "GET /v1/sessions/:id": { id: "42" },
+};
+
+const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  "GET /v1/tree": { 404: "The root is not known here" },
+  "GET /v1/sessions/:id": { 404: "No session of this number holds a block" },
+  "POST /v1/persist": { 501: "There is no SSD tier" },
+  "GET /flush_cache": { 405: "HEAD: it would be a flush" },
+};
+
+const PROBLEM = {
+  type: "object",
+  required: ["type", "title", "status", "detail", "code"],
+  properties: {
+    type: { const: "about:blank" },
+    title: { type: "string" },
+    status: { type: "integer" },
+    detail: { type: "string", description: "What is wrong, for people" },
+    code: { type: "string", description: "Stable" },
+    fix: { type: "string", description: "What can be done about it" },
+  },
+  examples: [
+    {
+      type: "about:blank",
+      title: "Unprocessable Content",
+      status: 422,
+      detail: "query: limit is a whole number from 1 to 1000",
+      code: "REQUEST_INVALID",
+    },
+  ],
+};
+
+const ERRORS_FROM = 400;
+
+function problem(description: string): Answer {
+  const content = {
+    "application/problem+json": { schema: { $ref: "#/components/schemas/Problem" } },
+  };
+  return { description, content };
+}
+
+/** Adds what holds for many routes at once: who is let in, what is refused, examples. */
+export function completeDescription(given: Description, access: Access): Description {
+  const { components, ...rest } = given;
+  const paths = Object.entries(given.paths).map(([path, methods]) => {
+    const operations = Object.entries(methods).map(([method, operation]) => {
+      const route = `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ":$1")}`;
+      return [method, completeOperation(operation, route, access)];
+    });
+    return [path, Object.fromEntries(operations)];
+  });
+  return {
+    ...rest,
+    paths: Object.fromEntries(paths),
+    components: {
+      ...components,
+      schemas: { ...components?.schemas, Problem: PROBLEM },
+      ...(needsCredentials(access) ? { securitySchemes: schemesOf(access) } : {}),
+    },
+    ...(needsCredentials(access) ? { security: securityOf(access) } : {}),
+  };
+}
+
+function completeOperation(operation: Operation, route: string, access: Access): Operation {
+  const { parameters = [], responses, ...rest } = operation;
+  const examples = { ...EXAMPLES, ...EXAMPLES_OF[route] };
+  const named = Object.entries({ ...refusalsOf(operation, route, access), ...ANSWERS_OF[route] });
+  const answers = Object.fromEntries(named.map(([status, words]) => [status, problem(words)]));
+  const own = Object.entries(responses).map(([status, answer]) => {
+    const isBare = Number(status) >= ERRORS_FROM && answer.content === undefined;
+    return [status, isBare ? problem(answer.description) : answer];
+  });
+  const isOpen = ROUTE_RULES[route] === "open";
+  return {
+    ...rest,
+    ...(parameters.length === 0
+      ? {}
+      : { parameters: parameters.map((one) => completeParameter(one, examples[one.name])) }),
+    responses: {
+      ...answers,
+      ...Object.fromEntries(own),
+      default: problem("Any other error, as 405 for a method that the path does not answer"),
+    },
+    // Without a certificate there is no connection, whatever is asked for.
+    ...(isOpen && wantsCertificate(access) ? { security: [{ certificate: [] }] } : {}),
+  };
+}
+
+/** What the gate and the reading of a request refuse, by status. */
+function refusalsOf(operation: Operation, route: string, access: Access): Record<string, string> {
+  const isOpen = ROUTE_RULES[route] === "open";
+  const isGuarded = needsCredentials(access);
+  const takesBody = route.startsWith("POST ");
+  const takesAny = operation.parameters !== undefined || operation.requestBody !== undefined;
+  return {
+    ...(isOpen || access.tokens === null ? {} : { 401: "The token is missing or wrong" }),
+    ...(isOpen && isGuarded ? {} : { 403: isOpen ? "Another host is named" : FORBIDDEN }),
+    ...(takesBody ? { 413: "The body is longer than 1 MiB" } : {}),
+    ...(takesAny ? { 422: "Something is not what it should be; `detail` names it" } : {}),
+  };
+}
+
+const FORBIDDEN = "The role of the caller is too low, or a page of another site asks";
+
+/** The framework describes a number in a query as one of a text and a number of the same bounds. */
+function completeParameter(parameter: Parameter, example: unknown): Parameter {
+  const { description, anyOf: _anyOf, ...schema } = parameter.schema;
+  const { minimum, maximum, default: standard } = schema;
+  const isNumber = minimum !== undefined;
+  const bounds = { type: "integer", minimum, maximum, default: standard };
+  return {
+    ...parameter,
+    ...(description === undefined ? {} : { description }),
+    schema: isNumber ? bounds : { ...parameter.schema },
+    ...(example === undefined ? {} : { example }),
+  };
+}
+
+function wantsCertificate({ tls }: Access): boolean {
+  return tls !== null && tls.clientCa !== null;
+}
+
+function schemesOf(access: Access): object {
+  return {
+    ...(access.tokens === null ? {} : { bearer: { type: "http", scheme: "bearer" } }),
+    ...(wantsCertificate(access) ? { certificate: { type: "mutualTLS" } } : {}),
+  };
+}
+
+/** A list of ways, each with all that it takes. */
+function securityOf(access: Access): object[] {
+  const certificate = wantsCertificate(access) ? { certificate: [] } : {};
+  const bearer = access.tokens === null ? [] : [{ ...certificate, bearer: [] }];
+  return wantsCertificate(access) ? [certificate, ...bearer] : bearer;
+}
