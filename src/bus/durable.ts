@@ -80,9 +80,9 @@ export interface DurableBus {
   /**
    * At least once: each message goes to `handle`, one after the other, and is done when that
    * resolves, however long it takes. When it rejects, the message comes again after a second, then
-   * after twice as long each time, 30 s at most; ten times in all, then it is given up. Those behind
-   * it wait meanwhile. After a break the one at work may come twice. Goes on over reconnects, and
-   * waits for a stream that is not there.
+   * after twice as long each time, 30 s at most; ten times in all, then it is given up. Those
+   * behind it wait meanwhile. After a break the one at work may come twice. Goes on over
+   * reconnects, and waits for a stream that is not there.
    */
   consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption;
   bucket(name: string): Bucket;

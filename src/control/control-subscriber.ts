@@ -28,10 +28,10 @@ export interface ControlSubscriberOptions {
   /**
    * Left out or null: commands come as they are published. Else the broker's stream of that name
    * keeps them, and they are taken from there alone, one after the other, also those that came
-   * while this agent was down. Their receipts go where their header `Hearth-Reply` says, since the stream has used
-   * up the reply subject. Those that are refused for now (`busy`, `rate_limited`, `internal`) come
-   * again, and are answered when they are carried out or come for the last time. One without an id
-   * has that of its place in the stream, so that it is carried out once.
+   * while this agent was down. Their receipts go where their header `Hearth-Reply` says, since the
+   * stream has used up the reply subject. Those that are refused for now (`busy`, `rate_limited`,
+   * `internal`) come again, and are answered when they are carried out or come for the last time.
+   * One without an id has that of its place in the stream, so that it is carried out once.
    */
   readonly commandStream?: string | null;
   /**

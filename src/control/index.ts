@@ -7,6 +7,7 @@ export {
 export { BLOCK_REASONS } from "./block-reasons.ts";
 export { type BodyLimits, type DecodedBody, decodeBody, encodeBody } from "./body.ts";
 export * from "./command.ts";
+export { CommandMemory, receiptText } from "./command-memory.ts";
 export type {
   ControlLimits,
   ControlPlane,
@@ -33,5 +34,6 @@ export { readReceipt } from "./read-receipt.ts";
 export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
+export { type Running, RunningCommands } from "./running.ts";
 export { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
 export { CONTROL_STOP_MS } from "./within.ts";

@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import { ControlRoom } from "../../src/app/control-room.ts";
+import { ControlRoom } from "../../src/app/index.ts";
 import type { HoldLedger } from "../../src/index/index.ts";
 import { createHealth, createLogger } from "../../src/observability/index.ts";
 import { Namespaces } from "../../src/tiers/index.ts";

@@ -1,8 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { CommandMemory, receiptText } from "../../src/control/command-memory.ts";
-import type { Receipt } from "../../src/control/index.ts";
-import { RunningCommands } from "../../src/control/running.ts";
+import {
+  CommandMemory,
+  type Receipt,
+  RunningCommands,
+  receiptText,
+} from "../../src/control/index.ts";
 
 const BYTES_MAX = 96 * 2 ** 20;
 const COUNTS = { already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };

@@ -85,7 +85,7 @@ describe("order", () => {
     for (const held of kit.lifecycle.held) held.finish();
   });
 
-  test("whatever comes, changes are in order where that makes a difference, and all end", async () => {
+  test("whatever comes, changes are in order where it matters, and all end", async () => {
     const COMMANDS = [PIN, UNPIN, PURGE, PAUSE, { ...PAUSE, lease_id: "m" }].concat([
       { type: "RenewLease", lease_id: "l", new_ttl_seconds: 3 },
       { type: "RevokeLease", lease_id: "m" },
