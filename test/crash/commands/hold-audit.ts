@@ -94,6 +94,14 @@ function judgeLasting({ model, complain, softMayGo }: DeedRoom, { kind, holds }:
   }
 }
 
+/** Who holds a block. */
+export function holdersIn({ held_by }: TreeEntry): Set<string> {
+  const holds = held_by.filter(({ kind }) => (KINDS as readonly string[]).includes(kind));
+  return new Set(
+    holds.map(({ kind, owner = "", name = null }) => keyOf(kind as HoldKind, owner, name)),
+  );
+}
+
 function judgeBlock(
   { model, complain }: DeedRoom,
   id: number,
@@ -108,16 +116,12 @@ function judgeBlock(
     return;
   }
   const { min, max, parties } = model.countsOf(id, isThere);
-  const { pins, held_by } = entry!;
+  const { pins } = entry!;
   if (pins < min || pins > max) {
     const words = min === max ? `${min}` : `${min} to ${max}`;
     complain(`block ${id} has ${pins} pins, not ${words} (${[...parties.keys()].join(", ")})`);
   }
-  const there = new Set(
-    held_by
-      .filter(({ kind }) => ["pin", "retain", "lease"].includes(kind))
-      .map(({ kind, owner = "", name = null }) => keyOf(kind as HoldKind, owner, name)),
-  );
+  const there = holdersIn(entry!);
   for (const key of there) {
     if (!parties.has(key)) complain(`block ${id} is held by ${key}, who must not`);
   }

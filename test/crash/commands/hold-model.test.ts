@@ -77,6 +77,10 @@ describe("what must hold", () => {
     new PinDeed(own, "a", [1, 2], null).done(receipt("done", "deferred"), AT, true);
     expect(own.model.restored(() => false, 2_000)).toEqual([1]);
     expect(own.model.all()).toEqual([]);
+    own.model.revive((id) => id === 2);
+    expect([1, 2].map((id) => own.model.countOf("pin a", id))).toEqual([0, 1]);
+    own.model.revive(() => true);
+    expect(own.model.countOf("pin a", 1)).toBe(0);
   });
 });
 

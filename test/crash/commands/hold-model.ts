@@ -40,6 +40,11 @@ export interface Counts {
  */
 export class HoldModel {
   readonly #holds = new Set<ModelHold>();
+  /**
+   * What holds had and was not there after the last start. The agent forgets that behind its
+   * start: killed at once, it may find it again the next time.
+   */
+  readonly #lapsed: { readonly hold: ModelHold; readonly id: number }[] = [];
   /** Keys of holds with an end that are over. */
   readonly over = new Set<string>();
   /** When each block was last said to be transient, and such commands on their way. */
@@ -55,6 +60,7 @@ export class HoldModel {
 
   /** The folders are empty. */
   clear(): void {
+    this.#lapsed.length = 0;
     for (const hold of this.#holds) this.#end(hold);
   }
 
@@ -186,6 +192,17 @@ export class HoldModel {
     return counts;
   }
 
+  /** Takes back what was lost and is there again; `isHeld` says by whom a block is held. */
+  revive(isHeld: (id: number, key: string) => boolean): void {
+    for (const { hold, id } of this.#lapsed.splice(0)) {
+      const key = keyOf(hold.kind, hold.owner, hold.name);
+      if (this.countOf(key, id) > 0 || !isHeld(id, key)) continue;
+      hold.blocks.set(id, false);
+      this.#holds.add(hold);
+      this.over.delete(key);
+    }
+  }
+
   /**
    * After a start holds have what is there of their blocks, and are over where nothing is. Answers
    * blocks that should have been there.
@@ -199,7 +216,11 @@ export class HoldModel {
       }
     }
     for (const hold of this.#holds) {
-      for (const id of [...hold.blocks.keys()]) if (!isResident(id)) hold.blocks.delete(id);
+      for (const id of [...hold.blocks.keys()]) {
+        if (isResident(id)) continue;
+        hold.blocks.delete(id);
+        this.#lapsed.push({ hold, id });
+      }
       if (hold.blocks.size === 0) this.#end(hold);
     }
     return [...lost];
