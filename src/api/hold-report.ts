@@ -13,6 +13,7 @@ const EXAMPLE = {
   age_seconds: 58.8,
   priority: null,
   priority_now: null,
+  retain_seconds: null,
 };
 
 const hold = t.Object({
@@ -26,6 +27,7 @@ const hold = t.Object({
   age_seconds: seconds("Since it was made"),
   priority: nullable(count("Of a retain: what it was given")),
   priority_now: nullable(t.Number({ description: "And what is left of it" })),
+  retain_seconds: nullable(seconds("Null: it does not fade; else unused for so long it halves")),
 });
 
 const budget = t.Object(
@@ -94,6 +96,7 @@ export function holdOf(info: HoldInfo): HoldReport {
     remaining_seconds: info.remainingMs === null ? null : secondsOf(info.remainingMs),
     age_seconds: secondsOf(info.ageMs),
     priority_now: priorityNow,
+    retain_seconds: info.idleMs === null ? null : secondsOf(info.idleMs),
   };
 }
 

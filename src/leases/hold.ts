@@ -55,7 +55,7 @@ export interface Moment {
 }
 
 export function infoOf(hold: Hold, now: Moment, priorityNow: number | null): HoldInfo {
-  const { id, kind, owner, name, nodes, bytes, priority } = hold;
+  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = hold;
   return {
     id,
     kind,
@@ -67,5 +67,6 @@ export function infoOf(hold: Hold, now: Moment, priorityNow: number | null): Hol
     ageMs: Math.max(0, now.monotonicMs - hold.createdMs),
     priority,
     priorityNow,
+    idleMs,
   };
 }

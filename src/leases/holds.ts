@@ -56,6 +56,8 @@ export interface HoldInfo {
   /** Of a soft pin: what it was given, and what is left of it now. */
   readonly priority: number | null;
   readonly priorityNow: number | null;
+  /** Of a soft pin: how long without use halves its priority; null: it does not fade. */
+  readonly idleMs: number | null;
 }
 
 export interface HoldPage {

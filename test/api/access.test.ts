@@ -220,7 +220,7 @@ describe("the address", () => {
   });
 });
 
-test("who is not let in leaves a trace: a count, and a note a minute without the token", async () => {
+test("who is not let in leaves a trace: a count, and a note without the token", async () => {
   const guarded = serve({ access: oneToken("0123456789abcdef") });
   const { refused, clock } = guarded.told;
   const secret = "wrong-token-0123456789";

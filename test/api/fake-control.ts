@@ -39,6 +39,7 @@ export function holdOf(id: number, members: Partial<HoldInfo> = {}): HoldInfo {
     ageMs: 250,
     priority: null,
     priorityNow: null,
+    idleMs: null,
     ...members,
   };
 }

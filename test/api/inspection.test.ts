@@ -19,7 +19,13 @@ const refusedWith = async (path: string, status = 422) =>
 describe("pins and leases", () => {
   control.all = [
     holdOf(1),
-    holdOf(2, { kind: "retain", priority: 60, priorityNow: 31.5, remainingMs: null }),
+    holdOf(2, {
+      kind: "retain",
+      priority: 60,
+      priorityNow: 31.5,
+      idleMs: 600_000,
+      remainingMs: null,
+    }),
     holdOf(3, { kind: "lease", name: "session-abc", owner: "router-1", remainingMs: -4 }),
     holdOf(4, { owner: "router-1" }),
     holdOf(7),
@@ -32,6 +38,7 @@ describe("pins and leases", () => {
       {
         ...{ id: 1, kind: "pin", owner: "somebody", name: null, blocks: 2, bytes: 200 },
         ...{ remaining_seconds: 1.5, age_seconds: 0.25, priority: null, priority_now: null },
+        retain_seconds: null,
       },
     ]);
     expect(next).toBe(1);
@@ -52,6 +59,7 @@ describe("pins and leases", () => {
       id: 2,
       priority: 60,
       priority_now: 31.5,
+      retain_seconds: 600,
       remaining_seconds: null,
     });
     const { leases } = await ask("/v1/leases");

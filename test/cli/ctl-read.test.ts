@@ -47,14 +47,16 @@ describe("ctl pins, ctl leases", () => {
   });
 
   test("soft ones show what is left of their priority; an owner has a budget", async () => {
-    const pins = [hold(1, { kind: "retain", priority: 50, priority_now: 12.4567 })];
+    const pins = [
+      hold(1, { kind: "retain", priority: 50, priority_now: 12.4567, retain_seconds: 600 }),
+    ];
     const owned = { ...budget, owner_budget_bytes: 512, owner_used_bytes: 0 };
     await using agent = new FakeAgent({
       "GET /v1/pins": () => ({ pins, next: null, budget: owned }),
     });
     const { out } = await ctl(agent, "pins", "--soft", "--owner", "team-a");
-    expect(out).toContain("id  owner   blocks  bytes   left  priority  now\n");
-    expect(out).toMatch(/ 50 +12\.5\n/);
+    expect(out).toContain("id  owner   blocks  bytes   left  priority  now   halves\n");
+    expect(out).toMatch(/ 50 +12\.5 +10m\n/);
     expect(out).toContain("owner  0B of 512B");
     expect(agent.seen[0]?.query).toMatchObject({ kind: "retain", owner: "team-a" });
   });

@@ -124,7 +124,9 @@ describe("after a restart", () => {
       world.put([4]);
       world.table.setUses(world.node(4), 1, usedSeconds);
     });
-    expect(next.holds.list(all).holds).toMatchObject([{ priority: 64, priorityNow: 16 }]);
+    expect(next.holds.list(all).holds).toMatchObject([
+      { priority: 64, priorityNow: 16, idleMs: 60_000 },
+    ]);
   });
 
   test("rows of a ledger that make no sense are dropped", async () => {

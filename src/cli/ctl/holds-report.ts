@@ -62,7 +62,13 @@ function holdRow(hold: Members): Row {
     blocks: textOf(blocks),
     bytes: bytesOf(bytes),
     left: secondsOf(remaining_seconds),
-    ...(isSoft ? { priority: textOf(priority), now: decimalOf(priority_now) } : {}),
+    ...(isSoft
+      ? {
+          priority: textOf(priority),
+          now: decimalOf(priority_now),
+          halves: secondsOf(hold.retain_seconds),
+        }
+      : {}),
   };
 }
 
