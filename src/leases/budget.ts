@@ -2,8 +2,8 @@ import type { BlockTable } from "../blocks/index.ts";
 import { formatBytes, NO_NODE, type NodeId } from "../core/index.ts";
 import type { Hold } from "./hold.ts";
 import type { HoldBook } from "./hold-book.ts";
-import { isNamed } from "./hold-index.ts";
 import type { BudgetFigures } from "./holds.ts";
+import type { OwnerKept } from "./owner-kept.ts";
 
 /** Steps up the tree for blocks that are then refused, for one request: some milliseconds. */
 const REFUSED_STEPS_MAX = 1_048_576;
@@ -16,9 +16,10 @@ export interface BudgetLimits {
 }
 
 /**
- * How much pins and leases may keep. Used by the host: what the table keeps on RAM and SSD, blocks
- * above those that were named included, less what only soft pins keep. Used by an owner: the blocks
- * it named, each once. What keeps nothing more than is kept already always fits.
+ * How much pins and leases may keep, blocks above those that were named included. Used by the host:
+ * what the table keeps on RAM and SSD, less what only soft pins keep. Used by an owner: what its own
+ * pins and leases keep, each block once, whoever else keeps it, too. What keeps nothing more than is
+ * kept already always fits.
  */
 export class Budget {
   readonly #table: BlockTable;
@@ -39,7 +40,7 @@ export class Budget {
       hostBudgetBytes: Math.floor(capacityBytes * shares.host),
       hostUsedBytes: this.hostUsedBytes,
       ownerBudgetBytes: Math.floor(capacityBytes * shares.owner),
-      ownerUsedBytes: owner === null ? 0 : this.#book.index.bytesOf(owner),
+      ownerUsedBytes: owner === null ? 0 : (this.#book.index.keptBy(owner)?.bytes ?? 0),
     };
   }
 
@@ -53,29 +54,33 @@ export class Budget {
     const words = new RepeatedWords();
     let stepsMax = Infinity;
     return (node) => {
-      const named = party.owner.bytes;
-      const own = isNamed(party.owner, node) ? 0 : this.#table.bytesOf(node);
-      if (own > 0 && named + own > ownerBudgetBytes)
-        return words.say(named, ownerBudgetBytes, own, " for this owner");
       const used = this.hostUsedBytes;
-      const roomBytes = hostBudgetBytes - used;
-      const need = this.#need(node, roomBytes, stepsMax);
-      if (need.bytes === 0 || need.bytes <= roomBytes) return null;
-      stepsMax = Math.min(stepsMax, REFUSED_STEPS_MAX) - need.steps;
-      return words.say(used, hostBudgetBytes, need.bytes, "");
+      const need = this.#need(node, hostBudgetBytes - used, stepsMax, null);
+      const isTooMuch = need.bytes > 0 && used + need.bytes > hostBudgetBytes;
+      const { kept } = party.owner;
+      const own = isTooMuch
+        ? NONE
+        : this.#need(node, ownerBudgetBytes - kept.bytes, stepsMax, kept);
+      const isTooMuchOwn = own.bytes > 0 && kept.bytes + own.bytes > ownerBudgetBytes;
+      if (!isTooMuch && !isTooMuchOwn) return null;
+      stepsMax = Math.min(stepsMax, REFUSED_STEPS_MAX) - need.steps - own.steps;
+      if (isTooMuch) return words.say(used, hostBudgetBytes, need.bytes, "");
+      return words.say(kept.bytes, ownerBudgetBytes, own.bytes, " for this owner");
     };
   }
 
   /**
    * Bytes that a pin on the node would keep and that none keeps now: its own, and of the blocks
-   * above it. Stops where that is more than there is room for.
+   * above it; `own`: that no hold of this owner keeps. Stops where that is more than there is room
+   * for.
    */
-  #need(node: NodeId, roomBytes: number, stepsMax: number): { bytes: number; steps: number } {
+  #need(node: NodeId, roomBytes: number, stepsMax: number, own: OwnerKept | null): Need {
     const table = this.#table;
     const { tally } = this.#book;
     let [bytes, steps] = [0, 0];
     for (let step = node; step !== NO_NODE; step = table.parentOf(step)) {
-      if (table.isKept(step) && !tally.isSoftOnly(step)) break;
+      const isKept = own?.has(step) ?? (table.isKept(step) && !tally.isSoftOnly(step));
+      if (isKept) break;
       if (this.#book.isOnTiers(step)) bytes += table.bytesOf(step);
       steps++;
       if (bytes > roomBytes) break;
@@ -85,6 +90,13 @@ export class Budget {
     return { bytes, steps };
   }
 }
+
+interface Need {
+  readonly bytes: number;
+  readonly steps: number;
+}
+
+const NONE: Need = { bytes: 0, steps: 0 };
 
 /** Thousands of blocks of one length are refused in the same words. */
 class RepeatedWords {

@@ -14,7 +14,7 @@ interface Closing {
 }
 
 /**
- * Ends holds: they are out of force at once and let go of their blocks, the first 4,096 at once and
+ * Ends holds: they are out of force at once and let go of their blocks, the first 2,048 at once and
  * as many in each turn of the event loop after that, however many end at the same time.
  */
 export class ClosingHolds {

@@ -39,7 +39,7 @@ interface Totals {
  */
 export class HoldBook {
   readonly #parts: BookParts;
-  readonly index = new HoldIndex();
+  readonly index: HoldIndex;
   readonly tally: KeptTally;
   readonly records: HoldRecords;
   readonly due = new DueTimes();
@@ -57,6 +57,7 @@ export class HoldBook {
   constructor(parts: BookParts) {
     this.#parts = parts;
     this.tally = new KeptTally(parts.table);
+    this.index = new HoldIndex(this.tally);
     this.records = new HoldRecords(parts);
   }
 
@@ -138,7 +139,7 @@ export class HoldBook {
     const { tally, index } = this;
     tally.add(node, hold.kind === "retain");
     const bytes = tally.bytesOf(node);
-    index.join(hold, node, bytes);
+    index.join(hold, node);
     const part = hold.nodes.add(node, number);
     hold.bytes += bytes;
     const totals = this.totals[hold.kind];
@@ -151,7 +152,7 @@ export class HoldBook {
   leave(hold: Hold, node: NodeId): HoldPart {
     const { tally, index } = this;
     const bytes = tally.bytesOf(node);
-    index.leave(hold, node, bytes);
+    index.leave(hold, node);
     const part = hold.nodes.delete(node);
     assert(part !== null, "a block that leaves a hold was in it");
     hold.bytes -= bytes;

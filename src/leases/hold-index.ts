@@ -1,6 +1,8 @@
 import { assert, type HeldBy, type NodeId } from "../core/index.ts";
 import type { Hold } from "./hold.ts";
 import type { HoldKind } from "./holds.ts";
+import type { KeptTally } from "./kept-tally.ts";
+import { OwnerKept } from "./owner-kept.ts";
 
 /** One hold, or several in the order in which they are let go of: the last one first. */
 type Line = Hold | Hold[];
@@ -19,8 +21,7 @@ interface Owner {
   readonly retains: Party;
   /** How many of its leases have the node. */
   readonly leased: Map<NodeId, number>;
-  /** Of nodes under its pins and leases, each once. */
-  bytes: number;
+  readonly kept: OwnerKept;
   holds: number;
 }
 
@@ -28,6 +29,12 @@ interface Owner {
 export class HoldIndex {
   readonly #owners = new Map<string, Owner>();
   readonly #parties = new Map<NodeId, Party | Set<Party>>();
+  readonly #tally: KeptTally;
+  #kept = 0;
+
+  constructor(tally: KeptTally) {
+    this.#tally = tally;
+  }
 
   get owners(): number {
     return this.#owners.size;
@@ -42,9 +49,14 @@ export class HoldIndex {
     return this.#owners.has(name);
   }
 
-  /** Bytes of blocks that are under a pin or lease of the owner, each once. */
-  bytesOf(owner: string): number {
-    return this.#owners.get(owner)?.bytes ?? 0;
+  /** What the pins and leases of the owner keep; null where it has no hold. */
+  keptBy(owner: string): OwnerKept | null {
+    return this.#owners.get(owner)?.kept ?? null;
+  }
+
+  /** Blocks kept, once for each owner that keeps them. */
+  get kept(): number {
+    return this.#kept;
   }
 
   /** A hold comes into force; for whom its nodes are to `join`. */
@@ -72,8 +84,8 @@ export class HoldIndex {
     if (--owner.holds === 0) this.#owners.delete(owner.name);
   }
 
-  /** The node is one of the hold's from now on. `bytes`: its length, the same as when it leaves. */
-  join(hold: Hold, node: NodeId, bytes: number): void {
+  /** The node is one of the hold's from now on; the tally knows it already. */
+  join(hold: Hold, node: NodeId): void {
     const { party } = hold;
     const { owner, lines } = party;
     if (lines !== null && !addToLine(lines, node, hold)) return;
@@ -81,11 +93,12 @@ export class HoldIndex {
     if (lines === null) {
       const leases = owner.leased.get(node) ?? 0;
       owner.leased.set(node, leases + 1);
-      if (leases === 0 && !owner.pins.lines!.has(node)) owner.bytes += bytes;
-    } else if (party === owner.pins && !owner.leased.has(node)) owner.bytes += bytes;
+      if (leases === 0 && !owner.pins.lines!.has(node)) this.#keep(owner, node);
+    } else if (party === owner.pins && !owner.leased.has(node)) this.#keep(owner, node);
   }
 
-  leave(hold: Hold, node: NodeId, bytes: number): void {
+  /** The tally still knows the node. */
+  leave(hold: Hold, node: NodeId): void {
     const { party } = hold;
     const { owner, lines } = party;
     if (lines !== null && !takeFromLine(lines, node, hold)) return;
@@ -95,8 +108,20 @@ export class HoldIndex {
       assert(leases > 0, "a block that leaves a lease was in it");
       if (leases > 1) owner.leased.set(node, leases - 1);
       else owner.leased.delete(node);
-      if (leases === 1 && !owner.pins.lines!.has(node)) owner.bytes -= bytes;
-    } else if (party === owner.pins && !owner.leased.has(node)) owner.bytes -= bytes;
+      if (leases === 1 && !owner.pins.lines!.has(node)) this.#keepNot(owner, node);
+    } else if (party === owner.pins && !owner.leased.has(node)) this.#keepNot(owner, node);
+  }
+
+  #keep({ kept }: Owner, node: NodeId): void {
+    const before = kept.size;
+    kept.add(node, this.#tally);
+    this.#kept += kept.size - before;
+  }
+
+  #keepNot({ kept }: Owner, node: NodeId): void {
+    const before = kept.size;
+    kept.remove(node, this.#tally);
+    this.#kept += kept.size - before;
   }
 
   /** False where the hold surely does not have the node. */
@@ -141,13 +166,8 @@ export class HoldIndex {
   }
 }
 
-/** Whether a pin or lease of the owner has the node among its blocks. */
-export function isNamed(owner: Owner, node: NodeId): boolean {
-  return owner.pins.lines!.has(node) || owner.leased.has(node);
-}
-
 function newOwner(name: string): Owner {
-  const owner = { name, leased: new Map(), bytes: 0, holds: 0 };
+  const owner = { name, leased: new Map(), kept: new OwnerKept(), holds: 0 };
   const party = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, lines: new Map() });
   return Object.assign(owner, { pins: party("pin"), retains: party("retain") }) as Owner;
 }

@@ -37,7 +37,10 @@ export function verifyHolds(book: HoldBook, table: BlockTable): void {
   assert(book.due.size === due, "as many times as holds that have one");
   assert(book.index.owners === owners.size, "an owner is known while it has holds");
   for (const [owner, named] of owners)
-    assert(book.index.bytesOf(owner) === sumOf(named, book), "an owner's bytes are those it named");
+    assert(
+      book.index.keptBy(owner)?.bytes === book.index.keptBy(owner)?.sumOf(named, book.tally),
+      "an owner's bytes are those of what it keeps",
+    );
   assert(book.index.nodes === nodes.size, "a node is known while it is held");
   for (const [node, { pins, names }] of nodes) {
     assert(table.pinsOf(node) === pins, "the table counts each hold on a block");

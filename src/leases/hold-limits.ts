@@ -8,6 +8,8 @@ const HOLDS_MAX = 1_000_000;
 const HOLD_BLOCKS_MAX = 65_536;
 /** Blocks under holds, each once for each hold: about a gigabyte of records. */
 const BLOCKS_MAX = 4_194_304;
+/** Blocks that holds keep, those above the ones they name included, once for each owner. */
+const KEPT_MAX = 8_388_608;
 const OWNERS_MAX = 65_536;
 const LEASES_MAX = 65_536;
 /** Of the name of an owner or a lease, in UTF-8. */
@@ -41,7 +43,8 @@ export class HoldLimits {
   /** Why the hold takes no further block. */
   limitOf(hold: Hold): string | null {
     if (hold.nodes.size >= HOLD_BLOCKS_MAX) return `limit: ${HOLD_BLOCKS_MAX} blocks in one hold`;
-    return this.#book.blocks >= BLOCKS_MAX ? `limit: ${BLOCKS_MAX} blocks under holds` : null;
+    if (this.#book.blocks >= BLOCKS_MAX) return `limit: ${BLOCKS_MAX} blocks under holds`;
+    return this.#book.index.kept >= KEPT_MAX ? `limit: ${KEPT_MAX} blocks kept for owners` : null;
   }
 }
 

@@ -1,7 +1,7 @@
 import type { BlockResult, HeldBy, NodeId } from "../core/index.ts";
 
 /** Nodes that one call looks at before the event loop should turn: some milliseconds. */
-export const HOLD_BLOCKS_A_CALL = 4_096;
+export const HOLD_BLOCKS_A_CALL = 2_048;
 
 /** Of something small: there at once. */
 export type Soon<T> = T | Promise<T>;
@@ -97,7 +97,7 @@ export interface Holds {
   /** For at most `HOLD_BLOCKS_A_CALL` nodes. */
   add(request: HoldRequest): AddedHold;
   /**
-   * As `add`, for any number: 4,096 nodes in a turn of the event loop, the first ones before this
+   * As `add`, for any number: 2,048 nodes in a turn of the event loop, the first ones before this
    * returns; one that is gone when its turn comes is `missing`. After a crash in between there is
    * nothing of it.
    */
@@ -114,7 +114,7 @@ export interface Holds {
   lease(name: string): HoldInfo | null;
   /** Adds blocks to a lease that exists. */
   extend(name: string, nodes: readonly NodeId[]): AddedHold;
-  /** As `extend`, for any number of nodes, 4,096 in a turn; after a crash some may be in it. */
+  /** As `extend`, for any number of nodes, 2,048 in a turn; after a crash some may be in it. */
   extendAll(name: string, nodes: readonly NodeId[]): Soon<AddedHold>;
   /** From now on so long; false where there is none. */
   renew(name: string, ttlMs: number): boolean;

@@ -43,6 +43,11 @@ export class KeptTally {
     return this.#bytes[node]!;
   }
 
+  /** In whose counts the node is: its parent when it came under a hold, or when one reached it. */
+  parentOf(node: NodeId): NodeId {
+    return this.#parent[node] as NodeId;
+  }
+
   add(node: NodeId, isSoft: boolean): void {
     this.#raise(node, isSoft);
   }

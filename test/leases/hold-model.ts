@@ -64,7 +64,7 @@ export class HoldModel {
 
   ownerUsed(owner: string): number {
     const own = this.holds.filter((hold) => hold.kind !== "retain" && hold.owner === owner);
-    return new Set(own.flatMap(({ blocks }) => blocks)).size * BLOCK_BYTES;
+    return new Set(own.flatMap(({ blocks }) => blocks.flatMap(pathTo))).size * BLOCK_BYTES;
   }
 
   /** The outcome for each block; the hold where there was any. */

@@ -6,7 +6,9 @@ import { must, SPACE } from "../blocks/blocks.ts";
 import { HoldKit } from "./hold-kit.ts";
 import { MemoryDisk, type MemoryLedger } from "./memory-ledger.ts";
 
-const COUNT = 5 * HOLD_BLOCKS_A_CALL + 17;
+/** Blocks of one row. */
+const PART = 4_096;
+const COUNT = 5 * PART + 17;
 const all = { kind: null, owner: null, after: 0, max: 9 } as const;
 
 /** A kit over a table of many blocks in chains of a hundred; `nodes[n]` is block n. */
@@ -85,7 +87,7 @@ describe("a hold of many blocks", () => {
     const { holds } = many.kit;
     const whole = await written(ledger, () => holds.addAll(many.ask("pin", many.nodes)));
     expect(whole).toBeGreaterThanOrEqual(36 * COUNT);
-    const one = 36 * HOLD_BLOCKS_A_CALL;
+    const one = 36 * PART;
     const unpin = (n: number) => holds.letGo("pin", "a", [many.nodes[n]!]);
     expect(await written(ledger, () => unpin(9_000))).toBeLessThan(one);
     const often = await written(ledger, () => {
@@ -108,7 +110,7 @@ describe("a hold of many blocks", () => {
     const many = new ManyKit(disk.open());
     const { holds } = many.kit;
     await holds.addAll(many.ask("pin", many.nodes));
-    const step = HOLD_BLOCKS_A_CALL;
+    const step = PART;
     await holds.letGoAll("pin", "a", many.nodes.slice(0, step));
     await holds.letGoAll("pin", "a", many.nodes.slice(2 * step, 3 * step));
     await holds.commit();
@@ -126,14 +128,14 @@ describe("a hold of many blocks", () => {
     await many.kit.holds.commit();
     const ledger = disk.open();
     const next = new ManyKit(ledger, many.kit.clock);
-    const gone = next.nodes[HOLD_BLOCKS_A_CALL + 5];
+    const gone = next.nodes[PART + 5];
     const bytes = await written(ledger, () =>
       next.kit.holds.restore((digest) => {
         const node = next.find(digest);
         return node === gone ? NO_NODE : node;
       }),
     );
-    expect(bytes).toBe(36 * (HOLD_BLOCKS_A_CALL - 1));
+    expect(bytes).toBe(36 * (PART - 1));
     expect(next.kit.holds.list(all).holds).toMatchObject([{ blocks: COUNT - 1 }]);
   });
 });
@@ -186,7 +188,7 @@ describe("many blocks at once", () => {
     await holds.addAll(many.ask("pin", many.nodes));
     let rounds = 0;
     while (holds.relieve("ssd", "no room", "hard")) rounds++;
-    expect([rounds, many.held()]).toEqual([6, []]);
+    expect([rounds, many.held()]).toEqual([Math.ceil(COUNT / HOLD_BLOCKS_A_CALL), []]);
     expect(holds.counts()).toMatchObject({ relieved: 1, pin: { holds: 0, blocks: 0, bytes: 0 } });
     expect(many.kit.said()).toMatchObject([{ kind: "hold_relieved", blocks: COUNT }]);
     holds.verifyIntegrity();
