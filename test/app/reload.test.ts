@@ -99,6 +99,9 @@ describeNative("SIGHUP", () => {
     expect(message).toContain("line 1: no role");
     expect(message).not.toContain("0123456789abcdef");
     expect(await opens("0123456789abcdef-b")).toBe(true);
+    const refused = await agent.logged("callers of the API were not let in");
+    expect(refused).toMatchObject({ code: "UNAUTHORIZED", address: "127.0.0.1", count: 1 });
+    expect(JSON.stringify(agent.log)).not.toContain("0123456789abcdef");
   });
 
   test("takes a new cap of connections for those that come", async () => {
