@@ -10,7 +10,7 @@ describe("the boot clock", () => {
       const wentMs = systemClock.monotonicMs() - startMs;
       offs.push(Math.abs(systemClock.bootMs() - startBootMs - wentMs));
     }
-    // Each reading is true to 10 ms, and between two reads of a clock this process may have to wait.
+    // Each reading is true to 10 ms, and between two of them this process may have to wait.
     expect(offs.sort((a, b) => a - b)[6]).toBeLessThan(25);
   });
 

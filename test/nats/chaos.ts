@@ -241,7 +241,8 @@ export class Chaos implements AsyncDisposable {
     for (let nth = 0; nth < AGENT_QUEUE * 2; nth++) await this.#host.command(command);
     const { dropped } = await this.#host.metrics();
     await startAgain(this.#server);
-    if (dropped - before === AGENT_QUEUE) return;
+    // Nobody waits for events: they take half of the queue at most.
+    if (dropped - before === AGENT_QUEUE * 1.5) return;
     const what = `${AGENT_QUEUE * 2} events for a queue of ${AGENT_QUEUE}: ${dropped - before}`;
     this.oracle.find("odd", `${what} are said to be dropped`);
   }

@@ -174,7 +174,7 @@ describe.skipIf(noExt4 !== null)("a disk that hangs", () => {
     expect(textOf(again.contents).holds[0]).toEqual(contentsOf([1]).holds[0]!);
   }, 60_000);
 
-  test("is not waited for: commits say so until it answers, and all of it comes about", async () => {
+  test("is not waited for: commits say so until it answers, and then all of it is", async () => {
     using mount = mountExt4(newFolder(), 32);
     const folder = join(mount.folder, "index");
     const clock = new ManualClock();

@@ -11,7 +11,10 @@ const ROOT = join(import.meta.dir, "../../..");
 const folders = tempDir();
 const WRITER = [process.execPath, join(import.meta.dir, "writer.ts")];
 
-/** Kills a writer after some of its answers, or lets it end itself, and looks at what is left. The last step there. */
+/**
+ * Kills a writer after some of its answers, or lets it end itself, and looks at what is left. The
+ * last step there.
+ */
 async function killAndLook(
   command: readonly string[],
   folder: string,
