@@ -1,5 +1,11 @@
 import type { BlockTable } from "../blocks/index.ts";
-import type { BlockResult, Clock, HeldBy, NodeId } from "../core/index.ts";
+import {
+  type BlockResult,
+  type Clock,
+  type HeldBy,
+  type NodeId,
+  yieldToLoop,
+} from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import { Budget, type BudgetLimits } from "./budget.ts";
@@ -9,6 +15,7 @@ import type { Hold } from "./hold.ts";
 import { HoldBook } from "./hold-book.ts";
 import { verifyHolds } from "./hold-integrity.ts";
 import { HoldLimits } from "./hold-limits.ts";
+import { type HoldLog, HoldNews } from "./hold-news.ts";
 import { rowsWithin } from "./hold-rows.ts";
 import { HoldTimer } from "./hold-timer.ts";
 import { holdersBelow } from "./holders-below.ts";
@@ -48,11 +55,6 @@ const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
 const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
 
-/** Where warnings go; a logger is one. */
-export interface HoldLog {
-  warn(message: string, fields?: Record<string, string | number>): void;
-}
-
 export interface HoldRegistryOptions extends BudgetLimits {
   readonly table: BlockTable;
   readonly clock: Clock;
@@ -78,6 +80,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   readonly #options: HoldRegistryOptions;
   readonly #book: HoldBook;
   readonly #budget: Budget;
+  readonly #news: HoldNews;
   readonly #limits: HoldLimits;
   readonly #relief: Relief;
   readonly #closing: ClosingHolds;
@@ -89,8 +92,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   #lost = 0;
 
   constructor(options: HoldRegistryOptions) {
-    const { table, clock, ledger } = options;
+    const { table, clock, ledger, events, log } = options;
     this.#options = options;
+    this.#news = new HoldNews(events, log);
     this.#book = new HoldBook(options);
     this.#budget = new Budget(table, this.#book, options);
     this.#limits = new HoldLimits(this.#book, options.holdsMax);
@@ -110,7 +114,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
     const onEnd = (hold: Hold) => this.#expire(hold);
-    const restored = await restoreHolds(this.#book, this.#options, { find, from, onEnd });
+    const restored = await restoreHolds(this.#book, this.#options, {
+      find,
+      from,
+      onEnd,
+      news: this.#news,
+    });
     this.#lost += restored.lostBlocks;
     this.#timer.arm();
     return restored;
@@ -148,6 +157,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
       if (hold.ended) return this.#refuse(request.owner, nodes, "missing: the hold has ended");
       return this.#join(hold, nodes);
     });
+    // To write all of it down is a turn's work by itself.
+    await yieldToLoop();
     if (hold === undefined || hold.ended) return { ...added, id: null };
     hold.isWhole = true;
     this.#book.records.changeAll(hold);
@@ -227,39 +238,17 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     if (this.#closing.step()) return true;
     const hold = this.#relief.least(tier, level);
     if (hold === null) return false;
-    const { kind, owner, name, blocks, bytes } = this.#closing.end(hold, () => undefined);
+    const info = this.#closing.end(hold, () => undefined);
     this.#book.records.forget(hold.id);
     this.#relieved++;
-    this.#options.events.emit({
-      kind: "hold_relieved",
-      hold: kind,
-      owner,
-      name,
-      blocks,
-      bytes,
-      tier,
-      why,
-    });
-    this.#options.log.warn("a hold was ended because its blocks left no room", {
-      hold: kind,
-      owner,
-      ...(name === null ? {} : { lease: name }),
-      blocks,
-      bytes,
-      tier,
-      why,
-    });
+    this.#news.relieved(info, tier, why);
     return true;
   }
 
   lost(node: NodeId, why: string): void {
-    const { table } = this.#options;
-    for (const { kind, owner = "", name } of holdersBelow(table, node, [this], HOLDERS_MAX)) {
+    for (const by of holdersBelow(this.#options.table, node, [this], HOLDERS_MAX)) {
       this.#lost++;
-      const lease = name === undefined ? {} : { lease: name };
-      this.#options.log.warn("a block under a hold is lost", { hold: kind, owner, ...lease, why });
-      const who = { hold: kind, owner, name: name ?? null };
-      this.#options.events.emit({ kind: "hold_lost", ...who, blocks: 1, why });
+      this.#news.lost(by, why);
     }
   }
 
@@ -365,15 +354,13 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   #createExpiring(): ExpiredLeases | null {
-    const { table, clock, log, onLeaseExpired } = this.#options;
+    const { table, clock, onLeaseExpired } = this.#options;
     if (onLeaseExpired === undefined) return null;
     return new ExpiredLeases({
       ...{ table, clock, purge: onLeaseExpired },
-      onTold: (ended, purged, why) => {
-        const { owner, name } = ended.info;
-        const fields = { owner, lease: name ?? "", why: why ?? "" };
-        if (why !== null) log.warn("the blocks of an expired lease could not be removed", fields);
-        this.#tellExpired(ended, purged);
+      onTold: ({ info }, purged, failure) => {
+        if (failure !== null) this.#news.notPurged(info, failure);
+        this.#news.expired(info, purged);
       },
       onGone: ({ info: { id } }) => this.#book.records.forget(id),
     });
@@ -387,13 +374,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         return;
       }
       this.#book.records.forget(hold.id);
-      this.#tellExpired(ended, 0);
+      this.#news.expired(ended.info, 0);
     });
-  }
-
-  #tellExpired({ info: { kind, owner, name, blocks } }: EndedHold, purged: number): void {
-    const what = { hold: kind, owner, name, blocks, purged };
-    this.#options.events.emit({ kind: "hold_expired", ...what });
   }
 }
 

@@ -130,7 +130,8 @@ export interface Holds {
   /** Who holds this very node, at most 64: an owner's pins together, each lease by itself. */
   holdersOf(node: NodeId): HeldBy[];
   /**
-   * The last copy of a block is gone: says so for each hold on it or on what builds upon it. They
+   * The last copy of a block is gone: says so for each hold on it or on what builds upon it, once
+   * for all of a turn of the event loop. They
    * keep their blocks, so that this one is held again when it comes back.
    */
   lost(node: NodeId, why: string): void;

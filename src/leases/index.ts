@@ -1,5 +1,6 @@
 export type { Purged } from "./expired-leases.ts";
-export { type HoldLog, HoldRegistry, type HoldRegistryOptions } from "./hold-registry.ts";
+export type { HoldLog } from "./hold-news.ts";
+export { HoldRegistry, type HoldRegistryOptions } from "./hold-registry.ts";
 export { holdersBelow } from "./holders-below.ts";
 export type {
   AddedHold,

@@ -2,12 +2,12 @@ import { NO_NODE, type NodeId, yieldToLoop } from "../core/index.ts";
 import type { HoldRow, LedgerContents, PartRow } from "../index/index.ts";
 import type { Hold } from "./hold.ts";
 import type { HoldBook, HoldTerms } from "./hold-book.ts";
+import type { HoldNews } from "./hold-news.ts";
 import type { HoldRegistryOptions } from "./hold-registry.ts";
 import { deadlineNow, nodesOf } from "./hold-rows.ts";
 
 /** Blocks looked up before the event loop turns again: some milliseconds. */
 const BLOCKS_AT_ONCE = 16_384;
-const WHY = "not there after the start";
 
 /** The node of a block that is in RAM or on SSD; NO_NODE where it is not. */
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
@@ -42,6 +42,7 @@ export interface Restoring {
   readonly from: RememberedHolds;
   /** Of two leases of one name, the older: it had expired, and its blocks are still to go. */
   readonly onEnd: (hold: Hold) => void;
+  readonly news: HoldNews;
 }
 
 interface RestoredRow {
@@ -78,7 +79,7 @@ export async function restoreHolds(
     const blocks = hold?.nodes.size ?? 0;
     sum.blocks += blocks;
     sum.lostBlocks += lost;
-    if (lost > 0) tellLost(options, row, lost, blocks);
+    if (lost > 0) restoring.news.missing(row, lost, blocks);
   }
   for (const one of restored) record(book, one, options.clock.bootId);
   for (const id of partsOf.keys()) book.records.forget(id);
@@ -137,17 +138,4 @@ function record({ records }: HoldBook, { row, hold, parts }: RestoredRow, bootId
 function isOfOtherBoot(row: HoldRow, hold: Hold, bootId: string): boolean {
   if (row.deadlineBootMs === null) return false;
   return row.bootId !== bootId || row.deadlineBootMs !== hold.deadlineBootMs;
-}
-
-function tellLost(
-  { events, log }: HoldRegistryOptions,
-  row: HoldRow,
-  lost: number,
-  left: number,
-): void {
-  const { kind, owner, name } = row;
-  events.emit({ kind: "hold_lost", hold: kind, owner, name, blocks: lost, why: WHY });
-  const lease = name === null ? {} : { lease: name };
-  const fields = { hold: kind, owner, ...lease, lost, left };
-  log.warn("blocks under a hold are not there after the start", fields);
 }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { Tier } from "../../src/blocks/index.ts";
-import { NO_NODE, type NodeId } from "../../src/core/index.ts";
+import { NO_NODE, type NodeId, yieldToLoop } from "../../src/core/index.ts";
 import { type HoldInfo, holdersBelow } from "../../src/leases/index.ts";
 import { block, must, SPACE } from "../blocks/blocks.ts";
 import { BLOCK_BYTES, expectDone, HoldKit, outcomes } from "./hold-kit.ts";
@@ -236,13 +236,14 @@ describe("who holds what", () => {
     expect(new Set(found.map(({ owner }) => owner)).size).toBe(16);
   });
 
-  test("a lost block is said for each of its holders, and is held again when it comes back", () => {
+  test("a lost block is said for each of its holders, and held again when it comes back", async () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.pin("a", [2]);
     kit.lease("night", [2]);
     kit.table.removeResidency(kit.node(2), Tier.ram);
     kit.holds.lost(kit.node(2), "its checksum is wrong");
+    await yieldToLoop();
     const why = "its checksum is wrong";
     expect(kit.said()).toEqual([
       { kind: "hold_lost", hold: "pin", owner: "a", name: null, blocks: 1, why },
@@ -253,6 +254,26 @@ describe("who holds what", () => {
     kit.put([1, 2]);
     expect(kit.evict()).toEqual([]);
     kit.verify();
+  });
+
+  test("what is lost in one turn is said once for each holder and reason", async () => {
+    const kit = new HoldKit();
+    const path = Array.from({ length: 100 }, (_, i) => i + 1);
+    kit.put(path);
+    kit.pin("a", [...path, 50]);
+    kit.lease("night", [1]);
+    for (const n of path) kit.holds.lost(kit.node(n), n === 3 ? "bits" : "gone");
+    await yieldToLoop();
+    const told = kit.said().map((event) => event.kind === "hold_lost" && { ...event });
+    expect(told).toMatchObject([
+      { owner: "a", name: null, blocks: 99, why: "gone" },
+      { owner: "router", name: "night", blocks: 1, why: "gone" },
+      { owner: "a", name: null, blocks: 1, why: "bits" },
+    ]);
+    expect([kit.warnings.length, kit.holds.counts().lost]).toEqual([3, 101]);
+    kit.holds.lost(kit.node(1), "gone");
+    await yieldToLoop();
+    expect(kit.said()).toHaveLength(5);
   });
 });
 
