@@ -67,7 +67,7 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
     .get(
       "/v1/commands/:id",
       ({ request, params: { id }, query: { issuer = null } }) => {
-        const receipt = control.find(id, issuer);
+        const receipt = control.find(id, issuer, callers.senderOf(request).account);
         if (receipt !== null) {
           const type = answerTypeOf(request.headers.get("accept"), null);
           return answerReceipt(receipt, type, { status: 200 });
@@ -93,6 +93,7 @@ type OnFault = (path: string, thrown: unknown) => void;
 interface Place {
   readonly id: string;
   readonly issuer: string;
+  readonly account: string | undefined;
   readonly path: string;
 }
 
@@ -108,19 +109,20 @@ function placeOf(body: Uint8Array, contentType: string | null, sender: Sender): 
   const id = head.id ?? "";
   const issuer = head.issuer ?? sender.name;
   const query = new URLSearchParams({ issuer });
-  return { id, issuer, path: `/v1/commands/${encodeURIComponent(id)}?${query}` };
+  const path = `/v1/commands/${encodeURIComponent(id)}?${query}`;
+  return { id, issuer, account: sender.account, path };
 }
 
 /** The last receipt where it is there at once, else that of a command at work. */
 async function firstReceipt(
   control: ControlServices,
   done: Promise<Receipt>,
-  { id, issuer }: Place,
+  { id, issuer, account }: Place,
   onFault: OnFault,
 ): Promise<Receipt> {
   const soon = await Promise.race([done, yieldToLoop().then(() => null)]);
   if (soon !== null) return soon;
-  const running = control.find(id, issuer);
+  const running = control.find(id, issuer, account);
   if (running === null) return done;
   done.catch((thrown) => onFault("/v1/commands", thrown));
   return running;

@@ -10,6 +10,7 @@ const STATUS_OF_WORD = {
   broadcast_refused: 403,
   expired: 409,
   rate_limited: 429,
+  id_reused: 409,
   stale: 409,
   fenced: 409,
   busy: 503,

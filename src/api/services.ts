@@ -35,7 +35,7 @@ export interface ControlServices {
   /** `contentType` is that of the body. */
   submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt>;
   /** Of this issuer, unless null. */
-  find(id: string, issuer: string | null): Receipt | null;
+  find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
   /** At most `max` with an id above `after`, of one kind and owner unless null. */
   holds(options: {

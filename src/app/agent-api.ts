@@ -83,7 +83,7 @@ function controlOf({ control, store }: Agent): ControlServices {
   const { plane, holds, inspector, events } = control;
   return {
     submit: (...command) => plane.submit(...command),
-    find: (id, issuer) => plane.find(id, issuer),
+    find: (...command) => plane.find(...command),
     flush: (sender) => plane.flush(sender),
     holds: (query) => holds.list(query),
     figures: (owner) => holds.figures(owner),

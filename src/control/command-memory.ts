@@ -10,6 +10,8 @@ interface Kept {
   readonly id: string;
   /** As it is, or as the ledger gave it. */
   receipt: Receipt | string;
+  /** Of what was asked; null: not known, or in the ledger's text. */
+  readonly digest: string | null;
   bytes: number;
   /** It has all its blocks. */
   isWhole: boolean;
@@ -51,7 +53,7 @@ export class CommandMemory {
 
   constructor(rows: readonly CommandRow[]) {
     for (const { issuer, id, receipt } of rows) {
-      this.#put(issuer, id, receipt, TEXT_BYTES + receipt.length);
+      this.#put(issuer, id, receipt, null, TEXT_BYTES + receipt.length);
       this.#forgetOldest();
     }
   }
@@ -64,13 +66,20 @@ export class CommandMemory {
     return receiptOf(this.#kept.get(keyOf(issuer, id)));
   }
 
+  /** Of what the command asked for; null where that is not known. */
+  digest(issuer: string, id: string): string | null {
+    const kept = this.#kept.get(keyOf(issuer, id));
+    if (kept === undefined) return null;
+    return typeof kept.receipt === "string" ? digestIn(kept.receipt) : kept.digest;
+  }
+
   /** Of whatever issuer, the latest. */
   find(id: string): Receipt | null {
     return receiptOf(this.#ofId.get(id));
   }
 
-  put(issuer: string, id: string, receipt: Receipt): void {
-    const kept = this.#put(issuer, id, receipt, bytesOf(receipt));
+  put(issuer: string, id: string, receipt: Receipt, digest: string | null = null): void {
+    const kept = this.#put(issuer, id, receipt, digest, bytesOf(receipt));
     kept.isWhole = true;
     this.#oldestWhole ??= kept;
     this.#wholeBytes += kept.bytes;
@@ -78,14 +87,20 @@ export class CommandMemory {
     this.#forgetOldest();
   }
 
-  #put(issuer: string, id: string, receipt: Receipt | string, receiptBytes: number): Kept {
+  #put(
+    issuer: string,
+    id: string,
+    receipt: Receipt | string,
+    digest: string | null,
+    receiptBytes: number,
+  ): Kept {
     const key = keyOf(issuer, id);
     const before = this.#kept.get(key);
     if (before !== undefined) this.#remove(before);
     // Two maps have the names.
     const bytes = receiptBytes + 2 * key.length;
     const place = { isWhole: false, older: this.#newest, newer: null };
-    const kept: Kept = { issuer, id, receipt, bytes, ...place };
+    const kept: Kept = { issuer, id, receipt, digest, bytes, ...place };
     if (this.#newest !== null) this.#newest.newer = kept;
     this.#newest = kept;
     this.#oldest ??= kept;
@@ -125,10 +140,18 @@ export class CommandMemory {
   }
 }
 
-/** As the ledger keeps it: a few KiB, however many blocks the command had. */
-export function receiptText(receipt: Receipt): string {
-  const text = receiptJson(trimmedReceipt(receipt, BLOCKS_KEPT));
-  return text.length <= TEXT_BYTES_MAX ? text : receiptJson(trimmedReceipt(receipt, 0));
+/**
+ * As the ledger keeps it: a few KiB, however many blocks the command had. The digest of what it
+ * asked for is a member of its own, the first.
+ */
+export function receiptText(receipt: Receipt, digest: string | null = null): string {
+  const whole = receiptJson(trimmedReceipt(receipt, BLOCKS_KEPT));
+  const text = whole.length <= TEXT_BYTES_MAX ? whole : receiptJson(trimmedReceipt(receipt, 0));
+  return digest === null ? text : `{"digest":"${digest}",${text.slice(1)}`;
+}
+
+function digestIn(text: string): string | null {
+  return /^\{"digest":"([0-9a-f]+)",/.exec(text)?.[1] ?? null;
 }
 
 /**
@@ -136,7 +159,8 @@ export function receiptText(receipt: Receipt): string {
  * and the process ended before the command did.
  */
 function restored(text: string): Receipt {
-  const receipt = parseJson(text) as { [key: string]: Json } as unknown as Receipt;
+  const { digest: _, ...members } = parseJson(text) as { [key: string]: Json };
+  const receipt = members as unknown as Receipt;
   if (receipt.status !== "running") return receipt;
   const reason = "interrupted: the agent ended while the command was at work";
   return { ...receipt, status: "partial", reason };

@@ -69,8 +69,11 @@ export interface ControlPlane extends AsyncDisposable {
     sender: Sender,
     options?: SubmitOptions,
   ): Promise<Receipt>;
-  /** What is known of a command with this id (of this issuer, unless null), also while it runs. */
-  find(id: string, issuer: string | null): Receipt | null;
+  /**
+   * What is known of a command with this id (of this issuer, unless null), also while it runs; where
+   * several sent one of that name, first what this account did.
+   */
+  find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
   /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
   note(operation: Operation, sender: Sender): void;

@@ -6,6 +6,7 @@ import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
 import type { AuditLog } from "./audit-log.ts";
 import { carryOut, isCounted, placeOf } from "./carry-out.ts";
 import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
+import { commandDigest } from "./command-digest.ts";
 import { CommandMemory, receiptText } from "./command-memory.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
 import { type CommandHead, decodeCommand } from "./decode-command.ts";
@@ -24,6 +25,7 @@ import type { Receipt } from "./receipt.ts";
 import { Recorder } from "./recorder.ts";
 import type { Refusal } from "./refusals.ts";
 import { type Running, RunningCommands } from "./running.ts";
+import { scopeOf } from "./scope.ts";
 import { TokenBuckets } from "./token-buckets.ts";
 import { IDLE_MS, within } from "./within.ts";
 
@@ -48,6 +50,10 @@ interface Passage {
   readonly unnamed: readonly UnnamedBlock[];
   readonly head: ReceiptHead;
   readonly sender: Sender;
+  /** Of its id, epoch and number. */
+  readonly scope: string;
+  /** Of what it asks for; null where it has no id. */
+  readonly digest: string | null;
   readonly startedMs: number;
   readonly onProgress: (receipt: Receipt) => void;
   progress: Receipt["progress"] | null;
@@ -111,9 +117,15 @@ class Plane implements ControlPlane {
     return this.#take({ ...PLAIN, type: "Flush" }, [], sender, startedMs, {});
   }
 
-  find(id: string, issuer: string | null): Receipt | null {
-    if (issuer === null) return this.#running.find(id)?.now() ?? this.#memory.find(id);
-    return this.#running.get(issuer, id)?.now() ?? this.#memory.get(issuer, id);
+  find(id: string, issuer: string | null, account?: string): Receipt | null {
+    if (issuer !== null) {
+      for (const scope of [scopeOf({ account }, issuer), issuer]) {
+        const own = this.#running.get(scope, id)?.now() ?? this.#memory.get(scope, id);
+        if (own !== null) return own;
+      }
+    }
+    const latest = this.#running.find(id)?.now() ?? this.#memory.find(id);
+    return issuer === null || latest?.issuer === issuer ? latest : null;
   }
 
   note(operation: Operation, sender: Sender): void {
@@ -153,24 +165,25 @@ class Plane implements ControlPlane {
     { onProgress = () => undefined }: SubmitOptions,
   ): Receipt | Promise<Receipt> {
     const head = this.#headOf(command, sender);
-    const { issuer } = head;
+    const scope = scopeOf(sender, head.issuer);
     const passage: Passage = {
-      ...{ command, unnamed, head, sender, startedMs, onProgress },
+      ...{ command, unnamed, head, sender, scope, startedMs, onProgress },
+      digest: command.id === null ? null : commandDigest(command, unnamed),
       progress: null,
       isNoted: false,
       expected: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
     if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent stops" });
-    const refusal = refusalAtGate(command, sender, issuer, this.#gate());
+    const refusal = refusalAtGate(command, sender, head.issuer, this.#gate());
     if (refusal !== null) return refuse(refusal);
     const repeated = this.#repetition(passage);
     if (repeated !== null) return repeated;
     const { epoch, seq } = command;
     const outOfTurn =
-      this.#fences.check(issuer, epoch, seq) ?? this.#running.refusal(issuer, blocksOf(command));
+      this.#fences.check(scope, epoch, seq) ?? this.#running.refusal(scope, blocksOf(command));
     if (outOfTurn !== null) return refuse(outOfTurn);
-    return this.#start(passage, this.#fences.advance(issuer, epoch, seq));
+    return this.#start(passage, this.#fences.advance(scope, epoch, seq));
   }
 
   #gate(): Gate {
@@ -179,29 +192,37 @@ class Plane implements ControlPlane {
   }
 
   /** The receipt of the same command before; null where there was none. */
-  #repetition({ command, head, sender, startedMs }: Passage): Receipt | Promise<Receipt> | null {
+  #repetition(passage: Passage): Receipt | Promise<Receipt> | null {
+    const { command, head, sender, scope, startedMs } = passage;
     if (command.id === null) return null;
-    const { issuer } = head;
+    const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
     const again = (receipt: Receipt): Receipt => {
       this.#recorder.duplicate(command, receipt, sender, this.#elapsed(startedMs));
       return { ...receipt, duplicate: true };
     };
-    const running = this.#running.get(issuer, command.id);
+    const running = this.#running.get(scope, command.id);
+    const digest = running?.digest ?? this.#memory.digest(scope, command.id);
+    if (digest !== null && digest !== passage.digest) {
+      return refuse({
+        word: "id_reused",
+        words: "the command of this id asked for something else",
+      });
+    }
     if (running !== null) {
       const words = "too many wait for commands at work";
-      const busy = () => this.#refuse(head, { word: "busy", words }, sender, startedMs, command);
-      return this.#running.wait(running)?.then(again) ?? busy();
+      return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
     }
-    const receipt = this.#memory.get(issuer, command.id);
+    const receipt = this.#memory.get(scope, command.id);
     return receipt === null ? null : again(receipt);
   }
 
   #start(passage: Passage, takeBack: () => void): Promise<Receipt> {
-    const { command, head, startedMs } = passage;
+    const { command, head, scope, digest, startedMs } = passage;
     const { promise, resolve } = Promise.withResolvers<Receipt>();
     const running: Running = {
-      issuer: head.issuer,
+      issuer: scope,
       id: command.id,
+      digest,
       blocks: blocksOf(command),
       receipt: promise,
       now: () => runningReceipt(head, passage.progress, this.#elapsed(startedMs)),
@@ -231,7 +252,7 @@ class Plane implements ControlPlane {
     }
     let receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
     if (report !== passage.expected) receipt = await this.#remember(passage, receipt);
-    else if (command.id !== null) this.#memory.put(head.issuer, command.id, receipt);
+    else this.#keep(passage, receipt);
     this.#recorder.carriedOut(command, receipt, passage.sender);
     return receipt;
   }
@@ -245,8 +266,7 @@ class Plane implements ControlPlane {
 
   /** Waits for its turn where there is one to wait for; else calls the lifecycle in this one. */
   async #inTurn(passage: Passage): Promise<LifecycleReport> {
-    const { command, head } = passage;
-    const { before, done } = this.#order.next(head.issuer, placeOf(command));
+    const { before, done } = this.#order.next(passage.scope, placeOf(passage.command));
     try {
       if (before !== null) await before;
       return await this.#call(passage, done);
@@ -290,7 +310,6 @@ class Plane implements ControlPlane {
 
   /** The receipt to answer with: it is not durable where the ledger did not take it in time. */
   async #remember(passage: Passage, receipt: Receipt): Promise<Receipt> {
-    const { command, head } = passage;
     const { ledger, clock } = this.#options;
     let told = receipt;
     if (this.#note(passage, () => receipt)) {
@@ -298,22 +317,27 @@ class Plane implements ControlPlane {
       const isWritten = (await within(clock, COMMIT_MS, committed)) === true;
       if (!isWritten && receipt.durable) told = { ...receipt, durable: false };
     }
-    if (command.id !== null) this.#memory.put(head.issuer, command.id, told);
+    this.#keep(passage, told);
     return told;
   }
 
+  #keep({ command, scope, digest }: Passage, receipt: Receipt): void {
+    if (command.id !== null) this.#memory.put(scope, command.id, receipt, digest);
+  }
+
   /** Puts into the ledger what a restart is to know of it; false where that is nothing. */
-  #note({ command, head }: Passage, receipt: () => Receipt): boolean {
+  #note({ command, scope, digest }: Passage, receipt: () => Receipt): boolean {
     const { ledger } = this.#options;
     if (ledger === null) return false;
-    const { issuer } = head;
     const { id, epoch, seq } = command;
     const isFenced = epoch !== null || seq !== null;
-    if (isFenced && this.#written.check(issuer, epoch, seq) === null) {
-      this.#written.advance(issuer, epoch, seq);
-      ledger.putIssuer(this.#written.row(issuer)!);
+    if (isFenced && this.#written.check(scope, epoch, seq) === null) {
+      this.#written.advance(scope, epoch, seq);
+      ledger.putIssuer(this.#written.row(scope)!);
     }
-    if (id !== null) ledger.putCommand({ issuer, id, receipt: receiptText(receipt()) });
+    if (id !== null) {
+      ledger.putCommand({ issuer: scope, id, receipt: receiptText(receipt(), digest) });
+    }
     return isFenced || id !== null;
   }
 

@@ -122,6 +122,7 @@ export class Recorder {
 
 function whatOf(command: Command): Record<string, unknown> {
   return {
+    ...(command.epoch === null ? {} : { epoch: command.epoch }),
     ...(command.owner === null ? {} : { owner: command.owner }),
     ...("leaseId" in command ? { lease: command.leaseId } : {}),
     ...(command.type === "Cache" ? { action: command.action.kind } : {}),

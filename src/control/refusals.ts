@@ -20,6 +20,10 @@ export const REFUSALS = {
     retry: true,
     meaning: "this issuer, or this token, sends more commands a second than it may",
   },
+  id_reused: {
+    retry: false,
+    meaning: "another command with this `id` came from the same issuer before",
+  },
   stale: {
     retry: false,
     meaning: "its `seq` is not above that of a command of the same issuer and epoch before it",

@@ -3,8 +3,11 @@ import type { Refusal } from "./refusals.ts";
 
 /** A command at work. */
 export interface Running {
+  /** As `scopeOf` tells it, here and wherever an issuer is asked for. */
   readonly issuer: string;
   readonly id: string | null;
+  /** Of what it asks for; null where it has no id. */
+  readonly digest: string | null;
   readonly blocks: number;
   /** Never rejects. */
   readonly receipt: Promise<Receipt>;

@@ -24,6 +24,7 @@ export const REFUSAL_LABELS = [
   "broadcast_refused",
   "expired",
   "rate_limited",
+  "id_reused",
   "stale",
   "fenced",
   "busy",

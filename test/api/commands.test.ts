@@ -73,6 +73,7 @@ describe("POST /v1/commands", () => {
       broadcast_refused: 403,
       expired: 409,
       rate_limited: 429,
+      id_reused: 409,
       stale: 409,
       fenced: 409,
       busy: 503,

@@ -101,7 +101,14 @@ test("of commands at work with the same id the latest is found, then those befor
   const commands = new RunningCommands();
   const [a, b, c] = ["a", "b", "c"].map((issuer) => {
     const receipt = Promise.resolve(receiptOf("1", issuer, 1));
-    return { issuer, id: "1", blocks: 1, receipt, now: () => receiptOf("1", issuer, 1) };
+    return {
+      issuer,
+      id: "1",
+      digest: null,
+      blocks: 1,
+      receipt,
+      now: () => receiptOf("1", issuer, 1),
+    };
   });
   for (const running of [a!, b!, c!]) commands.add(running);
   expect(commands.find("1")).toBe(c!);

@@ -193,14 +193,21 @@ describe("how fast", () => {
 describe("what is said of commands", () => {
   test("one event and one line for each that was carried out", async () => {
     const kit = new PlaneKit();
-    await kit.send({ ...PIN, id: "c", owner: "team" });
+    await kit.send({ ...PIN, id: "c", epoch: 7, owner: "team" });
     expect(kit.events.page(0, 10).events.map(({ event }) => event)).toEqual([
       { kind: "command", type: "Cache", issuer: "tester", id: "c", status: "ok", blocks: 2 },
     ]);
     expect(kit.audited).toMatchObject([
       {
         ...{ via: "local", from: "test", role: "purge", issuer: "tester", type: "Cache", id: "c" },
-        ...{ owner: "team", action: "pin", blocks: 2, status: "ok", counts: { done: 2 } },
+        ...{
+          epoch: 7n,
+          owner: "team",
+          action: "pin",
+          blocks: 2,
+          status: "ok",
+          counts: { done: 2 },
+        },
       },
     ]);
     expect(kit.audited[0]!.names).toEqual(PIN.block_hashes);

@@ -17,6 +17,71 @@ describe("a command that comes again", () => {
     expect(kit.lifecycle.pins.get("other/1")).toBe(1);
   });
 
+  test("must ask for the same: another command under a used id is refused", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    const own = { ...PIN, id: "c", owner: "team", ttl_seconds: 60 };
+    await kit.send(own);
+    const others = [
+      { ...own, block_hashes: [1, 3] },
+      { ...own, block_hashes: [2, 1] },
+      { ...own, block_hashes: [1] },
+      { ...own, block_hashes: [1, "02".repeat(32)] },
+      { ...own, pin: false },
+      { ...own, ttl_seconds: 61 },
+      { ...own, owner: "others" },
+      { type: "Prune", after_block_hash: 1, id: "c" },
+      { type: "Prune", after_block_hash: 1, id: "c", after_block_key: "02".repeat(32) },
+    ];
+    const after = async (planes: PlaneKit) => {
+      for (const other of others) expect(await planes.word(other)).toBe("id_reused");
+      // However it is written, whenever it is sent, and by a router that has started anew.
+      const again = { ...own, block_hashes: ["1", 2n], epoch: 2, seq: 3, not_after: 2 ** 40 };
+      expect(await planes.send(again)).toMatchObject({ status: "ok", duplicate: true });
+    };
+    await after(kit);
+    expect(kit.lifecycle.pins.get("team/1")).toBe(1);
+    expect(kit.plane.stats().refused).toEqual({ id_reused: others.length });
+    const reopened = new PlaneKit(ledger.reopened());
+    await after(reopened);
+    expect(reopened.lifecycle.calls).toEqual([]);
+    expect(reopened.plane.find("c", "tester")).not.toHaveProperty("digest");
+  });
+
+  test("must ask for the same, also while it is at work", async () => {
+    const kit = new PlaneKit();
+    kit.lifecycle.isHolding = true;
+    const sent = kit.send({ ...PIN, id: "c" });
+    expect(await kit.word({ ...PIN, id: "c", pin: false })).toBe("id_reused");
+    kit.lifecycle.held[0]!.finish();
+    expect(await sent).toMatchObject({ status: "ok" });
+  });
+
+  test("is another one where another account sends it, whoever it says it is", async () => {
+    const ledger = new FakeLedger();
+    const kit = new PlaneKit(ledger);
+    const [ann, eve] = [{ account: "ann" }, { account: "eve" }];
+    const pin = { ...PIN, issuer: "router", id: "c" };
+    expect(await kit.word({ ...pin, pin: false, epoch: 2n ** 63n }, eve)).toBe("ok");
+    expect(await kit.send({ ...pin, epoch: 1 }, ann)).not.toHaveProperty("duplicate");
+    expect(await kit.send({ ...pin, epoch: 1 }, ann)).toHaveProperty("duplicate");
+    // Over NATS nobody knows who it is: an issuer is one.
+    expect(await kit.send({ ...pin, epoch: 1 })).not.toHaveProperty("duplicate");
+    expect(await kit.word({ ...PIN, issuer: "router", epoch: 1 }, eve)).toBe("fenced");
+    const after = new PlaneKit(ledger.reopened());
+    expect(await after.word({ ...PIN, issuer: "router", epoch: 1 }, eve)).toBe("fenced");
+    expect(await after.send({ ...pin, epoch: 1 }, ann)).toHaveProperty("duplicate");
+    expect(await after.send({ ...pin, epoch: 1 })).toHaveProperty("duplicate");
+    for (const { plane } of [kit, after]) {
+      expect(plane.find("c", "router", "eve")?.type).toBe("Cache");
+      const found = [plane.find("c", "router", "eve"), plane.find("c", "router", "ann")];
+      expect(found[0]).not.toEqual(found[1]!);
+      expect(found.map((receipt) => receipt?.issuer)).toEqual(["router", "router"]);
+      expect(plane.find("c", "router", "bob")).not.toBeNull();
+      expect(plane.find("c", "somebody", "ann")).toBeNull();
+    }
+  });
+
   test("while it is at work waits for it", async () => {
     const kit = new PlaneKit();
     kit.lifecycle.isHolding = true;
