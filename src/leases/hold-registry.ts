@@ -191,14 +191,16 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return hold === undefined ? null : this.#book.infoOf(hold);
   }
 
-  extend(name: string, nodes: readonly NodeId[]): AddedHold {
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold {
     const hold = this.#book.leases.get(name);
-    if (hold === undefined) return this.#refuse("", nodes, "missing: there is no such lease");
+    if (hold === undefined) return this.#refuse(owner, nodes, "missing: there is no such lease");
+    if (hold.owner !== owner)
+      return this.#refuse(owner, nodes, "owner: the lease of this name is another owner's");
     return this.#join(hold, nodes);
   }
 
-  extendAll(name: string, nodes: readonly NodeId[]): Soon<AddedHold> {
-    return inSlices(this.#options.table, nodes, (slice) => this.extend(name, slice));
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): Soon<AddedHold> {
+    return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
   renew(name: string, ttlMs: number): boolean {

@@ -112,11 +112,11 @@ export interface Holds {
 
   /** The lease of this name; null where there is none. */
   lease(name: string): HoldInfo | null;
-  /** Adds blocks to a lease that exists. */
-  extend(name: string, nodes: readonly NodeId[]): AddedHold;
+  /** Adds blocks to a lease that exists; `rejected` where it is another owner's. */
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold;
   /** As `extend`, for any number of nodes, 2,048 in a turn; after a crash some may be in it. */
-  extendAll(name: string, nodes: readonly NodeId[]): Soon<AddedHold>;
-  /** From now on so long; false where there is none. */
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): Soon<AddedHold>;
+  /** From now on so long, whoever owns it; false where there is none. */
   renew(name: string, ttlMs: number): boolean;
   /**
    * Ends it: its name is free when this returns, its blocks are unheld by it when it has answered.

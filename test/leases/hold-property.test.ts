@@ -37,7 +37,7 @@ const step = fc.oneof(
     }),
   },
   { weight: 3, arbitrary: fc.record({ kind: one("lease"), owner, name, blocks, ttlMs }) },
-  { weight: 2, arbitrary: fc.record({ kind: one("extend"), name, blocks }) },
+  { weight: 2, arbitrary: fc.record({ kind: one("extend"), owner, name, blocks }) },
   { weight: 3, arbitrary: fc.record({ kind: one("unpin"), owner, blocks }) },
   { weight: 2, arbitrary: fc.record({ kind: one("release"), owner, blocks }) },
   { weight: 1, arbitrary: fc.record({ kind: one("renew"), name }) },
@@ -94,8 +94,11 @@ class Pair {
       case "extend": {
         const hold = model.holds.find((other) => other.name === one.name);
         const there = this.#there(one.blocks);
-        const said = hold === undefined ? there.map(() => "rejected") : model.join(hold, there);
-        expect(outcomes(kit.holds.extend(one.name, kit.nodes(...there)))).toEqual(said as never);
+        const isMine = hold?.owner === one.owner;
+        const said = isMine ? model.join(hold, there) : there.map(() => "rejected");
+        const added = kit.holds.extend(one.name, one.owner, kit.nodes(...there));
+        expect(outcomes(added)).toEqual(said as never);
+        this.seen.add(isMine ? "extend" : "extend another's");
         return;
       }
       case "unpin":
@@ -263,6 +266,7 @@ test("holds do what a list of them would", async () => {
     { seed: SEED, numRuns: 150 },
   );
   const rare = ["done", "rejected", "unpin", "release", "expired", "restart", "reboot"];
+  for (const word of ["extend", "extend another's"]) expect(seen.has(word)).toBe(true);
   const relieved = ["soft ram", "soft ssd", "hard ram", "hard ssd"];
   for (const word of [...rare, ...relieved]) expect([word, seen.has(word)]).toEqual([word, true]);
 }, 60_000);

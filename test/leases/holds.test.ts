@@ -81,7 +81,10 @@ describe("leases", () => {
     const kit = new HoldKit();
     kit.put([1, 2, 3]);
     expectDone(kit.lease("night", [2], 60_000));
-    expect(outcomes(kit.holds.extend("night", kit.nodes(2, 3)))).toEqual(["already", "done"]);
+    expect(outcomes(kit.holds.extend("night", "router", kit.nodes(2, 3)))).toEqual([
+      "already",
+      "done",
+    ]);
     expect([1, 2, 3].map((n) => kit.holds.isInLease("night", kit.node(n)))).toEqual([
       false,
       true,
@@ -110,12 +113,25 @@ describe("leases", () => {
     expect(kit.holds.renew("night", 1_000)).toBe(false);
     expect(await kit.holds.endLease("night")).toBeNull();
     expect(kit.holds.isInLease("night", kit.node(1))).toBe(false);
-    expect(kit.holds.extend("night", kit.nodes(1)).results).toEqual([
+    expect(kit.holds.extend("night", "router", kit.nodes(1)).results).toEqual([
       { outcome: "rejected", reason: "missing: there is no such lease" },
     ]);
     kit.lease("night", [1]);
     expect(kit.lease("night", [1]).results[0]!.reason).toMatch(/^exists: /);
     expect(kit.pins(1)).toEqual([1]);
+  });
+
+  test("take blocks of their owner only, and are renewed and ended by anybody", async () => {
+    const kit = new HoldKit();
+    kit.put([1, 2]);
+    kit.lease("night", [1], 60_000);
+    const added = kit.holds.extend("night", "another", kit.nodes(2));
+    expect(added).toMatchObject({ id: null, figures: { ownerUsedBytes: 0 } });
+    expect(added.results[0]!.reason).toMatch(/^owner: /);
+    expect([kit.pins(1, 2), kit.holds.lease("night")!.blocks]).toEqual([[1, 0], 1]);
+    expect(kit.holds.figures("router").ownerUsedBytes).toBe(BLOCK_BYTES);
+    expect(kit.holds.renew("night", 30_000)).toBe(true);
+    expect(await kit.holds.endLease("night")).toMatchObject({ info: { owner: "router" } });
   });
 
   test("last as long as the configuration allows, and that long where nothing is said", () => {

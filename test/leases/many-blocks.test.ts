@@ -69,7 +69,7 @@ describe("a hold of many blocks", () => {
     const disk = new MemoryDisk();
     const many = new ManyKit(disk.open());
     await many.kit.holds.addAll(many.ask("lease", many.nodes.slice(0, -10)));
-    many.kit.holds.extend("night", many.nodes.slice(-10));
+    many.kit.holds.extend("night", "a", many.nodes.slice(-10));
     await many.kit.holds.commit();
     const next = await restarted(disk, many);
     expect(next.kit.holds.lease("night")).toMatchObject({ id: 1, blocks: COUNT });

@@ -97,18 +97,13 @@ async function lease(
   if (nodes.length === 0) return { ...NOTHING, bytes };
   const { lease: name, owner, remember } = options;
   const ttlMs = Math.min(options.ttlMs ?? Number.POSITIVE_INFINITY, limits().leaseTtlMaxMs);
-  const isKnown = holds.renew(name, ttlMs);
-  const added = isKnown
-    ? await holds.extendAll(name, nodes)
-    : await holds.addAll({
-        kind: "lease",
-        owner,
-        name,
-        nodes,
-        ttlMs,
-        priority: null,
-        idleMs: null,
-      });
+  const known = holds.lease(name);
+  const isKnown = known?.owner === owner && holds.renew(name, ttlMs);
+  const request = { kind: "lease" as const, owner, name, nodes, priority: null, idleMs: null };
+  const added =
+    known === null
+      ? await holds.addAll({ ...request, ttlMs })
+      : await holds.extendAll(name, owner, nodes);
   let next = 0;
   for (const at of results.keys()) {
     if (!wanted(at)) continue;

@@ -211,6 +211,16 @@ describeNative("Pause flow", () => {
     expect(kit.files()).toEqual([]);
   });
 
+  it("a lease of another owner is left as it was, its time included", {}, async ({ kit, life }) => {
+    await kit.engine().put("a", "b");
+    await life.pause("nap", "a");
+    const options = { lease: "nap", owner: "another", ttlMs: 90_000 };
+    const report = await life.own.pause([named("b")], options);
+    expect(outcomes(report.results)).toEqual(["rejected owner"]);
+    expect(report).toMatchObject({ durable: false, ttlMs: null });
+    expect(life.holds.lease("nap")).toMatchObject({ owner: "o", blocks: 1, remainingMs: 60_000 });
+  });
+
   it("a lease of many blocks leaves room for others while it is purged", {
     slots: 256,
   }, async ({ kit, life }) => {
