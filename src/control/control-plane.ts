@@ -70,8 +70,8 @@ export interface ControlPlane extends AsyncDisposable {
     options?: SubmitOptions,
   ): Promise<Receipt>;
   /**
-   * What is known of a command with this id (of this issuer, unless null), also while it runs; where
-   * several sent one of that name, first what this account did.
+   * What is known of a command with this id (of this issuer, unless null), also while it runs;
+   * where several sent one of that name, first what this account did.
    */
   find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
