@@ -5,7 +5,7 @@ import { AgentDoor, type Receipt } from "./agent-door.ts";
 import { CommandTally } from "./command-tally.ts";
 import type { Deed, DeedRoom } from "./deed.ts";
 import { DeedChooser } from "./deed-chooser.ts";
-import { followSoft, holdersIn, isResident, judge, keysIn, see } from "./hold-audit.ts";
+import { followSoft, isResident, judge, keysIn, revive, see } from "./hold-audit.ts";
 import { UnpinDeed } from "./hold-deeds.ts";
 import { HoldModel, type Span } from "./hold-model.ts";
 import { HoldTimes } from "./hold-times.ts";
@@ -101,10 +101,7 @@ export class CommandLife {
       // Not before: this run may be killed, too, and the next one asks again.
       pending.delete(sent);
     }
-    model.revive((id, key) => {
-      const entry = sight.tree.get(id);
-      return entry !== undefined && holdersIn(entry).has(key);
-    });
+    revive(room, sight);
     const isHere = (id: number) => isResident(sight.tree.get(id));
     for (const id of model.restored(isHere, performance.now())) {
       room.complain(`block ${id} was under a hold and is not there after the start`);
@@ -134,6 +131,7 @@ export class CommandLife {
   async audit(): Promise<void> {
     const { room, tally } = this.#commander;
     const sight = await see(this.#door);
+    revive(room, sight);
     followSoft(room, sight);
     judge(room, this.#times, sight);
     tally.audits++;

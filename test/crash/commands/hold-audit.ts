@@ -53,6 +53,14 @@ export function judge(room: DeedRoom, times: HoldTimes, sight: Sight): void {
   for (const listing of second) times.look(listing);
 }
 
+/** What was lost at the start and has come back is held as before. */
+export function revive({ model }: DeedRoom, { tree }: Sight): void {
+  model.revive((id, key) => {
+    const entry = tree.get(id);
+    return isResident(entry) && holdersIn(entry!).has(key);
+  });
+}
+
 /** Soft pins that had to go are no complaint where there is little room: the model follows. */
 export function followSoft({ model, softMayGo }: DeedRoom, { tree }: Sight): void {
   if (!softMayGo) return;
@@ -89,13 +97,13 @@ function judgeLasting({ model, complain, softMayGo }: DeedRoom, { kind, holds }:
   }
   if (kind === "retain" && softMayGo) return;
   for (const [key, sum] of sums) {
-    if (sum === 0) continue;
+    if (sum <= 0 && -sum <= model.lapsedBlocks(key)) continue;
     complain(`${key} holds ${Math.abs(sum)} blocks ${sum > 0 ? "less" : "more"} than it must`);
   }
 }
 
 /** Who holds a block. */
-export function holdersIn({ held_by }: TreeEntry): Set<string> {
+function holdersIn({ held_by }: TreeEntry): Set<string> {
   const holds = held_by.filter(({ kind }) => (KINDS as readonly string[]).includes(kind));
   return new Set(
     holds.map(({ kind, owner = "", name = null }) => keyOf(kind as HoldKind, owner, name)),

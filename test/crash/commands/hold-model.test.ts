@@ -79,8 +79,9 @@ describe("what must hold", () => {
     expect(own.model.all()).toEqual([]);
     own.model.revive((id) => id === 2);
     expect([1, 2].map((id) => own.model.countOf("pin a", id))).toEqual([0, 1]);
-    own.model.revive(() => true);
-    expect(own.model.countOf("pin a", 1)).toBe(0);
+    expect(own.model.lapsedBlocks("pin a")).toBe(1);
+    expect(own.model.restored(() => true, 2_000)).toEqual([]);
+    expect(own.model.lapsedBlocks("pin a")).toBe(0);
   });
 });
 

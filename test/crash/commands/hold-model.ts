@@ -41,10 +41,11 @@ export interface Counts {
 export class HoldModel {
   readonly #holds = new Set<ModelHold>();
   /**
-   * What holds had and was not there after the last start. The agent forgets that behind its
-   * start: killed at once, it may find it again the next time.
+   * What holds had and was not there after the last start, though nobody had promised it. The
+   * agent may hold it all the same: it went behind the start; or it is forgotten behind the start,
+   * which a kill may forestall.
    */
-  readonly #lapsed: { readonly hold: ModelHold; readonly id: number }[] = [];
+  #lapsed: { readonly hold: ModelHold; readonly id: number }[] = [];
   /** Keys of holds with an end that are over. */
   readonly over = new Set<string>();
   /** When each block was last said to be transient, and such commands on their way. */
@@ -194,13 +195,20 @@ export class HoldModel {
 
   /** Takes back what was lost and is there again; `isHeld` says by whom a block is held. */
   revive(isHeld: (id: number, key: string) => boolean): void {
-    for (const { hold, id } of this.#lapsed.splice(0)) {
+    this.#lapsed = this.#lapsed.filter(({ hold, id }) => {
       const key = keyOf(hold.kind, hold.owner, hold.name);
-      if (this.countOf(key, id) > 0 || !isHeld(id, key)) continue;
+      if (this.countOf(key, id) > 0 || !isHeld(id, key)) return true;
       hold.blocks.set(id, false);
       this.#holds.add(hold);
       this.over.delete(key);
-    }
+      return false;
+    });
+  }
+
+  /** Blocks that may be counted under the key besides those that must be. */
+  lapsedBlocks(key: string): number {
+    const keys = this.#lapsed.map(({ hold }) => keyOf(hold.kind, hold.owner, hold.name));
+    return keys.filter((other) => other === key).length;
   }
 
   /**
@@ -209,6 +217,7 @@ export class HoldModel {
    */
   restored(isResident: (id: number) => boolean, nowMs: number): number[] {
     const lost = new Set<number>();
+    this.#lapsed = [];
     for (const hold of this.#holds) {
       for (const id of [...hold.blocks.keys()]) {
         if (isResident(id)) continue;
