@@ -49,7 +49,8 @@ export class HoldTimes {
     if (hold === null) {
       // It ended; until that is on disk a kill brings it back, to end again at once.
       const isStale = model.over.has(key) && leftMs === 0 && askedMs < readyMs + GRACE_MS;
-      if (isStale) return;
+      // Or its blocks went between this list and the tree: it ended just then.
+      if (isStale || model.lapsedBlocks(key) > 0) return;
       const again = model.over.has(key) ? " again" : "";
       const sinceMs = Math.round(askedMs - readyMs);
       complain(`${key} is there${again}, with ${leftMs} ms, ${sinceMs} ms after the start`);
