@@ -17,9 +17,9 @@ export interface BudgetLimits {
 
 /**
  * How much pins and leases may keep, blocks above those that were named included. Used by the host:
- * what the table keeps on RAM and SSD, less what only soft pins keep. Used by an owner: what its own
- * pins and leases keep, each block once, whoever else keeps it, too. What keeps nothing more than is
- * kept already always fits.
+ * what the table keeps on RAM and SSD, less what only soft pins keep. Used by an owner: what its
+ * own pins and leases keep, each block once, whoever else keeps it, too. What keeps nothing more
+ * than is kept already always fits.
  */
 export class Budget {
   readonly #table: BlockTable;

@@ -252,7 +252,7 @@ describe("who holds what", () => {
     expect(new Set(found.map(({ owner }) => owner)).size).toBe(16);
   });
 
-  test("a lost block is said for each of its holders, and held again when it comes back", async () => {
+  test("a lost block is said for each holder, and held again when it comes back", async () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.pin("a", [2]);

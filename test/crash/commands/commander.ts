@@ -117,7 +117,9 @@ export class CommandLife {
     if (asked.length > 0) await this.audit();
   }
 
-  /** While no engine is at work: all that follows a block is gone then, as far as it hangs together. */
+  /**
+   * While no engine is at work: all that follows a block is gone then, as far as it hangs together.
+   */
   async prune(): Promise<void> {
     const { tree } = await see(this.#door);
     const after = randomBelow(this.#random, BLOCKS);

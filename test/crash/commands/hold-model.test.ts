@@ -44,7 +44,7 @@ function timesOf({ model, complain }: DeedRoom, tally = new CommandTally(), read
 }
 
 describe("what must hold", () => {
-  test("an acknowledged pin that said done is a promise; deferred and unanswered ones are not", () => {
+  test("a pin that said done is a promise; deferred and unanswered ones are not", () => {
     const { model, ...rest } = room();
     const own = { model, ...rest };
     new PinDeed(own, "a", [1, 2], null).done(receipt("done", "deferred"), AT, true);
