@@ -61,6 +61,8 @@ interface Passage {
   isNoted: boolean;
   /** The report that was written down with that change as the one to come; null: none was. */
   expected: LifecycleReport | null;
+  /** The receipt that says so, as it was written down; null: none was. */
+  written: Receipt | null;
 }
 
 const PROGRESS_MS = 1_000;
@@ -172,6 +174,7 @@ class Plane implements ControlPlane {
       progress: null,
       isNoted: false,
       expected: null,
+      written: null,
     };
     const refuse = (refusal: Refusal) => this.#refuse(head, refusal, sender, startedMs, command);
     if (this.#stop.signal.aborted) return refuse({ word: "busy", words: "the agent stops" });
@@ -250,8 +253,13 @@ class Plane implements ControlPlane {
       takeBack();
       return failed;
     }
-    let receipt = finalReceipt(head, command, unnamed, report, this.#elapsed(startedMs));
-    if (report !== passage.expected) receipt = await this.#remember(passage, receipt);
+    const isExpected = report === passage.expected;
+    const elapsedMs = this.#elapsed(startedMs);
+    let receipt =
+      isExpected && passage.written !== null
+        ? { ...passage.written, elapsed_ms: elapsedMs }
+        : finalReceipt(head, command, unnamed, report, elapsedMs);
+    if (!isExpected) receipt = await this.#remember(passage, receipt);
     else this.#keep(passage, receipt);
     this.#recorder.carriedOut(command, receipt, passage.sender);
     return receipt;
@@ -286,11 +294,12 @@ class Plane implements ControlPlane {
           passage.isNoted = true;
           passage.expected = expected ?? null;
           const elapsedMs = this.#elapsed(startedMs);
-          this.#note(passage, () =>
-            expected === undefined
-              ? unfinishedReceipt(head, command, unnamed, results, elapsedMs)
-              : finalReceipt(head, command, unnamed, expected, elapsedMs),
-          );
+          this.#note(passage, () => {
+            if (expected === undefined)
+              return unfinishedReceipt(head, command, unnamed, results, elapsedMs);
+            passage.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
+            return passage.written;
+          });
         }
         applied();
       },

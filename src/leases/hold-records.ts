@@ -18,6 +18,8 @@ export interface HoldRecordsParts {
 export class HoldRecords {
   readonly #parts: HoldRecordsParts;
   readonly #changed = new Map<HoldPart, Hold>();
+  /** One of them: blocks of a part change one after the other. */
+  #latest: HoldPart | null = null;
 
   constructor(parts: HoldRecordsParts) {
     this.#parts = parts;
@@ -30,7 +32,8 @@ export class HoldRecords {
 
   changePart(hold: Hold, part: HoldPart): void {
     const { ledger } = this.#parts;
-    if (ledger === null || !hold.isWhole || hold.ended) return;
+    if (part === this.#latest || ledger === null || !hold.isWhole || hold.ended) return;
+    this.#latest = part;
     if (this.#changed.size === 0) ledger.beforeTurnEnds(() => this.#write());
     this.#changed.set(part, hold);
   }
@@ -64,5 +67,6 @@ export class HoldRecords {
       if (hold.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
     }
     this.#changed.clear();
+    this.#latest = null;
   }
 }
