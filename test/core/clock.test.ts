@@ -14,6 +14,22 @@ describe("the boot clock", () => {
     expect(offs.sort((a, b) => a - b)[6]).toBeLessThan(25);
   });
 
+  test("is true where the process has to wait between two clocks", () => {
+    let [nowMs, waits] = [0, 1];
+    const bootMs = createBootClock(
+      () => nowMs,
+      () => {
+        if (waits-- > 0) nowMs += 800;
+        return 5_000 + nowMs;
+      },
+    );
+    expect(bootMs()).toBe(5_000 + nowMs);
+    nowMs += 150;
+    waits = 1;
+    expect(bootMs()).toBe(5_000 + nowMs);
+    expect(nowMs).toBe(1_750);
+  });
+
   test("goes on while the machine sleeps, and never back", () => {
     let [awakeMs, sleptMs, reads] = [0, 0, 0];
     const bootMs = createBootClock(
