@@ -40,6 +40,7 @@ export const BLOCK_REASONS = {
   name: { outcomes: ["rejected"], meaning: "it is neither a hash nor a key" },
   no_ssd: { outcomes: ["rejected"], meaning: "a pause, and this host has no SSD tier" },
   not_transient: { outcomes: ["rejected"], meaning: "a purge of what was never marked" },
+  owner: { outcomes: ["rejected"], meaning: "a pause under the name of another owner's lease" },
   ssd: {
     outcomes: ["deferred", "rejected"],
     meaning:

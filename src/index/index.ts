@@ -10,10 +10,10 @@ export type {
   CommandRow,
   HoldLedger,
   HoldRow,
-  PartRow,
   IssuerRow,
   LedgerContents,
   LedgerState,
+  PartRow,
 } from "./holds/hold-ledger.ts";
 export { type HoldLedgerOptions, openHoldLedger } from "./holds/open-hold-ledger.ts";
 export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";

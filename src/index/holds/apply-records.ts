@@ -4,13 +4,15 @@ import { crashPoint } from "../../native/index.ts";
 import { u64Bytes, u64Of } from "../store/seal.ts";
 import type { CommandRow, HoldRow, IssuerRow, PartRow } from "./hold-ledger.ts";
 import type { LedgerTallies } from "./ledger-record.ts";
-import type { CommandRing } from "./load-rows.ts";
+import type { LedgerRings } from "./load-rows.ts";
 import type { RecordReader } from "./records.ts";
-import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
+import { sealInRing, sealOfRecord } from "./row-seals.ts";
 
 /** Commands that are remembered, and bytes of their receipts: then the oldest are forgotten. */
 export const COMMANDS_MAX = 65_536;
 const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
+/** Issuers that are remembered: then the one written longest ago is forgotten. */
+const ISSUERS_MAX = 4_096;
 
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
 const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -24,7 +26,9 @@ const OLDEST = `SELECT id, octet_length(receipt) AS bytes, seal FROM commands
   ORDER BY id LIMIT 1`;
 const DELETE_COMMAND = "DELETE FROM commands WHERE id = ?";
 const FIND_ISSUER = "SELECT seal FROM issuers WHERE issuer = ?";
-const PUT_ISSUER = "INSERT OR REPLACE INTO issuers VALUES (?, ?, ?, ?)";
+const PUT_ISSUER = "INSERT OR REPLACE INTO issuers VALUES (?, ?, ?, ?, ?)";
+const OLDEST_ISSUER = "SELECT issuer, seal FROM issuers ORDER BY used, issuer LIMIT 1";
+const DELETE_ISSUER = "DELETE FROM issuers WHERE issuer = ?";
 
 interface Found {
   readonly seal: Uint8Array;
@@ -34,6 +38,9 @@ interface FoundPart extends Found {
 }
 interface FoundCommand extends FoundPart {
   readonly bytes: number;
+}
+interface FoundIssuer extends Found {
+  readonly issuer: string;
 }
 type Value = string | number | Uint8Array | null;
 
@@ -46,9 +53,9 @@ export class RecordsApplier {
     this.#db = db;
   }
 
-  /** Throws what SQLite throws; the tallies are then to be taken back, as is the ring. */
-  apply(records: RecordReader, tallies: LedgerTallies, ring: CommandRing): CommandRing {
-    let { nextId, receiptBytes } = ring;
+  /** Throws what SQLite throws; the tallies are then to be taken back, as are the rings. */
+  apply(records: RecordReader, tallies: LedgerTallies, rings: LedgerRings): LedgerRings {
+    let { nextId, receiptBytes, nextUse } = rings;
     for (let next = records.next(); next !== null; next = records.next()) {
       switch (next.kind) {
         case "hold":
@@ -61,7 +68,8 @@ export class RecordsApplier {
           this.#removeHold(next.id, tallies);
           break;
         case "issuer":
-          this.#putIssuer(next.row, sealOfRecord(records.sealed), tallies);
+          this.#putIssuer(next.row, nextUse, records.sealed, tallies);
+          nextUse++;
           break;
         case "command":
           receiptBytes += this.#putCommand(next.row, nextId, records.sealed, tallies);
@@ -73,7 +81,7 @@ export class RecordsApplier {
       }
       crashPoint("ledger.row-changed");
     }
-    return { nextId, receiptBytes };
+    return { nextId, receiptBytes, nextUse };
   }
 
   #putHold(row: HoldRow, seal: bigint, { holds }: LedgerTallies): void {
@@ -108,16 +116,24 @@ export class RecordsApplier {
     holds.remove(sealIn(found));
   }
 
-  #putIssuer(row: IssuerRow, seal: bigint, { issuers }: LedgerTallies): void {
+  #putIssuer(row: IssuerRow, use: number, record: Uint8Array, { issuers }: LedgerTallies): void {
+    const seal = sealInRing(record, use);
     const found = this.#get<Found>(FIND_ISSUER, row.issuer);
     if (found !== null) issuers.remove(sealIn(found));
-    this.#run(PUT_ISSUER, row.issuer, u64Bytes(row.epoch), u64Bytes(row.seq), u64Bytes(seal));
+    const numbers = [u64Bytes(row.epoch), u64Bytes(row.seq), u64Bytes(seal)];
+    this.#run(PUT_ISSUER, row.issuer, ...numbers, use);
     issuers.add(seal);
+    while (issuers.count > ISSUERS_MAX) {
+      const oldest = this.#get<FoundIssuer>(OLDEST_ISSUER);
+      assert(oldest !== null, "what is counted is there");
+      this.#run(DELETE_ISSUER, oldest.issuer);
+      issuers.remove(sealIn(oldest));
+    }
   }
 
   /** The bytes of its receipt. */
   #putCommand(row: CommandRow, id: number, record: Uint8Array, tallies: LedgerTallies): number {
-    const seal = sealOfCommand(record, id);
+    const seal = sealInRing(record, id);
     this.#run(PUT_COMMAND, id, row.issuer, row.id, row.receipt, u64Bytes(seal));
     tallies.commands.add(seal);
     return Buffer.byteLength(row.receipt);

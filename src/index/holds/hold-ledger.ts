@@ -48,6 +48,7 @@ export interface LedgerContents {
   readonly parts: readonly PartRow[];
   /** The latest, oldest first. */
   readonly commands: readonly CommandRow[];
+  /** The latest, in the order in which they were put last. */
   readonly issuers: readonly IssuerRow[];
   /** The last moment the run before this one wrote down, on its boot's clock. */
   readonly lastSeen: { readonly bootId: string; readonly bootMs: number } | null;
@@ -96,6 +97,7 @@ export interface HoldLedger extends AsyncDisposable {
   beforeTurnEnds(write: () => void): void;
   /** The oldest beyond 65,536, or beyond 64 MiB of receipts, are forgotten. */
   putCommand(row: CommandRow): void;
+  /** The one put longest ago, beyond 4,096, is forgotten. */
   putIssuer(row: IssuerRow): void;
   /** The boot clock as it is now; each commit carries the latest. */
   seen(bootId: string, bootMs: number): void;

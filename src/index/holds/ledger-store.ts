@@ -11,7 +11,7 @@ import { Tally } from "../store/tally.ts";
 import { RecordsApplier } from "./apply-records.ts";
 import type { LedgerContents } from "./hold-ledger.ts";
 import { type LedgerRecord, readLedgerRecord, writeLedgerRecord } from "./ledger-record.ts";
-import { type CommandRing, loadRows } from "./load-rows.ts";
+import { type LedgerRings, loadRows } from "./load-rows.ts";
 import { LEDGER } from "./migrations.ts";
 import { RecordReader, RecordWriter } from "./records.ts";
 
@@ -29,7 +29,7 @@ export class LedgerStore {
   readonly #db: Database;
   readonly #applier: RecordsApplier;
   #record: LedgerRecord;
-  #ring: CommandRing;
+  #rings: LedgerRings;
   #contents: RecordWriter | null = new RecordWriter();
   #isFolderSynced = false;
 
@@ -45,7 +45,7 @@ export class LedgerStore {
       mustBeOurs(path, record.owner, owner);
       this.lastSeen = record.lastSeen;
       this.#record = { ...record, incarnation };
-      this.#ring = loadRows(this.#db, record.tallies, this.#contents!);
+      this.#rings = loadRows(this.#db, record.tallies, this.#contents!);
       this.#applier = new RecordsApplier(this.#db);
     } catch (thrown) {
       this.#db.close(true);
@@ -69,12 +69,12 @@ export class LedgerStore {
     const { holds, commands, issuers } = this.#record.tallies;
     const tallies = { holds: holds.copy(), commands: commands.copy(), issuers: issuers.copy() };
     const record = { ...this.#record, lastSeen: lastSeen ?? this.#record.lastSeen, tallies };
-    let ring = this.#ring;
+    let rings = this.#rings;
     this.#db.run(`PRAGMA synchronous = ${durable ? "FULL" : "NORMAL"}`);
     try {
       this.#db.run("BEGIN IMMEDIATE");
       if (changes !== null) {
-        ring = this.#applier.apply(new RecordReader(changes, length), tallies, ring);
+        rings = this.#applier.apply(new RecordReader(changes, length), tallies, rings);
       }
       crashPoint("ledger.rows-changed");
       writeLedgerRecord(this.#db, record);
@@ -85,7 +85,7 @@ export class LedgerStore {
       if (this.#db.inTransaction) this.#db.run("ROLLBACK");
       throw thrown;
     }
-    [this.#record, this.#ring] = [record, ring];
+    [this.#record, this.#rings] = [record, rings];
     // The log keeps its name until it is closed.
     if (!durable || this.#isFolderSynced) return;
     syncFolder(dirname(this.#path));

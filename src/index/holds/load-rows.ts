@@ -5,7 +5,7 @@ import { Tally } from "../store/tally.ts";
 import type { HoldRow, PartRow } from "./hold-ledger.ts";
 import type { LedgerTallies } from "./ledger-record.ts";
 import type { RecordWriter } from "./records.ts";
-import { sealOfCommand, sealOfRecord } from "./row-seals.ts";
+import { sealInRing, sealOfRecord } from "./row-seals.ts";
 
 const HOLDS = `SELECT id, kind, owner, name, deadline_boot_ms AS deadlineBootMs, boot_id AS bootId,
   priority, idle_ms AS idleMs, created_wall_ms AS createdWallMs, blocks, seal
@@ -13,7 +13,7 @@ const HOLDS = `SELECT id, kind, owner, name, deadline_boot_ms AS deadlineBootMs,
 const PARTS = "SELECT hold, part, blocks, seal FROM parts ORDER BY hold, part";
 const COMMANDS = `SELECT id, issuer, name, receipt, octet_length(receipt) AS bytes, seal
   FROM commands ORDER BY id`;
-const ISSUERS = "SELECT issuer, epoch, seq, seal FROM issuers";
+const ISSUERS = "SELECT issuer, epoch, seq, seal, used FROM issuers ORDER BY used, issuer";
 
 interface Sealed {
   readonly seal: Uint8Array;
@@ -31,19 +31,23 @@ interface StoredIssuer extends Sealed {
   readonly issuer: string;
   readonly epoch: Uint8Array;
   readonly seq: Uint8Array;
+  readonly used: number;
 }
 
-/** The ids of the ring of commands that are in use, and the bytes of its receipts. */
-export interface CommandRing {
+/** How far the rings of commands and of issuers have come. */
+export interface LedgerRings {
+  /** Of the next command, and the bytes of the receipts that are there. */
   readonly nextId: number;
   readonly receiptBytes: number;
+  /** Of the next issuer that is written. */
+  readonly nextUse: number;
 }
 
 /**
  * Every row as records, each checked against its seal and all against the tallies. Throws
  * DamagedIndex where a row is not as it was written, or one is missing.
  */
-export function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): CommandRing {
+export function loadRows(db: Database, expected: LedgerTallies, into: RecordWriter): LedgerRings {
   const found = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
   for (const row of db.query<StoredHold, []>(HOLDS).iterate()) {
     if (!["pin", "retain", "lease"].includes(row.kind)) throw notAsWritten("a hold");
@@ -51,13 +55,13 @@ export function loadRows(db: Database, expected: LedgerTallies, into: RecordWrit
   }
   for (const row of db.query<StoredPart, []>(PARTS).iterate())
     count(found.holds, row, sealOfRecord(into.part(row)), "a part of a hold");
-  let [nextId, receiptBytes] = [1, 0];
+  let [nextId, receiptBytes, nextUse] = [1, 0, 1];
   for (const row of db.query<StoredCommand, []>(COMMANDS).iterate()) {
     const { id, issuer, name, receipt } = row;
     count(
       found.commands,
       row,
-      sealOfCommand(into.command({ issuer, id: name, receipt }), id),
+      sealInRing(into.command({ issuer, id: name, receipt }), id),
       "a command",
     );
     nextId = id + 1;
@@ -67,13 +71,14 @@ export function loadRows(db: Database, expected: LedgerTallies, into: RecordWrit
     const [epoch, seq] = [u64Of(row.epoch), u64Of(row.seq)];
     if (epoch === null || seq === null) throw notAsWritten("an issuer");
     const record = into.issuer({ issuer: row.issuer, epoch, seq });
-    count(found.issuers, row, sealOfRecord(record), "an issuer");
+    count(found.issuers, row, sealInRing(record, row.used), "an issuer");
+    nextUse = row.used + 1;
   }
   for (const table of ["holds", "commands", "issuers"] as const) {
     if (found[table].equals(expected[table])) continue;
     throw new DamagedIndex(`${table} are missing, or of an earlier day`);
   }
-  return { nextId, receiptBytes };
+  return { nextId, receiptBytes, nextUse };
 }
 
 function count(tally: Tally, { seal: stored }: Sealed, seal: bigint, what: string): void {

@@ -3,7 +3,7 @@ export function sealOfRecord(record: Uint8Array): bigint {
   return Bun.hash.xxHash3(record);
 }
 
-/** With its place in the ring, which no field of it says. */
-export function sealOfCommand(record: Uint8Array, id: number): bigint {
-  return Bun.hash.xxHash3(record, BigInt(id));
+/** With its place in the ring, which no field of it says; at 0 as without one. */
+export function sealInRing(record: Uint8Array, place: number): bigint {
+  return Bun.hash.xxHash3(record, BigInt(place));
 }

@@ -165,6 +165,7 @@ const BY_HAND = [
   "UPDATE holds SET owner = 'me' WHERE id = 100",
   "UPDATE holds SET id = 5 WHERE id = 100",
   "UPDATE commands SET id = 1000 WHERE id = 50",
+  "UPDATE issuers SET used = used + 1",
   "UPDATE issuers SET seq = x'00'",
   "UPDATE issuers SET seq = x'0000000000000000'",
   "UPDATE ledger SET boot_ms = boot_ms + 1",

@@ -120,6 +120,29 @@ test("of commands the latest 65,536 are remembered, the oldest first", async () 
   expect(commands.filter(({ id }) => id === renewed.id)).toHaveLength(1);
 }, 60_000);
 
+test("of issuers the latest 4,096 are remembered, in the order in which they were put", async () => {
+  const folder = newFolder();
+  const ledger = await openLedger(folder);
+  for (const number of upTo(4_100)) ledger.putIssuer(issuerOf(number, 1n));
+  expect(await ledger.commit({ durable: false })).toBe(true);
+  // One that is put again is the latest.
+  ledger.putIssuer(issuerOf(7, 2n));
+  for (const number of upTo(3)) ledger.putIssuer(issuerOf(5_000 + number, 1n));
+  expect(await ledger.close(5_000)).toBe(true);
+  const again = await openLedger(folder, { incarnation: 2n });
+  const names = again.contents.issuers.map(({ issuer }) => Number(issuer.slice(7)));
+  const kept = upTo(4_100).filter((number) => number > 8);
+  expect(names).toEqual([...kept, 7, 5_001, 5_002, 5_003]);
+  again.putIssuer(issuerOf(9, 3n));
+  again.putIssuer(issuerOf(6_000, 1n));
+  expect(await again.close(5_000)).toBe(true);
+  const { issuers, state } = await readLedger(folder);
+  expect(state.setAside).toBeNull();
+  expect(issuers).toHaveLength(4_096);
+  expect(issuers.some((text) => text.startsWith("issuer-10 "))).toBe(false);
+  expect(issuers.some((text) => text.startsWith("issuer-9 "))).toBe(true);
+}, 60_000);
+
 test("of receipts 64 MiB are remembered", async () => {
   const folder = newFolder();
   const ledger = await openLedger(folder);

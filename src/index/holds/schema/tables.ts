@@ -40,11 +40,13 @@ export const commands = sqliteTable("commands", {
   seal: bytes("seal").notNull(),
 });
 
+/** A ring as well, in the order of `used`. */
 export const issuers = sqliteTable("issuers", {
   issuer: text("issuer").primaryKey(),
   epoch: bytes("epoch").notNull(),
   seq: bytes("seq").notNull(),
   seal: bytes("seal").notNull(),
+  used: integer("used").notNull().default(0),
 });
 
 /** One row: whose ledger this is, when it was last written, and what the tables add up to. */
