@@ -69,6 +69,7 @@ export class ControlRoom implements AsyncDisposable {
       shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
       nowSeconds: () => store.nowSeconds(),
       leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
+      retainIdleMs: () => config().control.retainIdleMs,
       onLeaseExpired: (ended) => this.lifecycle.purgeExpired(ended),
     });
     this.lifecycle = createLifecycle({

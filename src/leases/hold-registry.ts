@@ -66,6 +66,8 @@ export interface HoldRegistryOptions extends BudgetLimits {
   readonly nowSeconds: () => number;
   /** The longest a lease lasts without renewal, and how long one lasts that names no time. */
   readonly leaseTtlMaxMs: () => number;
+  /** After how long without use a soft pin fades that names no time. */
+  readonly retainIdleMs: () => number;
   /** Holds at the same time. Default: a million. */
   readonly holdsMax?: number;
   /**
@@ -305,7 +307,8 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   #add(request: HoldRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
     const refusal = this.#limits.refusalOf(request);
     if (refusal !== null) return this.#refuse(request.owner, nodes, refusal);
-    const { kind, owner, name, ttlMs, idleMs } = request;
+    const { kind, owner, name, ttlMs } = request;
+    const idleMs = kind === "retain" ? (request.idleMs ?? this.#options.retainIdleMs()) : null;
     const priority = request.priority === null ? null : clampPriority(request.priority);
     const deadlineBootMs = this.#deadline(kind === "lease" ? this.#leaseTtl(ttlMs) : ttlMs);
     const terms = { kind, owner, name, priority, idleMs, deadlineBootMs, createdWallMs: null };

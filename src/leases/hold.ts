@@ -3,7 +3,7 @@ import type { Party } from "./hold-index.ts";
 import type { HoldInfo, HoldKind } from "./holds.ts";
 
 /** What a soft pin must be worth to go on. */
-export const WORTH_MIN = 1;
+export const WORTH_MIN = 0.5;
 
 /** A hold that is in force. */
 export interface Hold {
@@ -38,15 +38,16 @@ export function remainingMs(hold: Hold, bootMs: number): number | null {
   return hold.deadlineBootMs === null ? null : Math.max(0, hold.deadlineBootMs - bootMs);
 }
 
-/** What is left of a priority that halves with each `idleMs` without use. */
+/** What is left of a priority that halves with each `idleMs` without use, after the first one. */
 export function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
   if (idleMs === null) return priority;
-  return priority * 0.5 ** (Math.max(0, unusedMs) / Math.max(1, idleMs));
+  return priority * 0.5 ** Math.max(0, unusedMs / Math.max(1, idleMs) - 1);
 }
 
 /** Without use for longer than this, a soft pin is worth less than `WORTH_MIN`. */
 export function fadesAfterMs(priority: number, idleMs: number): number {
-  return priority < WORTH_MIN ? 0 : Math.max(1, idleMs) * Math.log2(priority / WORTH_MIN);
+  if (priority < WORTH_MIN) return 0;
+  return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
 }
 
 export interface Moment {

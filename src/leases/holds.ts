@@ -20,7 +20,7 @@ export interface HoldRequest {
   readonly nodes: readonly NodeId[];
   /** Null: until it is taken back. */
   readonly ttlMs: number | null;
-  /** Of a soft pin. */
+  /** Of a soft pin; without use for longer than `idleMs` it fades. Null: as configured. */
   readonly priority: number | null;
   readonly idleMs: number | null;
 }

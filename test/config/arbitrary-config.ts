@@ -82,6 +82,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       )
       .map(([pinShare, part]) => ({ pinShare, pinShareOwner: pinShare * part })),
     leaseTtlMaxMs: fc.integer({ min: 1_000, max: 86_400_000 }),
+    retainIdleMs: fc.integer({ min: 1_000, max: 86_400_000 }),
     commands: fc.integer({ min: 1, max: 1_000_000 }),
     warmPages: fc.integer({ min: 1, max: 2 ** 30 }),
     warmReads: fc.integer({ min: 1, max: 1_024 }),
@@ -138,6 +139,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,
+        retainIdleMs: draw.retainIdleMs,
         commandsPerSecond: draw.commands,
         commandsBurst: draw.commands,
         warmBytesMax: draw.warmPages * PAGE,

@@ -59,6 +59,7 @@ const DEFAULTS: Config = {
     pinShare: 0.5,
     pinShareOwner: 0.25,
     leaseTtlMaxMs: 86_400_000,
+    retainIdleMs: 3_600_000,
     commandsPerSecond: 20_000,
     commandsBurst: 20_000,
     warmBytesMax: 8 * GIB,

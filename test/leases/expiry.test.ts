@@ -248,16 +248,18 @@ describe("a soft pin", () => {
   const worth = (kit: HoldKit) =>
     kit.holds.list({ kind: "retain", owner: null, after: 0, max: 9 }).holds[0]?.priorityNow;
 
-  test("is worth half with each idle period, and ends when it is worth less than one", () => {
+  test("unused for its idle time, is worth half with each more, and ends below a half", () => {
     const kit = new HoldKit();
     kit.put([1]);
     kit.retain("a", [1], 64, 60_000);
     kit.clock.advance(60_000);
+    expect(worth(kit)).toBe(64);
+    kit.clock.advance(60_000);
     expect(worth(kit)).toBe(32);
-    kit.clock.advance(120_000);
-    expect(worth(kit)).toBe(8);
-    kit.clock.advance(180_000);
+    kit.clock.advance(300_000);
     expect(worth(kit)).toBe(1);
+    kit.clock.advance(60_000);
+    expect(worth(kit)).toBe(0.5);
     kit.clock.advance(5_000);
     expect(worth(kit)).toBeUndefined();
     expect(kit.said()).toMatchObject([{ kind: "hold_expired", hold: "retain" }]);
@@ -265,29 +267,55 @@ describe("a soft pin", () => {
     kit.verify();
   });
 
+  test("of the lowest priority lasts as long as was said, and longer", () => {
+    const kit = new HoldKit();
+    kit.put([1]);
+    kit.retain("a", [1], 1, 3_600_000);
+    kit.clock.advance(2 * 3_600_000 - 1_000);
+    expect(worth(kit)).toBeGreaterThan(0.5);
+    kit.clock.advance(5_000);
+    expect(worth(kit)).toBeUndefined();
+  });
+
   test("is worth what it was again when its blocks are used", () => {
     const kit = new HoldKit();
     kit.put([1, 2]);
     kit.retain("a", [1, 2], 64, 60_000);
     for (let i = 0; i < 10; i++) {
-      kit.clock.advance(300_000);
+      kit.clock.advance(360_000);
       expect(worth(kit)).toBe(2);
       kit.use(1);
       expect(worth(kit)).toBe(64);
     }
-    kit.clock.advance(365_000);
+    kit.clock.advance(500_000);
     expect(worth(kit)).toBeUndefined();
   });
 
-  test("with an end ends then, whatever it is worth; without idle time it stays", () => {
+  test("with an end ends then, whatever it is worth", () => {
     const kit = new HoldKit();
     kit.put([1]);
     kit.hold("retain", "a", [1], { priority: 99, idleMs: 3_600_000, ttlMs: 10_000 });
-    kit.hold("retain", "b", [1], { priority: 1, idleMs: null });
     kit.clock.advance(11_000);
-    kit.clock.advance(TEN_YEARS_MS / 10);
-    const { holds } = kit.holds.list({ kind: null, owner: null, after: 0, max: 9 });
-    expect(holds).toMatchObject([{ owner: "b", priorityNow: 1 }]);
+    expect(worth(kit)).toBeUndefined();
+  });
+
+  test("that names no idle time fades as configured when it was made", async () => {
+    const disk = new MemoryDisk();
+    const kit = new HoldKit({ ledger: disk.open() });
+    kit.put([1]);
+    kit.hold("retain", "a", [1], { priority: 64, idleMs: null });
+    await kit.holds.commit();
+    kit.clock.advance(2 * kit.retainIdleMs);
+    expect(worth(kit)).toBe(32);
+    // As an earlier release wrote it down.
+    const [row] = [...disk.holds.values()];
+    disk.holds.set(row!.id, { ...row!, idleMs: null });
+    const next = await HoldKit.restarted(disk.open(), kit.clock, (world) => world.put([1]));
+    next.clock.advance(2 * next.retainIdleMs);
+    expect(worth(next)).toBe(32);
+    kit.clock.advance(TEN_YEARS_MS);
+    expect(worth(kit)).toBeUndefined();
+    expect(worth(next)).toBeUndefined();
   });
 
   test("has a priority of 0 to 99", () => {

@@ -30,6 +30,7 @@ export class HoldKit {
   capacityBytes = 1_000_000;
   shares = { host: 0.5, owner: 0.5 };
   leaseTtlMaxMs = 86_400_000;
+  retainIdleMs = 3_600_000;
   readonly holds: HoldRegistry;
   readonly #startMs: number;
 
@@ -49,6 +50,7 @@ export class HoldKit {
       capacityBytes: () => this.capacityBytes,
       shares: () => this.shares,
       leaseTtlMaxMs: () => this.leaseTtlMaxMs,
+      retainIdleMs: () => this.retainIdleMs,
       onLeaseExpired: async (ended) => {
         this.ended.push(ended);
         return { purged: ended.nodes.length, isDurable: true };

@@ -125,7 +125,7 @@ describe("after a restart", () => {
       world.table.setUses(world.node(4), 1, usedSeconds);
     });
     expect(next.holds.list(all).holds).toMatchObject([
-      { priority: 64, priorityNow: 16, idleMs: 60_000 },
+      { priority: 64, priorityNow: 32, idleMs: 60_000 },
     ]);
   });
 

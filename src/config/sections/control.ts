@@ -32,6 +32,16 @@ const leaseTtlMaxMs = withDefault({
   doc: "The longest a lease lasts without renewal; also how long one lasts that names no time.",
 });
 
+const retainIdleMs = withDefault({
+  key: "retain_idle",
+  kind: durationKind({ min: 1_000, max: 366 * DAY_MS, example: "10m" }),
+  standard: "1h",
+  reload: true,
+  doc:
+    "Soft pins (`retain`) that name no time: unused for longer than this, their priority halves " +
+    "with each such time, until they are over.",
+});
+
 const commandsPerSecond = withDefault({
   key: "commands_per_second",
   kind: integerKind({ min: 1, max: 1_000_000 }),
@@ -94,6 +104,7 @@ export const controlSection = section("Lifecycle commands: budgets, limits, the 
   pinShare,
   pinShareOwner,
   leaseTtlMaxMs,
+  retainIdleMs,
   commandsPerSecond,
   commandsBurst,
   warmBytesMax,

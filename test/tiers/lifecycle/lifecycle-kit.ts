@@ -82,6 +82,7 @@ export class Life implements AsyncDisposable {
       capacityBytes: () => options.capacityBytes ?? 2 ** 30,
       shares: () => ({ host: 1, owner: 1 }),
       leaseTtlMaxMs: () => limits.leaseTtlMaxMs,
+      retainIdleMs: () => 3_600_000,
       onLeaseExpired: (ended) => this.own.purgeExpired(ended),
     });
     store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
