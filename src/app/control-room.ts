@@ -65,7 +65,7 @@ export class ControlRoom implements AsyncDisposable {
       events: this.events,
       log: logger,
       ledger,
-      capacityBytes: () => store.slots.arenaBytes + (config().kv.ssdBytes ?? 0),
+      capacityBytes: () => ramBytesOf(parts) + (config().kv.ssdBytes ?? 0),
       shares: () => ({ host: config().control.pinShare, owner: config().control.pinShareOwner }),
       nowSeconds: () => store.nowSeconds(),
       leaseTtlMaxMs: () => config().control.leaseTtlMaxMs,
@@ -212,6 +212,11 @@ export class ControlRoom implements AsyncDisposable {
     await this.plane[Symbol.asyncDispose]();
     await this.holds[Symbol.asyncDispose]();
   }
+}
+
+/** Of an arena that is still growing all; of one that did not get all of its memory, that. */
+function ramBytesOf({ store: { slots }, health }: ControlRoomParts): number {
+  return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
 }
 
 function auditOf({ config, logger, clock }: ControlRoomParts): AuditLog | null {

@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { ControlRoom } from "../../src/app/index.ts";
 import type { HoldLedger } from "../../src/index/index.ts";
-import { createHealth, createLogger } from "../../src/observability/index.ts";
+import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
 import { Namespaces } from "../../src/tiers/index.ts";
 import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";
 import { FakeLedger } from "../control/plane-kit.ts";
@@ -12,10 +12,14 @@ import { type KitTest, useSsdKit } from "../tiers/ssd/use-kit.ts";
 
 const CONFIG = configOf("[kv]\nram_gib = 1\n", NO_FACTS);
 
-function openOver({ host, kit }: KitTest, ledger: HoldLedger | null): Promise<ControlRoom> {
+function openOver(
+  { host, kit }: KitTest,
+  ledger: HoldLedger | null,
+  given?: Health,
+): Promise<ControlRoom> {
   const { clock, store, incarnation } = kit;
   const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
-  const health = createHealth({ clock, log: logger });
+  const health = given ?? createHealth({ clock, log: logger });
   const own = { clock, store, incarnation, logger, health, native: host.native };
   const parts = { config: () => CONFIG, namespaces: new Namespaces(), ...own };
   return ControlRoom.open(parts, ledger, null);
@@ -44,6 +48,23 @@ describeNative("the room of the control plane", () => {
     ]);
     engine.sessionRelease(5n);
     await room.lifecycle.unpin([named("a/b")], { owner: "o" });
+    await room[Symbol.asyncDispose]();
+  });
+
+  it("pins may keep a share of the memory that is there, not of what was asked for", {}, async (t) => {
+    const { slots } = t.kit.store;
+    const health = createHealth({ clock: t.kit.clock, log: { log: () => undefined } });
+    const room = await openOver(t, null, health);
+    const ssdBytes = CONFIG.kv.ssdBytes ?? 0;
+    expect(room.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
+    // As while it grows: what is still to come counts.
+    const asIs = Object.getOwnPropertyDescriptor(slots, "readyBytes");
+    Object.defineProperty(slots, "readyBytes", { value: 4_096, configurable: true });
+    expect(room.holds.figures(null).capacityBytes).toBe(slots.arenaBytes + ssdBytes);
+    health.raise("KV_RAM_SHORT", "4KiB of it");
+    expect(room.holds.figures(null).capacityBytes).toBe(4_096 + ssdBytes);
+    if (asIs === undefined) Reflect.deleteProperty(slots, "readyBytes");
+    else Object.defineProperty(slots, "readyBytes", asIs);
     await room[Symbol.asyncDispose]();
   });
 
