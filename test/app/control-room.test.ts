@@ -51,7 +51,7 @@ describeNative("the room of the control plane", () => {
     await room[Symbol.asyncDispose]();
   });
 
-  it("pins may keep a share of the memory that is there, not of what was asked for", {}, async (t) => {
+  it("pins keep a share of the memory that is there, not of what was asked", {}, async (t) => {
     const { slots } = t.kit.store;
     const health = createHealth({ clock: t.kit.clock, log: { log: () => undefined } });
     const room = await openOver(t, null, health);

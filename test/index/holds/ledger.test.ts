@@ -120,7 +120,7 @@ test("of commands the latest 65,536 are remembered, the oldest first", async () 
   expect(commands.filter(({ id }) => id === renewed.id)).toHaveLength(1);
 }, 60_000);
 
-test("of issuers the latest 4,096 are remembered, in the order in which they were put", async () => {
+test("of issuers the latest 4,096 are remembered, in the order of their puts", async () => {
   const folder = newFolder();
   const ledger = await openLedger(folder);
   for (const number of upTo(4_100)) ledger.putIssuer(issuerOf(number, 1n));
