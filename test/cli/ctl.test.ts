@@ -195,7 +195,7 @@ describe("no receipt", () => {
   test("nobody is there", async () => {
     const agent = new FakeAgent({});
     await agent[Symbol.asyncDispose]();
-    const { code, out, err } = await ctl(agent, "pin", "1", "--deadline", "100ms");
+    const { code, out, err } = await ctl(agent, "pin", "1", "--deadline", "2s");
     expect({ code, out }).toEqual({ code: 8, out: "" });
     expect(err).toContain(`hearth ctl pin: nobody answers at ${agent.url}`);
   });
