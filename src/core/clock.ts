@@ -64,7 +64,9 @@ export function yieldToLoop(): Promise<void> {
 /** Asked again after so long: the monotonic clock stands still while the machine sleeps. */
 const BOOT_READ_MS = 100;
 
-/** A reading that took longer says little of when it was; then another is tried, so many at most. */
+/**
+ * A reading that took longer says little of when it was; then another is tried, so many at most.
+ */
 const BOOT_READ_LONG_MS = 2;
 const BOOT_READS_MAX = 5;
 
