@@ -11,7 +11,7 @@ const ORDER_MS = 1_000;
 const ORDER_FOUND_NONE_MS = 60_000;
 /** A scan that found nothing is repeated when this many times its own duration has gone by. */
 const REST = 9;
-/** How long one call may look for, and how many steps at most; half of it to rank what is new. */
+/** How long one call may rank for, and how many steps at most; half as long to look once more. */
 const CALL_MS = 2;
 const STEPS_A_CALL = 32_768;
 /** Steps between two looks at the clock. */
@@ -32,7 +32,9 @@ interface Order {
   /** Those with a greater id are still to be ranked. */
   rankedTo: number;
   isRanked: boolean;
+  /** Being ranked, and being looked at again before it goes. */
   looked: Looked | null;
+  again: Looked | null;
   hasFound: boolean;
   readonly madeMs: number;
   tookMs: number;
@@ -43,7 +45,8 @@ interface Looked {
   readonly hold: Hold;
   /** Those of its blocks that are still to be looked at. */
   readonly nodes: Iterator<NodeId>;
-  /** The block where it goes on upwards. */
+  /** The one at hand, and how far it went upwards from there. */
+  from: NodeId;
   step: NodeId;
 }
 
@@ -83,7 +86,14 @@ export class Relief {
       if (nowMs - old.madeMs < old.tookMs * REST) return null;
     }
     this.#bare[tier].clear();
-    const fresh = { rankedTo: 0, isRanked: false, looked: null, hasFound: false, tookMs: 0 };
+    const fresh = {
+      rankedTo: 0,
+      isRanked: false,
+      looked: null,
+      again: null,
+      hasFound: false,
+      tookMs: 0,
+    };
     const order: Order = { heap: new MinHeap(isWorthLess), madeMs: nowMs, ...fresh };
     this.#orders.set(key, order);
     return this.#takeFrom(order, tier, level);
@@ -96,8 +106,8 @@ export class Relief {
   /** What keeps nothing on this tier is passed over until the next ranking. */
   #takeFrom(order: Order, tier: ReliefTier, level: ReliefLevel): Hold | null {
     const beginMs = this.#clock.monotonicMs();
-    this.#allow(STEPS_A_CALL / 2, CALL_MS / 2);
-    if (!order.isRanked) this.#rankMore(order, level);
+    this.#allow(STEPS_A_CALL, CALL_MS);
+    if (!order.isRanked) this.#rankMore(order, tier, level);
     // The least of those so far is looked for all the same.
     this.#allow(STEPS_A_CALL / 2, CALL_MS / 2);
     const found = this.#next(order, tier);
@@ -120,29 +130,42 @@ export class Relief {
     return this.#steps > 0;
   }
 
-  #rankMore(order: Order, level: ReliefLevel): void {
-    for (const hold of this.#book.after(order.rankedTo)) {
-      if (!this.#mayLook()) return;
-      order.rankedTo = hold.id;
-      this.#steps--;
-      if ((hold.kind === "retain") !== (level === "soft")) continue;
+  /** What keeps nothing on this tier is passed over until the next ranking. */
+  #rankMore(order: Order, tier: ReliefTier, level: ReliefLevel): void {
+    const upcoming = this.#book.after(order.rankedTo);
+    while (this.#mayLook()) {
+      if (order.looked === null) {
+        const { value: hold, done } = upcoming.next();
+        order.isRanked = done === true;
+        if (done) return;
+        order.rankedTo = hold.id;
+        this.#steps--;
+        if ((hold.kind === "retain") === (level === "soft")) order.looked = lookAt(hold);
+        continue;
+      }
+      const { hold } = order.looked;
+      const keeps = this.#keeps(order.looked, tier);
+      if (keeps === null) return;
+      order.looked = null;
+      if (!keeps || hold.ended) continue;
       this.#steps -= hold.nodes.size;
       const lastUsed = this.#book.lastUsed(hold);
       order.heap.push({ hold, rank: this.#book.worthOf(hold) ?? lastUsed, lastUsed });
     }
-    order.isRanked = true;
   }
 
+  /** The least that still keeps something there. */
   #next(order: Order, tier: ReliefTier): Hold | null {
-    while (this.#mayLook()) {
-      this.#steps--;
-      order.looked ??= lookAt(order.heap.pop());
-      if (order.looked === null) return null;
-      const { hold } = order.looked;
-      const keeps = hold.ended ? false : this.#keeps(order.looked, tier);
-      if (keeps === null) return null;
-      order.looked = null;
-      if (keeps) return hold;
+    for (let first = order.heap.peek(); first !== undefined; first = order.heap.peek()) {
+      const { hold } = first;
+      if (!hold.ended) {
+        order.again ??= lookAt(hold);
+        const keeps = this.#keeps(order.again, tier);
+        if (keeps === null) return null;
+        if (keeps) return hold;
+      }
+      order.heap.pop();
+      order.again = null;
     }
     return null;
   }
@@ -158,10 +181,15 @@ export class Relief {
       if (step === NO_NODE || bare.has(step)) {
         const next = looked.nodes.next();
         if (next.done) return false;
+        looked.from = next.value;
         looked.step = next.value;
         continue;
       }
-      if (this.#isKeptOn(step, tier)) return true;
+      if (this.#isKeptOn(step, tier)) {
+        for (let below = looked.from; below !== step; below = this.#table.parentOf(below))
+          bare.delete(below);
+        return true;
+      }
       bare.add(step);
       looked.step = this.#table.parentOf(step);
     }
@@ -174,14 +202,12 @@ export class Relief {
   }
 }
 
-function lookAt(ranked: Ranked | undefined): Looked | null {
-  if (ranked === undefined) return null;
-  const { hold } = ranked;
-  return { hold, nodes: hold.nodes[Symbol.iterator](), step: NO_NODE };
+function lookAt(hold: Hold): Looked {
+  return { hold, nodes: hold.nodes[Symbol.iterator](), from: NO_NODE, step: NO_NODE };
 }
 
-function isOver({ isRanked, heap, looked }: Order): boolean {
-  return isRanked && looked === null && heap.size === 0;
+function isOver({ isRanked, heap }: Order): boolean {
+  return isRanked && heap.size === 0;
 }
 
 /** The lower rank first, then what was used longest ago, then the larger, then the older one. */

@@ -111,8 +111,9 @@ describe("only what keeps something on the tier goes", () => {
     kit.table.setFlag(kit.node(1), NodeFlag.transient, true);
     kit.table.addResidency(kit.node(2), Tier.ssd);
     kit.pin("a", [2]);
+    kit.pin("b", [2]);
     expect(kit.evict()).toEqual([2]);
-    expect(relieveAll(kit, "ram", "hard")).toEqual(["a"]);
+    expect(relieveAll(kit, "ram", "hard")).toEqual(["a", "b"]);
     expect(kit.evict()).toEqual([1]);
   });
 
