@@ -17,7 +17,12 @@ test {
     _ = @import("hash/root.zig");
     _ = @import("io/queue.zig");
     _ = @import("mem/root.zig");
+    _ = @import("net/tune.zig");
+    _ = @import("net/plain.zig");
+    _ = @import("net/records.zig");
+    _ = @import("net/sockets.zig");
     _ = @import("net/unix.zig");
+    _ = @import("net/worker.zig");
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");

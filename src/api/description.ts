@@ -31,6 +31,7 @@ const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824
 
 const EXAMPLES: Readonly<Record<string, unknown>> = {
   root: "1234567890",
+  key: "1234567890",
   depth: 2,
   limit: 100,
   after: 100,

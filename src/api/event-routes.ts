@@ -6,12 +6,17 @@ import type { ControlServices } from "./services.ts";
 const event = t.Object({
   sequence: count("From 1, without gaps, since the agent's start"),
   time: t.String({ format: "date-time", description: "UTC" }),
-  kind: t.String({ description: "`hold_relieved`, `hold_expired`, `hold_lost`, `command`" }),
+  kind: t.String({ description: "`hold_...`, `peer_...`, `command`" }),
   hold: t.Optional(t.String({ description: "`pin`, `retain` or `lease`" })),
   owner: t.Optional(t.String()),
   name: t.Optional(nullable(t.String({ description: "Of a lease" }))),
   tier: t.Optional(t.String({ description: "Where room was needed" })),
   why: t.Optional(t.String()),
+  peer: t.Optional(t.String({ description: "Worker id of another host" })),
+  transport: t.Optional(t.String({ description: "To the peer: `stream`, `quic`" })),
+  cooldown_ms: t.Optional(count("How long it is left alone, milliseconds")),
+  after_ms: t.Optional(count("How long it took already, milliseconds")),
+  key: t.Optional(t.String({ description: "Key of a block, in hex" })),
   purged: t.Optional(count("Blocks removed because nothing else held them")),
   type: t.Optional(t.String({ description: "Of a command" })),
   issuer: t.Optional(t.String()),
@@ -68,7 +73,7 @@ export function eventRoutes(control: ControlServices) {
     {
       query: eventsQuery,
       response: eventsReport,
-      detail: { summary: "Pins and leases that ended by themselves, and commands, in their order" },
+      detail: { summary: "Holds that ended by themselves, peers, and commands, in their order" },
     },
   );
 }

@@ -37,6 +37,14 @@ const miss = t.Object(
   { description: "The first block that is not here" },
 );
 
+const peers = t.Object(
+  {
+    promised: count("Blocks in a row that a request would ask them for"),
+    why_not: nullable(t.String({ description: "Why none, or no more" })),
+  },
+  { description: "What other hosts are believed to have, from the first miss on" },
+);
+
 /** Body of `GET` and `POST /v1/explain`. */
 export const explainReport = t.Object(
   {
@@ -44,11 +52,15 @@ export const explainReport = t.Object(
     blocks: t.Array(
       t.Object({
         name: t.String(),
-        tier: t.Union([...tier.anyOf, t.Null()]),
+        tier: t.Union([...tier.anyOf, t.Literal("peer"), t.Null()]),
       }),
-      { description: "The best tier of each; null: a miss" },
+      {
+        description:
+          "The best tier of each; peer: another host is believed to have it; null: a miss",
+      },
     ),
     miss: nullable(miss),
+    peers: t.Optional(peers),
   },
   {
     examples: [
@@ -101,11 +113,12 @@ export const explainRequest = {
 };
 
 export function explanationOf(explanation: Explanation, nowSeconds: number): ExplainReport {
-  const { leading, blocks, miss } = explanation;
+  const { leading, blocks, miss, peers } = explanation;
   return {
     leading,
     blocks: blocks.map(({ name, tier }) => ({ name, tier })),
     miss: miss === null ? null : { index: miss.index, ...missOf(miss.why, nowSeconds) },
+    ...(peers && { peers: { promised: peers.promised, why_not: peers.whyNot } }),
   };
 }
 

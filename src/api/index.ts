@@ -8,12 +8,14 @@ export {
   type Peer,
 } from "./api.ts";
 export { type Access, OPEN_ACCESS } from "./gate.ts";
+export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
 export type { Problem } from "./problem.ts";
 export { statusOfReceipt } from "./receipt-answer.ts";
 export type { RefusalNote } from "./refusals.ts";
 export type {
   ApiServices,
   ControlServices,
+  PeerServices,
   PersistReport,
   PurgeOutcome,
   PurgeRequest,

@@ -20,6 +20,8 @@ export const ROUTE_RULES: Readonly<Record<string, RouteRole>> = {
   "GET /v1/explain": "read",
   "POST /v1/explain": "read",
   "GET /v1/events": "read",
+  "GET /v1/peers": "read",
+  "GET /v1/pulls": "read",
   "GET /v1/commands/:id": "read",
   // The control plane refuses what a role may not do, with a receipt and a line in the audit log.
   "POST /v1/commands": "read",

@@ -13,6 +13,7 @@ import type { Access } from "./gate.ts";
 import { hicacheRoutes } from "./hicache-routes.ts";
 import { holdRoutes } from "./hold-routes.ts";
 import { whatIsWrong } from "./invalid.ts";
+import { peerRoutes } from "./peer-routes.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { changes, pathOf, ROUTE_RULES, serves } from "./route-rules.ts";
 import type { ApiServices, ControlServices } from "./services.ts";
@@ -103,6 +104,7 @@ export function createRoutes(services: ApiServices, options: RouteOptions) {
     })
     .use(sessionRoutes(services))
     .use(blockRoutes(services, options.callers))
+    .use(peerRoutes(services.peers))
     .use(controlRoutes(services.control, options));
   for (const { method, path } of app.routes) {
     assert(Object.hasOwn(ROUTE_RULES, `${method} ${path}`), "every route has its role");

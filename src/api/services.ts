@@ -1,8 +1,10 @@
 import type { Receipt, Sender } from "../control/index.ts";
+import type { BlockName } from "../core/index.ts";
 import type { EventPage } from "../events/index.ts";
 import type { BudgetFigures, HoldKind, HoldPage } from "../leases/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
 import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../tiers/index.ts";
+import type { PeersReport, PullsReport } from "./peer-report.ts";
 import type { SessionReport, SessionsReport } from "./session-report.ts";
 import type { StatusReport } from "./status-report.ts";
 
@@ -54,6 +56,13 @@ export interface ControlServices {
   events(after: number, max: number): EventPage;
 }
 
+/** What HTTP asks about other hosts; at once, from memory. */
+export interface PeerServices {
+  report(): PeersReport;
+  /** The latest pulls of what the name means, at most `max`; of all blocks where null. */
+  pulls(name: BlockName | null, max: number): PullsReport;
+}
+
 /**
  * What HTTP asks of the agent. Every handler translates and calls one of these. Promises: `purge`
  * and `persist` change blocks, wait for the disk, and are in the audit log with who asked; nothing
@@ -76,4 +85,5 @@ export interface ApiServices {
   /** Content type that belongs to `metricsText`. */
   readonly metricsContentType: string;
   readonly control: ControlServices;
+  readonly peers: PeerServices;
 }

@@ -56,6 +56,15 @@ export const STATUS_EXAMPLE: StatusReport = {
     stream: null,
     workers: null,
   },
+  peers: {
+    known: 7,
+    down: 0,
+    pulled_blocks: 930,
+    pulled_bytes: 9_751_756_800,
+    served_blocks: 1_204,
+    served_bytes: 12_624_855_040,
+    in_flight_bytes: 10_485_760,
+  },
   table: { blocks: 51_300, capacity: 1_000_000, gpu_blocks: 2_048, namespaces: 1 },
   namespaces: ["ab".repeat(32)],
   engine: {

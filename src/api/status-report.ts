@@ -129,6 +129,22 @@ const nats = t.Union(
   { description: "The connection over which commands come; null without one" },
 );
 
+const peers = t.Union(
+  [
+    t.Object({
+      known: count("Other hosts"),
+      down: count("Of them, those that are left alone for a while"),
+      pulled_blocks: count("Blocks that came from them, since the start"),
+      pulled_bytes: bytes("Their length"),
+      served_blocks: count("Blocks lent to them, since the start"),
+      served_bytes: bytes("Their length"),
+      in_flight_bytes: bytes("On their way to this host"),
+    }),
+    t.Null(),
+  ],
+  { description: "Other hosts; null where `peers.cert_file` is not set" },
+);
+
 const table = t.Object({
   blocks: count("Blocks known, all tiers together"),
   capacity: count("Blocks there is room for"),
@@ -180,6 +196,7 @@ export const statusReport = t.Object({
   ssd,
   control,
   nats,
+  peers,
   table,
   namespaces: t.Array(t.String({ pattern: "^[0-9a-f]{64}$" }), {
     maxItems: NAMESPACES_SHOWN_MAX,

@@ -14,6 +14,7 @@ import type { Logger } from "../observability/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
 import { operatorWork } from "./operator-work.ts";
+import { peerServices, peersSnapshot } from "./peer-reports.ts";
 
 export interface AgentApiOptions {
   readonly native: Native;
@@ -75,6 +76,7 @@ function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
     metricsText: () => agent.metrics.text(),
     metricsContentType: agent.metrics.contentType,
     control: controlOf(agent),
+    peers: peerServices(() => agent.peers, agent.store, systemClock),
   };
 }
 
@@ -135,6 +137,8 @@ function observe(agent: Agent, logger: Logger): void {
     const refused = { ...snapshot.refused, busy };
     return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
   });
+  const { peers } = agent;
+  if (peers !== null) metrics.observePeers(() => peersSnapshot(peers));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

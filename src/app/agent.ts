@@ -1,4 +1,4 @@
-import { type Config, diffReload, readMemoryFacts } from "../config/index.ts";
+import { type Config, diffReload } from "../config/index.ts";
 import {
   assert,
   type Clock,
@@ -35,11 +35,13 @@ import {
   purgeBlocks,
   TieredStore,
 } from "../tiers/index.ts";
-import { checkMemory, limitsOf, queueThreads } from "./agent-limits.ts";
+import { awaitMemory, limitsOf, queueThreads } from "./agent-limits.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { ControlBus } from "./control-bus.ts";
 import { ControlRoom } from "./control-room.ts";
 import { groupNumber } from "./groups.ts";
+import { PeerRoom } from "./peer-room.ts";
+import { PeerSource } from "./peer-source.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
 import { DRAIN_MS, PURGES_MS } from "./stop-times.ts";
@@ -64,9 +66,6 @@ export type AgentState = "starting" | "ready" | "draining" | "stopped";
 const QUEUE_ENTRIES = 4096;
 const SMALL_PAGE = 4096;
 const WATCHES_MAX = 4096;
-/** The kernel may still be taking back the memory of the process before. */
-const MEMORY_TRIES = 20;
-const MEMORY_WAIT_MS = 100;
 /** While the SSD tier recovers, the service manager hears so often that it goes on. */
 const STARTING_MS = 5_000;
 
@@ -96,6 +95,8 @@ export class Agent {
   /** Of the process before; from the end of the control plane on, of this one. */
   #handed: RememberedHolds | null = null;
   #bus: ControlBus | null = null;
+  readonly #source = new PeerSource(this.namespaces);
+  #peers: PeerRoom | null = null;
   readonly #purges = new Set<Promise<unknown>>();
 
   private constructor(parts: AgentParts, inherited: Region | null) {
@@ -124,6 +125,7 @@ export class Agent {
       queue: this.#queue,
       clock,
       random,
+      namespaces: this.namespaces,
       blocksMax: kv.blocksMax,
       gpuWindowBlocks: config.engine.gpuWindowBlocks,
       policy: config.kv.policy,
@@ -165,7 +167,7 @@ export class Agent {
       await agent.#openCold();
       crashPoint("start.recovered");
       await agent.engine.start();
-      agent.#openBus();
+      await agent.#openBusAndPeers();
     } catch (error) {
       await agent.#stopParts();
       throw error;
@@ -178,16 +180,8 @@ export class Agent {
 
   static async #withNewRam(parts: AgentParts): Promise<Agent> {
     const { config, clock, listening } = parts;
-    const isRestart = listening.LISTEN_FDS !== undefined;
-    for (let tries = isRestart ? MEMORY_TRIES : 1; ; tries--) {
-      try {
-        checkMemory(config.kv.ramBytes, readMemoryFacts());
-        return new Agent(parts, null);
-      } catch (error) {
-        if (tries === 1) throw error;
-        await sleep(clock, MEMORY_WAIT_MS);
-      }
-    }
+    await awaitMemory(config.kv.ramBytes, clock, listening.LISTEN_FDS !== undefined);
+    return new Agent(parts, null);
   }
 
   /** With the whole RAM of the process before, or null. */
@@ -231,25 +225,34 @@ export class Agent {
     return { pageBytes: this.#region.pageBytes, lockedBytes, lockRefused };
   }
 
-  async #openCold(): Promise<void> {
-    const { config, native, clock, logger } = this.#parts;
+  /** What its rooms need of it. */
+  get #own() {
     const { health, store, namespaces, incarnation } = this;
-    const own = { health, store, namespaces, incarnation, region: this.#region };
+    const [region, source] = [this.#region, this.#source];
+    return { ...this.#parts, health, store, namespaces, incarnation, region, source };
+  }
+
+  async #openCold(): Promise<void> {
+    const own = this.#own;
     const openControl = async (ledger: HoldLedger | null) => {
-      const parts = { native, clock, logger, health, store, namespaces, incarnation };
-      const all = { ...parts, config: () => this.#config };
+      const all = { ...own, config: () => this.#config };
       this.#control = await ControlRoom.open(all, ledger, this.#handed);
     };
-    const recovered = openControl;
-    this.#cold = await ColdTier.open({ config, native, clock, logger, ...own, recovered });
+    this.#cold = await ColdTier.open({ ...own, recovered: openControl });
     if (this.#cold === null) await openControl(null);
   }
 
-  #openBus(): void {
-    const { config, clock, random, logger, version } = this.#parts;
-    const { health, incarnation, control: room } = this;
-    const own = { health, incarnation, room };
-    this.#bus = ControlBus.open({ config, clock, random, logger, version, ...own });
+  async #openBusAndPeers(): Promise<void> {
+    const own = this.#own;
+    const { control: room } = this;
+    this.#bus = ControlBus.open({ ...own, room });
+    const bus = this.#bus?.bus ?? null;
+    this.#peers = await PeerRoom.open({ ...own, events: room.events, metrics: this.metrics, bus });
+  }
+
+  /** Null where no certificate is configured, and while the agent starts or stops. */
+  get peers(): PeerRoom | null {
+    return this.#peers;
   }
 
   /** Holds and commands; there once the agent serves. */
@@ -298,6 +301,7 @@ export class Agent {
     this.store.ssd?.configure(ssdSettings(effective));
     this.store.readDeadlineMs = kv.ssdReadDeadlineMs;
     this.engine.setLimits(limitsOf(effective));
+    this.#peers?.configure(effective);
     logger.setLevel(log.level);
     const keys = changed.map(({ key }) => key);
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
@@ -310,6 +314,7 @@ export class Agent {
     await this.#bus?.stopTaking();
     await this.engine.drain(DRAIN_MS, hurry);
     crashPoint("stop.drained");
+    await this.#stopPeers();
     await this.#stopControl();
     await this.#cold?.settle(this.store, hurry);
     await this.#purgesOver();
@@ -323,6 +328,12 @@ export class Agent {
     await control?.[Symbol.asyncDispose]();
     if (control !== null) this.#handed = control.handOver();
     await bus?.[Symbol.asyncDispose]();
+  }
+
+  async #stopPeers(): Promise<void> {
+    const peers = this.#peers;
+    this.#peers = null;
+    await peers?.[Symbol.asyncDispose]();
   }
 
   async #purgesOver(): Promise<void> {
@@ -360,6 +371,7 @@ export class Agent {
     this.#growth.stop();
     const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
+    await this.#stopPeers();
     await this.#stopControl();
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // What an engine still reads must not be written over by a process that knows nothing of it.

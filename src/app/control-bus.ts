@@ -96,6 +96,11 @@ export class ControlBus implements AsyncDisposable {
     return new ControlBus(parts, bus, subscriber, presence);
   }
 
+  /** For others who speak over it; closed here. */
+  get bus(): Bus {
+    return this.#bus;
+  }
+
   get state(): BusState {
     return this.#bus.state;
   }

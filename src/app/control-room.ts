@@ -21,6 +21,7 @@ import {
   type OwnLifecycle,
   type TieredStore,
 } from "../tiers/index.ts";
+import type { PeerSource } from "./peer-source.ts";
 
 export interface ControlRoomParts {
   /** As it is now: a reload changes it. */
@@ -32,6 +33,8 @@ export interface ControlRoomParts {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
+  /** What a warm asks for blocks that are not on this host. */
+  readonly source: PeerSource;
 }
 
 const WATCH_MS = 1_000;
@@ -79,13 +82,14 @@ export class ControlRoom implements AsyncDisposable {
       clock,
       log: (level, text, fields) => logger.log(level, text, fields),
       limits: () => config().control,
-      peers: null,
+      peers: parts.source,
       signal: this.#stop.signal,
     });
     this.inspector = createInspector(store, {
       namespaces,
       native,
       holdersOf: (node: NodeId) => this.lifecycle.holdersOf(node),
+      pulls: () => parts.source.puller,
     });
     this.plane = createControlPlane({
       lifecycle: this.lifecycle,

@@ -2,9 +2,18 @@ import { statSync } from "node:fs";
 import { dirname } from "node:path";
 import { readTls, readTokens } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
-import { messageOf } from "../core/index.ts";
+import { messageOf, systemClock } from "../core/index.ts";
+import { readCredentials } from "../peers/index.ts";
 import { groupNumber } from "./groups.ts";
 import { checkNatsFiles } from "./nats-files.ts";
+
+/** Throws CONFIG_INVALID where a certificate for peers is not good. */
+async function readPeerFiles({ node, peers }: Config): Promise<void> {
+  const { certFile, keyFile, caFile, cluster } = peers;
+  if (certFile === null || keyFile === null || caFile === null) return;
+  const files = { certFile, keyFile, caFile };
+  await readCredentials(files, { cluster, worker: node.id }, systemClock.wallMs());
+}
 
 /** The agent makes the file, and not the folder. */
 function auditProblems(path: string | null): string[] {
@@ -37,6 +46,11 @@ export async function hostProblems(config: Config): Promise<string[]> {
   }
   try {
     await checkNatsFiles(config.nats);
+  } catch (error) {
+    problems.push(messageOf(error));
+  }
+  try {
+    await readPeerFiles(config);
   } catch (error) {
     problems.push(messageOf(error));
   }

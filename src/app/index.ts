@@ -3,6 +3,8 @@ export { ControlBus, type ControlBusParts } from "./control-bus.ts";
 export { ControlRoom, type ControlRoomParts } from "./control-room.ts";
 export { hostProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
+export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
+export { PeerSource } from "./peer-source.ts";
 export { type RunAgentOptions, readConfig, runAgent } from "./run-agent.ts";
 export { createServiceManager, type ServiceManager } from "./service-manager.ts";
 export { STOP_MS_MAX } from "./stop-times.ts";

@@ -61,6 +61,7 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
     if (agent.state !== "ready") return;
     service.reloading();
     await reload(agent, options.configPath, logger);
+    await agent.peers?.reload();
     await api.reload();
     service.ready("serving");
   });

@@ -11,6 +11,20 @@ export { serveEngineBench, startBenchServer } from "./engine-server.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
 export {
+  BENCH_TRANSPORTS,
+  type BenchTransport,
+  benchPeer,
+  benchPeerPulls,
+  benchResumption,
+  Iperf,
+  type PeerBenchOptions,
+  type PeerPullsOptions,
+  type PeerPullsRow,
+  type PeerRow,
+  type ResumptionRow,
+  servePeerBench,
+} from "./peer/index.ts";
+export {
   benchPin,
   PIN_DEPTHS,
   PIN_TIERS,

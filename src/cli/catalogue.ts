@@ -112,8 +112,18 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/ctl-leases.ts"),
   },
   {
+    name: "ctl peers",
+    summary: "list other hosts, and how blocks come from them",
+    load: () => import("./commands/ctl-peers.ts"),
+  },
+  {
+    name: "ctl trace-pull",
+    summary: "show how a block came from another host, or did not",
+    load: () => import("./commands/ctl-trace-pull.ts"),
+  },
+  {
     name: "ctl events",
-    summary: "print what happened to pins, leases and commands",
+    summary: "print what happened to holds, peers and commands",
     load: () => import("./commands/ctl-events.ts"),
   },
   {
@@ -130,6 +140,21 @@ export const CATALOGUE: readonly Entry[] = [
     name: "fsck",
     summary: "check the block files of an SSD folder, and repair it",
     load: () => import("./commands/fsck.ts"),
+  },
+  {
+    name: "ca init",
+    summary: "make an authority for the certificates of a cluster",
+    load: () => import("./commands/ca-init.ts"),
+  },
+  {
+    name: "ca issue",
+    summary: "make the certificate and the key of a host",
+    load: () => import("./commands/ca-issue.ts"),
+  },
+  {
+    name: "ca show",
+    summary: "tell what is in a certificate, and who would believe it",
+    load: () => import("./commands/ca-show.ts"),
   },
   {
     name: "bench engine",
@@ -150,6 +175,11 @@ export const CATALOGUE: readonly Entry[] = [
     name: "bench ssd",
     summary: "measure the SSD tier beside fio, or with many files",
     load: () => import("./commands/bench-ssd.ts"),
+  },
+  {
+    name: "bench peer",
+    summary: "measure pulls between two hosts beside bare programs",
+    load: () => import("./commands/bench-peer.ts"),
   },
   {
     name: "bench control",

@@ -23,6 +23,7 @@ export const EXIT_OF_ERROR = {
   NATIVE_UNAVAILABLE: "hostCannot",
   NATIVE_ABI_MISMATCH: "hostCannot",
   NATIVE_FAILED: "failed",
+  LANES_FAILED: "failed",
   ARENA_UNAVAILABLE: "hostCannot",
   SSD_UNAVAILABLE: "hostCannot",
   SSD_FOREIGN: "failed",

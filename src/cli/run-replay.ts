@@ -2,7 +2,13 @@ import { readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError } from "../core/index.ts";
 import { fileBytesOf } from "../kvb/index.ts";
 import { loadNative } from "../native/index.ts";
-import { PrivateAgent, type ReplaySummary, replay } from "../replay/index.ts";
+import {
+  PrivateAgent,
+  type PrivateAgentOptions,
+  type ReplaySummary,
+  type ReplayTally,
+  replay,
+} from "../replay/index.ts";
 import type { Trace } from "../traces/index.ts";
 import type { Io } from "./io.ts";
 import { createReplayView } from "./replay-view.ts";
@@ -19,6 +25,8 @@ export interface OwnAgentOptions {
   readonly ssdBlocks: number;
   readonly blockBytes: number;
   readonly policy: string;
+  /** Further keys of its configuration; see `PrivateAgentOptions`. */
+  readonly settings?: PrivateAgentOptions["settings"];
 }
 
 export interface RunReplayOptions {
@@ -30,12 +38,14 @@ export interface RunReplayOptions {
   readonly speed: number;
   readonly requestsMax: number;
   readonly json: boolean;
+  readonly onProgress?: (tally: ReplayTally) => void;
 }
 
 /** With an agent of our own, which tier the hits came from. */
 export type TieredSummary = ReplaySummary & {
   readonly hits_ram?: number;
   readonly hits_ssd?: number;
+  readonly hits_peer?: number;
 };
 
 const PAGE = 4096;
@@ -52,6 +62,7 @@ export function openOwnAgent(options: OwnAgentOptions, signal: AbortSignal): Pro
     ramBytes,
     ssdBytes: ssdBlocks === 0 ? null : ssdBlocks * fileBytesOf(blockBytes),
     policy,
+    ...(options.settings === undefined ? {} : { settings: options.settings }),
     blocksMax: tableSize(ramBlocks + ssdBlocks),
     signal,
   });
@@ -85,13 +96,18 @@ export async function runReplay(
       requestsMax: options.requestsMax,
       patienceMs: (status?.ssd ?? null) === null ? 0 : PATIENCE_MS,
       signal,
-      onProgress: (tally) => view.update(tally),
+      onProgress: (tally) => {
+        view.update(tally);
+        options.onProgress?.(tally);
+      },
     });
     if (own === null) return summary;
     const { counters } = await own.status();
     const since = (name: string) => (counters[name] ?? 0) - (before?.[name] ?? 0);
     const hits_ssd = since("acquire_hits_ssd");
-    return { ...summary, hits_ram: since("acquire_hits") - hits_ssd, hits_ssd };
+    const hits_peer = since("acquire_hits_peer");
+    const hits_ram = since("acquire_hits") - hits_ssd - hits_peer;
+    return { ...summary, hits_ram, hits_ssd, hits_peer };
   } catch (error) {
     // The line broke because the agent did: that is what its owner wants to hear.
     throw (await own?.ended()) ?? error;

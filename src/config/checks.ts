@@ -2,6 +2,7 @@ import { join, relative } from "node:path";
 import { formatDuration } from "../core/index.ts";
 import type { MachineFacts } from "./facts.ts";
 import { exactBytes } from "./kinds.ts";
+import { PEER_CHECKS } from "./peer-checks.ts";
 import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
@@ -67,6 +68,7 @@ export const SUM_CHECKS: readonly SumCheck[] = [
       );
     },
   },
+  ...PEER_CHECKS,
   needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
   needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
   needsAuditFile("audit_bytes", ({ control }) => control.auditBytesMax !== AUDIT_BYTES),

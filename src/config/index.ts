@@ -3,6 +3,7 @@ export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from
 export { formatListen, type ListenAddress } from "./listen-address.ts";
 export { loadConfig } from "./load.ts";
 export { CONFIG_BYTES_MAX, type ConfigResult, parseConfig } from "./parse.ts";
+export type { ListedPeer } from "./peer-list.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
 export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";

@@ -16,7 +16,26 @@ export interface ListenAddress {
 const HOST_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/;
 const PORT_MAX = 65_535;
 
-function isLoopback(host: string): boolean {
+/** Digits and points alone are an address, or a mistake in one. */
+export function isHostName(text: string): boolean {
+  return HOST_NAME.test(text) && !/^[0-9.]+$/.test(text);
+}
+
+/** What to write where an address is link-local. */
+export const LINK_LOCAL_INSTEAD =
+  'use an address that hosts of all networks know it by, as in "10.0.0.1" or "fd00::1"';
+const LINK_LOCAL = /^fe[89ab][0-9a-f]:/i;
+
+/**
+ * Whether it is good within one network alone (`fe80::/10`), or names a network card (`%eth0`):
+ * each host calls its own differently.
+ */
+export function isLinkLocal(host: string): boolean {
+  return LINK_LOCAL.test(host) || (host.includes(":") && host.includes("%"));
+}
+
+/** Whether only the machine itself is meant. */
+export function hostIsLoopback(host: string): boolean {
   if (isIPv4(host)) return host.startsWith("127.");
   return host === "::1" || host.toLowerCase() === "localhost";
 }
@@ -42,11 +61,9 @@ function readListen(raw: unknown): Read<ListenAddress> {
   if (bracketed !== undefined && isIP(host) !== 6)
     return refuse(`holds no IPv6 address: ${quoteText(host)}`);
   if (bracketed === undefined && !isIPv4(host)) {
-    const numeric = /^[0-9.]+$/.test(host);
-    if (numeric || !HOST_NAME.test(host))
-      return refuse(`holds no address or host name: ${quoteText(host)}`);
+    if (!isHostName(host)) return refuse(`holds no address or host name: ${quoteText(host)}`);
   }
-  return { ok: true, value: Object.freeze({ host, port, loopback: isLoopback(host) }) };
+  return { ok: true, value: Object.freeze({ host, port, loopback: hostIsLoopback(host) }) };
 }
 
 export const listenKind: Kind<ListenAddress> = {

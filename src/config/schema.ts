@@ -5,6 +5,7 @@ import { kvSection } from "./sections/kv.ts";
 import { logSection } from "./sections/log.ts";
 import { natsSection } from "./sections/nats.ts";
 import { nodeSection } from "./sections/node.ts";
+import { peersSection } from "./sections/peers.ts";
 import type { KeySpec } from "./spec.ts";
 
 /**
@@ -17,6 +18,7 @@ export const SCHEMA = {
   engine: engineSection,
   control: controlSection,
   nats: natsSection,
+  peers: peersSection,
   api: apiSection,
   log: logSection,
 } as const;

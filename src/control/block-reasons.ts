@@ -41,6 +41,10 @@ export const BLOCK_REASONS = {
   no_ssd: { outcomes: ["rejected"], meaning: "a pause, and this host has no SSD tier" },
   not_transient: { outcomes: ["rejected"], meaning: "a purge of what was never marked" },
   owner: { outcomes: ["rejected"], meaning: "a pause under the name of another owner's lease" },
+  peers: {
+    outcomes: ["deferred"],
+    meaning: "a warm, and other hosts did not bring it in time",
+  },
   ssd: {
     outcomes: ["deferred", "rejected"],
     meaning:

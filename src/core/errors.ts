@@ -13,6 +13,7 @@ export const ERROR_CODES = {
     meaning: "library and bindings are of different builds",
   },
   NATIVE_FAILED: { retryable: false, meaning: "a native call returned a status it should not" },
+  LANES_FAILED: { retryable: true, meaning: "lanes to a peer could not be opened" },
   ARENA_UNAVAILABLE: { retryable: false, meaning: "the RAM arena cannot get its memory" },
   SSD_UNAVAILABLE: { retryable: false, meaning: "the SSD folder cannot be used" },
   INDEX_IN_USE: { retryable: false, meaning: "another agent uses the index of the SSD" },

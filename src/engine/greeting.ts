@@ -59,12 +59,14 @@ function admit(
   if (namespace === null) {
     return refusal(FrameStatus.manifestRefused, "this agent serves no more namespaces: restart it");
   }
+  const { model, blockTokens } = decoded.manifest;
+  context.namespaces.describe(namespace, { model, blockTokens });
   const { handlesMax } = context.limits;
   connection.greeted = {
     name: hello.name,
     namespace,
     namespaceKey: key,
-    blockTokens: decoded.manifest.blockTokens,
+    blockTokens,
     holder: context.store.openHolder({ namespace, handlesMax }),
   };
   const fields = { connection: connection.id, name: hello.name, namespace: toHex(key.slice(0, 8)) };

@@ -1,3 +1,4 @@
+import { Tier } from "../blocks/index.ts";
 import { assert } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { LookupOutcome } from "../observability/index.ts";
@@ -66,7 +67,7 @@ export interface HandlerContext {
   readonly limits: EngineLimits;
   nowMs(): number;
   /** `tier`: the slowest that answered. */
-  lookedUp(tier: "ram" | "ssd", outcome: LookupOutcome, seconds: number): void;
+  lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
   /** While true nothing new is handed out. */
   draining(): boolean;
   /** Called for a commit that failed in a way it never should. */
@@ -183,7 +184,7 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
       const startMs = context.nowMs();
       const { requestId } = frame;
-      const answer = (tier: "ram" | "ssd", granted: HandleBatch) => {
+      const answer = (tier: "ram" | "ssd" | "peer", granted: HandleBatch) => {
         context.lookedUp(tier, lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
         encodeAcquireReply(connection.output, requestId, granted);
       };
@@ -194,7 +195,7 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
         answerLater(
           context,
           connection,
-          later.then((out) => answer("ssd", out)),
+          later.then((out) => answer(out.waitedFor === Tier.peer ? "peer" : "ssd", out)),
         );
       return null;
     },

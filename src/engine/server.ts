@@ -27,7 +27,7 @@ export interface EngineServerOptions {
   readonly incarnation: bigint;
   readonly frames: FrameCounts;
   /** One request's blocks were looked up in RAM. */
-  lookedUp(tier: "ram" | "ssd", outcome: LookupOutcome, seconds: number): void;
+  lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
   /** Called with one line and fields for what an operator should see. */
   log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
 }

@@ -31,6 +31,32 @@ export type HearthEvent =
       readonly blocks: number;
       readonly why: string;
     }
+  /** Nothing is asked of a peer for `cooldown_ms`; `peer_up`: it answers again. */
+  | {
+      readonly kind: "peer_down";
+      readonly peer: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_up"; readonly peer: string }
+  /** One way to it does not work; others may. */
+  | {
+      readonly kind: "peer_transport_down";
+      readonly peer: string;
+      readonly transport: string;
+      readonly why: string;
+      readonly cooldown_ms: number;
+    }
+  | { readonly kind: "peer_transport_up"; readonly peer: string; readonly transport: string }
+  | { readonly kind: "peer_slow"; readonly peer: string; readonly after_ms: number }
+  /** What it sent was not what was asked for; `key`: the block's, in hex. */
+  | {
+      readonly kind: "peer_corrupt";
+      readonly peer: string;
+      readonly key: string;
+      readonly why: string;
+    }
+  | { readonly kind: "peer_restarted" | "peer_came" | "peer_went"; readonly peer: string }
   | {
       readonly kind: "command";
       readonly type: string;

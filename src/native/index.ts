@@ -1,4 +1,4 @@
-export { ABI_HASH, FUNCTIONS, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
+export { ABI_HASH, FUNCTIONS, LANE_CIPHER, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
 export {
   type BlockDisk,
   type BlockTransfer,
@@ -12,6 +12,18 @@ export { crashPoint } from "./crash-point.ts";
 export { type DiskOptions, openDisk } from "./disk.ts";
 export { faultCounts, faultPoint, setFaults } from "./faults.ts";
 export { type FileLock, lockFile } from "./file-lock.ts";
+export {
+  CIPHERS,
+  type Cipher,
+  LaneError,
+  type LaneFault,
+  type LaneLink,
+  type LaneSession,
+  type Lanes,
+  type LanesOptions,
+  type Received,
+  type Sent,
+} from "./lanes.ts";
 export { readStruct, type StructName, type StructValue, writeStruct } from "./layout.ts";
 export {
   CPU_FLAGS,
@@ -22,6 +34,14 @@ export {
   libraryPath,
 } from "./library.ts";
 export { type Build, loadNative, Native, nativeAvailable, type SocketPeer } from "./native.ts";
+export { openLanes } from "./native-lanes.ts";
+export {
+  type PlainListener,
+  type PlainPull,
+  plainListen,
+  plainPull,
+  plainServe,
+} from "./plain-sockets.ts";
 export { type Completed, Queue, type QueueOptions } from "./queue.ts";
 export { Region, type RegionState, type Wish } from "./region.ts";
 export { NativeError, type StatusName } from "./status.ts";

@@ -56,7 +56,8 @@ export class Native {
       | "hearth_region_map"
       | "hearth_region_adopt"
       | "hearth_queue_create"
-      | "hearth_disk_create",
+      | "hearth_disk_create"
+      | "hearth_lanes_create",
     [inName, value]: readonly [In, StructValue<In>],
     outName: Out,
   ): StructValue<Out> {
@@ -218,6 +219,15 @@ export class Native {
     if (code < 0) return statusName(code);
     const fd = this.#answerView.getInt32(0, true);
     return { count: code, fd: fd < 0 ? null : fd };
+  }
+
+  /**
+   * Tunes the UDP sockets of this process that are bound to `port`, which the runtime made and has
+   * no options for: a peer that is gone no longer fails sends to others (IP_RECVERR off), and both
+   * buffers get `bufferBytes`, as far as the kernel's limits let them. Returns how many there are.
+   */
+  tuneUdp(port: number, bufferBytes: number): number {
+    return this.check("hearth_tune_udp", this.symbols.hearth_tune_udp(port, bufferBytes));
   }
 
   closeFd(fd: number): void {

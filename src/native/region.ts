@@ -17,6 +17,7 @@ const FLAG_LOCK_REFUSED = 1;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 /** Bun's limit for one view of native memory. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
+const WINDOW_BYTES = 2 ** 30;
 
 /** Writes a whole number below 2^53 as u64 at a byte offset. */
 function writeU64(words: Uint32Array, at: number, value: number): void {
@@ -44,6 +45,7 @@ export class Region implements Disposable {
   readonly fd: number;
   readonly pageBytes: number;
   readonly #native: Native;
+  readonly #windows: Uint8Array[] = [];
   readonly #request: NativeBuffer = nativeBuffer(64);
   /** Written word by word: with bigints a call would cost as much as copying 10 KiB. */
   readonly #copyRequest: NativeBuffer = nativeBuffer(STRUCTS.CopyRequest.size);
@@ -116,6 +118,29 @@ export class Region implements Disposable {
     const { address } = this.#native.regionInfo(this.handle);
     const at = Number(address);
     return { bytes: new Uint8Array(toArrayBuffer(at as Pointer, 0, bytes)), address: at };
+  }
+
+  /**
+   * A part of the region, 1 GiB at most, as memory to copy to and from; for the same regions as
+   * `view`. Cheap: it is cut out of a view that is made once for each GiB.
+   */
+  span(offset: number, bytes: number): Uint8Array {
+    assert(offset >= 0 && offset + bytes <= this.bytes, "the span lies inside the region");
+    assert(bytes <= WINDOW_BYTES, "a span is no longer than a window's half");
+    const at = offset % WINDOW_BYTES;
+    return this.#window((offset - at) / WINDOW_BYTES).subarray(at, at + bytes);
+  }
+
+  /** Twice as long as the way to the next, so that every span lies in one. */
+  #window(index: number): Uint8Array {
+    const known = this.#windows[index];
+    if (known !== undefined) return known;
+    const offset = index * WINDOW_BYTES;
+    const { address } = this.#native.regionInfo(this.handle);
+    const bytes = Math.min(2 * WINDOW_BYTES, this.bytes - offset);
+    const window = new Uint8Array(toArrayBuffer((Number(address) + offset) as Pointer, 0, bytes));
+    this.#windows[index] = window;
+    return window;
   }
 
   state(): RegionState {

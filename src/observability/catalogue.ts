@@ -1,4 +1,5 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
+import { PEER_METRICS } from "./catalogue-peers.ts";
 import { HEALTH_CODE_NAMES } from "./health-codes.ts";
 
 /** One metric as it is registered, documented and bounded. */
@@ -15,6 +16,10 @@ export interface MetricSpec {
 /** Tiers that exist in this release. */
 export const TIERS = ["gpu", "ram", "ssd"] as const;
 export type TierName = (typeof TIERS)[number];
+
+/** Where the blocks of a request come from. */
+export const LOOKUP_TIERS = [...TIERS, "peer"] as const;
+export type LookupTier = (typeof LOOKUP_TIERS)[number];
 
 /** All blocks asked for were there, the first few, or none. */
 export const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
@@ -107,7 +112,7 @@ export const METRICS = {
     name: "cgn_kvcached_lookup_seconds",
     type: "histogram",
     help: "Time to look up the blocks of one request, by the tier that answered",
-    labels: { tier: TIERS, outcome: LOOKUP_OUTCOMES },
+    labels: { tier: LOOKUP_TIERS, outcome: LOOKUP_OUTCOMES },
     buckets: LOOKUP_BUCKETS,
   },
   evictions: {
@@ -306,6 +311,7 @@ export const METRICS = {
     labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
   },
   ...CONTROL_METRICS,
+  ...PEER_METRICS,
   health: {
     name: "hearth_health",
     type: "gauge",

@@ -83,6 +83,31 @@ export const HEALTH_CODES = {
     meaning: "the bucket of workers cannot be written: who sends by broadcast misses this worker",
     fix: "make the bucket of nats.workers_bucket, or let the agent write its key there",
   },
+  PEERS_CERT: {
+    severity: "warn",
+    meaning: "this host's certificate for peers ends within 14 days",
+    fix: "issue a new one (hearth ca issue) in place of peers.cert_file and peers.key_file",
+  },
+  PEERS_CERT_ENDED: {
+    severity: "error",
+    meaning: "this host's certificate for peers has ended: no host pulls from another here",
+    fix: "issue a new one (hearth ca issue) in place of peers.cert_file and peers.key_file",
+  },
+  PEERS_FILES: {
+    severity: "error",
+    meaning: "new certificate files for peers were refused: those read before stay in use",
+    fix: "see the text and `hearth ca show`, put files that belong together, send SIGHUP",
+  },
+  PEERS_DOWN: {
+    severity: "warn",
+    meaning: "no known peer can be reached: what only other hosts have is computed again",
+    fix: "hearth ctl peers has each reason; check firewall, certificates and the other hosts",
+  },
+  PEERS_CORRUPT: {
+    severity: "error",
+    meaning: "a peer sent what it was not asked for in the last ten minutes; nobody saw it",
+    fix: "hearth ctl events names it: check memory and drive of that host, and its version",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",

@@ -4,11 +4,20 @@ export {
   FRAME_OPERATIONS,
   FRAME_STATUSES,
   type LookupOutcome,
+  type LookupTier,
   METRICS,
   type MetricName,
   type MetricSpec,
   type TierName,
 } from "./catalogue.ts";
+export {
+  BREAKER_STATES,
+  PEER_STATES,
+  PULL_OUTCOME_LABELS,
+  SERVED_OUTCOMES,
+  TRANSPORT_LABELS,
+  type TransportLabel,
+} from "./catalogue-peers.ts";
 export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
 export {
   createHealth,
@@ -35,6 +44,7 @@ export {
 } from "./logger.ts";
 export { type LoopLag, watchLoopLag } from "./loop-lag.ts";
 export { createMetrics, type Metrics, type MetricsOptions } from "./metrics.ts";
+export type { PeersSnapshot } from "./peer-snapshot.ts";
 export { renderHealthReference, renderMetricsReference } from "./reference.ts";
 export type {
   ControlSnapshot,

@@ -2,11 +2,14 @@ import type { Clock } from "../core/index.ts";
 import {
   type ApiRefusal,
   LOOKUP_OUTCOMES,
+  LOOKUP_TIERS,
   type LookupOutcome,
+  type LookupTier,
   TIERS,
-  type TierName,
 } from "./catalogue.ts";
+import { TRANSPORT_LABELS, type TransportLabel } from "./catalogue-peers.ts";
 import type { HealthCount } from "./health.ts";
+import type { PeersSnapshot } from "./peer-snapshot.ts";
 import { createRegistry, type MetricRegistry } from "./registry.ts";
 import type {
   ControlSnapshot,
@@ -16,14 +19,18 @@ import type {
   StoreSnapshot,
 } from "./snapshots.ts";
 import { writeControl } from "./write-control.ts";
+import { writePeers } from "./write-peers.ts";
 
 /** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
 export interface Metrics {
   /** One request's blocks were looked up. Cheap enough for every request. */
-  lookedUp(tier: TierName, outcome: LookupOutcome, seconds: number): void;
+  lookedUp(tier: LookupTier, outcome: LookupOutcome, seconds: number): void;
   observeStore(read: () => StoreSnapshot): void;
   observeEngine(read: () => EngineSnapshot): void;
   observeControl(read: () => ControlSnapshot): void;
+  observePeers(read: () => PeersSnapshot): void;
+  /** A block came from a peer, so long after it was asked for. */
+  pulled(transport: TransportLabel, seconds: number): void;
   observeHealth(read: () => readonly HealthCount[]): void;
   observeProcess(read: () => ProcessSnapshot): void;
   /** Callers of the API who were not let in, by the code they were told. */
@@ -43,6 +50,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
   const registry = createRegistry();
   const startedMs = clock.monotonicMs();
   const lookups = lookupObservers(registry);
+  const pulls = pullObservers(registry);
   const readers: (() => void)[] = [];
   registry.set("buildInfo", 1, { version, commit });
   return {
@@ -50,6 +58,8 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeStore: (read) => void readers.push(() => writeStore(registry, read())),
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
+    observePeers: (read) => void readers.push(() => writePeers(registry, read())),
+    pulled: (transport, seconds) => pulls[transport](seconds),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),
     observeApi: (read) =>
@@ -66,11 +76,11 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
 }
 
 type Observe = (seconds: number) => void;
-type LookupObservers = Record<TierName, Record<LookupOutcome, Observe>>;
+type LookupObservers = Record<LookupTier, Record<LookupOutcome, Observe>>;
 
 function lookupObservers(registry: MetricRegistry): LookupObservers {
-  const observers: Partial<Record<TierName, Record<LookupOutcome, Observe>>> = {};
-  for (const tier of TIERS) {
+  const observers: Partial<Record<LookupTier, Record<LookupOutcome, Observe>>> = {};
+  for (const tier of LOOKUP_TIERS) {
     const byOutcome: Partial<Record<LookupOutcome, Observe>> = {};
     for (const outcome of LOOKUP_OUTCOMES) {
       byOutcome[outcome] = registry.observer("lookupSeconds", { tier, outcome });
@@ -78,6 +88,14 @@ function lookupObservers(registry: MetricRegistry): LookupObservers {
     observers[tier] = byOutcome as Record<LookupOutcome, Observe>;
   }
   return observers as LookupObservers;
+}
+
+function pullObservers(registry: MetricRegistry): Record<TransportLabel, Observe> {
+  const observers = TRANSPORT_LABELS.map((transport) => [
+    transport,
+    registry.observer("peerPullSeconds", { transport }),
+  ]);
+  return Object.fromEntries(observers) as Record<TransportLabel, Observe>;
 }
 
 function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {

@@ -16,7 +16,7 @@ export interface PrivateAgentOptions {
   readonly ssdDir?: string;
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
-    Record<"kv" | "control" | "node" | "nats", Readonly<Record<string, string>>>
+    Record<"kv" | "control" | "node" | "nats" | "peers", Readonly<Record<string, string>>>
   >;
   readonly signal?: AbortSignal;
 }
@@ -108,6 +108,11 @@ export class PrivateAgent implements AsyncDisposable {
     const ms = systemClock.monotonicMs() - startMs;
     await this.#serves(signal);
     return ms;
+  }
+
+  /** As a host that loses power: nothing is said. It stays down. */
+  async kill(): Promise<void> {
+    await this.#end("SIGKILL");
   }
 
   async #serves(signal: AbortSignal | undefined): Promise<void> {
@@ -229,7 +234,7 @@ function makeFolder(): string {
 
 function configText(folder: string, socketPath: string, options: PrivateAgentOptions): string {
   const { ssdBytes, ssdDir = join(folder, "ssd"), settings = {} } = options;
-  const more = (section: "kv" | "control" | "node" | "nats") =>
+  const more = (section: keyof typeof settings) =>
     Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);
   return [
     "[kv]",
@@ -256,6 +261,8 @@ function configText(folder: string, socketPath: string, options: PrivateAgentOpt
     ...more("node"),
     "[nats]",
     ...more("nats"),
+    "[peers]",
+    ...more("peers"),
     "",
   ].join("\n");
 }

@@ -68,6 +68,8 @@ export interface HandleBatch {
   readonly checksum: BigUint64Array;
   /** Bit 0 in a commit: the writer gave a checksum. */
   readonly flags: Uint32Array;
+  /** Of an answer: the slowest tier that blocks were waited for from, as its bit; 0: none were. */
+  waitedFor: number;
 }
 
 export function createHandleBatch(capacity: number): HandleBatch {
@@ -81,6 +83,7 @@ export function createHandleBatch(capacity: number): HandleBatch {
     offset: new Float64Array(capacity),
     checksum: new BigUint64Array(capacity),
     flags: new Uint32Array(capacity),
+    waitedFor: 0,
   };
 }
 

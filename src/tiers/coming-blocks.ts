@@ -22,6 +22,7 @@ export class ComingBlocks {
 
   /** Begins to read them all; resolves when they have come, or after `ms`. */
   async wait(ms: number): Promise<void> {
+    if (this.#nodes.length === 0) return;
     const { clock, ssd } = this.#store;
     const late = Promise.withResolvers<void>();
     using _timer = clock.after(ms, late.resolve);

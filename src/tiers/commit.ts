@@ -73,8 +73,10 @@ function publish(store: TieredStore, hold: Hold, checksum: bigint): NodeId {
   slots.publish(hold.slot);
   table.addResidency(hold.node, Tier.ram);
   table.endWrite(hold.node);
+  store.landings.written(table, hold.node);
   stats.committedBlocks++;
   stats.committedBytes += hold.bytes;
+  store.seen.came(table.namespaceOf(hold.node), table.layerOf(hold.node), hold.bytes);
   return hold.node;
 }
 

@@ -3,12 +3,19 @@ import type { NamespaceIndex } from "../core/index.ts";
 /** As many as a node of the table can tell apart. */
 const NAMESPACES_MAX = 65_535;
 
+/** What engines said of a namespace; part of what its key stands for. */
+export interface NamespaceFacts {
+  readonly model: string;
+  readonly blockTokens: number;
+}
+
 /**
  * Small numbers for namespaces, so that a node of the table carries two bytes and not thirty-two.
  */
 export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
   readonly #keys: Uint8Array[] = [];
+  readonly #facts = new Map<NamespaceIndex, NamespaceFacts>();
 
   /**
    * The number of this namespace key (32 bytes), given on first sight; null once 65,535 were seen.
@@ -24,9 +31,24 @@ export class Namespaces {
     return index;
   }
 
+  /** Its number, where it has one: none is given. */
+  find(namespaceKey: Uint8Array): NamespaceIndex | null {
+    return this.#byKey.get(namespaceKey.toHex()) ?? null;
+  }
+
   /** The key that was given this number; null where none was. */
   keyOf(index: NamespaceIndex): Uint8Array | null {
     return this.#keys[index - 1] ?? null;
+  }
+
+  /** An engine that uses it said what it is. */
+  describe(index: NamespaceIndex, facts: NamespaceFacts): void {
+    this.#facts.set(index, facts);
+  }
+
+  /** Null: no engine has said since the start. */
+  factsOf(index: NamespaceIndex): NamespaceFacts | null {
+    return this.#facts.get(index) ?? null;
   }
 
   /** All keys, by number from 1. */

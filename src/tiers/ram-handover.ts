@@ -114,6 +114,7 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
     const node = store.table.insertResident(batch, 0, namespace, hasParent(batch, 0), Tier.ram);
     if (isRefusal(node)) return false;
     enter(store, node, restored[i]!, record, i);
+    store.seen.learn(namespace, batch.layer, bytes[i]!);
     nodes.push(node);
   }
   enterAliases(store, nodes, record.aliases);

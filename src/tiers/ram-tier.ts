@@ -60,6 +60,8 @@ export class RamTier {
   #below: TierBelow | null = null;
   /** Brought up from below, and not yet named by the request that wanted them. */
   readonly #fresh = new Set<NodeId>();
+  /** Those that are here for the request that wanted them, and for nothing behind it. */
+  readonly #passing = new Set<NodeId>();
 
   constructor(parts: RamTierParts) {
     this.#parts = parts;
@@ -75,15 +77,18 @@ export class RamTier {
     return this.#below?.leavingBytes ?? 0;
   }
 
-  /** A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it. */
-  takeSlot(bytes: number): number {
+  /**
+   * A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it.
+   * `mayRelieve`: whether what somebody keeps may be let go of for it.
+   */
+  takeSlot(bytes: number, mayRelieve = true): number {
     const slot = this.#parts.slots.reserve(bytes);
-    return slot === NO_SLOT ? this.#reclaim(bytes) : slot;
+    return slot === NO_SLOT ? this.#reclaim(bytes, mayRelieve) : slot;
   }
 
-  #reclaim(bytes: number): number {
+  #reclaim(bytes: number, mayRelieve: boolean): number {
     const { slots, table } = this.#parts;
-    const victim = this.#victim(bytes);
+    const victim = this.#victim(bytes, mayRelieve);
     if (victim === NO_NODE) return NO_SLOT;
     if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
@@ -95,7 +100,7 @@ export class RamTier {
     return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
-  #victim(bytes: number): NodeId {
+  #victim(bytes: number, mayRelieve: boolean): NodeId {
     const { order } = this.#parts;
     let reliefs = 0;
     let sent = 0;
@@ -103,7 +108,7 @@ export class RamTier {
       const victim = order.victim();
       if (victim === NO_NODE) {
         // What is being written is locked for a moment only: no reason to end anything else.
-        if (this.#below?.catchUp() || reliefs++ === RELIEFS) return NO_NODE;
+        if (this.#below?.catchUp() || reliefs++ === RELIEFS || !mayRelieve) return NO_NODE;
         if (!this.#parts.relieve(this.#shortage(bytes))) return NO_NODE;
       } else if (this.#below === null || this.#below.leaving(victim) !== "sent") {
         return victim;
@@ -195,6 +200,7 @@ export class RamTier {
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(node);
     if (!this.#fresh.delete(node)) order.removed(node);
+    this.#passing.delete(node);
     if (!table.isResident(node, Tier.ssd)) departures.note(table, node, "ram", cause);
     table.removeResidency(node, Tier.ram);
     slots.release(slot);
@@ -205,6 +211,20 @@ export class RamTier {
    */
   promoted(node: NodeId): void {
     this.#fresh.add(node);
+  }
+
+  /** A block that came up, or from another host, leaves as soon as nobody holds it any more. */
+  passes(node: NodeId): void {
+    this.#passing.add(node);
+  }
+
+  /** Somebody held the block until now: it leaves where it was only passing. It may vanish. */
+  letGo(node: NodeId): void {
+    const { table } = this.#parts;
+    if (!this.#passing.has(node) || table.isProtected(node, Tier.ram)) return;
+    this.#passing.delete(node);
+    // What was stored behind it could not be found without it.
+    if (table.isLeafOn(node, Tier.ram)) this.drop(node);
   }
 
   /**
@@ -222,7 +242,9 @@ export class RamTier {
       const node = nodes[i]!;
       const before = table.lastUsedOf(node);
       table.markUsed(node, now);
-      if (event === "used") this.#below?.used(node, before, now);
+      // What only passes is not worth a copy below.
+      const isHere = event === "used" && !this.#passing.has(node);
+      if (isHere) this.#below?.used(node, before, now);
       // Touching a block touches its ancestors: one walk serves the whole chain.
       const touched = below !== NO_NODE && table.parentOf(below) === node;
       below = node;

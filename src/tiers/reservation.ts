@@ -23,8 +23,8 @@ const TABLE_RETRIES = 4;
 /** Whose slots they will be. */
 export interface SlotTaker {
   /** Whether one slot more may be held. */
-  mayHold(): boolean;
-  hold(hold: Hold): void;
+  readonly hasRoom: boolean;
+  keep(hold: Hold): void;
 }
 
 /** Finds room for the blocks of a frame and enters them as being written. */
@@ -83,7 +83,7 @@ export class Reservation {
       const below = this.#reserveKnownBelow(found, bytes, known);
       if (below !== null) return below;
     }
-    if (!this.#holder.mayHold()) return BlockOutcome.rejected;
+    if (!this.#holder.hasRoom) return BlockOutcome.rejected;
     return this.#take(batch, i, out);
   }
 
@@ -161,7 +161,7 @@ export class Reservation {
     }
     const offset = slots.offsetOf(slot);
     const state = { writing: true, committing: false, reads: 0 };
-    this.#holder.hold({ node, slot, generation, offset, bytes, ...state });
+    this.#holder.keep({ node, slot, generation, offset, bytes, ...state });
     stats.reservedBlocks++;
     out.slot[i] = slot;
     out.generation[i] = generation;
@@ -170,23 +170,36 @@ export class Reservation {
     return BlockOutcome.ok;
   }
 
-  /** A full table gives up old blocks, as a full arena does. */
   #insert(batch: AddressBatch, i: number): InsertResult {
-    const { table } = this.#store;
-    const parent = hasParent(batch, i);
-    let node = table.insertWriting(batch, i, this.#namespace, parent);
-    for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
-      if (this.#tableFull || !this.#dropForEntry()) break;
-      node = table.insertWriting(batch, i, this.#namespace, parent);
-    }
+    const tries = this.#tableFull ? 0 : TABLE_RETRIES;
+    const node = insertWithRoom(this.#store, batch, i, this.#namespace, tries);
     // Dropping more for the frame's other blocks would free no entry either.
     this.#tableFull = node === InsertRefusal.full;
     return node;
   }
+}
 
-  /** Below first: what SSD has keeps its entry when it leaves RAM. */
-  #dropForEntry(): boolean {
-    const { ram, ssd } = this.#store;
-    return ssd?.dropOldest() === true || ram.dropOne() === "dropped";
+/**
+ * Enters block `i` as being written. A full table gives up old blocks for it, as a full arena does:
+ * so many at most, and never its parent where that is locked.
+ */
+export function insertWithRoom(
+  store: TieredStore,
+  batch: AddressBatch,
+  i: number,
+  namespace: NamespaceIndex,
+  tries = TABLE_RETRIES,
+): InsertResult {
+  const parent = hasParent(batch, i);
+  let node = store.table.insertWriting(batch, i, namespace, parent);
+  for (let tried = 0; node === InsertRefusal.full && tried < tries; tried++) {
+    if (!dropForEntry(store)) break;
+    node = store.table.insertWriting(batch, i, namespace, parent);
   }
+  return node;
+}
+
+/** Below first: what SSD has keeps its entry when it leaves RAM. */
+function dropForEntry({ ram, ssd }: TieredStore): boolean {
+  return ssd?.dropOldest() === true || ram.dropOne() === "dropped";
 }

@@ -6,6 +6,8 @@ export interface StoreStats {
   acquireHits: number;
   /** Of these, brought from SSD. */
   acquireHitsSsd: number;
+  /** Brought from another host. */
+  acquireHitsPeer: number;
   acquireMisses: number;
   reservedBlocks: number;
   presentBlocks: number;
@@ -18,6 +20,13 @@ export interface StoreStats {
   evictedBytes: number;
   evictionRuns: number;
   quarantinedSlots: number;
+  /** From other hosts, whole and right; and those that were not, of which nothing was kept. */
+  pulledBlocks: number;
+  pulledBytes: number;
+  peerCorruptBlocks: number;
+  /** Lent to other hosts. */
+  lentBlocks: number;
+  lentBytes: number;
 }
 
 export function emptyStats(): StoreStats {
@@ -25,6 +34,7 @@ export function emptyStats(): StoreStats {
     matchBlocks: 0,
     acquireHits: 0,
     acquireHitsSsd: 0,
+    acquireHitsPeer: 0,
     acquireMisses: 0,
     reservedBlocks: 0,
     presentBlocks: 0,
@@ -37,5 +47,10 @@ export function emptyStats(): StoreStats {
     evictedBytes: 0,
     evictionRuns: 0,
     quarantinedSlots: 0,
+    pulledBlocks: 0,
+    pulledBytes: 0,
+    peerCorruptBlocks: 0,
+    lentBlocks: 0,
+    lentBytes: 0,
   };
 }

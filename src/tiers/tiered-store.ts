@@ -17,7 +17,11 @@ import { createOrder, type PolicyName } from "./create-order.ts";
 import { Departures } from "./departures.ts";
 import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
-import type { Namespaces } from "./namespaces.ts";
+import { Namespaces } from "./namespaces.ts";
+import { Landings } from "./peers/landings.ts";
+import type { PeerTier } from "./peers/peer-blocks.ts";
+import { SeenBlocks } from "./peers/seen-blocks.ts";
+import { StorePeerBlocks } from "./peers/store-peer-blocks.ts";
 import type { VictimOrder } from "./policy/index.ts";
 import { RamTier } from "./ram-tier.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
@@ -42,6 +46,8 @@ export interface TieredStoreOptions {
   readonly marks: WaterMarks;
   /** What leaves RAM first. */
   readonly policy: PolicyName;
+  /** Those of the process; without them no block can come from another host. */
+  readonly namespaces?: Namespaces;
 }
 
 /** What the SSD tier is made of, beside the store it belongs to. */
@@ -99,6 +105,11 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly departures = new Departures(() => this.nowSeconds());
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
+  readonly namespaces: Namespaces;
+  readonly landings: Landings;
+  readonly seen = new SeenBlocks();
+  /** What pulling from other hosts and serving them need. */
+  readonly peerBlocks: StorePeerBlocks;
   /** The longest a reader waits for SSD. */
   readDeadlineMs = 0;
   readonly arena: ArenaAccess;
@@ -110,12 +121,15 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #startSeconds: number;
   readonly #startMs: number;
   #ssd: SsdTier | null = null;
+  #peers: PeerTier | null = null;
   #relieve: Relieve = () => false;
   #lost: TellLost = () => undefined;
 
   constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
     this.clock = clock;
+    this.landings = new Landings(clock);
+    this.namespaces = options.namespaces ?? new Namespaces();
     this.#startMs = clock.monotonicMs();
     this.#startSeconds = clock.wallMs() / 1_000;
     this.region = region;
@@ -148,6 +162,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       { ram: this.ram, slots, stats, clock, sessions: this.sessions },
       options.marks,
     );
+    this.peerBlocks = new StorePeerBlocks(this);
     this.arena = { fd: region.fd, bytes: region.bytes, readyBytes: () => slots.readyBytes };
   }
 
@@ -174,6 +189,17 @@ export class TieredStore implements BlockStore, AsyncDisposable {
    */
   setLost(lost: TellLost): void {
     this.#lost = lost;
+  }
+
+  /** Other hosts, as a tier below SSD; null: none are asked. */
+  get peers(): PeerTier | null {
+    return this.#peers;
+  }
+
+  /** From now on requests that allow it ask there for what is not here. */
+  setPeers(peers: PeerTier | null): void {
+    this.#peers = peers;
+    this.landings.remembers = peers !== null;
   }
 
   /** Soft pins first, then sessions, then what somebody was promised. */
@@ -213,10 +239,21 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#ssd = ssd;
     await ssd.mustWork();
     const report = await new Recovery(parts, ssd.room).run();
+    this.#learnLengths();
     await options.beforeStart?.();
     ram.setBelow(ssd);
     ssd.start();
     return report;
+  }
+
+  /** Some of what an earlier run left says how long blocks are. */
+  #learnLengths(): void {
+    const { table, seen } = this;
+    let node = table.nextOn(NO_NODE, Tier.ssd);
+    for (let looked = 0; node !== NO_NODE && looked < LOOKED_AT_MAX; looked++) {
+      seen.learn(table.namespaceOf(node), table.layerOf(node), table.bytesOf(node));
+      node = table.nextOn(node, Tier.ssd);
+    }
   }
 
   deriveKeys(batch: AddressBatch, withParents: boolean): void {
@@ -274,6 +311,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
 
 /** Blocks in one batch at most: what the configuration allows as `engine.items_max`. */
 const BATCH_MAX = 65_536;
+/** Blocks of an earlier run that are asked how long blocks are: a millisecond's worth. */
+const LOOKED_AT_MAX = 4_096;
 /** A block's length is a u32 on the wire and in the table. */
 const U32_BLOCK_BYTES = 0xffff_f000;
 /** What any arena takes that has room for it: 512 tokens of an 8B model. */

@@ -5,6 +5,7 @@ import { createApi, OPEN_ACCESS, readTokens } from "../../src/api/index.ts";
 import { HearthError } from "../../src/core/index.ts";
 import { ManualClock, tempDir } from "../support/index.ts";
 import { FakeControl } from "./fake-control.ts";
+import { FakePeers } from "./fake-peers.ts";
 import { oneToken, problem, raw, type Served, serve } from "./serve.ts";
 
 const OK = "HTTP/1.1 200 OK";
@@ -172,6 +173,7 @@ describe("the address", () => {
     metricsText: async () => "",
     metricsContentType: "text/plain",
     control: new FakeControl(),
+    peers: new FakePeers(),
   };
   const api = (token: string | null) =>
     createApi(services, {

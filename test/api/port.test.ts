@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import { createApi, OPEN_ACCESS } from "../../src/api/index.ts";
 import { systemClock } from "../../src/core/index.ts";
 import { FakeControl } from "./fake-control.ts";
+import { FakePeers } from "./fake-peers.ts";
 
 test("two servers never share a port: the second start is refused in words", async () => {
   const services = {
@@ -17,6 +18,7 @@ test("two servers never share a port: the second start is refused in words", asy
     metricsText: async () => "",
     metricsContentType: "text/plain",
     control: new FakeControl(),
+    peers: new FakePeers(),
   };
   const options = {
     version: "0",

@@ -28,6 +28,8 @@ const ROUTES: readonly (readonly [string, string, "open" | Role, string?])[] = [
   ["GET", "/v1/explain?names=5", "read"],
   ["POST", "/v1/explain", "read", '{"names":[5]}'],
   ["GET", "/v1/events", "read"],
+  ["GET", "/v1/peers", "read"],
+  ["GET", "/v1/pulls?key=5", "read"],
   ["GET", "/v1/commands/a", "read"],
   ["POST", "/v1/commands", "read", '{"type":"Flush"}'],
   ["POST", "/hicache/pin_blocks", "read", '{"block_hashes":[5]}'],

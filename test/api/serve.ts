@@ -17,6 +17,7 @@ import type { Sender } from "../../src/control/index.ts";
 import { createMetrics, type HealthProblem } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeControl } from "./fake-control.ts";
+import { FakePeers } from "./fake-peers.ts";
 
 export const STATUS: StatusReport = {
   version: "1.2.3",
@@ -67,6 +68,7 @@ export const STATUS: StatusReport = {
     stream: { name: "S", status: "missing", why: "stream not found", handled: 3, given_up: 0 },
     workers: { bucket: "kv-workers", why: null },
   },
+  peers: null,
   namespaces: ["ab".repeat(32)],
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {
@@ -103,6 +105,7 @@ export interface Told {
   sessions: SessionReport[];
   purge: (blocks: readonly PurgeRequest[]) => PurgeOutcome[];
   readonly control: FakeControl;
+  readonly peers: FakePeers;
   /** Who asked for a purge or a persist. */
   readonly senders: Sender[];
   readonly faults: { path: string; thrown: unknown }[];
@@ -133,6 +136,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     sessions: [],
     purge: (blocks) => blocks.map(() => "done" as const),
     control: new FakeControl(),
+    peers: new FakePeers(),
     senders: [],
     faults: [],
     refused: [],
@@ -159,6 +163,7 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,
     control: told.control,
+    peers: told.peers,
   };
   const api = createApi(services, {
     version: "1.2.3",

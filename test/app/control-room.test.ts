@@ -1,5 +1,5 @@
 import { expect } from "bun:test";
-import { ControlRoom } from "../../src/app/index.ts";
+import { ControlRoom, PeerSource } from "../../src/app/index.ts";
 import type { HoldLedger } from "../../src/index/index.ts";
 import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
 import { Namespaces } from "../../src/tiers/index.ts";
@@ -21,7 +21,9 @@ function openOver(
   const logger = createLogger({ level: "error", format: "text", write: () => undefined, clock });
   const health = given ?? createHealth({ clock, log: logger });
   const own = { clock, store, incarnation, logger, health, native: host.native };
-  const parts = { config: () => CONFIG, namespaces: new Namespaces(), ...own };
+  const namespaces = new Namespaces();
+  const source = new PeerSource(namespaces);
+  const parts = { config: () => CONFIG, namespaces, source, ...own };
   return ControlRoom.open(parts, ledger, null);
 }
 

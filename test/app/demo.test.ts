@@ -18,8 +18,8 @@ function processesWith(path: string): number[] {
 }
 
 /** The demo with a temporary folder of its own, small and as fast as it goes. */
-function startDemo(TMPDIR: string) {
-  const words = ["demo", "--json", "--block-bytes", "4KiB", "--ram-blocks", "300"];
+function startDemo(TMPDIR: string, ...more: string[]) {
+  const words = ["demo", "--json", "--block-bytes", "4KiB", "--ram-blocks", "300", ...more];
   return Bun.spawn([...FROM_CHECKOUT, ...words], {
     env: { ...process.env, TMPDIR },
     stdin: "ignore",
@@ -58,4 +58,32 @@ describeNative("the demo", () => {
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
   });
+});
+
+describeNative("the demo of two hosts", () => {
+  test("the second has what the first had, also while the first is killed", async () => {
+    const folder = tempDir();
+    const demo = startDemo(folder, "--peers", "--requests", "200");
+    const printed = await new Response(demo.stdout).text();
+    expect(await demo.exited).toBe(0);
+    const summary = JSON.parse(printed.trim().split("\n").at(-1)!);
+    expect(summary).toMatchObject({ requests: 200, requests_around_kill: 100, wrong_bytes: 0 });
+    expect(summary.hits_peer).toBeGreaterThan(0);
+    expect(summary.hit_ratio).toBeGreaterThanOrEqual(summary.hit_ratio_single - 0.01);
+    expect(summary.hit_ratio_around_kill).toBeGreaterThan(0);
+    expect(readdirSync(folder)).toEqual([]);
+    expect(processesWith(folder)).toEqual([]);
+  }, 120_000);
+
+  test("interrupted, it leaves nothing behind", async () => {
+    const folder = tempDir();
+    const demo = startDemo(folder, "--peers", "--requests", "300");
+    const agents = () =>
+      readdirSync(folder).filter((name) => existsSync(join(folder, name, "engine.sock")));
+    await waitFor(() => agents().length === 2, 60_000, "two agents");
+    demo.kill("SIGINT");
+    expect(await demo.exited).toBe(130);
+    expect(readdirSync(folder)).toEqual([]);
+    expect(processesWith(folder)).toEqual([]);
+  }, 90_000);
 });

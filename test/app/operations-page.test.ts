@@ -33,6 +33,15 @@ const EVENT_KINDS = {
   hold_relieved: true,
   hold_expired: true,
   hold_lost: true,
+  peer_down: true,
+  peer_up: true,
+  peer_transport_down: true,
+  peer_transport_up: true,
+  peer_slow: true,
+  peer_corrupt: true,
+  peer_restarted: true,
+  peer_came: true,
+  peer_went: true,
   command: true,
 } as const satisfies Record<HearthEvent["kind"], true>;
 

@@ -174,7 +174,7 @@ describe("each command of this release", () => {
     const names = CATALOGUE.map(({ name }) => name);
     expect(new Set(names).size).toBe(names.length);
     for (const name of names) {
-      expect(name).toMatch(/^[a-z]+( [a-z]+)?$/);
+      expect(name).toMatch(/^[a-z]+( [a-z]+(-[a-z]+)?)?$/);
       expect(names).not.toContain(`${name.split(" ")[0]} ${name}`);
       if (name.includes(" ")) expect(names).not.toContain(name.split(" ")[0]);
     }

@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { type Config, deriveBlocksMax, parseConfig } from "../../src/config/index.ts";
+import { arbitraryPeers } from "./arbitrary-peers.ts";
 
 const MIB = 2 ** 20;
 const PAGE = 4096;
@@ -92,6 +93,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     hasNatsTls: fc.boolean(),
     broadcast: fc.uniqueArray(word("Warm", "Prune", "Cache", "Think", "Pause", "RenewLease")),
     natsFlag: fc.boolean(),
+    peers: arbitraryPeers,
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
   })
@@ -116,6 +118,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
             ? deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks })
             : Math.max(64, draw.blocks + draw.gpuWindowBlocks),
         ramHandover: draw.ramHandover,
+        mirrorPulls: draw.natsFlag,
         ...ssdOf(draw),
         ssdBytes,
       },
@@ -150,6 +153,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         auditFiles: draw.auditFile === null ? 5 : draw.clientsMax % 1_000 || 1,
       },
       nats: natsOf(draw),
+      peers: draw.peers,
       api: apiOf(draw),
       log: { level: draw.level, format: draw.format },
     };

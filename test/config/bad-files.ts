@@ -1,5 +1,6 @@
 import { api, type BadFile, engine, KV, kv, ssd } from "./bad-file.ts";
 import { NATS } from "./bad-nats.ts";
+import { PEERS } from "./bad-peers.ts";
 import { SUMS } from "./bad-sums.ts";
 
 const SYNTAX: readonly BadFile[] = [
@@ -103,16 +104,20 @@ const NAMES: readonly BadFile[] = [
   ["key that steers a terminal", kv('"\\u001b[2J" = 1'), ['3:1 kv."\\u001b[2J"', "unknown key"]],
   ["prototype key", kv("__proto__ = 1"), ["3:1 kv.__proto__", "unknown key"]],
   ["constructor key", kv("constructor = 1"), ["3:1 kv.constructor", "unknown key"]],
-  ["section of a later version", `${KV}[peers]\nlisten = "a"\n`, ["3:2 peers", "unknown section"]],
+  [
+    "section of a later version",
+    `${KV}[fabric]\nlisten = "a"\n`,
+    ["3:2 fabric", "unknown section"],
+  ],
   [
     "another one",
-    `${KV}[peers]\n`,
-    ["3:2 peers", "[node] [kv] [engine] [control] [nats] [api] [log]"],
+    `${KV}[fabric]\n`,
+    ["3:2 fabric", "[node] [kv] [engine] [control] [nats] [peers] [api] [log]"],
   ],
   [
     "section of a later version, dotted",
-    `peers.url = "x"\n${KV}`,
-    ["1:1 peers", "unknown section"],
+    `fabric.url = "x"\n${KV}`,
+    ["1:1 fabric", "unknown section"],
   ],
   [
     "a command that cannot be broadcast",
@@ -308,4 +313,5 @@ export const BAD_FILES: readonly BadFile[] = [
   ...TYPES,
   ...SUMS,
   ...NATS,
+  ...PEERS,
 ];

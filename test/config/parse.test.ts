@@ -11,6 +11,7 @@ import {
   renderSampleConfig,
   SCHEMA_KEYS,
 } from "../../src/config/index.ts";
+import type { WorkerId } from "../../src/core/index.ts";
 import { arbitraryConfig, configOf, NO_FACTS } from "./arbitrary-config.ts";
 
 const GIB = 2 ** 30;
@@ -29,6 +30,7 @@ const DEFAULTS: Config = {
     hugePages: "try",
     prefaultSliceBytes: 64 * 2 ** 20,
     ramHandover: true,
+    mirrorPulls: true,
     blocksMax: 8 * 32_768 + 262_144,
     ssdDir: null,
     ssdBytes: null,
@@ -85,6 +87,34 @@ const DEFAULTS: Config = {
     events: true,
     commandStream: null,
     workersBucket: null,
+  },
+  peers: {
+    certFile: null,
+    keyFile: null,
+    caFile: null,
+    cluster: "hearth",
+    listenStream: { host: "0.0.0.0", port: 7172, loopback: false },
+    listenQuic: { host: "0.0.0.0", port: 7173, loopback: false },
+    lanesPort: 7174,
+    advertise: "test-host",
+    peers: null,
+    announceMs: 5000,
+    summaryMs: 3000,
+    transports: "auto",
+    encrypt: true,
+    cipher: "aegis-128l",
+    trustedNetwork: false,
+    bytesMax: GIB,
+    peerBytesMax: GIB / 4,
+    namespaceBytesMax: GIB / 2,
+    serveBytesMax: GIB,
+    itemsMax: 64,
+    progressMs: 2000,
+    dialMs: 2000,
+    cooldownMs: 1000,
+    cooldownMaxMs: 60_000,
+    prefillTokensPerSecond: null,
+    serveNamespaces: "any",
   },
   api: {
     listen: { host: "127.0.0.1", port: 7171, loopback: true },
@@ -241,6 +271,8 @@ describe("config/hearth.toml", () => {
     expect(config.kv.indexDir).toBe("/var/cache/hearth/index");
     expect(configOf(all.replace("ssd_gib = 500", 'ssd = "500GiB"'))).toEqual(config);
     expect(config.api.tokenFile).toBe("/etc/hearth/token");
+    const place = { host: "10.0.0.2", streamPort: 7172, quicPort: 7173 };
+    expect(config.peers.peers).toEqual([{ worker: "gpu-02" as WorkerId, ...place }]);
     expect(configOf(all.replace("ram_gib = 8", 'ram = "8GiB"'))).toEqual(config);
   });
 });

@@ -33,8 +33,8 @@ test("each row of docs/failure-modes.md names a test that is there", () => {
   expect(named.filter(({ file, name }) => !declares(file, name))).toEqual([]);
 });
 
-test("each health code of the SSD tier, its index and the control plane has a row", () => {
-  const ours = /^(KV_(SSD|INDEX|LIMITS|HOLDS|PINS)|NATS|AUDIT)/;
+test("each health code of the SSD tier, its index, the control plane and peers has a row", () => {
+  const ours = /^(KV_(SSD|INDEX|LIMITS|HOLDS|PINS)|NATS|AUDIT|PEERS)/;
   const codes = HEALTH_CODE_NAMES.filter((code) => ours.test(code));
   expect(codes.filter((code) => !page.includes(`\`${code}\``))).toEqual([]);
 });

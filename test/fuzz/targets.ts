@@ -2,9 +2,13 @@ import type { Target } from "./target.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
+import { peerFrames } from "./targets/frames.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
+import { members } from "./targets/members.ts";
+import { names } from "./targets/names.ts";
+import { records } from "./targets/records.ts";
 import { replyFrames } from "./targets/reply-frames.ts";
 import { requestFrames } from "./targets/request-frames.ts";
 import { serverTarget } from "./targets/server.ts";
@@ -18,8 +22,12 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   manifests,
   configs,
   json,
+  members,
+  frames: peerFrames,
+  records,
   commands: jsonCommands,
   "packed-commands": packedCommands,
   "http-bodies": httpBodies,
   traces,
+  names,
 };

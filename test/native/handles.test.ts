@@ -8,6 +8,7 @@ import {
   Queue,
   Region,
   STATUS,
+  STRUCTS,
 } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
 
@@ -49,6 +50,17 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_disk_submit: (handle) => symbols.hearth_disk_submit(handle, memory.bytes),
     hearth_disk_reap: (handle) => symbols.hearth_disk_reap(handle, memory.bytes, 1),
     hearth_disk_close: (handle) => symbols.hearth_disk_close(handle),
+    hearth_lanes_listen: (handle) => symbols.hearth_lanes_listen(handle, memory.bytes),
+    hearth_lanes_expect: (handle) => symbols.hearth_lanes_expect(handle, memory.bytes, out.bytes),
+    hearth_lanes_dial: (handle) =>
+      symbols.hearth_lanes_dial(handle, memory.bytes, memory.bytes, out.bytes),
+    hearth_lanes_reap: (handle) => symbols.hearth_lanes_reap(handle, memory.bytes, 1),
+    hearth_lanes_close: (handle) => symbols.hearth_lanes_close(handle),
+    hearth_session_begin: (handle) => symbols.hearth_session_begin(handle, memory.bytes),
+    hearth_session_cancel: (handle) => symbols.hearth_session_cancel(handle, 1),
+    hearth_session_arrived: (handle) => symbols.hearth_session_arrived(handle, 1, out.bytes),
+    hearth_plain_serve: (handle) => symbols.hearth_plain_serve(handle, -1, 1),
+    hearth_session_end: (handle) => symbols.hearth_session_end(handle),
   };
 }
 
@@ -66,6 +78,11 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_region_check: [0, 0],
   hearth_queue_create: [0, 0],
   hearth_disk_create: [0, 0],
+  hearth_lanes_create: [0, 0],
+  hearth_plain_listen: [0],
+  hearth_plain_pull: [0],
+  hearth_records_seal: [0, 0, 1, 0, 1],
+  hearth_records_open: [0, 0, 1, 0, 1],
   hearth_file_lock: [0, 1],
   hearth_faults: [0, 1],
   hearth_fault_point: [0, 1],
@@ -87,7 +104,14 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
 };
 
 /** Nothing in them can be stale or null. */
-const WITHOUT_POINTERS = ["hearth_last_errno", "hearth_close_fd", "hearth_probe_io_uring"];
+const WITHOUT_POINTERS = [
+  "hearth_last_errno",
+  "hearth_close_fd",
+  "hearth_probe_io_uring",
+  "hearth_tune_udp",
+];
+/** They take a region's handle, whatever they are called. */
+const OF_REGIONS = /^hearth_(?:region|plain)/;
 
 describeNative("handles", () => {
   test("every export is covered here", () => {
@@ -107,7 +131,7 @@ describeNative("handles", () => {
       for (const handle of invented) {
         expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
       }
-      if (name.startsWith("hearth_region")) continue;
+      if (OF_REGIONS.test(name)) continue;
       expect(call(open.handle)).toBe(STATUS.stale_handle);
     }
     await using queue = new Queue(native, { entries: 8, threads: 1, watches: 1 });
@@ -135,6 +159,39 @@ describeNative("handles", () => {
     expect(native.symbols.hearth_queue_close(handle)).toBe(0);
     for (const [name, call] of Object.entries(callsWithHandle(native))) {
       expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
+    }
+  });
+
+  test("handles of lanes and of their sessions are stale once they ended", async () => {
+    const native = loadNative();
+    const { symbols } = native;
+    using arena = region(native);
+    const calls = callsWithHandle(native);
+    const request = {
+      region: BigInt(arena.handle),
+      rekey_bytes: 0n,
+      threads: 1,
+      socket_bytes: 0,
+    };
+    const info = native.exchange("hearth_lanes_create", ["LanesRequest", request], "LanesInfo");
+    const lanes = Number(info.handle);
+    const session = nativeBuffer(STRUCTS.LaneSession.size).bytes;
+    const view = new DataView(session.buffer);
+    view.setUint32(STRUCTS.LaneSession.fields.lanes.offset, 1, true);
+    view.setUint32(STRUCTS.LaneSession.fields.timeout_ms.offset, 60_000, true);
+    const out = new BigUint64Array(new ArrayBuffer(8));
+    const outBytes = new Uint8Array(out.buffer);
+    expect(symbols.hearth_lanes_expect(lanes, session, outBytes)).toBe(0);
+    const handle = Number(out[0]);
+    expect(symbols.hearth_lanes_close(lanes)).toBe(STATUS.busy);
+    expect(symbols.hearth_region_close(arena.handle)).toBe(STATUS.busy);
+    expect(symbols.hearth_session_begin(handle, session)).toBe(STATUS.closed);
+    expect(symbols.hearth_session_end(lanes)).toBe(STATUS.stale_handle);
+    expect(symbols.hearth_session_end(handle)).toBe(0);
+    expect(symbols.hearth_lanes_close(lanes)).toBe(0);
+    for (const [name, call] of Object.entries(calls)) {
+      expect(`${name} ${call(handle)}`).toBe(`${name} ${STATUS.stale_handle}`);
+      expect(`${name} ${call(lanes)}`).toBe(`${name} ${STATUS.stale_handle}`);
     }
   });
 

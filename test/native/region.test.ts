@@ -46,6 +46,25 @@ describeNative("regions", () => {
     expect(region.firstWrong(0, 100_000, 42n)).toBe(70_001);
   });
 
+  test("a part of it is memory to copy to and from, wherever it lies", () => {
+    // Lives as long as the process: there are views of it. Only pages that are touched are memory.
+    const region = arena(2 ** 31 + 2 ** 30);
+    const into = nativeBuffer(9_000);
+    for (const offset of [0, 4_097, 2 ** 30 - 1, 2 ** 30, 2 ** 31 - 5_000, 3 * 2 ** 30 - 9_000]) {
+      region.fill(offset, 9_000, BigInt(offset));
+      region.copyOut(offset, into, 9_000, false);
+      const span = region.span(offset, 9_000);
+      expect(span).toEqual(into.bytes);
+      span.set([1, 2, 3], 8_997);
+      expect(region.firstWrong(offset, 9_000, BigInt(offset))).toBe(8_997);
+    }
+    expect(region.span(5, 0)).toHaveLength(0);
+    expect(region.span(2 ** 29, 2 ** 30)).toHaveLength(2 ** 30);
+    expect(() => region.span(3 * 2 ** 30 - 1, 2)).toThrow("inside the region");
+    expect(() => region.span(-1, 2)).toThrow("inside the region");
+    expect(() => region.span(0, 2 ** 30 + 1)).toThrow("no longer");
+  });
+
   test("spans outside are refused and touch nothing", () => {
     using region = arena(4096);
     const some = nativeBuffer(64);

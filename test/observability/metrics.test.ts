@@ -14,6 +14,12 @@ import {
   type StoreSnapshot,
   watchLoopLag,
 } from "../../src/observability/index.ts";
+import {
+  type BreakerState,
+  type PeerStatus,
+  PULL_OUTCOMES,
+  TRANSPORTS,
+} from "../../src/peers/index.ts";
 import { ManualClock } from "../support/index.ts";
 
 const SPECS: readonly MetricSpec[] = Object.values(METRICS);
@@ -43,7 +49,7 @@ describe("the catalogue", () => {
         combinations.reduce((product, count) => product * count, 1) * ((buckets?.length ?? 0) + 3)
       );
     });
-    expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(1_300);
+    expect(series.reduce((sum, count) => sum + count, 0)).toBeLessThan(1_500);
   });
 
   test("counts frames by the numbers that the engine protocol has", () => {
@@ -59,12 +65,22 @@ describe("the catalogue", () => {
     expect(new Set<string>(commandsRefused.labels.reason)).toEqual(new Set(Object.keys(REFUSALS)));
   });
 
+  test("counts pulls by the outcomes, transports and states that they have", () => {
+    const { quicPulls, peerBlocks, peerBreakers, peers } = METRICS;
+    expect(quicPulls.labels.outcome as readonly string[]).toEqual(PULL_OUTCOMES);
+    const transports = TRANSPORTS.filter((name) => name !== "rdma");
+    expect(peerBlocks.labels.transport as readonly string[]).toEqual(transports);
+    const breakers: readonly BreakerState[] = peerBreakers.labels.state;
+    const states: readonly PeerStatus["state"][] = peers.labels.state;
+    expect([breakers.length, states.length]).toEqual([3, 4]);
+  });
+
   test("is the reference page", () => {
     const page = renderMetricsReference();
     for (const { name, type, help } of SPECS) {
       expect(page).toContain(`| \`${name}\` | ${type} | ${help} |`);
     }
-    expect(page).toContain("`tier`: `gpu` `ram` `ssd`; `outcome`: `hit` `partial` `miss`");
+    expect(page).toContain("`tier`: `gpu` `ram` `ssd` `peer`; `outcome`: `hit` `partial` `miss`");
   });
 });
 

@@ -1,4 +1,11 @@
 export { type Certificates, makeCertificates } from "./certificates.ts";
+export {
+  type HostFiles,
+  makeCluster,
+  type TestCluster,
+  validFor,
+  writeCredentials,
+} from "./cluster.ts";
 export { hearthExecutable, withAgent } from "./executable.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";

@@ -1,7 +1,12 @@
 import type { NamespaceIndex } from "../../src/core/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
-import { type StoreSnapshot, TieredStore, type WaterMarks } from "../../src/tiers/index.ts";
+import {
+  Namespaces,
+  type StoreSnapshot,
+  TieredStore,
+  type WaterMarks,
+} from "../../src/tiers/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { StoreEngine } from "./store-engine.ts";
 
@@ -29,17 +34,25 @@ export interface StoreKit extends AsyncDisposable {
 
 export const PAGE = 4096;
 
+/** Key of the namespace with this number. */
+export function namespaceKey(namespace: number): Uint8Array {
+  return new Uint8Array(32).fill(namespace);
+}
+
 export function openStoreKit(options: StoreKitOptions): StoreKit {
   const native = loadNative();
   const bytes = options.arenaBytes;
   const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
   const queue = new Queue(native, { entries: 64, threads: 2, watches: 8 });
   const clock = new ManualClock();
+  const namespaces = new Namespaces();
+  for (let i = 1; i <= 3; i++) namespaces.indexOf(namespaceKey(i));
   const store = new TieredStore({
     native,
     region,
     queue,
     clock,
+    namespaces,
     random: seededRandom(7),
     blocksMax: options.blocksMax ?? 256,
     gpuWindowBlocks: options.gpuWindowBlocks ?? 0,

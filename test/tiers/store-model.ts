@@ -14,6 +14,12 @@ interface Hold {
   reads: number;
 }
 
+/** A place that waits for a block of another host. */
+export interface ModelLanding {
+  readonly name: BlockName;
+  removed: boolean;
+}
+
 /** One engine as the model sees it; holds in the order in which they began. */
 export interface ModelEngine {
   readonly namespace: number;
@@ -32,9 +38,12 @@ export class StoreModel {
   /** Unprotected blocks in RAM, the one to leave next first. */
   order: BlockName[] = [];
   free: number;
+  readonly landings = new Set<ModelLanding>();
+  readonly #slots: number;
 
   constructor(slots: number) {
     this.free = slots;
+    this.#slots = slots;
   }
 
   openEngine(namespace: number): ModelEngine {
@@ -104,8 +113,8 @@ export class StoreModel {
   }
 
   /** Whether there is a slot now; the block used longest ago makes room where that is allowed. */
-  #takeSlot(mayEvict: boolean): boolean {
-    if (this.free === 0 && mayEvict) this.#relieve();
+  #takeSlot(mayEvict: boolean, mayRelieve = true): boolean {
+    if (this.free === 0 && mayEvict && mayRelieve) this.#relieve();
     if (this.free === 0 && mayEvict && this.order.length > 0) {
       const victim = this.order.shift()!;
       this.nodes.get(victim)!.resident = false;
@@ -154,25 +163,25 @@ export class StoreModel {
     let outcome: OutcomeName = "full";
     if (!frame.full && this.#takeSlot(reachable)) {
       if (parentNode !== undefined && parentNode.namespace !== namespace) this.free++;
-      else outcome = this.#insert(engine, name, parent);
+      else outcome = this.#insert(engine, name);
     } else if (reachable) frame.full = true;
     if (isFound) this.#unlock(parent!);
     return outcome;
   }
 
-  #insert(engine: ModelEngine, name: BlockName, parent: BlockName | null): OutcomeName {
-    const ghost = {
-      namespace: engine.namespace,
-      linked: false,
-      resident: false,
-      writing: false,
-      locks: 0,
-    };
+  /** The node, linked to its parent. */
+  #enter(namespace: number, name: BlockName): Node {
+    const parent = parentOf(name);
+    const ghost = { namespace, linked: false, resident: false, writing: false, locks: 0 };
     if (parent !== null && !this.nodes.has(parent)) this.nodes.set(parent, { ...ghost });
     const node = this.nodes.get(name) ?? { ...ghost };
     this.nodes.set(name, node);
     node.linked = parent !== null;
-    node.writing = true;
+    return node;
+  }
+
+  #insert(engine: ModelEngine, name: BlockName): OutcomeName {
+    this.#enter(engine.namespace, name).writing = true;
     this.#lock(name);
     engine.holds.set(name, { writing: true, reads: 0 });
     return "ok";
@@ -260,6 +269,80 @@ export class StoreModel {
     this.sessions.delete(key);
     this.#unlock(name);
     return "ok";
+  }
+
+  /** Room for a block of namespace 1 that comes from another host. */
+  land(name: BlockName): ModelLanding | "present" | "full" {
+    const node = this.nodes.get(name);
+    if (node !== undefined && node.namespace !== 1) return "full";
+    if (node?.resident) return "present";
+    const { size } = this.landings;
+    if (size > 0 && size + 1 > this.#slots / 2) return "full";
+    if (!this.#takeSlot(true, false)) return "full";
+    const landing = { name, removed: false };
+    this.landings.add(landing);
+    return landing;
+  }
+
+  /** `right`: whether it is what was asked for. An `ok` locks the block until `unlock`. */
+  commitLanding(landing: ModelLanding, right: boolean): "ok" | "corrupt" | "unwanted" {
+    const { name, removed } = landing;
+    this.landings.delete(landing);
+    this.free++;
+    if (!right) return "corrupt";
+    const node = this.nodes.get(name);
+    if (node !== undefined && node.namespace !== 1) return "unwanted";
+    if (!node?.resident) {
+      if (removed || node?.writing) return "unwanted";
+      const parent = parentOf(name);
+      if (parent !== null && (this.nodes.get(parent)?.namespace ?? 1) !== 1) return "unwanted";
+      this.free--;
+      this.#enter(1, name).resident = true;
+    }
+    this.#lock(name);
+    return "ok";
+  }
+
+  abandonLanding(landing: ModelLanding): void {
+    this.landings.delete(landing);
+    this.free++;
+  }
+
+  /** For another host, until `unlock`. */
+  lend(name: BlockName): boolean {
+    if (!this.isResident(name, 1)) return false;
+    this.#lock(name);
+    return true;
+  }
+
+  /** An arrival or a loan is released. */
+  unlock(name: BlockName): void {
+    this.#unlock(name);
+  }
+
+  purge(name: BlockName): "done" | "missing" | "held" {
+    for (const landing of this.landings) if (landing.name === name) landing.removed = true;
+    const node = this.nodes.get(name);
+    if (node === undefined) return "missing";
+    if (node.locks > 0) return "held";
+    if (!node.resident) return "missing";
+    if (this.#isProtected(name)) return "held";
+    this.#drop(name);
+    return "done";
+  }
+
+  /** The order's next victim goes. */
+  dropOne(): boolean {
+    const victim = this.order[0];
+    if (victim !== undefined) this.#drop(victim);
+    return victim !== undefined;
+  }
+
+  #drop(name: BlockName): void {
+    this.order = this.order.filter((other) => other !== name);
+    this.nodes.get(name)!.resident = false;
+    this.free++;
+    this.#vanish(name);
   }
 
   abandon(engine: ModelEngine): void {

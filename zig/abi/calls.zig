@@ -6,6 +6,8 @@ const builtin = @import("builtin");
 const hash = @import("../hash/root.zig");
 const memory = @import("../mem/root.zig");
 const handles = @import("../base/handles.zig");
+const tune = @import("../net/tune.zig");
+const plain = @import("../net/plain.zig");
 const unix = @import("../net/unix.zig");
 const errno = @import("../base/errno.zig");
 const types = @import("types.zig");
@@ -22,16 +24,16 @@ const disks_max = 64;
 var disks: handles.HandleTable(Disk, disks_max, 3) = .{};
 var queues: handles.HandleTable(Queue, queues_max, 2) = .{};
 
-fn required(pointer: anytype) Error!@typeInfo(@TypeOf(pointer)).optional.child {
+pub fn required(pointer: anytype) Error!@typeInfo(@TypeOf(pointer)).optional.child {
     return pointer orelse error.NullArgument;
 }
 
-fn bytesAt(address: ?[*]const u8, length: u64) Error![]const u8 {
+pub fn bytesAt(address: ?[*]const u8, length: u64) Error![]const u8 {
     if (length == 0) return &.{};
     return (try required(address))[0..@intCast(length)];
 }
 
-fn writableAt(address: ?[*]u8, length: u64) Error![]u8 {
+pub fn writableAt(address: ?[*]u8, length: u64) Error![]u8 {
     if (length == 0) return &.{};
     return (try required(address))[0..@intCast(length)];
 }
@@ -164,6 +166,19 @@ pub fn diskClose(handle: u64) Error!void {
     return (try disks.remove(handle)).close();
 }
 
+pub fn plainListen(out: ?*types.PlainListener) Error!void {
+    const place = try required(out);
+    place.* = try plain.listen();
+}
+
+pub fn plainServe(region: u64, listener: i32, connections: u32) Error!void {
+    return plain.serve(region, listener, connections);
+}
+
+pub fn plainPull(request: ?*const types.PlainPull) Error!void {
+    return plain.pull((try required(request)).*);
+}
+
 pub fn fileLock(path: ?[*]const u8, path_length: u32) Error!u32 {
     const text = try bytesAt(path, path_length);
     var buffer: [4096]u8 = undefined;
@@ -266,6 +281,12 @@ pub fn socketSendFd(socket: i32, data: ?[*]const u8, length: u32, fd: i32) Error
 pub fn socketReceiveFd(socket: i32, data: ?[*]u8, length: u32, fd: ?*i32) Error!u32 {
     if (length == 0) return error.BadRequest;
     return unix.receiveWithFd(socket, try writableAt(data, length), try required(fd));
+}
+
+pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
+    if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
+    if (buffer_bytes > std.math.maxInt(i32)) return error.BadRequest;
+    return tune.tuneUdp(@intCast(port), buffer_bytes);
 }
 
 pub fn closeFd(fd: i32) Error!void {

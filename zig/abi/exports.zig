@@ -6,6 +6,7 @@ const errno = @import("../base/errno.zig");
 const types = @import("types.zig");
 const status = @import("status.zig");
 const calls = @import("calls.zig");
+const lane_calls = @import("lane_calls.zig");
 const echo = @import("echo.zig");
 const code = status.code;
 const codeOrCount = status.codeOrCount;
@@ -141,6 +142,106 @@ pub const exports = struct {
         return code(calls.diskClose(handle));
     }
 
+    pub fn hearth_lanes_create(
+        request: ?*const types.LanesRequest,
+        info: ?*types.LanesInfo,
+    ) callconv(.c) i32 {
+        return code(lane_calls.create(request, info));
+    }
+
+    /// The port on which lanes are taken from now on.
+    pub fn hearth_lanes_listen(handle: u64, address: ?*const types.LaneAddress) callconv(.c) i32 {
+        return codeOrCount(lane_calls.listen(handle, address));
+    }
+
+    /// `out` receives the handle of a session whose lanes the other side dials.
+    pub fn hearth_lanes_expect(
+        handle: u64,
+        session: ?*const types.LaneSession,
+        out: ?*u64,
+    ) callconv(.c) i32 {
+        return code(lane_calls.expect(handle, session, out));
+    }
+
+    /// `out` receives the handle of a session whose lanes are dialled.
+    pub fn hearth_lanes_dial(
+        handle: u64,
+        session: ?*const types.LaneSession,
+        address: ?*const types.LaneAddress,
+        out: ?*u64,
+    ) callconv(.c) i32 {
+        return code(lane_calls.dial(handle, session, address, out));
+    }
+
+    pub fn hearth_lanes_reap(handle: u64, done: ?[*]types.LaneDone, count: u32) callconv(.c) i32 {
+        return codeOrCount(lane_calls.reap(handle, done, count));
+    }
+
+    /// `busy`, and nothing is freed, where a session has not reported its end.
+    pub fn hearth_lanes_close(handle: u64) callconv(.c) i32 {
+        return code(lane_calls.close(handle));
+    }
+
+    /// Sends the span, or announces where a transfer is to go, as is the session's part. The span
+    /// is the library's until the completion.
+    pub fn hearth_session_begin(
+        handle: u64,
+        transfer: ?*const types.LaneTransfer,
+    ) callconv(.c) i32 {
+        return code(lane_calls.begin(handle, transfer));
+    }
+
+    pub fn hearth_session_cancel(handle: u64, number: u32) callconv(.c) i32 {
+        return code(lane_calls.cancel(handle, number));
+    }
+
+    /// `out` receives how many bytes of the transfer have arrived; 0 where there is none.
+    pub fn hearth_session_arrived(handle: u64, number: u32, out: ?*u64) callconv(.c) i32 {
+        return code(lane_calls.arrived(handle, number, out));
+    }
+
+    /// Ends the handle, and the session with it; its completions still come.
+    pub fn hearth_session_end(handle: u64) callconv(.c) i32 {
+        return code(lane_calls.end(handle));
+    }
+
+    /// Seals records that are written one behind the other, each a header and its payload.
+    pub fn hearth_records_seal(
+        place: ?*const types.RecordPlace,
+        plain: ?[*]const u8,
+        length: u32,
+        out: ?[*]u8,
+        room: u32,
+    ) callconv(.c) i32 {
+        return codeOrCount(lane_calls.seal(place, plain, length, out, room));
+    }
+
+    /// The reverse; `forged` or `short` where it cannot be.
+    pub fn hearth_records_open(
+        place: ?*const types.RecordPlace,
+        sealed: ?[*]const u8,
+        length: u32,
+        out: ?[*]u8,
+        room: u32,
+    ) callconv(.c) i32 {
+        return codeOrCount(lane_calls.open(place, sealed, length, out, room));
+    }
+
+    /// A listening socket of a plain program, for benchmarks.
+    pub fn hearth_plain_listen(out: ?*types.PlainListener) callconv(.c) i32 {
+        return code(calls.plainListen(out));
+    }
+
+    /// Blocks until so many connections have come and ended.
+    pub fn hearth_plain_serve(region: u64, listener: i32, connections: u32) callconv(.c) i32 {
+        return code(calls.plainServe(region, listener, connections));
+    }
+
+    /// Blocks until all blocks are there.
+    pub fn hearth_plain_pull(request: ?*const types.PlainPull) callconv(.c) i32 {
+        return code(calls.plainPull(request));
+    }
+
     /// A descriptor that holds the file's exclusive lock; `try_again` where another has it.
     pub fn hearth_file_lock(path: ?[*]const u8, path_length: u32) callconv(.c) i32 {
         return codeOrCount(calls.fileLock(path, path_length));
@@ -261,6 +362,11 @@ pub const exports = struct {
         fd_count: u32,
     ) callconv(.c) i32 {
         return code(calls.notify(path, path_length, state, state_length, fds, fd_count));
+    }
+
+    /// Of the process's UDP sockets those on `port`: no error queue, big buffers. Their number.
+    pub fn hearth_tune_udp(port: u32, buffer_bytes: u32) callconv(.c) i32 {
+        return codeOrCount(calls.tuneUdp(port, buffer_bytes));
     }
 
     /// CLOCK_MONOTONIC in microseconds: what systemd compares, and no clock of Bun's shows.

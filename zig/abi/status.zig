@@ -41,6 +41,8 @@ pub const Status = enum(i32) {
     read_only = -17,
     /// The device failed to read or write.
     io_error = -18,
+    /// What was sealed has been changed, or does not belong here.
+    forged = -19,
 };
 
 /// Every error the library's own functions return.
@@ -63,6 +65,7 @@ pub const Error = error{
     NoSpace,
     ReadOnly,
     IoError,
+    Forged,
 };
 
 pub fn fromError(err: Error) Status {
@@ -85,6 +88,7 @@ pub fn fromError(err: Error) Status {
         error.NoSpace => .no_space,
         error.ReadOnly => .read_only,
         error.IoError => .io_error,
+        error.Forged => .forged,
     };
 }
 

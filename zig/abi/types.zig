@@ -223,19 +223,143 @@ pub const DigestRequest = extern struct {
     block_tokens: u32,
 };
 
+/// How the bytes of a lane are sealed. With `none` only its hello and its welcome are.
+pub const LaneCipher = enum(u32) { aegis_128l = 0, aes_128_gcm = 1, none = 2 };
+
+/// Why a session or a transfer came to nothing.
+pub const LaneFault = enum(u32) {
+    none = 0,
+    /// The connection failed, or ended in the middle.
+    broken = 1,
+    /// A record was changed, repeated, left out, or is of another place.
+    forged = 2,
+    /// More bytes came than were announced.
+    too_long = 3,
+    cancelled = 4,
+    /// It was not there in time.
+    expired = 5,
+    /// One of the two sides ended the session.
+    closed = 6,
+    /// The other side knows no such session, or not its secret.
+    refused = 7,
+    @"unreachable" = 8,
+    full = 9,
+};
+
+pub const LaneEvent = enum(u32) {
+    /// All lanes of a session are up.
+    opened = 0,
+    /// The last event of a session.
+    ended = 1,
+    sent = 2,
+    received = 3,
+};
+
+pub const LanesRequest = extern struct {
+    /// The region that spans lie in; it cannot close before the lanes.
+    region: u64,
+    /// Bytes sealed with one key at most; 0 for what suits the cipher.
+    rekey_bytes: u64,
+    threads: u32,
+    /// SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel.
+    socket_bytes: u32,
+};
+
+pub const LanesInfo = extern struct {
+    handle: u64,
+    event_fd: i32,
+    reserved: u32,
+};
+
+pub const LaneAddress = extern struct {
+    /// An IPv4 or IPv6 address as text, ends at the first zero byte.
+    host: [64]u8,
+    port: u32,
+    reserved: u32,
+};
+
+pub const LaneSession = extern struct {
+    token: u64,
+    /// Names the session, in the clear.
+    id: [16]u8,
+    secret: [32]u8,
+    /// A `LaneCipher`.
+    cipher: u32,
+    lanes: u32,
+    /// When it is to be open, in milliseconds from now.
+    timeout_ms: u32,
+    reserved: u32,
+};
+
+pub const LaneTransfer = extern struct {
+    token: u64,
+    offset: u64,
+    bytes: u64,
+    /// The number by which both sides know it.
+    number: u32,
+    reserved: u32,
+};
+
+pub const LaneDone = extern struct {
+    /// The session's or the transfer's.
+    token: u64,
+    /// XXH3-64 of a span that was received.
+    checksum: u64,
+    /// A `LaneEvent`.
+    event: u32,
+    /// A `LaneFault`.
+    fault: u32,
+};
+
+/// Where a plain program takes connections.
+pub const PlainListener = extern struct {
+    fd: i32,
+    port: u32,
+};
+
+/// Blocks that a plain program pulls.
+pub const PlainPull = extern struct {
+    region: u64,
+    blocks: u64,
+    block_bytes: u64,
+    port: u32,
+    connections: u32,
+    /// Asked for and not there yet, over all connections.
+    in_flight: u32,
+    reserved: u32,
+};
+
+/// Where records belong, for sealing and opening them without a socket.
+pub const RecordPlace = extern struct {
+    id: [16]u8,
+    secret: [32]u8,
+    rekey_bytes: u64,
+    lane: u32,
+    /// 0 from who dialled, 1 to who dialled.
+    direction: u32,
+    /// A `LaneCipher`.
+    cipher: u32,
+    reserved: u32,
+};
+
 /// Enums by the names they have in the bindings.
 pub const enums = .{
     .{ .name = "OPERATION", .type = Operation },
     .{ .name = "DISK_METHOD", .type = DiskMethod },
     .{ .name = "DISK_REGISTRATION", .type = DiskRegistration },
     .{ .name = "DISK_OPERATION", .type = DiskOperation },
+    .{ .name = "LANE_CIPHER", .type = LaneCipher },
+    .{ .name = "LANE_FAULT", .type = LaneFault },
+    .{ .name = "LANE_EVENT", .type = LaneEvent },
 };
 
 /// Structs in the order of their numbers for the round-trip test.
 pub const all = .{
-    AbiInfo,      RegionRequest, MapRequest, RegionInfo, CopyRequest,  SpanRequest,
-    QueueRequest, QueueInfo,     Submission, Completion, PeerInfo,     DigestRequest,
-    DiskRequest,  DiskInfo,      DiskJob,    DiskDone,   AdoptRequest,
+    AbiInfo,       RegionRequest, MapRequest,  RegionInfo,   CopyRequest,  SpanRequest,
+    QueueRequest,  QueueInfo,     Submission,  Completion,   PeerInfo,     DigestRequest,
+    DiskRequest,   DiskInfo,      DiskJob,     DiskDone,     AdoptRequest, LanesRequest,
+    LanesInfo,     LaneAddress,   LaneSession, LaneTransfer, LaneDone,     RecordPlace,
+    PlainListener, PlainPull,
 };
 
 fn assertNoPadding(comptime T: type) void {

@@ -1,4 +1,4 @@
-//! Planned failures: every system call and allocation of the disk has a name here, and a plan says
+//! Planned failures: the system calls of disks and lanes have names here, and a plan says
 //! which of them fails, when, and how. Without a plan a call costs one relaxed load more.
 //!
 //! A plan is items separated by `;`, each `name:nth:action`:
@@ -64,6 +64,15 @@ pub const Point = enum {
     @"space.stat",
     @"lock.open",
     @"lock.flock",
+    @"lanes.memory",
+    @"lanes.eventfd",
+    @"lanes.epoll",
+    @"lanes.thread",
+    @"lane.socket",
+    @"lane.connect",
+    @"lane.accept",
+    @"lane.send",
+    @"lane.receive",
 };
 
 /// What is to happen around one call.

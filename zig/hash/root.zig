@@ -7,6 +7,7 @@ const short = @import("short.zig");
 const xxh3 = @import("xxh3.zig");
 const copying = @import("copy.zig");
 const pattern = @import("pattern.zig");
+const running = @import("running.zig");
 const Blake3 = std.crypto.hash.Blake3;
 
 pub const prefixDigests = prefix.prefixDigests;
@@ -17,6 +18,7 @@ pub const checksum = copying.checksum;
 pub const copy = copying.copy;
 pub const copyChecksum = copying.copyChecksum;
 pub const publishChecksum = copying.publishChecksum;
+pub const RunningChecksum = running.RunningChecksum;
 
 pub const patternFill = pattern.patternFill;
 pub const patternCheck = pattern.patternCheck;
@@ -47,4 +49,5 @@ test {
     _ = xxh3;
     _ = copying;
     _ = pattern;
+    _ = running;
 }

@@ -1,10 +1,10 @@
 import { assert, HearthError, stringifyJson } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { createAddressBatch, createHandleBatch } from "../../tiers/index.ts";
+import { linesOf } from "../lines.ts";
 import { quantile } from "../quantiles.ts";
 import { BenchBlocks } from "./bench-blocks.ts";
 import { BenchTier, CHAIN_BLOCKS, type DiskMethod } from "./bench-tier.ts";
-import { linesOf } from "./lines.ts";
 
 export interface FilesChildOptions {
   readonly folder: string;

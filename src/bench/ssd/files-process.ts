@@ -1,6 +1,6 @@
 import { HearthError, selfCommand, stringifyJson, systemClock } from "../../core/index.ts";
+import { linesOf } from "../lines.ts";
 import type { FilesNews, FilesOrder } from "./files-child.ts";
-import { linesOf } from "./lines.ts";
 
 export interface FilesProcessOptions {
   readonly folder: string;

@@ -20,8 +20,9 @@ const PLACED = new Set(["sequence", "time", "kind"]);
 
 export const command = defineCommand({
   description: [
-    "Prints what happened to pins, leases and commands since the agent's start, as far as it is " +
-      "kept: pins that went for room, leases that expired, holds whose blocks were lost.",
+    "Prints what happened to pins, leases, peers and commands since the agent's start, as far as " +
+      "it is kept: pins that went for room, leases that expired, holds whose blocks were lost, " +
+      "hosts that came, went, failed or sent what they were not asked for.",
   ],
   arguments: {},
   flags: {

@@ -125,7 +125,7 @@ async function tokensIn(file: string): Promise<number[]> {
 
 /** The first blocks, those about the miss, and the miss in words. */
 function printExplanation(io: Io, document: Json): void {
-  const { leading, miss } = membersOf(document);
+  const { leading, miss, peers } = membersOf(document);
   const blocks = listOf(document, "blocks");
   printRows(
     io,
@@ -143,4 +143,8 @@ function printExplanation(io: Io, document: Json): void {
   const block = blocks[Number(index)];
   const name = block === undefined ? "" : ` (${nameOf(block.name)})`;
   io.out.write(`block ${textOf(index)}${name}: ${textOf(kind)}: ${textOf(words)}\n`);
+  if (peers === null || peers === undefined) return;
+  const { promised, why_not } = membersOf(peers);
+  io.out.write(`other hosts are believed to have ${textOf(promised)} from there on`);
+  io.out.write(why_not === null ? "\n" : `: ${textOf(why_not)}\n`);
 }

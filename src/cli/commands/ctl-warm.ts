@@ -13,13 +13,14 @@ import { text } from "../kinds.ts";
 
 export const command = defineCommand({
   description: [
-    "Brings blocks from SSD up to RAM before anybody asks for them, with the lowest priority. " +
-      "With --gpu they are then offered to the engine; deferred means that it has not taken them.",
+    "Brings blocks from SSD, or from other hosts, up to RAM before anybody asks for them, with " +
+      "the lowest priority. With --gpu they are then offered to the engine; deferred means that " +
+      "it has not taken them.",
   ],
   arguments: { blocks: restArguments(blockNameOrInput, BLOCKS_HELP) },
   flags: {
     gpu: toggle("on to the GPU, where the engine takes them"),
-    source: repeated(text("WORKER"), "a worker that may have them"),
+    source: repeated(text("WORKER"), "a worker that may have them, asked before others"),
     ...commandFlags,
   },
   examples: [

@@ -2,7 +2,8 @@ import { type Clock, formatBytes } from "../../core/index.ts";
 import { formatSummary, PREFILL_TOKENS_PER_S, type PrivateAgent } from "../../replay/index.ts";
 import { bundledTrace } from "../../traces/index.ts";
 import { defineCommand } from "../command.ts";
-import { jsonFlag, withDefault } from "../flags.ts";
+import { demoPeers, peersDemoText } from "../demo-peers.ts";
+import { jsonFlag, toggle, withDefault } from "../flags.ts";
 import type { Io } from "../io.ts";
 import { bytes, integer } from "../kinds.ts";
 import { printJson } from "../output.ts";
@@ -24,6 +25,9 @@ export const command = defineCommand({
       "it reads.",
     "RAM holds some of the blocks, SSD all of them. Then the agent is stopped, started again and " +
       "sent the same requests; then it is killed and started again. Nothing is left behind.",
+    "With --peers, two agents with certificates of their own get half of the requests each, and " +
+      "the second pulls from the first what that has; then another one does so while the first " +
+      "is killed.",
     "It takes --ram-blocks times --block-bytes of memory, and as much of the temporary folder " +
       "as the blocks on SSD need (850 MB unless told otherwise).",
   ],
@@ -37,27 +41,42 @@ export const command = defineCommand({
     ),
     blockBytes: withDefault(bytes({ min: 64, max: 2 ** 28 }), 64 * KIB, "length of a block"),
     clients: withDefault(integer({ min: 1, max: 64 }), 1, "engines at the same time"),
+    requests: withDefault(
+      integer({ min: 10, max: REQUESTS }),
+      REQUESTS,
+      "of the trace, from its first on",
+    ),
+    peers: toggle("two agents that pull from each other, and one that is killed meanwhile"),
     json: jsonFlag,
   },
   examples: [
     { words: "demo", what: "a live view, then the summary" },
     { words: "demo --ram-blocks 3000 --ssd-blocks 0", what: "without SSD: fewer hits" },
+    { words: "demo --peers", what: "half of the requests on each of two hosts" },
     { words: "demo --json", what: "the summary as the last line" },
   ],
   exits: ["hostCannot", "wrongBytes", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
-    const { ramBlocks, ssdBlocks, blockBytes, clients, json } = flags;
+    const { ramBlocks, ssdBlocks, blockBytes, clients, requests, json } = flags;
     const signal = interrupt();
     const trace = await bundledTrace();
     const options: RunReplayOptions = {
-      ...{ trace, requests: REQUESTS, blockBytes, clients, json },
+      ...{ trace, requests, blockBytes, clients, json },
       speed: 0,
-      requestsMax: Number.POSITIVE_INFINITY,
+      requestsMax: requests,
     };
     const room = `${ramBlocks} blocks of ${formatBytes(blockBytes)} in RAM`;
     const more = ssdBlocks === 0 ? "" : ` and ${ssdBlocks} on SSD`;
     const say = (text: string) => json || io.err.write(`${text}\n`);
-    say(`${REQUESTS} recorded requests against an agent with ${room}${more}`);
+    say(`${requests} recorded requests against an agent with ${room}${more}`);
+    if (flags.peers) {
+      const own = { ramBlocks, ssdBlocks, blockBytes, policy: "hearth" };
+      const context = { io, clock, signal, say };
+      const demo = await demoPeers(context, own, { ...options, requests });
+      if (json) printJson(io, demo);
+      else io.out.write(peersDemoText(demo));
+      return demo.wrong_bytes === 0 ? "ok" : "wrongBytes";
+    }
     await using agent = await openOwnAgent({ ...flags, policy: "hearth" }, signal);
     const summary = await runReplay({ io, clock, signal }, agent, options);
     const passes =

@@ -161,6 +161,16 @@ const ramHandover = withDefault({
     "dropped whole where anything does not fit.",
 });
 
+const mirrorPulls = withDefault({
+  key: "mirror_pulls",
+  kind: booleanKind,
+  standard: true,
+  reload: true,
+  doc:
+    "Whether a block that an engine got from another host stays in RAM here, like one that an " +
+    "engine on this host wrote. Off: it goes as soon as the engine has released it. See [peers].",
+});
+
 export const kvSection = section("The tiers that hold blocks.", {
   ramBytes,
   policy,
@@ -171,6 +181,7 @@ export const kvSection = section("The tiers that hold blocks.", {
   hugePages,
   prefaultSliceBytes,
   ramHandover,
+  mirrorPulls,
   blocksMax,
   ...ssdKeys,
 });

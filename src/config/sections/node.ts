@@ -1,16 +1,12 @@
-import type { WorkerId } from "../../core/index.ts";
+import { WORKER_ID, type WorkerId } from "../../core/index.ts";
 import { patternKind } from "../kinds.ts";
 import { type KeySpec, section } from "../spec.ts";
 
 const ID_CHARACTERS_MAX = 64;
 
-/**
- * A worker id becomes part of message subjects, metric labels and certificate names, so it holds
- * neither dots nor wildcards.
- */
 export const workerIdKind = patternKind<WorkerId>({
   name: "worker id",
-  pattern: /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/,
+  pattern: WORKER_ID,
   words: "1 to 64 letters, digits, - and _, the first a letter or digit",
   example: "gpu-node-01",
 });

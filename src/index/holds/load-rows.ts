@@ -53,8 +53,11 @@ export function loadRows(db: Database, expected: LedgerTallies, into: RecordWrit
     if (!["pin", "retain", "lease"].includes(row.kind)) throw notAsWritten("a hold");
     count(found.holds, row, sealOfRecord(into.hold(row)), "a hold");
   }
-  for (const row of db.query<StoredPart, []>(PARTS).iterate())
+  for (const row of db.query<StoredPart, []>(PARTS).iterate()) {
+    // Its seal takes 32 bits of it, the file holds up to 64.
+    if (row.part !== row.part >>> 0) throw notAsWritten("a part of a hold");
     count(found.holds, row, sealOfRecord(into.part(row)), "a part of a hold");
+  }
   let [nextId, receiptBytes, nextUse] = [1, 0, 1];
   for (const row of db.query<StoredCommand, []>(COMMANDS).iterate()) {
     const { id, issuer, name, receipt } = row;

@@ -1,4 +1,4 @@
-import { existsSync, lstatSync, mkdirSync, rmSync } from "node:fs";
+import { closeSync, existsSync, lstatSync, mkdirSync, openSync, readSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { HearthError } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
@@ -11,6 +11,9 @@ import { COMPANIONS, putAside } from "./set-aside.ts";
 export const INDEX_FILE = "hearth.sqlite";
 /** SQLite's smallest page: no database is shorter. */
 const PAGE_BYTES_MIN = 512;
+/** The header's first bytes, and where it has its two format versions (sqlite.org/fileformat2, 1.3). */
+const MAGIC = "SQLite format 3\0";
+const FORMAT_VERSIONS_AT = 18;
 const LATE = "it could not be opened when this run of the agent began";
 
 interface Closable {
@@ -91,6 +94,7 @@ function whyUnusable<Store extends Closable>(
   if (!found.isFile()) return "it is not a file";
   // SQLite takes a file of one byte for a new one.
   if (found.size > 0 && found.size < PAGE_BYTES_MIN) return "it was cut short";
+  if (found.size > 0 && !isWritable(path)) return "its header says that it may not be written";
   try {
     return from.open(path);
   } catch (thrown) {
@@ -98,6 +102,24 @@ function whyUnusable<Store extends Closable>(
     if (!isAboutFile(thrown)) throw thrown;
     return thrown instanceof DamagedIndex ? thrown.message : wordsOf(thrown);
   }
+}
+
+/**
+ * SQLite reads a file whose header names a later format for writing, and refuses to write it: bytes
+ * 18 and 19 are 1 (rollback journal) or 2 (write-ahead log) in ours. What is no database at all is
+ * for SQLite to say.
+ */
+function isWritable(path: string): boolean {
+  const header = new Uint8Array(FORMAT_VERSIONS_AT + 2);
+  const fd = openSync(path, "r");
+  try {
+    readSync(fd, header, 0, header.length, 0);
+  } finally {
+    closeSync(fd);
+  }
+  const isDatabase = MAGIC === new TextDecoder("latin1").decode(header.subarray(0, MAGIC.length));
+  const versions = header.subarray(FORMAT_VERSIONS_AT);
+  return !isDatabase || versions.every((version) => version === 1 || version === 2);
 }
 
 /** A new file. What comes of a failed try is removed: it never held anything. */

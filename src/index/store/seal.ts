@@ -29,11 +29,18 @@ const scratch = new Uint8Array(BLOCK_BYTES);
 const view = new DataView(scratch.buffer);
 const NO_PARENT = new Uint8Array(32);
 
-/** Null where a column has a length it cannot have. */
+const isU32 = (value: number) => value === value >>> 0;
+
+/**
+ * Null where a column has a length, or a number, that it cannot have: what is cut off on the way
+ * into the seal would not be sealed.
+ */
 export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint | null {
   const { digest, parent, checksum } = row;
   if (digest.length !== 32 || checksum.length !== 8) return null;
   if (parent !== null && parent.length !== 32) return null;
+  if (!isU32(row.layer) || !isU32(row.bytes) || !isU32(row.lastSeen)) return null;
+  if (row.variant !== (row.variant & 0xff) || row.uses !== (row.uses & 0xffff)) return null;
   scratch[0] = TAG.block;
   scratch.set(digest, 1);
   view.setUint32(33, row.layer, true);
@@ -48,10 +55,11 @@ export function sealOfBlock(row: SealedBlock, namespaceKey: Uint8Array): bigint 
   return Bun.hash.xxHash3(scratch);
 }
 
-/** Null where a column has a length it cannot have. */
+/** Null where a column has a length, or a number, that it cannot have. */
 export function sealOfAlias(row: SealedAlias, namespaceKey: Uint8Array): bigint | null {
   const { digest, alias } = row;
   if (digest.length !== 32 || (alias.length !== 8 && alias.length !== 32)) return null;
+  if (!isU32(row.layer)) return null;
   scratch[0] = TAG.alias;
   scratch.set(digest, 1);
   view.setUint32(33, row.layer, true);

@@ -8,6 +8,7 @@ import type {
   ExplainQuery,
   Explanation,
   Inspector,
+  PullInsight,
   TreeBlock,
   TreePage,
   TreeQuery,
@@ -21,6 +22,8 @@ export interface InspectorParts {
   readonly native: Hashing;
   /** Who keeps a block; asked only of blocks that are kept or locked. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
+  /** Asked with each explanation; null where there are no other hosts. */
+  readonly pulls?: () => PullInsight | null;
 }
 
 const UNKNOWN: TreePage = Object.freeze({ blocks: [], next: null, missing: true });
@@ -82,9 +85,10 @@ class StoreInspector implements Inspector {
   }
 
   explain(query: ExplainQuery): Promise<Explanation> {
-    const { namespaces, native } = this.#parts;
+    const { namespaces, native, pulls } = this.#parts;
     const slices = new Slices(this.#store.clock);
-    const explainer = { store: this.#store, namespaces, native, names: this.#names, slices };
+    const shared = { store: this.#store, namespaces, native, slices };
+    const explainer = { ...shared, names: this.#names, pulls: pulls?.() ?? null };
     return "names" in query ? explainNames(explainer, query) : explainPrompt(explainer, query);
   }
 }

@@ -14,7 +14,15 @@ import type { NameResolver } from "../lifecycle/resolve-names.ts";
 import type { Slices } from "../lifecycle/slices.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import type { ExplainQuery, Explanation, MissReason, TierLabel } from "./inspector.ts";
+import { elsewhereThan } from "./explain-peers.ts";
+import type {
+  ExplainQuery,
+  Explanation,
+  HitLabel,
+  MissReason,
+  PullInsight,
+  TierLabel,
+} from "./inspector.ts";
 
 type Named = Extract<ExplainQuery, { names: unknown }>;
 type Prompt = Exclude<ExplainQuery, Named>;
@@ -43,6 +51,7 @@ export interface Explainer {
   readonly native: Hashing;
   readonly names: NameResolver;
   readonly slices: Slices;
+  readonly pulls: PullInsight | null;
 }
 
 /** What a reader of the node gets now; null of a ghost, of which nothing is known. */
@@ -77,14 +86,14 @@ function departed(store: TieredStore, words: Uint32Array, at: number): MissReaso
  * first that is not is looked for under other namespaces.
  */
 export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promise<Explanation> {
-  const { store, native, slices } = explainer;
+  const { store, native, slices, namespaces } = explainer;
   const { tokens, namespace, blockTokens, layer } = prompt;
   const count = Math.floor(tokens.length / blockTokens);
   const digests = new Uint8Array(count * DIGEST_BYTES);
   if (count > 0) native.prefixDigests(namespace, tokens, blockTokens, digests);
   const batch = createAddressBatch(AT_ONCE);
   batch.layer = layer;
-  const blocks: { name: string; tier: TierLabel | null }[] = [];
+  const blocks: { name: string; tier: HitLabel | null }[] = [];
   let miss: { index: number; why: MissReason | null } | null = null;
   for (let from = 0; from < count; from += AT_ONCE) {
     batch.count = Math.min(AT_ONCE, count - from);
@@ -104,7 +113,12 @@ export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promi
   if (miss === null) return { leading: count, blocks, miss };
   const { index } = miss;
   const why = miss.why ?? (await elsewhere(explainer, prompt, index)) ?? { kind: "never_stored" };
-  return { leading: index, blocks, miss: { index, why } };
+  const wanted = blocks.slice(index).map((_, i) => ({
+    digest: digests.subarray((index + i) * DIGEST_BYTES, (index + i + 1) * DIGEST_BYTES),
+    layer,
+  }));
+  const peers = elsewhereThan(explainer, namespaces.find(namespace), wanted, blocks, index);
+  return { leading: index, blocks, miss: { index, why }, ...peers };
 }
 
 /** Whether the prompt up to the end of block `index` is here under another namespace. */
@@ -155,11 +169,28 @@ export async function explainNames(explainer: Explainer, { names }: Named): Prom
   const inRun = ({ namespace }: Found) => run === null || run.has(namespace);
   const blocks = names.map((name, i) => ({
     name: `${name.given}`,
-    tier: bestTier(found[i]!.filter(inRun)),
+    tier: bestTier(found[i]!.filter(inRun)) as HitLabel | null,
   }));
   if (leading === names.length) return { leading, blocks, miss: null };
   const why = whyMissing(explainer, names[leading]!, found[leading]!, inRun);
-  return { leading, blocks, miss: { index: leading, why } };
+  const rest = names.slice(leading);
+  // Of an engine's hash nobody knows here which block it means elsewhere.
+  const known = rest.findIndex(({ kind }) => kind !== "key");
+  const wanted = rest
+    .slice(0, known < 0 ? rest.length : known)
+    .flatMap((name) => (name.kind === "key" ? [{ digest: name.bytes, layer: name.layer }] : []));
+  const namespace = theirNamespace(explainer, run);
+  const peers = elsewhereThan(explainer, namespace, wanted, blocks, leading);
+  return { leading, blocks, miss: { index: leading, why }, ...peers };
+}
+
+/** That of the run, or the only one there is; null: it cannot be told. */
+function theirNamespace(
+  { namespaces }: Explainer,
+  run: ReadonlySet<NamespaceIndex> | null,
+): NamespaceIndex | null {
+  const [first] = run ?? [];
+  return first ?? (namespaces.size === 1 ? (1 as NamespaceIndex) : null);
 }
 
 /** And the namespaces that have all of it; null where the first name is a miss. */

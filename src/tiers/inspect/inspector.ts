@@ -1,7 +1,9 @@
-import type { BlockName, HeldBy } from "../../core/index.ts";
+import type { BlockName, HeldBy, NamespaceIndex } from "../../core/index.ts";
 import type { Departure } from "../departures.ts";
 
 export type TierLabel = "gpu" | "ram" | "ssd";
+/** Where a block may be had from; `peer`: another host is believed to have it. */
+export type HitLabel = TierLabel | "peer";
 
 /** One block of the tree, for people and tools. */
 export interface TreeBlock {
@@ -81,10 +83,29 @@ export interface Explanation {
   readonly blocks: readonly {
     readonly name: string;
     /** The best tier; null: a miss. */
-    readonly tier: TierLabel | null;
+    readonly tier: HitLabel | null;
   }[];
-  /** Of the first miss; null where all hit. */
+  /** Of the first that is not on this host; null where all hit. */
   readonly miss: { readonly index: number; readonly why: MissReason } | null;
+  /** Not where all hit, or where no other host is known. */
+  readonly peers?: PeersExplained;
+}
+
+/** What other hosts have of what is missing here, from the first miss on. */
+export interface PeersExplained {
+  /** Blocks in a row that a request would ask them for. */
+  readonly promised: number;
+  /** Why none, or no more, in words; null: nothing more is wanted, or nobody knows. */
+  readonly whyNot: string | null;
+}
+
+/** What is known of pulling from other hosts. */
+export interface PullInsight {
+  /** Why these would not be pulled now, in words; null: they would. */
+  whyNot(
+    namespace: NamespaceIndex,
+    blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
+  ): string | null;
 }
 
 /** Looks at the tree and changes nothing; walks in slices, so that nobody waits for it. */

@@ -57,9 +57,12 @@ export interface Remembering {
   readonly remember?: Remember;
 }
 
-/** Brings blocks from other hosts into RAM; none is built in yet. */
+/** Brings blocks from other hosts into RAM. */
 export interface BlockSourcePort {
-  /** One result for each: `done`, `missing`, or `deferred` with the reason. */
+  /**
+   * One result for each: `done`, `missing`, `deferred` with the reason (it may be had later), or
+   * `rejected`. Ends by itself, also where nobody answers; and soon once the signal fires.
+   */
   pull(
     blocks: readonly BlockName[],
     sources: readonly string[],

@@ -1,5 +1,7 @@
 import { type LeafWalk, Tier } from "../../blocks/index.ts";
 import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
+import { createAddressBatch } from "../batches.ts";
+import { hexOfHash, hexOfKey } from "../peers/landings.ts";
 import type { LifecycleContext } from "./context.ts";
 import { BY_ENGINE, BY_GPU, isHeld } from "./held.ts";
 import { KeptBlocks } from "./kept-blocks.ts";
@@ -34,6 +36,11 @@ export async function prune(
   const { table } = context.store;
   // A block that only its children know of, too: they are what this is about.
   const anchors = context.names.resolveOne(after, true);
+  const names = namesOf(context, after, anchors);
+  const tell = () => {
+    for (const name of names) context.store.landings.prunedBelow(name);
+  };
+  tell();
   if (anchors.length === 0) return reportOf([MISSING]);
   const born = anchors.map((node) => table.generationOf(node));
   const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
@@ -46,7 +53,26 @@ export async function prune(
     }
     if (!(await pruning.kept.cancelledAreOver())) break;
   }
-  return pruning.report(stop);
+  const report = await pruning.report(stop);
+  // For other hosts, which may take longer, the time counts from the end.
+  tell();
+  return report;
+}
+
+/** In hex, the keys and names of what is pruned below, be it here or not. */
+function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonly NodeId[]) {
+  if (!store.landings.minds) return [];
+  const batch = createAddressBatch(1);
+  const names = anchors.map((node) => {
+    store.table.readKey(node, batch.keys, 0);
+    return hexOfKey(batch.keys, 0);
+  });
+  if (after.kind === "hash") return [...names, hexOfHash(after.lo, after.hi)];
+  batch.count = 1;
+  batch.layer = after.layer >>> 0;
+  batch.digests.set(after.bytes);
+  store.deriveKeys(batch, false);
+  return [...names, hexOfKey(batch.keys, 0), after.bytes.toHex()];
 }
 
 class Pruning {

@@ -31,7 +31,8 @@ export class Removal {
    * that is gone, false where it could not be removed. The node may vanish.
    */
   drop(node: NodeId): Promise<boolean> | null {
-    const { table, ram } = this.#context.store;
+    const { table, ram, landings } = this.#context.store;
+    landings.removedNode(table, node);
     const inRam = table.isResident(node, Tier.ram);
     this.blocks++;
     this.bytes += table.bytesOf(node);

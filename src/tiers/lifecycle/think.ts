@@ -69,7 +69,9 @@ export async function purgeTransient(
   { remember }: { readonly remember?: Remember } = {},
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
-  const { ssd } = context.store;
+  const { ssd, landings } = context.store;
+  // Names that lead nowhere may be those of a block that is on its way here.
+  landings.transientsRemoved();
   const removal = new Removal(context, causeOf("transient", origin));
   const slices = new Slices(context.clock);
   const work: (Promise<unknown> | null)[] = blocks.nodes.map(() => null);

@@ -7,6 +7,9 @@ import { ALREADY, DONE, MISSING, reportOf } from "./outcomes.ts";
 import { Slices } from "./slices.ts";
 import type { WarmGate } from "./warm-gate.ts";
 
+/** Blocks asked for at once from other hosts. */
+const PULLED_AT_ONCE = 256;
+
 /** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
@@ -14,6 +17,7 @@ const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "defe
 const ABORTED = deferred("aborted: it was not brought");
 const UNREADABLE = deferred("ssd: the block could not be read now");
 const LOST_IN_SSD = deferred("ssd: it hangs; the block may still come");
+const STALLED = deferred("peers: they did not answer those asked for before it");
 const NO_SINK = deferred(
   "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
 );
@@ -36,7 +40,7 @@ export async function warm(
   const warming = new Warming(context, gate, blocks, options, signal);
   const onGpu = warming.namesOnGpu();
   const results = blocks.resultsOf(await warming.run());
-  await pullMissing(context, names, results, options, signal);
+  await warming.pullMissing(names, results);
   if (options.target === "gpu") await offer(sink, names, results, onGpu);
   return reportOf(results, { bytes: warming.bytes });
 }
@@ -136,6 +140,45 @@ class Warming {
     }
   }
 
+  /**
+   * Asks other hosts for what is not here, some blocks at a time, as long as there is room and they
+   * answer.
+   */
+  async pullMissing(names: readonly BlockName[], results: BlockResult[]): Promise<void> {
+    const { peers } = this.#context;
+    const places = [...results.keys()].filter((i) => results[i] === MISSING);
+    let isStalled = false;
+    while (peers !== null && places.length > 0) {
+      const some = places.splice(0, PULLED_AT_ONCE);
+      const instead = this.#signal.aborted ? ABORTED : this.#room <= 0 ? FULL : null;
+      if (instead !== null || isStalled) {
+        for (const i of some) results[i] = instead ?? STALLED;
+        continue;
+      }
+      const wanted = some.map((i) => names[i]!);
+      const pulled = await peers.pull(wanted, this.#options.sources, this.#signal);
+      for (const [k, i] of some.entries()) results[i] = this.#pulled(names[i]!, pulled[k]);
+      const came = wanted.filter((_, k) => pulled[k]?.outcome === "done");
+      this.#countPulled(came);
+      isStalled = came.length === 0 && pulled.some(({ outcome }) => outcome === "deferred");
+    }
+  }
+
+  #pulled(name: BlockName, result: BlockResult = MISSING): BlockResult {
+    if (result.outcome !== "missing") return result;
+    // An engine may have written it meanwhile.
+    if (new NamedBlocks(this.#context, [name], Tier.ram).nodes.length > 0) return ALREADY;
+    return this.#signal.aborted ? ABORTED : result;
+  }
+
+  #countPulled(names: readonly BlockName[]): void {
+    const { table, slots } = this.#context.store;
+    for (const node of new NamedBlocks(this.#context, names, Tier.ram).nodes) {
+      this.#room -= slots.slotBytesFor(table.bytesOf(node));
+      this.#came(table.bytesOf(node));
+    }
+  }
+
   #came(bytes: number): void {
     this.bytes += bytes;
     this.#doneBlocks++;
@@ -153,24 +196,6 @@ const RESULTS = {
   unread: UNREADABLE,
   late: LOST_IN_SSD,
 } as const;
-
-/** Asks other hosts for what is not here. */
-async function pullMissing(
-  { peers }: LifecycleContext,
-  names: readonly BlockName[],
-  results: BlockResult[],
-  { sources }: WarmOptions,
-  signal: AbortSignal,
-): Promise<void> {
-  const places = [...results.keys()].filter((i) => results[i]!.outcome === "missing");
-  if (peers === null || places.length === 0 || signal.aborted) return;
-  const pulled = await peers.pull(
-    places.map((i) => names[i]!),
-    sources,
-    signal,
-  );
-  for (const [k, i] of places.entries()) results[i] = pulled[k] ?? MISSING;
-}
 
 /** Blocks that are in RAM now go on to the engine that takes them. */
 async function offer(

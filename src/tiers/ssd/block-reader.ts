@@ -50,18 +50,23 @@ export class BlockReader {
     return this.#reads.size;
   }
 
+  isReading(node: NodeId): boolean {
+    return this.#reads.has(node);
+  }
+
   /**
    * Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done.
    * `warm`: no request waits for it, so it comes after what else wants the disk, until one does.
+   * `mayRelieve`: as of `RamTier.takeSlot`.
    */
-  bring(node: NodeId, work: "read" | "warm" = "read"): Promise<ReadOutcome> {
+  bring(node: NodeId, work: "read" | "warm" = "read", mayRelieve = true): Promise<ReadOutcome> {
     const under = this.#reads.get(node);
     if (under !== undefined) {
       this.#parts.stats.sharedReads++;
       if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
       return under;
     }
-    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node));
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve);
     if (slot === NO_SLOT) return Promise.resolve("full");
     if (work === "warm") this.#warming.add(node);
     const read = this.#read(node, slot, work).finally(() => {

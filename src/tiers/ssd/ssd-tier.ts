@@ -210,8 +210,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /** Brings a block into RAM; see `BlockReader.bring`. */
-  bring(node: NodeId, work: "read" | "warm" = "read"): Promise<ReadOutcome> {
-    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, work);
+  bring(node: NodeId, work: "read" | "warm" = "read", mayRelieve = true): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, work, mayRelieve);
   }
 
   /** A reader's deadline passed before its block was there. */

@@ -1,127 +1,158 @@
+import { type Random, randomBelow } from "../../../src/core/index.ts";
 import {
-  type AcquireOptions,
-  AliasKind,
-  checkPing,
-  consumeOutput,
-  createFrameReader,
-  createOutput,
-  decodeAcquireReply,
-  decodeAcquireRequest,
-  decodeAliasRequest,
-  decodeCommitRequest,
-  decodeErrorReply,
-  decodeGpuEvictedRequest,
-  decodeGpuStoredRequest,
-  decodeHandlesRequest,
-  decodeHelloReply,
-  decodeHelloRequest,
-  decodeIdentifyReply,
-  decodeIdentifyRequest,
-  decodeMatchReply,
-  decodeMatchRequest,
-  decodeOutcomesReply,
-  decodeReserveReply,
-  decodeReserveRequest,
-  decodeSessionCommitRequest,
-  decodeSessionRequest,
-  decodeSessionStatusReply,
-  emptyIdentifyRequest,
-  encodeAcquireRequest,
-  encodeCommitRequest,
-  encodeHandlesRequest,
-  encodeMatchRequest,
-  encodeReserveRequest,
-  type Frame,
-  Op,
-  type Output,
-  pendingBytes,
-  pendingOutput,
-  wantsReply,
-} from "../../../src/engine/protocol/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../../src/tiers/index.ts";
-import { goldenFrames } from "../corpus.ts";
-import { must, type Target } from "../target.ts";
+  decodeControl,
+  encodeControl,
+} from "../../../src/peers/transports/stream/control/index.ts";
+import {
+  ANSWER_BYTES_MAX,
+  decodePart,
+  decodeRequest,
+  KeyFilterBuilder,
+  LENGTH_BYTES,
+  MessageReader,
+  OpenItems,
+  readKeyFilter,
+  WIRE_VERSION,
+  withLength,
+} from "../../../src/peers/wire/index.ts";
+import { READERS } from "../../peers/wire/arbitrary.ts";
+import { CASES, goldenBytes, goldenNames } from "../../peers/wire/golden-cases.ts";
+import { must, type Saw, shapeOf, type Target } from "../target.ts";
 
-const ITEMS = 256;
-const FRAME_BYTES = 64 * 1024;
+const KEY = Uint8Array.from({ length: 32 }, (_, i) => i);
 
-const batch = createAddressBatch(ITEMS);
-const handles = createHandleBatch(ITEMS);
-const best = new Uint8Array(ITEMS);
-const aliases = new Uint8Array(ITEMS * 32);
-const session = { session: 0n };
-const matching = { tiers: 0 };
-const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
-const aliasing = { kind: AliasKind.engineHash as AliasKind };
-const identify = emptyIdentifyRequest();
-const output = createOutput();
-
-/** What was accepted has one encoding: the bytes that came. */
-function sameBytes(frame: Frame, encode: (output: Output) => void): void {
-  encode(output);
-  const again = pendingOutput(output);
-  const came = frame.bytes.subarray(frame.end - frame.length, frame.end);
-  must(Buffer.compare(again, came) === 0, `frame of op ${frame.op} encodes to what it was`);
-  consumeOutput(output, pendingBytes(output));
+function cut(input: Uint8Array, stride: number): { messages: Uint8Array[]; fault: string | null } {
+  const reader = new MessageReader(ANSWER_BYTES_MAX);
+  const messages: Uint8Array[] = [];
+  for (let from = 0; from < input.length; from += stride) {
+    const chunk = input.slice(from, from + stride);
+    for (let at = 0; at < chunk.length; ) {
+      const next = reader.take(chunk, at);
+      must(next > at || reader.message !== null, "a reader goes on");
+      at = next;
+      if (reader.message !== null) messages.push(reader.message.slice());
+      if (reader.fault !== null) return { messages, fault: reader.fault };
+    }
+    chunk.fill(0xee);
+  }
+  return { messages, fault: null };
 }
 
-function decodeRequest(frame: Frame): void {
-  const { op, requestId } = frame;
-  const silent = !wantsReply(frame);
-  if (op === Op.hello) decodeHelloRequest(frame);
-  if (op === Op.ping) checkPing(frame);
-  if (op === Op.identify) decodeIdentifyRequest(frame, 16, FRAME_BYTES, identify);
-  if (op === Op.match && decodeMatchRequest(frame, matching, batch) === null)
-    sameBytes(frame, (out) => encodeMatchRequest(out, requestId, matching.tiers, batch));
-  if (op === Op.reserve && decodeReserveRequest(frame, session, batch) === null)
-    sameBytes(frame, (out) => encodeReserveRequest(out, requestId, session.session, batch));
-  if (op === Op.commit && decodeCommitRequest(frame, handles) === null)
-    sameBytes(frame, (out) => encodeCommitRequest(out, requestId, handles, silent));
-  if ((op === Op.abort || op === Op.release) && decodeHandlesRequest(frame, handles) === null)
-    sameBytes(frame, (out) => encodeHandlesRequest(out, op, requestId, handles, silent));
-  if (op === Op.acquire && decodeAcquireRequest(frame, acquire, batch) === null)
-    sameBytes(frame, (out) => encodeAcquireRequest(out, requestId, acquire, batch));
-  if (op === Op.gpuStored) decodeGpuStoredRequest(frame, batch);
-  if (op === Op.gpuEvicted) decodeGpuEvictedRequest(frame, batch);
-  if (op === Op.sessionCommit) decodeSessionCommitRequest(frame, session, batch);
-  if (op === Op.sessionRelease || op === Op.sessionStatus) decodeSessionRequest(frame, session);
-  if (op === Op.alias) decodeAliasRequest(frame, aliasing, batch, aliases);
+/** Read by one decoder at most; what was read of our version has one encoding. */
+function decodeAll(bytes: Uint8Array, saw: Saw): void {
+  let read = 0;
+  for (const [name, decode] of Object.entries(READERS)) {
+    const decoded = decode(bytes);
+    if (!decoded.ok) {
+      must(/^[ -~]{1,120}$/.test(decoded.why), "refusals are one short line");
+      saw(`${name} ${shapeOf(decoded.why)}`);
+      continue;
+    }
+    read++;
+    saw(`${name} ${bytes[0]} ${bytes[2]} read`);
+    if (bytes[0] !== WIRE_VERSION) continue;
+    const again = decoded.encode();
+    must(Buffer.compare(again, bytes) === 0, "a message encodes to what it was");
+  }
+  must(read <= 1, "a message is one thing");
 }
 
-/**
- * A client knows from its request what an answer is; here every decoder has to bear every answer.
- */
-function decodeReply(frame: Frame): void {
-  decodeErrorReply(frame);
-  decodeHelloReply(frame);
-  decodeIdentifyReply(frame, batch);
-  decodeMatchReply(frame, best);
-  decodeReserveReply(frame, handles);
-  decodeAcquireReply(frame, handles);
-  decodeOutcomesReply(frame, handles);
-  decodeSessionStatusReply(frame);
-}
-
-/** The bytes in two pieces, cut where the first byte says: frames split anywhere. */
-function read(input: Uint8Array, direction: "requests" | "replies", decode: (f: Frame) => void) {
-  const reader = createFrameReader({ direction, frameBytesMax: FRAME_BYTES });
-  const cut = Math.min(input.length, input[0] ?? 0);
-  for (const piece of [input.subarray(0, cut), input.subarray(cut)]) {
-    const fault = reader.push(piece, (frame) => {
-      decode(frame);
-      return true;
-    });
-    must(reader.heldBytes <= 2 * FRAME_BYTES, "a reader keeps no more than two frames");
-    if (fault !== null) return;
+/** The first message as a pull, the others as its answers. */
+function converse(messages: readonly Uint8Array[], saw: Saw): void {
+  const asked = messages[0] === undefined ? null : decodeRequest(messages[0]);
+  if (asked === null || !asked.ok || asked.request.op !== "pull") return;
+  const { namespace, items } = asked.request;
+  const open = new OpenItems(namespace, items);
+  for (const message of messages.slice(1)) {
+    const decoded = decodePart(message);
+    if (!decoded.ok) return;
+    const { part } = decoded;
+    const [before, was] = [open.size, open.has(part.index)];
+    const why = open.take(part);
+    must(open.size === before - (why === null ? 1 : 0), "an answer closes one item");
+    saw(`part ${why ?? part.kind}`);
+    if (why !== null) return;
+    must(was && !open.has(part.index), "and an item is answered once");
+    if (part.kind === "frame") must(part.header.bytes <= items[part.index]!.bytesMax, "no longer");
   }
 }
 
-export function requestFrames(): Target {
-  const corpus = goldenFrames("request");
-  return { name: "requests", corpus, run: (input) => read(input, "requests", decodeRequest) };
+/** What stands around messages of the stream transport. */
+function readControl(bytes: Uint8Array, saw: Saw): void {
+  const said = decodeControl(bytes);
+  saw(`control ${said?.kind ?? null}`);
+  if (said === null) return;
+  const again = encodeControl(said).subarray(LENGTH_BYTES);
+  // Ciphers that are not known here are left out, and a byte order mark of a text.
+  if (["hello", "end", "bye"].includes(said.kind)) return;
+  must(Buffer.compare(again, bytes) === 0, "a control message encodes to what it was");
 }
 
-export function replyFrames(): Target {
-  const corpus = goldenFrames("reply");
-  return { name: "replies", corpus, run: (input) => read(input, "replies", decodeReply) };
+function readFilter(input: Uint8Array, saw: Saw): void {
+  const read = readKeyFilter(input);
+  saw(`filter ${read.ok ? "read" : shapeOf(read.why)}`);
+  if (read.ok) saw(`filter ${read.filter.mayContain(KEY)}`);
+}
+
+function run(input: Uint8Array, saw: Saw): void {
+  const whole = cut(input, Math.max(1, input.length));
+  const pieces = cut(input, 1 + (input.length % 67));
+  must(whole.fault === pieces.fault, "pieces end for the same reason");
+  must(whole.messages.length === pieces.messages.length, "pieces give as many messages");
+  for (const [i, message] of whole.messages.entries()) {
+    must(Buffer.compare(message, pieces.messages[i]!) === 0, "and the same");
+    decodeAll(message, saw);
+    readControl(message, saw);
+  }
+  if (whole.fault !== null) saw(shapeOf(whole.fault));
+  converse(whole.messages, saw);
+  decodeAll(input, saw);
+  readFilter(input, saw);
+}
+
+function joined(messages: readonly Uint8Array[]): Uint8Array {
+  return new Uint8Array(Buffer.concat(messages.map((message) => withLength(message))));
+}
+
+/** A message of the stream transport: its kind right, its fields mostly zeros. */
+function control(random: Random): Uint8Array {
+  const bytes = new Uint8Array(1 + randomBelow(random, 70));
+  bytes[0] = 1 + randomBelow(random, 15);
+  for (let i = randomBelow(random, 8); i > 0; i--) {
+    bytes[randomBelow(random, bytes.length)] = randomBelow(random, 8);
+  }
+  return bytes;
+}
+
+/** Good messages behind each other, of this version or a neighbour's, some with a changed byte. */
+function generate(random: Random): Uint8Array {
+  if (randomBelow(random, 4) === 0) return joined([control(random)]);
+  const messages = Array.from({ length: 1 + randomBelow(random, 4) }, () => {
+    const bytes = CASES[randomBelow(random, CASES.length)]!.bytes.slice();
+    if (randomBelow(random, 4) === 0) bytes[0] = randomBelow(random, 5);
+    if (randomBelow(random, 3) === 0)
+      bytes[randomBelow(random, bytes.length)] = random.u32() & 0xff;
+    return bytes;
+  });
+  return joined(messages);
+}
+
+function filterBytes(): Uint8Array {
+  const builder = new KeyFilterBuilder(1);
+  builder.add(KEY);
+  return builder.done().bytes;
+}
+
+/** Everything that peers say, message by message; and filters. */
+export function peerFrames(): Target {
+  const goldens = goldenNames().map(goldenBytes);
+  const pull = goldenBytes("pull.request");
+  const parts = goldenNames().filter((name) => name.endsWith(".part"));
+  const pulls = parts.map((name) => joined([pull, goldenBytes(name)]));
+  return {
+    name: "frames",
+    corpus: [...goldens, ...goldens.map((bytes) => joined([bytes])), ...pulls, filterBytes()],
+    generate,
+    run,
+  };
 }

@@ -3,6 +3,7 @@ import { decodeCommand } from "../../../src/control/index.ts";
 import { type Random, randomBelow, systemClock } from "../../../src/core/index.ts";
 import type { ExplainQuery } from "../../../src/tiers/index.ts";
 import { FakeControl } from "../../api/fake-control.ts";
+import { FakePeers } from "../../api/fake-peers.ts";
 import { must, shapeOf, type Target } from "../target.ts";
 import { bytesOf, digits, oneOf, textOf } from "./text-input.ts";
 
@@ -22,6 +23,7 @@ const ROUTES = [
   "GET /v1/leases?",
   "GET /v1/events?",
   "GET /v1/commands/",
+  "GET /v1/pulls?key=",
 ] as const;
 const TYPES = ["application/json", "application/msgpack", "text/plain", "", "multipart/form-data"];
 const STATUSES: ReadonlySet<number> = new Set([200, 202, 400, 403, 404, 405, 413, 422]);
@@ -115,6 +117,7 @@ export function httpBodies(): Target {
     metricsText: async () => "",
     metricsContentType: "text/plain",
     control,
+    peers: new FakePeers(),
   };
   const onFault = (_path: string, thrown: unknown) => void faults.push(thrown);
   const options = { version: "1", clock: systemClock, access: OPEN_ACCESS, onFault };

@@ -157,6 +157,7 @@ const BY_HAND = [
   "DELETE FROM holds WHERE id = 100",
   "DELETE FROM parts WHERE hold = 100",
   "UPDATE parts SET part = 2 WHERE hold = 100",
+  "UPDATE parts SET part = part + (1 << 40) WHERE hold = 100",
   "DELETE FROM commands WHERE id = 50",
   "DELETE FROM issuers",
   "DELETE FROM ledger",

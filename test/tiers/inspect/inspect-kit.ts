@@ -4,6 +4,7 @@ import {
   createInspector,
   type Inspector,
   Namespaces,
+  type PullInsight,
   type TieredStore,
   type TreeBlock,
   type TreeQuery,
@@ -25,7 +26,11 @@ export interface InspectKit {
 }
 
 /** Namespace `i` has a key of 32 times `i`. */
-export function inspect(store: TieredStore, holders: readonly HeldBy[] = []): InspectKit {
+export function inspect(
+  store: TieredStore,
+  holders: readonly HeldBy[] = [],
+  pulls: PullInsight | null = null,
+): InspectKit {
   const namespaces = new Namespaces();
   for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
   const asked: NodeId[] = [];
@@ -35,7 +40,7 @@ export function inspect(store: TieredStore, holders: readonly HeldBy[] = []): In
   };
   const native = loadNative();
   return {
-    inspector: createInspector(store, { namespaces, native, holdersOf }),
+    inspector: createInspector(store, { namespaces, native, holdersOf, pulls: () => pulls }),
     namespaces,
     asked,
   };

@@ -1,7 +1,10 @@
 import { expect, test } from "bun:test";
+import { Tier } from "../../../src/blocks/index.ts";
+import type { BlockResult } from "../../../src/core/index.ts";
 import type { BlockSourcePort } from "../../../src/tiers/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { chain } from "../names.ts";
+import { PeerHost } from "../peers/peer-kit.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { openStoreKit } from "../store-kit.ts";
 import { hashed, Life, named, outcomes, useLife } from "./lifecycle-kit.ts";
@@ -166,6 +169,52 @@ describeNative("Warm flow", () => {
       sources: ["w2"],
     });
     expect(outcomes(report.results)).toEqual(["done", "done", "missing"]);
+  });
+
+  it("from peers some at a time, as long as they answer and there is room", {
+    slots: 16,
+  }, async ({ kit }) => {
+    const { table } = kit.store;
+    const peer = new PeerHost(kit.store);
+    const asked: number[] = [];
+    const theirs = many(20, "y");
+    let answer: "done" | "late" = "done";
+    const peers: BlockSourcePort = {
+      pull: async (blocks) => {
+        asked.push(blocks.length);
+        if (answer === "late") return blocks.map(() => ({ outcome: "deferred" }));
+        const results: BlockResult[] = [];
+        for (const { given } of blocks) {
+          const name = theirs.find((one) => named(one).given === given);
+          results.push({ outcome: name === undefined ? "missing" : "done" });
+          if (name === undefined) continue;
+          // What makes room for it is on SSD by then.
+          await kit.settled();
+          peer.pull(name);
+        }
+        return results;
+      },
+    };
+    await using life = new Life(kit.store, kit.clock, null, { peers });
+    const report = await life.warm(...theirs.slice(0, 4), ...many(600));
+    expect(asked).toEqual([256, 256, 92]);
+    expect(report.counts).toMatchObject({ done: 4, missing: 600 });
+    expect(report.bytes).toBe(20_000);
+    expect(table.residentBlocks(Tier.ram)).toBe(4);
+    // Nobody answers: the rest is not asked for.
+    asked.length = 0;
+    answer = "late";
+    const late = await life.warm(...many(600));
+    expect(asked).toEqual([256]);
+    expect(late.counts).toMatchObject({ deferred: 600 });
+    expect(outcomes(late.results).at(-1)).toBe("deferred peers");
+    // No room beyond what a warm may take: that is told as it is for SSD.
+    asked.length = 0;
+    answer = "done";
+    const left = await life.warm(...theirs, ...many(256));
+    expect(asked).toEqual([256]);
+    expect(left.counts).toMatchObject({ already: 4, done: 16, missing: 240, rejected: 16 });
+    expect(outcomes(left.results).at(-1)).toBe("rejected full");
   });
 
   it("to a GPU: to RAM, then offered to the engine that takes it", {}, async ({

@@ -106,12 +106,17 @@ function openOwnIndex(dir: string, incarnation: bigint, clock: Clock): Promise<B
 
 const arenaBytes = ({ slots = 8 }: SsdKitOptions) => slots * SLOT_BYTES;
 
-function openStore(host: SsdHost, options: SsdKitOptions, clock: Clock): TieredStore {
+function openStore(
+  host: SsdHost,
+  options: SsdKitOptions,
+  clock: Clock,
+  namespaces: Namespaces,
+): TieredStore {
   const { queue, native: own } = host;
   const { native = own } = options;
   const region = host.region(arenaBytes(options));
   const store = new TieredStore({
-    ...{ native, region, queue, clock },
+    ...{ native, region, queue, clock, namespaces },
     random: seededRandom(7),
     blocksMax: options.blocksMax ?? 1_024,
     gpuWindowBlocks: 16,
@@ -177,12 +182,12 @@ export class SsdKit implements AsyncDisposable {
       clock,
     });
     opened.use(disk);
-    const store = openStore(host, options, clock);
+    const namespaces = new Namespaces();
+    for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
+    const store = openStore(host, options, clock, namespaces);
     opened.use(store);
     const health = new HealthRecord();
     const logged: string[] = [];
-    const namespaces = new Namespaces();
-    for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
     options.adopt?.(store, namespaces);
     const report = await store.openSsd({
       ...{ disk, index, namespaces, incarnation, health },

@@ -1,0 +1,186 @@
+import type {
+  PeerReport,
+  PeerServices,
+  PeersReport,
+  PullsReport,
+  StatusReport,
+} from "../api/index.ts";
+import type { BlockName, Clock } from "../core/index.ts";
+import {
+  BREAKER_STATES,
+  PEER_STATES,
+  type PeersSnapshot,
+  PULL_OUTCOME_LABELS,
+  TRANSPORT_LABELS,
+} from "../observability/index.ts";
+import type { PeerRecord, PeerStatus, PullTrace } from "../peers/index.ts";
+import type { TieredStore } from "../tiers/index.ts";
+import type { PeerRoom } from "./peer-room.ts";
+
+const WITHOUT: PeersReport = {
+  enabled: false,
+  cluster: null,
+  certificate_ends: null,
+  listening: {},
+  inbound_links: 0,
+  lent_bytes: 0,
+  in_flight_bytes: 0,
+  peers: [],
+};
+/** Names of blocks that an engine's hash leads to. */
+const MEANT_MAX = 64;
+
+/** What HTTP shows of other hosts; good beyond the room's end, which `room` then tells by null. */
+export function peerServices(
+  room: () => PeerRoom | null,
+  store: TieredStore,
+  clock: Clock,
+): PeerServices {
+  return {
+    report: () => {
+      const open = room();
+      return open === null ? WITHOUT : reportOf(open, clock);
+    },
+    pulls: (name, max) => {
+      const traces = room()?.puller.traces(null) ?? [];
+      const wanted = name === null ? traces : traces.filter(isMeant(store, name));
+      return { pulls: wanted.slice(0, max).map(pullOf) };
+    },
+  };
+}
+
+/** Body of `/v1/status`, `peers`. */
+export function peersStatus(room: PeerRoom | null, store: TieredStore): StatusReport["peers"] {
+  if (room === null) return null;
+  const { pulledBlocks, pulledBytes, lentBlocks, lentBytes } = store.stats;
+  const peers = room.puller.peers();
+  return {
+    known: peers.length,
+    down: peers.filter(({ state }) => state === "down").length,
+    pulled_blocks: pulledBlocks,
+    pulled_bytes: pulledBytes,
+    served_blocks: lentBlocks,
+    served_bytes: lentBytes,
+    in_flight_bytes: room.puller.stats.inFlightBytes,
+  };
+}
+
+/** What metrics show. */
+export function peersSnapshot({ puller, ground, summaries, announcer }: PeerRoom): PeersSnapshot {
+  const { stats } = puller;
+  const { server, transports, trust } = ground;
+  const served = server.stats;
+  const peers = puller.peers();
+  const count = <Name extends string>(names: readonly Name[], is: (name: Name) => number) =>
+    Object.fromEntries(names.map((name) => [name, is(name)])) as Record<Name, number>;
+  const byTransport = TRANSPORT_LABELS.map((name) => [
+    name,
+    { ...stats.byTransport[name], inboundLinks: transports.inboundLinks(name) },
+  ]);
+  return {
+    outcomes: count(PULL_OUTCOME_LABELS, (name) => stats.outcomes[name]),
+    byTransport: Object.fromEntries(byTransport),
+    hedges: stats.hedges,
+    hedgesWon: stats.hedgesWon,
+    sharedPulls: stats.sharedPulls,
+    corrupt: stats.corrupt,
+    inFlightBytes: stats.inFlightBytes,
+    waiting: stats.waiting,
+    states: count(PEER_STATES, (name) => peers.filter(({ state }) => state === name).length),
+    breakers: count(BREAKER_STATES, (name) => peers.filter((one) => one.breaker === name).length),
+    served: {
+      block: served.blocks,
+      absent: served.absent,
+      busy: served.busy,
+      refused: served.refused + served.tooLong,
+    },
+    servedBytes: served.bytes,
+    lentBytes: served.lentBytes,
+    summaryBytes: summaries?.stats().bytes ?? 0,
+    wrongSummaries: summaries?.stats().wrong ?? 0,
+    announcements: announcer?.stats() ?? { heard: 0, refused: 0, dropped: 0 },
+    certificateEndsSeconds: Math.floor(trust.credentials.notAfterMs / 1_000),
+  };
+}
+
+function reportOf(room: PeerRoom, clock: Clock): PeersReport {
+  const { ground, puller, members } = room;
+  const { credentials } = ground.trust;
+  const links = TRANSPORT_LABELS.map((name) => ground.transports.inboundLinks(name));
+  return {
+    enabled: true,
+    cluster: credentials.cluster,
+    certificate_ends: dateOf(credentials.notAfterMs),
+    listening: { ...room.endpoints },
+    inbound_links: links.reduce((sum, one) => sum + one, 0),
+    lent_bytes: ground.server.stats.lentBytes,
+    in_flight_bytes: puller.stats.inFlightBytes,
+    peers: puller.peers().map((peer) => peerOf(peer, members.get(peer.worker), clock)),
+  };
+}
+
+function peerOf(peer: PeerStatus, record: PeerRecord | null, clock: Clock): PeerReport {
+  const { certificateEndsMs, transportsDown } = peer;
+  const heardMs = record?.heardMs ?? null;
+  return {
+    worker_id: peer.worker,
+    origin: peer.origin,
+    state: peer.state,
+    transport: peer.transport,
+    goodput_bytes_per_second: peer.goodput,
+    rtt_ms: peer.rttMs,
+    breaker: peer.breaker,
+    cooldown_ms: peer.cooldownMs,
+    certificate_ends: certificateEndsMs === null ? null : dateOf(certificateEndsMs),
+    in_flight_bytes: peer.inFlightBytes,
+    pulled_blocks: peer.pulledBlocks,
+    pulled_bytes: peer.pulledBytes,
+    failures: peer.failures,
+    last_fault: peer.lastFault,
+    transports_down: transportsDown.map(({ name, retryMs }) => ({
+      transport: name,
+      retry_ms: Math.max(0, retryMs),
+    })),
+    endpoints: { ...record?.endpoints },
+    hardware: hardwareOf(record),
+    heard_seconds_ago: heardMs === null ? null : (clock.monotonicMs() - heardMs) / 1_000,
+  };
+}
+
+function hardwareOf(record: PeerRecord | null): PeerReport["hardware"] {
+  if (record === null || record.hardware === null) return null;
+  const { rdmaDevices, cores, hasAes } = record.hardware;
+  return { rdma_devices: [...rdmaDevices], cores, aes: hasAes };
+}
+
+/** By the block's key or digest; an engine's hash through what is known of it here. */
+function isMeant(store: TieredStore, name: BlockName): (trace: PullTrace) => boolean {
+  const bytes = name.kind === "key" ? name.bytes : new Uint8Array(8);
+  if (name.kind === "hash") {
+    const view = new DataView(bytes.buffer);
+    view.setUint32(0, name.lo, true);
+    view.setUint32(4, name.hi, true);
+  }
+  const hex = bytes.toHex();
+  const digests = store.peerBlocks.find(bytes, MEANT_MAX).map(({ digest }) => digest.toHex());
+  return ({ key, digest }) => key === hex || digest === hex || digests.includes(digest);
+}
+
+function pullOf(trace: PullTrace): PullsReport["pulls"][number] {
+  const { key, digest, layer, priority, startedWallMs, outcome, bytes, steps } = trace;
+  const started = dateOf(startedWallMs);
+  return {
+    key,
+    digest,
+    layer,
+    priority,
+    started,
+    outcome,
+    bytes,
+    steps: steps.map((s) => ({ ...s })),
+  };
+}
+
+function dateOf(ms: number): string {
+  return new Date(ms).toISOString();
+}

@@ -1,0 +1,134 @@
+import type { Config } from "../config/index.ts";
+import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import { type Native, openLanes, type Region } from "../native/index.ts";
+import type { Metrics } from "../observability/index.ts";
+import {
+  acceptedCiphers,
+  type Endpoint,
+  laneShape,
+  measured,
+  type PeerServer,
+  QuicTransport,
+  StreamTransport,
+  type Transport,
+  type TransportLog,
+  type TransportName,
+  type TransportObserver,
+  type Trust,
+} from "../peers/index.ts";
+
+export interface PeerTransportParts {
+  readonly config: Config["peers"];
+  readonly native: Native;
+  readonly region: Region;
+  readonly clock: Clock;
+  readonly log: TransportLog;
+  readonly trust: Trust;
+  readonly metrics: Pick<Metrics, "pulled">;
+  readonly cores: number;
+}
+
+type Listening = Partial<Record<TransportName, Endpoint>>;
+
+/** The ways to other hosts, from their opening to their end. */
+export class PeerTransports implements AsyncDisposable {
+  readonly all: readonly Transport[];
+  /** Where each listens, with the port that it got. */
+  readonly listening: Listening = {};
+  readonly #log: TransportLog;
+
+  private constructor(all: readonly Transport[], log: TransportLog) {
+    this.all = all;
+    this.#log = log;
+  }
+
+  /** Throws CONFIG_INVALID, with what to change, where one cannot listen. */
+  static async open(parts: PeerTransportParts, server: PeerServer): Promise<PeerTransports> {
+    const { config, region, log } = parts;
+    const wanted = transportsOf(parts);
+    const transports = new PeerTransports(wanted, log);
+    try {
+      for (const transport of wanted) await transport.register(region);
+      await transports.#listen("stream", config.listenStream, server);
+      await transports.#listen("quic", config.listenQuic, server);
+    } catch (thrown) {
+      await transports[Symbol.asyncDispose]();
+      throw thrown;
+    }
+    return transports;
+  }
+
+  async #listen(
+    name: TransportName,
+    address: Config["peers"]["listenStream"],
+    server: PeerServer,
+  ): Promise<void> {
+    const transport = this.all.find((one) => one.name === name);
+    if (transport === undefined) return;
+    if (transport.unsupported !== null) {
+      this.#log("warn", "a transport does not work on this host", {
+        transport: name,
+        why: transport.unsupported,
+      });
+      return;
+    }
+    if (address === "off") return;
+    const { host, port } = address;
+    try {
+      this.listening[name] = await transport.listen({ host, port }, server);
+    } catch (cause) {
+      const what = `peers.listen_${name}: ${host}:${port} cannot be listened on`;
+      const fix = "name a free port of this host below [peers], or `off`";
+      throw new HearthError("CONFIG_INVALID", `${what}: ${messageOf(cause)}`, { cause, fix });
+    }
+  }
+
+  inboundLinks(name: TransportName): number {
+    return this.all.find((one) => one.name === name)?.inboundLinks ?? 0;
+  }
+
+  /** New links show and believe the new certificates. Never throws. */
+  async reload(): Promise<void> {
+    const renewed = await Promise.allSettled(this.all.map((transport) => transport.reload()));
+    for (const [index, one] of renewed.entries()) {
+      if (one.status === "fulfilled") continue;
+      const fields = { transport: this.all[index]!.name, why: messageOf(one.reason) };
+      this.#log("error", "a transport keeps the certificates of before", fields);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.all.map((transport) => transport[Symbol.asyncDispose]()));
+  }
+}
+
+function transportsOf(parts: PeerTransportParts): Transport[] {
+  const { native, clock, log, trust, metrics } = parts;
+  const quic = new QuicTransport({ native, clock, log, trust });
+  const observer = observerOf(metrics);
+  return [streamOf(parts), quic].map((one) => measured(one, clock, observer));
+}
+
+/** Only the time that blocks take is charted; the rest is counted by the puller and the server. */
+function observerOf(metrics: Pick<Metrics, "pulled">): TransportObserver {
+  const ignored = () => undefined;
+  return {
+    answered(transport, kind, _bytes, seconds) {
+      if (kind === "came" && transport !== "rdma") metrics.pulled(transport, seconds);
+    },
+    ...{ dialled: ignored, called: ignored, pulled: ignored, lent: ignored },
+  };
+}
+
+function streamOf({ config, native, clock, log, trust, cores }: PeerTransportParts): Transport {
+  const { lanes, threads, socketBytes } = laneShape(cores);
+  return new StreamTransport({
+    trust,
+    clock,
+    log,
+    openLanes: (region) => openLanes(native, { region, threads, socketBytes }),
+    ciphers: acceptedCiphers(config),
+    lanes,
+    lanesPort: config.lanesPort,
+  });
+}

@@ -1,0 +1,3 @@
+export * from "./describe.ts";
+export * from "./kinds.ts";
+export * from "./validity.ts";

@@ -1,0 +1,55 @@
+import { STRUCTS } from "./abi.gen.ts";
+import { nativeBuffer } from "./buffers.ts";
+import { readStruct, writeStruct } from "./layout.ts";
+import type { Native } from "./native.ts";
+import type { Region } from "./region.ts";
+
+export interface PlainListener {
+  readonly fd: number;
+  readonly port: number;
+}
+
+export interface PlainPull {
+  readonly region: Region;
+  readonly port: number;
+  readonly blockBytes: number;
+  readonly blocks: number;
+  /** Each has a thread of its own on both sides. */
+  readonly connections: number;
+  /** Blocks asked for and not there yet, over all connections. */
+  readonly inFlight: number;
+}
+
+/** A socket of a plain program on this machine's loopback, for benchmarks. Throws NativeError. */
+export function plainListen(native: Native): PlainListener {
+  const out = nativeBuffer(STRUCTS.PlainListener.size);
+  native.check("hearth_plain_listen", native.symbols.hearth_plain_listen(out.bytes));
+  return readStruct("PlainListener", out.bytes);
+}
+
+/** Blocks the process until so many connections have come and ended. Throws NativeError. */
+export function plainServe(
+  native: Native,
+  region: Region,
+  listener: PlainListener,
+  connections: number,
+): void {
+  const call = native.symbols.hearth_plain_serve;
+  native.check("hearth_plain_serve", call(region.handle, listener.fd, connections));
+}
+
+/** Blocks the process until all blocks lie in the region. Throws NativeError. */
+export function plainPull(native: Native, pull: PlainPull): void {
+  const request = nativeBuffer(STRUCTS.PlainPull.size).bytes;
+  const value = {
+    region: BigInt(pull.region.handle),
+    blocks: BigInt(pull.blocks),
+    block_bytes: BigInt(pull.blockBytes),
+    port: pull.port,
+    connections: pull.connections,
+    in_flight: pull.inFlight,
+    reserved: 0,
+  };
+  writeStruct("PlainPull", value, request);
+  native.check("hearth_plain_pull", native.symbols.hearth_plain_pull(request));
+}

@@ -1,0 +1,151 @@
+import type { MetricSpec } from "./catalogue.ts";
+
+/** How a pull of one block ends. */
+export const PULL_OUTCOME_LABELS = [
+  "ok",
+  "absent",
+  "busy",
+  "full",
+  "late",
+  "corrupt",
+  "failed",
+  "unprofitable",
+  "aborted",
+] as const;
+
+/** Ways to move blocks that this version has. */
+export const TRANSPORT_LABELS = ["stream", "quic"] as const;
+export type TransportLabel = (typeof TRANSPORT_LABELS)[number];
+
+export const PEER_STATES = ["linked", "dialling", "idle", "down"] as const;
+export const BREAKER_STATES = ["closed", "open", "trial"] as const;
+/** What peers ask this host for, and how it is answered. */
+export const SERVED_OUTCOMES = ["block", "absent", "busy", "refused"] as const;
+
+/** Seconds: from a round trip in a rack to a large block over a slow line. */
+const PULL_BUCKETS = [5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5] as const;
+
+/** Metrics of pulling from other hosts and of serving them. */
+export const PEER_METRICS = {
+  quicPulls: {
+    name: "cgn_kvcached_quic_pulls_total",
+    type: "counter",
+    help: "Pulls of single blocks from other hosts, over all transports, by how they ended",
+    labels: { outcome: PULL_OUTCOME_LABELS },
+  },
+  peerPullSeconds: {
+    name: "hearth_peer_pull_seconds",
+    type: "histogram",
+    help: "Time from a request to a peer to the last byte of a block",
+    labels: { transport: TRANSPORT_LABELS },
+    buckets: PULL_BUCKETS,
+  },
+  peerBlocks: {
+    name: "hearth_peer_blocks_total",
+    type: "counter",
+    help: "Blocks that came from other hosts whole and right",
+    labels: { transport: TRANSPORT_LABELS },
+  },
+  peerBytes: {
+    name: "hearth_peer_bytes_total",
+    type: "counter",
+    help: "Bytes of the blocks that came from other hosts",
+    labels: { transport: TRANSPORT_LABELS },
+  },
+  peerFallbacks: {
+    name: "hearth_peer_fallbacks_total",
+    type: "counter",
+    help: "Requests that went on over another transport because this one failed",
+    labels: { transport: TRANSPORT_LABELS },
+  },
+  peerHedges: {
+    name: "hearth_peer_hedges_total",
+    type: "counter",
+    help: "Second peers asked because the first was slow; won: theirs came first",
+    labels: { outcome: ["asked", "won"] },
+  },
+  peerSharedPulls: {
+    name: "hearth_peer_shared_pulls_total",
+    type: "counter",
+    help: "Wishes for a block that was on its way already",
+    labels: {},
+  },
+  peerCorrupt: {
+    name: "hearth_peer_corrupt_blocks_total",
+    type: "counter",
+    help: "Answers of peers that were not what was asked for; nobody saw them",
+    labels: {},
+  },
+  peerInFlightBytes: {
+    name: "hearth_peer_in_flight_bytes",
+    type: "gauge",
+    help: "Bytes of blocks on their way to this host",
+    labels: {},
+  },
+  peerWaiting: {
+    name: "hearth_peer_waiting_pulls",
+    type: "gauge",
+    help: "Pulls that wait for room among the bytes in flight",
+    labels: {},
+  },
+  peers: {
+    name: "hearth_peers",
+    type: "gauge",
+    help: "Hosts that are known, by how this one stands with them",
+    labels: { state: PEER_STATES },
+  },
+  peerBreakers: {
+    name: "hearth_peer_breakers",
+    type: "gauge",
+    help: "Hosts by the state of their breaker; open: left alone for a while",
+    labels: { state: BREAKER_STATES },
+  },
+  peerInboundLinks: {
+    name: "hearth_peer_inbound_links",
+    type: "gauge",
+    help: "Connections of other hosts to this one",
+    labels: { transport: TRANSPORT_LABELS },
+  },
+  peerServed: {
+    name: "hearth_peer_served_total",
+    type: "counter",
+    help: "Blocks that other hosts asked for, by what they got",
+    labels: { outcome: SERVED_OUTCOMES },
+  },
+  peerServedBytes: {
+    name: "hearth_peer_served_bytes_total",
+    type: "counter",
+    help: "Bytes of the blocks lent to other hosts",
+    labels: {},
+  },
+  peerLentBytes: {
+    name: "hearth_peer_lent_bytes",
+    type: "gauge",
+    help: "Bytes lent to other hosts now, which nothing may evict",
+    labels: {},
+  },
+  peerSummaryBytes: {
+    name: "hearth_peer_summary_bytes",
+    type: "gauge",
+    help: "Memory of what is known of other hosts' blocks",
+    labels: {},
+  },
+  peerWrongSummaries: {
+    name: "hearth_peer_wrong_summaries_total",
+    type: "counter",
+    help: "Times that a peer did not have what it seemed to have",
+    labels: {},
+  },
+  peerAnnouncements: {
+    name: "hearth_peer_announcements_total",
+    type: "counter",
+    help: "Messages of other hosts over NATS; refused ones were none, dropped ones too many",
+    labels: { outcome: ["heard", "refused", "dropped"] },
+  },
+  peerCertificateEnds: {
+    name: "hearth_peer_certificate_ends_seconds",
+    type: "gauge",
+    help: "When this host's certificate ends, in seconds since 1970; 0 without one",
+    labels: {},
+  },
+} as const satisfies Record<string, MetricSpec>;

@@ -1,0 +1,343 @@
+import { type Clock, type WorkerId, yieldToLoop } from "../../core/index.ts";
+import type { PeerAnswer, PeerRequest } from "../messages.ts";
+import type { TransportLog } from "../transport.ts";
+import { type KeyFilter, readKeyFilter } from "../wire/index.ts";
+import type { Members, PeerRecord, Whereabouts } from "./directory.ts";
+import { WrongAnswers } from "./wrong-answers.ts";
+
+export type SummaryRequest = Extract<PeerRequest, { op: "summary" }>;
+
+export interface SummariesOptions {
+  readonly members: Members;
+  readonly clock: Clock;
+  readonly log: TransportLog;
+  readonly everyMs: number;
+  /** False: its breaker leaves it alone, and a question would come to nothing. */
+  mayAsk(worker: WorkerId): boolean;
+  /** One request to a peer; null: it did not answer, whatever the reason. Never rejects. */
+  call(
+    worker: WorkerId,
+    request: SummaryRequest,
+    options: { readonly deadlineMs: number; readonly signal: AbortSignal },
+  ): Promise<PeerAnswer | null>;
+  /** Keys (32 bytes) of the namespaces that anybody here may ask for. */
+  namespaces(): readonly Uint8Array[];
+  /** Of all summaries together. */
+  readonly bytesMax?: number;
+}
+
+interface Summary {
+  readonly version: bigint;
+  readonly bytes: number;
+  /** Null: it was left out, and is not asked for again as long as it is the latest. */
+  readonly filter: KeyFilter | null;
+}
+
+/** Who has a summary of a namespace. */
+interface Holder {
+  readonly worker: WorkerId;
+  readonly filter: KeyFilter;
+}
+
+/** What is known of one peer. */
+interface Entry {
+  /** By namespace key in hex. */
+  readonly summaries: Map<string, Summary>;
+  failures: number;
+}
+
+export interface SummariesStats {
+  readonly peers: number;
+  readonly summaries: number;
+  readonly bytes: number;
+  readonly fetched: number;
+  readonly failed: number;
+  /** Times that a peer did not have what it seemed to have. */
+  readonly wrong: number;
+}
+
+const BYTES_MAX = 256 * 2 ** 20;
+/**
+ * Peers asked in one round, in turn. To more than that no links stay open, and each question costs
+ * one: then they are fewer.
+ */
+const PEERS_PER_ROUND = 64;
+const PEERS_PER_ROUND_OF_MANY = 32;
+/** From one round to the next, with those that have just come; and at a time. */
+const QUESTIONS_MAX = 128;
+const AT_A_TIME = 4;
+const ANSWER_MS = 2_000;
+/** What a peer said is forgotten once it failed so often in a row. */
+const FAILURES_MAX = 5;
+const ASKED_MAX = 1_024;
+/** So many peers are enough to choose from. */
+const HOLDERS_MAX = 8;
+/** Behind one that may have a block so many others are looked at, in turn from block to block. */
+const LOOKED_MAX = 32;
+
+/**
+ * Knows from summaries, fetched in the background, who probably has a block. Promises: nobody is
+ * named who is known not to have it; memory is bounded; a peer that does not answer is asked when
+ * its breaker lets one try, and no sooner or later; what it said before is forgotten after a while.
+ * Those that have just come are asked first. With more peers than can be asked in an interval each
+ * has its turn later, and no more are asked.
+ */
+export class Summaries implements Whereabouts, AsyncDisposable {
+  readonly #options: SummariesOptions;
+  readonly #entries = new Map<WorkerId, Entry>();
+  /** By namespace key in hex; who had a block of late stands first. */
+  readonly #holders = new Map<string, Holder[]>();
+  readonly #wrong: WrongAnswers;
+  readonly #stop = new AbortController();
+  readonly #watches: readonly Disposable[];
+  /** Namespaces that somebody here wanted blocks of. */
+  readonly #asked = new Set<string>();
+  #named: { readonly key: Uint8Array; readonly name: string } | null = null;
+  #round: Promise<void> | null = null;
+  #isWanted = false;
+  /** Not only those that have just come, but the others in their turn. */
+  #isTurn = false;
+  readonly #newcomers = new Set<WorkerId>();
+  #questionsLeft = QUESTIONS_MAX;
+  #turn = 0;
+  #bytes = 0;
+  #fetched = 0;
+  #failed = 0;
+
+  constructor(options: SummariesOptions) {
+    const { clock, members, everyMs } = options;
+    this.#options = options;
+    this.#wrong = new WrongAnswers(clock);
+    this.#watches = [
+      clock.every(everyMs, () => {
+        this.#questionsLeft = QUESTIONS_MAX;
+        this.refresh();
+      }),
+      members.onChange(({ kind, peer }) => {
+        if (kind === "went" || kind === "restarted") this.forget(peer.worker);
+        if (kind === "went") this.#newcomers.delete(peer.worker);
+        if (kind !== "came" && kind !== "restarted") return;
+        this.#newcomers.add(peer.worker);
+        this.#work();
+      }),
+    ];
+    this.refresh();
+  }
+
+  holders(namespaceKey: Uint8Array, keys: Uint8Array, at: number): readonly WorkerId[] {
+    if (this.#entries.size === 0) return [];
+    const namespace = this.#nameOf(namespaceKey);
+    if (!this.#asked.has(namespace)) this.#askFor(namespace);
+    const found = this.#find(this.#holders.get(namespace) ?? [], namespace, keys, at);
+    // Who is asked first differs from block to block, so that one peer does not answer for all.
+    const first = found.length === 0 ? 0 : keys[at + 31]! % found.length;
+    return first === 0 ? found : [...found.slice(first), ...found.slice(0, first)];
+  }
+
+  /** Blocks in a row have the same holders as a rule: of a thousand few are looked at. */
+  #find(holders: Holder[], namespace: string, keys: Uint8Array, at: number): WorkerId[] {
+    const found: WorkerId[] = [];
+    const look = (index: number) => {
+      const holder = holders[index]!;
+      const { worker, filter } = holder;
+      if (!filter.mayContain(keys, at)) return;
+      if (this.#wrong.has(worker, namespace, keys, at)) return;
+      holders[index] = holders[found.length]!;
+      holders[found.length] = holder;
+      found.push(worker);
+    };
+    let end = 0;
+    while (end < holders.length && found.length === 0) look(end++);
+    // Who had blocks of late stands behind the first, and of the others some have their turn.
+    const near = Math.min(end + HOLDERS_MAX, holders.length);
+    for (; end < near; end++) look(end);
+    const others = holders.length - near;
+    const count = Math.min(others, LOOKED_MAX);
+    const turn = (keys[at + 30]! * 256 + keys[at + 29]!) % (others - count + 1);
+    for (let i = 0; i < count && found.length < HOLDERS_MAX; i++) look(near + turn + i);
+    return found.slice(0, HOLDERS_MAX);
+  }
+
+  wasWrong(worker: WorkerId, namespaceKey: Uint8Array, key: Uint8Array): void {
+    this.#wrong.add(worker, namespaceKey.toHex(), key);
+  }
+
+  stats(): SummariesStats {
+    const summaries = [...this.#holders.values()].reduce((sum, some) => sum + some.length, 0);
+    return {
+      peers: this.#entries.size,
+      summaries,
+      bytes: this.#bytes,
+      fetched: this.#fetched,
+      failed: this.#failed,
+      wrong: this.#wrong.count,
+    };
+  }
+
+  /** Asks peers now, or once more after the round that is under way. */
+  refresh(): void {
+    this.#isTurn = true;
+    this.#work();
+  }
+
+  #work(): void {
+    this.#isWanted = true;
+    this.#round ??= this.#rounds().finally(() => {
+      this.#round = null;
+    });
+  }
+
+  /** It is another than before, or gone: nothing that it said holds any more. */
+  forget(worker: WorkerId): void {
+    const entry = this.#entries.get(worker);
+    if (entry === undefined) return;
+    for (const namespace of [...entry.summaries.keys()]) this.#drop(worker, entry, namespace);
+    this.#entries.delete(worker);
+    this.#wrong.forgetAll(worker);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const watch of this.#watches) watch[Symbol.dispose]();
+    this.#stop.abort();
+    await this.#round;
+  }
+
+  /** Asked block by block for the same namespace, whose key is one object as a rule. */
+  #nameOf(namespaceKey: Uint8Array): string {
+    if (this.#named?.key !== namespaceKey) {
+      this.#named = { key: namespaceKey, name: namespaceKey.toHex() };
+    }
+    return this.#named.name;
+  }
+
+  /** The first who wants blocks of a namespace has them looked for before it is time. */
+  #askFor(namespace: string): void {
+    if (this.#asked.size >= ASKED_MAX) this.#asked.clear();
+    this.#asked.add(namespace);
+    this.refresh();
+  }
+
+  async #rounds(): Promise<void> {
+    while (this.#isWanted && !this.#stop.signal.aborted) {
+      // Several who come at once are one reason.
+      await yieldToLoop();
+      this.#isWanted = false;
+      const peers = this.#nextPeers();
+      const ask = async () => {
+        for (let peer = peers.pop(); peer !== undefined; peer = peers.pop()) await this.#ask(peer);
+      };
+      await Promise.all(Array.from({ length: AT_A_TIME }, ask));
+    }
+  }
+
+  /** The newcomers, and where it is their turn the others. */
+  #nextPeers(): PeerRecord[] {
+    const { members } = this.#options;
+    const peers = new Map<WorkerId, PeerRecord>();
+    for (const worker of this.#newcomers) {
+      if (peers.size >= this.#questionsLeft) break;
+      this.#newcomers.delete(worker);
+      const peer = members.get(worker);
+      if (peer !== null) peers.set(worker, peer);
+    }
+    if (this.#isTurn) this.#addOthers(peers, members.list());
+    this.#isTurn = false;
+    this.#questionsLeft -= peers.size;
+    return [...peers.values()].reverse();
+  }
+
+  #addOthers(peers: Map<WorkerId, PeerRecord>, all: readonly PeerRecord[]): void {
+    const most = all.length > PEERS_PER_ROUND ? PEERS_PER_ROUND_OF_MANY : all.length;
+    const count = Math.min(most, this.#questionsLeft - peers.size);
+    for (let i = 0; i < count; i++) {
+      const peer = all[(this.#turn + i) % all.length]!;
+      peers.set(peer.worker, peer);
+    }
+    this.#turn = all.length === 0 ? 0 : (this.#turn + count) % all.length;
+  }
+
+  async #ask(peer: PeerRecord): Promise<void> {
+    const entry = this.#entryOf(peer.worker);
+    if (!this.#options.mayAsk(peer.worker)) return;
+    for (const key of this.#options.namespaces()) {
+      const namespace = key.toHex();
+      if (peer.namespaces?.has(namespace) === false) this.#drop(peer.worker, entry, namespace);
+      else if (!(await this.#fetch(peer.worker, entry, key, namespace))) return;
+      if (this.#stop.signal.aborted) return;
+    }
+  }
+
+  /** Whether the peer answered. */
+  async #fetch(
+    worker: WorkerId,
+    entry: Entry,
+    key: Uint8Array,
+    namespace: string,
+  ): Promise<boolean> {
+    const known = entry.summaries.get(namespace)?.version ?? 0n;
+    const answer = await this.#options.call(
+      worker,
+      { op: "summary", namespace: key, known },
+      { deadlineMs: ANSWER_MS, signal: this.#stop.signal },
+    );
+    // It may have gone, or come back as another, while it was asked.
+    if (this.#entries.get(worker) !== entry || this.#stop.signal.aborted) return false;
+    if (answer === null) return this.#failure(worker, entry);
+    entry.failures = 0;
+    if (answer.op === "busy") return true;
+    if (answer.op === "summary") this.#keep(worker, entry, namespace, answer);
+    else this.#drop(worker, entry, namespace);
+    return true;
+  }
+
+  #keep(
+    worker: WorkerId,
+    entry: Entry,
+    namespace: string,
+    { version, filter }: Extract<PeerAnswer, { op: "summary" }>,
+  ): void {
+    if (filter === null) return;
+    this.#drop(worker, entry, namespace);
+    const read = readKeyFilter(filter);
+    const bytesMax = this.#options.bytesMax ?? BYTES_MAX;
+    if (!read.ok || this.#bytes + filter.length > bytesMax) {
+      const why = read.ok ? "there is no room for it" : read.why;
+      this.#options.log("warn", "a peer's summary is left out", { worker, namespace, why });
+      entry.summaries.set(namespace, { version, bytes: 0, filter: null });
+      return;
+    }
+    this.#fetched++;
+    this.#bytes += filter.length;
+    entry.summaries.set(namespace, { version, bytes: filter.length, filter: read.filter });
+    const holders = this.#holders.getOrInsertComputed(namespace, () => []);
+    holders.push({ worker, filter: read.filter });
+    this.#wrong.forget(worker, namespace);
+  }
+
+  #failure(worker: WorkerId, entry: Entry): false {
+    this.#failed++;
+    entry.failures++;
+    if (entry.failures >= FAILURES_MAX) {
+      for (const namespace of [...entry.summaries.keys()]) this.#drop(worker, entry, namespace);
+    }
+    return false;
+  }
+
+  #entryOf(worker: WorkerId): Entry {
+    const known = this.#entries.get(worker);
+    if (known !== undefined) return known;
+    const entry = { summaries: new Map(), failures: 0 };
+    this.#entries.set(worker, entry);
+    return entry;
+  }
+
+  #drop(worker: WorkerId, entry: Entry, namespace: string): void {
+    const known = entry.summaries.get(namespace);
+    if (known === undefined) return;
+    this.#bytes -= known.bytes;
+    entry.summaries.delete(namespace);
+    const left = this.#holders.get(namespace)?.filter((holder) => holder.worker !== worker) ?? [];
+    if (left.length > 0) this.#holders.set(namespace, left);
+    else this.#holders.delete(namespace);
+  }
+}

@@ -1,0 +1,17 @@
+export * from "./directory/index.ts";
+export { type HardwarePlaces, readHardware } from "./hardware.ts";
+export type * from "./messages.ts";
+export * from "./pull/index.ts";
+export * from "./serve/index.ts";
+export * from "./transport.ts";
+export * from "./transports/measured.ts";
+export {
+  loadQuic,
+  QUIC_LIMITS,
+  type QuicLimits,
+  type QuicOptions,
+  QuicTransport,
+} from "./transports/quic/index.ts";
+export * from "./transports/stream/index.ts";
+export * from "./trust/index.ts";
+export type * from "./trust.ts";

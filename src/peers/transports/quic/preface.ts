@@ -1,0 +1,106 @@
+import { createPrivateKey, type KeyObject, sign, verify, type X509Certificate } from "node:crypto";
+import type { WorkerId } from "../../../core/index.ts";
+
+/**
+ * What stands at the beginning of each stream: lengths of the proof and of the padding (u16 each),
+ * the proof, and zeros that mean nothing.
+ *
+ * The proof: the runtime tells a server the asker's certificate, but where the asker shows a chain
+ * it tells the second one, which may be anybody's. So an asker signs, with the key of the
+ * certificate that it means, that it speaks to this holder. Nobody but that holder ever sees it.
+ *
+ * The padding: until a server knows that an address is real, it answers three bytes for each that
+ * it received. A stream in the first flight brings more of its own, so that its answer fits.
+ */
+const HEAD_BYTES = 4;
+export const PROOF_BYTES_MAX = 1_024;
+export const PADDING_BYTES_MAX = 8 * 1024;
+/** Enough for what a server says first, and about eight KiB of answer. */
+export const EARLY_PADDING_BYTES = 4 * 1024;
+
+export interface Speakers {
+  readonly cluster: string;
+  readonly asker: WorkerId;
+  readonly holder: WorkerId;
+}
+
+function statement({ cluster, asker, holder }: Speakers): Uint8Array {
+  return Buffer.from(["hearth-kv/1", cluster, asker, "asks", holder].join("\0"));
+}
+
+function digestFor({ asymmetricKeyType: type }: KeyObject): string | null {
+  return type === "ed25519" || type === "ed448" ? null : "sha256";
+}
+
+/** `key`: PEM of the asker's certificate. */
+export function makeProof(key: string, speakers: Speakers): Uint8Array {
+  const private_ = createPrivateKey(key);
+  return sign(digestFor(private_), statement(speakers), private_);
+}
+
+export function isProof(
+  certificate: X509Certificate,
+  speakers: Speakers,
+  proof: Uint8Array,
+): boolean {
+  const { publicKey } = certificate;
+  try {
+    return verify(digestFor(publicKey), statement(speakers), publicKey, proof);
+  } catch {
+    // A key of a kind that signs nothing.
+    return false;
+  }
+}
+
+export function encodePreface(proof: Uint8Array, paddingBytes: number): Uint8Array {
+  const bytes = new Uint8Array(HEAD_BYTES + proof.length + paddingBytes);
+  const view = new DataView(bytes.buffer);
+  view.setUint16(0, proof.length, true);
+  view.setUint16(2, paddingBytes, true);
+  bytes.set(proof, HEAD_BYTES);
+  return bytes;
+}
+
+/** Takes a preface out of chunks that begin and end anywhere. */
+export class PrefaceReader {
+  /** Null until it is complete. */
+  proof: Uint8Array | null = null;
+  /** Why it is none; null: all is well. */
+  fault: string | null = null;
+  #kept = new Uint8Array(HEAD_BYTES);
+  #keptBytes = 0;
+  #paddingLeft = -1;
+
+  get complete(): boolean {
+    return this.proof !== null && this.#paddingLeft === 0;
+  }
+
+  /** Takes from `chunk[at...]` on; answers where it stopped. */
+  take(chunk: Uint8Array, at: number): number {
+    at = this.#keep(chunk, at);
+    if (this.#paddingLeft < 0 && this.#keptBytes === HEAD_BYTES) this.#begin();
+    if (this.fault !== null || this.#paddingLeft < 0) return at;
+    at = this.#keep(chunk, at);
+    if (this.#keptBytes < this.#kept.length) return at;
+    this.proof ??= this.#kept.subarray(HEAD_BYTES);
+    const skipped = Math.min(this.#paddingLeft, chunk.length - at);
+    this.#paddingLeft -= skipped;
+    return at + skipped;
+  }
+
+  #begin(): void {
+    const view = new DataView(this.#kept.buffer);
+    const proofBytes = view.getUint16(0, true);
+    this.#paddingLeft = view.getUint16(2, true);
+    if (proofBytes > PROOF_BYTES_MAX) this.fault = "a proof that is too long";
+    else if (this.#paddingLeft > PADDING_BYTES_MAX) this.fault = "padding that is too long";
+    else this.#kept = new Uint8Array(HEAD_BYTES + proofBytes);
+  }
+
+  #keep(chunk: Uint8Array, at: number): number {
+    const bytes = Math.min(this.#kept.length - this.#keptBytes, chunk.length - at);
+    this.#kept.set(chunk.subarray(at, at + bytes), this.#keptBytes);
+    this.#keptBytes += bytes;
+    return at + bytes;
+  }
+}

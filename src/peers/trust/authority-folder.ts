@@ -1,0 +1,211 @@
+import { createHash, createPrivateKey, X509Certificate } from "node:crypto";
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { HearthError, isClusterName, messageOf, type WorkerId } from "../../core/index.ts";
+import { type ReadCertificate, readCertificate } from "./certificate-reader.ts";
+import { issueHost, type KeyPair, makeAuthority, type Validity } from "./issue.ts";
+import { dateText } from "./judge.ts";
+import { clusterUri } from "./names.ts";
+import { decodePem } from "./pem.ts";
+
+const AUTHORITY = "ca";
+/** Certificates are for everybody, keys for their owner. */
+const CERTIFICATE_MODE = 0o644;
+const KEY_MODE = 0o600;
+const FOLDER_MODE = 0o700;
+
+/** A cluster's authority in a folder: `ca.crt` and `ca.key`. */
+export interface AuthorityFolder {
+  readonly cluster: string;
+  readonly pair: KeyPair;
+  readonly notAfterMs: number;
+}
+
+export interface WrittenPair {
+  readonly certFile: string;
+  readonly keyFile: string;
+  readonly certificate: ReadCertificate;
+  /** SHA-256 of the certificate, in hex. */
+  readonly fingerprint: string;
+}
+
+/** Makes an authority in `dir`. Throws USAGE where a key or a certificate is there already. */
+export function initAuthority(dir: string, cluster: string, validity: Validity): WrittenPair {
+  makeFolder(dir);
+  const { certFile, keyFile } = filesIn(dir, AUTHORITY);
+  mustBeFree(keyFile, "an authority is made once: use another folder");
+  mustBeFree(certFile, "an authority is made once: use another folder");
+  const pair = makeAuthority({ cluster, validity });
+  writeOnce(keyFile, pair.key);
+  replace(certFile, pair.certificate);
+  return written(certFile, keyFile, pair.certificate);
+}
+
+/** Throws USAGE, in words, where `dir` holds no authority that `initAuthority` made. */
+export function openAuthority(dir: string): AuthorityFolder {
+  const { certFile, keyFile } = filesIn(dir, AUTHORITY);
+  const pair = { certificate: readText(certFile), key: readText(keyFile) };
+  const { certificate } = written(certFile, keyFile, pair.certificate);
+  const uri = certificate.names.find(({ kind }) => kind === "uri")?.value ?? "";
+  const cluster = uri.slice(clusterUri("").length);
+  const isOurs = isClusterName(cluster) && uri === clusterUri(cluster);
+  if (certificate.authority === null || !isOurs) {
+    throw refusal(`${certFile} is not the certificate of a cluster's authority`, INIT);
+  }
+  mustBePair(pair, certFile, keyFile);
+  return { cluster, pair, notAfterMs: certificate.notAfterMs };
+}
+
+export interface Issued extends WrittenPair {
+  readonly caFile: string;
+  /** The certificate is new, the key is the one that was there. */
+  readonly isRenewed: boolean;
+}
+
+/**
+ * Writes `<worker>.crt`, `<worker>.key` and the authority's `ca.crt` into `out`. A certificate does
+ * not outlive its authority. A key is never written over: with `renew` the one that is there gets a
+ * new certificate, else its being there throws USAGE.
+ */
+export function issueInto(
+  out: string,
+  authority: AuthorityFolder,
+  options: { readonly worker: WorkerId; readonly validity: Validity; readonly renew: boolean },
+): Issued {
+  const { worker, validity, renew } = options;
+  const { cluster, pair, notAfterMs } = authority;
+  if (worker.toLowerCase() === AUTHORITY) {
+    throw refusal(`a worker ${worker} has the files of the authority`, "give it another name");
+  }
+  if (notAfterMs <= validity.notBeforeMs) {
+    throw refusal(`the authority expired at ${dateText(notAfterMs)}`, "make a new one");
+  }
+  makeFolder(out);
+  const { certFile, keyFile } = filesIn(out, worker);
+  const caFile = join(out, `${AUTHORITY}.crt`);
+  mustBeSame(caFile, pair.certificate);
+  const isRenewed = renew && existsSync(keyFile);
+  if (!isRenewed) mustBeFree(keyFile, "--renew makes a new certificate for the key that is there");
+  const issued = issueHost({
+    authority: pair,
+    name: { cluster, worker },
+    key: isRenewed ? readText(keyFile) : null,
+    validity: { ...validity, notAfterMs: Math.min(validity.notAfterMs, notAfterMs) },
+  });
+  if (!isRenewed) writeOnce(keyFile, issued.key);
+  replace(caFile, pair.certificate);
+  replace(certFile, issued.certificate);
+  return { ...written(certFile, keyFile, issued.certificate), caFile, isRenewed };
+}
+
+const INIT = "give the folder that `hearth ca init` made";
+
+function filesIn(dir: string, name: string) {
+  return { certFile: join(dir, `${name}.crt`), keyFile: join(dir, `${name}.key`) };
+}
+
+function written(certFile: string, keyFile: string, pem: string): WrittenPair {
+  const [der] = decodePem("CERTIFICATE", pem);
+  const read = der === undefined ? null : readCertificate(der);
+  if (der === undefined || !read?.ok) {
+    throw refusal(`${certFile} holds no certificate in PEM`, INIT);
+  }
+  const fingerprint = createHash("sha256").update(der).digest("hex");
+  return { certFile, keyFile, certificate: read.certificate, fingerprint };
+}
+
+function mustBePair({ certificate, key }: KeyPair, certFile: string, keyFile: string): void {
+  let isPair: boolean;
+  try {
+    isPair = new X509Certificate(certificate).checkPrivateKey(createPrivateKey(key));
+  } catch {
+    throw refusal(`${keyFile} holds no private key in PEM that can be read`, INIT);
+  }
+  if (!isPair) throw refusal(`${keyFile} is not the key of ${certFile}`, INIT);
+}
+
+function mustBeFree(path: string, fix: string): void {
+  if (existsSync(path)) throw refusal(`${path} is there already`, fix);
+}
+
+/** Hosts of two clusters do not go into one folder. */
+function mustBeSame(caFile: string, certificate: string): void {
+  if (!existsSync(caFile) || readText(caFile) === certificate) return;
+  throw refusal(`${caFile} is of another authority`, "give another folder with --out");
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (cause) {
+    throw new HearthError("USAGE", `${path} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      fix: INIT,
+    });
+  }
+}
+
+function refusal(what: string, fix: string): HearthError {
+  return new HearthError("USAGE", what, { fix });
+}
+
+function makeFolder(path: string): void {
+  mkdirSync(path, { recursive: true, mode: FOLDER_MODE });
+}
+
+/** The whole file or none, and never over one that is there, whoever made it meanwhile. */
+function writeOnce(path: string, text: string): void {
+  const draft = writeDraft(path, text, KEY_MODE);
+  try {
+    linkSync(draft, path);
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== "EEXIST") throw cause;
+    throw refusal(`${path} is there already`, "keys are never written over");
+  } finally {
+    rmSync(draft);
+  }
+  syncFolder(path);
+}
+
+function replace(path: string, text: string): void {
+  renameSync(writeDraft(path, text, CERTIFICATE_MODE), path);
+  syncFolder(path);
+}
+
+/** Beside where it is to go; nothing is left of one that could not be written. */
+function writeDraft(path: string, text: string, mode: number): string {
+  const draft = `${path}.${process.pid}.tmp`;
+  rmSync(draft, { force: true });
+  const fd = openSync(draft, "wx", mode);
+  try {
+    writeFileSync(fd, text);
+    fsyncSync(fd);
+  } catch (thrown) {
+    rmSync(draft, { force: true });
+    throw thrown;
+  } finally {
+    closeSync(fd);
+  }
+  return draft;
+}
+
+/** What was told to be there is there after a loss of power. */
+function syncFolder(path: string): void {
+  const fd = openSync(dirname(path), "r");
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}

@@ -1,0 +1,182 @@
+import { createPrivateKey, X509Certificate } from "node:crypto";
+import { open } from "node:fs/promises";
+import { createSecureContext } from "node:tls";
+import { HearthError, messageOf } from "../../core/index.ts";
+import type { Credentials } from "../trust.ts";
+import { type ReadCertificate, readCertificate } from "./certificate-reader.ts";
+import { createJudge, dateText, maySign } from "./judge.ts";
+import type { PeerName } from "./names.ts";
+import { decodePem } from "./pem.ts";
+
+export interface CertificateFiles {
+  /** The host's certificate, then those that signed it, except for those of `caFile`. */
+  readonly certFile: string;
+  /** PKCS#8 in PEM, without a passphrase. */
+  readonly keyFile: string;
+  /** Whose signature makes a peer's certificate good. */
+  readonly caFile: string;
+}
+
+export interface CredentialsRead {
+  readonly credentials: Credentials;
+  /** What an operator should know of the files, a line each. */
+  readonly warnings: readonly string[];
+}
+
+const FILE_BYTES_MAX = 1024 * 1024;
+const OTHERS_MAY_READ = 0o004;
+
+/**
+ * Throws CONFIG_INVALID with the file, what is wrong with it and what to do, never with what stands
+ * in it: a file cannot be read, it holds something else, it is not of this worker, key and
+ * certificate are no pair, a date is not right, our own authorities did not sign it, TLS cannot use
+ * it.
+ */
+export async function readCredentials(
+  files: CertificateFiles,
+  name: PeerName,
+  wallMs: number,
+): Promise<CredentialsRead> {
+  const [certificates, key, authorities] = await Promise.all([
+    readFileText(files.certFile, "peers.cert_file"),
+    readFileText(files.keyFile, "peers.key_file"),
+    readFileText(files.caFile, "peers.ca_file"),
+  ]);
+  const chain = certificatesIn(files.certFile, certificates.text);
+  mustBeAuthorities(files.caFile, authorities.text, wallMs);
+  mustBePair(files, chain[0]!.der, key.text);
+  const credentials = {
+    ...name,
+    certificates: certificates.text,
+    key: key.text,
+    authorities: authorities.text,
+    notAfterMs: Math.min(...chain.map(({ certificate }) => certificate.notAfterMs)),
+  };
+  mustBeOurs(files, credentials, chain[0]!.der, wallMs);
+  mustServe(files, credentials);
+  return { credentials, warnings: warningsOf(files, key.mode, authorities.text) };
+}
+
+interface FoundCertificate {
+  readonly der: Uint8Array;
+  readonly certificate: ReadCertificate;
+}
+
+/** At least one. */
+function certificatesIn(path: string, text: string): FoundCertificate[] {
+  const found = decodePem("CERTIFICATE", text).map((der, index) => {
+    const read = readCertificate(der);
+    if (read.ok) return { der, certificate: read.certificate };
+    throw refusal(
+      `${path}: certificate ${index + 1} ${read.why}`,
+      "write certificates of X.509 version 3 in PEM into it",
+    );
+  });
+  if (found.length > 0) return found;
+  throw refusal(`${path} holds no certificate in PEM`, "write the certificate in PEM into it");
+}
+
+function mustBeAuthorities(path: string, text: string, wallMs: number): void {
+  const found = certificatesIn(path, text);
+  for (const [index, { certificate }] of found.entries()) {
+    if (maySign(certificate)) continue;
+    throw refusal(
+      `${path}: certificate ${index + 1} is not one of an authority`,
+      "let peers.ca_file name the certificate of the cluster's authority, as `hearth ca init` " +
+        "made it",
+    );
+  }
+  const isGood = ({ certificate: { notBeforeMs, notAfterMs } }: FoundCertificate) =>
+    notBeforeMs <= wallMs && wallMs <= notAfterMs;
+  if (found.some(isGood)) return;
+  const last = Math.max(...found.map(({ certificate }) => certificate.notAfterMs));
+  const what =
+    last < wallMs ? `the last expired at ${dateText(last)}` : "none of them is valid yet";
+  throw refusal(
+    `${path} holds no authority that is valid now: ${what}`,
+    "check the clock of this host, or make a new authority and give it to all hosts",
+  );
+}
+
+function mustBePair({ certFile, keyFile }: CertificateFiles, der: Uint8Array, key: string): void {
+  const isPair = new X509Certificate(der).checkPrivateKey(privateKey(keyFile, key));
+  if (isPair) return;
+  throw refusal(
+    `${keyFile} is not the key of ${certFile}`,
+    "let peers.key_file name the key that the certificate was made for",
+  );
+}
+
+/** The library's own words may quote the file; ours do not. */
+function privateKey(path: string, text: string) {
+  try {
+    return createPrivateKey(text);
+  } catch {
+    throw refusal(
+      `${path} holds no private key in PEM that can be read`,
+      "write the key in PEM into it, without a passphrase",
+    );
+  }
+}
+
+/** What peers would say of our certificate, said before they do. */
+function mustBeOurs(
+  { certFile, caFile }: CertificateFiles,
+  credentials: Credentials,
+  der: Uint8Array,
+  wallMs: number,
+): void {
+  const judgement = createJudge(credentials).judge(der, credentials.worker, wallMs);
+  if (judgement.ok) return;
+  const { worker, cluster } = credentials;
+  throw refusal(
+    `${certFile} is no certificate of the worker ${worker} of ${cluster} that ${caFile} makes ` +
+      `good: ${judgement.why}`,
+    `make one with \`hearth ca issue CA_DIR --worker ${worker}\``,
+  );
+}
+
+/** A pair may be sound and of a kind that no handshake takes. */
+function mustServe({ certFile }: CertificateFiles, credentials: Credentials): void {
+  const { certificates: cert, key, authorities: ca } = credentials;
+  try {
+    createSecureContext({ cert, key, ca });
+  } catch {
+    throw refusal(
+      `${certFile} and its key are of a kind that TLS cannot use here`,
+      "make a key on the curve P-256, or of RSA with 2048 bits",
+    );
+  }
+}
+
+function warningsOf(files: CertificateFiles, keyMode: number, authorities: string): string[] {
+  const warnings: string[] = [];
+  const { keyFile, caFile } = files;
+  if ((keyMode & OTHERS_MAY_READ) !== 0) {
+    warnings.push(`${keyFile} can be read by every user of this host: chmod o-r ${keyFile}`);
+  }
+  if (/-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(authorities)) {
+    warnings.push(`${caFile} holds a private key, which no agent needs: take it out`);
+  }
+  return warnings;
+}
+
+function refusal(what: string, fix: string): HearthError {
+  return new HearthError("CONFIG_INVALID", what, { fix });
+}
+
+async function readFileText(path: string, key: string): Promise<{ text: string; mode: number }> {
+  try {
+    await using file = await open(path, "r");
+    const { mode, size } = await file.stat();
+    if (size > FILE_BYTES_MAX) throw new Error(`it is longer than ${FILE_BYTES_MAX} bytes`);
+    const buffer = new Uint8Array(FILE_BYTES_MAX);
+    const { bytesRead } = await file.read(buffer, 0, FILE_BYTES_MAX, 0);
+    return { text: new TextDecoder().decode(buffer.subarray(0, bytesRead)), mode };
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      fix: `let ${key} name a file that the agent's user may read`,
+    });
+  }
+}

@@ -1,0 +1,145 @@
+import { stat } from "node:fs/promises";
+import { type Clock, messageOf, type WorkerId } from "../../core/index.ts";
+import type { Trust } from "../trust.ts";
+import { createTrust } from "./fixed-trust.ts";
+import { type CertificateFiles, readCredentials } from "./read-credentials.ts";
+
+/** Told once for each change. */
+export type TrustNews =
+  /** What the files hold is in use: it is new, or it was refused in between. */
+  | { readonly kind: "loaded"; readonly notAfterMs: number }
+  /** The files were refused; what was read before stays in use. */
+  | { readonly kind: "refused"; readonly why: string }
+  /** An operator should know, but it is used. */
+  | { readonly kind: "warning"; readonly text: string }
+  /** `soon`: within 14 days. `late`: peers refuse us. */
+  | { readonly kind: "expiry"; readonly state: ExpiryState; readonly notAfterMs: number };
+
+export const EXPIRY_STATES = ["far", "soon", "late"] as const;
+export type ExpiryState = (typeof EXPIRY_STATES)[number];
+
+export type Reloaded =
+  | { readonly ok: true; readonly isChanged: boolean }
+  | { readonly ok: false; readonly why: string };
+
+/** Trust from files, which are read again when they change. */
+export interface WatchedTrust extends Trust, Disposable {
+  readonly expiry: ExpiryState;
+  /** Reads the files now. Where they are refused, what was read before stays. Never throws. */
+  reload(): Promise<Reloaded>;
+}
+
+export interface WatchedTrustOptions {
+  readonly files: CertificateFiles;
+  readonly cluster: string;
+  readonly worker: WorkerId;
+  readonly clock: Clock;
+  tell(news: TrustNews): void;
+}
+
+/** Peers refuse a certificate on its last day; so long before, somebody should act. */
+export const EXPIRY_WARNING_MS = 14 * 86_400_000;
+/** A change is read once the files have stood still from one look to the next. */
+const LOOK_MS = 5_000;
+
+/** Throws CONFIG_INVALID, in words, where the files are not good. */
+export async function openTrust(options: WatchedTrustOptions): Promise<WatchedTrust> {
+  const { files, cluster, worker, clock, tell } = options;
+  const stamp = await stampOf(files);
+  const name = { cluster, worker };
+  const { credentials, warnings } = await readCredentials(files, name, clock.wallMs());
+  for (const text of warnings) tell({ kind: "warning", text });
+  const trust = createTrust(credentials, clock);
+  let expiry: ExpiryState = "far";
+  const checkExpiry = () => {
+    const { notAfterMs } = trust.credentials;
+    const state = expiryState(notAfterMs - clock.wallMs());
+    if (state === expiry) return;
+    expiry = state;
+    tell({ kind: "expiry", state, notAfterMs });
+  };
+  let isRefused = false;
+  const read = async (): Promise<Reloaded> => {
+    try {
+      const next = await readCredentials(files, name, clock.wallMs());
+      const isChanged = !Bun.deepEquals(next.credentials, trust.credentials);
+      if (!isChanged && !isRefused) return { ok: true, isChanged };
+      isRefused = false;
+      for (const text of next.warnings) tell({ kind: "warning", text });
+      if (isChanged) trust.change(next.credentials);
+      tell({ kind: "loaded", notAfterMs: next.credentials.notAfterMs });
+      return { ok: true, isChanged };
+    } catch (thrown) {
+      const why = messageOf(thrown);
+      isRefused = true;
+      tell({ kind: "refused", why });
+      return { ok: false, why };
+    } finally {
+      checkExpiry();
+    }
+  };
+  let last: Promise<unknown> = Promise.resolve();
+  /** One after the other, so that the latest reading is the one that stays. */
+  const reload = () => {
+    const result = last.then(read);
+    last = result;
+    return result;
+  };
+  checkExpiry();
+  const watch = watchFiles(files, stamp, clock, () => void reload());
+  const expiries = clock.every(LOOK_MS, checkExpiry);
+  return {
+    get credentials() {
+      return trust.credentials;
+    },
+    get expiry() {
+      return expiry;
+    },
+    judge: (der, dialled) => trust.judge(der, dialled),
+    onChange: (listener) => trust.onChange(listener),
+    reload,
+    [Symbol.dispose]() {
+      watch[Symbol.dispose]();
+      expiries[Symbol.dispose]();
+    },
+  };
+}
+
+function expiryState(leftMs: number): ExpiryState {
+  if (leftMs < 0) return "late";
+  return leftMs < EXPIRY_WARNING_MS ? "soon" : "far";
+}
+
+/** Calls `changed` once for each change, after the files have stood still. */
+function watchFiles(
+  files: CertificateFiles,
+  read: string,
+  clock: Clock,
+  changed: () => void,
+): Disposable {
+  let [told, seen, isLooking] = [read, read, false];
+  return clock.every(LOOK_MS, async () => {
+    if (isLooking) return;
+    isLooking = true;
+    const now = await stampOf(files);
+    isLooking = false;
+    const isStill = now === seen;
+    seen = now;
+    if (!isStill || now === told) return;
+    told = now;
+    changed();
+  });
+}
+
+/** Changes when a file is written, replaced or gone. Never throws. */
+async function stampOf({ certFile, keyFile, caFile }: CertificateFiles): Promise<string> {
+  const stamps = [certFile, keyFile, caFile].map(async (path) => {
+    try {
+      const { ino, size, mtimeNs } = await stat(path, { bigint: true });
+      return `${ino}.${size}.${mtimeNs}`;
+    } catch {
+      return "none";
+    }
+  });
+  return (await Promise.all(stamps)).join(" ");
+}

@@ -1,0 +1,181 @@
+import { type Clock, systemClock } from "../../src/core/index.ts";
+import {
+  type ChangeableTrust,
+  type Credentials,
+  createTrust,
+  type LinkFault,
+  type PeerLink,
+  type Trust,
+} from "../../src/peers/index.ts";
+import {
+  Host,
+  LIMITS,
+  regionOf,
+  type TransportMaker,
+  tryDial,
+} from "../peers/transports/contract-kit.ts";
+import { makeCluster, type TestCluster, waitFor } from "../support/index.ts";
+
+/** How an attempt ended. */
+export interface Attempt {
+  /** A request was heard, or answered, or sent where it must not be. */
+  readonly accepted: boolean;
+  /** As the good host has it in its log, or as the dial's fault. */
+  readonly reason: string;
+}
+
+/** Who called whom: the bad one the good one, or the other way round. */
+export const DIRECTIONS = ["caller", "host"] as const;
+export type Direction = (typeof DIRECTIONS)[number];
+
+export const GOOD = "good";
+export const BAD = "bad";
+
+/** A host of a cluster that does all as it should, and strangers who try it. */
+export class Rig implements AsyncDisposable {
+  readonly maker: TransportMaker;
+  readonly cluster: TestCluster;
+  readonly trust: ChangeableTrust;
+  readonly good: Host;
+  /** The good host's wall clock is ahead by so much. */
+  aheadMs = 0;
+  /** Everything that was said, for a look at whether secrets are in it. */
+  readonly said: string[] = [];
+  readonly #keys = new Set<string>();
+
+  readonly #patienceMs: number;
+
+  private constructor(maker: TransportMaker, patienceMs: number) {
+    this.maker = maker;
+    this.#patienceMs = patienceMs;
+    this.cluster = makeCluster();
+    const clock: Clock = { ...systemClock, wallMs: () => systemClock.wallMs() + this.aheadMs };
+    this.trust = createTrust(this.cluster.host(GOOD), clock);
+    this.good = new Host(maker, this.trust, regionOf(0), LIMITS);
+    this.keep(this.trust.credentials.key);
+    this.keep(this.cluster.authority.key);
+  }
+
+  /** A reason is waited for so long. */
+  static async make(maker: TransportMaker, patienceMs: number): Promise<Rig> {
+    const rig = new Rig(maker, patienceMs);
+    await rig.good.listen();
+    rig.good.server.put(1, 1_000);
+    return rig;
+  }
+
+  /** Nobody may ever say this key. */
+  keep(key: string): void {
+    for (const line of key.split("\n")) {
+      if (line.length > 20 && !line.startsWith("-----")) this.#keys.add(line);
+    }
+  }
+
+  /** Whoever shows these credentials believes anybody. */
+  stranger(credentials: Credentials): Host {
+    this.keep(credentials.key);
+    const identity = { worker: credentials.worker, cluster: "", fingerprint: "", notAfterMs: 0 };
+    const trust: Trust = {
+      credentials,
+      judge: () => ({ ok: true, identity }),
+      onChange: () => ({ [Symbol.dispose]: () => undefined }),
+    };
+    return new Host(this.maker, trust, regionOf(1), LIMITS);
+  }
+
+  /** Shows the credentials in one direction, and tries to get what a peer gets. */
+  async try(direction: Direction, credentials: Credentials): Promise<Attempt> {
+    let stranger: Host;
+    try {
+      stranger = this.stranger(credentials);
+      await stranger.listen();
+    } catch (thrown) {
+      return this.#ended(false, `could not be shown: ${String(thrown)}`);
+    }
+    try {
+      return await (direction === "caller" ? this.callBy(stranger) : this.callTo(stranger));
+    } finally {
+      await stranger[Symbol.asyncDispose]();
+    }
+  }
+
+  /** A stranger calls the good host. */
+  async callBy(stranger: Host): Promise<Attempt> {
+    const mark = this.mark();
+    const dialled = await tryDial(stranger, this.good.endpoint, GOOD);
+    const gotAnswer = dialled.ok && (await this.#ask(dialled.link));
+    return this.attempt(mark, gotAnswer);
+  }
+
+  /** The good host calls a stranger. */
+  async callTo(stranger: Host): Promise<Attempt> {
+    const before = stranger.server.asked;
+    const dialled = await tryDial(this.good, stranger.endpoint, BAD);
+    if (dialled.ok) await dialled.link[Symbol.asyncDispose]();
+    const accepted = dialled.ok || stranger.server.asked > before;
+    return this.#ended(accepted, dialled.ok ? "" : dialled.fault.why);
+  }
+
+  /** Where the good host's log is now. */
+  mark(): { readonly lines: number; readonly asked: number } {
+    return { lines: this.good.log.length, asked: this.good.server.asked };
+  }
+
+  /** What came of an attempt since the mark; its reason is waited for. */
+  async attempt(mark: ReturnType<Rig["mark"]>, gotAnswer: boolean): Promise<Attempt> {
+    const { good } = this;
+    const hasAsked = () => good.server.asked > mark.asked;
+    const reason = () => {
+      const lines = good.log.slice(mark.lines).filter(({ level }) => level === "warn");
+      return lines.map(({ text, fields }) => String(fields.why ?? text)).at(-1) ?? "";
+    };
+    const isOver = () => hasAsked() || reason() !== "";
+    await waitFor(isOver, this.#patienceMs).catch(() => undefined);
+    await waitFor(() => good.transport.inboundLinks === 0, this.#patienceMs).catch(() => undefined);
+    const accepted = gotAnswer || hasAsked() || good.transport.inboundLinks > 0;
+    return this.#ended(accepted, reason());
+  }
+
+  /** Secrets that somebody said. */
+  leaks(): string[] {
+    const all = [...this.said, ...this.good.log.map((line) => JSON.stringify(line))].join("\n");
+    const pem = /-----BEGIN|PRIVATE KEY/.test(all) ? ["PEM"] : [];
+    return [...pem, ...[...this.#keys].filter((line) => all.includes(line))];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.good[Symbol.asyncDispose]();
+  }
+
+  async #ask(link: PeerLink): Promise<boolean> {
+    try {
+      const request = { op: "has", namespace: new Uint8Array(32), blocks: [] } as const;
+      const called = await link.call(request, { deadlineMs: 2_000 });
+      const pulled = await pullNothing(link);
+      this.said.push(JSON.stringify([called, pulled.fault]));
+      return called.ok || pulled.answers > 0;
+    } finally {
+      await link[Symbol.asyncDispose]();
+    }
+  }
+
+  #ended(accepted: boolean, reason: string): Attempt {
+    this.said.push(reason);
+    return { accepted, reason };
+  }
+}
+
+/** Asks for a block that nobody has; a peer is told so. */
+async function pullNothing(link: PeerLink): Promise<{ answers: number; fault: LinkFault | null }> {
+  const block = { digest: new Uint8Array(32), layer: 0, bytesMax: 4096, generation: 0n };
+  let answers = 0;
+  const fault = await link.pull({
+    namespace: new Uint8Array(32),
+    items: [{ ...block, offset: 0 }],
+    deadlineMs: 2_000,
+    signal: new AbortController().signal,
+    onBytes: () => answers++,
+    onItem: () => answers++,
+  });
+  return { answers, fault };
+}

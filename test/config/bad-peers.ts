@@ -1,0 +1,137 @@
+import { type BadFile, KV, kv } from "./bad-file.ts";
+
+function peers(...lines: string[]): string {
+  return `${KV}[peers]\n${lines.join("\n")}\n`;
+}
+
+const FILES = 'cert_file = "/c"\nkey_file = "/k"\nca_file = "/a"';
+
+/** [peers]: each key alone, and those that depend on another. */
+export const PEERS: readonly BadFile[] = [
+  ["peer without a worker", peers('peers = "10.0.0.2:7172"'), ["4:9 peers.peers", "is no peer"]],
+  ["peer without a name", peers('peers = "@10.0.0.2:1"'), ["4:9 peers.peers", "without a worker"]],
+  ["peer without a port", peers('peers = "a@10.0.0.2"'), ["4:9 peers.peers", "is no peer"]],
+  ["peer with no port at all", peers('peers = "a@10.0.0.2:"'), ["4:9 peers.peers", "no port"]],
+  ["peer with port 0", peers('peers = "a@h:0"'), ["4:9 peers.peers", "1 to 65535"]],
+  ["peer with a port too far", peers('peers = "a@h:1/65536"'), ["4:9 peers.peers", "1 to 65535"]],
+  ["peer whose worker has a dot", peers('peers = "a.b@h:1"'), ["4:9 peers.peers", "a worker id"]],
+  ["peer at half an address", peers('peers = "a@10.0.0:1"'), ["4:9 peers.peers", "no address"]],
+  ["peer at IPv6 in no brackets", peers('peers = "a@::1:1"'), ["4:9 peers.peers", "is no peer"]],
+  [
+    "peer at an address with a card",
+    peers('peers = "a@[fe80::1%eth0]:1"'),
+    ["4:9 peers.peers", "one network alone"],
+  ],
+  ["peer at a link-local", peers('peers = "a@[FE80::1]:1"'), ["4:9 peers.peers", "one network"]],
+  ["peer at no IPv6", peers('peers = "a@[x]:1"'), ["4:9 peers.peers", "no address or host"]],
+  [
+    "listener at a card's address",
+    peers('listen_stream = "[fe80::1%eth0]:7172"'),
+    ["4:17 peers.listen_stream", "one network alone"],
+  ],
+  [
+    "listener at a link-local",
+    peers('listen_quic = "[febf::1]:7173"'),
+    ["4:15 peers.listen_quic", "one network alone"],
+  ],
+  [
+    "advertised with a card",
+    peers('advertise = "fd00::1%eth0"'),
+    ["4:13 peers.advertise", "one network alone"],
+  ],
+  [
+    "advertised link-local",
+    peers('advertise = "fe80::1"'),
+    ["4:13 peers.advertise", "one network alone"],
+  ],
+  ["peer twice", peers('peers = "a@h:1,a@g:1"'), ["4:9 peers.peers", "names a twice"]],
+  ["peers with a hole", peers('peers = "a@h:1,,b@h:1"'), ["4:9 peers.peers", "is no peer"]],
+  ["peers as an array", peers('peers = ["a@h:1"]'), ["4:9 peers.peers", "an array"]],
+  ["peer with a name for a port", peers('peers = "a@h:stream"'), ["4:9 peers.peers", "no peer"]],
+  ["cluster in capitals", peers('cluster = "Hearth"'), ["4:11 peers.cluster", "cluster name"]],
+  ["cluster with a slash", peers('cluster = "a/b"'), ["4:11 peers.cluster", "cluster name"]],
+  ["no transport", peers('transport = "none"'), ["4:13 peers.transport", "no transport"]],
+  ["unknown transport", peers('transport = "tcp"'), ["4:13 peers.transport", '"auto"']],
+  ["transports as an array", peers('transport = ["quic"]'), ["4:13 peers.transport", "an array"]],
+  ["a transport of another version", peers('transport = "rdma"'), ["4:13 peers.transport", "rdma"]],
+  ["unknown cipher", peers('cipher = "rc4"'), ["4:10 peers.cipher", "aegis-128l"]],
+  ["listener without a port", peers('listen_quic = "::"'), ["4:15 peers.listen_quic", '"off"']],
+  ["listener as a number", peers("listen_stream = 7172"), ["4:17 peers.listen_stream", '"off"']],
+  [
+    "advertised with a port",
+    peers('advertise = "10.0.0.1:7172"'),
+    ["4:13 peers.advertise", "is no host"],
+  ],
+  ["advertised number", peers("advertise = 10"), ["4:13 peers.advertise", "not a host"]],
+  ["lanes port too far", peers("lanes_port = 65536"), ["4:14 peers.lanes_port", "too large"]],
+  [
+    "half a namespace",
+    peers('serve_namespaces = "abcd"'),
+    ["4:20 peers.serve_namespaces", "no namespace key"],
+  ],
+  [
+    "namespaces as an array",
+    peers("serve_namespaces = []"),
+    ["4:20 peers.serve_namespaces", "an array"],
+  ],
+  ["announced without end", peers('announce = "1ms"'), ["4:12 peers.announce", '"off"']],
+  ["no block at a time", peers("items_max = 0"), ["4:13 peers.items_max", "too small"]],
+  [
+    "no prefill",
+    peers("prefill_tokens_per_second = 0"),
+    ["4:29 peers.prefill_tokens_per_second", "small"],
+  ],
+  ["a word for mirror_pulls", kv('mirror_pulls = "on"'), ["3:16 kv.mirror_pulls", "not a boolean"]],
+  [
+    "a certificate for peers alone",
+    peers('cert_file = "/c"'),
+    ["4:13 peers.cert_file", "all three"],
+  ],
+  [
+    "no authority for peers",
+    peers('cert_file = "/c"', 'key_file = "/k"'),
+    ["4:13 peers.cert_file", "belong together"],
+  ],
+  ["in the clear", peers("encrypt = false"), ["4:11 peers.encrypt", "trusted_network = true"]],
+  [
+    "one listener for all and one for nobody",
+    peers('listen_quic = "127.0.0.1:1"'),
+    ["4:15 peers.listen_quic", "for this machine alone"],
+  ],
+  [
+    "advertised to itself",
+    peers('advertise = "localhost"'),
+    ["4:13 peers.advertise", "the other host itself"],
+  ],
+  [
+    "advertised and not listening there",
+    peers('advertise = "gpu-1"', 'listen_stream = "127.0.0.1:1"', 'listen_quic = "off"'),
+    ["4:13 peers.advertise", "loopback alone"],
+  ],
+  [
+    "one port for requests and payload",
+    peers("lanes_port = 7172"),
+    ["4:14 peers.lanes_port", "a TCP port each"],
+  ],
+  [
+    "one peer above all of them",
+    peers('peer_bytes_max = "2GiB"'),
+    ["4:18 peers.peer_bytes_max", "above bytes_max 1GiB"],
+  ],
+  [
+    "all below one namespace",
+    peers('bytes_max = "300MiB"'),
+    ["4:13 peers.bytes_max", "namespace_bytes_max 512MiB"],
+  ],
+  [
+    "a first cooldown above the last",
+    peers('cooldown = "2m"'),
+    ["4:12 peers.cooldown", "above cooldown_max 1m"],
+  ],
+  [
+    "two things wrong with peers",
+    peers(FILES, 'cipher = "x"', "encrypt = false"),
+    ["7:10 peers.cipher", "aegis-128l"],
+    ["8:11 peers.encrypt", "in the clear"],
+  ],
+];

@@ -1,0 +1,24 @@
+import { expect, test } from "bun:test";
+import { describeNative } from "../support/index.ts";
+import { jsonOf, tableOf } from "./report.ts";
+import { runFaults } from "./run.ts";
+
+const PULLS = 200;
+
+describeNative("pulls from hosts that die, lie, hang and flood, in short", () => {
+  test.each(["stream", "quic"] as const)(
+    "over %s",
+    async (transport) => {
+      const options = { pulls: PULLS, seed: 1, transports: [transport], onPhase: () => undefined };
+      const results = await runFaults(options);
+      // How fast it is depends here on who else uses the machine.
+      const problems = results.flatMap((result) => result.problems);
+      expect(problems.filter((problem) => !problem.startsWith("p99"))).toEqual([]);
+      expect(results.map(({ phase }) => phase)).toHaveLength(7);
+      expect(results.find(({ phase }) => phase === "lies")!.corruptSeen).toBeGreaterThan(0);
+      expect(tableOf(results).split("\n")).toHaveLength(8 + problems.length);
+      expect(JSON.parse(jsonOf(results, 1, 1))).toMatchObject({ wrong_bytes: 0 });
+    },
+    120_000,
+  );
+});

@@ -1,0 +1,61 @@
+import type { PeerLink } from "../../src/peers/index.ts";
+import { NAMESPACE_KEY } from "../peers/hosts/real-host.ts";
+import { digestOf } from "../tiers/names.ts";
+import { type Result, Tally } from "./tally.ts";
+import { BLOCK_BYTES, type World } from "./world.ts";
+
+const LINKS = 8;
+const LINK_PULLS = 80;
+/** Between two rounds on one link: here everybody shares one processor. */
+const PAUSE_MS = 20;
+const DEADLINE_MS = 10_000;
+const CAME_MIN = 0.9;
+
+/**
+ * A host with a good certificate asks for more than is given, on many links at once, again and
+ * again; others must still get what they ask for.
+ */
+export async function floods(world: World, pulls: number): Promise<Result> {
+  const tally = new Tally();
+  const [victim] = world.holders;
+  const flooder = await world.asker();
+  const [transport] = flooder.transports;
+  const stop = new AbortController();
+  const target = { ...victim!.host.endpoints[world.transport]!, worker: victim!.host.worker };
+  const links: PeerLink[] = [];
+  const flood = async () => {
+    while (!stop.signal.aborted) {
+      const dialled = await transport!.dial(target, stop.signal);
+      if (!dialled.ok) await Bun.sleep(5);
+      else {
+        links.push(dialled.link);
+        await Promise.all(Array.from({ length: LINK_PULLS }, () => pull(dialled.link)));
+        await Bun.sleep(PAUSE_MS);
+      }
+    }
+  };
+  const items = world.names.slice(0, 64).map((name, i) => ({
+    ...{ digest: digestOf(name), layer: 0xffff_ffff, bytesMax: BLOCK_BYTES, generation: 0n },
+    offset: i * 16_384,
+  }));
+  const pull = (link: PeerLink) =>
+    link.pull({
+      ...{ namespace: NAMESPACE_KEY, items, deadlineMs: 60_000, signal: stop.signal },
+      onBytes: () => undefined,
+      onItem: () => undefined,
+    });
+  const flooding = Promise.all(Array.from({ length: LINKS }, flood));
+  const asker = await world.asker();
+  const engine = asker.engine();
+  for (let i = 0; i < pulls; i++) await tally.fetch(engine, world.some(4), DEADLINE_MS);
+  stop.abort();
+  await flooding;
+  if (links.length < 2) tally.problems.push("nothing was flooded");
+  await flooder[Symbol.asyncDispose]();
+  engine.die();
+  await asker[Symbol.asyncDispose]();
+  tally.problems.push(...(await world.leftovers()));
+  const result = tally.result(world.transport, "flooded");
+  if (result.ok >= result.blocks * CAME_MIN) return result;
+  return { ...result, problems: [...result.problems, "the flood kept others from what they want"] };
+}

@@ -1,0 +1,136 @@
+import { type Random, randomBelow, seededRandom } from "../../src/core/index.ts";
+import type { PullLimits, TransportName } from "../../src/peers/index.ts";
+import { RealHost } from "../peers/hosts/real-host.ts";
+import { makeCluster } from "../support/cluster.ts";
+import { waitFor } from "../support/wait.ts";
+import type { StoreEngine } from "../tiers/store-engine.ts";
+import { LyingServer } from "./lies.ts";
+
+const MIB = 2 ** 20;
+export const BLOCK_BYTES = 16_000;
+const BLOCKS = 1_024;
+const HOLDER_BYTES = 40 * MIB;
+const SCRATCH_BLOCKS = 64;
+const ASKER_BYTES = 16 * MIB;
+/** Hosts notice within so long that the other side is gone. */
+const QUIET_MS = 15_000;
+
+/** Short, so that a run has many failures and many recoveries. */
+export const LIMITS: Partial<PullLimits> = {
+  bytesMax: 4 * MIB,
+  peerBytesMax: 2 * MIB,
+  namespaceBytesMax: 4 * MIB,
+  itemsMax: 8,
+  progressMs: 250,
+  dialMs: 1_000,
+  cooldownMs: 20,
+  cooldownMaxMs: 60,
+  mirrorPulls: false,
+};
+
+export interface Holder {
+  readonly host: RealHost;
+  readonly server: LyingServer;
+}
+
+/** Three hosts that all have the same blocks and lie on request, and room for one that asks. */
+export class World implements AsyncDisposable {
+  readonly transport: TransportName;
+  readonly random: Random;
+  readonly cluster = makeCluster();
+  readonly holders: Holder[] = [];
+  readonly names: readonly string[] = Array.from({ length: BLOCKS }, (_, i) => `block ${i}`);
+  #askers = 0;
+
+  private constructor(transport: TransportName, seed: number) {
+    this.transport = transport;
+    this.random = seededRandom(seed);
+  }
+
+  static async make(transport: TransportName, seed: number): Promise<World> {
+    const world = new World(transport, seed);
+    for (const worker of ["a", "b", "c"]) world.holders.push(await world.holder(worker));
+    return world;
+  }
+
+  /** A host that has all blocks; `lanesPort` says where others are to look for its lanes. */
+  async holder(worker: string, lanesPort?: (real: number) => number): Promise<Holder> {
+    let server: LyingServer | undefined;
+    const host = await new RealHost({
+      ...{ worker, trust: this.cluster.trust(worker), transports: [this.transport] },
+      ...{ arenaBytes: HOLDER_BYTES, ...(lanesPort === undefined ? {} : { lanesPort }) },
+      wrap: (inner, region) => {
+        server = new LyingServer(inner, region, this.random);
+        return server;
+      },
+    }).listen();
+    const engine = host.engine();
+    await putAll(engine, this.names);
+    const scratch = Array.from({ length: SCRATCH_BLOCKS }, (_, i) => `scratch ${i}`);
+    await putAll(engine, scratch);
+    server!.useScratch(engine.acquire(scratch).map(({ offset }) => offset));
+    return { host, server: server! };
+  }
+
+  /** A host that has nothing and knows these; the holders unless others are given. */
+  async asker(
+    limits: Partial<PullLimits> = {},
+    others: readonly Pick<RealHost, "worker" | "endpoints">[] = this.holders.map(
+      ({ host }) => host,
+    ),
+  ): Promise<RealHost> {
+    const worker = `asker-${this.#askers++}`;
+    const asker = await new RealHost({
+      ...{ worker, trust: this.cluster.trust(worker), transports: [this.transport] },
+      ...{ arenaBytes: ASKER_BYTES, limits: { ...LIMITS, ...limits } },
+    }).listen();
+    asker.meet(others);
+    const workers = others.map((host) => host.worker);
+    asker.holders = (key) => {
+      const first = key[31]! % workers.length;
+      return [...workers.slice(first), ...workers.slice(0, first)];
+    };
+    return asker;
+  }
+
+  /** Some names, each once. */
+  some(max: number): string[] {
+    const count = 1 + randomBelow(this.random, max);
+    const chosen = new Set<string>();
+    while (chosen.size < count) chosen.add(this.names[randomBelow(this.random, BLOCKS)]!);
+    return [...chosen];
+  }
+
+  honest(): void {
+    for (const { server } of this.holders) {
+      server.lying = 0;
+      server.hung = false;
+    }
+  }
+
+  /** What the holders should not have any more: nothing, if all is well. */
+  async leftovers(): Promise<string[]> {
+    return (await Promise.all(this.holders.map(({ host }) => this.quiet(host)))).flat();
+  }
+
+  /** The same for one host. */
+  async quiet(host: RealHost): Promise<string[]> {
+    const look = () => {
+      const links = host.transports.reduce((sum, { inboundLinks }) => sum + inboundLinks, 0);
+      return links === 0 ? host.leftovers() : [`${host.worker}: ${links} links from others`];
+    };
+    await waitFor(() => look().length === 0, QUIET_MS).catch(() => null);
+    return look();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const { host } of this.holders) await host[Symbol.asyncDispose]();
+  }
+}
+
+export async function putAll(engine: StoreEngine, names: readonly string[]): Promise<void> {
+  for (let from = 0; from < names.length; from += 64) {
+    const some = names.slice(from, from + 64).map((name) => ({ name, bytes: BLOCK_BYTES }));
+    await engine.put(...some);
+  }
+}

@@ -1,0 +1,101 @@
+import { expect, test } from "bun:test";
+import { connect, createServer, type Socket } from "node:net";
+import type { Endpoint } from "../../../src/peers/index.ts";
+import { makeCluster } from "../../support/cluster.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import type { StoreEngine } from "../../tiers/store-engine.ts";
+import { MIB, RealHost } from "./real-host.ts";
+
+const BOTH = ["stream", "quic"] as const;
+const NAMES = ["a", "b", "c", "d", "e", "f"];
+
+/** TCP through another port, until it is cut. */
+class Cable implements Disposable {
+  readonly #sockets = new Set<Socket>();
+  readonly #server = createServer((inner) => {
+    const outer = connect(this.#target.port, this.#target.host);
+    for (const [from, to] of [
+      [inner, outer],
+      [outer, inner],
+    ] as const) {
+      this.#sockets.add(from);
+      from.on("error", () => to.destroy());
+      from.on("close", () => to.destroy());
+      from.pipe(to);
+    }
+  });
+  readonly #target: Endpoint;
+
+  constructor(target: Endpoint) {
+    this.#target = target;
+  }
+
+  async listen(): Promise<Endpoint> {
+    await new Promise<void>((resolve) => this.#server.listen(0, "127.0.0.1", resolve));
+    return { host: "127.0.0.1", port: (this.#server.address() as { port: number }).port };
+  }
+
+  [Symbol.dispose](): void {
+    this.#server.close();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+}
+
+/** A host that has blocks, one that has none, and a cable for the streams between them. */
+async function hosts() {
+  await using stack = new AsyncDisposableStack();
+  const cluster = makeCluster();
+  const make = async (worker: string) => {
+    const trust = cluster.trust(worker);
+    const host = new RealHost({ worker, trust, arenaBytes: 32 * MIB, transports: BOTH });
+    return stack.use(await host.listen());
+  };
+  const [holder, asker] = [await make("holder"), await make("asker")];
+  await holder.engine().put(...NAMES.map((name) => ({ name, bytes: 2 * MIB })));
+  const cable = stack.use(new Cable(holder.endpoints.stream!));
+  const stream = await cable.listen();
+  asker.meet([{ worker: holder.worker, endpoints: { ...holder.endpoints, stream } }]);
+  const ended = stack.move();
+  return { holder, asker, cable, [Symbol.asyncDispose]: () => ended.disposeAsync() };
+}
+
+/** Reads blocks with patience: `ok` only where every byte is right. */
+async function read(engine: StoreEngine, names: readonly string[]): Promise<string[]> {
+  const handles = await engine.fetch(names, { deadlineMs: 20_000 });
+  const read = handles.map((handle) =>
+    handle.outcome === "ok" && !engine.proves(handle) ? "wrong bytes" : handle.outcome,
+  );
+  engine.release(handles.filter(({ outcome }) => outcome === "ok"));
+  return read;
+}
+
+describeNative("a stream that", () => {
+  test("cannot be dialled: the same request goes by QUIC, and so do those after it", async () => {
+    await using world = await hosts();
+    const { asker, cable } = world;
+    cable[Symbol.dispose]();
+    const engine = asker.engine();
+    const ok = NAMES.slice(0, 3).map(() => "ok");
+    expect(await read(engine, NAMES.slice(0, 3))).toEqual(ok);
+    expect(await read(engine, NAMES.slice(3))).toEqual(ok);
+    expect(asker.puller.stats.byTransport.quic.blocks).toBe(6);
+    const kinds = asker.events.map(({ kind }) => kind).filter((kind) => kind !== "peer_slow");
+    expect(new Set(kinds)).toEqual(new Set(["transport_down"]));
+    expect(asker.puller.peers()).toMatchObject([{ breaker: "closed", transport: "quic" }]);
+  });
+
+  test("is cut in the middle: what did not come by it comes by QUIC, and is right", async () => {
+    await using world = await hosts();
+    const { holder, asker, cable } = world;
+    const engine = asker.engine();
+    const loading = read(engine, NAMES);
+    await waitFor(() => holder.serving.stats.blocks > 0);
+    cable[Symbol.dispose]();
+    expect(await loading).toEqual(NAMES.map(() => "ok"));
+    const { stream, quic } = asker.puller.stats.byTransport;
+    expect(stream.blocks + quic.blocks).toBe(6);
+    expect(quic.blocks).toBeGreaterThan(0);
+    engine.die();
+    await waitFor(() => [holder, asker].every((host) => host.leftovers().length === 0));
+  });
+});

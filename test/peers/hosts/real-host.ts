@@ -1,0 +1,206 @@
+import {
+  type NamespaceIndex,
+  systemClock,
+  systemRandom,
+  toHex,
+  type WorkerId,
+} from "../../../src/core/index.ts";
+import { blockKeys } from "../../../src/identity/index.ts";
+import { type Lanes, loadNative, openLanes, Queue, Region } from "../../../src/native/index.ts";
+import {
+  createPuller,
+  type Endpoint,
+  KnownMembers,
+  type PeerServer,
+  type PullEvent,
+  type Puller,
+  type PullLimits,
+  type Transport,
+  type TransportName,
+  type Trust,
+} from "../../../src/peers/index.ts";
+import { BlockServer, SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
+import { QuicTransport } from "../../../src/peers/transports/quic/index.ts";
+import { StreamTransport } from "../../../src/peers/transports/stream/index.ts";
+import { Namespaces, TieredStore } from "../../../src/tiers/index.ts";
+import { StoreEngine } from "../../tiers/store-engine.ts";
+
+export const MIB = 2 ** 20;
+/** The namespace of all blocks here. */
+export const NAMESPACE_KEY = new Uint8Array(32).fill(7);
+const NAMESPACE = 1 as NamespaceIndex;
+
+export const PULL_LIMITS: PullLimits = {
+  bytesMax: 64 * MIB,
+  peerBytesMax: 32 * MIB,
+  namespaceBytesMax: 64 * MIB,
+  itemsMax: 64,
+  progressMs: 2_000,
+  dialMs: 2_000,
+  cooldownMs: 500,
+  cooldownMaxMs: 5_000,
+  transports: "auto",
+  prefillTokensPerS: null,
+  mirrorPulls: true,
+};
+
+export interface RealHostOptions {
+  readonly trust: Trust;
+  readonly worker: string;
+  readonly arenaBytes: number;
+  readonly transports: readonly TransportName[];
+  readonly limits?: Partial<PullLimits>;
+  /** Stands before what the store serves. */
+  readonly wrap?: (inner: PeerServer, region: Region) => PeerServer;
+  /** Where lanes of this host are said to be taken, instead of where they are. */
+  readonly lanesPort?: (real: number) => number;
+}
+
+/** A whole host without an agent around it: store, transports, server and puller, all real. */
+export class RealHost implements AsyncDisposable {
+  readonly worker: WorkerId;
+  readonly region: Region;
+  readonly queue: Queue;
+  readonly store: TieredStore;
+  readonly members: KnownMembers;
+  readonly transports: readonly Transport[];
+  readonly server: PeerServer;
+  readonly puller: Puller;
+  readonly events: PullEvent[] = [];
+  readonly endpoints: Partial<Record<TransportName, Endpoint>> = {};
+  /** Who is believed to have a block; all that are known. */
+  holders: (key: Uint8Array) => readonly WorkerId[] = () =>
+    this.members.list().map(({ worker }) => worker);
+  readonly serving: BlockServer;
+
+  constructor(options: RealHostOptions) {
+    const native = loadNative();
+    this.worker = options.worker as WorkerId;
+    this.region = takeRegion(options.arenaBytes);
+    this.queue = new Queue(native, { entries: 64, threads: 2, watches: 8 });
+    const namespaces = new Namespaces();
+    namespaces.indexOf(NAMESPACE_KEY);
+    const { region, queue } = this;
+    this.store = new TieredStore({
+      ...{ native, region, queue, clock: systemClock, namespaces, random: systemRandom },
+      ...{ blocksMax: 65_536, gpuWindowBlocks: 0, policy: "lru" },
+      marks: { high: 1, low: 1 },
+    });
+    this.store.slots.addReady(options.arenaBytes);
+    this.members = new KnownMembers({ self: this.worker, clock: systemClock });
+    this.transports = options.transports.map((name) => makeTransport(name, options));
+    const hardware = { hasRdmaNic: false, rdmaDevices: [], cores: 2, hasAes: true };
+    const self = { worker: this.worker, incarnation: 1n, hardware };
+    this.serving = new BlockServer({
+      blocks: this.store.peerBlocks,
+      namespaceOf: (key) => (toHex(key) === toHex(NAMESPACE_KEY) ? NAMESPACE : null),
+      modelOf: () => "test/model",
+      hello: () => self,
+      ...{ limits: SERVE_LIMITS, clock: systemClock, random: systemRandom, log: () => undefined },
+    });
+    this.server = options.wrap?.(this.serving, region) ?? this.serving;
+    this.puller = createPuller({
+      ...{ self, blocks: this.store.peerBlocks, transports: this.transports, namespaces },
+      ...{ members: this.members, locator: null, clock: systemClock, random: systemRandom },
+      whereabouts: {
+        holders: (_, keys, at) => this.holders(keys.subarray(at, at + 32)),
+        wasWrong: () => undefined,
+      },
+      deriveKeys: (digests, layer) => blockKeys(native, digests, layer),
+      tokensPerBlock: () => null,
+      log: () => undefined,
+      onEvent: (event) => void this.events.push(event),
+      limits: { ...PULL_LIMITS, ...options.limits },
+    });
+    this.store.setPeers(this.puller);
+  }
+
+  /** Listens with every transport. */
+  async listen(): Promise<this> {
+    for (const transport of this.transports) {
+      await transport.register(this.region);
+      const endpoint = { host: "127.0.0.1", port: 0 };
+      this.endpoints[transport.name] = await transport.listen(endpoint, this.server);
+    }
+    return this;
+  }
+
+  /** From now on it knows these. */
+  meet(hosts: readonly { worker: WorkerId; endpoints: RealHost["endpoints"] }[]): void {
+    this.members.setListed(hosts);
+  }
+
+  /** One that does not look through the whole store at every step, unless it is to. */
+  engine(looks = false): StoreEngine {
+    const holder = this.store.openHolder({ namespace: NAMESPACE, handlesMax: 10_000 });
+    const { store } = this;
+    const blind = {
+      deriveKeys: store.deriveKeys.bind(store),
+      openHolder: store.openHolder.bind(store),
+      verifyIntegrity: () => undefined,
+    } as unknown as TieredStore;
+    return new StoreEngine(looks ? store : blind, this.region, holder);
+  }
+
+  /** What should not be there once all is quiet: nothing, if all is well. */
+  leftovers(): string[] {
+    this.store.verifyIntegrity();
+    const { inFlightBytes, waiting } = this.puller.stats;
+    const { slotsUsed, slotsQuarantined, ramBlocks } = this.store.snapshot();
+    const { lentBlocks, openPulls } = this.serving.stats;
+    const counts = {
+      ...{ inFlightBytes, waiting, slotsQuarantined, lentBlocks, openPulls },
+      slotsLost: slotsUsed - ramBlocks,
+    };
+    return Object.entries(counts).flatMap(([what, count]) =>
+      count === 0 ? [] : [`${this.worker}: ${what} ${count}`],
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.store.setPeers(null);
+    await this.puller[Symbol.asyncDispose]();
+    this.serving[Symbol.dispose]();
+    for (const transport of this.transports) await transport[Symbol.asyncDispose]();
+    this.members[Symbol.dispose]();
+    await this.store[Symbol.asyncDispose]();
+    await this.queue[Symbol.asyncDispose]();
+    freeRegions.push(this.region);
+  }
+}
+
+/** Of hosts that ended. A region that somebody may have a view of is never taken away. */
+const freeRegions: Region[] = [];
+
+function takeRegion(bytes: number): Region {
+  const free = freeRegions.findIndex((region) => region.bytes === bytes);
+  if (free >= 0) return freeRegions.splice(free, 1)[0]!;
+  return Region.create(loadNative(), { bytes, hugePages: "off", lockMemory: "off" });
+}
+
+function makeTransport(name: TransportName, { trust, lanesPort }: RealHostOptions): Transport {
+  const native = loadNative();
+  const common = { trust, clock: systemClock, log: () => undefined };
+  if (name === "quic") return new QuicTransport({ ...common, native });
+  if (name !== "stream") throw new Error(`no transport ${name} here`);
+  return new StreamTransport({
+    ...{ ...common, lanes: 2, lanesPort: 0 },
+    ciphers: ["aegis-128l", "aes-128-gcm"],
+    openLanes: (region) => {
+      const lanes = openLanes(native, { region, threads: 1, socketBytes: 0 });
+      return lanesPort === undefined ? lanes : movedLanes(lanes, lanesPort);
+    },
+  });
+}
+
+/** Lanes that say they listen somewhere else. */
+function movedLanes(lanes: Lanes, lanesPort: (real: number) => number): Lanes {
+  return new Proxy(lanes, {
+    get(target, name) {
+      if (name === "listen")
+        return (host: string, port: number) => lanesPort(target.listen(host, port));
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === "function" ? value.bind(target) : value;
+    },
+  });
+}

@@ -1,0 +1,89 @@
+import { expect, test } from "bun:test";
+import type { PeerLink } from "../../../src/peers/index.ts";
+import { waitFor } from "../../support/index.ts";
+import {
+  LIMITS,
+  MIB,
+  Pair,
+  placesFor,
+  pullPlaces,
+  type TransportMaker,
+  tryDial,
+} from "./contract-kit.ts";
+
+/** Nothing that a peer does makes us hold more than we said. */
+export function boundsContract(maker: TransportMaker): void {
+  test("nobody at the other end: unreachable, within its time; and it can be aborted", async () => {
+    await using pair = await Pair.make(maker, { handshakeMs: 400 });
+    const free = await Bun.udpSocket({ hostname: "127.0.0.1", port: 0 });
+    const nowhere = { host: "127.0.0.1", port: free.port };
+    free.close();
+    const dead = await tryDial(pair.asker, nowhere, "holder");
+    expect(dead).toMatchObject({ ok: false, fault: { kind: "unreachable" } });
+    const unknown = await tryDial(pair.asker, { host: "host.invalid", port: 9 }, "holder");
+    expect(unknown).toMatchObject({ ok: false, fault: { kind: "unreachable" } });
+    const aborted = await tryDial(pair.asker, nowhere, "holder", AbortSignal.abort());
+    expect(aborted).toMatchObject({ ok: false, fault: { kind: "aborted" } });
+  });
+
+  test("links of others are bounded, and room that is freed is given away again", async () => {
+    await using pair = await Pair.make(maker, { linksMax: 3 });
+    const links: PeerLink[] = [];
+    const works = async (link: PeerLink) =>
+      (await link.call({ op: "find", names: [] }, { deadlineMs: 3_000 })).ok;
+    for (let i = 0; i < 6; i++) {
+      const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+      if (dialled.ok && (await works(dialled.link))) links.push(dialled.link);
+      expect(pair.holder.transport.inboundLinks).toBeLessThanOrEqual(3);
+    }
+    expect(links).toHaveLength(3);
+    await links.pop()![Symbol.asyncDispose]();
+    await waitFor(() => pair.holder.transport.inboundLinks === 2);
+    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    expect(dialled.ok && (await works(dialled.link))).toBe(true);
+    if (dialled.ok) links.push(dialled.link);
+    for (const link of links) await link[Symbol.asyncDispose]();
+  });
+
+  test("requests that are served at once are bounded, and all are answered", async () => {
+    await using pair = await Pair.make(maker, { requestsMax: 4 });
+    const { server } = pair.holder;
+    const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 20_000));
+    await using link = await pair.link();
+    const places = placesFor(items);
+    const outcomes = await Promise.all(places.map((place) => pullPlaces(link, [place])));
+    for (const { fault, results } of outcomes) {
+      expect(fault).toBeNull();
+      expect(["came", "busy"]).toContain(results[0]!.kind);
+    }
+    expect(server.servingMost).toBeLessThanOrEqual(4);
+    expect(outcomes.filter(({ results }) => results[0]!.kind === "came").length).toBeGreaterThan(3);
+  });
+
+  test("little is lent at once, however much is asked for", async () => {
+    await using pair = await Pair.make(maker, { progressMs: LIMITS.progressMs * 4 });
+    const { server } = pair.holder;
+    const items = Array.from({ length: 48 }, (_, index) => server.put(index + 1, MIB));
+    await using link = await pair.link();
+    const { fault } = await pullPlaces(link, placesFor(items));
+    expect(fault).toBeNull();
+    await waitFor(() => server.released === 48);
+    expect(server.lentMost).toBeLessThanOrEqual(16);
+  });
+
+  test("pulls that were cancelled leave nothing behind", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const item = server.put(1, 200_000);
+    await using link = await pair.link();
+    const places = placesFor([item]);
+    for (let i = 0; i < 100; i++) {
+      const abort = new AbortController();
+      const onBytes = () => void (i % 2 === 0 && abort.abort());
+      const { fault } = await pullPlaces(link, places, { signal: abort.signal, onBytes });
+      expect(fault === null || fault.kind === "aborted").toBe(true);
+    }
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    expect((await pullPlaces(link, places)).fault).toBeNull();
+  });
+}

@@ -1,0 +1,171 @@
+import { expect, test } from "bun:test";
+import type { Served } from "../../../src/peers/index.ts";
+import { waitFor } from "../../support/index.ts";
+import {
+  chalk,
+  MIB,
+  Pair,
+  placesFor,
+  pullPlaces,
+  type TransportMaker,
+  tryDial,
+  untouchedPlace,
+} from "./contract-kit.ts";
+
+/** Aborting, deadlines, hanging, closing. */
+export function endingsContract(maker: TransportMaker): void {
+  test("a cancelled pull stops the sender, and nothing is written any more", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = Array.from({ length: 24 }, (_, index) => server.put(index + 1, 2 * MIB));
+    await using link = await pair.link();
+    const places = placesFor(items);
+    const abort = new AbortController();
+    let seen = 0;
+    const { fault, results } = await pullPlaces(link, places, {
+      signal: abort.signal,
+      onBytes(_, bytes) {
+        seen += bytes;
+        if (seen > 3 * MIB) abort.abort();
+      },
+    });
+    chalk(pair.asker.region, places);
+    expect(fault?.kind).toBe("aborted");
+    expect(results.filter((result) => result === undefined).length).toBeGreaterThan(0);
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    expect(server.signals[0]!.aborted).toBe(true);
+    expect(server.released).toBeLessThan(24);
+    // A whole round trip later, whatever was still under way has arrived.
+    const again = await pullPlaces(link, placesFor(items.slice(0, 1)));
+    expect(again.fault).toBeNull();
+    for (const place of places.slice(1)) {
+      expect(untouchedPlace(pair.asker.region, place)).toBe(true);
+    }
+  });
+
+  test("a pull that is aborted before it begins asks nothing", async () => {
+    await using pair = await Pair.make(maker);
+    const item = pair.holder.server.put(1, 1000);
+    await using link = await pair.link();
+    const places = placesFor([item]);
+    const outcome = await pullPlaces(link, places, { signal: AbortSignal.abort() });
+    expect(outcome.fault?.kind).toBe("aborted");
+    const options = { deadlineMs: 1_000, signal: AbortSignal.abort() };
+    const called = await link.call({ op: "find", names: [] }, options);
+    expect(called).toMatchObject({ ok: false, fault: { kind: "aborted" } });
+    expect(pair.holder.server.asked).toBe(0);
+  });
+
+  test("a block that is lent when nobody wants it any more is given back", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = [1, 2].map((seed) => server.put(seed, 10_000));
+    const { promise: later, resolve } = Promise.withResolvers<void>();
+    server.onServe = async (served): Promise<Served> => {
+      if (served.index === 1) await later;
+      return served;
+    };
+    await using link = await pair.link();
+    const abort = new AbortController();
+    const pulled = pullPlaces(link, placesFor(items), { signal: abort.signal });
+    await waitFor(() => server.released === 1);
+    abort.abort();
+    expect((await pulled).fault?.kind).toBe("aborted");
+    await waitFor(() => server.signals[0]!.aborted);
+    resolve();
+    await waitFor(() => server.serving === 0 && server.lent === 0);
+  });
+
+  test("a sender that says nothing any more is given up, and the link is not", async () => {
+    await using pair = await Pair.make(maker, { progressMs: 300 });
+    const { server } = pair.holder;
+    const items = [1, 2].map((seed) => server.put(seed, 10_000));
+    const hang = (signal: AbortSignal) =>
+      new Promise<undefined>((resolve) => {
+        signal.addEventListener("abort", () => resolve(undefined));
+      });
+    server.onServe = (served, _, signal) => (served.index === 1 ? hang(signal) : served);
+    server.onCall = async (_, signal) => (await hang(signal)) ?? { op: "refused", why: "late" };
+    await using link = await pair.link();
+    const places = placesFor(items);
+    const { fault, results } = await pullPlaces(link, places);
+    expect(fault?.kind).toBe("stalled");
+    expect(results[0]).toMatchObject({ kind: "came" });
+    await waitFor(() => server.serving === 0);
+    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 100 });
+    expect(called).toMatchObject({ ok: false, fault: { kind: "stalled" } });
+    server.onServe = (served) => served;
+    expect((await pullPlaces(link, places)).fault).toBeNull();
+    expect(link.fault).toBeNull();
+  });
+
+  test("a pull ends with its deadline, on both sides", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = Array.from({ length: 64 }, (_, index) => server.put(index + 1, 1_000));
+    // It moves all the time, and never ends.
+    server.onServe = async (served) => {
+      await Bun.sleep(20);
+      return served;
+    };
+    await using link = await pair.link();
+    const places = placesFor(items);
+    const { fault } = await pullPlaces(link, places, { deadlineMs: 200 });
+    expect(fault?.kind).toBe("stalled");
+    await waitFor(() => server.serving === 0);
+    expect(server.signals[0]!.aborted).toBe(true);
+    expect(server.released).toBeLessThan(64);
+  });
+
+  test("closing a link ends what is under way on both sides, and only that link", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = [1, 2].map((seed) => server.put(seed, 10_000));
+    server.onServe = (served, _, signal) => {
+      if (served.index === 0) return served;
+      return new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
+    };
+    const link = await pair.link();
+    await using other = await pair.link();
+    const pulled = pullPlaces(link, placesFor(items));
+    await waitFor(() => server.released === 1);
+    await link[Symbol.asyncDispose]();
+    await link[Symbol.asyncDispose]();
+    expect((await pulled).fault?.kind).toBe("closed");
+    expect((await link.ended).kind).toBe("closed");
+    expect(link.fault?.kind).toBe("closed");
+    await waitFor(() => server.serving === 0 && server.lent === 0);
+    const late = await pullPlaces(link, placesFor(items));
+    expect(late.fault?.kind).toBe("closed");
+    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+    expect(called).toMatchObject({ ok: false, fault: { kind: "closed" } });
+    expect(other.fault).toBeNull();
+    expect((await other.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
+    await waitFor(() => pair.holder.transport.inboundLinks === 1);
+  });
+
+  test("closing a transport ends its links of both directions and frees its port", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = [1, 2].map((seed) => server.put(seed, 10_000));
+    server.onServe = (served, _, signal) => {
+      if (served.index === 0) return served;
+      return new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
+    };
+    await using link = await pair.link();
+    const pulled = pullPlaces(link, placesFor(items));
+    await waitFor(() => server.released === 1);
+    await pair.holder[Symbol.asyncDispose]();
+    await pair.holder[Symbol.asyncDispose]();
+    expect((await pulled).fault).not.toBeNull();
+    expect((await link.ended).kind).not.toBe("closed");
+    expect(server.lent).toBe(0);
+    expect(pair.holder.transport.inboundLinks).toBe(0);
+    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    // A ticket may still be tried: then the first request tells.
+    if (dialled.ok) {
+      const called = await dialled.link.call({ op: "find", names: [] }, { deadlineMs: 5_000 });
+      expect(called.ok).toBe(false);
+    }
+  });
+}

@@ -1,0 +1,105 @@
+import { expect, test } from "bun:test";
+import type { WorkerId } from "../../../src/core/index.ts";
+import type { Credentials, Trust } from "../../../src/peers/index.ts";
+import { issueHost } from "../../../src/peers/trust/index.ts";
+import { makeCluster, validFor } from "../../support/cluster.ts";
+import { waitFor } from "../../support/index.ts";
+import {
+  dial,
+  Host,
+  LIMITS,
+  Pair,
+  placesFor,
+  pullPlaces,
+  regionOf,
+  type TransportMaker,
+  tryDial,
+} from "./contract-kit.ts";
+
+/** Who may speak with whom. */
+export function identityContract(maker: TransportMaker): void {
+  /** A host that believes the pair's cluster, whatever it shows itself. */
+  const impostor = async (pair: Pair, shown: Pick<Credentials, "certificates" | "key">) => {
+    const { credentials, judge, onChange } = pair.cluster.trust("asker");
+    const trust: Trust = { credentials: { ...credentials, ...shown }, judge, onChange };
+    const host = new Host(maker, trust, regionOf(2), LIMITS);
+    await host.transport.register(host.region);
+    return host;
+  };
+
+  /** Whatever it tries comes to nothing, and the server never hears of it. */
+  const isRefused = async (pair: Pair, host: Host) => {
+    const dialled = await tryDial(host, pair.holder.endpoint, "holder");
+    if (dialled.ok) {
+      const { link } = dialled;
+      const item = pair.holder.server.put(1, 1_000);
+      const { fault } = await pullPlaces(link, placesFor([item]));
+      expect(fault).not.toBeNull();
+      const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+      expect(called.ok).toBe(false);
+      await link[Symbol.asyncDispose]();
+    }
+    expect(pair.holder.server.asked).toBe(0);
+    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+  };
+
+  test("a stranger's certificate gets nothing parsed", async () => {
+    await using pair = await Pair.make(maker);
+    await using host = await impostor(pair, makeCluster().host("asker"));
+    await isRefused(pair, host);
+    expect(JSON.stringify(pair.holder.log)).not.toContain("PRIVATE");
+  });
+
+  test("a certificate of our authority for another cluster gets nothing parsed", async () => {
+    await using pair = await Pair.make(maker);
+    const { authority } = pair.cluster;
+    const name = { cluster: "elsewhere", worker: "asker" as WorkerId };
+    const issued = issueHost({ authority, name, key: null, validity: validFor(1) });
+    await using host = await impostor(pair, { certificates: issued.certificate, key: issued.key });
+    await isRefused(pair, host);
+    await waitFor(() => pair.holder.log.some(({ level }) => level === "warn"));
+  });
+
+  test("whoever is not the one that was dialled gets no request", async () => {
+    await using pair = await Pair.make(maker);
+    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "somebody-else");
+    expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });
+    const foreign = new Host(maker, makeCluster().trust("holder"), regionOf(2), LIMITS);
+    await using _ = foreign;
+    await foreign.listen();
+    const stranger = await tryDial(pair.asker, foreign.endpoint, "holder");
+    expect(stranger).toMatchObject({ ok: false, fault: { kind: "refused" } });
+    expect([pair.holder.server.asked, foreign.server.asked]).toEqual([0, 0]);
+  });
+
+  test("new certificates serve new links, and those that live go on", async () => {
+    await using pair = await Pair.make(maker);
+    const { cluster } = pair;
+    const renewed = ["asker", "holder"].map((name, index) => {
+      const trust = cluster.trust(name);
+      return { trust, host: new Host(maker, trust, regionOf(index), LIMITS) };
+    });
+    const [asker, holder] = renewed.map(({ host }) => host) as [Host, Host];
+    await using _asker = asker;
+    await using _holder = holder;
+    await holder.listen();
+    await asker.transport.register(asker.region);
+    const item = holder.server.put(1, 10_000);
+    const places = placesFor([item]);
+    await using before = await dial(asker, holder.endpoint, "holder");
+    expect((await pullPlaces(before, places)).fault).toBeNull();
+    for (const { trust, host } of renewed) {
+      trust.change(cluster.host(trust.credentials.worker));
+      await host.transport.reload();
+    }
+    expect((await pullPlaces(before, places)).fault).toBeNull();
+    await before[Symbol.asyncDispose]();
+    // A listener may need a moment to show them.
+    await waitFor(async () => {
+      await using after = await dial(asker, holder.endpoint, "holder");
+      expect((await pullPlaces(after, places)).fault).toBeNull();
+      expect(after.identity.worker).toBe(before.identity.worker);
+      return after.identity.fingerprint !== before.identity.fingerprint;
+    });
+  });
+}

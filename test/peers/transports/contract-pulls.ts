@@ -1,0 +1,215 @@
+import { expect, test } from "bun:test";
+import { Tier } from "../../../src/blocks/index.ts";
+import type { PeerAnswer, PeerHello, PullItem } from "../../../src/peers/index.ts";
+import { waitFor } from "../../support/index.ts";
+import { blockOf } from "../../support/region-server.ts";
+import {
+  chalk,
+  dial,
+  MIB,
+  Pair,
+  placesFor,
+  pullAndProve,
+  pullPlaces,
+  type TransportMaker,
+  untouchedPlace,
+} from "./contract-kit.ts";
+
+const HELLO: PeerHello = {
+  worker: "asker" as never,
+  incarnation: 77n,
+  hardware: { hasRdmaNic: false, rdmaDevices: [], cores: 2, hasAes: true },
+};
+
+/** Requests, answers, and blocks that come. */
+export function pullsContract(maker: TransportMaker): void {
+  test("calls are answered, and the other side knows who asks", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    await using link = await pair.link();
+    expect(link.identity).toMatchObject({ worker: "holder", cluster: pair.cluster.name });
+    expect(link.transport).toBe(pair.asker.transport.name);
+    const hello = await link.call({ op: "hello", hello: HELLO }, { deadlineMs: 5_000 });
+    expect(hello).toEqual({ ok: true, answer: { op: "hello", hello: HELLO } });
+    expect(server.asker).toBe("asker" as never);
+    server.put(1, 10_000);
+    const blocks = [blockOf(1), blockOf(2)];
+    const namespace = server.header(1).namespace;
+    const has = await link.call({ op: "has", namespace, blocks }, { deadlineMs: 5_000 });
+    const { bytes, generation, checksum } = server.header(1);
+    const nothing = { tiers: 0, bytes: 0, generation: 0n, checksum: 0n };
+    const answer = {
+      op: "has",
+      blocks: [{ tiers: Tier.ram, bytes, generation, checksum }, nothing],
+    };
+    expect(has).toEqual({ ok: true, answer } as never);
+    expect(link.rttMs).toBeGreaterThan(0);
+  });
+
+  test("busy and refused are answers, too, and a summary may be long", async () => {
+    await using pair = await Pair.make(maker);
+    await using link = await pair.link();
+    const filter = crypto.getRandomValues(new Uint8Array(60_000));
+    const answers: PeerAnswer[] = [
+      { op: "busy", retryAfterMs: 250 },
+      { op: "refused", why: "not for you" },
+      { op: "summary", version: 9n, filter },
+      { op: "summary", version: 9n, filter: null },
+    ];
+    for (const answer of answers) {
+      pair.holder.server.onCall = () => answer;
+      const namespace = new Uint8Array(32);
+      const called = link.call({ op: "summary", namespace, known: 3n }, { deadlineMs: 5_000 });
+      expect(await called).toEqual({ ok: true, answer });
+    }
+  });
+
+  test("blocks of all sizes come whole, where they belong and nowhere else", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const sizes = [1, 7, 4096, 65_535, 65_536, 65_537, 256 * 1024, MIB + 1, 5_000_000];
+    const seeds = sizes.map((_, index) => index + 1);
+    const items = sizes.map((bytes, index) => server.put(index + 1, bytes));
+    await using link = await pair.link();
+    await pullAndProve(pair.asker, link, seeds, items, server);
+    await waitFor(() => server.released === sizes.length);
+  });
+
+  test("a block that was let go is not read any more", async () => {
+    await using pair = await Pair.make(maker);
+    const { server, region } = pair.holder;
+    const sizes = [1, 4096, 65_536, 200_000, MIB + 1];
+    const seeds = sizes.map((_, index) => index + 1);
+    const items = sizes.map((bytes, index) => server.put(index + 1, bytes));
+    server.onServe = (served) => {
+      if (served.kind !== "block") return served;
+      const release = () => {
+        served.release();
+        region.fill(served.offset, served.header.bytes, 99n);
+      };
+      return { ...served, release };
+    };
+    await using link = await pair.link();
+    await pullAndProve(pair.asker, link, seeds, items, server);
+    await waitFor(() => server.released === sizes.length);
+  });
+
+  test("what the header has room for arrives as it was sent", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const more = {
+      model: "m".repeat(255),
+      parent: new Uint8Array(32).fill(3),
+      transient: true,
+      aliases: [new Uint8Array(8).fill(1), new Uint8Array(32).fill(2)],
+    };
+    const items = [server.put(1, 100, more), server.put(2, 100, { model: "" })];
+    await using link = await pair.link();
+    await pullAndProve(pair.asker, link, [1, 2], items, server);
+  });
+
+  test("the checksum is of what lies in the arena, whatever the header says", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const item = server.put(1, 300_000, { checksum: 42n });
+    await using link = await pair.link();
+    const places = placesFor([item]);
+    const { results } = await pullPlaces(link, places);
+    const checksum = server.region.checksum(0, 300_000);
+    expect(results[0]).toMatchObject({ kind: "came", checksum, header: { checksum: 42n } });
+  });
+
+  test("many small blocks, by several pulls at once on one link", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = Array.from({ length: 512 }, (_, index) => server.put(index + 1, 4_000 + index));
+    await using link = await pair.link();
+    const places = placesFor(items);
+    chalk(pair.asker.region, places);
+    const pulls = Array.from({ length: 8 }, (_, at) => places.slice(at * 64, at * 64 + 64));
+    const outcomes = await Promise.all(pulls.map((some) => pullPlaces(link, some)));
+    expect(outcomes.map(({ fault }) => fault)).toEqual(pulls.map(() => null));
+    for (const [index, { offset, bytesMax }] of places.entries()) {
+      const seed = BigInt(index + 1);
+      expect(pair.asker.region.firstWrong(offset, bytesMax, seed)).toBeNull();
+    }
+    await waitFor(() => server.released === 512);
+  });
+
+  test("a few big blocks, with progress on the way and little lent at once", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
+    await using link = await pair.link();
+    const places = placesFor(items);
+    let calls = 0;
+    const outcome = await pullPlaces(link, places, { onBytes: () => void calls++ });
+    expect(outcome.fault).toBeNull();
+    expect(outcome.told).toEqual(items.map(({ bytesMax }) => bytesMax));
+    expect(calls).toBeGreaterThanOrEqual(3);
+    for (const [index, { offset, bytesMax }] of places.entries()) {
+      expect(pair.asker.region.firstWrong(offset, bytesMax, BigInt(index + 1))).toBeNull();
+    }
+  });
+
+  test("each block has its own answer", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items: PullItem[] = [
+      server.put(1, 50_000),
+      { ...blockOf(2), bytesMax: 50_000, generation: 0n },
+      { ...server.put(3, 60_000), bytesMax: 59_999 },
+      server.put(4, 70_000),
+      server.put(5, 80_000),
+      server.put(6, 90_000),
+    ];
+    server.onServe = (served) => {
+      const { index } = served;
+      if (index === 3) return { index, kind: "busy", retryAfterMs: 125 };
+      if (index === 4) return { index, kind: "refused", why: "not in this namespace" };
+      return served;
+    };
+    await using link = await pair.link();
+    const places = placesFor(items);
+    chalk(pair.asker.region, places);
+    const { fault, results } = await pullPlaces(link, places);
+    expect(fault).toBeNull();
+    expect(results[0]).toMatchObject({ kind: "came" });
+    expect(results[1]).toEqual({ kind: "absent" });
+    expect(results[2]).toEqual({ kind: "tooLong", bytes: 60_000 });
+    expect(results[3]).toEqual({ kind: "busy", retryAfterMs: 125 });
+    expect(results[4]).toEqual({ kind: "refused", why: "not in this namespace" });
+    expect(results[5]).toMatchObject({ kind: "came" });
+    for (const index of [1, 2, 3, 4]) {
+      expect(untouchedPlace(pair.asker.region, places[index]!)).toBe(true);
+    }
+  });
+
+  test("blocks may come in another order than they were asked for", async () => {
+    await using pair = await Pair.make(maker);
+    const { server } = pair.holder;
+    const items = [1, 2, 3].map((seed) => server.put(seed, 100_000 + seed));
+    const turned = [2, 0, 1];
+    server.onServe = (served) => {
+      const index = turned[served.index]!;
+      const header = server.header(index + 1);
+      return { index, ...server.lend(header, server.offset(index + 1)) };
+    };
+    await using link = await pair.link();
+    const outcome = await pullAndProve(pair.asker, link, [1, 2, 3], items, server);
+    expect(outcome.results).toHaveLength(3);
+  });
+
+  test("both hosts may ask each other at once", async () => {
+    await using pair = await Pair.make(maker);
+    const there = pair.holder.server;
+    const here = pair.asker.server;
+    await using link = await pair.link();
+    await using back = await dial(pair.holder, pair.asker.endpoint, "asker");
+    const calls = [link, back].map((one) =>
+      one.call({ op: "hello", hello: HELLO }, { deadlineMs: 5_000 }),
+    );
+    for (const called of await Promise.all(calls)) expect(called.ok).toBe(true);
+    expect([there.asker, here.asker]).toEqual(["asker", "holder"] as never);
+  });
+}

@@ -1,0 +1,63 @@
+import { expect, test } from "bun:test";
+import { waitFor } from "../../support/index.ts";
+import { Child } from "./child-process.ts";
+import {
+  chalk,
+  dial,
+  MIB,
+  Pair,
+  placesFor,
+  pullPlaces,
+  type TransportMaker,
+  untouchedPlace,
+} from "./contract-kit.ts";
+
+/** Peers that are killed in the middle, and what is left of them here. */
+export function vanishingContract(maker: TransportMaker, path: string): void {
+  test("a holder that is killed in the middle of a pull is a fault", async () => {
+    await using pair = await Pair.make(maker, { progressMs: 700 });
+    await using child = new Child(path, pair, "holder", 0);
+    const port = Number(await child.line());
+    await using link = await dial(pair.asker, { host: "127.0.0.1", port }, "far-holder");
+    const { server } = pair.holder;
+    const items = [1, 2, 3].map((seed) => server.put(seed, 16 * MIB));
+    const places = placesFor(items);
+    chalk(pair.asker.region, places);
+    const { fault, results } = await pullPlaces(link, places, { onBytes: () => child.kill() });
+    expect(["broken", "stalled", "unreachable"]).toContain(fault!.kind);
+    expect(results[2]).toBeUndefined();
+    expect(untouchedPlace(pair.asker.region, places[2]!)).toBe(true);
+    const fate = await Promise.race([link.ended, Bun.sleep(20_000)]);
+    expect(["broken", "stalled", "unreachable"]).toContain(fate!.kind);
+    const late = await pullPlaces(link, places);
+    expect(late.fault).not.toBeNull();
+  }, 30_000);
+
+  test("an asker that is killed: what it was lent comes back, and its link goes", async () => {
+    await using pair = await Pair.make(maker, { progressMs: 700 });
+    const { server } = pair.holder;
+    for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
+    await using child = new Child(path, pair, "asker", pair.holder.endpoint.port);
+    expect(await child.line()).toBe("dialled");
+    await waitFor(() => server.lent > 0, 10_000);
+    child.kill();
+    await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
+    await waitFor(() => pair.holder.transport.inboundLinks === 0, 20_000);
+  }, 50_000);
+
+  test("an asker that stands still is given up, and others are served meanwhile", async () => {
+    await using pair = await Pair.make(maker, { progressMs: 700 });
+    const { server } = pair.holder;
+    for (let seed = 1; seed <= 3; seed++) server.put(seed, 16 * MIB);
+    await using child = new Child(path, pair, "asker", pair.holder.endpoint.port);
+    expect(await child.line()).toBe("dialled");
+    await waitFor(() => server.lent > 0, 10_000);
+    child.signal("SIGSTOP");
+    await using link = await pair.link();
+    const item = { ...server.put(4, 100_000) };
+    const places = placesFor([item]);
+    for (let i = 0; i < 5; i++) expect((await pullPlaces(link, places)).fault).toBeNull();
+    await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
+    child.signal("SIGCONT");
+  }, 50_000);
+}

@@ -1,0 +1,115 @@
+import { expect, test } from "bun:test";
+import {
+  type Credentials,
+  type PeerRequest,
+  type QuicLimits,
+  QuicTransport,
+} from "../../../src/peers/index.ts";
+import { encodePreface, makeProof } from "../../../src/peers/transports/quic/index.ts";
+import { encodeRequest, withLength } from "../../../src/peers/wire/index.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import { NAMESPACE } from "../../support/region-server.ts";
+import { Pair, type TransportMaker, tryDial } from "./contract-kit.ts";
+import { RawClient } from "./quic-client.ts";
+
+const FULL = 0x11;
+const FILTER_BYTES = 4 * 2 ** 20;
+const SUMMARY = { op: "summary", namespace: NAMESPACE, known: 0n } as const;
+const HAS = { op: "has", namespace: NAMESPACE, blocks: [] } as const;
+const FIND = { op: "find", names: [] } as const;
+
+function makerWith(limits: Partial<QuicLimits>): TransportMaker {
+  return { name: "quic", make: (parts) => new QuicTransport({ ...parts, limits }) };
+}
+
+function asked(credentials: Credentials, request: PeerRequest): Uint8Array {
+  const { key, cluster, worker: asker } = credentials;
+  const proof = makeProof(key, { cluster, asker, holder: "holder" as never });
+  return Buffer.concat([encodePreface(proof, 0), withLength(encodeRequest(request))]);
+}
+
+describeNative("what a peer may make us keep by QUIC", () => {
+  test("answers that nobody takes are not written down, and come when they are", async () => {
+    await using pair = await Pair.make(makerWith({}));
+    const filter = new Uint8Array(FILTER_BYTES);
+    let written = 0;
+    pair.holder.server.onCall = ({ op }) => {
+      if (op !== "summary") return null;
+      return {
+        ...{ op: "summary", version: 1n },
+        get filter() {
+          written++;
+          return filter;
+        },
+      };
+    };
+    const own = pair.cluster.host("own");
+    await using client = await RawClient.connect(pair.holder.endpoint.port, own);
+    const summary = asked(own, SUMMARY);
+    const first = (await client.say(summary)) as Uint8Array;
+    expect(first.length).toBeGreaterThan(FILTER_BYTES);
+    const looks = written;
+    const streams = await Promise.all(
+      Array.from({ length: 12 }, () => client.session.createBidirectionalStream()),
+    );
+    for (const { writer } of streams) {
+      writer.writeSync(summary);
+      writer.endSync();
+    }
+    await waitFor(() => pair.holder.server.asked === 13 && written > looks);
+    // What is short does not wait behind what is long.
+    expect(await client.say(asked(own, HAS))).toBeInstanceOf(Uint8Array);
+    expect(written).toBe(2 * looks);
+    const answers = streams.map((stream) => client.exchange(stream, new Uint8Array(0), false));
+    for (const answer of await Promise.all(answers)) expect(answer).toHaveLength(first.length);
+    expect(written).toBe(13 * looks);
+  });
+
+  test("one that is given up in the middle lets the next have its turn", async () => {
+    await using pair = await Pair.make(makerWith({}));
+    const filter = new Uint8Array(FILTER_BYTES);
+    const { server } = pair.holder;
+    server.onCall = () => ({ op: "summary", version: 1n, filter });
+    const own = pair.cluster.host("own");
+    await using client = await RawClient.connect(pair.holder.endpoint.port, own);
+    await client.session.opened;
+    const summary = asked(own, SUMMARY);
+    for (let turn = 1; turn <= 4; turn++) {
+      const stream = await client.session.createBidirectionalStream();
+      stream.closed.catch(() => {});
+      stream.writer.writeSync(summary);
+      stream.writer.endSync();
+      await waitFor(() => server.asked === turn);
+      stream.destroy();
+    }
+    const last = (await client.say(summary)) as Uint8Array;
+    expect(last.length).toBeGreaterThan(FILTER_BYTES);
+  });
+
+  test("one worker takes only so many links, and nobody takes them in another's name", async () => {
+    await using pair = await Pair.make(makerWith({ workerLinksMax: 2 }));
+    const [own, other] = [pair.cluster.host("own"), pair.cluster.host("other")];
+    const { port } = pair.holder.endpoint;
+    // Another's certificate shown behind the own one does not count for it.
+    const chain = { certificates: other.certificates + own.certificates };
+    await using liar = await RawClient.connect(port, other, chain);
+    await liar.session.opened;
+    const clients = await Promise.all([1, 2, 3].map(() => RawClient.connect(port, own)));
+    for (const client of clients.slice(0, 2)) {
+      expect(await client.say(asked(own, FIND))).toBeInstanceOf(Uint8Array);
+    }
+    await clients[2]!.say(asked(own, FIND)).catch(() => {});
+    expect(await clients[2]!.ended).toBe(FULL);
+    expect(pair.holder.log.map(({ fields }) => fields.why)).toContain("own has 2 links");
+    const dialled = await tryDial(pair.asker, pair.holder.endpoint, "holder");
+    if (!dialled.ok) throw new Error(dialled.fault.why);
+    await using link = dialled.link;
+    expect((await link.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    await clients[0]![Symbol.asyncDispose]();
+    await waitFor(async () => {
+      await using again = await RawClient.connect(port, own);
+      return (await again.say(asked(own, FIND)).catch(() => 0)) instanceof Uint8Array;
+    });
+    await clients[1]![Symbol.asyncDispose]();
+  });
+});

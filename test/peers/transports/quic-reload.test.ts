@@ -1,0 +1,135 @@
+import { expect, test } from "bun:test";
+import { X509Certificate } from "node:crypto";
+import { QuicTransport, type Trust } from "../../../src/peers/index.ts";
+import { makeCluster } from "../../support/cluster.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import {
+  dial,
+  Host,
+  LIMITS,
+  placesFor,
+  pullPlaces,
+  regionOf,
+  type TransportMaker,
+  tryDial,
+} from "./contract-kit.ts";
+
+function makerWith(limits: { readonly reloadMs: number }): TransportMaker {
+  const make: TransportMaker["make"] = (parts) => new QuicTransport({ ...parts, limits });
+  return { name: "quic", make };
+}
+
+describeNative("new certificates by QUIC", () => {
+  test("wait for links that live, for a while, and for what is under way there", async () => {
+    const cluster = makeCluster();
+    const maker = makerWith({ reloadMs: 300 });
+    const trust = cluster.trust("holder");
+    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
+    await holder.listen();
+    await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
+    await asker.transport.register(asker.region);
+    const { server } = holder;
+    const items = [server.put(1, 10_000), server.put(2, 10_000)];
+    const places = placesFor(items);
+    const gate = Promise.withResolvers<void>();
+    server.onServe = async (served) => {
+      if (served.index === 1) await gate.promise;
+      return served;
+    };
+    await using link = await dial(asker, holder.endpoint, "holder");
+    const before = link.identity.fingerprint;
+    expect((await pullPlaces(link, places.slice(0, 1))).fault).toBeNull();
+    trust.change(cluster.host("holder"));
+    await holder.transport.reload();
+    expect(link.fault).toBeNull();
+    const pulled = pullPlaces(link, places);
+    await waitFor(() => server.released === 2);
+    // When the time is over nothing new is taken, and the link ends with its last answer.
+    const find = { op: "find", names: [] } as const;
+    await waitFor(async () => !(await link.call(find, { deadlineMs: 5_000 })).ok);
+    gate.resolve();
+    expect((await pulled).fault).toBeNull();
+    expect((await link.ended).kind).toBe("broken");
+    await using after = await dial(asker, holder.endpoint, "holder");
+    // A ticket speaks for the certificate before, until the handshake is over.
+    expect((await pullPlaces(after, places)).fault).toBeNull();
+    expect(after.identity.fingerprint).not.toBe(before);
+  });
+
+  test("of another authority are believed, and the one before is not any more", async () => {
+    const [old, young] = [makeCluster(), makeCluster()];
+    const maker = makerWith({ reloadMs: 300 });
+    const trust = old.trust("holder");
+    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
+    await holder.listen();
+    const asked = async (cluster: typeof old) => {
+      const asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
+      await using _ = asker;
+      await asker.transport.register(asker.region);
+      const dialled = await tryDial(asker, holder.endpoint, "holder");
+      if (!dialled.ok) return false;
+      await using link = dialled.link;
+      return (await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok;
+    };
+    expect([await asked(old), await asked(young)]).toEqual([true, false]);
+    trust.change(young.host("holder"));
+    await holder.transport.reload();
+    await waitFor(async () => await asked(young));
+    expect(await asked(old)).toBe(false);
+  });
+
+  test("that come while others are taken up are taken up after them", async () => {
+    const cluster = makeCluster();
+    const maker = makerWith({ reloadMs: 300 });
+    const own = cluster.trust("holder");
+    let onRead = () => {};
+    const trust: Trust = {
+      get credentials() {
+        onRead();
+        return own.credentials;
+      },
+      judge: (der, dialled) => own.judge(der, dialled),
+      onChange: (listener) => own.onChange(listener),
+    };
+    await using holder = new Host(maker, trust, regionOf(0), LIMITS);
+    await holder.listen();
+    await using asker = new Host(maker, cluster.trust("asker"), regionOf(1), LIMITS);
+    await asker.transport.register(asker.region);
+    const last = cluster.host("holder");
+    let reads = 0;
+    onRead = () => {
+      // First they are tried at another port, then at the own one: that takes until later.
+      if (++reads !== 2) return;
+      queueMicrotask(() => {
+        own.change(last);
+        void holder.transport.reload();
+      });
+    };
+    own.change(cluster.host("holder"));
+    await holder.transport.reload();
+    // Nobody's link has to end first.
+    await waitFor(() => reads >= 4);
+    await using link = await waitFor(async () => {
+      const dialled = await tryDial(asker, holder.endpoint, "holder");
+      return dialled.ok ? dialled.link : null;
+    });
+    const { fingerprint256 } = new X509Certificate(last.certificates);
+    expect(link.identity.fingerprint).toBe(fingerprint256.replaceAll(":", "").toLowerCase());
+  });
+
+  test("that cannot be used leave those in use that were before", async () => {
+    const cluster = makeCluster();
+    const trust = cluster.trust("holder");
+    await using holder = new Host(makerWith({ reloadMs: 300 }), trust, regionOf(0), LIMITS);
+    await holder.listen();
+    const own = cluster.trust("asker");
+    await using asker = new Host(makerWith({ reloadMs: 300 }), own, regionOf(1), LIMITS);
+    await asker.transport.register(asker.region);
+    // The key is of another certificate.
+    trust.change({ ...trust.credentials, key: cluster.host("holder").key });
+    await holder.transport.reload();
+    expect(holder.log.map(({ level }) => level)).toEqual(["error"]);
+    await using link = await dial(asker, holder.endpoint, "holder");
+    expect((await link.call({ op: "find", names: [] }, { deadlineMs: 5_000 })).ok).toBe(true);
+  });
+});

@@ -1,0 +1,145 @@
+import { expect, test } from "bun:test";
+import { measureResumption, UdpRelay } from "../../../src/bench/peer/index.ts";
+import { systemClock } from "../../../src/core/index.ts";
+import { loadNative } from "../../../src/native/index.ts";
+import { QuicTransport } from "../../../src/peers/index.ts";
+import { makeCluster } from "../../support/cluster.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import { dial, Host, LIMITS, Pair, placesFor, pullPlaces, regionOf } from "./contract-kit.ts";
+import { maker } from "./quic-maker.ts";
+
+const FIND = { op: "find", names: [] } as const;
+
+/** Opens a link, pulls once and closes it: what follows may begin with its ticket. */
+async function speakOnce(pair: Pair): Promise<void> {
+  await using link = await pair.link();
+  const places = placesFor([pair.holder.server.put(1, 1_000)]);
+  expect((await pullPlaces(link, places)).fault).toBeNull();
+  expect(link.resumed).toBe(false);
+}
+
+describeNative("a second connection by QUIC", () => {
+  test("has its first byte after one round trip", async () => {
+    const delayMs = 60;
+    const options = { delayMs, blockBytes: 256 * 1024 };
+    const { firstMs, againMs, resumed } = await measureResumption(loadNative(), options);
+    expect(resumed).toBe(true);
+    expect(firstMs).toBeGreaterThan(4 * delayMs);
+    expect(againMs).toBeGreaterThan(2 * delayMs);
+    expect(againMs).toBeLessThan(4 * delayMs);
+  });
+
+  test("waits for the handshake with everything that is not a pull", async () => {
+    await using pair = await Pair.make(maker);
+    const { host, port } = pair.holder.endpoint;
+    using relay = await UdpRelay.open({ port, delayMs: 40, clock: systemClock });
+    const wire = { host, port: relay.port };
+    const first = await dial(pair.asker, wire, "holder");
+    expect((await first.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    await first[Symbol.asyncDispose]();
+    await using link = await dial(pair.asker, wire, "holder");
+    expect(link.resumed).toBe(true);
+    const startMs = performance.now();
+    expect((await link.call(FIND, { deadlineMs: 5_000 })).ok).toBe(true);
+    expect(performance.now() - startMs).toBeGreaterThan(160);
+  });
+
+  test("many pulls of the first flight come whole", async () => {
+    await using pair = await Pair.make(maker);
+    await speakOnce(pair);
+    const { server } = pair.holder;
+    const items = [2, 3, 4, 5, 6].map((seed) => server.put(seed, 100_000));
+    await using link = await pair.link();
+    expect(link.resumed).toBe(true);
+    expect(link.identity.worker).toBe("holder" as never);
+    const places = placesFor(items);
+    const outcomes = await Promise.all(places.map((place) => pullPlaces(link, [place])));
+    expect(outcomes.map(({ fault }) => fault)).toEqual(items.map(() => null));
+    for (const [index, { offset, bytesMax }] of places.entries()) {
+      const wrong = pair.asker.region.firstWrong(offset, bytesMax, BigInt(index + 2));
+      expect(wrong).toBeNull();
+    }
+  });
+
+  test("to a holder that was started anew is made in full, and the pull asks again", async () => {
+    await using pair = await Pair.make(maker);
+    await speakOnce(pair);
+    const { endpoint } = pair.holder;
+    await pair.holder[Symbol.asyncDispose]();
+    const limits = LIMITS;
+    await using again = new Host(maker, pair.cluster.trust("holder"), regionOf(0), limits);
+    const item = again.server.put(1, 50_000);
+    await again.transport.register(again.region);
+    await again.transport.listen(endpoint, again.server);
+    await using link = await pair.link();
+    expect((await pullPlaces(link, placesFor([item]))).fault).toBeNull();
+    expect(link.resumed).toBe(false);
+    await waitFor(() => again.server.lent === 0 && again.server.serving === 0);
+  });
+
+  test("to nobody is a fault of its first request", async () => {
+    await using pair = await Pair.make(maker, { handshakeMs: 400 });
+    await speakOnce(pair);
+    await pair.holder[Symbol.asyncDispose]();
+    await using link = await pair.link();
+    const item = { ...pair.holder.server.put(2, 1_000) };
+    const { fault } = await pullPlaces(link, placesFor([item]));
+    expect(["unreachable", "broken"]).toContain(fault!.kind);
+    expect((await link.ended).kind).toBe(fault!.kind);
+  });
+
+  test("begins with no ticket that is old, or of one who is not believed any more", async () => {
+    const cluster = makeCluster();
+    const options = { clock: systemClock, native: loadNative(), log: () => {} };
+    await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
+    await holder.listen();
+    const trust = cluster.trust("asker");
+    await using asker = new QuicTransport({ ...options, trust });
+    await using forgetful = new QuicTransport({ ...options, trust, limits: { ticketMs: 0 } });
+    for (const one of [asker, forgetful]) await one.register(regionOf(1));
+    const target = { ...holder.endpoint, worker: "holder" as never };
+    const places = placesFor([holder.server.put(1, 1_000)]);
+    const speak = async (transport = asker) => {
+      const dialled = await transport.dial(target, new AbortController().signal);
+      if (!dialled.ok) throw new Error(dialled.fault.why);
+      await using link = dialled.link;
+      const { resumed } = link;
+      expect((await pullPlaces(link, places)).fault).toBeNull();
+      return resumed;
+    };
+    expect(await speak()).toBe(false);
+    expect(await speak()).toBe(true);
+    // What was learned with other certificates of ours is forgotten.
+    trust.change(cluster.host("asker"));
+    await asker.reload();
+    expect(await speak()).toBe(false);
+    expect(await speak(forgetful)).toBe(false);
+    expect(await speak(forgetful)).toBe(false);
+    // Our trust is in another authority now: the ticket is not even tried.
+    trust.change({ ...trust.credentials, authorities: makeCluster().authority.certificate });
+    const dialled = await asker.dial(target, new AbortController().signal);
+    expect(dialled).toMatchObject({ ok: false, fault: { kind: "refused" } });
+  });
+});
+
+describeNative("a link by QUIC that nobody uses", () => {
+  test("is closed after a while, and one that is used is not", async () => {
+    const cluster = makeCluster();
+    await using holder = new Host(maker, cluster.trust("holder"), regionOf(0), LIMITS);
+    await holder.listen();
+    const options = { clock: systemClock, native: loadNative(), log: () => {} };
+    const limits = { idleMs: 150 };
+    await using asker = new QuicTransport({ ...options, trust: cluster.trust("asker"), limits });
+    await asker.register(regionOf(1));
+    const target = { ...holder.endpoint, worker: "holder" as never };
+    const dialled = await asker.dial(target, new AbortController().signal);
+    if (!dialled.ok) throw new Error(dialled.fault.why);
+    const { link } = dialled;
+    const startMs = performance.now();
+    while (performance.now() - startMs < 400) {
+      expect((await link.call(FIND, { deadlineMs: 1_000 })).ok).toBe(true);
+    }
+    expect(await link.ended).toMatchObject({ kind: "closed" });
+    await waitFor(() => holder.transport.inboundLinks === 0);
+  });
+});

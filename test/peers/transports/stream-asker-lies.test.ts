@@ -1,0 +1,269 @@
+import { expect, test } from "bun:test";
+import { connect as connectTcp } from "node:net";
+import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import { encodeRequest } from "../../../src/peers/wire/index.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import { RawStream } from "./raw-stream.ts";
+import { pullBody, StreamPair } from "./stream-kit.ts";
+
+const FIND = encodeRequest({ op: "find", names: [] });
+const HELLO: ControlMessage = { kind: "hello", version: 1, lanes: 1, ciphers: ["aegis-128l"] };
+
+describeNative("a stream transport and those who ask it", () => {
+  test("what makes no sense ends the link, and is said", async () => {
+    await using pair = await StreamPair.make();
+    const item = pair.holder.server.put(1, 1_000);
+    const nonsense: Record<string, readonly ControlMessage[]> = {
+      "before it said hello": [{ kind: "call", id: 0, body: FIND }],
+      "hello twice": [HELLO, HELLO],
+      "as a pull": [HELLO, { kind: "pull", id: 0, transfer: 0, announced: 0, body: FIND }],
+      "as a call": [HELLO, { kind: "call", id: 0, body: pullBody([item]) }],
+      "a link of its own": [HELLO, { kind: "answer", id: 0, body: FIND }],
+      "cut off": [HELLO, { kind: "call", id: 0, body: FIND.subarray(0, -1) }],
+      "what cannot be": [
+        HELLO,
+        { kind: "pull", id: 0, transfer: 0, announced: 2, body: pullBody([item]) },
+      ],
+    };
+    for (const [words, messages] of Object.entries(nonsense)) {
+      await using raw = await pair.raw();
+      raw.say(...messages);
+      const bye = await raw.hear("bye");
+      expect(bye.fault).toBe("protocol");
+      expect(bye.why).toContain(words);
+      await raw.over();
+    }
+    expect(pair.holder.server.asked).toBe(0);
+    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+  });
+
+  test("numbers above 32 bits for transfers are no numbers", async () => {
+    await using pair = await StreamPair.make();
+    const item = pair.holder.server.put(1, 1_000);
+    await using raw = await pair.greeted();
+    const transfer = 0xffff_ffff;
+    raw.say({ kind: "pull", id: 0, transfer, announced: 1, body: pullBody([item]) });
+    const before = transfer - 1;
+    raw.say({ kind: "pull", id: 1, transfer: before, announced: 1, body: pullBody([item, item]) });
+    expect((await raw.hear("part")).sent).toBe(true);
+    raw.say({ kind: "pull", id: 2, transfer, announced: 2, body: pullBody([item, item]) });
+    expect((await raw.hear("bye")).why).toContain("cannot be");
+  });
+
+  test("a message that is longer than any may be ends the link before it came", async () => {
+    await using pair = await StreamPair.make();
+    await using raw = await pair.greeted();
+    raw.socket.write(Uint8Array.of(0xff, 0xff, 0xff, 0x7f, 3));
+    expect((await raw.hear("bye")).fault).toBe("protocol");
+  });
+
+  test("go for what was not said to wait ends the link", async () => {
+    await using pair = await StreamPair.make();
+    const { server } = pair.holder;
+    const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
+    await using raw = await pair.greeted();
+    const { promise: gate, resolve: open } = Promise.withResolvers<void>();
+    server.onServe = async (served) => {
+      await gate;
+      return served;
+    };
+    raw.say({ kind: "pull", id: 0, transfer: 0, announced: 1, body: pullBody([item]) });
+    await waitFor(() => server.serving === 1);
+    raw.say({ kind: "go", id: 0, index: 0, transfer: 9 });
+    expect((await raw.hear("bye")).why).toContain("go for nothing");
+    open();
+    await waitFor(() => server.serving === 0 && server.lent === 0);
+  });
+
+  test("who never says go gets the block kept for his time, and not longer", async () => {
+    await using pair = await StreamPair.make();
+    const { server } = pair.holder;
+    const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
+    await using raw = await pair.greeted();
+    raw.say({ kind: "pull", id: 0, transfer: 0, announced: 1, body: pullBody([item], 200) });
+    expect((await raw.hear("part")).sent).toBe(false);
+    expect(server.lent).toBe(1);
+    expect(await raw.hear("lost")).toMatchObject({ id: 0, index: 0 });
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    expect(raw.heard.some(({ kind }) => kind === "bye")).toBe(false);
+  });
+
+  test("cancel gives back what waits, and the link lives", async () => {
+    await using pair = await StreamPair.make();
+    const { server } = pair.holder;
+    const item = { ...server.put(1, 1_000), bytesMax: 2_000 };
+    await using raw = await pair.greeted();
+    for (let id = 0; id < 50; id++) {
+      raw.say({ kind: "pull", id, transfer: id, announced: 1, body: pullBody([item]) });
+      raw.say({ kind: "cancel", id }, { kind: "cancel", id }, { kind: "cancel", id: 7_000 });
+    }
+    raw.say({ kind: "call", id: 99, body: FIND });
+    await raw.hear("answer");
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    expect(raw.isClosed).toBe(false);
+  });
+
+  test("a flood of pulls: few are served, all others are told to come again", async () => {
+    const limits = { linkRequestsMax: 4, requestsMax: 6, retryAfterMs: 77 };
+    await using pair = await StreamPair.make({ limits });
+    const { server } = pair.holder;
+    const item = server.put(1, 1_000);
+    server.onServe = (_, __, signal) =>
+      new Promise((resolve) => signal.addEventListener("abort", () => resolve(undefined)));
+    await using first = await pair.greeted();
+    await using second = await pair.greeted();
+    const flood = Array.from({ length: 500 }, (_, id) => id);
+    for (const raw of [first, second]) {
+      for (const id of flood) {
+        raw.say({ kind: "pull", id, transfer: id, announced: 1, body: pullBody([item]) });
+      }
+      raw.say({ kind: "call", id: 1_000, body: FIND });
+    }
+    const busy = (raw: typeof first) => raw.heard.filter(({ kind }) => kind === "busy");
+    await waitFor(() => busy(first).length === 496 && busy(second).length === 498);
+    expect(busy(first)[0]).toMatchObject({ retryAfterMs: 77 });
+    expect(server.servingMost).toBe(6);
+    await Promise.all([first.hear("answer"), second.hear("answer")]);
+    first.socket.destroy();
+    second.socket.destroy();
+    await waitFor(() => server.serving === 0 && pair.holder.transport.inboundLinks === 0);
+  });
+
+  test("who does not read his answers is read no more, and given up", async () => {
+    const limits = { unreadBytesMax: 100_000, pingMs: 50, silentMs: 600 };
+    await using pair = await StreamPair.make({ limits });
+    const { server } = pair.holder;
+    const filter = new Uint8Array(1_000_000);
+    server.onCall = () => ({ op: "summary", version: 1n, filter });
+    await using raw = await pair.greeted();
+    raw.socket.pause();
+    const summary = { op: "summary", namespace: new Uint8Array(32), known: 0n } as const;
+    const body = encodeRequest(summary);
+    for (let id = 0; id < 500; id++) raw.say({ kind: "call", id, body });
+    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    expect(server.asked).toBeLessThan(100);
+    expect(pair.holder.log.some(({ fields }) => String(fields.why).includes("take"))).toBe(true);
+  });
+
+  test("silence, half a message, lanes that do not come: each has its end", async () => {
+    const limits = { pingMs: 50, silentMs: 300, setUpMs: 400 };
+    await using pair = await StreamPair.make({ limits });
+    await using silent = await pair.greeted();
+    await using half = await pair.greeted();
+    await using laneless = await pair.raw();
+    laneless.say(HELLO);
+    const chatter = setInterval(() => {
+      half.socket.write(Uint8Array.of(0));
+      laneless.say({ kind: "ping", nonce: 1 });
+    }, 30);
+    half.socket.write(Uint8Array.of(200, 0, 0, 0));
+    await Promise.all([silent.over(), half.over(), laneless.over()]);
+    clearInterval(chatter);
+    const whys = pair.holder.log.map(({ fields }) => String(fields.why));
+    for (const words of ["nothing was heard", "did not end", "lanes did not come"]) {
+      expect(whys.some((why) => why.includes(words))).toBe(true);
+    }
+    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+  });
+
+  test("answers that nobody takes are not written down", async () => {
+    await using pair = await StreamPair.make();
+    const filter = new Uint8Array(4 * 2 ** 20);
+    let written = 0;
+    pair.holder.server.onCall = () => ({
+      ...{ op: "summary", version: 1n },
+      get filter() {
+        written++;
+        return filter;
+      },
+    });
+    await using raw = await pair.greeted();
+    await raw.hear("welcome");
+    const body = encodeRequest({ op: "summary", namespace: new Uint8Array(32), known: 0n });
+    const answers = () => raw.heard.filter(({ kind }) => kind === "answer").length;
+    raw.say({ kind: "call", id: 0, body });
+    await waitFor(() => answers() === 1);
+    const looks = written;
+    raw.socket.pause();
+    const calls = Array.from({ length: 32 }, (_, id) => ({ kind: "call", id, body }) as const);
+    raw.say(...calls);
+    await waitFor(() => pair.holder.server.asked === 33);
+    await waitFor(() => written > looks);
+    expect(written).toBeLessThan(8 * looks);
+    raw.socket.resume();
+    await waitFor(() => answers() === 33);
+    expect(written).toBe(33 * looks);
+  });
+
+  test("those who do not shake hands are few, and soon gone", async () => {
+    const limits = { handshakesMax: 3, handshakeMs: 400 };
+    await using pair = await StreamPair.make({ limits });
+    const open = new Set<number>();
+    const sockets = Array.from({ length: 10 }, (_, index) => {
+      const socket = connectTcp(pair.holder.endpoint.port, "127.0.0.1");
+      socket.on("error", () => {});
+      socket.on("connect", () => {
+        open.add(index);
+        socket.write(Uint8Array.of(22, 3, 1));
+      });
+      socket.on("close", () => void open.delete(index));
+      socket.resume();
+      return socket;
+    });
+    await waitFor(() => open.size === 3);
+    // Those who can are not kept out by those who do not.
+    await using fourth = await pair.link();
+    expect(fourth.fault).toBeNull();
+    await waitFor(() => open.size === 0);
+    for (const socket of sockets) socket.destroy();
+    // Those who did shake hands do not count.
+    const links = [await pair.link(), await pair.link(), await pair.link(), await pair.link()];
+    expect(links.map(({ fault }) => fault)).toEqual([null, null, null, null]);
+    for (const link of links) await link[Symbol.asyncDispose]();
+  });
+
+  test("no ticket is given: every link shows its certificate anew", async () => {
+    await using pair = await StreamPair.make();
+    const tickets: Buffer[] = [];
+    await using first = await pair.raw();
+    first.socket.on("session", (ticket: Buffer) => void tickets.push(ticket));
+    first.say(HELLO);
+    await first.hear("welcome");
+    expect(tickets).toEqual([]);
+    const session = first.socket.getSession();
+    expect(session).toBeDefined();
+    const credentials = pair.cluster.host("raw-asker");
+    await using second = await RawStream.dial(pair.holder.endpoint, credentials, { session });
+    expect(second.socket.isSessionReused()).toBe(false);
+    second.say(HELLO);
+    await second.hear("welcome");
+  });
+
+  test("other versions and other protocols of TLS are none of ours", async () => {
+    await using pair = await StreamPair.make();
+    const credentials = pair.cluster.host("raw-asker");
+    const old = { minVersion: "TLSv1.2", maxVersion: "TLSv1.2" } as const;
+    const refused = RawStream.dial(pair.holder.endpoint, credentials, old);
+    expect(refused).rejects.toThrow();
+    await refused.catch(() => {});
+    await using other = await RawStream.dial(pair.holder.endpoint, credentials, {
+      ALPNProtocols: [],
+    });
+    other.say(HELLO);
+    expect(await other.hear("bye")).toMatchObject({ fault: "refused" });
+    await other.over();
+    expect(pair.holder.transport.inboundLinks).toBe(0);
+    expect(pair.holder.log.filter(({ level }) => level === "warn")).toHaveLength(2);
+  });
+
+  test("one worker takes only so many links", async () => {
+    await using pair = await StreamPair.make({ limits: { workerLinksMax: 2 } });
+    await using _first = await pair.raw();
+    await using _second = await pair.raw();
+    await waitFor(() => pair.holder.transport.inboundLinks === 2);
+    await using third = await pair.raw();
+    expect(await third.hear("bye")).toMatchObject({ fault: "refused" });
+    await using other = await pair.link();
+    expect(other.fault).toBeNull();
+  });
+});

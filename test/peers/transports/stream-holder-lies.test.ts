@@ -1,0 +1,172 @@
+import { expect, test } from "bun:test";
+import type { PullItem } from "../../../src/peers/index.ts";
+import type { ControlMessage } from "../../../src/peers/transports/stream/control/index.ts";
+import { encodeAnswer, encodeFrame, encodeRefusal } from "../../../src/peers/wire/index.ts";
+import { describeNative } from "../../support/index.ts";
+import { placesFor, pullPlaces } from "./contract-kit.ts";
+import { RawHolder, type RawStream } from "./raw-stream.ts";
+import { StreamPair } from "./stream-kit.ts";
+
+type Heard<Kind> = Extract<ControlMessage, { kind: Kind }>;
+
+const SESSION = {
+  id: new Uint8Array(16).fill(1),
+  secret: new Uint8Array(32).fill(2),
+  cipher: "aegis-128l",
+  lanes: 1,
+} as const;
+
+/** Says welcome as a holder does, and lets the asker's lanes come up. */
+async function welcome(pair: StreamPair, link: RawStream): Promise<void> {
+  await link.hear("hello");
+  const lanes = pair.network.open(pair.holder.region);
+  const port = lanes.listen("127.0.0.1", 0);
+  void lanes.expect(SESSION, 1_000);
+  link.say({ kind: "welcome", version: 1, port, requests: 8, session: SESSION });
+}
+
+/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+async function pullFrom(
+  answer: (pull: Heard<"pull">, item: PullItem, pair: StreamPair) => readonly ControlMessage[],
+) {
+  await using pair = await StreamPair.make({}, { limits: { stallMs: 1_000 } });
+  const item = pair.holder.server.put(1, 10_000);
+  await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
+    await welcome(pair, link);
+    link.say(...answer(await link.hear("pull"), item, pair));
+  });
+  await using link = await pair.link(holder.port);
+  const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
+  const outcome = await pullPlaces(link, places);
+  return { outcome, fault: link.fault };
+}
+
+describeNative("a stream transport and those it asks", () => {
+  test("answers to a hello that make no sense end the dial", async () => {
+    await using pair = await StreamPair.make();
+    const welcomeOf = (more: object): ControlMessage => {
+      const session = { ...SESSION, ...more };
+      return { kind: "welcome", version: 1, port: 1, requests: 8, session };
+    };
+    const answers: Record<string, ControlMessage> = {
+      "not offered": welcomeOf({ cipher: "none" }),
+      "was not offered": welcomeOf({ lanes: 3 }),
+      "did not say welcome": { kind: "pong", nonce: 0 },
+      "its lanes": welcomeOf({}),
+      "too full": { kind: "bye", fault: "refused", why: "too full" },
+    };
+    for (const [words, answer] of Object.entries(answers)) {
+      await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
+        await link.hear("hello");
+        link.say(answer);
+      });
+      const dialled = await pair.dial(holder.port);
+      expect(dialled.ok).toBe(false);
+      if (!dialled.ok) expect(dialled.fault.why).toContain(words);
+    }
+  });
+
+  test.each(["aborted", "closed"] as const)("a holder cannot say for us: %s", async (fault) => {
+    await using pair = await StreamPair.make();
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
+      await link.hear("hello");
+      link.say({ kind: "bye", fault, why: "of yours" });
+    });
+    expect(await pair.dial(holder.port)).toEqual({
+      ok: false,
+      fault: { kind: "broken", why: "it said: of yours" },
+    });
+    const { outcome } = await pullFrom(({ id }) => [{ kind: "end", id, fault, why: "of yours" }]);
+    expect(outcome.fault).toEqual({ kind: "broken", why: "it said: of yours" });
+  });
+
+  test("a holder that says nothing to a hello is left when the caller wants", async () => {
+    await using pair = await StreamPair.make();
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), () => {});
+    const abort = new AbortController();
+    const target = { host: "127.0.0.1", port: holder.port, worker: "holder" as never };
+    const dialled = pair.asker.transport.dial(target, abort.signal);
+    setTimeout(() => abort.abort(), 50);
+    expect(await dialled).toMatchObject({ ok: false, fault: { kind: "aborted" } });
+  });
+
+  const header = (pair: StreamPair) => pair.holder.server.header(1);
+  const LIES: Record<string, Parameters<typeof pullFrom>[0]> = {
+    "before there was a place": ({ id }, _, pair) => [
+      { kind: "part", id, sent: true, body: encodeFrame(1, header(pair)) },
+    ],
+    "a block that it refuses": ({ id }) => [
+      { kind: "part", id, sent: true, body: encodeRefusal(0, { kind: "absent" }) },
+    ],
+    "another address": ({ id }, _, pair) => {
+      const body = encodeFrame(0, { ...header(pair), layer: 4 });
+      return [{ kind: "part", id, sent: true, body }];
+    },
+    "second answer": ({ id }) => {
+      const body = encodeRefusal(0, { kind: "absent" });
+      return [1, 2].map(() => ({ kind: "part", id, sent: false, body }) as const);
+    },
+    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "not asked": ({ id }) => [
+      { kind: "answer", id: id + 5, body: encodeAnswer({ op: "refused", why: "" }) },
+    ],
+    "not spoken here": ({ id }) => [{ kind: "part", id, sent: false, body: new Uint8Array(9) }],
+    "a link of ours": () => [{ kind: "cancel", id: 0 }],
+    "an item that was not": ({ id }) => [
+      { kind: "part", id, sent: false, body: encodeRefusal(2, { kind: "absent" }) },
+    ],
+  };
+  for (const [words, lie] of Object.entries(LIES)) {
+    test(`${words}: the pull and its link end, nothing came`, async () => {
+      const { outcome, fault } = await pullFrom(lie);
+      expect(outcome.fault).toEqual(fault);
+      expect(fault?.kind).toBe("protocol");
+      expect(fault?.why).toContain(words);
+      expect(outcome.results.every((result) => result?.kind !== "came")).toBe(true);
+    });
+  }
+
+  test("a header whose bytes never come: stalled, and the link lives", async () => {
+    const { outcome, fault } = await pullFrom(({ id }, _, pair) => [
+      { kind: "part", id, sent: true, body: encodeFrame(0, header(pair)) },
+    ]);
+    expect(outcome.fault?.kind).toBe("stalled");
+    expect(fault).toBeNull();
+  });
+
+  test("a holder that falls silent: its link ends, and says so", async () => {
+    await using pair = await StreamPair.make({}, { limits: { pingMs: 50, silentMs: 300 } });
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), (link) =>
+      welcome(pair, link),
+    );
+    await using link = await pair.link(holder.port);
+    const ended = await link.ended;
+    expect(ended).toEqual({ kind: "stalled", why: "nothing was heard of it" });
+    expect(await pullPlaces(link, [])).toMatchObject({ fault: null });
+    const called = await link.call({ op: "find", names: [] }, { deadlineMs: 1_000 });
+    expect(called).toEqual({ ok: false, fault: ended });
+  });
+
+  test("what comes for a pull that is over is no fault", async () => {
+    await using pair = await StreamPair.make();
+    const item = pair.holder.server.put(1, 10_000);
+    const { promise, resolve } = Promise.withResolvers<RawStream>();
+    await using holder = await RawHolder.listen(pair.cluster.host("holder"), async (link) => {
+      await welcome(pair, link);
+      resolve(link);
+    });
+    await using link = await pair.link(holder.port);
+    const raw = await promise;
+    const abort = new AbortController();
+    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const { id } = await raw.hear("pull");
+    abort.abort();
+    expect((await pulled).fault?.kind).toBe("aborted");
+    await raw.hear("cancel");
+    raw.say({ kind: "part", id, sent: true, body: encodeFrame(0, header(pair)) });
+    raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
+    raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
+    expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
+    expect(link.fault).toBeNull();
+  });
+});

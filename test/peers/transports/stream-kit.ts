@@ -1,0 +1,104 @@
+import { systemClock } from "../../../src/core/index.ts";
+import type { Cipher, Region } from "../../../src/native/index.ts";
+import type { Endpoint, PeerLink, PullItem, Trust } from "../../../src/peers/index.ts";
+import { type StreamLimits, StreamTransport } from "../../../src/peers/transports/stream/index.ts";
+import { encodeRequest } from "../../../src/peers/wire/index.ts";
+import { makeCluster, type TestCluster } from "../../support/cluster.ts";
+import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
+import { type LogLine, regionOf } from "./contract-kit.ts";
+import { PlainNetwork } from "./plain-lanes.ts";
+import { RawStream } from "./raw-stream.ts";
+
+export interface StreamSide {
+  readonly limits?: Partial<StreamLimits>;
+  readonly ciphers?: readonly Cipher[];
+  readonly lanes?: number;
+}
+
+/** A stream transport over plain lanes, with what it serves and what it logged. */
+export class StreamHost implements AsyncDisposable {
+  readonly transport: StreamTransport;
+  readonly region: Region;
+  readonly server: RegionServer;
+  readonly log: LogLine[] = [];
+  endpoint: Endpoint = { host: "127.0.0.1", port: 0 };
+
+  constructor(network: PlainNetwork, trust: Trust, region: Region, side: StreamSide) {
+    this.region = region;
+    this.server = new RegionServer(region);
+    this.transport = new StreamTransport({
+      trust,
+      clock: systemClock,
+      log: (level, text, fields) => void this.log.push({ level, text, fields }),
+      openLanes: (own) => network.open(own),
+      ciphers: side.ciphers ?? ["aegis-128l", "aes-128-gcm"],
+      lanes: side.lanes ?? 2,
+      lanesPort: 0,
+      limits: side.limits ?? {},
+    });
+  }
+
+  async listen(): Promise<void> {
+    await this.transport.register(this.region);
+    this.endpoint = await this.transport.listen(this.endpoint, this.server);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.transport[Symbol.asyncDispose]();
+  }
+}
+
+/** A holder and an asker of one cluster over plain lanes. */
+export class StreamPair implements AsyncDisposable {
+  readonly cluster: TestCluster = makeCluster();
+  readonly network = new PlainNetwork();
+  readonly holder: StreamHost;
+  readonly asker: StreamHost;
+
+  private constructor(holder: StreamSide, asker: StreamSide) {
+    const { cluster, network } = this;
+    this.holder = new StreamHost(network, cluster.trust("holder"), regionOf(0), holder);
+    this.asker = new StreamHost(network, cluster.trust("asker"), regionOf(1), asker);
+  }
+
+  static async make(holder: StreamSide = {}, asker: StreamSide = {}): Promise<StreamPair> {
+    const pair = new StreamPair(holder, asker);
+    await pair.holder.listen();
+    await pair.asker.transport.register(pair.asker.region);
+    return pair;
+  }
+
+  dial(port = this.holder.endpoint.port) {
+    const target = { host: "127.0.0.1", port, worker: "holder" as never };
+    return this.asker.transport.dial(target, new AbortController().signal);
+  }
+
+  async link(port?: number): Promise<PeerLink> {
+    const dialled = await this.dial(port);
+    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
+    return dialled.link;
+  }
+
+  raw(): Promise<RawStream> {
+    return RawStream.dial(this.holder.endpoint, this.cluster.host("raw-asker"));
+  }
+
+  /** A raw asker whose lanes stand. */
+  async greeted(): Promise<RawStream> {
+    const raw = await this.raw();
+    raw.say({ kind: "hello", version: 1, lanes: 1, ciphers: ["aegis-128l"] });
+    const { session, port } = await raw.hear("welcome");
+    await this.network.open(this.asker.region).dial(session, "127.0.0.1", port, 1_000);
+    return raw;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.asker[Symbol.asyncDispose]();
+    await this.holder[Symbol.asyncDispose]();
+  }
+}
+
+/** The body of a pull. */
+export function pullBody(items: readonly PullItem[], deadlineMs = 30_000): Uint8Array {
+  return encodeRequest({ op: "pull", namespace: NAMESPACE, items, deadlineMs });
+}

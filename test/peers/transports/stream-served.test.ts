@@ -1,0 +1,41 @@
+import { expect, test } from "bun:test";
+import { describeNative, waitFor } from "../../support/index.ts";
+import { placesFor, pullPlaces } from "./contract-kit.ts";
+import { pullBody, StreamPair } from "./stream-kit.ts";
+
+describeNative("pulls that a stream transport serves", () => {
+  test("a block whose own header cannot be written ends its pull at once", async () => {
+    await using pair = await StreamPair.make();
+    const { server } = pair.holder;
+    const items = [server.put(1, 1_000), server.put(2, 1_000)];
+    server.onServe = (served) => {
+      if (served.kind !== "block" || served.index === 0) return served;
+      return { ...served, header: { ...served.header, model: "m".repeat(1_000_000) } };
+    };
+    await using link = await pair.link();
+    const { fault, results } = await pullPlaces(link, placesFor(items));
+    expect(fault).toMatchObject({ kind: "broken" });
+    expect(fault?.why).toContain("could not be served");
+    expect(results.map((result) => result?.kind)).toEqual(["came", undefined]);
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    expect(link.fault).toBeNull();
+  });
+
+  test("a transfer's number that is in use already ends the asker's link, in words", async () => {
+    await using pair = await StreamPair.make();
+    const { server } = pair.holder;
+    const items = [server.put(1, 1_000), server.put(2, 1_000)];
+    await using raw = await pair.greeted();
+    const gate = Promise.withResolvers<void>();
+    pair.network.onSlice = () => gate.promise;
+    for (const [id, item] of items.entries()) {
+      raw.say({ kind: "pull", id, transfer: 5, announced: 1, body: pullBody([item]) });
+    }
+    const bye = await raw.hear("bye");
+    expect(bye).toMatchObject({ fault: "protocol" });
+    expect(bye.why).toContain("number of a transfer");
+    gate.resolve();
+    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
+    expect(pair.holder.log.some(({ level }) => level === "error")).toBe(false);
+  });
+});

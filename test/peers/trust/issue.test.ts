@@ -1,0 +1,60 @@
+import { describe, expect, test } from "bun:test";
+import type { WorkerId } from "../../../src/core/index.ts";
+import { decodePem, readCertificate } from "../../../src/peers/trust/index.ts";
+import { makeCluster, noteSkip, tempDir } from "../../support/index.ts";
+
+const A = "gpu-node_A1" as WorkerId;
+
+function derOf(pem: string): Uint8Array {
+  return decodePem("CERTIFICATE", pem)[0]!;
+}
+
+function factsOf(pem: string) {
+  const read = readCertificate(derOf(pem));
+  if (!read.ok) throw new Error(read.why);
+  return read.certificate;
+}
+
+describe("what is issued", () => {
+  const cluster = makeCluster(tempDir());
+
+  test("says what it should", () => {
+    const host = factsOf(cluster.host(A).certificates);
+    const authority = factsOf(cluster.authority.certificate);
+    expect(host.names).toEqual([
+      { kind: "uri", value: `spiffe://test/hearth/${A}` },
+      { kind: "dns", value: A },
+    ]);
+    expect(host.authority).toBeNull();
+    expect([...host.keyUsage!]).toEqual(["digitalSignature"]);
+    expect(host.issuer).toEqual(authority.subject);
+    expect(authority.authority).toEqual({ pathLength: 0 });
+    expect([...authority.keyUsage!]).toEqual(["certSign", "crlSign"]);
+    expect(authority.unknownCritical).toEqual([]);
+  });
+
+  test("is believed, and by its own cluster only", () => {
+    const credentials = cluster.host(A);
+    const der = derOf(credentials.certificates);
+    const judgement = cluster.trust("b").judge(der, A);
+    expect(judgement).toMatchObject({ ok: true, identity: { worker: A, cluster: "test" } });
+    expect(makeCluster(null).trust("b").judge(der, A)).toEqual({
+      ok: false,
+      why: "no authority of this cluster signed it",
+    });
+  });
+
+  test("is good in the eyes of openssl", () => {
+    if (Bun.which("openssl") === null) return noteSkip("openssl", "openssl is not installed");
+    const { certFile, caFile, keyFile } = cluster.files(A);
+    const run = (...words: string[]) => {
+      const { exitCode, stdout, stderr } = Bun.spawnSync(["openssl", ...words]);
+      return `${exitCode} ${stdout}${stderr}`;
+    };
+    for (const purpose of ["sslserver", "sslclient"]) {
+      const strict = ["-x509_strict", "-purpose", purpose, "-verify_hostname", A];
+      expect(run("verify", "-CAfile", caFile, ...strict, certFile)).toBe(`0 ${certFile}: OK\n`);
+    }
+    expect(run("pkey", "-in", keyFile, "-noout", "-check")).toStartWith("0 ");
+  });
+});

@@ -1,0 +1,229 @@
+//! TCP sockets as lanes want them: never waiting, closed on exec, with large buffers, and such that
+//! a peer that is gone is noticed.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const faults = @import("../base/faults.zig");
+const Error = @import("../abi/status.zig").Error;
+const IpAddress = std.Io.net.IpAddress;
+
+/// For how long what was sent may stay unanswered, in milliseconds.
+const unanswered_ms: i32 = 10_000;
+/// An idle connection is asked after so many seconds whether it is still there.
+const idle_s: i32 = 5;
+const asked_every_s: i32 = 2;
+const asked_times: i32 = 3;
+const backlog = 256;
+/// To a host as near as that, in microseconds, a small buffer keeps the network busy, too, and what
+/// is in it is still in the cache when it is received: half as much processor time for as many
+/// bytes over the loopback. Below what kernels allow where nobody set `net.core.wmem_max`.
+const near_us = 500;
+const near_bytes: i32 = 200 * 1024;
+
+pub const Address = struct {
+    storage: extern union { any: linux.sockaddr, in: linux.sockaddr.in, in6: linux.sockaddr.in6 },
+    length: linux.socklen_t,
+
+    /// `host` is IPv4 or IPv6 as text, and ends at its first zero byte.
+    pub fn parse(host: []const u8, number: u32) Error!Address {
+        if (number > std.math.maxInt(u16)) return error.BadRequest;
+        const text = std.mem.sliceTo(host, 0);
+        const parsed = IpAddress.parse(text, @intCast(number)) catch return error.BadRequest;
+        const big_port = std.mem.nativeToBig(u16, @intCast(number));
+        switch (parsed) {
+            .ip4 => |ip| return .{
+                .storage = .{ .in = .{ .port = big_port, .addr = @bitCast(ip.bytes) } },
+                .length = @sizeOf(linux.sockaddr.in),
+            },
+            .ip6 => |ip| return .{
+                .storage = .{ .in6 = .{
+                    .port = big_port,
+                    .flowinfo = 0,
+                    .addr = ip.bytes,
+                    .scope_id = 0,
+                } },
+                .length = @sizeOf(linux.sockaddr.in6),
+            },
+        }
+    }
+
+    fn family(address: *const Address) u32 {
+        return address.storage.any.family;
+    }
+
+    fn port(address: *const Address) u16 {
+        const big = if (address.family() == linux.AF.INET)
+            address.storage.in.port
+        else
+            address.storage.in6.port;
+        return std.mem.bigToNative(u16, big);
+    }
+};
+
+fn create(family: u32, buffer_bytes: u32) Error!i32 {
+    const kind = linux.SOCK.STREAM | linux.SOCK.CLOEXEC | linux.SOCK.NONBLOCK;
+    const made = faults.call(.@"lane.socket", linux.socket, .{ family, kind, 0 });
+    const fd: i32 = @intCast(try errno.check(made));
+    errdefer _ = linux.close(fd);
+    // Before the connection is made: the window's scale is agreed on then.
+    if (buffer_bytes > 0) {
+        try set(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, @intCast(buffer_bytes));
+        try set(fd, linux.SOL.SOCKET, linux.SO.RCVBUF, @intCast(buffer_bytes));
+    }
+    return fd;
+}
+
+fn set(fd: i32, level: u32, name: u32, value: i32) Error!void {
+    const bytes = std.mem.asBytes(&value);
+    const arguments = .{ fd, @as(i32, @intCast(level)), name, bytes, bytes.len };
+    _ = try errno.check(faults.call(.@"lane.socket", linux.setsockopt, arguments));
+}
+
+/// For a connection, however it was made.
+fn tune(fd: i32) Error!void {
+    const tcp = linux.IPPROTO.TCP;
+    try set(fd, tcp, linux.TCP.NODELAY, 1);
+    try set(fd, tcp, linux.TCP.USER_TIMEOUT, unanswered_ms);
+    try set(fd, tcp, linux.TCP.KEEPIDLE, idle_s);
+    try set(fd, tcp, linux.TCP.KEEPINTVL, asked_every_s);
+    try set(fd, tcp, linux.TCP.KEEPCNT, asked_times);
+    try set(fd, linux.SOL.SOCKET, linux.SO.KEEPALIVE, 1);
+}
+
+/// Of a connection that was taken and will send. Farther away the kernel finds the size.
+pub fn sizeForNear(fd: i32) void {
+    // struct tcp_info of linux/tcp.h begins with 8 bytes and 15 words; then comes tcpi_rtt.
+    var info: [72]u8 = @splat(0);
+    var length: linux.socklen_t = info.len;
+    const tcp = linux.IPPROTO.TCP;
+    if (linux.errno(linux.getsockopt(fd, tcp, linux.TCP.INFO, &info, &length)) != .SUCCESS) return;
+    const rtt_us = std.mem.readInt(u32, info[68..72], .little);
+    if (length < info.len or rtt_us == 0 or rtt_us > near_us) return;
+    const bytes = std.mem.asBytes(&near_bytes);
+    // Where it is refused, it goes on as it is.
+    _ = linux.setsockopt(fd, linux.SOL.SOCKET, linux.SO.SNDBUF, bytes, bytes.len);
+}
+
+pub const Listener = struct { fd: i32, port: u16 };
+
+pub fn listen(address: *const Address, buffer_bytes: u32) Error!Listener {
+    const fd = try create(address.family(), buffer_bytes);
+    errdefer _ = linux.close(fd);
+    try set(fd, linux.SOL.SOCKET, linux.SO.REUSEADDR, 1);
+    _ = try errno.check(linux.bind(fd, &address.storage.any, address.length));
+    _ = try errno.check(linux.listen(fd, backlog));
+    var bound = address.*;
+    _ = try errno.check(linux.getsockname(fd, &bound.storage.any, &bound.length));
+    return .{ .fd = fd, .port = bound.port() };
+}
+
+/// The next connection that waits; null where none does. `OutOfMemory`: one may wait still.
+pub fn accept(listener: i32) Error!?i32 {
+    const flags = linux.SOCK.CLOEXEC | linux.SOCK.NONBLOCK;
+    while (true) {
+        const got = faults.call(.@"lane.accept", linux.accept4, .{ listener, null, null, flags });
+        switch (linux.errno(got)) {
+            .SUCCESS => {},
+            .AGAIN => return null,
+            .MFILE, .NFILE, .NOBUFS, .NOMEM => return error.OutOfMemory,
+            .BADF, .INVAL, .NOTSOCK, .FAULT => return error.System,
+            // The connection came to nothing before it was taken: the next one.
+            else => continue,
+        }
+        const fd: i32 = @intCast(got);
+        tune(fd) catch {
+            _ = linux.close(fd);
+            continue;
+        };
+        return fd;
+    }
+}
+
+/// Begins to connect; the socket becomes writable when it is known how that went.
+pub fn connect(address: *const Address, buffer_bytes: u32) Error!i32 {
+    const fd = try create(address.family(), buffer_bytes);
+    errdefer _ = linux.close(fd);
+    try tune(fd);
+    const arguments = .{ fd, &address.storage.any, address.length };
+    const result = faults.call(.@"lane.connect", linux.connect, arguments);
+    if (linux.errno(result) == .INPROGRESS) return fd;
+    _ = try errno.check(result);
+    return fd;
+}
+
+/// Whether the connection that was begun is there.
+pub fn isConnected(fd: i32) bool {
+    var code: i32 = 0;
+    var length: linux.socklen_t = @sizeOf(i32);
+    const bytes = std.mem.asBytes(&code);
+    const result = linux.getsockopt(fd, linux.SOL.SOCKET, linux.SO.ERROR, bytes, &length);
+    return linux.errno(result) == .SUCCESS and code == 0;
+}
+
+/// From now on the socket counts as readable when so many bytes are there, at its end, or where its
+/// buffer takes no more; at once, where that is so already.
+pub fn wakeAt(fd: i32, bytes: u32) Error!void {
+    try set(fd, linux.SOL.SOCKET, linux.SO.RCVLOWAT, @intCast(bytes));
+}
+
+/// How much the kernel took of `first` and, behind it, `second`; null where it takes nothing now.
+pub fn send(fd: i32, first: []const u8, second: []const u8) Error!?usize {
+    const parts = [_]std.posix.iovec_const{
+        .{ .base = first.ptr, .len = first.len },
+        .{ .base = second.ptr, .len = second.len },
+    };
+    const message: linux.msghdr_const = .{
+        .name = null,
+        .namelen = 0,
+        .iov = &parts,
+        .iovlen = if (second.len > 0) 2 else 1,
+        .control = null,
+        .controllen = 0,
+        .flags = 0,
+    };
+    const flags = linux.MSG.NOSIGNAL | linux.MSG.DONTWAIT;
+    const result = faults.repeat(.@"lane.send", linux.sendmsg, .{ fd, &message, flags });
+    return moved(result);
+}
+
+/// How much came into `first` and, behind it, `second`; null where nothing is there now, `Closed`
+/// where nothing will come.
+pub fn receive(fd: i32, first: []u8, second: []u8) Error!?usize {
+    var parts = [_]std.posix.iovec{
+        .{ .base = first.ptr, .len = first.len },
+        .{ .base = second.ptr, .len = second.len },
+    };
+    var message: linux.msghdr = .{
+        .name = null,
+        .namelen = 0,
+        .iov = &parts,
+        .iovlen = if (second.len > 0) 2 else 1,
+        .control = null,
+        .controllen = 0,
+        .flags = 0,
+    };
+    const flags = linux.MSG.DONTWAIT;
+    const result = faults.repeat(.@"lane.receive", linux.recvmsg, .{ fd, &message, flags });
+    const count = try moved(result);
+    if (count == 0) return error.Closed;
+    return count;
+}
+
+fn moved(result: usize) Error!?usize {
+    if (linux.errno(result) == .AGAIN) return null;
+    return try errno.check(result);
+}
+
+test "addresses as text" {
+    const four = try Address.parse("127.0.0.1\x00rest", 80);
+    try std.testing.expectEqual(80, four.port());
+    try std.testing.expectEqual([4]u8{ 127, 0, 0, 1 }, @as([4]u8, @bitCast(four.storage.in.addr)));
+    const six = try Address.parse("::1", 65_535);
+    try std.testing.expectEqual(65_535, six.port());
+    try std.testing.expectEqual(1, six.storage.in6.addr[15]);
+    for ([_][]const u8{ "", "localhost", "127.0.0.256", "1.2.3", ":::" }) |text| {
+        try std.testing.expectError(error.BadRequest, Address.parse(text, 1));
+    }
+    try std.testing.expectError(error.BadRequest, Address.parse("::1", 65_536));
+}
