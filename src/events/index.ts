@@ -6,3 +6,14 @@ export {
   type ToldEvent,
   toldEvent,
 } from "./events.ts";
+export {
+  type KeySpace,
+  mixHash,
+  RESIDENCY_TIERS,
+  type ResidencyBatch,
+  type ResidencyChange,
+  type ResidencyDigest,
+  type ResidencyHeartbeat,
+  type ResidencySource,
+  type ResidencyTier,
+} from "./residency.ts";

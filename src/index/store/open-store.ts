@@ -11,7 +11,7 @@ import { COMPANIONS, putAside } from "./set-aside.ts";
 export const INDEX_FILE = "hearth.sqlite";
 /** SQLite's smallest page: no database is shorter. */
 const PAGE_BYTES_MIN = 512;
-/** The header's first bytes, and where it has its two format versions (sqlite.org/fileformat2, 1.3). */
+/** A database's first bytes; where its format versions are (sqlite.org/fileformat2, 1.3). */
 const MAGIC = "SQLite format 3\0";
 const FORMAT_VERSIONS_AT = 18;
 const LATE = "it could not be opened when this run of the agent began";

@@ -1,0 +1,46 @@
+import type { TargetId } from "./workers.ts";
+
+/** One request that a target is at work on. */
+export interface ActiveRequest {
+  readonly id: string;
+  readonly target: TargetId;
+  /** Sequence hashes of the prompt's full blocks. */
+  readonly hashes: BigUint64Array;
+  readonly promptTokens: number;
+  /** Tokens that must be computed: the prompt without what is cached. */
+  readonly prefillTokens: number;
+  readonly expectedOutputTokens: number | null;
+}
+
+export interface TargetLoad {
+  /** Different prompt blocks of its live requests, and their output blocks. */
+  readonly activeBlocks: number;
+  /** Of requests whose first output token has not come. */
+  readonly activePrefillTokens: number;
+  readonly activeRequests: number;
+}
+
+/** `unknown`: no such request, or it ended already; nothing changed. */
+export type LoadOutcome = "done" | "unknown";
+
+/**
+ * What each target is at work on, as far as routing decisions tell. A request keeps its blocks
+ * until `free`; its prefill tokens leave with the first output token; a request that nobody frees
+ * expires 300 s after its latest sign of life (Dynamo's default).
+ */
+export interface ActiveLoad {
+  /** Of an id that is live: the one before is freed first. */
+  add(request: ActiveRequest): void;
+  markPrefillComplete(id: string): LoadOutcome;
+  /** Output so far, in tokens: blocks of output are counted from it. */
+  output(id: string, tokens: number): LoadOutcome;
+  free(id: string): LoadOutcome;
+  find(id: string): ActiveRequest | null;
+  of(target: TargetId): TargetLoad;
+  /** By target: blocks of the prompt, the last part-full one too, that are not active there yet. */
+  additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void;
+  /** Frees what has expired; how many. */
+  expire(): number;
+  dropTarget(target: TargetId): void;
+  readonly requests: number;
+}

@@ -1,0 +1,72 @@
+import type { ResidencyChange, ResidencyDigest, ResidencyTier } from "../events/index.ts";
+import type { TargetId } from "./workers.ts";
+
+/**
+ * What each target has of one prompt. Arrays are by place in `targets`, are the index's own and are
+ * good until its next call.
+ *
+ * With `hashes[0..n)`: `device` is the largest d with all of `[0, d)` on the device; `host` the
+ * largest h with all of `[d, d + h)` on the host; `disk` likewise from `d + h` on. Targets that
+ * have none of it at all are left out.
+ */
+export interface PrefixMatches {
+  readonly count: number;
+  readonly targets: Uint16Array;
+  readonly device: Uint32Array;
+  readonly host: Uint32Array;
+  readonly disk: Uint32Array;
+  /**
+   * Up to there the answer is exact. Behind it something was forgotten for want of room, so that
+   * more may be held than is said. The number of hashes where nothing was.
+   */
+  readonly exactBlocks: number;
+}
+
+export interface PrefixIndexStats {
+  /** Distinct sequence hashes. */
+  readonly blocks: number;
+  /** Pairs of a block with a (target, tier) that holds it. */
+  readonly heldBlocks: number;
+  readonly runs: number;
+  readonly bytes: number;
+  /** Blocks forgotten for want of room, oldest first. */
+  readonly forgotten: number;
+}
+
+export interface IndexChange {
+  readonly target: TargetId;
+  readonly change: ResidencyChange;
+}
+
+/** Consecutive blocks that one target has in one tier, parents before children. */
+export interface HeldRun {
+  readonly target: TargetId;
+  readonly tier: ResidencyTier;
+  readonly parent: bigint | null;
+  readonly hashes: BigUint64Array;
+}
+
+/**
+ * Who holds what. Exact: says of each block what the last change of it said, in whatever order
+ * parents and children came, as long as nothing had to be forgotten. A removed block in the middle
+ * of a prefix ends what is held there until it is stored again. Memory is bounded: beyond it the
+ * prefixes that were neither stored nor matched for the longest are forgotten from their ends, and
+ * answers say up to where they are exact.
+ */
+export interface PrefixIndex extends Disposable {
+  readonly stats: PrefixIndexStats;
+  apply(changes: readonly IndexChange[]): void;
+  match(hashes: BigUint64Array): PrefixMatches;
+  /** Who has each single block, in any tier: for `kv-locate`. At most `max` targets for each. */
+  holders(hashes: BigUint64Array, max: number): readonly (readonly TargetId[])[];
+  /** Forgets all that a target has. */
+  drop(target: TargetId): void;
+  /** In the order of RESIDENCY_TIERS. */
+  digests(target: TargetId): readonly ResidencyDigest[];
+  /** All of it, or one target's; parents before children. Nothing may change meanwhile. */
+  dump(target?: TargetId): Iterable<HeldRun>;
+  /** To a file with a checksum, at once whole or not at all. Throws where it cannot be written. */
+  save(path: string): Promise<void>;
+  /** Into an empty index. False: the file is not one, or is damaged; the index is then empty. */
+  load(path: string): Promise<boolean>;
+}

@@ -1,0 +1,50 @@
+/** Frames of one message; the first of a PUB's message is its topic. */
+export type ZmtpMessage = readonly Uint8Array[];
+
+/** `connecting`: so far, or again, nobody answers; `closed` is the end. */
+export interface ZmtpState {
+  readonly status: "connecting" | "connected" | "closed";
+  /** Why it is not connected, in words for people; null while it is. */
+  readonly why: string | null;
+  /** Connections that were made, the first included: a larger number means something was missed. */
+  readonly connections: number;
+  readonly received: number;
+  /** Messages that were refused: too long, or no ZMTP at all; the connection then ends. */
+  readonly refused: number;
+}
+
+/**
+ * A socket that subscribes a publisher (SUB). Connects to `tcp://host:port` or `ipc://path`, again
+ * and again with growing waits until closed; subscriptions outlive each break. What was published
+ * meanwhile is lost: that is for sequence numbers to tell.
+ */
+export interface ZmtpSubscriber extends AsyncDisposable {
+  readonly state: ZmtpState;
+}
+
+/**
+ * A socket that asks a ROUTER (DEALER). One message each way is a list of frames, the empty
+ * delimiter of the envelope included: nothing is added or taken away.
+ */
+export interface ZmtpDealer extends AsyncDisposable {
+  readonly state: ZmtpState;
+  /** False: there is no connection, or more waits already than may; it was not sent. */
+  send(frames: ZmtpMessage): boolean;
+}
+
+/** A socket that others subscribe (PUB). Whoever reads too slowly misses messages, counted. */
+export interface ZmtpPublisher extends AsyncDisposable {
+  /** As it listens, its port included. */
+  readonly endpoint: string;
+  readonly subscribers: number;
+  readonly dropped: number;
+  publish(frames: ZmtpMessage): void;
+}
+
+/** A socket that answers DEALERs (ROUTER). */
+export interface ZmtpRouter extends AsyncDisposable {
+  readonly endpoint: string;
+}
+
+/** Answers go to whoever asked, for as long as its connection lives; false: it is gone or full. */
+export type ZmtpReply = (frames: ZmtpMessage) => boolean;
