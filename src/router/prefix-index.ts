@@ -38,6 +38,12 @@ export interface IndexChange {
   readonly change: ResidencyChange;
 }
 
+/** `tiers`: bit n stands for tier n of RESIDENCY_TIERS. */
+export interface BlockHolder {
+  readonly target: TargetId;
+  readonly tiers: number;
+}
+
 /** Consecutive blocks that one target has in one tier, parents before children. */
 export interface HeldRun {
   readonly target: TargetId;
@@ -57,12 +63,15 @@ export interface PrefixIndex extends Disposable {
   readonly stats: PrefixIndexStats;
   apply(changes: readonly IndexChange[]): void;
   match(hashes: BigUint64Array): PrefixMatches;
-  /** Who has each single block, in any tier: for `kv-locate`. At most `max` targets for each. */
-  holders(hashes: BigUint64Array, max: number): readonly (readonly TargetId[])[];
+  /** Who has each single block, and where: for `kv-locate`. At most `max` targets for each. */
+  holders(hashes: BigUint64Array, max: number): readonly (readonly BlockHolder[])[];
   /** Forgets all that a target has. */
   drop(target: TargetId): void;
-  /** In the order of RESIDENCY_TIERS. */
-  digests(target: TargetId): readonly ResidencyDigest[];
+  /**
+   * In the order of RESIDENCY_TIERS. Null once something of the target was forgotten for want of
+   * room, until it is dropped: then there is nothing to compare.
+   */
+  digests(target: TargetId): readonly ResidencyDigest[] | null;
   /** All of it, or one target's; parents before children. Nothing may change meanwhile. */
   dump(target?: TargetId): Iterable<HeldRun>;
   /** To a file with a checksum, at once whole or not at all. Throws where it cannot be written. */

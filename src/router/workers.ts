@@ -50,8 +50,11 @@ export interface WorkerTable {
   readonly targets: readonly Target[];
   get(id: TargetId): Target | null;
   find(worker: WorkerId, rank: number): Target | null;
-  /** Adds it or changes what is known of it. Throws ROUTER_FULL where there are too many. */
-  put(spec: WorkerSpec): Target;
+  /**
+   * Adds it or changes what is known of it. A new one gets the number `wanted` where that is free:
+   * a picture that was saved goes by numbers. Throws ROUTER_FULL where there are too many.
+   */
+  put(spec: WorkerSpec, wanted?: TargetId): Target;
   setState(id: TargetId, state: WorkerState): void;
   setKnown(id: TargetId, isKnown: boolean): void;
   remove(id: TargetId): void;
