@@ -22,10 +22,10 @@ export interface Finding {
 }
 
 /** A rule over several keys, or over a key and the machine. */
-export interface SumCheck {
+export interface SumCheck<C = Config> {
   /** Dotted names; the finding is placed at the first one that the file sets. */
   readonly keys: readonly string[];
-  find(config: Config, facts: MachineFacts): Finding | null;
+  find(config: C, facts: MachineFacts): Finding | null;
 }
 
 /** All of them. A rule's keys are all reloadable or none is, so that no reload can break a rule. */

@@ -1,3 +1,4 @@
+export type { SchemaKey } from "./book.ts";
 export { type MachineFacts, type MemoryFacts, readMachineFacts, readMemoryFacts } from "./facts.ts";
 export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from "./key-locator.ts";
 export { formatListen, type ListenAddress } from "./listen-address.ts";
@@ -7,5 +8,5 @@ export type { ListedPeer } from "./peer-list.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
 export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
-export { type Config, SCHEMA_KEYS, type SchemaKey } from "./schema.ts";
+export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax } from "./sections/kv.ts";

@@ -1,12 +1,30 @@
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
 import { messageOf } from "../core/index.ts";
+import type { ConfigBook } from "./book.ts";
 import type { MachineFacts } from "./facts.ts";
 import { positionsOf } from "./key-locator.ts";
-import { CONFIG_BYTES_MAX, type ConfigResult, parseConfig, TOO_LARGE } from "./parse.ts";
+import {
+  CONFIG_BYTES_MAX,
+  type ConfigResult,
+  type Overrides,
+  parseBook,
+  TOO_LARGE,
+} from "./parse.ts";
+import { AGENT_BOOK, type Config } from "./schema.ts";
 
 /** Reads and validates the file at `path`. Never throws: an unreadable file is a problem too. */
-export async function loadConfig(path: string, facts: MachineFacts): Promise<ConfigResult> {
+export function loadConfig(path: string, facts: MachineFacts): Promise<ConfigResult> {
+  return loadBook<Config>(AGENT_BOOK, path, facts);
+}
+
+/** The same for any kind of file. `C` is what the book describes. */
+export async function loadBook<C>(
+  book: ConfigBook,
+  path: string,
+  facts: MachineFacts,
+  overrides: Overrides = {},
+): Promise<ConfigResult<C>> {
   const read = await readBounded(path);
   if (!read.ok) return refused(path, read.what, "name a TOML file that the agent's user may read");
   const text = new TextDecoder().decode(read.bytes);
@@ -15,10 +33,16 @@ export async function loadConfig(path: string, facts: MachineFacts): Promise<Con
     const { line, column } = positionsOf(text)(broken);
     return refused(path, "holds bytes that are not UTF-8", "save the file as UTF-8", line, column);
   }
-  return parseConfig(text, path, facts);
+  return parseBook<C>(book, text, path, facts, overrides);
 }
 
-function refused(file: string, what: string, instead: string, line = 0, column = 0): ConfigResult {
+function refused(
+  file: string,
+  what: string,
+  instead: string,
+  line = 0,
+  column = 0,
+): ConfigResult<never> {
   return { ok: false, problems: [{ file, line, column, key: "", what, instead }] };
 }
 

@@ -1,15 +1,19 @@
 import { assert } from "../core/index.ts";
-import { SUM_CHECKS } from "./checks.ts";
+import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./book.ts";
+import type { SumCheck } from "./checks.ts";
 import type { MachineFacts } from "./facts.ts";
-import { type Kind, typeName } from "./kinds.ts";
+import { type Kind, type TomlLiteral, typeName } from "./kinds.ts";
 import { type ConfigProblem, formatKey, sortProblems } from "./problems.ts";
-import { type Config, keyNamesOf, SCHEMA_KEYS, type SchemaKey, SECTION_NAMES } from "./schema.ts";
+import { AGENT_BOOK, type Config } from "./schema.ts";
 import { nearestWord } from "./suggest.ts";
 import { type ParsedText, parseText } from "./syntax.ts";
 
-export type ConfigResult =
-  | { readonly ok: true; readonly config: Config }
+export type ConfigResult<C = Config> =
+  | { readonly ok: true; readonly config: C }
   | { readonly ok: false; readonly problems: readonly ConfigProblem[] };
+
+/** Values by dotted name that stand above what the file says, as from the command line. */
+export type Overrides = Readonly<Record<string, TomlLiteral>>;
 
 /**
  * A configuration larger than this is refused unread. The sample file is 8 KiB; the worst text of
@@ -24,6 +28,9 @@ type Table = Readonly<Record<string, unknown>>;
 type Report = (path: readonly string[], at: "key" | "value", what: string, instead: string) => void;
 
 interface Reading {
+  readonly book: ConfigBook;
+  /** The book's own, then those of the tables with names of their own. */
+  readonly keys: readonly SchemaKey[];
   readonly text: ParsedText;
   readonly root: Table;
   readonly facts: MachineFacts;
@@ -39,10 +46,21 @@ interface Reading {
 }
 
 /**
- * Reads a configuration. All problems are reported at once, in the order of the file. Never throws
- * and reads nothing but its arguments; `file` is only named in problems.
+ * Reads an agent's configuration. All problems are reported at once, in the order of the file.
+ * Never throws and reads nothing but its arguments; `file` is only named in problems.
  */
 export function parseConfig(source: string, file: string, facts: MachineFacts): ConfigResult {
+  return parseBook<Config>(AGENT_BOOK, source, file, facts);
+}
+
+/** The same for any kind of file. `C` is what the book describes. */
+export function parseBook<C>(
+  book: ConfigBook,
+  source: string,
+  file: string,
+  facts: MachineFacts,
+  overrides: Overrides = {},
+): ConfigResult<C> {
   if (source.length > CONFIG_BYTES_MAX) {
     return failed([
       { file, line: 0, column: 0, key: "", what: TOO_LARGE, instead: "name a TOML file" },
@@ -58,9 +76,12 @@ export function parseConfig(source: string, file: string, facts: MachineFacts): 
     const place = placeOf(text, path, at);
     problems.push({ file, ...place, key: formatKey(path), what, instead });
   };
+  const { root } = text;
   const reading: Reading = {
+    book,
+    keys: [...book.keys, ...namedKeys(book, root)],
     text,
-    root: text.root,
+    root,
     facts,
     report,
     isFull,
@@ -70,22 +91,38 @@ export function parseConfig(source: string, file: string, facts: MachineFacts): 
   };
   for (const name of text.leftOut) excuse(reading, name);
   checkNames(reading);
-  for (const key of SCHEMA_KEYS) readGiven(reading, key);
-  for (const key of SCHEMA_KEYS) if (key.spec.standard.is !== "derived") fillIn(reading, key);
-  for (const key of SCHEMA_KEYS) if (key.spec.standard.is === "derived") fillIn(reading, key);
-  const config = freezeConfig(reading.values);
+  const { keys } = reading;
+  for (const key of keys) readGiven(reading, key);
+  for (const key of keys) override(reading, key, overrides[key.name]);
+  for (const key of keys) if (key.spec.standard.is !== "derived") fillIn(reading, key);
+  for (const key of keys) if (key.spec.standard.is === "derived") fillIn(reading, key);
+  const config = freezeConfig(reading);
   runSumChecks(reading, config);
-  return problems.length > 0 ? failed(problems) : { ok: true, config };
+  return problems.length > 0 ? failed(problems) : { ok: true, config: config as C };
 }
 
-function failed(problems: readonly ConfigProblem[]): ConfigResult {
+function failed(problems: readonly ConfigProblem[]): ConfigResult<never> {
   return { ok: false, problems: sortProblems(problems) };
 }
 
+/** Keys of the tables that have names of their own, as far as they are there. */
+function namedKeys(book: ConfigBook, root: Table): SchemaKey[] {
+  return Object.entries(book.named).flatMap(([section, named]) => {
+    const tables = own(root, section);
+    if (!isTable(tables)) return [];
+    const names = Object.keys(tables).filter((name) => isTable(tables[name]));
+    return names
+      .slice(0, named.most)
+      .filter((name) => named.nameKind.read(name).ok)
+      .flatMap((name) => keysOf([section, name], named));
+  });
+}
+
 /** Takes note that the file meant to give this key, under either of its names, or this section. */
-function excuse({ excused }: Reading, dotted: string): void {
-  for (const { section, name, spec } of SCHEMA_KEYS) {
-    if ([name, section, `${section}.${spec.also?.key}`].includes(dotted)) excused.add(name);
+function excuse({ excused, keys }: Reading, dotted: string): void {
+  for (const { path, section, name, spec } of keys) {
+    const table = path.join(".");
+    if ([name, section, table, `${table}.${spec.also?.key}`].includes(dotted)) excused.add(name);
   }
 }
 
@@ -110,64 +147,93 @@ function own(table: Table, name: string): unknown {
 
 /** Refuses every name that is not in the schema. */
 function checkNames(reading: Reading): void {
+  const { sectionNames, named } = reading.book;
   for (const [name, value] of Object.entries(reading.root)) {
-    if (SECTION_NAMES.includes(name)) checkSection(reading, name, value);
+    if (Object.hasOwn(named, name)) checkNamed(reading, name, value);
+    else if (sectionNames.includes(name)) checkSection(reading, [name], value);
     else if (isTable(value) || Array.isArray(value)) {
-      const near = nearestWord(name, SECTION_NAMES);
-      const list = SECTION_NAMES.map((section) => `[${section}]`).join(" ");
+      const near = nearestWord(name, sectionNames);
+      const list = sectionNames.map((section) => `[${section}]`).join(" ");
       const instead = near === null ? `this version has ${list}` : `did you mean [${near}]`;
       reading.report([name], "key", "unknown section", instead);
-    } else reportUnknownKey(reading, null, name);
+    } else reportUnknownKey(reading, [], name);
   }
 }
 
-function checkSection(reading: Reading, section: string, value: unknown): void {
+/** Tables with names of their own. */
+function checkNamed(reading: Reading, section: string, value: unknown): void {
+  const { nameKind, nameExample, most } = reading.book.named[section]!;
+  const header = `[${section}.${nameExample}]`;
   if (!isTable(value)) {
     const what = Array.isArray(value) ? "is a list of tables" : `is ${typeName(value)}`;
-    const instead = `write [${section}] and its keys below`;
-    reading.report([section], "key", `${what}, not a section`, instead);
-    excuse(reading, section);
+    reading.report([section], "key", `${what}, no tables with names`, `write ${header}`);
     return;
   }
-  const known = keyNamesOf(section);
-  for (const key of Object.keys(value)) {
-    if (!known.includes(key)) reportUnknownKey(reading, section, key);
+  const tables = Object.entries(value);
+  if (tables.length > most) {
+    reading.report([section], "key", `holds ${tables.length} tables`, `use at most ${most}`);
+  }
+  for (const [name, table] of tables.slice(0, most)) {
+    const read = nameKind.read(name);
+    if (!read.ok) reading.report([section, name], "key", read.what, `write ${header}`);
+    else if (!isTable(table) && !Array.isArray(table)) {
+      reading.report([section, name], "key", "stands in no table", `write it below ${header}`);
+    } else checkSection(reading, [section, name], table);
   }
 }
 
-function reportUnknownKey(reading: Reading, section: string | null, name: string): void {
+function checkSection(reading: Reading, table: readonly string[], value: unknown): void {
+  if (!isTable(value)) {
+    const what = Array.isArray(value) ? "is a list of tables" : `is ${typeName(value)}`;
+    const instead = `write [${formatKey(table)}] and its keys below`;
+    reading.report(table, "key", `${what}, not a section`, instead);
+    excuse(reading, table.join("."));
+    return;
+  }
+  const known = keyNamesOf(reading.book, table[0]!);
+  for (const key of Object.keys(value)) {
+    if (!known.includes(key)) reportUnknownKey(reading, table, key);
+  }
+}
+
+function reportUnknownKey(reading: Reading, table: readonly string[], name: string): void {
   if (reading.isFull()) return;
-  const home = SECTION_NAMES.find((other) => other !== section && keyNamesOf(other).includes(name));
-  const near = section === null ? null : nearestWord(name, keyNamesOf(section));
-  const path = section === null ? [name] : [section, name];
+  const { book } = reading;
+  const section = table[0] ?? null;
+  const has = (other: string) => keyNamesOf(book, other).includes(name);
+  const home = book.sectionNames.find((other) => other !== section && has(other));
+  const known = section === null ? [] : keyNamesOf(book, section);
+  const near = nearestWord(name, known);
   const where = section === null ? "unknown key outside any section" : "unknown key";
-  if (near !== null) excuse(reading, `${section}.${near}`);
-  reading.report(path, "key", where, adviceForName(section, near, home));
+  if (near !== null) excuse(reading, [...table, near].join("."));
+  reading.report([...table, name], "key", where, adviceForName(table, known, near, home));
 }
 
 function adviceForName(
-  section: string | null,
+  table: readonly string[],
+  known: readonly string[],
   near: string | null,
   home: string | undefined,
 ): string {
   if (near !== null) return `did you mean ${near}`;
   if (home !== undefined) return `it belongs in [${home}]`;
-  if (section === null) return "write it below a [section] header";
-  return `[${section}] has ${keyNamesOf(section).join(", ")}`;
+  if (table.length === 0) return "write it below a [section] header";
+  return `[${formatKey(table)}] has ${known.join(", ")}`;
 }
 
 /** Reads one key where the file gives it. */
 function readGiven(reading: Reading, key: SchemaKey): void {
-  const { spec, section, name } = key;
-  const table = own(reading.root, section);
-  if (!isTable(table)) return;
+  const { spec, path: place, name } = key;
+  const table = tableAt(reading.root, place);
+  if (table === null) return;
   const also = spec.also;
   const first = own(table, spec.key);
   const second = also === undefined ? undefined : own(table, also.key);
   if (also !== undefined && first !== undefined && second !== undefined) {
     reading.given.set(name, spec.key);
-    const [path, other] = laterOf(reading.text, section, spec.key, also.key);
-    reading.report(path, "key", `says the same as ${section}.${other}`, "keep one of the two");
+    const [path, other] = laterOf(reading.text, place, spec.key, also.key);
+    const same = formatKey([...place, other]);
+    reading.report(path, "key", `says the same as ${same}`, "keep one of the two");
     return;
   }
   if (first !== undefined) readOne(reading, key, spec.key, spec.kind, first);
@@ -175,9 +241,20 @@ function readGiven(reading: Reading, key: SchemaKey): void {
     readOne(reading, key, also.key, also.kind, second);
 }
 
-function laterOf(text: ParsedText, section: string, a: string, b: string): [string[], string] {
-  const offset = (name: string) => text.keys.locate([section, name])?.key ?? 0;
-  return offset(a) > offset(b) ? [[section, a], b] : [[section, b], a];
+function tableAt(root: Table, path: readonly string[]): Table | null {
+  let table: unknown = root;
+  for (const part of path) {
+    if (!isTable(table)) return null;
+    table = own(table, part);
+  }
+  return isTable(table) ? table : null;
+}
+
+type Path = readonly string[];
+
+function laterOf(text: ParsedText, table: Path, a: string, b: string): [Path, string] {
+  const offset = (name: string) => text.keys.locate([...table, name])?.key ?? 0;
+  return offset(a) > offset(b) ? [[...table, a], b] : [[...table, b], a];
 }
 
 function readOne(
@@ -190,17 +267,26 @@ function readOne(
   reading.given.set(key.name, as);
   const read = kind.read(raw);
   if (read.ok) reading.values.set(key.name, read.value);
-  else reading.report([key.section, as], "value", read.what, read.instead);
+  else reading.report([...key.path, as], "value", read.what, read.instead);
+}
+
+function override(reading: Reading, key: SchemaKey, raw: TomlLiteral | undefined): void {
+  if (raw === undefined) return;
+  const read = key.spec.kind.read(raw);
+  reading.given.set(key.name, key.spec.key);
+  if (read.ok) reading.values.set(key.name, read.value);
+  else reading.report([], "key", `${key.name} ${read.what}`, read.instead);
 }
 
 /** Puts the default where the file is silent. */
-function fillIn(reading: Reading, { spec, section, name }: SchemaKey): void {
+function fillIn(reading: Reading, { spec, path, name }: SchemaKey): void {
   const { values, given } = reading;
   if (given.has(name) || reading.excused.has(name)) return;
   const { standard } = spec;
   const missing = (what: string) => {
-    const instead = `write ${spec.key} = ${JSON.stringify(spec.example)} below [${section}]`;
-    reading.report([section, spec.key], "key", what, instead);
+    const line = `${spec.key} = ${JSON.stringify(spec.example)}`;
+    const instead = `write ${line} below [${formatKey(path)}]`;
+    reading.report([...path, spec.key], "key", what, instead);
   };
   switch (standard.is) {
     case "literal": {
@@ -228,19 +314,28 @@ function fillIn(reading: Reading, { spec, section, name }: SchemaKey): void {
   }
 }
 
-function freezeConfig(values: ReadonlyMap<string, unknown>): Config {
-  const config: Record<string, Record<string, unknown>> = {};
-  for (const { section, field, name } of SCHEMA_KEYS) {
-    config[section] ??= {};
-    config[section][field] = values.get(name);
+function freezeConfig({ book, keys, values }: Reading): object {
+  const config: Record<string, Record<string, unknown> | readonly unknown[]> = {};
+  const tables = new Map<string, Record<string, unknown>>();
+  for (const { path, field, name } of keys) {
+    const table = path.join(".");
+    if (!tables.has(table)) tables.set(table, path.length === 1 ? {} : { name: path[1] });
+    tables.get(table)![field] = values.get(name);
   }
-  for (const section of Object.values(config)) Object.freeze(section);
-  return Object.freeze(config) as Config;
+  for (const [name, table] of tables) {
+    Object.freeze(table);
+    if (!name.includes(".")) config[name] = table;
+  }
+  for (const section of Object.keys(book.named)) {
+    const own = [...tables].filter(([name]) => name.startsWith(`${section}.`));
+    config[section] = Object.freeze(own.map(([, table]) => table));
+  }
+  return Object.freeze(config);
 }
 
 /** The rules over several keys, each where all of its keys are right in themselves. */
-function runSumChecks({ values, given, facts, report }: Reading, config: Config): void {
-  for (const check of SUM_CHECKS) {
+function runSumChecks({ book, values, given, facts, report }: Reading, config: object): void {
+  for (const check of book.checks as readonly SumCheck<object>[]) {
     if (!check.keys.every((name) => values.has(name))) continue;
     const found = check.find(config, facts);
     if (found === null) continue;

@@ -1,43 +1,63 @@
+import { type ConfigBook, keysOf, type SchemaKey, tablesOf, valueAt } from "./book.ts";
 import type { TomlLiteral } from "./kinds.ts";
-import { type Config, SCHEMA, SCHEMA_KEYS, type SchemaKey, valueAt } from "./schema.ts";
+import { AGENT_BOOK, type Config } from "./schema.ts";
 import type { Standard } from "./spec.ts";
 
 const LINE_CHARACTERS_MAX = 98;
 
 /** `config` as a file that says every key it can say; parsing it gives the same configuration. */
 export function renderConfig(config: Config): string {
+  return renderBook(AGENT_BOOK, config);
+}
+
+/** The same for any kind of file. */
+export function renderBook(book: ConfigBook, config: object): string {
   const lines: string[] = [];
-  for (const section of Object.keys(SCHEMA)) {
+  for (const section of Object.keys(book.sections)) {
     lines.push(`[${section}]`);
-    for (const key of SCHEMA_KEYS) {
-      const value = key.section === section ? valueAt(config, key) : null;
-      if (value !== null) lines.push(assignment(key.spec.key, key.spec.kind.write(value)));
+    for (const key of book.keys) {
+      if (key.section === section) lines.push(...written(key, valueAt(config, key)));
     }
     lines.push("");
+  }
+  for (const [section, named] of Object.entries(book.named)) {
+    for (const table of tablesOf(config, section)) {
+      lines.push(`[${section}.${table.name}]`);
+      for (const key of keysOf([section], named)) lines.push(...written(key, table[key.field]));
+      lines.push("");
+    }
   }
   return lines.join("\n");
 }
 
+function written({ spec }: SchemaKey, value: unknown): string[] {
+  return value === null ? [] : [assignment(spec.key, spec.kind.write(value))];
+}
+
 /** The commented sample file: every key, its default, and what it is for. */
-export function renderSampleConfig(): string {
+export function renderSampleConfig(book = AGENT_BOOK): string {
   const lines = [
-    "# Hearth: configuration of one agent.",
+    `# ${book.words.sample}`,
     "#",
     "# Keys with a # before them show their default, or an example where there is none. Sizes and",
     '# durations carry their unit ("64GiB", "30s"). Unknown keys, wrong units and sums that cannot',
-    "# hold are refused at start with file, line and key. `hearth check FILE` tries a file;",
+    `# hold are refused at start with file, line and key. \`${book.words.check}\` tries a file;`,
     "# SIGHUP reloads it, and keys marked [reload] take effect at once.",
   ];
-  for (const [name, section] of Object.entries(SCHEMA)) {
+  for (const [name, section] of Object.entries(book.sections)) {
     lines.push("", ...comment(section.doc), `[${name}]`);
-    for (const key of SCHEMA_KEYS) if (key.section === name) lines.push(...sampleKey(key));
+    for (const key of book.keys) if (key.section === name) lines.push(...sampleKey(key));
+  }
+  for (const [name, section] of Object.entries(book.named)) {
+    lines.push("", ...comment(section.doc), `#[${name}.${section.nameExample}]`);
+    for (const key of keysOf([name], section)) lines.push(...sampleKey(key, "#"));
   }
   return `${lines.join("\n")}\n`;
 }
 
-function sampleKey({ spec }: SchemaKey): string[] {
+function sampleKey({ spec }: SchemaKey, before = ""): string[] {
   const note = spec.reload ? " [reload]" : "";
-  const isSet = spec.standard.is === "required";
+  const isSet = spec.standard.is === "required" && before === "";
   const lines = [
     "",
     ...comment(`${spec.doc}${note}`),
@@ -51,19 +71,23 @@ function sampleKey({ spec }: SchemaKey): string[] {
 }
 
 /** The reference page, in Markdown. */
-export function renderConfigReference(): string {
+export function renderConfigReference(book = AGENT_BOOK): string {
   const lines = [
-    "# Configuration",
+    `# ${book.words.title}`,
     "",
-    "One TOML file, named by `hearth agent --config FILE`. The environment is not read. Sizes and",
+    `One TOML file, named by \`${book.words.usage}\`. The environment is not read. Sizes and`,
     'durations carry their unit: `"64GiB"`, `"30s"`. What is unknown, out of range or impossible',
     "together refuses the start with `file:line:column key: what is wrong; what to write instead`;",
     "all problems of a file are told at once. On SIGHUP the file is read again: keys marked with a",
     "reload take effect at once, for the others the log says that they wait for a restart.",
   ];
-  for (const [name, section] of Object.entries(SCHEMA)) {
+  for (const [name, section] of Object.entries(book.sections)) {
     lines.push("", `## [${name}]`, "", section.doc);
-    for (const key of SCHEMA_KEYS) if (key.section === name) lines.push(...referenceKey(key));
+    for (const key of book.keys) if (key.section === name) lines.push(...referenceKey(key));
+  }
+  for (const [name, section] of Object.entries(book.named)) {
+    lines.push("", `## [${name}.NAME]`, "", section.doc);
+    for (const key of keysOf([name, "NAME"], section)) lines.push(...referenceKey(key));
   }
   return `${lines.join("\n")}\n`;
 }
@@ -79,7 +103,7 @@ function referenceKey({ name, spec }: SchemaKey): string[] {
   });
   if (spec.also === undefined) return lines;
   const { key, kind, doc, example } = spec.also;
-  const other = referenceEntry(`${name.split(".")[0]}.${key}`, {
+  const other = referenceEntry(`${name.slice(0, name.lastIndexOf("."))}.${key}`, {
     type: kind.name,
     allowed: kind.range,
     standard: `that of \`${spec.key}\``,

@@ -1,3 +1,5 @@
+import { createBook, type SchemaKey } from "./book.ts";
+import { SUM_CHECKS } from "./checks.ts";
 import { apiSection } from "./sections/api.ts";
 import { controlSection } from "./sections/control.ts";
 import { engineSection } from "./sections/engine.ts";
@@ -33,38 +35,17 @@ export type Config = {
   };
 };
 
-/** One key of the schema with the place it has in file and config. */
-export interface SchemaKey {
-  readonly section: string;
-  readonly field: string;
-  /** Dotted, as in `kv.ram_gib`. */
-  readonly name: string;
-  readonly spec: KeySpec<unknown>;
-}
+/** The agent's file. */
+export const AGENT_BOOK = createBook({
+  sections: SCHEMA,
+  checks: SUM_CHECKS,
+  words: {
+    title: "Configuration",
+    sample: "Hearth: configuration of one agent.",
+    usage: "hearth agent --config FILE",
+    check: "hearth check FILE",
+  },
+});
 
 /** Every key in the order of the sample file. */
-export const SCHEMA_KEYS: readonly SchemaKey[] = Object.entries(SCHEMA).flatMap(
-  ([section, { keys }]) =>
-    Object.entries(keys as Readonly<Record<string, KeySpec<unknown>>>).map(([field, spec]) => ({
-      section,
-      field,
-      name: `${section}.${spec.key}`,
-      spec,
-    })),
-);
-
-export const SECTION_NAMES: readonly string[] = Object.keys(SCHEMA);
-
-/** The names a file may use inside a section, second ways to write a key among them. */
-export function keyNamesOf(section: string): string[] {
-  return SCHEMA_KEYS.filter((key) => key.section === section).flatMap(({ spec }) =>
-    spec.also === undefined ? [spec.key] : [spec.key, spec.also.key],
-  );
-}
-
-/** The value a config holds for a key of the schema. */
-export function valueAt(config: Config, key: SchemaKey): unknown {
-  return (config as Readonly<Record<string, Readonly<Record<string, unknown>>>>)[key.section]![
-    key.field
-  ];
-}
+export const SCHEMA_KEYS: readonly SchemaKey[] = AGENT_BOOK.keys;
