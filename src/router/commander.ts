@@ -5,9 +5,18 @@ export type PolicyCommand = {
   readonly type: "Warm" | "Prune" | "Cache" | "Think" | "Pause" | "RenewLease" | "RevokeLease";
 } & Readonly<Record<string, unknown>>;
 
-/** What became of a command; `receipt` has the counts of its blocks by outcome. */
+/**
+ * What became of a command. `receipt`: its blocks by outcome, bytes moved or freed, and the time that
+ * was granted where one was asked for. `refused`: by the agent as a whole, or by us before it left.
+ * `no_answer`: it may or may not have been carried out.
+ */
 export type CommandOutcome =
-  | { readonly kind: "receipt"; readonly counts: Readonly<Record<string, number>> }
+  | {
+      readonly kind: "receipt";
+      readonly counts: Readonly<Record<string, number>>;
+      readonly bytes: number;
+      readonly ttlSeconds: number | null;
+    }
   | { readonly kind: "refused"; readonly why: string }
   | { readonly kind: "no_answer" };
 

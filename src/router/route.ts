@@ -163,6 +163,11 @@ export interface Router {
   /** All that the index holds as Dynamo's RouterEvents, parents first; JSON with exact integers. */
   dumpEvents(): Iterable<string>;
   explain(requestId: string): Explanation | null;
+  /**
+   * Adds what a policy did to the explanation of a request: the object itself is kept, so that its
+   * outcome may be filled in when the receipt comes. False: no explanation is kept, or it is full.
+   */
+  noteAction(requestId: string, action: PolicyAction): boolean;
   thresholds(model: string): BusyThresholds;
   /** False: no worker of that model is known. */
   setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean;
