@@ -1,6 +1,6 @@
-import type { SumCheck } from "./checks.ts";
 import type { Kind } from "./kinds.ts";
 import type { KeySpec } from "./spec.ts";
+import type { SumCheck } from "./sum-check.ts";
 
 /** One key of a schema with the place it has in file and config. */
 export interface SchemaKey {

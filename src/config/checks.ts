@@ -7,6 +7,8 @@ import { quoteText } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv-ssd.ts";
+import { API_CHECKS, NATS_CHECKS } from "./service-checks.ts";
+import { type Finding, type SumCheck, unless } from "./sum-check.ts";
 
 /** The parts of a request to reserve blocks: frame header, request header, one block. */
 const RESERVE_HEADER_BYTES = 32;
@@ -15,18 +17,6 @@ const RESERVE_ITEM_BYTES = 80;
 const TABLE_ENTRY_BYTES = 220;
 /** A path, relative to `ssd_dir`, in one of the 256 folders that hold block files. */
 const SHARD = /^[0-9a-f]{2}(?:\/|$)/;
-
-export interface Finding {
-  readonly what: string;
-  readonly instead: string;
-}
-
-/** A rule over several keys, or over a key and the machine. */
-export interface SumCheck<C = Config> {
-  /** Dotted names; the finding is placed at the first one that the file sets. */
-  readonly keys: readonly string[];
-  find(config: C, facts: MachineFacts): Finding | null;
-}
 
 /** All of them. A rule's keys are all reloadable or none is, so that no reload can break a rule. */
 export const SUM_CHECKS: readonly SumCheck[] = [
@@ -48,26 +38,8 @@ export const SUM_CHECKS: readonly SumCheck[] = [
         "give one owner at most what all of them have",
       ),
   },
-  {
-    keys: ["nats.cert_file", "nats.key_file"],
-    find: ({ nats }) =>
-      unless(
-        (nats.certFile === null) === (nats.keyFile === null),
-        "cert_file and key_file belong together",
-        "set both or none",
-      ),
-  },
-  {
-    keys: ["nats.creds_file", "nats.nkey_file", "nats.token_file", "nats.user_file"],
-    find({ nats }) {
-      const set = [nats.credsFile, nats.nkeyFile, nats.tokenFile, nats.userFile];
-      return unless(
-        set.filter((path) => path !== null).length <= 1,
-        "several ways to say who this agent is",
-        "keep one of creds_file, nkey_file, token_file and user_file",
-      );
-    },
-  },
+  ...NATS_CHECKS,
+  ...API_CHECKS,
   ...PEER_CHECKS,
   needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
   needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
@@ -125,33 +97,6 @@ export const SUM_CHECKS: readonly SumCheck[] = [
         gpuWindowBlocks < blocksMax,
         `a mirror of ${gpuWindowBlocks} blocks leaves no room in a table of ${blocksMax}`,
         `set kv.blocks_max above ${gpuWindowBlocks} or lower engine.gpu_window_blocks`,
-      ),
-  },
-  {
-    keys: ["api.listen", "api.token_file"],
-    find: ({ api }) =>
-      unless(
-        api.listen.loopback || (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) !== null,
-        `${api.listen.host} can be reached from other machines, and api.token_file is not set`,
-        'set api.token_file (or tokens_file, or tls_client_ca_file), or listen on "127.0.0.1:7171"',
-      ),
-  },
-  {
-    keys: ["api.tls_cert_file", "api.tls_key_file"],
-    find: ({ api }) =>
-      unless(
-        (api.tlsCertFile === null) === (api.tlsKeyFile === null),
-        "a certificate and its key need each other, and one of the two is not set",
-        "set both tls_cert_file and tls_key_file, or neither",
-      ),
-  },
-  {
-    keys: ["api.tls_client_ca_file", "api.tls_cert_file"],
-    find: ({ api }) =>
-      unless(
-        api.tlsClientCaFile === null || api.tlsCertFile !== null,
-        "certificates of callers are seen on HTTPS only, and tls_cert_file is not set",
-        "set tls_cert_file and tls_key_file",
       ),
   },
   {
@@ -252,10 +197,6 @@ function needsAuditFile(key: string, isOther: (config: Config) => boolean): SumC
         "write audit_file below [control], or remove it",
       ),
   };
-}
-
-function unless(holds: boolean, what: string, instead: string): Finding | null {
-  return holds ? null : { what, instead };
 }
 
 function gibUp(bytes: number): string {

@@ -1,11 +1,11 @@
 import { assert } from "../core/index.ts";
 import { type ConfigBook, keyNamesOf, keysOf, type SchemaKey } from "./book.ts";
-import type { SumCheck } from "./checks.ts";
 import type { MachineFacts } from "./facts.ts";
 import { type Kind, type TomlLiteral, typeName } from "./kinds.ts";
 import { type ConfigProblem, formatKey, sortProblems } from "./problems.ts";
 import { AGENT_BOOK, type Config } from "./schema.ts";
 import { nearestWord } from "./suggest.ts";
+import type { SumCheck } from "./sum-check.ts";
 import { type ParsedText, parseText } from "./syntax.ts";
 
 export type ConfigResult<C = Config> =

@@ -1,9 +1,9 @@
 import { formatDuration } from "../core/index.ts";
-import type { Finding, SumCheck } from "./checks.ts";
 import { exactBytes } from "./kinds.ts";
 import { hostIsLoopback } from "./listen-address.ts";
 import type { Config } from "./schema.ts";
 import { listensOnLoopback } from "./sections/peers.ts";
+import { type SumCheck, unless } from "./sum-check.ts";
 
 type Peers = Config["peers"];
 
@@ -107,8 +107,4 @@ function notAbove(key: string, pick: (peers: Peers) => number): SumCheck {
       );
     },
   };
-}
-
-function unless(holds: boolean, what: string, instead: string): Finding | null {
-  return holds ? null : { what, instead };
 }

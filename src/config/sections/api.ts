@@ -14,32 +14,11 @@ function file(key: string, example: string, doc: string) {
   return optional({ key, kind, reload: false, doc, example });
 }
 
-const listen = withDefault({
-  key: "listen",
-  kind: listenKind,
-  standard: "127.0.0.1:7171",
-  reload: false,
-  doc:
-    "Where the HTTP server (health, metrics, status, commands) listens. Any address other than " +
-    "loopback needs `token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 takes a free one " +
-    "and says which in the log.",
-});
-
-const loopbackRole = withDefault({
-  key: "loopback_role",
-  kind: roleKind,
-  standard: "purge",
-  reload: false,
-  doc:
-    "What callers without credentials may do while none are asked for, which is on loopback " +
-    "alone: `read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks.",
-});
-
 const tokenFile = file(
   "token_file",
   "/etc/hearth/token",
   "A file whose first line is a bearer token that may do everything. With it every request needs " +
-    "a token, apart from `/healthz` and `/readyz`. Keep it readable for the agent alone. SIGHUP " +
+    "a token, apart from `/healthz` and `/readyz`. Keep it readable for this process alone. SIGHUP " +
     "reads it again.",
 );
 
@@ -60,7 +39,7 @@ const tlsCertFile = file(
 const tlsKeyFile = file(
   "tls_key_file",
   "/etc/hearth/tls.key",
-  "The private key of `tls_cert_file`, in PEM. Keep it readable for the agent alone.",
+  "The private key of `tls_cert_file`, in PEM. Keep it readable for this process alone.",
 );
 
 const tlsClientCaFile = file(
@@ -79,13 +58,45 @@ const tlsClientRole = withDefault({
   doc: "What callers may do who show a certificate and no token; see `tls_client_ca_file`.",
 });
 
+/** Where the server listens; each process of Hearth has a port of its own. */
+export function apiListen(port: number, what: string) {
+  return withDefault({
+    key: "listen",
+    kind: listenKind,
+    standard: `127.0.0.1:${port}`,
+    reload: false,
+    doc:
+      `Where the HTTP server (${what}) listens. Any address other than ` +
+      "loopback needs `token_file`, `tokens_file` or `tls_client_ca_file`. Port 0 takes a free " +
+      "one and says which in the log.",
+  });
+}
+
+/** Who may speak to the server. `roles`: what each of them may do. */
+export function apiAccessKeys(roles: string) {
+  const loopbackRole = withDefault({
+    key: "loopback_role",
+    kind: roleKind,
+    standard: "purge",
+    reload: false,
+    doc:
+      "What callers without credentials may do while none are asked for, which is on loopback " +
+      `alone: ${roles}.`,
+  });
+  return {
+    loopbackRole,
+    tokenFile,
+    tokensFile,
+    tlsCertFile,
+    tlsKeyFile,
+    tlsClientCaFile,
+    tlsClientRole,
+  };
+}
+
 export const apiSection = section("The HTTP server for people and monitoring.", {
-  listen,
-  loopbackRole,
-  tokenFile,
-  tokensFile,
-  tlsCertFile,
-  tlsKeyFile,
-  tlsClientCaFile,
-  tlsClientRole,
+  listen: apiListen(7171, "health, metrics, status, commands"),
+  ...apiAccessKeys(
+    "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
+  ),
 });

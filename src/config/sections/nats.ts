@@ -29,64 +29,67 @@ const url = optional({
   example: "nats://127.0.0.1:4222",
 });
 
-const caFile = file(
-  "ca_file",
-  "/etc/hearth/nats-ca.pem",
-  "Certificates, in PEM, of those who may sign the server's, instead of the system's.",
-);
+/** How a server is reached and spoken to, for whoever of Hearth it is. */
+export function natsFileKeys(who: "agent" | "router") {
+  return {
+    caFile: file(
+      "ca_file",
+      "/etc/hearth/nats-ca.pem",
+      "Certificates, in PEM, of those who may sign the server's, instead of the system's.",
+    ),
+    certFile: file(
+      "cert_file",
+      "/etc/hearth/nats.pem",
+      `The certificate this ${who} shows to servers that want to see one.`,
+    ),
+    keyFile: file(
+      "key_file",
+      "/etc/hearth/nats.key",
+      `The private key of \`cert_file\`. Keep it readable for the ${who} alone.`,
+    ),
+    credsFile: file(
+      "creds_file",
+      `/etc/hearth/${who}.creds`,
+      "Credentials as `nsc` writes them. Where several are set, token comes first, then user, " +
+        "creds, nkey.",
+    ),
+    nkeyFile: file(
+      "nkey_file",
+      `/etc/hearth/${who}.nk`,
+      "A file that holds the seed of an nkey's user (SU...).",
+    ),
+    tokenFile: file(
+      "token_file",
+      "/etc/hearth/nats-token",
+      "A file whose first line is the server's token.",
+    ),
+    userFile: file(
+      "user_file",
+      "/etc/hearth/nats-user",
+      "A file with the user's name on its first line and the password on its second.",
+    ),
+  };
+}
 
-const certFile = file(
-  "cert_file",
-  "/etc/hearth/nats.pem",
-  "The certificate this agent shows to servers that want to see one.",
-);
-
-const keyFile = file(
-  "key_file",
-  "/etc/hearth/nats.key",
-  "The private key of `cert_file`. Keep it readable for the agent alone.",
-);
-
-const credsFile = file(
-  "creds_file",
-  "/etc/hearth/agent.creds",
-  "Credentials as `nsc` writes them. Where several are set, token comes first, then user, creds, " +
-    "nkey.",
-);
-
-const nkeyFile = file(
-  "nkey_file",
-  "/etc/hearth/agent.nk",
-  "A file that holds the seed of an nkey's user (SU...).",
-);
-
-const tokenFile = file(
-  "token_file",
-  "/etc/hearth/nats-token",
-  "A file whose first line is the server's token.",
-);
-
-const userFile = file(
-  "user_file",
-  "/etc/hearth/nats-user",
-  "A file with the user's name on its first line and the password on its second.",
-);
-
-const queueMessages = withDefault({
-  key: "queue_messages",
-  kind: integerKind({ min: 0, max: 10_000_000 }),
-  standard: 10_000,
-  reload: false,
-  doc: "Receipts and events that wait while there is no connection; what comes then is dropped.",
-});
-
-const queueBytes = withDefault({
-  key: "queue_bytes",
-  kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
-  standard: "16MiB",
-  reload: false,
-  doc: "Bytes of the receipts and events that wait, at most.",
-});
+/** What waits while there is no connection. `what` names it. */
+export function natsQueueKeys(what: string) {
+  return {
+    queueMessages: withDefault({
+      key: "queue_messages",
+      kind: integerKind({ min: 0, max: 10_000_000 }),
+      standard: 10_000,
+      reload: false,
+      doc: `${what} that wait while there is no connection; what comes then is dropped.`,
+    }),
+    queueBytes: withDefault({
+      key: "queue_bytes",
+      kind: sizeKind({ min: 0, max: 2 ** 34, example: "16MiB" }),
+      standard: "16MiB",
+      reload: false,
+      doc: `Bytes of the ${what[0]!.toLowerCase()}${what.slice(1)} that wait, at most.`,
+    }),
+  };
+}
 
 const role = withDefault({
   key: "role",
@@ -158,15 +161,8 @@ const workersBucket = optional({
 
 export const natsSection = section("Commands over NATS.", {
   url,
-  caFile,
-  certFile,
-  keyFile,
-  credsFile,
-  nkeyFile,
-  tokenFile,
-  userFile,
-  queueMessages,
-  queueBytes,
+  ...natsFileKeys("agent"),
+  ...natsQueueKeys("Receipts and events"),
   role,
   broadcast,
   receipts,
