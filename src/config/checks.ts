@@ -1,6 +1,5 @@
 import { join, relative } from "node:path";
 import { formatDuration } from "../core/index.ts";
-import type { MachineFacts } from "./facts.ts";
 import { exactBytes } from "./kinds.ts";
 import { PEER_CHECKS } from "./peer-checks.ts";
 import { quoteText } from "./problems.ts";
@@ -8,7 +7,7 @@ import type { Config } from "./schema.ts";
 import { AUDIT_BYTES, AUDIT_FILES } from "./sections/control.ts";
 import { SSD_DIR_EXAMPLE } from "./sections/kv-ssd.ts";
 import { API_CHECKS, NATS_CHECKS } from "./service-checks.ts";
-import { type Finding, type SumCheck, unless } from "./sum-check.ts";
+import { type SumCheck, unless } from "./sum-check.ts";
 
 /** The parts of a request to reserve blocks: frame header, request header, one block. */
 const RESERVE_HEADER_BYTES = 32;

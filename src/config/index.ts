@@ -3,10 +3,21 @@ export { type MachineFacts, type MemoryFacts, readMachineFacts, readMemoryFacts 
 export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from "./key-locator.ts";
 export { formatListen, type ListenAddress } from "./listen-address.ts";
 export { loadConfig } from "./load.ts";
-export { CONFIG_BYTES_MAX, type ConfigResult, parseConfig } from "./parse.ts";
+export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedPeer } from "./peer-list.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
 export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
+export {
+  diffRouterReload,
+  type ListedWorker,
+  loadRouterConfig,
+  parseRouterConfig,
+  ROUTER_BOOK,
+  type RouterConfig,
+  renderRouterConfig,
+  renderRouterReference,
+  renderRouterSample,
+} from "./router/index.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax } from "./sections/kv.ts";

@@ -1,0 +1,42 @@
+import { formatDuration } from "../../core/index.ts";
+import { formatListen } from "../listen-address.ts";
+import { API_CHECKS, NATS_CHECKS } from "../service-checks.ts";
+import { type SumCheck, unless } from "../sum-check.ts";
+import type { RouterConfig } from "./schema.ts";
+
+/** Rules over several keys of a router's file. */
+export const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
+  ...NATS_CHECKS,
+  ...API_CHECKS,
+  {
+    keys: ["events.stale_after", "events.gone_after"],
+    find({ events }) {
+      const [stale, gone] = [events.staleAfterMs, events.goneAfterMs].map(formatDuration);
+      return unless(
+        events.staleAfterMs <= events.goneAfterMs,
+        `stale_after ${stale} is above gone_after ${gone}`,
+        `use at most ${gone}, or a longer gone_after`,
+      );
+    },
+  },
+  {
+    keys: ["replicas.sync", "nats.url"],
+    find: ({ replicas, nats }) =>
+      unless(
+        !replicas.sync || nats.url !== null,
+        "replicas speak over NATS, and nats.url is not set",
+        "write url below [nats], or remove it",
+      ),
+  },
+  {
+    keys: ["proxy.listen", "api.listen"],
+    find: ({ proxy, api }) =>
+      unless(
+        proxy.listen === "off" ||
+          proxy.listen.port === 0 ||
+          formatListen(proxy.listen) !== formatListen(api.listen),
+        `${formatListen(api.listen)} is where api.listen is, too`,
+        "give the proxy a port of its own",
+      ),
+  },
+];

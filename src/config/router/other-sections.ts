@@ -1,0 +1,115 @@
+import { booleanKind, choiceKind, durationKind, integerKind } from "../kinds.ts";
+import { natsUrlKind } from "../nats-url.ts";
+import { listenOrOffKind } from "../peer-kinds.ts";
+import { apiAccessKeys, apiListen } from "../sections/api.ts";
+import { natsFileKeys, natsQueueKeys } from "../sections/nats.ts";
+import { optional, section, withDefault } from "../spec.ts";
+
+const url = optional({
+  key: "url",
+  kind: natsUrlKind,
+  reload: false,
+  doc:
+    "The NATS server over which agents tell what they hold and take commands, and replicas of " +
+    "this router agree; several with commas between them, all TCP or all WebSocket. Unset: " +
+    "engines' ZMQ events and predictions alone.",
+  example: "nats://127.0.0.1:4222",
+});
+
+export const natsSection = section("Agents and replicas over NATS.", {
+  url,
+  ...natsFileKeys("router"),
+  ...natsQueueKeys("Messages"),
+});
+
+export const apiSection = section("The HTTP server for those who ask, and for monitoring.", {
+  listen: apiListen(7181, "decisions, workers, health, metrics"),
+  ...apiAccessKeys(
+    "`read` shows and asks, `operate` also routes, registers workers and sets thresholds, " +
+      "`purge` does the same",
+  ),
+  busyStatus: withDefault({
+    key: "busy_status",
+    kind: integerKind({ min: 400, max: 599 }),
+    standard: 529,
+    reload: false,
+    doc: "What a request is answered with where all workers are busy; other routers use 503.",
+  }),
+});
+
+export const replicasSection = section("Several routers of one fleet.", {
+  sync: withDefault({
+    key: "sync",
+    kind: booleanKind,
+    standard: false,
+    reload: false,
+    doc: "Whether this router tells its replicas over NATS what it routed, and hears them.",
+  }),
+  resetStates: withDefault({
+    key: "reset_states",
+    kind: booleanKind,
+    standard: false,
+    reload: false,
+    doc:
+      "Start with an empty picture: streams and snapshots of before are thrown away. For the " +
+      "first router of a fleet alone: others would disagree afterwards.",
+  }),
+  snapshotThreshold: withDefault({
+    key: "snapshot_threshold",
+    kind: integerKind({ min: 1, max: Number.MAX_SAFE_INTEGER }),
+    standard: 1_000_000,
+    reload: false,
+    doc: "Messages in the durable stream of events from which on a snapshot takes their place.",
+  }),
+  digestEveryMs: withDefault({
+    key: "digest_every",
+    kind: durationKind({ min: 100, max: 3_600_000, example: "5s" }),
+    standard: "5s",
+    reload: false,
+    doc: "How often replicas compare what they believe that workers hold.",
+  }),
+});
+
+const switchKind = choiceKind(["off", "dry-run", "on"]);
+
+function policy(key: string, doc: string) {
+  const more = "`dry-run` only says, in explanations and metrics, what it would send.";
+  return withDefault({ key, kind: switchKind, standard: "off", reload: true, doc: doc + more });
+}
+
+export const policiesSection = section("What the router tells agents to do, by itself.", {
+  coldWorker: policy(
+    "cold_worker",
+    "A worker that is new or empty is told to warm what its requests are likely to need. ",
+  ),
+  idleSession: policy(
+    "idle_session",
+    "A session from which nothing came for a while is paused: its blocks move to SSD. ",
+  ),
+  cacheControl: policy(
+    "cache_control",
+    "What API messages mark with `cache_control` is kept for a time, within a budget. ",
+  ),
+  reasoning: policy("reasoning", "Blocks of reasoning are marked as transient. "),
+  contextRewrite: policy(
+    "context_rewrite",
+    "Where a session's next prompt departs from the one before, what it left is pruned. ",
+  ),
+});
+
+export const proxySection = section("An OpenAI-compatible API in front of the workers.", {
+  listen: withDefault({
+    key: "listen",
+    kind: listenOrOffKind,
+    standard: "off",
+    reload: false,
+    doc: "Where `/v1/chat/completions` and the like are served; `off`: nowhere.",
+  }),
+  drainMs: withDefault({
+    key: "drain",
+    kind: durationKind({ min: 100, max: 3_600_000, example: "30s" }),
+    standard: "30s",
+    reload: false,
+    doc: "How long streams that are under way may go on after SIGTERM.",
+  }),
+});

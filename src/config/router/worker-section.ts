@@ -1,0 +1,120 @@
+import type { NamedSection } from "../book.ts";
+import { choiceKind, integerKind, patternKind } from "../kinds.ts";
+import { workerIdKind } from "../sections/node.ts";
+import { type KeySpec, optional, withDefault } from "../spec.ts";
+
+const model: KeySpec<string> = {
+  key: "model",
+  kind: patternKind({
+    name: "model name",
+    pattern: /^[\x21-\x7e]{1,256}$/,
+    words: "1 to 256 printable characters without blanks",
+    example: "meta-llama/Llama-3.1-8B-Instruct",
+  }),
+  standard: { is: "required" },
+  reload: true,
+  doc: "The model this worker serves, as requests name it.",
+  example: "meta-llama/Llama-3.1-8B-Instruct",
+};
+
+const url = optional({
+  key: "url",
+  kind: patternKind<string>({
+    name: "URL",
+    pattern: /^https?:\/\/[A-Za-z0-9.[\]:_-]{1,255}(?:\/[!-~]{0,1024})?$/,
+    words: "http:// or https://, a host, a port and maybe a path",
+    example: "http://10.0.0.2:8000",
+  }),
+  reload: true,
+  doc:
+    "Where its OpenAI-compatible API listens: needed for requests through the proxy, not for " +
+    "those who ask `/v1/route` and send by themselves.",
+  example: "http://10.0.0.2:8000",
+});
+
+const zmqKind = patternKind<string>({
+  name: "ZMQ endpoint",
+  pattern: /^tcp:\/\/[A-Za-z0-9.[\]:-]{1,255}:[0-9]{1,5}$/,
+  words: "tcp://, a host and a port",
+  example: "tcp://10.0.0.2:5557",
+});
+
+const workerKeys = {
+  model,
+  role: withDefault({
+    key: "role",
+    kind: choiceKind(["both", "prefill", "decode"]),
+    standard: "both",
+    reload: true,
+    doc: "`both` serves whole requests; `prefill` and `decode` are the pools of split serving.",
+  }),
+  url,
+  ranks: withDefault({
+    key: "ranks",
+    kind: integerKind({ min: 1, max: 256 }),
+    standard: 1,
+    reload: true,
+    doc: "Data parallel ranks of this worker; each is chosen, and counted, by itself.",
+  }),
+  totalBlocks: optional({
+    key: "total_blocks",
+    kind: integerKind({ min: 1, max: 2 ** 40 }),
+    reload: true,
+    doc: "KV blocks that one rank's GPU holds. Unset: the worker is never busy by blocks.",
+    example: 12_000,
+  }),
+  batchTokensMax: optional({
+    key: "batch_tokens_max",
+    kind: integerKind({ min: 1, max: 2 ** 40 }),
+    reload: true,
+    doc: "Tokens of one step of its engine at most (`--max-num-batched-tokens`).",
+    example: 8_192,
+  }),
+  blockTokens: withDefault({
+    key: "block_tokens",
+    kind: integerKind({ min: 1, max: 65_536 }),
+    standard: 16,
+    reload: true,
+    doc: "Tokens in a block of its engine (`--block-size`, `--page-size`).",
+  }),
+  namespace: optional({
+    key: "namespace",
+    kind: patternKind<string>({
+      name: "namespace key",
+      pattern: /^[0-9a-f]{64}$/,
+      words: "64 hex digits",
+      example: "ab".repeat(32),
+    }),
+    reload: true,
+    doc:
+      "Key of the namespace whose blocks its agent keeps, as `hearth ctl status` shows it. An " +
+      "agent whose events arrive says so itself.",
+    example: "ab".repeat(32),
+  }),
+  events: optional({
+    key: "events",
+    kind: zmqKind,
+    reload: true,
+    doc:
+      "Where its engine publishes KV events over ZMQ, for workers without an agent; rank N at " +
+      "the port N above it.",
+    example: "tcp://10.0.0.2:5557",
+  }),
+  replay: optional({
+    key: "replay",
+    kind: zmqKind,
+    reload: true,
+    doc: "Where its engine replays events that were missed (`replay_endpoint`).",
+    example: "tcp://10.0.0.2:5558",
+  }),
+};
+
+export const workerTables = {
+  doc:
+    "A worker that is known from the start, under its worker id. Workers whose agents publish " +
+    "events, or who are registered over HTTP, need not stand here. All keys take effect on SIGHUP.",
+  nameKind: workerIdKind,
+  nameExample: "gpu-01",
+  most: 4_096,
+  keys: workerKeys,
+} as const satisfies NamedSection;

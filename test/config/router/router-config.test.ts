@@ -1,0 +1,141 @@
+import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import {
+  diffRouterReload,
+  formatProblem,
+  parseRouterConfig,
+  ROUTER_BOOK,
+  type RouterConfig,
+  renderRouterConfig,
+  renderRouterReference,
+  renderRouterSample,
+} from "../../../src/config/index.ts";
+
+const FACTS = { hostname: "router.example", memoryBytes: null };
+
+function configOf(text: string, overrides = {}): RouterConfig {
+  const result = parseRouterConfig(text, "router.toml", FACTS, overrides);
+  if (!result.ok) throw new Error(result.problems.map(formatProblem).join("\n"));
+  return result.config;
+}
+
+function problemsOf(text: string, overrides = {}): string[] {
+  const result = parseRouterConfig(text, "r.toml", FACTS, overrides);
+  return result.ok ? [] : result.problems.map(formatProblem);
+}
+
+const WORKER = '[workers.gpu-01]\nmodel = "m"\n';
+
+describe("the configuration of a router", () => {
+  test("an empty file has the defaults of the origin", () => {
+    const { router, events, api, replicas, proxy, workers } = configOf("");
+    expect(router).toMatchObject({ id: "router-example", mode: "kv", kvEvents: true });
+    expect(router).toMatchObject({ overlapScoreWeight: 1, temperature: 0, ttlMs: 120_000 });
+    expect(router).toMatchObject({ maxTreeSize: 2 ** 20, pruneTargetRatio: 0.8, blockTokens: 16 });
+    expect(replicas).toMatchObject({ sync: false, resetStates: false });
+    expect(replicas.snapshotThreshold).toBe(1_000_000);
+    expect(api).toMatchObject({ busyStatus: 529 });
+    expect(events.stateFile).toBeNull();
+    expect(proxy.listen).toBe("off");
+    expect(workers).toEqual([]);
+  });
+
+  test("workers stand in tables under their ids", () => {
+    const more = '[workers.gpu-02]\nmodel = "m"\nrole = "prefill"\nurl = "http://10.0.0.2:8000"\n';
+    const { workers } = configOf(`${WORKER}${more}ranks = 2\nevents = "tcp://10.0.0.2:5557"\n`);
+    expect(workers.map(({ name }) => name)).toEqual(["gpu-01", "gpu-02"]);
+    expect(workers[0]).toMatchObject({ model: "m", role: "both", url: null, ranks: 1 });
+    expect(workers[1]).toMatchObject({ role: "prefill", ranks: 2, blockTokens: 16 });
+  });
+
+  test("what is wrong in a worker's table has its place", () => {
+    expect(problemsOf(`${WORKER}ulr = "http://a:1"\n`)).toEqual([
+      "r.toml:3:1 workers.gpu-01.ulr: unknown key; did you mean url",
+    ]);
+    expect(problemsOf("[workers.a]\nrole = 3\n")).toEqual([
+      'r.toml:1:1 workers.a.model: is missing; write model = "meta-llama/Llama-3.1-8B-Instruct" ' +
+        "below [workers.a]",
+      'r.toml:2:8 workers.a.role: is the number 3; use one of "both", "prefill", "decode"',
+    ]);
+    expect(problemsOf('[workers."no id"]\nmodel = "m"\n')[0]).toContain("is no worker id");
+    expect(problemsOf("workers = 3\n")).toEqual([
+      "r.toml:1:1 workers: is the number 3, no tables with names; write [workers.gpu-01]",
+    ]);
+    expect(problemsOf("[workers]\nmodel = 3\n")[0]).toContain("stands in no table");
+    expect(problemsOf('[[workers.a]]\nmodel = "m"\n')[0]).toContain("is a list of tables");
+  });
+
+  test("unknown keys, wrong units and impossible sums refuse the start", () => {
+    expect(problemsOf("[router]\nttl = 120\n")[0]).toStartWith("r.toml:2:7 router.ttl: is the num");
+    expect(problemsOf('[router]\nmodes = "kv"\n')[0]).toEndWith("did you mean mode");
+    expect(problemsOf('[kv]\nram = "1GiB"\n')[0]).toContain("unknown section");
+    expect(problemsOf('[events]\nstale_after = "2m"\n')[0]).toContain("is above gone_after");
+    expect(problemsOf("[replicas]\nsync = true\n")[0]).toContain("nats.url is not set");
+    expect(problemsOf('[api]\nlisten = "0.0.0.0:7181"\n')[0]).toContain("api.token_file");
+    expect(problemsOf('[proxy]\nlisten = "127.0.0.1:7181"\n')[0]).toContain("api.listen");
+  });
+
+  test("the command line stands above the file, and is held to the same rules", () => {
+    const text = '[router]\nmode = "random"\ntemperature = 0.5\n';
+    const { router } = configOf(text, { "router.mode": "kv", "router.kv_events": false });
+    expect(router).toMatchObject({ mode: "kv", temperature: 0.5, kvEvents: false });
+    expect(problemsOf("", { "router.temperature": -1 })[0]).toContain("too small");
+    expect(problemsOf("", { "replicas.sync": true })[0]).toContain("nats.url is not set");
+  });
+
+  test("rendered and parsed it is the same", () => {
+    const config = configOf(`[router]\nmode = "random"\n[log]\nlevel = "warn"\n${WORKER}`);
+    expect(configOf(renderRouterConfig(config))).toEqual(config);
+  });
+
+  test("a reload takes workers and the log's level, and says what waits", () => {
+    const old = configOf(`${WORKER}[workers.gpu-02]\nmodel = "m"\n`);
+    const next = configOf(
+      `[log]\nlevel = "debug"\n[router]\nmode = "random"\n${WORKER}ranks = 2\n[workers.x]\nmodel = "m"`,
+    );
+    const { changed, needsRestart, effective } = diffRouterReload(old, next);
+    expect(changed.map(({ key }) => key)).toEqual([
+      "log.level",
+      "workers.gpu-01",
+      "workers.gpu-02",
+      "workers.x",
+    ]);
+    expect(needsRestart.map(({ key }) => key)).toEqual(["router.mode"]);
+    expect(effective.workers).toEqual(next.workers);
+    expect(effective.router.mode).toBe("kv");
+    expect(diffRouterReload(effective, next).changed).toEqual([]);
+  });
+});
+
+describe("config/router.toml and the page of keys", () => {
+  const text = readFileSync(new URL("../../../config/router.toml", import.meta.url), "utf8");
+
+  test("the file is what the schema renders, and equals the defaults", () => {
+    expect(text).toBe(renderRouterSample());
+    expect(configOf(text)).toEqual(configOf(""));
+  });
+
+  test("parses with every example in it, too", () => {
+    const others = "creds_file|nkey_file|user_file";
+    const all = text
+      .replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1")
+      .replace("#[workers.gpu-01]", "[workers.gpu-01]");
+    const [worker] = configOf(all).workers;
+    expect(worker).toMatchObject({ name: "gpu-01", totalBlocks: 12_000 });
+    expect(worker!.events).toBe("tcp://10.0.0.2:5557");
+  });
+
+  test("every key has an entry with a paragraph and an example that is allowed", () => {
+    const page = renderRouterReference();
+    for (const { name, spec } of ROUTER_BOOK.keys) {
+      const entry = page.split(`### ${name}\n`)[1]?.split("###")[0] ?? "";
+      expect(entry).toContain(spec.doc);
+      expect(spec.doc.length).toBeGreaterThan(30);
+      expect(spec.kind.read(spec.example).ok).toBe(true);
+    }
+    for (const spec of Object.values(ROUTER_BOOK.named.workers!.keys)) {
+      expect(page).toContain(`### workers.NAME.${spec.key}\n`);
+      expect(spec.kind.read(spec.example).ok).toBe(true);
+    }
+  });
+});
