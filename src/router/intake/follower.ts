@@ -1,0 +1,342 @@
+import { type Clock, yieldToLoop } from "../../core/index.ts";
+import type { ResidencyBatch, ResidencyHeartbeat, ResidencySource } from "../../events/index.ts";
+import type { IndexChange, PrefixIndex } from "../prefix-index.ts";
+import type { TargetId } from "../workers.ts";
+import { sameDigests } from "./digest.ts";
+import type { Picture, ResidencyArchive } from "./feed.ts";
+import { lastOf, PendingBatches, type PendingRoom } from "./pending.ts";
+import type { Recoverable, RecoveryQueue } from "./recovery-queue.ts";
+import type { IntakeCounts } from "./stats.ts";
+
+/** What followers share. */
+export interface FollowerParts {
+  readonly clock: Clock;
+  readonly index: PrefixIndex;
+  readonly archive: ResidencyArchive;
+  readonly queue: RecoveryQueue;
+  readonly room: PendingRoom;
+  readonly counts: IntakeCounts;
+  /** A hole may close by itself for so long: what was overtaken comes late. */
+  readonly reorderMs: number;
+  /** Whether all that a target has is known changed. */
+  onKnown(follower: Follower): void;
+}
+
+/** A picture is put into the index in slices of so many blocks, so that everything else goes on. */
+const SLICE_BLOCKS = 65_536;
+/** A range may leave a hole because more was lost meanwhile; so often in a row it is asked anew. */
+const RANGES_MAX = 8;
+/** A source whose pictures never agree with its digests is asked less and less often. */
+const MISMATCH_MS = 1_000;
+const MISMATCHES_MAX = 6;
+
+/**
+ * Keeps the picture of one source: applies its changes in order, exactly once, notices what is
+ * missing, and gets that, or all of it, from the archive. What comes meanwhile is kept.
+ */
+export class Follower implements Recoverable, Disposable {
+  readonly #parts: FollowerParts;
+  readonly target: TargetId;
+  readonly #pending: PendingBatches;
+  #source: ResidencySource;
+  /** Number of the last change that is in the index. */
+  #sequence = 0;
+  /** The latest number anybody spoke of. */
+  #latest = 0;
+  /** There is a whole picture in the index, as it was at `#sequence`. */
+  #hasPicture = false;
+  /** A picture is being put into the index: nothing else may be. */
+  #isReplacing = false;
+  /** A hole that did not close by itself, or digests that differ. */
+  #isBroken = false;
+  /** What is there is wrong, not only old: no range mends that. */
+  #isDoubted = false;
+  /** Digests that differed in a row, each after a new picture. */
+  #mismatches = 0;
+  #heartbeat: ResidencyHeartbeat | null = null;
+  #grace: Disposable | null = null;
+  #wasKnown = false;
+  #isOver = false;
+
+  constructor(parts: FollowerParts, source: ResidencySource, target: TargetId) {
+    this.#parts = parts;
+    this.#source = source;
+    this.target = target;
+    this.#pending = new PendingBatches(parts.room);
+  }
+
+  get source(): ResidencySource {
+    return this.#source;
+  }
+  get sequence(): number {
+    return this.#sequence;
+  }
+  get hasPicture(): boolean {
+    return this.#hasPicture && !this.#isReplacing;
+  }
+  /** Its picture is whole: nothing is known to be missing. */
+  get isKnown(): boolean {
+    return this.#hasPicture && !this.#isReplacing && !this.#isBroken;
+  }
+  get pending(): number {
+    return this.#pending.size;
+  }
+
+  /** A picture of it is in the index already, as it was at `sequence`: from a file. */
+  restore(sequence: number): void {
+    this.#sequence = sequence;
+    this.#latest = sequence;
+    this.#hasPicture = true;
+    this.#tell();
+  }
+
+  batch(batch: ResidencyBatch): void {
+    const { counts } = this.#parts;
+    if (!this.#isOurs(batch.source.incarnation) || batch.changes.length === 0) return;
+    this.#latest = Math.max(this.#latest, lastOf(batch));
+    if (lastOf(batch) <= this.#sequence) {
+      counts.duplicates++;
+    } else if (!this.hasPicture) {
+      this.#pending.add(batch);
+    } else if (batch.firstSequence <= this.#sequence + 1) {
+      this.#apply(batch);
+      this.#drain();
+    } else {
+      counts.early++;
+      this.#pending.add(batch);
+      this.#waitForHole();
+    }
+  }
+
+  heartbeat(heartbeat: ResidencyHeartbeat): void {
+    if (!this.#isOurs(heartbeat.source.incarnation)) return;
+    this.#heartbeat = heartbeat;
+    this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
+    if (!this.#hasPicture && !this.#isReplacing && isEmpty(heartbeat)) {
+      this.#beginEmpty();
+    } else if (!this.#hasPicture) {
+      this.#parts.queue.want(this);
+    } else if (heartbeat.lastSequence > this.#sequence) {
+      this.#waitForHole();
+    } else {
+      this.#compare();
+    }
+  }
+
+  /** Someone else's picture differs from ours: whose is right, the source says. */
+  doubt(): void {
+    if (!this.isKnown) return;
+    this.#parts.counts.doubts++;
+    this.#break(0);
+  }
+
+  async recover(signal: AbortSignal): Promise<boolean> {
+    if (this.#isOver || this.isKnown) return true;
+    const isHealed = this.#hasPicture && this.#hasHole() && (await this.#byRange(signal));
+    if (this.#isOver || isHealed) return true;
+    return this.#byPicture(signal);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isOver = true;
+    this.#parts.queue.forget(this);
+    this.#grace?.[Symbol.dispose]();
+    this.#pending.clear();
+    this.#hasPicture = false;
+    this.#tell();
+  }
+
+  /** Turns to a later run of the source; false: it is of an earlier one. */
+  #isOurs(incarnation: bigint): boolean {
+    const own = this.#source.incarnation;
+    if (incarnation < own) this.#parts.counts.stale++;
+    if (incarnation <= own) return incarnation === own && !this.#isOver;
+    this.#source = { ...this.#source, incarnation };
+    this.#parts.counts.incarnations++;
+    this.#forget();
+    return !this.#isOver;
+  }
+
+  #forget(): void {
+    this.#hasPicture = false;
+    this.#isBroken = false;
+    this.#isDoubted = false;
+    this.#mismatches = 0;
+    this.#sequence = 0;
+    this.#latest = 0;
+    this.#heartbeat = null;
+    this.#pending.clear();
+    this.#parts.index.drop(this.target);
+    this.#tell();
+    this.#parts.queue.want(this);
+  }
+
+  #beginEmpty(): void {
+    this.#hasPicture = true;
+    this.#isBroken = false;
+    this.#sequence = 0;
+    this.#drain();
+    this.#tell();
+  }
+
+  #apply(batch: ResidencyBatch): void {
+    const { counts, index } = this.#parts;
+    const known = Math.max(0, this.#sequence + 1 - batch.firstSequence);
+    const fresh = known === 0 ? batch.changes : batch.changes.slice(known);
+    const changes: IndexChange[] = fresh.map((change) => ({ target: this.target, change }));
+    index.apply(changes);
+    counts.batches++;
+    counts.changes += changes.length;
+    this.#sequence = lastOf(batch);
+  }
+
+  #drain(): void {
+    for (;;) {
+      const next = this.#pending.takeUpTo(this.#sequence);
+      if (next === null) break;
+      if (lastOf(next) > this.#sequence) this.#apply(next);
+    }
+    if (this.#hasHole()) return;
+    this.#grace?.[Symbol.dispose]();
+    this.#grace = null;
+    // A picture in doubt stays so; a hole that is closed was the only thing wrong.
+    if (this.#isBroken && !this.#isDoubted) this.#isBroken = false;
+    this.#tell();
+  }
+
+  #hasHole(): boolean {
+    return this.#sequence < this.#latest;
+  }
+
+  #waitForHole(): void {
+    const { clock, queue, reorderMs } = this.#parts;
+    if (this.#isBroken) {
+      queue.want(this);
+      return;
+    }
+    this.#grace ??= clock.after(reorderMs, () => {
+      this.#grace = null;
+      if (!this.#hasHole()) return;
+      this.#parts.counts.gaps++;
+      this.#isBroken = true;
+      this.#tell();
+      queue.want(this);
+    });
+  }
+
+  #compare(): void {
+    const { index, counts } = this.#parts;
+    const heard = this.#heartbeat;
+    const isComparable = heard?.lastSequence === this.#sequence && this.isKnown;
+    if (heard === null || !isComparable) return;
+    const own = index.digests(this.target);
+    if (own === null || sameDigests(own, heard.digests)) {
+      this.#mismatches = 0;
+      return;
+    }
+    counts.mismatches++;
+    const delayMs = this.#mismatches === 0 ? 0 : MISMATCH_MS * 2 ** this.#mismatches;
+    this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
+    this.#break(delayMs);
+  }
+
+  #break(delayMs: number): void {
+    this.#isDoubted = true;
+    this.#isBroken = true;
+    this.#tell();
+    this.#parts.queue.want(this, delayMs);
+  }
+
+  /** True: nothing is missing any more. */
+  async #byRange(signal: AbortSignal): Promise<boolean> {
+    const { archive, counts } = this.#parts;
+    for (let round = 0; round < RANGES_MAX; round++) {
+      if (this.#isOver || this.#isDoubted || !this.#hasPicture) return false;
+      if (!this.#hasHole()) return true;
+      const source = this.#source;
+      const before = this.#sequence;
+      const to = (this.#pending.first ?? this.#latest + 1) - 1;
+      counts.ranges++;
+      const answer = await archive.range(source, before + 1, to, signal);
+      if (this.#source !== source || this.#isOver) return false;
+      if (answer.kind !== "changes") return !this.#hasHole() && this.#hasPicture;
+      for (const batch of answer.batches) this.#fromRange(batch);
+      this.#drain();
+      if (this.#sequence === before) return !this.#hasHole();
+    }
+    return false;
+  }
+
+  #fromRange(batch: ResidencyBatch): void {
+    if (batch.source.incarnation !== this.#source.incarnation) return;
+    const isNext = batch.firstSequence <= this.#sequence + 1 && lastOf(batch) > this.#sequence;
+    if (isNext) this.#apply(batch);
+  }
+
+  async #byPicture(signal: AbortSignal): Promise<boolean> {
+    const { archive, counts } = this.#parts;
+    const source = this.#source;
+    counts.pictures++;
+    const answer = await archive.picture(source, signal);
+    if (this.#isOver) return true;
+    if (answer.kind === "failed") {
+      counts.picturesFailed++;
+      return false;
+    }
+    const { picture } = answer;
+    const isOld = picture.source.incarnation < this.#source.incarnation;
+    const isBehind = this.#hasPicture && !this.#isDoubted && picture.sequence < this.#sequence;
+    if (isOld || isBehind) return this.isKnown;
+    if (picture.source.incarnation > this.#source.incarnation) {
+      this.#source = { ...this.#source, incarnation: picture.source.incarnation };
+      this.#pending.clear();
+      this.#latest = 0;
+    }
+    await this.#replace(picture);
+    return this.isKnown || !this.#hasPicture;
+  }
+
+  /** Puts a whole picture in the place of what is there; what waited comes on top of it. */
+  async #replace(picture: Picture): Promise<void> {
+    const { index } = this.#parts;
+    const { incarnation } = this.#source;
+    this.#isReplacing = true;
+    this.#tell();
+    index.drop(this.target);
+    let blocks = 0;
+    for (const { tier, parent, hashes } of picture.runs) {
+      const change = { kind: "stored", tier, parent, hashes, tokenHashes: null } as const;
+      index.apply([{ target: this.target, change }]);
+      blocks += hashes.length;
+      if (blocks < SLICE_BLOCKS) continue;
+      blocks = 0;
+      await yieldToLoop();
+      if (this.#isOver || this.#source.incarnation !== incarnation) break;
+    }
+    this.#isReplacing = false;
+    if (this.#isOver || this.#source.incarnation !== incarnation) {
+      // A later run began meanwhile; nothing of this one is true of it.
+      index.drop(this.target);
+      return;
+    }
+    this.#hasPicture = true;
+    this.#isBroken = false;
+    this.#isDoubted = false;
+    this.#sequence = picture.sequence;
+    this.#latest = Math.max(this.#latest, picture.sequence);
+    this.#drain();
+    if (this.#hasHole()) this.#waitForHole();
+    this.#tell();
+    this.#compare();
+  }
+
+  #tell(): void {
+    if (this.isKnown === this.#wasKnown) return;
+    this.#wasKnown = this.isKnown;
+    this.#parts.onKnown(this);
+  }
+}
+
+function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
+  return lastSequence === 0 && digests.every(({ blocks }) => blocks === 0);
+}

@@ -1,0 +1,12 @@
+export { askedAt, BusArchive, type BusArchiveOptions } from "./bus-archive.ts";
+export { BusListening } from "./bus-listening.ts";
+export type {
+  Picture,
+  PictureAnswer,
+  RangeAnswer,
+  ResidencyArchive,
+  ResidencyListener,
+} from "./feed.ts";
+export { type FollowedSource, type IntakeOptions, ResidencyIntake } from "./intake.ts";
+export { INTAKE_DEFAULTS, type IntakeSettings } from "./settings.ts";
+export type { IntakeCounts, IntakeStats } from "./stats.ts";
