@@ -20,6 +20,9 @@ export interface TargetLoad {
   readonly activeRequests: number;
 }
 
+/** Why a request ended: whoever had it is done, its time is over, or its worker is gone. */
+export type EndReason = "free" | "expired" | "worker_left";
+
 /** `unknown`: no such request, or it ended already; nothing changed. */
 export type LoadOutcome = "done" | "unknown";
 
@@ -32,15 +35,24 @@ export interface ActiveLoad {
   /** Of an id that is live: the one before is freed first. */
   add(request: ActiveRequest): void;
   markPrefillComplete(id: string): LoadOutcome;
-  /** Output so far, in tokens: blocks of output are counted from it. */
+  /**
+   * Output so far, in tokens: it counts ceil(tokens / block) blocks of output, and the first token
+   * completes the prefill. Less than was said before changes nothing.
+   */
   output(id: string, tokens: number): LoadOutcome;
   free(id: string): LoadOutcome;
   find(id: string): ActiveRequest | null;
+  /** Whether its first output token is still to come; null: no such request. */
+  isPrefilling(id: string): boolean | null;
   of(target: TargetId): TargetLoad;
-  /** By target: blocks of the prompt, the last part-full one too, that are not active there yet. */
+  /**
+   * By target: blocks of the prompt, the last part-full one too, that are not active there yet.
+   * Each place of `into` is written, also where no such target is.
+   */
   additionalBlocks(hashes: BigUint64Array, promptTokens: number, into: Uint32Array): void;
-  /** Frees what has expired; how many. */
-  expire(): number;
-  dropTarget(target: TargetId): void;
+  /** Frees what has expired, and what had to go for want of room; their ids. */
+  expire(): readonly string[];
+  /** Frees all that a target has; their ids. */
+  dropTarget(target: TargetId): readonly string[];
   readonly requests: number;
 }

@@ -1,5 +1,5 @@
 import type { WorkerId } from "../core/index.ts";
-import type { TargetLoad } from "./active-load.ts";
+import type { EndReason, TargetLoad } from "./active-load.ts";
 import type { RouterMode } from "./settings.ts";
 import type { Target } from "./workers.ts";
 
@@ -67,8 +67,7 @@ export type FilterReason =
   | "not_allowed"
   | "excluded"
   | "busy_blocks"
-  | "busy_prefill"
-  | "predicted_busy";
+  | "busy_prefill";
 
 export interface Candidate {
   readonly target: Target;
@@ -178,5 +177,5 @@ export interface Router {
 export interface RouterObserver {
   routed?(request: RouteRequest, decision: RouteDecision, hashes: BigUint64Array): void;
   prefillComplete?(requestId: string): void;
-  freed?(requestId: string, why: "free" | "expired" | "worker_left"): void;
+  freed?(requestId: string, why: EndReason): void;
 }

@@ -1,0 +1,1 @@
+export { type ActiveLoadOptions, createActiveLoad } from "./active-load.ts";

@@ -1,0 +1,1 @@
+export { PredictedPrefixes, type PredictedPrefixesOptions } from "./predicted-prefixes.ts";

@@ -1,0 +1,1 @@
+export { PrefixRuns, type Run, wordsOf } from "./prefix-runs.ts";

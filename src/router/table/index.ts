@@ -1,0 +1,1 @@
+export { createWorkerTable, type WorkerTableOptions } from "./worker-table.ts";
