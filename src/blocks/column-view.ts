@@ -83,6 +83,12 @@ export class ColumnView implements TableView {
     for (let i = 0; i < KEY_WORDS; i++) into[at + i] = keys[node * KEY_WORDS + i]!;
   }
 
+  readKeyStart(node: NodeId, into: Uint32Array, at: number): void {
+    const { keys } = this.columns;
+    into[at] = keys[node * KEY_WORDS]!;
+    into[at + 1] = keys[node * KEY_WORDS + 1]!;
+  }
+
   readDigest(node: NodeId, into: Uint8Array, at: number): void {
     const { digests } = this.columns;
     const from = node * DIGEST_LENGTH;

@@ -318,6 +318,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     columns.residentBytes[at] = columns.residentBytes[at]! + columns.bytes[node]!;
     enterTier(columns, node, tier);
     residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, true);
   }
 
   private lose(node: NodeId, tier: Tier): void {
@@ -330,6 +331,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     columns.residentBlocks[at] = columns.residentBlocks[at]! - 1;
     columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
     residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, false);
     this.vanishIfUnheld(node);
   }
 

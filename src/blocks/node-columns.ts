@@ -75,6 +75,8 @@ export interface TableListeners {
   readonly onProtection?: (node: NodeId, on: boolean) => void;
   /** Told when a kept node comes to be in RAM and not on SSD: it stays there for want of a copy. */
   readonly onInRamAlone?: (node: NodeId) => void;
+  /** Told when a block has come to a tier, or has left one and may vanish behind this call. */
+  readonly onResidency?: (node: NodeId, tier: Tier, on: boolean) => void;
 }
 
 export function createNodeColumns(nodesMax: number, listeners: TableListeners): NodeColumns {
@@ -120,6 +122,7 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
       listeners: {
         onProtection: listeners.onProtection ?? (() => undefined),
         onInRamAlone: listeners.onInRamAlone ?? (() => undefined),
+        onResidency: listeners.onResidency ?? (() => undefined),
       },
       count: 0,
       highest: 0,

@@ -67,6 +67,8 @@ export interface TableView {
   layerOf(node: NodeId): number;
   /** Copies the eight words of the key to `into[at]`. */
   readKey(node: NodeId, into: Uint32Array, at: number): void;
+  /** Copies its first two words. */
+  readKeyStart(node: NodeId, into: Uint32Array, at: number): void;
   /** Copies the 32 bytes of the digest to `into[at]`; zeros for a ghost. */
   readDigest(node: NodeId, into: Uint8Array, at: number): void;
 

@@ -17,3 +17,4 @@ export {
   type ResidencySource,
   type ResidencyTier,
 } from "./residency.ts";
+export { RunningDigest } from "./running-digest.ts";

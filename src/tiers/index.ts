@@ -36,6 +36,7 @@ export { type CreateOrder, createHearthOrder } from "./policy/index.ts";
 export { type PurgeAddress, type PurgeOutcome, purgeBlocks } from "./purge.ts";
 export { adoptRam, describeRam } from "./ram-handover.ts";
 export { decodeRamRecord, encodeRamRecord, type RamRecord } from "./ram-record.ts";
+export { type ResidencySlice, StoreResidency } from "./residency/store-residency.ts";
 export type { PersistReport } from "./ssd/copies.ts";
 export type { SsdCondition } from "./ssd/ssd-parts.ts";
 export type { SsdSnapshot, SsdStats } from "./ssd/ssd-stats.ts";

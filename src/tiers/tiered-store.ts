@@ -24,6 +24,7 @@ import { SeenBlocks } from "./peers/seen-blocks.ts";
 import { StorePeerBlocks } from "./peers/store-peer-blocks.ts";
 import type { VictimOrder } from "./policy/index.ts";
 import { RamTier } from "./ram-tier.ts";
+import { StoreResidency } from "./residency/store-residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
 import { DiskSchedule } from "./ssd/schedule.ts";
@@ -103,6 +104,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly departures = new Departures(() => this.nowSeconds());
+  /** What came to a tier and left it, for whoever tells others. */
+  readonly residency: StoreResidency;
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
   readonly namespaces: Namespaces;
@@ -142,7 +145,9 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
       onInRamAlone: (node) => this.#ssd?.owe(node),
+      onResidency: (node, tier, on) => this.residency.noted(node, tier, on),
     });
+    this.residency = new StoreResidency(this.table);
     order = createOrder(options.policy, this.table);
     const slotBytesMax = this.blockBytesMax;
     this.slots = createSlotAllocator({ arenaBytes: region.bytes, slotBytesMax });
