@@ -1,0 +1,104 @@
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+
+/** What Dynamo wraps around everything on its event plane, on NATS and on ZMQ. */
+export interface DynamoEnvelope {
+  /** Random, below 2^53. */
+  readonly publisherId: bigint;
+  readonly sequence: bigint;
+  /** Milliseconds since 1970. */
+  readonly publishedAtMs: bigint;
+  readonly topic: string;
+  /** MessagePack, of a shape that the topic says. */
+  readonly payload: Uint8Array;
+}
+
+export type ReadResult<T> =
+  | { readonly ok: true; readonly value: T }
+  | { readonly ok: false; readonly why: string };
+
+const TOPIC_BYTES_MAX = 256;
+const NAME_BYTES_MAX = 256;
+const PAYLOAD_BYTES_MAX = 64 * 1024 * 1024;
+const MEMBERS_MAX = 32;
+
+/** Members behind Dynamo's own, which its readers pass over. */
+export interface MoreMembers {
+  readonly count: number;
+  write(writer: MsgpackWriter): void;
+}
+
+export function encodeEnvelope(envelope: DynamoEnvelope, more?: MoreMembers): Uint8Array {
+  const writer = new MsgpackWriter().map(5 + (more?.count ?? 0));
+  writer.str("publisher_id").int(envelope.publisherId);
+  writer.str("sequence").int(envelope.sequence);
+  writer.str("published_at").int(envelope.publishedAtMs);
+  writer.str("topic").str(envelope.topic);
+  writer.str("payload").bin(envelope.payload);
+  more?.write(writer);
+  return writer.done();
+}
+
+/** `payload` is a view of the input. */
+export function decodeEnvelope(bytes: Uint8Array): ReadResult<DynamoEnvelope> {
+  return reading(bytes, (reader) => envelopeOf(readMembers(reader, ENVELOPE)));
+}
+
+/** Readers of the envelope's own members: others may be put beside them. */
+export const ENVELOPE = {
+  publisher_id: (reader: MsgpackReader) => reader.u64(),
+  sequence: (reader: MsgpackReader) => reader.u64(),
+  published_at: (reader: MsgpackReader) => reader.u64(),
+  topic: (reader: MsgpackReader) => reader.str(TOPIC_BYTES_MAX),
+  payload: (reader: MsgpackReader) => reader.bin(PAYLOAD_BYTES_MAX),
+};
+
+export function envelopeOf(members: Members<typeof ENVELOPE>): DynamoEnvelope {
+  return {
+    publisherId: present(members.publisher_id, "publisher_id"),
+    sequence: present(members.sequence, "sequence"),
+    publishedAtMs: present(members.published_at, "published_at"),
+    topic: present(members.topic, "topic"),
+    payload: present(members.payload, "payload"),
+  };
+}
+
+/** One value and nothing behind it; what is thrown as `Unreadable` becomes the result's words. */
+export function reading<T>(bytes: Uint8Array, read: (reader: MsgpackReader) => T): ReadResult<T> {
+  try {
+    const reader = new MsgpackReader(bytes);
+    const value = read(reader);
+    if (!reader.isAtEnd) throw new Unreadable("more behind its end");
+    return { ok: true, value };
+  } catch (thrown) {
+    if (thrown instanceof Unreadable) return { ok: false, why: thrown.message };
+    throw thrown;
+  }
+}
+
+export type Shape = Readonly<Record<string, (reader: MsgpackReader) => unknown>>;
+export type Members<S extends Shape> = { readonly [K in keyof S]?: ReturnType<S[K]> };
+
+/** Members of a map, each once at most; those that are not in `shape` are passed over. */
+export function readMembers<S extends Shape>(reader: MsgpackReader, shape: S): Members<S> {
+  const members: Record<string, unknown> = {};
+  for (let left = reader.map(MEMBERS_MAX); left > 0; left--) {
+    const name = reader.str(NAME_BYTES_MAX);
+    if (!Object.hasOwn(shape, name)) {
+      reader.skip();
+      continue;
+    }
+    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} comes twice`);
+    members[name] = shape[name]!(reader);
+  }
+  return members as Members<S>;
+}
+
+/** Nil, or what `read` reads. */
+export function orNil<T>(read: (reader: MsgpackReader) => T): (reader: MsgpackReader) => T | null {
+  return (reader) => (reader.nil() ? null : read(reader));
+}
+
+export function present<T>(value: T | undefined, name: string): T {
+  if (value === undefined) throw new Unreadable(`${name} is missing`);
+  return value;
+}

@@ -1,0 +1,28 @@
+export {
+  type DynamoEnvelope,
+  decodeEnvelope,
+  ENVELOPE,
+  encodeEnvelope,
+  envelopeOf,
+  type Members,
+  orNil,
+  present,
+  type ReadResult,
+  reading,
+  readMembers,
+} from "./envelope.ts";
+export {
+  decodeRouterEvents,
+  encodeRouterEvents,
+  type MediaObject,
+  ROUTER_BLOCKS_MAX,
+  ROUTER_EVENT_LIMITS,
+  ROUTER_EVENTS_MAX,
+  type RouterEvent,
+  type RouterEventData,
+  type RouterEventLimits,
+  readRouterEvents,
+  STORAGE_TIERS,
+  type StorageTier,
+} from "./router-events.ts";
+export { sipHash13, workerNumber } from "./siphash.ts";

@@ -1,0 +1,272 @@
+import { type MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import { orNil, present, type ReadResult, reading, readMembers } from "./envelope.ts";
+
+export const STORAGE_TIERS = ["device", "host_pinned", "disk", "external"] as const;
+export type StorageTier = (typeof STORAGE_TIERS)[number];
+
+/** A picture or the like that reaches into a block: ranges of places, ends excluded. */
+export interface MediaObject {
+  readonly hash: bigint;
+  readonly offsets: readonly (readonly [number, number])[];
+}
+
+export type RouterEventData =
+  | {
+      readonly kind: "stored";
+      readonly parent: bigint | null;
+      readonly startPosition: number | null;
+      /** Names of the blocks, opaque. */
+      readonly hashes: BigUint64Array;
+      /** Of each block's own tokens; null, which is ours alone, where they are not known. */
+      readonly tokenHashes: BigUint64Array | null;
+      /** By block; null: none has any. */
+      readonly media: readonly (readonly MediaObject[] | null)[] | null;
+    }
+  | { readonly kind: "removed"; readonly hashes: BigUint64Array }
+  | { readonly kind: "cleared" };
+
+/** One change of what a worker has, as Dynamo's routers take it. */
+export interface RouterEvent {
+  readonly workerId: bigint;
+  readonly tier: StorageTier;
+  readonly domain: "worker" | "cache_owner" | null;
+  readonly eventId: bigint;
+  readonly rank: number;
+  readonly data: RouterEventData;
+  /** Ours: `cleared` is of this tier alone. Dynamo's routers clear all of the rank. */
+  readonly isTierOnly: boolean;
+}
+
+/** Of one message, as Dynamo makes them; more is read. */
+export const ROUTER_EVENTS_MAX = 128;
+export const ROUTER_BLOCKS_MAX = 8_192;
+
+export interface RouterEventLimits {
+  readonly eventsMax: number;
+  readonly blocksMax: number;
+}
+
+export const ROUTER_EVENT_LIMITS: RouterEventLimits = { eventsMax: 4_096, blocksMax: 65_536 };
+
+const RANK_MAX = 65_535;
+const POSITION_MAX = 0xffff_ffff;
+const MEDIA_MAX = 256;
+const WORD_BYTES_MAX = 32;
+
+export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
+  const writer = new MsgpackWriter().array(events.length);
+  for (const event of events) writeEvent(writer, event);
+  return writer.done();
+}
+
+function writeEvent(writer: MsgpackWriter, event: RouterEvent): void {
+  const { domain, isTierOnly, data } = event;
+  writer.map(3 + (domain === null ? 0 : 1) + (isTierOnly ? 1 : 0));
+  writer.str("worker_id").int(event.workerId);
+  writer.str("storage_tier").str(event.tier);
+  if (domain !== null) writer.str("residency_domain").str(domain);
+  if (isTierOnly) writer.str("tier_only").bool(true);
+  writer.str("event").map(3).str("event_id").int(event.eventId).str("data");
+  switch (data.kind) {
+    case "stored":
+      writeStored(writer, data);
+      break;
+    case "removed":
+      writer.map(1).str("removed").map(1).str("block_hashes").array(data.hashes.length);
+      for (const hash of data.hashes) writer.int(hash);
+      break;
+    case "cleared":
+      writer.str("cleared");
+      break;
+    default:
+      data satisfies never;
+  }
+  writer.str("dp_rank").int(event.rank);
+}
+
+const BLOCK_HASH = new MsgpackWriter().str("block_hash").done();
+const TOKENS_HASH = new MsgpackWriter().str("tokens_hash").done();
+const MEDIA = new MsgpackWriter().str("mm_extra_info").done();
+
+function writeStored(writer: MsgpackWriter, data: RouterEventData & { kind: "stored" }): void {
+  const { parent, startPosition, hashes, tokenHashes, media } = data;
+  writer.map(1).str("stored").map(3).str("parent_hash");
+  if (parent === null) writer.nil();
+  else writer.int(parent);
+  writer.str("start_position");
+  if (startPosition === null) writer.nil();
+  else writer.int(startPosition);
+  writer.str("blocks").array(hashes.length);
+  for (let i = 0; i < hashes.length; i++) {
+    writer.map(tokenHashes === null ? 1 : 3);
+    writer.raw(BLOCK_HASH).int(hashes[i]!);
+    if (tokenHashes === null) continue;
+    writer.raw(TOKENS_HASH).int(tokenHashes[i]!).raw(MEDIA);
+    writeMedia(writer, media?.[i] ?? null);
+  }
+}
+
+function writeMedia(writer: MsgpackWriter, objects: readonly MediaObject[] | null): void {
+  if (objects === null) return void writer.nil();
+  writer.map(1).str("mm_objects").array(objects.length);
+  for (const { hash, offsets } of objects) {
+    writer.map(2).str("mm_hash").int(hash).str("offsets").array(offsets.length);
+    for (const [from, to] of offsets) writer.array(2).int(from).int(to);
+  }
+}
+
+/** Reads what anybody may have sent. */
+export function decodeRouterEvents(
+  bytes: Uint8Array,
+  limits: RouterEventLimits = ROUTER_EVENT_LIMITS,
+): ReadResult<readonly RouterEvent[]> {
+  return reading(bytes, (reader) => readRouterEvents(reader, limits));
+}
+
+export function readRouterEvents(reader: MsgpackReader, limits: RouterEventLimits): RouterEvent[] {
+  const events: RouterEvent[] = [];
+  let blocks = 0;
+  for (let left = reader.array(limits.eventsMax); left > 0; left--) {
+    const event = readEvent(reader, limits.blocksMax - blocks);
+    if (event.data.kind !== "cleared") blocks += event.data.hashes.length;
+    events.push(event);
+  }
+  return events;
+}
+
+const DOMAINS = ["worker", "cache_owner"] as const;
+
+function readEvent(reader: MsgpackReader, blocksMax: number): RouterEvent {
+  const members = readMembers(reader, {
+    worker_id: u64,
+    storage_tier: (it) => oneOf(STORAGE_TIERS, it, "storage_tier"),
+    residency_domain: (it) => oneOf(DOMAINS, it, "residency_domain"),
+    tier_only: (it) => it.bool(),
+    event: (it) => readInner(it, blocksMax),
+  });
+  return {
+    workerId: present(members.worker_id, "worker_id"),
+    tier: members.storage_tier ?? "device",
+    domain: members.residency_domain ?? null,
+    isTierOnly: members.tier_only ?? false,
+    ...present(members.event, "event"),
+  };
+}
+
+function u64(reader: MsgpackReader): bigint {
+  return reader.u64();
+}
+
+function oneOf<T extends string>(words: readonly T[], reader: MsgpackReader, what: string): T {
+  const word = reader.str(WORD_BYTES_MAX);
+  const known = words.find((one) => one === word);
+  if (known === undefined) throw new Unreadable(`${what} is not known`);
+  return known;
+}
+
+function readInner(
+  reader: MsgpackReader,
+  blocksMax: number,
+): Pick<RouterEvent, "eventId" | "rank" | "data"> {
+  const members = readMembers(reader, {
+    event_id: u64,
+    dp_rank: (it) => it.uint(RANK_MAX),
+    data: (it) => readData(it, blocksMax),
+  });
+  return {
+    eventId: present(members.event_id, "event_id"),
+    rank: members.dp_rank ?? 0,
+    data: present(members.data, "data"),
+  };
+}
+
+function readData(reader: MsgpackReader, blocksMax: number): RouterEventData {
+  if (reader.kind() === "str") {
+    if (reader.str(WORD_BYTES_MAX) !== "cleared") throw new Unreadable("data is not known");
+    return { kind: "cleared" };
+  }
+  if (reader.map(1) !== 1) throw new Unreadable("data is empty");
+  const kind = reader.str(WORD_BYTES_MAX);
+  if (kind === "stored") return readStored(reader, blocksMax);
+  if (kind !== "removed") throw new Unreadable("data is not known");
+  const members = readMembers(reader, { block_hashes: (it) => readHashes(it, blocksMax) });
+  return { kind: "removed", hashes: present(members.block_hashes, "block_hashes") };
+}
+
+function readHashes(reader: MsgpackReader, blocksMax: number): BigUint64Array {
+  const hashes = new BigUint64Array(reader.array(blocksMax));
+  for (let i = 0; i < hashes.length; i++) hashes[i] = reader.u64();
+  return hashes;
+}
+
+function readStored(reader: MsgpackReader, blocksMax: number): RouterEventData {
+  const members = readMembers(reader, {
+    parent_hash: orNil(u64),
+    start_position: orNil((it) => it.uint(POSITION_MAX)),
+    blocks: (it) => readBlocks(it, blocksMax),
+  });
+  return {
+    kind: "stored",
+    parent: members.parent_hash ?? null,
+    startPosition: members.start_position ?? null,
+    ...present(members.blocks, "blocks"),
+  };
+}
+
+interface Blocks {
+  readonly hashes: BigUint64Array;
+  readonly tokenHashes: BigUint64Array | null;
+  readonly media: readonly (readonly MediaObject[] | null)[] | null;
+}
+
+function readBlocks(reader: MsgpackReader, blocksMax: number): Blocks {
+  const count = reader.array(blocksMax);
+  const hashes = new BigUint64Array(count);
+  const tokenHashes = new BigUint64Array(count);
+  let withTokens = 0;
+  const media: (readonly MediaObject[] | null)[] = [];
+  for (let i = 0; i < count; i++) {
+    let [hasHash, hasTokens] = [false, false];
+    for (let left = reader.map(8); left > 0; left--) {
+      if (reader.literal(BLOCK_HASH)) {
+        hashes[i] = reader.u64();
+        hasHash = true;
+      } else if (reader.literal(TOKENS_HASH)) {
+        tokenHashes[i] = reader.u64();
+        hasTokens = true;
+      } else if (reader.literal(MEDIA)) {
+        if (!reader.nil()) media[i] = readMedia(reader);
+      } else {
+        reader.skip();
+        reader.skip();
+      }
+    }
+    if (!hasHash) throw new Unreadable("a block has no block_hash");
+    if (hasTokens) withTokens++;
+  }
+  if (withTokens !== 0 && withTokens !== count) throw new Unreadable("some blocks have no tokens");
+  return {
+    hashes,
+    tokenHashes: withTokens === 0 && count > 0 ? null : tokenHashes,
+    media: media.length === 0 ? null : Array.from(hashes, (_, i) => media[i] ?? null),
+  };
+}
+
+function readMedia(reader: MsgpackReader): readonly MediaObject[] {
+  const list = (it: MsgpackReader) =>
+    Array.from({ length: it.array(MEDIA_MAX) }, () => readMediaObject(it));
+  return readMembers(reader, { mm_objects: list }).mm_objects ?? [];
+}
+
+function readMediaObject(reader: MsgpackReader): MediaObject {
+  const members = readMembers(reader, {
+    mm_hash: u64,
+    offsets: (it) => Array.from({ length: it.array(MEDIA_MAX) }, () => readOffsets(it)),
+  });
+  return { hash: present(members.mm_hash, "mm_hash"), offsets: members.offsets ?? [] };
+}
+
+function readOffsets(reader: MsgpackReader): readonly [number, number] {
+  if (reader.array(2) !== 2) throw new Unreadable("an offset is no pair");
+  return [reader.uint(POSITION_MAX), reader.uint(POSITION_MAX)];
+}

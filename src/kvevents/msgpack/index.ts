@@ -1,0 +1,2 @@
+export { type MsgpackKind, MsgpackReader, Unreadable } from "./reader.ts";
+export { MsgpackWriter } from "./writer.ts";
