@@ -1,0 +1,1 @@
+export { ReferenceIndex } from "./reference-index.ts";
