@@ -2,10 +2,10 @@ import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { readBody } from "./body.ts";
 import { Callers } from "./callers.ts";
-import { type Access, createGate, needsCredentials } from "./gate.ts";
+import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
 import { type RefusalNote, Refusals } from "./refusals.ts";
-import { changes, pathOf } from "./route-rules.ts";
+import { AGENT_RULES, pathOf, type RouteRules } from "./route-rules.ts";
 import { createRoutes } from "./routes.ts";
 import type { ApiServices } from "./services.ts";
 import type { ServerTls } from "./tls.ts";
@@ -69,21 +69,41 @@ const STOP_MS = 1_000;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
 export function createApi(services: ApiServices, options: ApiOptions): Api {
-  const { version, access, onFault, clock } = options;
-  const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
+  const { version, access, onFault } = options;
   const callers = new Callers();
   const routes = createRoutes(services, { version, access, callers, onFault });
+  return createGuarded(options, {
+    rules: AGENT_RULES,
+    handle(request, caller) {
+      callers.set(request, caller);
+      return routes.handle(request);
+    },
+  });
+}
+
+/** What stands behind the gate: it gets requests whose caller may ask, with their whole body. */
+export interface Guarded {
+  readonly rules: RouteRules;
+  handle(request: Request, caller: Caller): Promise<Response>;
+}
+
+/** A server with gate, limits and TLS around whatever answers. */
+export function createGuarded(
+  options: Omit<ApiOptions, "version">,
+  { rules, handle }: Guarded,
+): Api {
+  const { access, onFault, clock } = options;
+  const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
-  const gate = createGate({ access, hosts: options.hosts ?? [], onRefused });
+  const gate = createGate({ access, rules, hosts: options.hosts ?? [], onRefused });
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const caller = gate(request, peer.address);
     if (caller instanceof Response) return caller;
     const whole = await withBody(request, bodyBytesMax);
     if (whole instanceof Response) return whole;
     peer.onBody?.();
-    callers.set(whole, caller);
-    return routes.handle(whole);
+    return handle(whole, caller);
   };
   return {
     fetch,
@@ -97,13 +117,14 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
       }
       const { idleSeconds = IDLE_SECONDS } = options;
       const limits = { bodyBytesMax, idleSeconds };
-      return serve({ fetch, host, port, ...limits, clock, onFault, tls: access.tls });
+      return serve({ fetch, rules, host, port, ...limits, clock, onFault, tls: access.tls });
     },
   };
 }
 
 interface ServeOptions {
   readonly fetch: Api["fetch"];
+  readonly rules: RouteRules;
   readonly host: string;
   readonly port: number;
   readonly bodyBytesMax: number;
@@ -136,7 +157,7 @@ function withLongHost(request: Request): Request {
 }
 
 function serve(options: ServeOptions): ApiServer {
-  const { fetch, host, port, bodyBytesMax, idleSeconds, clock, onFault, tls } = options;
+  const { fetch, rules, host, port, bodyBytesMax, idleSeconds, clock, onFault, tls } = options;
   const server = bind(host, port, () =>
     Bun.serve({
       hostname: host,
@@ -145,7 +166,8 @@ function serve(options: ServeOptions): ApiServer {
         const address = server.requestIP(request)?.address ?? "unknown";
         // What changes blocks waits for the disk, however long that takes; but a body must come.
         const onBody = () => {
-          if (changes(request.method, pathOf(request.url))) server.timeout(request, 0);
+          const isChange = rules.changes(request.method, pathOf(request.url));
+          if (isChange) server.timeout(request, 0);
         };
         return fetch(request, { address, onBody });
       },

@@ -1,5 +1,5 @@
 import { type Access, needsCredentials } from "./gate.ts";
-import { ROUTE_RULES } from "./route-rules.ts";
+import type { RouteRules } from "./route-rules.ts";
 
 /** A description of the API as the framework makes it, as far as it is completed here. */
 export interface Description {
@@ -27,34 +27,16 @@ interface Answer {
   readonly content?: object;
 }
 
-const DIGEST = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
-const EXAMPLES: Readonly<Record<string, unknown>> = {
-  root: "1234567890",
-  key: "1234567890",
-  depth: 2,
-  limit: 100,
-  after: 100,
-  fields: "digest,tiers,held_by",
-  names: `111,222,${DIGEST}`,
-  owner: "system-prompts",
-  kind: "retain",
-  issuer: "router-1",
-  id: "w-1",
-  wait: "false",
-};
-/** Where a name means something else. */
-const EXAMPLES_OF: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
-  "GET /v1/tree": { after: "n6Fb8gEAAAABAAAAAgAAAAIAAAA" },
-  "GET /v1/sessions/:id": { id: "42" },
-};
-
-const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  "GET /v1/tree": { 404: "The root is not known here" },
-  "GET /v1/sessions/:id": { 404: "No session of this number holds a block" },
-  "POST /v1/persist": { 501: "There is no SSD tier" },
-  "GET /flush_cache": { 405: "HEAD: it would be a flush" },
-};
+/** What a description says beyond what the framework knows of the routes. */
+export interface DescriptionWords {
+  readonly rules: RouteRules;
+  /** Of parameters, by name. */
+  readonly examples: Readonly<Record<string, unknown>>;
+  /** Where a name means something else. */
+  readonly examplesOf: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+  /** Answers of a route beside those of all, by status. */
+  readonly answersOf: Readonly<Record<string, Readonly<Record<string, string>>>>;
+}
 
 const PROBLEM = {
   type: "object",
@@ -88,12 +70,16 @@ function problem(description: string): Answer {
 }
 
 /** Adds what holds for many routes at once: who is let in, what is refused, examples. */
-export function completeDescription(given: Description, access: Access): Description {
+export function completeDescription(
+  given: Description,
+  access: Access,
+  words: DescriptionWords,
+): Description {
   const { components, ...rest } = given;
   const paths = Object.entries(given.paths).map(([path, methods]) => {
     const operations = Object.entries(methods).map(([method, operation]) => {
       const route = `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ":$1")}`;
-      return [method, completeOperation(operation, route, access)];
+      return [method, completeOperation(operation, route, access, words)];
     });
     return [path, Object.fromEntries(operations)];
   });
@@ -109,16 +95,22 @@ export function completeDescription(given: Description, access: Access): Descrip
   };
 }
 
-function completeOperation(operation: Operation, route: string, access: Access): Operation {
+function completeOperation(
+  operation: Operation,
+  route: string,
+  access: Access,
+  { rules, ...words }: DescriptionWords,
+): Operation {
   const { parameters = [], responses, ...rest } = operation;
-  const examples = { ...EXAMPLES, ...EXAMPLES_OF[route] };
-  const named = Object.entries({ ...refusalsOf(operation, route, access), ...ANSWERS_OF[route] });
+  const examples = { ...words.examples, ...words.examplesOf[route] };
+  const isOpen = rules.roles[route] === "open";
+  const refused = refusalsOf(operation, route, access, isOpen);
+  const named = Object.entries({ ...refused, ...words.answersOf[route] });
   const answers = Object.fromEntries(named.map(([status, words]) => [status, problem(words)]));
   const own = Object.entries(responses).map(([status, answer]) => {
     const isBare = Number(status) >= ERRORS_FROM && answer.content === undefined;
     return [status, isBare ? problem(answer.description) : answer];
   });
-  const isOpen = ROUTE_RULES[route] === "open";
   return {
     ...rest,
     ...(parameters.length === 0
@@ -135,8 +127,12 @@ function completeOperation(operation: Operation, route: string, access: Access):
 }
 
 /** What the gate and the reading of a request refuse, by status. */
-function refusalsOf(operation: Operation, route: string, access: Access): Record<string, string> {
-  const isOpen = ROUTE_RULES[route] === "open";
+function refusalsOf(
+  operation: Operation,
+  route: string,
+  access: Access,
+  isOpen: boolean,
+): Record<string, string> {
   const isGuarded = needsCredentials(access);
   const takesBody = route.startsWith("POST ");
   const takesAny = operation.parameters !== undefined || operation.requestBody !== undefined;

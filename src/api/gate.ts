@@ -1,7 +1,7 @@
 import { ROLES, type Role } from "../control/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { refuse } from "./problem.ts";
-import { changes, pathOf, type RouteRole, roleOf } from "./route-rules.ts";
+import { pathOf, type RouteRole, type RouteRules } from "./route-rules.ts";
 import type { ServerTls } from "./tls.ts";
 import type { Tokens } from "./tokens.ts";
 
@@ -38,6 +38,7 @@ export interface Caller {
 
 export interface GateOptions {
   readonly access: Access;
+  readonly rules: RouteRules;
   /** Host names, beside loopback's, under which the server may be spoken to. */
   readonly hosts: readonly string[];
   /** Told of each who is not let in. */
@@ -59,7 +60,8 @@ export function needsCredentials({ tokens, tls }: Access): boolean {
 export type Gate = (request: Request, address: string) => Caller | Response;
 
 /** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
-export function createGate({ access, hosts, onRefused = () => undefined }: GateOptions): Gate {
+export function createGate(options: GateOptions): Gate {
+  const { access, rules, hosts, onRefused = () => undefined } = options;
   const names = new Set(hosts.map((host) => hostOf(host)));
   const isGuarded = needsCredentials(access);
   return (request, address) => {
@@ -80,14 +82,14 @@ export function createGate({ access, hosts, onRefused = () => undefined }: GateO
       }
     }
     const path = pathOf(request.url);
-    const needed = roleOf(request.method, path);
+    const needed = rules.roleOf(request.method, path);
     if (needed === "open") return callerOf("anybody", "read", address);
     const caller = identify(access, request.headers.get("authorization"), address);
     if (caller === null) return refusing("UNAUTHORIZED", refuseToken(access));
     if (!contains(caller.role, needed)) {
       return refusing("FORBIDDEN", refuseRole(access, caller, needed));
     }
-    if (changes(request.method, path) && isFromElsewhere(request, url)) {
+    if (rules.changes(request.method, path) && isFromElsewhere(request, url)) {
       return refusing("ORIGIN_REFUSED", refuseOrigin());
     }
     return caller;

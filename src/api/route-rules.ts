@@ -3,8 +3,17 @@ import type { Role } from "../control/index.ts";
 /** `open`: without credentials. What a command needs is decided command by command. */
 export type RouteRole = "open" | Role;
 
-/** What a caller must be allowed to, route by route. */
-export const ROUTE_RULES: Readonly<Record<string, RouteRole>> = {
+/** What a caller must be allowed to, and what of it changes something. */
+export interface RouteRules {
+  /** By method and path, as in `GET /v1/sessions/:id`. */
+  readonly roles: Readonly<Record<string, RouteRole>>;
+  /** What a request needs. Paths that are not served tell so to whoever may read. */
+  roleOf(method: string, path: string): RouteRole;
+  /** Whether a browser's request for it must come from a page of ours. */
+  changes(method: string, path: string): boolean;
+}
+
+const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   // Probes of load balancers and service managers carry no token; these tell nothing but health.
   "GET /healthz": "open",
   "GET /readyz": "open",
@@ -33,8 +42,6 @@ export const ROUTE_RULES: Readonly<Record<string, RouteRole>> = {
   "POST /v1/persist": "operate",
 };
 
-const PATTERNS = Object.keys(ROUTE_RULES).filter((route) => route.includes("/:"));
-
 /** The path of an address exactly as the router takes it: nothing is decoded or put straight. */
 export function pathOf(url: string): string {
   const start = url.indexOf("/", 8);
@@ -52,15 +59,24 @@ export function serves(route: string, path: string): boolean {
   );
 }
 
-/** What a request needs. Paths that are not served tell so to whoever may read. */
-export function roleOf(method: string, path: string): RouteRole {
-  const route = `${method === "HEAD" ? "GET" : method} ${path}`;
-  if (Object.hasOwn(ROUTE_RULES, route)) return ROUTE_RULES[route]!;
-  const pattern = PATTERNS.find((one) => serves(one, route));
-  return pattern === undefined ? "read" : ROUTE_RULES[pattern]!;
+/** `changingGets`: paths for which a GET changes something, too. */
+export function createRouteRules(
+  roles: Readonly<Record<string, RouteRole>>,
+  changingGets: readonly string[] = [],
+): RouteRules {
+  const patterns = Object.keys(roles).filter((route) => route.includes("/:"));
+  return {
+    roles,
+    roleOf(method, path) {
+      const route = `${method === "HEAD" ? "GET" : method} ${path}`;
+      if (Object.hasOwn(roles, route)) return roles[route]!;
+      const pattern = patterns.find((one) => serves(one, route));
+      return pattern === undefined ? "read" : roles[pattern]!;
+    },
+    changes: (method, path) =>
+      (method !== "GET" && method !== "HEAD") || changingGets.includes(path),
+  };
 }
 
-/** Whether a browser's request for it must come from a page of ours. */
-export function changes(method: string, path: string): boolean {
-  return (method !== "GET" && method !== "HEAD") || path === "/flush_cache";
-}
+/** Of the agent's API. */
+export const AGENT_RULES = createRouteRules(AGENT_ROLES, ["/flush_cache"]);
