@@ -1,0 +1,168 @@
+import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
+import type { Clock, WorkerId } from "../../core/index.ts";
+import { RESIDENCY_TIERS } from "../../events/index.ts";
+import type { ActiveLoad } from "../active-load.ts";
+import type { BlockHolder, PrefixIndex } from "../prefix-index.ts";
+import type { Target, TargetId, WorkerTable } from "../workers.ts";
+import { type LocateQuestion, readQuestion } from "./question.ts";
+
+/** Where hosts ask who has blocks; docs/peers.md has the format. */
+export const LOCATE_SUBJECT = "kv-locate";
+/** Workers named for one block. */
+const WORKERS_MAX = 16;
+/** Holders that are looked at for one block, before the best of them are named. */
+const HOLDERS_MAX = 64;
+
+export interface LocateOptions {
+  /** Not closed here. */
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly cluster: string;
+  readonly index: PrefixIndex;
+  readonly table: WorkerTable;
+  readonly load: Pick<ActiveLoad, "of">;
+  /** Questions that are answered in a second; of more, whoever asks goes on without. */
+  readonly questionsPerSecond?: number;
+}
+
+export interface LocateStats {
+  readonly answered: number;
+  /** No question, or of another cluster. */
+  readonly refused: number;
+  readonly dropped: number;
+  /** Keys for which somebody was named. */
+  readonly found: number;
+  readonly keys: number;
+}
+
+/** Lower is better. */
+interface Ranked {
+  readonly worker: WorkerId;
+  readonly isDoubtful: boolean;
+  readonly isOnDisk: boolean;
+  readonly busy: number;
+}
+
+const QUESTIONS_PER_SECOND = 2_000;
+const SECOND_MS = 1_000;
+const BELOW_GPU = RESIDENCY_TIERS.reduce(
+  (bits, tier, at) => (tier === "device" ? bits : bits | (1 << at)),
+  0,
+);
+const IN_RAM = 1 << RESIDENCY_TIERS.indexOf("host");
+
+/**
+ * Answers `kv-locate` from the index: for each block the workers that can lend it, RAM before SSD,
+ * live and known workers before others, the least busy first, never whoever asks. What is on a GPU alone cannot be
+ * lent. Of several routers of a cluster one answers each question.
+ */
+export class LocateService implements Disposable {
+  readonly #options: LocateOptions;
+  readonly #subscription: Subscription;
+  readonly #timer: Disposable;
+  #left: number;
+  #answered = 0;
+  #refused = 0;
+  #dropped = 0;
+  #found = 0;
+  #keys = 0;
+
+  constructor(options: LocateOptions) {
+    const { bus, clock, cluster, questionsPerSecond = QUESTIONS_PER_SECOND } = options;
+    this.#options = options;
+    this.#left = questionsPerSecond;
+    this.#timer = clock.every(SECOND_MS, () => {
+      this.#left = questionsPerSecond;
+    });
+    const take = (message: BusMessage) => this.#take(message);
+    this.#subscription = bus.subscribe(LOCATE_SUBJECT, take, `routers-${cluster}`);
+  }
+
+  stats(): LocateStats {
+    return {
+      answered: this.#answered,
+      refused: this.#refused,
+      dropped: this.#dropped,
+      found: this.#found,
+      keys: this.#keys,
+    };
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer[Symbol.dispose]();
+    this.#subscription.unsubscribe();
+  }
+
+  #take({ data, reply }: BusMessage): void {
+    if (reply === null) return;
+    if (this.#left === 0) {
+      this.#dropped++;
+      return;
+    }
+    this.#left--;
+    const question = readQuestion(data);
+    if (question === null || question.cluster !== this.#options.cluster) {
+      this.#refused++;
+      return;
+    }
+    this.#answered++;
+    this.#options.bus.publish(reply, Buffer.from(JSON.stringify(this.#answer(question))));
+  }
+
+  #answer({ hashes, asker, namespace }: LocateQuestion): object {
+    const places = new Map<WorkerId, number>();
+    const lenders = new Map<TargetId, Omit<Ranked, "isOnDisk"> | null>();
+    const lenderOf = (id: TargetId) => {
+      let lender = lenders.get(id);
+      if (lender === undefined) {
+        lender = this.#lender(id, asker, namespace);
+        lenders.set(id, lender);
+      }
+      return lender;
+    };
+    const blocks = this.#options.index.holders(hashes, HOLDERS_MAX).map((holders) => {
+      const workers = best(holders, lenderOf);
+      if (workers.length > 0) this.#found++;
+      return workers.map((worker) => {
+        const at = places.get(worker) ?? places.size;
+        places.set(worker, at);
+        return at;
+      });
+    });
+    this.#keys += hashes.length;
+    return { workers: [...places.keys()], blocks };
+  }
+
+  /** Null: it lends nothing of that namespace. */
+  #lender(id: TargetId, asker: WorkerId, namespace: string): Omit<Ranked, "isOnDisk"> | null {
+    const { table, load } = this.#options;
+    const target = table.get(id);
+    if (target === null || target.worker === asker || !hasNamespace(target, namespace)) return null;
+    const isDoubtful = target.state === "stale" || !target.isKnown;
+    return { worker: target.worker, isDoubtful, busy: load.of(id).activeBlocks };
+  }
+}
+
+function best(
+  holders: readonly BlockHolder[],
+  lenderOf: (id: TargetId) => Omit<Ranked, "isOnDisk"> | null,
+): WorkerId[] {
+  const ranked: Ranked[] = [];
+  for (const { target, tiers } of holders) {
+    const lender = (tiers & BELOW_GPU) === 0 ? null : lenderOf(target);
+    if (lender !== null) ranked.push({ ...lender, isOnDisk: (tiers & IN_RAM) === 0 });
+  }
+  ranked.sort(
+    (a, b) =>
+      Number(a.isDoubtful) - Number(b.isDoubtful) ||
+      Number(a.isOnDisk) - Number(b.isOnDisk) ||
+      a.busy - b.busy,
+  );
+  return [...new Set(ranked.map(({ worker }) => worker))].slice(0, WORKERS_MAX);
+}
+
+function hasNamespace({ spaces }: Target, namespace: string): boolean {
+  return spaces.some(
+    (space) => space.kind === "blocks" && space.namespaceKey.toHex() === namespace,
+  );
+}
