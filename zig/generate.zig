@@ -4,7 +4,7 @@ const std = @import("std");
 const types = @import("abi/types.zig");
 const status = @import("abi/status.zig");
 const manifest = @import("abi/manifest.zig");
-const exports = @import("abi/exports.zig").exports;
+const sets = @import("abi/export_sets.zig").sets;
 
 pub fn main(init: std.process.Init) !void {
     var buffer: [4096]u8 = undefined;
@@ -18,6 +18,12 @@ pub fn main(init: std.process.Init) !void {
     try out.writeAll("export const STRUCTS = {\n");
     inline for (types.all) |T| try printStruct(out, T);
     try out.writeAll("} as const;\n\nexport const FUNCTIONS = {\n");
+    inline for (sets) |exports| try printFunctions(out, exports);
+    try out.writeAll("} as const;\n");
+    try out.flush();
+}
+
+fn printFunctions(out: *std.Io.Writer, comptime exports: type) !void {
     inline for (@typeInfo(exports).@"struct".decls) |decl| {
         const Function = @TypeOf(@field(exports, decl.name));
         try out.print("  {s}: {{ args: [", .{decl.name});
@@ -27,8 +33,6 @@ pub fn main(init: std.process.Init) !void {
         }
         try out.writeAll("], returns: \"i32\" },\n");
     }
-    try out.writeAll("} as const;\n");
-    try out.flush();
 }
 
 fn printEnum(out: *std.Io.Writer, name: []const u8, comptime T: type) !void {

@@ -1,11 +1,13 @@
 //! libhearth: what moves, hashes and checks bytes for the TypeScript above it.
 
 const std = @import("std");
-const exports = @import("abi/exports.zig").exports;
+const sets = @import("abi/export_sets.zig").sets;
 
 comptime {
-    for (@typeInfo(exports).@"struct".decls) |decl| {
-        @export(&@field(exports, decl.name), .{ .name = decl.name });
+    for (sets) |exports| {
+        for (@typeInfo(exports).@"struct".decls) |decl| {
+            @export(&@field(exports, decl.name), .{ .name = decl.name });
+        }
     }
 }
 

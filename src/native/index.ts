@@ -42,6 +42,12 @@ export {
   plainPull,
   plainServe,
 } from "./plain-sockets.ts";
+export {
+  blocksOfTokens,
+  keyHashes,
+  type SequenceHashing,
+  sequenceHashes,
+} from "./prompt-hashes.ts";
 export { type Completed, Queue, type QueueOptions } from "./queue.ts";
 export { Region, type RegionState, type Wish } from "./region.ts";
 export { NativeError, type StatusName } from "./status.ts";

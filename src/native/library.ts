@@ -12,7 +12,8 @@ export type FunctionName = keyof typeof FUNCTIONS;
 /**
  * Every export takes numbers (an address, a handle, a count) or typed arrays and returns an i32.
  */
-export type Symbols = Record<FunctionName, (...args: (number | Uint8Array)[]) => number>;
+export type Symbols = Record<FunctionName, (...args: NativeArgument[]) => number>;
+export type NativeArgument = number | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
 
 declare const HEARTH_COMPILED: boolean;
 

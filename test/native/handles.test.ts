@@ -90,6 +90,8 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_prefix_digests: [0],
   hearth_chain_digests: [0, 0, 32, 1, 0],
   hearth_block_keys: [0, 0, 1, 0],
+  hearth_sequence_hashes: [0, 0, 0, 0, 1],
+  hearth_key_hashes: [0, 0, 1, 1, 0, 1],
   hearth_blake3: [0, 1, 0],
   hearth_blake3_keyed: [0, 0, 1, 0],
   hearth_blake3_derive_key: [0, 1, 0, 1, 0],

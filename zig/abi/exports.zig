@@ -1,4 +1,5 @@
-//! Every function the library exports. No logic here: cast, call, map the error.
+//! Every function the library exports, but for the router's. No logic here: cast, call, map the
+//! error.
 
 const memory = @import("../mem/root.zig");
 const unix = @import("../net/unix.zig");

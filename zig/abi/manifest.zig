@@ -4,7 +4,7 @@
 const std = @import("std");
 const types = @import("types.zig");
 const status = @import("status.zig");
-const exports = @import("exports.zig").exports;
+const sets = @import("export_sets.zig").sets;
 
 /// `manifest_text`'s SHA-256, cut to 16 bytes.
 pub const abi_hash: [16]u8 = blk: {
@@ -33,13 +33,15 @@ pub const manifest_text: []const u8 = blk: {
             text = text ++ std.fmt.comptimePrint("  {s} {d} {s}\n", parts);
         }
     }
-    for (@typeInfo(exports).@"struct".decls) |decl| {
-        text = text ++ "function " ++ decl.name;
-        const Function = @TypeOf(@field(exports, decl.name));
-        for (@typeInfo(Function).@"fn".params) |parameter| {
-            text = text ++ " " ++ typeName(parameter.type.?);
+    for (sets) |exports| {
+        for (@typeInfo(exports).@"struct".decls) |decl| {
+            text = text ++ "function " ++ decl.name;
+            const Function = @TypeOf(@field(exports, decl.name));
+            for (@typeInfo(Function).@"fn".params) |parameter| {
+                text = text ++ " " ++ typeName(parameter.type.?);
+            }
+            text = text ++ "\n";
         }
-        text = text ++ "\n";
     }
     break :blk text;
 };

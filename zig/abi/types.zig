@@ -2,6 +2,7 @@
 //! holds it.
 
 const std = @import("std");
+const router = @import("router_types.zig");
 
 pub const AbiInfo = extern struct {
     /// First 16 bytes of SHA-256 over the manifest text (see manifest.zig).
@@ -360,7 +361,7 @@ pub const all = .{
     DiskRequest,   DiskInfo,      DiskJob,     DiskDone,     AdoptRequest, LanesRequest,
     LanesInfo,     LaneAddress,   LaneSession, LaneTransfer, LaneDone,     RecordPlace,
     PlainListener, PlainPull,
-};
+} ++ router.all;
 
 fn assertNoPadding(comptime T: type) void {
     var end: usize = 0;

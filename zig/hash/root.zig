@@ -2,6 +2,7 @@
 //! (XXH3-128), and payload patterns that prove themselves. Little-endian hosts only.
 
 const std = @import("std");
+const chain = @import("chain.zig");
 const prefix = @import("prefix.zig");
 const short = @import("short.zig");
 const xxh3 = @import("xxh3.zig");
@@ -10,6 +11,8 @@ const pattern = @import("pattern.zig");
 const running = @import("running.zig");
 const Blake3 = std.crypto.hash.Blake3;
 
+pub const Chain = chain.Chain;
+pub const keyHashes = chain.keyHashes;
 pub const prefixDigests = prefix.prefixDigests;
 pub const blockKeys = short.blockKeys;
 pub const chainDigests = short.chainDigests;
@@ -44,6 +47,7 @@ pub fn deriveKey(context: []const u8, material: []const u8, out: *[32]u8) void {
 }
 
 test {
+    _ = chain;
     _ = prefix;
     _ = short;
     _ = xxh3;
