@@ -2,7 +2,12 @@ import type { BusMessage } from "./bus.ts";
 
 /** `refused`: the broker answered and did not take it, with the reason in words. */
 export type DurableOutcome =
-  | { readonly kind: "acknowledged"; readonly duplicate: boolean }
+  | {
+      readonly kind: "acknowledged";
+      readonly duplicate: boolean;
+      /** The stream's number of the message; of a duplicate, that of the first. */
+      readonly sequence: number;
+    }
   | { readonly kind: "refused"; readonly why: string }
   | { readonly kind: "unreachable" };
 
@@ -66,6 +71,28 @@ export interface Bucket {
   keys(): Promise<readonly string[] | null>;
 }
 
+/** `too_large`: it has more bytes than were allowed. `damaged`: its checksum is not right. */
+export type ObjectRead =
+  | { readonly kind: "value"; readonly data: Uint8Array }
+  | { readonly kind: "missing" | "too_large" | "damaged" | "unreachable" };
+
+export interface ObjectFacts {
+  readonly name: string;
+  readonly bytes: number;
+}
+
+/**
+ * Objects of any size, each replaced as a whole: whoever reads gets the old one or the new one.
+ * Names are 1 to 256 printable characters without blanks.
+ */
+export interface ObjectStore {
+  get(name: string, bytesMax: number): Promise<ObjectRead>;
+  put(name: string, data: Uint8Array): Promise<BucketWrite>;
+  delete(name: string): Promise<BucketWrite>;
+  /** All there are; null when that cannot be told. */
+  list(): Promise<readonly ObjectFacts[] | null>;
+}
+
 /**
  * What the broker keeps (JetStream). Streams and buckets are made by the operator. Nothing here
  * throws or rejects for what the broker does.
@@ -86,4 +113,8 @@ export interface DurableBus {
    */
   consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption;
   bucket(name: string): Bucket;
+  /** Each call of it ends within half a minute. */
+  objects(bucket: string): ObjectStore;
+  /** Removes what a stream keeps of one subject, up to this number of its own, included. */
+  purge(stream: string, subject: string, upTo: number): Promise<BucketWrite>;
 }

@@ -21,6 +21,9 @@ export type {
   DurableOutcome,
   DurablePublishOptions,
   KeptMessage,
+  ObjectFacts,
+  ObjectRead,
+  ObjectStore,
 } from "./durable.ts";
 export { createLocalBus, LocalHub } from "./local-bus.ts";
 export {

@@ -32,6 +32,10 @@ async function asOperator<T>(
 const makeStream = (server: NatsServer, name: string, subjects: string[]) =>
   asOperator(server, async (nc) => (await jetstreamManager(nc)).streams.add({ name, subjects }));
 
+const acknowledged = (duplicate: boolean, sequence: number) => {
+  return { kind: "acknowledged" as const, duplicate, sequence };
+};
+
 test("a bus inside the process keeps nothing", async () => {
   const bus = createLocalBus(new LocalHub(), basics());
   expect(bus.durable).toBeNull();
@@ -49,9 +53,9 @@ describeNats("what a broker keeps", () => {
         const { bus, durable } = await open(urlOf(server));
         const send = (subject: string, id: string) =>
           durable.publish(subject, bytes("x"), { id, timeoutMs: 2_000, headers: { a: "b" } });
-        expect(await send("s.1", "one")).toEqual({ kind: "acknowledged", duplicate: false });
-        expect(await send("s.1", "one")).toEqual({ kind: "acknowledged", duplicate: true });
-        expect(await send("s.1", "two")).toEqual({ kind: "acknowledged", duplicate: false });
+        expect(await send("s.1", "one")).toEqual(acknowledged(false, 1));
+        expect(await send("s.1", "one")).toEqual(acknowledged(true, 1));
+        expect(await send("s.1", "two")).toEqual(acknowledged(false, 2));
         expect(await send("elsewhere", "x")).toEqual({
           kind: "refused",
           why: "no stream of the server takes it",

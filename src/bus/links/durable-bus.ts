@@ -10,6 +10,7 @@ import type {
   DurableOutcome,
   DurablePublishOptions,
   KeptMessage,
+  ObjectStore,
 } from "../durable.ts";
 import type { BusLog } from "../options.ts";
 import type { Link } from "./link.ts";
@@ -20,6 +21,8 @@ import {
   type StreamMessage,
   type StreamMessages,
 } from "./link-durable.ts";
+import { LinkObjectStore } from "./link-objects.ts";
+import { refusal } from "./refusal.ts";
 
 /** How long a stream that is not there, or a connection that is not, is waited for at a time. */
 const RETRY_MS = 2_000;
@@ -28,10 +31,6 @@ const AGAIN_MS = 1_000;
 const AGAIN_MS_MAX = 30_000;
 /** Signs that a message is at work, of which some may be lost or late. */
 const SIGNS = 4;
-const WHY_CHARACTERS_MAX = 300;
-/** What the libraries say where no answer came, in whichever of their error classes. */
-const NO_STREAM = /no responders|jetstream is not enabled/i;
-const NO_ANSWER = /timeout|disconnect|closed|connection|draining/i;
 
 export interface DurableParts {
   readonly clock: Clock;
@@ -58,8 +57,8 @@ export class LinkDurableBus implements DurableBus {
     const link = this.#parts.link()?.durable ?? null;
     if (link === null) return { kind: "unreachable" };
     try {
-      const duplicate = await link.publish(subject, data, options);
-      return { kind: "acknowledged", duplicate };
+      const { duplicate, sequence } = await link.publish(subject, data, options);
+      return { kind: "acknowledged", duplicate, sequence };
     } catch (thrown) {
       return refusal(thrown);
     }
@@ -67,6 +66,21 @@ export class LinkDurableBus implements DurableBus {
 
   consume(options: ConsumeOptions, handle: (message: KeptMessage) => Promise<void>): Consumption {
     return new LinkConsumption(this.#parts, options, handle);
+  }
+
+  objects(bucket: string): ObjectStore {
+    return new LinkObjectStore(this.#parts, bucket);
+  }
+
+  async purge(stream: string, subject: string, upTo: number): Promise<BucketWrite> {
+    const link = this.#parts.link()?.durable ?? null;
+    if (link === null) return { kind: "unreachable" };
+    try {
+      await link.purge(stream, subject, upTo);
+      return { kind: "done" };
+    } catch (thrown) {
+      return refusal(thrown);
+    }
   }
 
   bucket(name: string): Bucket {
@@ -106,20 +120,6 @@ export class LinkDurableBus implements DurableBus {
       },
     };
   }
-}
-
-function refusal(thrown: unknown): Exclude<DurableOutcome, { kind: "acknowledged" }> {
-  const why = whyOf(thrown);
-  return NO_ANSWER.test(why) ? { kind: "unreachable" } : { kind: "refused", why };
-}
-
-/** The libraries' own words, and their codes where those are words. */
-function whyOf(thrown: unknown): string {
-  const { code } = thrown as { code?: unknown };
-  const message = messageOf(thrown);
-  // One library says no more than "503" where nobody listens, the other one more than it knows.
-  if (code === "503" || NO_STREAM.test(message)) return "no stream of the server takes it";
-  return message.slice(0, WHY_CHARACTERS_MAX);
 }
 
 class LinkConsumption implements Consumption {

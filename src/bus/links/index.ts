@@ -3,6 +3,7 @@ export { LinkBus } from "./link-bus.ts";
 export {
   type LinkBucket,
   type LinkDurable,
+  type LinkObjects,
   SILENCE_MS,
   type StreamMessage,
   type StreamMessages,

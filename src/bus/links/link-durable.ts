@@ -28,10 +28,25 @@ export interface LinkBucket {
   keys(): Promise<string[]>;
 }
 
+export interface LinkObjects {
+  /** Null: no such object. `too_large`: it has more than `bytesMax`. */
+  get(name: string, bytesMax: number): Promise<Uint8Array | null | "too_large">;
+  put(name: string, data: Uint8Array): Promise<void>;
+  delete(name: string): Promise<void>;
+  list(): Promise<{ name: string; bytes: number }[]>;
+}
+
 /** What a link to a broker with JetStream can do. Everything rejects with the library's errors. */
 export interface LinkDurable {
-  /** Resolves with whether the broker had this id already. */
-  publish(subject: string, data: Uint8Array, options: DurablePublishOptions): Promise<boolean>;
+  /** `duplicate`: the broker had this id already. `sequence`: of the stream. */
+  publish(
+    subject: string,
+    data: Uint8Array,
+    options: DurablePublishOptions,
+  ): Promise<{ readonly duplicate: boolean; readonly sequence: number }>;
   consume(options: ConsumeOptions): Promise<StreamMessages>;
   bucket(name: string): Promise<LinkBucket>;
+  /** Rejects where there is no such bucket. */
+  objects(bucket: string): Promise<LinkObjects>;
+  purge(stream: string, subject: string, upTo: number): Promise<void>;
 }

@@ -1,7 +1,9 @@
+import { yieldToLoop } from "../../core/index.ts";
 import type { ConsumeOptions, DurablePublishOptions, KeptMessage } from "../durable.ts";
 import {
   type LinkBucket,
   type LinkDurable,
+  type LinkObjects,
   SILENCE_MS,
   type StreamMessages,
 } from "../links/index.ts";
@@ -15,6 +17,8 @@ const DELIVERIES_MAX = 10;
  * lost, and those behind one that comes again would overtake it.
  */
 const AT_ONCE = 1;
+/** Of an object, hashed and sent at a time: a millisecond's worth. */
+const PIECE_BYTES = 128 * 1024;
 /** Of the stream's name in a message's key. */
 const NAME_CHARACTERS = 64;
 
@@ -41,7 +45,7 @@ export interface ClientJetStream<Headers extends ClientHeaders> {
     subject: string,
     data: Uint8Array,
     options: { msgID: string; timeout: number; headers?: Headers },
-  ): Promise<{ readonly duplicate: boolean }>;
+  ): Promise<{ readonly duplicate: boolean; readonly seq: number }>;
   /** Makes the consumer where it is not there yet. */
   addConsumer(stream: string, config: ConsumerSettings): Promise<unknown>;
   messages(
@@ -50,6 +54,9 @@ export interface ClientJetStream<Headers extends ClientHeaders> {
     options: { max_messages: number; abort_on_missing_resource: boolean },
   ): Promise<AsyncIterable<ClientStreamMessage> & { close(): Promise<unknown> }>;
   bucket(name: string): Promise<ClientBucket>;
+  objects(bucket: string): Promise<ClientObjects>;
+  /** Keeps what has `seq` or a larger number. */
+  purge(stream: string, options: { filter: string; seq: number }): Promise<unknown>;
 }
 
 /** In the words of JetStream's own API. */
@@ -70,6 +77,14 @@ interface ClientBucket {
   keys(): Promise<AsyncIterable<string>>;
 }
 
+export interface ClientObjects {
+  info(name: string): Promise<{ readonly size: number; readonly deleted: boolean } | null>;
+  get(name: string): Promise<{ readonly data: ReadableStream<Uint8Array> } | null>;
+  put(meta: { name: string }, data: ReadableStream<Uint8Array>): Promise<unknown>;
+  delete(name: string): Promise<unknown>;
+  list(): Promise<readonly { readonly name: string; readonly size: number }[]>;
+}
+
 /** The durable side of a connection of either client library. */
 export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable {
   readonly #client: ClientJetStream<Headers>;
@@ -82,14 +97,13 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
     subject: string,
     data: Uint8Array,
     { id, timeoutMs, headers }: DurablePublishOptions,
-  ): Promise<boolean> {
+  ): Promise<{ duplicate: boolean; sequence: number }> {
     const options = { msgID: id, timeout: timeoutMs };
-    if (headers === undefined) {
-      return (await this.#client.publish(subject, data, options)).duplicate;
-    }
-    const own = this.#client.newHeaders();
-    for (const [name, value] of Object.entries(headers)) own.set(name, value);
-    return (await this.#client.publish(subject, data, { ...options, headers: own })).duplicate;
+    const own = headers === undefined ? undefined : this.#client.newHeaders();
+    for (const [name, value] of Object.entries(headers ?? {})) own?.set(name, value);
+    const all = own === undefined ? options : { ...options, headers: own };
+    const { duplicate, seq: sequence } = await this.#client.publish(subject, data, all);
+    return { duplicate, sequence };
   }
 
   async consume(options: ConsumeOptions): Promise<StreamMessages> {
@@ -123,6 +137,14 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
     };
   }
 
+  async objects(bucket: string): Promise<LinkObjects> {
+    return objectsOf(await this.#client.objects(bucket));
+  }
+
+  async purge(stream: string, subject: string, upTo: number): Promise<void> {
+    await this.#client.purge(stream, { filter: subject, seq: upTo + 1 });
+  }
+
   async bucket(name: string): Promise<LinkBucket> {
     const bucket = await this.#client.bucket(name);
     return {
@@ -141,6 +163,59 @@ export class ClientDurable<Headers extends ClientHeaders> implements LinkDurable
       },
     };
   }
+}
+
+/**
+ * Objects as the libraries have them. They hash in plain JavaScript, some 100 MB a second: others
+ * get their turn between pieces.
+ */
+function objectsOf(client: ClientObjects): LinkObjects {
+  return {
+    async get(name, bytesMax) {
+      const info = await client.info(name);
+      if (info === null || info.deleted) return null;
+      if (info.size > bytesMax) return "too_large";
+      const found = await client.get(name);
+      return found === null ? null : readAll(found.data, bytesMax);
+    },
+    async put(name, data) {
+      await client.put({ name }, inPieces(data));
+    },
+    async delete(name) {
+      await client.delete(name);
+    },
+    async list() {
+      return (await client.list()).map(({ name, size }) => ({ name, bytes: size }));
+    },
+  };
+}
+
+function inPieces(data: Uint8Array): ReadableStream<Uint8Array> {
+  let at = 0;
+  return new ReadableStream({
+    async pull(controller) {
+      await yieldToLoop();
+      if (at >= data.length) return controller.close();
+      controller.enqueue(data.subarray(at, at + PIECE_BYTES));
+      at += PIECE_BYTES;
+    },
+  });
+}
+
+/** It may have grown since it was asked how large it is. */
+async function readAll(
+  stream: ReadableStream<Uint8Array>,
+  bytesMax: number,
+): Promise<Uint8Array | "too_large"> {
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of stream) {
+    bytes += piece.length;
+    if (bytes > bytesMax) return "too_large";
+    pieces.push(piece);
+    await yieldToLoop();
+  }
+  return Buffer.concat(pieces);
 }
 
 /** The reply subject of a stream's message belongs to the acknowledgement. */

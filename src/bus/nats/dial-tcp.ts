@@ -1,5 +1,6 @@
 import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
+import { Objm } from "@nats-io/obj";
 import { connect, headers, type MsgHdrs, type NatsConnection } from "@nats-io/transport-node";
 import { type Clock, HearthError } from "../../core/index.ts";
 import type { Link } from "../links/index.ts";
@@ -96,5 +97,10 @@ function durableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
       return (await jetstream(client).consumers.get(stream, consumer)).consume(options);
     },
     bucket: (name) => new Kvm(client).open(name),
+    objects: (bucket) => new Objm(client).open(bucket),
+    async purge(stream, options) {
+      const manager = await jetstreamManager(client, { checkAPI: false });
+      await manager.streams.purge(stream, options);
+    },
   };
 }

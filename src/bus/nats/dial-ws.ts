@@ -80,5 +80,15 @@ function durableOf(client: NatsConnection): ClientJetStream<MsgHdrs> {
       return (await client.jetstream().consumers.get(stream, consumer)).consume(options);
     },
     bucket: (name) => client.jetstream().views.kv(name, { bindOnly: true }),
+    async objects(bucket) {
+      const manager = await client.jetstreamManager({ checkAPI: false });
+      // The library would make one where there is none.
+      await manager.streams.info(`OBJ_${bucket}`);
+      return client.jetstream().views.os(bucket);
+    },
+    async purge(stream, options) {
+      const manager = await client.jetstreamManager({ checkAPI: false });
+      await manager.streams.purge(stream, options);
+    },
   };
 }

@@ -11,4 +11,11 @@ export {
 } from "./messages.ts";
 export { decodeQuestion, encodeQuestion } from "./question-codec.ts";
 export { fitRange, liveBlocksMax, snapshotParts, splitBatch, splitChange } from "./split.ts";
+export {
+  decodeStoredSnapshot,
+  encodeStoredSnapshot,
+  eventsStream,
+  snapshotBucket,
+  snapshotObject,
+} from "./stored-snapshot.ts";
 export { ANY, eventsSubject, questionsSubject, type SubjectOf } from "./subjects.ts";

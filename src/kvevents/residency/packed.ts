@@ -97,6 +97,6 @@ function bytesOf(hashes: BigUint64Array): Uint8Array {
 function readHashes(reader: MsgpackReader): BigUint64Array {
   const bytes = reader.bin(RESIDENCY_LIMITS.messageBytesMax);
   if (bytes.length % 8 !== 0) throw new Unreadable("hashes that are not of eight bytes");
-  // A copy starts at an address that is a multiple of eight.
-  return new BigUint64Array(bytes.slice().buffer);
+  // A copy starts at an address that is a multiple of eight; `slice` of a Buffer is none.
+  return new BigUint64Array(new Uint8Array(bytes).buffer);
 }

@@ -136,8 +136,8 @@ export class StoreResidency {
   }
 
   /**
-   * Some of what was told, drained or not, to be there, from entry `from` of the table on: beginning
-   * with 0 and going on with `next`, each block that stays is in one slice. Drain before.
+   * Some of what was told, drained or not, to be there, from entry `from` of the table on:
+   * beginning with 0 and going on with `next`, each block that stays is in one slice. Drain before.
    */
   slice(from: number, entries: number): ResidencySlice {
     const table = this.#table;
