@@ -7,11 +7,13 @@ export {
   type ListenOptions,
   type Peer,
 } from "./api.ts";
+export type { HealthServices } from "./common-routes.ts";
 export { type Access, OPEN_ACCESS } from "./gate.ts";
 export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
 export type { Problem } from "./problem.ts";
 export { statusOfReceipt } from "./receipt-answer.ts";
 export type { RefusalNote } from "./refusals.ts";
+export { createRouterApi, type RouterApiOptions, type RouterServices } from "./router/index.ts";
 export type {
   ApiServices,
   ControlServices,

@@ -12,6 +12,10 @@ const REFUSALS = {
   REQUEST_INVALID: 422,
   /** A command as a whole; the status says why, `detail` begins with the receipt's reason. */
   COMMAND_REJECTED: 409,
+  NO_WORKER: 503,
+  UNKNOWN_WORKER: 404,
+  /** Another status where the router's configuration says so. */
+  ALL_BUSY: 529,
 } as const;
 type Refusal = keyof typeof REFUSALS;
 
@@ -35,6 +39,7 @@ const STATUS_OF_ERROR = {
   ENGINE_CLOSED: 503,
   DEADLINE: 504,
   ABORTED: 503,
+  ZMTP_UNAVAILABLE: 503,
   ROUTER_FULL: 503,
   TRACE_INVALID: 422,
   LIMIT: 429,
@@ -58,6 +63,7 @@ const TITLES: Readonly<Record<number, string>> = {
   502: "Bad Gateway",
   503: "Service Unavailable",
   504: "Gateway Timeout",
+  529: "Site Is Overloaded",
 };
 
 /** The body of every answer that is an error: RFC 9457, with two members of ours. */
@@ -89,7 +95,7 @@ function respond(problem: Problem, headers: Readonly<Record<string, string>> = {
 export function refuse(code: Refusal, detail: string, options: ProblemOptions = {}): Response {
   const status = options.status ?? REFUSALS[code];
   const fix = options.fix === undefined ? {} : { fix: options.fix };
-  const title = TITLES[status]!;
+  const title = TITLES[status] ?? "Error";
   return respond({ type: "about:blank", title, status, detail, code, ...fix }, options.headers);
 }
 

@@ -15,6 +15,7 @@ export {
   parseRouterConfig,
   ROUTER_BOOK,
   type RouterConfig,
+  readListedWorker,
   renderRouterConfig,
   renderRouterReference,
   renderRouterSample,

@@ -5,6 +5,7 @@ import { diffBook, type ReloadDiff } from "../reload.ts";
 import { renderBook, renderConfigReference, renderSampleConfig } from "../render.ts";
 import { ROUTER_BOOK, type RouterConfig } from "./schema.ts";
 
+export { readListedWorker } from "./listed-worker.ts";
 export { type ListedWorker, ROUTER_BOOK, type RouterConfig } from "./schema.ts";
 
 /** As `parseConfig`, of a router's file. */

@@ -1,0 +1,2 @@
+export { createRouterApi, type RouterApiOptions } from "./router-api.ts";
+export type { RouterServices } from "./services.ts";

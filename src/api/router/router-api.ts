@@ -1,0 +1,56 @@
+import { Elysia } from "elysia";
+import { type Api, type ApiOptions, createGuarded } from "../api.ts";
+import {
+  answerOf,
+  documentation,
+  everyRouteHasRole,
+  handled,
+  healthRoutes,
+  type RouteList,
+} from "../common-routes.ts";
+import { problemOf } from "../problem.ts";
+import { decideRoutes, route } from "./decide-routes.ts";
+import { dumpRoutes } from "./dump-routes.ts";
+import { ROUTER_DESCRIPTION, ROUTER_RULES } from "./rules.ts";
+import type { RouterServices } from "./services.ts";
+import { thresholdRoutes } from "./threshold-routes.ts";
+import { workerRoutes } from "./worker-routes.ts";
+
+export interface RouterApiOptions extends ApiOptions {
+  /** Status of an answer where all workers are busy. */
+  readonly busyStatus: number;
+}
+
+/** A prompt of a million tokens as JSON, and room to spare. */
+const BODY_BYTES_MAX = 16 * 1024 * 1024;
+
+/** The HTTP API of a router. */
+export function createRouterApi(services: RouterServices, options: RouterApiOptions): Api {
+  const { router, table } = services;
+  const { version, access, onFault, busyStatus } = options;
+  const routed = (): RouteList => app.routes;
+  const app = new Elysia({ strictPath: true })
+    .onError((fault) => answerOf(fault, { routes: routed(), rules: ROUTER_RULES, onFault }))
+    .use(documentation("Hearth router", version))
+    .use(healthRoutes(services))
+    .use(decideRoutes(router, busyStatus))
+    .use(workerRoutes(services))
+    .use(dumpRoutes(router))
+    .use(thresholdRoutes(router, table));
+  everyRouteHasRole(app.routes, ROUTER_RULES);
+  const description = { access, words: ROUTER_DESCRIPTION };
+  return createGuarded(
+    { bodyBytesMax: BODY_BYTES_MAX, ...options },
+    {
+      rules: ROUTER_RULES,
+      handle: (request) => handled(app, request, description),
+      direct: {
+        "POST /v1/route": (body, signal) =>
+          route(router, body, { busyStatus, signal }).catch((fault) => {
+            onFault("/v1/route", fault);
+            return problemOf(fault);
+          }),
+      },
+    },
+  );
+}
