@@ -37,6 +37,7 @@ export const EXIT_OF_ERROR = {
   ENGINE_CLOSED: "failed",
   DEADLINE: "failed",
   ABORTED: "interrupted",
+  ZMTP_UNAVAILABLE: "failed",
   ROUTER_FULL: "failed",
   TRACE_INVALID: "failed",
   LIMIT: "failed",

@@ -27,6 +27,7 @@ export const ERROR_CODES = {
   ENGINE_CLOSED: { retryable: true, meaning: "the connection to the agent is gone" },
   DEADLINE: { retryable: true, meaning: "the operation did not finish in its time" },
   ABORTED: { retryable: true, meaning: "the caller gave up" },
+  ZMTP_UNAVAILABLE: { retryable: false, meaning: "a ZeroMQ endpoint cannot be listened at" },
   ROUTER_FULL: { retryable: true, meaning: "the router knows as many workers as it may" },
   TRACE_INVALID: { retryable: false, meaning: "a trace file cannot be read" },
   LIMIT: { retryable: true, meaning: "a cap was reached" },
