@@ -6,9 +6,9 @@ export type PolicyCommand = {
 } & Readonly<Record<string, unknown>>;
 
 /**
- * What became of a command. `receipt`: its blocks by outcome, bytes moved or freed, and the time that
- * was granted where one was asked for. `refused`: by the agent as a whole, or by us before it left.
- * `no_answer`: it may or may not have been carried out.
+ * What became of a command. `receipt`: its blocks by outcome, bytes moved or freed, and the time
+ * that was granted where one was asked for. `refused`: by the agent as a whole, or by us before it
+ * left. `no_answer`: it may or may not have been carried out.
  */
 export type CommandOutcome =
   | {

@@ -1,7 +1,32 @@
 export type * from "./active-load.ts";
 export type * from "./commander.ts";
+export {
+  createPromptHasher,
+  createRouter,
+  type PromptHasher,
+  prefillId,
+  type RouterParts,
+  tokenSalt,
+} from "./core/index.ts";
 export { ReferenceIndex } from "./index/index.ts";
 export { type ActiveLoadOptions, createActiveLoad } from "./load/index.ts";
+export {
+  type BlockNamer,
+  type CacheMark,
+  createDigestNamer,
+  createPolicies,
+  POLICY_DEFAULTS,
+  POLICY_NAMES,
+  type Policies,
+  type PoliciesOptions,
+  type PolicyCounts,
+  type PolicyMarks,
+  type PolicyMode,
+  type PolicyName,
+  type PolicySettings,
+  PromptChain,
+  type ReasoningTokens,
+} from "./policies/index.ts";
 export type * from "./prefix-index.ts";
 export type * from "./route.ts";
 export * from "./settings.ts";

@@ -1,0 +1,60 @@
+import { DIGEST_BYTES } from "../../core/index.ts";
+import type { KeySpace } from "../../events/index.ts";
+import { digestsOfPrompt, type Hashing } from "../../identity/index.ts";
+import type { RouteRequest } from "../route.ts";
+import type { Target } from "../workers.ts";
+import { PromptChain } from "./prompt-chain.ts";
+
+/** Finds the names by which a target's agent knows the blocks of a prompt. */
+export interface BlockNamer {
+  /** Null: they have none that we know. `output`: tokens that follow the prompt. */
+  chain(target: Target, request: RouteRequest, output?: Uint32Array): PromptChain | null;
+  /** That of the target's chains; null: it has no blocks that we could name. */
+  group(target: Target): string | null;
+}
+
+type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
+
+/**
+ * Digests from tokens and the namespace keys that the target's agent told. A prompt that is known
+ * by hashes only has no names, nor has one with LoRA or a salt of its own: those are namespaces
+ * that the agent has not told apart.
+ */
+export function createDigestNamer(hashing: Hashing): BlockNamer {
+  return {
+    chain(target, { prompt, loraName, cacheSalt }, output) {
+      const spaces = spacesOf(target);
+      if (spaces.length === 0 || prompt.kind !== "tokens") return null;
+      if (loraName !== undefined || cacheSalt !== undefined) return null;
+      const tokens = output === undefined ? prompt.tokens : joined(prompt.tokens, output);
+      const digests = spaces.map(({ namespaceKey, blockTokens }) => ({
+        blockTokens,
+        digests: digestsOfPrompt(hashing, namespaceKey, tokens, blockTokens),
+      }));
+      return new PromptChain(groupOf(spaces), digests);
+    },
+    group(target) {
+      const spaces = spacesOf(target);
+      return spaces.length === 0 ? null : groupOf(spaces);
+    },
+  };
+}
+
+function spacesOf({ spaces }: Target): BlockSpace[] {
+  return spaces.filter(
+    (space) => space.kind === "blocks" && space.namespaceKey.length === DIGEST_BYTES,
+  ) as BlockSpace[];
+}
+
+function groupOf(spaces: readonly BlockSpace[]): string {
+  return spaces
+    .map(({ namespaceKey, blockTokens }) => `${namespaceKey.toHex()}/${blockTokens}`)
+    .join(" ");
+}
+
+function joined(prompt: Uint32Array, output: Uint32Array): Uint32Array {
+  const tokens = new Uint32Array(prompt.length + output.length);
+  tokens.set(prompt);
+  tokens.set(output, prompt.length);
+  return tokens;
+}

@@ -1,0 +1,281 @@
+import type { WorkerId } from "../../core/index.ts";
+import { type Desk, type DeskOutcome, isAllMissing, isSomeDone } from "./desk.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import type { PromptChain } from "./prompt-chain.ts";
+import type { Noted, Session, SessionBook } from "./session-book.ts";
+import type { IdleSessionSettings } from "./settings.ts";
+
+/** A session's id that may stand in a lease's. */
+const PLAIN = /^[\x21-\x7e]{1,96}$/;
+
+/** The blocks of a chain from one on. */
+interface Part {
+  readonly chain: PromptChain;
+  readonly from: number;
+}
+
+/** What one worker keeps of a session. */
+interface Lease {
+  readonly id: string;
+  readonly worker: WorkerId;
+  parts: readonly Part[];
+  untilMs: number;
+  /** Asked for, no receipt yet. */
+  isPending: boolean;
+}
+
+interface Watched {
+  readonly session: Session;
+  leases: Lease[];
+  /** Grows when a lease keeps what the session no longer says: then another one begins. */
+  generation: number;
+}
+
+/**
+ * Pauses what only a silent session has, on the workers that have it, under a lease of its own.
+ * When its user returns, or is about to, the blocks are fetched at once and the lease is renewed;
+ * while the session goes on it is renewed before half of its time is left. It is revoked at the
+ * session's end alone: that removes what it keeps, which a session that goes on is about to use.
+ * What the session does not say any more ends with the lease.
+ */
+export class IdleSession implements Policy {
+  readonly desk: Desk;
+  readonly #settings: IdleSessionSettings;
+  readonly #book: SessionBook;
+  /** By id; the one heard of longest ago first. */
+  readonly #awake = new Map<string, Watched>();
+  readonly #asleep = new Map<string, Watched>();
+  /** Workers that refused a pause: not asked again before. */
+  readonly #refusing = new Map<WorkerId, number>();
+  #leases = 0;
+
+  constructor(desk: Desk, settings: IdleSessionSettings, book: SessionBook) {
+    this.desk = desk;
+    this.#settings = settings;
+    this.#book = book;
+  }
+
+  get leases(): number {
+    return this.#leases;
+  }
+
+  routed(prompt: RoutedPrompt, { session }: Noted, at: Moment): void {
+    const { id } = session;
+    if (id === null) return;
+    const asleep = this.#asleep.get(id);
+    const watched = asleep ?? this.#awake.get(id) ?? { session, leases: [], generation: 0 };
+    this.#wakeUp(id, watched);
+    if (asleep !== undefined) this.#welcome(watched, prompt, at);
+    else this.#renewOld(watched, prompt.requestId, at);
+  }
+
+  freed({ request: { sessionId = "" } }: RoutedPrompt): void {
+    const watched = this.#awake.get(sessionId);
+    if (watched !== undefined) this.#wakeUp(sessionId, watched);
+  }
+
+  returning(sessionId: string, at: Moment): void {
+    const watched = this.#asleep.get(sessionId);
+    if (watched === undefined) return;
+    watched.session.heardMs = at.heardMs;
+    this.#wakeUp(sessionId, watched);
+    for (const lease of watched.leases) {
+      for (const part of lease.parts) {
+        this.#warm(part, part.chain.blocks, lease.worker, lease.worker, null);
+      }
+      this.#renew(lease, null, at);
+    }
+  }
+
+  sessionEnded(sessionId: string): void {
+    const watched = this.#asleep.get(sessionId) ?? this.#awake.get(sessionId);
+    for (const { id, worker } of watched?.leases ?? []) {
+      this.desk.send({ requestId: null, worker, command: { type: "RevokeLease", lease_id: id } });
+    }
+    this.#forget(sessionId);
+  }
+
+  sessionDropped({ id }: Session): void {
+    if (id !== null) this.#forget(id);
+  }
+
+  workerLeft(worker: WorkerId): void {
+    this.#refusing.delete(worker);
+    for (const map of [this.#awake, this.#asleep]) {
+      for (const watched of map.values()) {
+        this.#keep(watched, (lease) => lease.worker !== worker);
+      }
+    }
+  }
+
+  tick(at: Moment): void {
+    let pauses = this.#settings.pausesPerTick;
+    for (const [id, watched] of this.#awake) {
+      const { session } = watched;
+      if (at.heardMs - session.heardMs < this.#settings.idleMs) break;
+      if (pauses <= 0 || !this.desk.hasRoom) break;
+      if (session.live > 0) continue;
+      this.#awake.delete(id);
+      this.#asleep.set(id, watched);
+      pauses -= this.#pause(id, watched, at);
+    }
+    for (const [worker, untilMs] of this.#refusing) {
+      if (untilMs <= at.nowMs) this.#refusing.delete(worker);
+    }
+  }
+
+  #wakeUp(id: string, watched: Watched): void {
+    this.#asleep.delete(id);
+    this.#awake.delete(id);
+    this.#awake.set(id, watched);
+  }
+
+  /** How many commands it took. */
+  #pause(id: string, watched: Watched, at: Moment): number {
+    this.#keep(watched, ({ untilMs }) => untilMs > at.nowMs);
+    const parts = this.#partsOf(watched.session);
+    for (const [worker, own] of parts) {
+      if (this.#refusing.has(worker)) {
+        this.desk.decline("worker_refuses");
+        continue;
+      }
+      const known = watched.leases.find((lease) => lease.worker === worker);
+      if (known === undefined && this.#leases >= this.#settings.leasesMax) {
+        this.desk.decline("leases");
+        continue;
+      }
+      const lease = known ?? this.#open(id, watched, worker);
+      lease.parts = own;
+      this.#send(watched, lease, at);
+    }
+    return parts.size;
+  }
+
+  /** What only this session has, by worker; what is too little to be worth it left out. */
+  #partsOf(session: Session): Map<WorkerId, Part[]> {
+    const parts = new Map<WorkerId, Part[]>();
+    for (const line of session.lines) {
+      const { chain, target } = line;
+      const others = parts.get(target.worker) ?? [];
+      const shared = others.map((other) => other.chain.common(chain));
+      const from = Math.max(this.#book.ownFrom(session, line), ...shared);
+      if ((chain.blocks - from) * chain.blockTokens < this.#settings.tokensMin) continue;
+      parts.set(target.worker, [...others, { chain, from }]);
+    }
+    return parts;
+  }
+
+  #open(id: string, watched: Watched, worker: WorkerId): Lease {
+    const name = leaseName(id, watched.generation);
+    const lease: Lease = { id: name, worker, parts: [], untilMs: 0, isPending: true };
+    watched.leases.push(lease);
+    this.#leases++;
+    return lease;
+  }
+
+  #send(watched: Watched, lease: Lease, at: Moment): void {
+    const { ttlMs } = this.#settings;
+    lease.untilMs = at.nowMs + ttlMs;
+    lease.isPending = true;
+    const isSent = this.desk.send({
+      requestId: null,
+      worker: lease.worker,
+      command: {
+        type: "Pause",
+        block_hashes: lease.parts.flatMap(({ chain, from }) => chain.names(from, chain.blocks)),
+        ttl_seconds: ttlMs / 1_000,
+        lease_id: lease.id,
+      },
+      settled: (outcome) => this.#paused(watched, lease, outcome, at),
+    });
+    if (!isSent) this.#keep(watched, (other) => other !== lease);
+  }
+
+  #paused(watched: Watched, lease: Lease, outcome: DeskOutcome, at: Moment): void {
+    lease.isPending = false;
+    if (outcome.kind === "receipt" && outcome.ttlSeconds !== null) {
+      lease.untilMs = at.nowMs + outcome.ttlSeconds * 1_000;
+    }
+    // Without an answer it may be there: its blocks are fetched all the same; it ends by itself.
+    if (isSomeDone(outcome) || outcome.kind === "no_answer") return;
+    this.#keep(watched, (other) => other !== lease);
+    if (isAllMissing(outcome)) return;
+    this.#refusing.set(lease.worker, at.nowMs + this.#settings.backoffMs);
+  }
+
+  /** The session goes on: what of the paused it says still comes where it is served now. */
+  #welcome(watched: Watched, { chain, target, requestId }: RoutedPrompt, at: Moment): void {
+    for (const lease of [...watched.leases]) {
+      let [isMeant, goesOn] = [false, false];
+      for (const part of lease.parts) {
+        const common = part.chain.common(chain);
+        if (common <= part.from) continue;
+        this.#warm(part, common, target.worker, lease.worker, requestId);
+        isMeant = true;
+        goesOn ||= common === part.chain.blocks && lease.worker === target.worker;
+      }
+      if (goesOn) this.#renew(lease, requestId, at);
+      if (!isMeant || goesOn) continue;
+      this.#keep(watched, (other) => other !== lease);
+      watched.generation++;
+    }
+  }
+
+  #renewOld(watched: Watched, requestId: string, at: Moment): void {
+    for (const lease of watched.leases) {
+      const isOld = lease.untilMs - at.nowMs < this.#settings.ttlMs / 2;
+      if (isOld && !lease.isPending) this.#renew(lease, requestId, at);
+    }
+  }
+
+  #warm(
+    { chain, from }: Part,
+    to: number,
+    worker: WorkerId,
+    source: WorkerId,
+    requestId: string | null,
+  ): void {
+    const hint = worker === source ? {} : { sources: [source] };
+    const block_keys = chain.names(from, to);
+    this.desk.send({
+      requestId,
+      worker,
+      command: { type: "Warm", block_keys, target_tier: "CPU_TIER1", ...hint },
+    });
+  }
+
+  #renew(lease: Lease, requestId: string | null, at: Moment): void {
+    const new_ttl_seconds = this.#settings.ttlMs / 1_000;
+    lease.isPending = true;
+    const isSent = this.desk.send({
+      requestId,
+      worker: lease.worker,
+      command: { type: "RenewLease", lease_id: lease.id, new_ttl_seconds },
+      settled: (outcome) => {
+        lease.isPending = false;
+        if (!isSomeDone(outcome)) return;
+        const granted = outcome.kind === "receipt" ? outcome.ttlSeconds : null;
+        lease.untilMs = at.nowMs + (granted ?? new_ttl_seconds) * 1_000;
+      },
+    });
+    if (!isSent) lease.isPending = false;
+  }
+
+  #keep(watched: Watched, isKept: (lease: Lease) => boolean): void {
+    const kept = watched.leases.filter(isKept);
+    this.#leases -= watched.leases.length - kept.length;
+    watched.leases = kept;
+  }
+
+  #forget(id: string): void {
+    const watched = this.#asleep.get(id) ?? this.#awake.get(id);
+    if (watched !== undefined) this.#keep(watched, () => false);
+    this.#asleep.delete(id);
+    this.#awake.delete(id);
+  }
+}
+
+function leaseName(session: string, generation: number): string {
+  const name = PLAIN.test(session) ? session : Bun.hash.xxHash3(session).toString(16);
+  return `session-${name}-${generation}`;
+}

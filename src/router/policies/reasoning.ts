@@ -1,0 +1,94 @@
+import type { BlockNamer } from "./block-namer.ts";
+import { type Desk, type DeskOutcome, isAllMissing } from "./desk.ts";
+import { Later } from "./later.ts";
+import type { Moment, Policy, RoutedPrompt } from "./policy.ts";
+import type { ReasoningSettings, ReasoningTokens } from "./settings.ts";
+
+/**
+ * Marks the blocks of an answer that lie wholly between the tokens that open and close reasoning as
+ * transient: chat templates leave them out of the next prompt, so nobody asks for them again. The
+ * prompt may have opened it already, as some templates do.
+ */
+export class Reasoning implements Policy {
+  readonly desk: Desk;
+  readonly #settings: ReasoningSettings;
+  readonly #namer: BlockNamer;
+  readonly #models: ReadonlyMap<string, ReasoningTokens>;
+  readonly #later: Later;
+
+  constructor(
+    desk: Desk,
+    settings: ReasoningSettings,
+    namer: BlockNamer,
+    models: ReadonlyMap<string, ReasoningTokens>,
+  ) {
+    this.desk = desk;
+    this.#settings = settings;
+    this.#namer = namer;
+    this.#models = models;
+    this.#later = new Later(settings.pendingMax);
+  }
+
+  answered(prompt: RoutedPrompt, output: Uint32Array, at: Moment): void {
+    const { request, target, chain } = prompt;
+    const ids = this.#models.get(request.model);
+    if (ids === undefined || request.prompt.kind !== "tokens") return;
+    const { tokens } = request.prompt;
+    const isOpen = tokens.lastIndexOf(ids.open) > tokens.lastIndexOf(ids.close);
+    const inside = insideOf(output, ids, isOpen).map(([from, to]) => [
+      Math.ceil((tokens.length + from) / chain.blockTokens),
+      Math.floor((tokens.length + to) / chain.blockTokens),
+    ]);
+    if (inside.every(([from, to]) => from! >= to!)) return;
+    const whole = this.#namer.chain(target, request, output);
+    if (whole === null) return;
+    const names = inside.flatMap(([from, to]) => whole.names(from!, Math.max(from!, to!)));
+    this.#mark(prompt, names, 1, at);
+  }
+
+  tick({ nowMs }: Moment): void {
+    this.#later.run(nowMs);
+  }
+
+  #mark(prompt: RoutedPrompt, names: readonly string[], tries: number, at: Moment): void {
+    this.desk.send({
+      requestId: prompt.requestId,
+      worker: prompt.target.worker,
+      command: { type: "Think", block_hashes: names, transient: true },
+      settled: (outcome) => this.#settled(prompt, names, tries, outcome, at),
+    });
+  }
+
+  /** Engines hand blocks over some time after an answer. */
+  #settled(
+    prompt: RoutedPrompt,
+    names: readonly string[],
+    tries: number,
+    outcome: DeskOutcome,
+    at: Moment,
+  ): void {
+    const { triesMax, retryMs } = this.#settings;
+    if (!isAllMissing(outcome)) return;
+    if (tries >= triesMax) {
+      this.desk.decline("never_there");
+      return;
+    }
+    const dueMs = at.nowMs + retryMs * tries;
+    const again = () => this.#mark(prompt, names, tries + 1, { ...at, nowMs: dueMs });
+    if (!this.#later.add(dueMs, again)) this.desk.decline("pending");
+  }
+}
+
+/** The stretches of tokens inside reasoning; the boundaries themselves are not. */
+function insideOf(output: Uint32Array, ids: ReasoningTokens, isOpen: boolean): [number, number][] {
+  const inside: [number, number][] = [];
+  let from = isOpen ? 0 : -1;
+  for (const [at, token] of output.entries()) {
+    if (token === ids.open && from < 0) from = at + 1;
+    if (token !== ids.close || from < 0) continue;
+    inside.push([from, at]);
+    from = -1;
+  }
+  if (from >= 0) inside.push([from, output.length]);
+  return inside;
+}
