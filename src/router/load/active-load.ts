@@ -13,8 +13,8 @@ export interface ActiveLoadOptions {
   /** Beyond, the one without a sign of life for the longest is freed; 262,144 where left out. */
   readonly requestsMax?: number;
   /**
-   * Different prompt blocks that are compared with others, 8 bytes each; 2^22 where left out. Blocks
-   * of requests beyond count as nobody else's.
+   * Different prompt blocks that are compared with others, 8 bytes each; 2^22 where left out.
+   * Blocks of requests beyond count as nobody else's.
    */
   readonly blocksMax?: number;
 }

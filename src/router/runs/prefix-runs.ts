@@ -19,9 +19,9 @@ export function wordsOf(hashes: BigUint64Array): Uint32Array {
 }
 
 /**
- * Prefixes and who holds them, as runs: equal sequence hashes mean equal prefixes, so a run is found
- * by its first hash alone and compared from there on. A prompt of hundreds of blocks costs a few
- * look-ups and one comparison.
+ * Prefixes and who holds them, as runs: equal sequence hashes mean equal prefixes, so a run is
+ * found by its first hash alone and compared from there on. A prompt of hundreds of blocks costs a
+ * few look-ups and one comparison.
  *
  * Hashes that break the rule (one hash in two depths) end what is covered; nothing else suffers.
  */

@@ -1,0 +1,77 @@
+import type { KeySpace } from "../../events/index.ts";
+import type { RouteRequest } from "../route.ts";
+import { type PromptHasher, tokenSalt } from "./prompt-hasher.ts";
+
+/** A prompt under the names that it goes by in one key space. */
+export interface Lookup {
+  readonly hashes: BigUint64Array;
+  readonly blockTokens: number;
+}
+
+/** All that is computed from a prompt, once, however long it waits. */
+export interface Prompt {
+  readonly tokens: number;
+  /** What load and prediction know it by: the same whatever its workers' key spaces are. */
+  readonly own: Lookup;
+  readonly lookups: readonly Lookup[];
+}
+
+/** More are not looked up. */
+export const SPACES_MAX = 4;
+
+/** `spaces`: those of the model's workers; `blockTokens`: of the settings. */
+export function promptOf(
+  hasher: PromptHasher,
+  request: RouteRequest,
+  spaces: readonly KeySpace[],
+  blockTokens: number,
+): Prompt {
+  const { prompt, loraName, cacheSalt } = request;
+  if (prompt.kind === "hashes") {
+    const { hashes, blockTokens: ofHash = blockTokens } = prompt;
+    const own = { hashes: hashes.slice(), blockTokens: ofHash };
+    return { tokens: prompt.tokens ?? hashes.length * ofHash, own, lookups: [own] };
+  }
+  const { tokens } = prompt;
+  const salt = tokenSalt(loraName, cacheSalt);
+  const own = { hashes: hasher.tokens(tokens, blockTokens, salt), blockTokens };
+  const lookups: Lookup[] = [];
+  for (const space of spaces) {
+    if (space.kind === "tokens") {
+      const isOwn = space.blockTokens === blockTokens;
+      const hashes = isOwn ? own.hashes : hasher.tokens(tokens, space.blockTokens, salt);
+      lookups.push(isOwn ? own : { hashes, blockTokens: space.blockTokens });
+    } else if (isInNamespace(space, loraName, cacheSalt)) {
+      const hashes = hasher.blocks(tokens, space.blockTokens, space.namespaceKey);
+      lookups.push({ hashes, blockTokens: space.blockTokens });
+    }
+  }
+  return { tokens: tokens.length, own, lookups };
+}
+
+/** A namespace is of one model or LoRA and of one salt; which salt, its key does not tell. */
+function isInNamespace(
+  space: KeySpace,
+  loraName: string | undefined,
+  cacheSalt: string | undefined,
+): boolean {
+  return !cacheSalt && (!loraName || space.model === loraName);
+}
+
+/** Different ones, in a fixed order: engines' own first; where there is none, theirs is assumed. */
+export function distinctSpaces(
+  all: Iterable<KeySpace>,
+  model: string,
+  blockTokens: number,
+): readonly KeySpace[] {
+  const byName = new Map<string, KeySpace>();
+  for (const space of all) byName.set(nameOf(space), space);
+  if (byName.size === 0) return [{ kind: "tokens", model, blockTokens }];
+  const names = [...byName.keys()].sort().slice(0, SPACES_MAX);
+  return names.map((name) => byName.get(name)!);
+}
+
+function nameOf(space: KeySpace): string {
+  if (space.kind === "tokens") return `0 ${space.blockTokens}`;
+  return `1 ${space.blockTokens} ${space.model} ${space.namespaceKey.toHex()}`;
+}
