@@ -1,0 +1,119 @@
+import type { Json, Random } from "../core/index.ts";
+import type { RouteDecision, Target, WorkerTable } from "../router/index.ts";
+import type { ProxyCounts } from "./counts.ts";
+import type { Attempted } from "./dispatch.ts";
+import type { Asked } from "./exchange.ts";
+import { towardsWorker } from "./headers.ts";
+import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
+import { changeBody } from "./request-body.ts";
+import type { ProxySettings } from "./settings.ts";
+import type { Upstream, UpstreamOrder } from "./upstream/index.ts";
+
+export interface AttemptParts {
+  readonly settings: ProxySettings;
+  readonly table: WorkerTable;
+  readonly upstream: Upstream;
+  readonly random: Random;
+  readonly counts: ProxyCounts;
+}
+
+type Members = Readonly<Record<string, Json>>;
+
+/** Sends a request to the worker that was chosen, and to its prefill worker before or beside it. */
+export async function attempt(
+  parts: AttemptParts,
+  asked: Asked,
+  decision: RouteDecision,
+): Promise<Attempted> {
+  const { prefill, target } = decision;
+  const isOurs = prefill !== null && prefill.url !== null && !hasOwnTransfer(asked);
+  if (!isOurs) return send(parts, asked, target, {}, asked.signal);
+  if (asked.named.model.engine === "sglang") return meet(parts, asked, target, prefill);
+  const params = await prefillVllm(settingOf(parts, asked, prefill, asked.signal), added(asked));
+  count(parts, params !== null);
+  if (params !== null) asked.flight.prefilled();
+  return send(parts, asked, target, params ?? {}, asked.signal);
+}
+
+/** A client that arranges the transfer of KV itself. */
+function hasOwnTransfer({ body }: Asked): boolean {
+  return body.fields.kv_transfer_params != null || body.fields.bootstrap_room != null;
+}
+
+/** Both get it at once; without its prefill the decode worker would wait for nobody. */
+async function meet(
+  parts: AttemptParts,
+  asked: Asked,
+  target: Target,
+  prefill: Target,
+): Promise<Attempted> {
+  const meeting = meetingOf(prefill, asked.body, asked.named.model, parts.random);
+  const alone = new AbortController();
+  const signal = AbortSignal.any([asked.signal, alone.signal]);
+  const setting = settingOf(parts, asked, prefill, signal);
+  const prefilled = prefillSglang(setting, { ...added(asked), ...meeting });
+  const answered = send(parts, asked, target, meeting, signal);
+  const isPrefilled = await Promise.race([prefilled, answered.then(() => true)]);
+  if (!isPrefilled) {
+    count(parts, false);
+    alone.abort();
+    await answered;
+    const failure = { kind: "failed", stage: "sent", why: "the prefill failed" } as const;
+    return { kind: "failed", failure, worker: prefill.worker };
+  }
+  void prefilled.then((isDone) => count(parts, isDone));
+  return answered;
+}
+
+function count({ counts }: AttemptParts, isDone: boolean): void {
+  if (isDone) counts.prefills++;
+  else counts.prefillsFailed++;
+}
+
+/** What every worker of this request is told beside what the client wrote. */
+function added({ hints }: Asked): Members {
+  return hints.isSaltFromHeader && hints.cacheSalt !== null ? { cache_salt: hints.cacheSalt } : {};
+}
+
+async function send(
+  parts: AttemptParts,
+  asked: Asked,
+  target: Target,
+  members: Members,
+  signal: AbortSignal,
+): Promise<Attempted> {
+  const { worker } = target;
+  const strip = asked.named.model.stripFields;
+  const body = changeBody(asked.body, { set: { ...added(asked), ...members }, strip });
+  const answer = await parts.upstream.open({ ...orderTo(parts, asked, target), body }, signal);
+  if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
+  // Engines send the head of a stream at once: the first byte of the body is what counts.
+  return { kind: "answer", answer, first: await answer.read() };
+}
+
+function settingOf(
+  parts: AttemptParts,
+  asked: Asked,
+  prefill: Target,
+  signal: AbortSignal,
+): PrefillSetting {
+  const { upstream } = parts;
+  const strip = asked.named.model.stripFields;
+  const order = orderTo(parts, asked, prefill);
+  return { upstream, body: asked.body, strip, order, signal };
+}
+
+function orderTo(
+  { settings, table }: AttemptParts,
+  { path, headers, flight }: Asked,
+  target: Target,
+): Omit<UpstreamOrder, "body"> {
+  const { connectMs, firstByteMs, idleMs } = settings;
+  const sent = towardsWorker(headers, settings.authorization);
+  if (!sent.has("x-request-id")) sent.set("x-request-id", flight.id);
+  // One server may stand for several ranks: vLLM and SGLang both take the rank by this header.
+  const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
+  if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
+  const url = `${target.url!.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
+  return { method: "POST", url, headers: sent, connectMs, firstByteMs, idleMs };
+}

@@ -1,0 +1,39 @@
+import type { TokenCounts } from "./tokens/index.ts";
+
+/** How a request ended, as the client saw it. */
+export const PROXY_OUTCOMES = [
+  "done",
+  "client_left",
+  "refused",
+  "busy",
+  "no_worker",
+  "worker_failed",
+] as const;
+export type ProxyOutcome = (typeof PROXY_OUTCOMES)[number];
+
+export interface ProxySnapshot {
+  readonly active: number;
+  readonly outcomes: Readonly<Record<ProxyOutcome, number>>;
+  /** Requests that got another worker. */
+  readonly retries: number;
+  /** Prefills on a worker apart, and those that were left to the decode worker. */
+  readonly prefills: number;
+  readonly prefillsFailed: number;
+  readonly outputTokens: number;
+  readonly tokens: TokenCounts;
+}
+
+export class ProxyCounts {
+  readonly outcomes: Record<ProxyOutcome, number> = {
+    done: 0,
+    client_left: 0,
+    refused: 0,
+    busy: 0,
+    no_worker: 0,
+    worker_failed: 0,
+  };
+  retries = 0;
+  prefills = 0;
+  prefillsFailed = 0;
+  outputTokens = 0;
+}

@@ -1,0 +1,11 @@
+export { PROXY_OUTCOMES, type ProxyOutcome, type ProxySnapshot } from "./counts.ts";
+export { isProxied } from "./endpoint.ts";
+export type * from "./observer.ts";
+export { openProxy, type Proxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";
+export {
+  type EngineKind,
+  PROXY_DEFAULTS,
+  PROXY_MODEL_DEFAULTS,
+  type ProxyModel,
+  type ProxySettings,
+} from "./settings.ts";

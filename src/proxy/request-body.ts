@@ -1,0 +1,114 @@
+import { type Json, parseJson, stringifyJson } from "../core/index.ts";
+import { invalid, type OpenAiError } from "./answers.ts";
+
+type Body = Readonly<Record<string, Json>>;
+
+/** What a client sent, as bytes and as what they say. */
+export interface RequestBody {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  readonly text: string;
+  readonly fields: Body;
+  readonly model: string;
+  readonly isStream: boolean;
+}
+
+/** Prompts lie flat in a body; deeper ones are somebody's joke. */
+const DEPTH_MAX = 200;
+const CLOSING_BRACE = 0x7d;
+const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
+
+/** The body of a request for tokens, or what is wrong with it. */
+export async function readRequestBody(
+  request: Request,
+  bytesMax: number,
+): Promise<RequestBody | OpenAiError> {
+  const tooLong = invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413);
+  if (Number(request.headers.get("content-length") ?? 0) > bytesMax) return tooLong;
+  let bytes: Uint8Array<ArrayBuffer>;
+  try {
+    const read = await readUpTo(request, bytesMax);
+    if (read === null) return tooLong;
+    bytes = read;
+  } catch {
+    return invalid("The body did not come as a whole.");
+  }
+  let [text, value]: [string, Json] = ["", null];
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    value = parseJson(text, DEPTH_MAX);
+  } catch (thrown) {
+    const why = thrown instanceof SyntaxError ? thrown.message : "it is not UTF-8";
+    return invalid(`The body is no JSON: ${why.slice(0, 200)}.`);
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    return invalid("The body is no JSON object.");
+  }
+  if (typeof value.model !== "string") return invalid("`model` must be a string.", "model");
+  return { bytes, text, fields: value, model: value.model, isStream: value.stream === true };
+}
+
+/** Null where there is more. A body of known length comes in one piece. */
+async function readUpTo(
+  request: Request,
+  bytesMax: number,
+): Promise<Uint8Array<ArrayBuffer> | null> {
+  if (request.headers.has("content-length")) return new Uint8Array(await request.arrayBuffer());
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  for await (const part of request.body ?? []) {
+    length += part.length;
+    if (length > bytesMax) return null;
+    parts.push(part);
+  }
+  return new Uint8Array(Buffer.concat(parts));
+}
+
+export interface BodyChanges {
+  readonly set?: Readonly<Record<string, Json>>;
+  readonly remove?: readonly string[];
+  /** Removed from every object in the body. */
+  readonly strip?: readonly string[];
+}
+
+/**
+ * The bytes to send. They are those that came, unless something has to be taken out or be another;
+ * what is only added stands at the end, so that the rest is still byte for byte what came.
+ */
+export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<ArrayBuffer> {
+  const { set = {}, remove = [], strip = [] } = changes;
+  const names = Object.keys(set);
+  const isTaken = [...names, ...remove].some((name) => Object.hasOwn(body.fields, name));
+  const mayStrip = strip.some((name) => body.text.includes(name));
+  if (!isTaken && !mayStrip) return names.length === 0 ? body.bytes : append(body, set);
+  const kept: Record<string, Json> = {};
+  for (const [name, value] of Object.entries(body.fields)) {
+    if (!remove.includes(name) && !strip.includes(name)) kept[name] = without(value, strip);
+  }
+  return new TextEncoder().encode(stringifyJson({ ...kept, ...set }));
+}
+
+function append(body: RequestBody, set: Readonly<Record<string, Json>>): Uint8Array<ArrayBuffer> {
+  const { bytes } = body;
+  let end = bytes.length - 1;
+  while (BLANK.has(bytes[end]!) && end > 0) end--;
+  if (bytes[end] !== CLOSING_BRACE) {
+    return new TextEncoder().encode(stringifyJson({ ...body.fields, ...set }));
+  }
+  const inner = stringifyJson(set).slice(1);
+  const comma = Object.keys(body.fields).length === 0 ? "" : ",";
+  const added = new TextEncoder().encode(`${comma}${inner}`);
+  const changed = new Uint8Array(end + added.length);
+  changed.set(bytes.subarray(0, end));
+  changed.set(added, end);
+  return changed;
+}
+
+function without(value: Json, strip: readonly string[]): Json {
+  if (strip.length === 0 || typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map((item) => without(item, strip));
+  const kept: Record<string, Json> = {};
+  for (const [name, item] of Object.entries(value)) {
+    if (!strip.includes(name)) kept[name] = without(item, strip);
+  }
+  return kept;
+}

@@ -1,0 +1,98 @@
+/** How the proxy behaves; docs/router.md has the table of what operators may set. */
+export interface ProxySettings {
+  /** What says that it is longer is answered 413. */
+  readonly bodyBytesMax: number;
+  /** Requests that may be under way at once; more are answered like a busy cluster. */
+  readonly streamsMax: number;
+  readonly connectMs: number;
+  /** From the last byte of a request to the first of the answer's body. */
+  readonly firstByteMs: number;
+  /** Between two pieces of an answer. */
+  readonly idleMs: number;
+  /** Other workers that are tried when one fails before its first byte. */
+  readonly retriesMax: number;
+  /**
+   * Whether a request that a worker had already taken is given to another one when the first dies
+   * before its first byte. Off: only workers that could not be connected to are replaced.
+   */
+  readonly isRetriedAfterSent: boolean;
+  /** Answers of workers after which another one is tried. */
+  readonly retryStatuses: readonly number[];
+  /** Status of an answer that says: all workers are busy. Dynamo's is 529, before that it was 503. */
+  readonly busyStatus: number;
+  readonly retryAfterSeconds: number;
+  /** What workers see as `Authorization`: the client's, none, or this value. */
+  readonly authorization: "pass" | "drop" | { readonly value: string };
+  /** Whether answers tell by `x-hearth-request-id` and `x-hearth-worker` who gave them. */
+  readonly tellsWorker: boolean;
+  /** Whether clients may name workers by header. */
+  readonly clientsMayRoute: boolean;
+  /** An answer that is no stream is held back up to so many bytes, so that it comes whole or not. */
+  readonly heldBytesMax: number;
+  /** Threads that tokenise; 0: none, it happens in between everything else. */
+  readonly tokenThreads: number;
+  /** A prompt whose tokens are not there by then is routed by load alone. */
+  readonly tokeniseMs: number;
+  /** Tokens of pieces of prompts that a thread remembers. */
+  readonly tokenCacheTokens: number;
+  readonly models: readonly ProxyModel[];
+}
+
+/** What engines refuse, or do in their own way. */
+export type EngineKind = "vllm" | "sglang";
+
+export interface ProxyModel {
+  /** As clients write it and as the worker table has it. */
+  readonly name: string;
+  /** A folder with `tokenizer.json`, `tokenizer_config.json` and maybe a template. */
+  readonly tokenizer: string | null;
+  /** A file with a chat template instead of the tokenizer's own. */
+  readonly chatTemplate: string | null;
+  /**
+   * Without a tokenizer: `bytes` makes a token of each four bytes of the prompt, which finds what
+   * was predicted and nothing that engines report; `load` does not look at prompts.
+   */
+  readonly fallback: "bytes" | "load";
+  readonly engine: EngineKind;
+  /** Names under which clients ask for this model with an adapter. */
+  readonly loras: readonly string[];
+  /** Members that are taken out wherever they are: for engines that refuse them. */
+  readonly stripFields: readonly string[];
+  /** Of SGLang's prefill workers. */
+  readonly bootstrapPort: number;
+  /** What opens and closes reasoning; null: what the vocabulary and template have. */
+  readonly reasoning: { readonly start: string; readonly end: string } | null;
+}
+
+export const PROXY_DEFAULTS: ProxySettings = {
+  bodyBytesMax: 32 * 1024 * 1024,
+  streamsMax: 4_096,
+  connectMs: 2_000,
+  firstByteMs: 600_000,
+  idleMs: 120_000,
+  retriesMax: 2,
+  isRetriedAfterSent: true,
+  retryStatuses: [503],
+  busyStatus: 529,
+  retryAfterSeconds: 1,
+  authorization: "pass",
+  tellsWorker: true,
+  clientsMayRoute: true,
+  heldBytesMax: 4 * 1024 * 1024,
+  tokenThreads: 1,
+  tokeniseMs: 2_000,
+  tokenCacheTokens: 4 * 1024 * 1024,
+  models: [],
+};
+
+/** Of a model that the configuration does not name. */
+export const PROXY_MODEL_DEFAULTS: Omit<ProxyModel, "name"> = {
+  tokenizer: null,
+  chatTemplate: null,
+  fallback: "bytes",
+  engine: "vllm",
+  loras: [],
+  stripFields: [],
+  bootstrapPort: 8_998,
+  reasoning: null,
+};

@@ -1,0 +1,161 @@
+import { errorEvent, refuse, workerFailed } from "../answers.ts";
+import type { Won } from "../dispatch.ts";
+import type { Flight } from "../flight.ts";
+import { type HeaderPairs, towardsClient } from "../headers.ts";
+import type { RequestEnd } from "../observer.ts";
+import type { UpstreamPiece } from "../upstream/index.ts";
+import { EventCutter } from "./event-cutter.ts";
+import { OutputCount } from "./output-count.ts";
+import type { OutputWatch } from "./output-watch.ts";
+
+export interface RelayOptions {
+  readonly won: Won;
+  readonly flight: Flight;
+  /** Beside those of the worker. */
+  readonly headers: HeaderPairs;
+  readonly heldBytesMax: number;
+  readonly watch: OutputWatch | null;
+  /** Told once, when nothing more goes to the client. */
+  readonly ended: (end: RequestEnd) => void;
+}
+
+/** Statuses whose answers have no body. */
+const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304]);
+
+type Bytes = Uint8Array<ArrayBuffer>;
+
+/** Passes an answer on, as it came, and tells the flight how far it is. */
+export class Relay {
+  readonly #options: RelayOptions;
+  readonly #count = new OutputCount();
+  readonly #cutter: EventCutter | null;
+  readonly #isEvents: boolean;
+  #next: UpstreamPiece | null;
+  #isOver = false;
+
+  constructor(options: RelayOptions) {
+    this.#options = options;
+    const { answer, first } = options.won;
+    this.#next = first;
+    const find = (name: string) => answer.headers.find(([one]) => one.toLowerCase() === name)?.[1];
+    const isPlain = (find("content-encoding") ?? "identity") === "identity";
+    this.#isEvents = isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
+    this.#cutter = this.#isEvents ? new EventCutter() : null;
+  }
+
+  /** A stream at once; anything else when it is whole, so that it is whole or an error. */
+  async respond(): Promise<Response> {
+    if (this.#isEvents) return this.#response(this.#stream([]));
+    const { won, heldBytesMax, flight } = this.#options;
+    flight.prefilled();
+    const held: Bytes[] = [];
+    let length = 0;
+    while (length <= heldBytesMax) {
+      const piece = await this.#read();
+      if (piece.kind === "bytes") {
+        held.push(piece.bytes);
+        length += piece.bytes.length;
+        continue;
+      }
+      if (piece.kind === "failed") {
+        this.#end(piece.stage === "closed" ? "client" : "worker");
+        const { worker } = won.decision.target;
+        return refuse(workerFailed(`The worker ${worker} failed: ${piece.why}`));
+      }
+      const whole = Buffer.concat(held);
+      this.#count.addUsage(whole);
+      this.#options.watch?.add(whole);
+      this.#end("done");
+      return this.#response(WITHOUT_BODY.has(won.answer.status) ? null : whole);
+    }
+    return this.#response(this.#stream(held));
+  }
+
+  #response(body: ReadableStream<Bytes> | Bytes | null): Response {
+    const { won, headers: more } = this.#options;
+    const headers = new Headers();
+    for (const [name, value] of [...towardsClient(won.answer.headers), ...more]) {
+      headers.append(name, value);
+    }
+    return new Response(body, { status: won.answer.status, headers });
+  }
+
+  #stream(held: readonly Bytes[]): ReadableStream<Bytes> {
+    const { answer } = this.#options.won;
+    return new ReadableStream<Bytes>(
+      {
+        start(controller) {
+          for (const bytes of held) controller.enqueue(bytes);
+        },
+        pull: (controller) => this.#pull(controller),
+        cancel: () => {
+          answer.close();
+          this.#end("client");
+        },
+      },
+      { highWaterMark: 0 },
+    );
+  }
+
+  async #pull(controller: ReadableStreamDefaultController<Bytes>): Promise<void> {
+    for (;;) {
+      const piece = await this.#read();
+      if (this.#isOver) return;
+      if (piece.kind === "bytes") {
+        const whole = this.#account(piece.bytes);
+        if (whole === null) continue;
+        controller.enqueue(whole);
+        return;
+      }
+      if (piece.kind === "end") this.#finish(controller);
+      else this.#break(controller, piece);
+      return;
+    }
+  }
+
+  #read(): Promise<UpstreamPiece> {
+    const next = this.#next;
+    this.#next = null;
+    return next === null ? this.#options.won.answer.read() : Promise.resolve(next);
+  }
+
+  /** What may be passed on now; null: nothing yet. */
+  #account(bytes: Bytes): Bytes | null {
+    if (this.#cutter === null) return bytes;
+    const { flight, watch } = this.#options;
+    const parts = this.#cutter.push(bytes);
+    if (parts.length === 0) return null;
+    const whole = parts.length === 1 ? parts[0]! : Buffer.concat(parts);
+    if (this.#count.addEvents(whole)) flight.prefilled();
+    watch?.add(whole);
+    flight.output(this.#count.tokens);
+    return whole;
+  }
+
+  #finish(controller: ReadableStreamDefaultController<Bytes>): void {
+    const rest = this.#cutter?.takeHeld() ?? [];
+    if (rest.length > 0) controller.enqueue(Buffer.concat(rest));
+    controller.close();
+    this.#end("done");
+  }
+
+  /** The worker died: clients that read events get one that says so, and no `[DONE]`. */
+  #break(
+    controller: ReadableStreamDefaultController<Bytes>,
+    { stage, why }: Extract<UpstreamPiece, { kind: "failed" }>,
+  ): void {
+    this.#end(stage === "closed" ? "client" : "worker");
+    const { worker } = this.#options.won.decision.target;
+    const error = workerFailed(`The worker ${worker} failed in the middle of its answer: ${why}`);
+    if (this.#isEvents) {
+      controller.enqueue(errorEvent(error));
+      controller.close();
+    } else controller.error(new Error(error.message));
+  }
+
+  #end(how: RequestEnd["how"]): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#options.ended({ how, outputTokens: this.#count.tokens });
+  }
+}

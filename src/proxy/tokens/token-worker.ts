@@ -1,0 +1,13 @@
+import type { TokenOrder } from "./protocol.ts";
+import { TokenServer } from "./token-server.ts";
+
+/** The thread that tokenises: a long prompt takes tens of milliseconds. */
+
+declare const self: Worker;
+
+const server = new TokenServer();
+
+self.onmessage = ({ data }: MessageEvent<TokenOrder>) => {
+  const answer = server.answer(data);
+  self.postMessage(answer, answer.kind === "tokens" ? [answer.tokens.buffer] : []);
+};

@@ -1,0 +1,2 @@
+export { createHttpUpstream } from "./http-upstream.ts";
+export type * from "./upstream.ts";
