@@ -1,0 +1,25 @@
+import { seededRandom } from "../../src/core/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import {
+  createActiveLoad,
+  createRouter,
+  createWorkerTable,
+  type PrefixIndex,
+  ROUTER_DEFAULTS,
+  type RouterSettings,
+} from "../../src/router/index.ts";
+import { ManualClock } from "../support/index.ts";
+import type { Rig } from "./scenario.ts";
+
+/** A whole router on a clock that stands still, over this index. */
+export function makeRig(index: PrefixIndex, settings: Partial<RouterSettings>): Rig {
+  const clock = new ManualClock();
+  const all = { ...ROUTER_DEFAULTS, ...settings };
+  const table = createWorkerTable();
+  const { blockTokens, requestExpiryMs } = all;
+  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
+  const random = seededRandom(1);
+  const parts = { clock, random, native: loadNative(), settings: all, table, index, load };
+  const router = createRouter(parts);
+  return { router, index, table, clock, [Symbol.dispose]: () => router[Symbol.dispose]() };
+}
