@@ -61,7 +61,7 @@ export class Chooser {
     const { overrides } = request;
     const targets = selection.candidates.map((place) => selection.targets[place]!);
     const inputs = targets.map(inputOf);
-    const rules = this.#rules(request, promptTokens, tracking, inputs);
+    const rules = this.rules(request, promptTokens, tracking, inputs);
     const terms = inputs.map((input) => costOf(input, rules));
     const mode = overrides?.mode ?? this.#settings.mode;
     const temperature = overrides?.temperature ?? this.#settings.temperature;
@@ -89,7 +89,7 @@ export class Chooser {
     }
   }
 
-  #rules(
+  rules(
     { overrides }: RouteRequest,
     promptTokens: number,
     tracking: Tracking,
