@@ -1,5 +1,6 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
 import { PEER_METRICS } from "./catalogue-peers.ts";
+import { ROUTER_METRICS } from "./catalogue-router.ts";
 import { HEALTH_CODE_NAMES } from "./health-codes.ts";
 
 /** One metric as it is registered, documented and bounded. */
@@ -94,8 +95,8 @@ export const API_REFUSALS = [
 ] as const;
 export type ApiRefusal = (typeof API_REFUSALS)[number];
 
-/** Every metric of Hearth. `hearth reference metrics` prints this table. */
-export const METRICS = {
+/** Metrics of the agent. */
+const AGENT_METRICS = {
   blocks: {
     name: "cgn_kvcached_blocks",
     type: "gauge",
@@ -274,12 +275,6 @@ export const METRICS = {
     help: "Connections taken on the engine socket",
     labels: {},
   },
-  apiRefused: {
-    name: "hearth_api_refused_total",
-    type: "counter",
-    help: "Requests to the API whose sender was not let in, by the code it was told",
-    labels: { code: API_REFUSALS },
-  },
   engineRefused: {
     name: "hearth_engine_refused_total",
     type: "counter",
@@ -312,6 +307,16 @@ export const METRICS = {
   },
   ...CONTROL_METRICS,
   ...PEER_METRICS,
+} as const satisfies Record<string, MetricSpec>;
+
+/** Metrics of every process of Hearth. */
+const PROCESS_METRICS = {
+  apiRefused: {
+    name: "hearth_api_refused_total",
+    type: "counter",
+    help: "Requests to the API whose sender was not let in, by the code it was told",
+    labels: { code: API_REFUSALS },
+  },
   health: {
     name: "hearth_health",
     type: "gauge",
@@ -362,4 +367,13 @@ export const METRICS = {
   },
 } as const satisfies Record<string, MetricSpec>;
 
+/** Every metric of Hearth. `hearth reference metrics` prints this table. */
+export const METRICS = { ...AGENT_METRICS, ...ROUTER_METRICS, ...PROCESS_METRICS };
+
 export type MetricName = keyof typeof METRICS;
+
+/** What a process of this kind tells. */
+export const METRICS_OF: Readonly<Record<"agent" | "router", readonly MetricName[]>> = {
+  agent: Object.keys({ ...AGENT_METRICS, ...PROCESS_METRICS }) as MetricName[],
+  router: Object.keys({ ...ROUTER_METRICS, ...PROCESS_METRICS }) as MetricName[],
+};

@@ -108,6 +108,16 @@ export const HEALTH_CODES = {
     meaning: "a peer sent what it was not asked for in the last ten minutes; nobody saw it",
     fix: "hearth ctl events names it: check memory and drive of that host, and its version",
   },
+  ROUTER_NATS: {
+    severity: "warn",
+    meaning: "there is no connection to NATS: what workers hold is as it was last heard",
+    fix: "check the server and nats.* in the router's configuration; it is tried again by itself",
+  },
+  ROUTER_NO_WORKERS: {
+    severity: "warn",
+    meaning: "no worker is known: every request is refused",
+    fix: "see that agents publish events, list workers in the file, or register them over HTTP",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",

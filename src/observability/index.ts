@@ -6,6 +6,7 @@ export {
   type LookupOutcome,
   type LookupTier,
   METRICS,
+  METRICS_OF,
   type MetricName,
   type MetricSpec,
   type TierName,
@@ -18,6 +19,16 @@ export {
   TRANSPORT_LABELS,
   type TransportLabel,
 } from "./catalogue-peers.ts";
+export {
+  DECIDED_BY,
+  type DecidedByLabel,
+  END_REASONS,
+  type EndReasonLabel,
+  FILTER_REASONS,
+  type FilterReasonLabel,
+  ROUTE_OUTCOMES,
+  type RouteOutcomeLabel,
+} from "./catalogue-router.ts";
 export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
 export {
   createHealth,
@@ -46,6 +57,14 @@ export { type LoopLag, watchLoopLag } from "./loop-lag.ts";
 export { createMetrics, type Metrics, type MetricsOptions } from "./metrics.ts";
 export type { PeersSnapshot } from "./peer-snapshot.ts";
 export { renderHealthReference, renderMetricsReference } from "./reference.ts";
+export type { MetricRegistry } from "./registry.ts";
+export {
+  createRouterMetrics,
+  type RoutedTokens,
+  type RouterMetrics,
+  type RouterMetricsOptions,
+  type RouterSnapshot,
+} from "./router-metrics.ts";
 export type {
   ControlSnapshot,
   EngineSnapshot,

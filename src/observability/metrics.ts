@@ -47,7 +47,7 @@ export interface MetricsOptions {
 }
 
 export function createMetrics({ clock, version, commit }: MetricsOptions): Metrics {
-  const registry = createRegistry();
+  const registry = createRegistry("agent");
   const startedMs = clock.monotonicMs();
   const lookups = lookupObservers(registry);
   const pulls = pullObservers(registry);
@@ -173,14 +173,14 @@ function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {
   }
 }
 
-function writeHealth(registry: MetricRegistry, counts: readonly HealthCount[]): void {
+export function writeHealth(registry: MetricRegistry, counts: readonly HealthCount[]): void {
   for (const { code, isRaised, raised } of counts) {
     registry.set("health", isRaised ? 1 : 0, { code });
     registry.set("healthRaised", raised, { code });
   }
 }
 
-function writeProcess(registry: MetricRegistry, process_: ProcessSnapshot): void {
+export function writeProcess(registry: MetricRegistry, process_: ProcessSnapshot): void {
   registry.set("eventLoopLag", process_.eventLoopLagSeconds);
   registry.set("logLinesDropped", process_.logLinesDropped);
   registry.set("residentBytes", process.memoryUsage.rss());

@@ -1,11 +1,11 @@
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import { assert, unreachable } from "../core/index.ts";
-import { METRICS, type MetricName, type MetricSpec } from "./catalogue.ts";
+import { METRICS, METRICS_OF, type MetricName, type MetricSpec } from "./catalogue.ts";
 
 type Labels = Readonly<Record<string, string>>;
 type Handle = Counter | Gauge | Histogram;
 
-/** The metrics of the catalogue, registered; and nothing beside them. */
+/** The metrics of one kind of process, registered; and nothing beside them. */
 export interface MetricRegistry {
   /** Sets a gauge, or a counter that is kept elsewhere to what it stands at. */
   set(name: MetricName, value: number, labels?: Labels): void;
@@ -17,10 +17,10 @@ export interface MetricRegistry {
   readonly contentType: string;
 }
 
-export function createRegistry(): MetricRegistry {
+export function createRegistry(kind: keyof typeof METRICS_OF): MetricRegistry {
   const registry = new Registry();
   const handles = new Map<MetricName, Handle>();
-  for (const name of Object.keys(METRICS) as MetricName[]) {
+  for (const name of METRICS_OF[kind]) {
     handles.set(name, register(METRICS[name], registry));
   }
   return {

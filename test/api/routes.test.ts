@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { HearthError } from "../../src/core/index.ts";
-import { createHealth, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
+import { createHealth, HEALTH_CODES, METRICS, METRICS_OF } from "../../src/observability/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { oneToken, problem, STATUS, serve, sessionOf } from "./serve.ts";
 
@@ -55,7 +55,7 @@ test("metrics are in the Prometheus format", async () => {
   expect(answer.status).toBe(200);
   expect(answer.headers.get("content-type")).toStartWith("text/plain; version=0.0.4");
   const text = await answer.text();
-  for (const { name } of Object.values(METRICS)) expect(text).toContain(`# HELP ${name} `);
+  for (const name of METRICS_OF.agent) expect(text).toContain(`# HELP ${METRICS[name].name} `);
 });
 
 describe("status", () => {

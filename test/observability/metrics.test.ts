@@ -9,6 +9,7 @@ import {
   FRAME_OPERATIONS,
   FRAME_STATUSES,
   METRICS,
+  METRICS_OF,
   type MetricSpec,
   renderMetricsReference,
   type StoreSnapshot,
@@ -23,12 +24,13 @@ import {
 import { ManualClock } from "../support/index.ts";
 
 const SPECS: readonly MetricSpec[] = Object.values(METRICS);
+const AGENT_SPECS: readonly MetricSpec[] = METRICS_OF.agent.map((name) => METRICS[name]);
 
 describe("the catalogue", () => {
   test("has names of one family, each once, counters with their ending", () => {
     expect(new Set(SPECS.map(({ name }) => name)).size).toBe(SPECS.length);
     for (const { name, type, help } of SPECS) {
-      expect(name).toMatch(/^(cgn_kvcached|hearth)_[a-z0-9_]+[a-z]$/);
+      expect(name).toMatch(/^(cgn_kvcached|cgn_router|hearth)_[a-z0-9_]+[a-z]$/);
       expect(name.endsWith("_total")).toBe(type === "counter");
       expect(help).toMatch(/^[A-Z].*[^.]$/);
     }
@@ -42,8 +44,9 @@ describe("the catalogue", () => {
     expect(labels.get("cgn_kvcached_evictions_total")).toEqual(["tier"]);
   });
 
-  test("bounds the number of series", () => {
-    const series = SPECS.map(({ labels, buckets }) => {
+  test.each(["agent", "router"] as const)("bounds the number of series of the %s", (kind) => {
+    const series = METRICS_OF[kind].map((metric) => {
+      const { labels, buckets }: MetricSpec = METRICS[metric];
       const combinations = Object.values(labels).map((values) => Math.max(values.length, 1));
       return (
         combinations.reduce((product, count) => product * count, 1) * ((buckets?.length ?? 0) + 3)
@@ -233,7 +236,7 @@ describe("a scrape", () => {
     metrics.observeProcess(() => ({ eventLoopLagSeconds: 0, logLinesDropped: 0 }));
     const text = await metrics.text();
     const documented = [...text.matchAll(/^# HELP (\S+) (.+)$/gm)].map((match) => match[1]!);
-    expect(documented.sort()).toEqual(SPECS.map(({ name }) => name).sort());
+    expect(documented.sort()).toEqual(AGENT_SPECS.map(({ name }) => name).sort());
     expect(metrics.contentType).toStartWith("text/plain");
   });
 

@@ -1,0 +1,181 @@
+import type { MetricSpec } from "./catalogue.ts";
+
+/** How a question to the router ends. */
+export const ROUTE_OUTCOMES = ["routed", "none", "busy", "unknown_worker", "aborted"] as const;
+export type RouteOutcomeLabel = (typeof ROUTE_OUTCOMES)[number];
+
+/** What decided. */
+export const DECIDED_BY = [
+  "lowest_cost",
+  "tie_draw",
+  "softmax",
+  "affinity",
+  "direct",
+  "round_robin",
+  "random",
+  "least_loaded",
+  "only_one",
+  "none",
+] as const;
+export type DecidedByLabel = (typeof DECIDED_BY)[number];
+
+/** Why a worker was no candidate. */
+export const FILTER_REASONS = [
+  "other_model",
+  "other_role",
+  "stale",
+  "draining",
+  "not_allowed",
+  "excluded",
+  "busy_blocks",
+  "busy_prefill",
+] as const;
+export type FilterReasonLabel = (typeof FILTER_REASONS)[number];
+
+export const ROUTER_TIERS = ["device", "host", "disk"] as const;
+export const WORKER_STATES = ["live", "stale", "draining"] as const;
+export const END_REASONS = ["free", "expired", "worker_left"] as const;
+export type EndReasonLabel = (typeof END_REASONS)[number];
+
+/** What happened to messages about what workers hold. */
+export const INTAKE_EVENTS = [
+  "batch",
+  "change",
+  "heartbeat",
+  "duplicate",
+  "early",
+  "stale",
+  "unannounced",
+  "refused",
+  "overfull",
+  "pending_dropped",
+] as const;
+
+/** What was done to keep the picture right. */
+export const RESYNCS = [
+  "gap",
+  "incarnation",
+  "range",
+  "picture",
+  "picture_failed",
+  "mismatch",
+  "doubt",
+] as const;
+
+/** Seconds: a decision takes tens of microseconds, one that waits for a worker seconds. */
+const DECISION_BUCKETS = [
+  2e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2, 0.1, 1, 10,
+] as const;
+
+/** Metrics of routers. */
+export const ROUTER_METRICS = {
+  routerHitRatio: {
+    name: "cgn_router_cache_hit_ratio",
+    type: "gauge",
+    help: "Share of the prompt tokens of the last five minutes that the chosen worker had",
+    labels: {},
+  },
+  routerOutcomes: {
+    name: "hearth_router_requests_total",
+    type: "counter",
+    help: "Requests for a worker, by how they ended",
+    labels: { outcome: ROUTE_OUTCOMES },
+  },
+  routerDecisions: {
+    name: "hearth_router_decisions_total",
+    type: "counter",
+    help: "Decisions with a request id, by what decided",
+    labels: { by: DECIDED_BY },
+  },
+  routerSeconds: {
+    name: "hearth_router_decision_seconds",
+    type: "histogram",
+    help: "Time from a request for a worker to the answer, waits in the queue among it",
+    labels: {},
+    buckets: DECISION_BUCKETS,
+  },
+  routerFiltered: {
+    name: "hearth_router_filtered_total",
+    type: "counter",
+    help: "Workers that were no candidates of a decision, by why",
+    labels: { reason: FILTER_REASONS },
+  },
+  routerPromptTokens: {
+    name: "hearth_router_prompt_tokens_total",
+    type: "counter",
+    help: "Prompt tokens that were routed with a request id",
+    labels: {},
+  },
+  routerCachedTokens: {
+    name: "hearth_router_cached_tokens_total",
+    type: "counter",
+    help: "Of them, those that the chosen worker had, by tier",
+    labels: { tier: ROUTER_TIERS },
+  },
+  routerWaiting: {
+    name: "hearth_router_waiting_requests",
+    type: "gauge",
+    help: "Requests that wait because all workers are busy",
+    labels: {},
+  },
+  routerActive: {
+    name: "hearth_router_active_requests",
+    type: "gauge",
+    help: "Requests that were routed and are not freed",
+    labels: {},
+  },
+  routerEnded: {
+    name: "hearth_router_ended_total",
+    type: "counter",
+    help: "Requests that ended, by why: freed, nothing heard of, worker gone",
+    labels: { why: END_REASONS },
+  },
+  routerWorkers: {
+    name: "hearth_router_workers",
+    type: "gauge",
+    help: "Workers, each data parallel rank for itself, by state",
+    labels: { state: WORKER_STATES },
+  },
+  routerKnown: {
+    name: "hearth_router_workers_known",
+    type: "gauge",
+    help: "Workers of which it is known what they hold",
+    labels: {},
+  },
+  routerIndexBlocks: {
+    name: "hearth_router_index_blocks",
+    type: "gauge",
+    help: "Different blocks that workers hold",
+    labels: {},
+  },
+  routerIndexHeld: {
+    name: "hearth_router_index_held_blocks",
+    type: "gauge",
+    help: "Blocks counted once for each worker and tier that has them",
+    labels: {},
+  },
+  routerIndexBytes: {
+    name: "hearth_router_index_bytes",
+    type: "gauge",
+    help: "Memory of the picture of who holds what",
+    labels: {},
+  },
+  routerForgotten: {
+    name: "hearth_router_index_forgotten_total",
+    type: "counter",
+    help: "Blocks forgotten for want of room in the picture",
+    labels: {},
+  },
+  routerEvents: {
+    name: "hearth_router_events_total",
+    type: "counter",
+    help: "Messages about what workers hold, and the changes in them, by what they were",
+    labels: { kind: INTAKE_EVENTS },
+  },
+  routerResyncs: {
+    name: "hearth_router_resyncs_total",
+    type: "counter",
+    help: "Times the picture of a worker was found wanting, and asked for again",
+    labels: { kind: RESYNCS },
+  },
+} as const satisfies Record<string, MetricSpec>;
