@@ -53,7 +53,7 @@ describe("the configuration of a router", () => {
       "r.toml:3:1 workers.gpu-01.ulr: unknown key; did you mean url",
     ]);
     expect(problemsOf("[workers.a]\nrole = 3\n")).toEqual([
-      'r.toml:1:1 workers.a.model: is missing; write model = "meta-llama/Llama-3.1-8B-Instruct" ' +
+      'r.toml:1:10 workers.a.model: is missing; write model = "meta-llama/Llama-3.1-8B-Instruct" ' +
         "below [workers.a]",
       'r.toml:2:8 workers.a.role: is the number 3; use one of "both", "prefill", "decode"',
     ]);
