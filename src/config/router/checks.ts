@@ -1,4 +1,3 @@
-import { formatDuration } from "../../core/index.ts";
 import { formatListen } from "../listen-address.ts";
 import { API_CHECKS, NATS_CHECKS } from "../service-checks.ts";
 import { type SumCheck, unless } from "../sum-check.ts";
@@ -9,15 +8,13 @@ export const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
   ...NATS_CHECKS,
   ...API_CHECKS,
   {
-    keys: ["events.stale_after", "events.gone_after"],
-    find({ events }) {
-      const [stale, gone] = [events.staleAfterMs, events.goneAfterMs].map(formatDuration);
-      return unless(
-        events.staleAfterMs <= events.goneAfterMs,
-        `stale_after ${stale} is above gone_after ${gone}`,
-        `use at most ${gone}, or a longer gone_after`,
-      );
-    },
+    keys: ["events.stale_beats", "events.gone_beats"],
+    find: ({ events: { staleBeats, goneBeats } }) =>
+      unless(
+        staleBeats < goneBeats,
+        `stale_beats ${staleBeats} is not below gone_beats ${goneBeats}`,
+        `use less than ${goneBeats}, or more gone_beats`,
+      ),
   },
   {
     keys: ["replicas.sync", "nats.url"],

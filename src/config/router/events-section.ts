@@ -1,14 +1,27 @@
-import { durationKind, integerKind, pathKind, sizeKind } from "../kinds.ts";
+import { durationKind, integerKind, pathKind, patternKind, sizeKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
 
-function duration(key: string, standard: string, doc: string) {
-  const kind = durationKind({ min: 50, max: DAY_MS, example: standard });
+/** Heartbeats that may be missing. */
+function beats(key: string, standard: number, doc: string) {
+  const kind = integerKind({ min: 2, max: 10_000 });
   return withDefault({ key, kind, standard, reload: false, doc });
 }
 
 export const eventsSection = section("Where what workers hold is known from.", {
+  cluster: withDefault({
+    key: "cluster",
+    kind: patternKind<string>({
+      name: "cluster name",
+      pattern: /^[a-z0-9][a-z0-9_-]{0,63}$/,
+      words: "1 to 64 small letters, digits, - and _, the first a letter or digit",
+      example: "hearth",
+    }),
+    standard: "hearth",
+    reload: false,
+    doc: "The name that agents and routers of one cluster share; it is in the subjects they use.",
+  }),
   indexBytes: withDefault({
     key: "index_bytes",
     kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "4GiB" }),
@@ -25,18 +38,22 @@ export const eventsSection = section("Where what workers hold is known from.", {
     reload: false,
     doc: "Workers, each data parallel rank for itself, that are known at a time.",
   }),
-  staleAfterMs: duration(
-    "stale_after",
-    "15s",
-    "A worker of which nothing was heard for so long is chosen only where nothing else is left.",
+  staleBeats: beats(
+    "stale_beats",
+    3,
+    "A worker whose heartbeats are missing so often is chosen only where nothing else is left. It " +
+      "says itself how far apart they are.",
   ),
-  goneAfterMs: duration("gone_after", "60s", "After so long it is forgotten with all it held."),
-  completeWithinMs: duration(
-    "complete_within",
-    "10s",
-    "`/readyz` says yes once all workers that are heard of have told what they hold, and after " +
+  goneBeats: beats("gone_beats", 15, "After so many it is forgotten with all it held."),
+  completeWithinMs: withDefault({
+    key: "complete_within",
+    kind: durationKind({ min: 50, max: DAY_MS, example: "10s" }),
+    standard: "10s",
+    reload: false,
+    doc:
+      "`/readyz` says yes once all workers that are heard of have told what they hold, and after " +
       "so long in any case.",
-  ),
+  }),
   stateFile: optional({
     key: "state_file",
     kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router.index" }),
