@@ -6,6 +6,7 @@ import { withAgent } from "./lib/agent.ts";
 import { ensureHost } from "./lib/native-build.ts";
 import { ensureNatsServer } from "./lib/nats-server.ts";
 import { findPython, pythonEnvironment } from "./lib/python.ts";
+import { ensurePyzmq } from "./lib/pyzmq.ts";
 import { isRequired } from "./lib/required.ts";
 import { run } from "./lib/run.ts";
 import {
@@ -25,9 +26,9 @@ Builds the native library, then runs the Zig, Python and Bun tests.
   bun run test test/core           only the Bun tests whose path contains test/core
   bun run test -t "evicts"         any option of \`bun test\`
 
-A nats-server is taken from the PATH or, with Debian's packages, brought below .toolchain.
-REQUIRE_NATIVE=1, REQUIRE_PYTHON=1, REQUIRE_NATS=1 (or CI=true for all) turn skipped suites into
-failures.
+A nats-server and pyzmq are taken from this host or, with Debian's packages, brought below
+.toolchain. REQUIRE_NATIVE=1, REQUIRE_PYTHON=1, REQUIRE_NATS=1, REQUIRE_PYZMQ=1 (or CI=true for all)
+turn skipped suites into failures.
 The last line is "N passed, N failed, N skipped". Exit codes: 0 all passed; 1 something failed.
 `;
 
@@ -80,6 +81,9 @@ async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
   const env = { ...process.env, ...crashes, ...colours, HEARTH_SKIPS_FILE: skipsFile };
   const nats = await ensureNatsServer();
   if (nats.kind === "skipped") console.log(`nats: suites that need it are left out: ${nats.why}`);
+  const pyzmq = await ensurePyzmq();
+  if (pyzmq.kind === "skipped")
+    console.log(`pyzmq: suites that need it are left out: ${pyzmq.why}`);
   const result = await run([process.execPath, "test", ...args], { env, echo: true });
   return parseBunSummary(result.output, result.code);
 }

@@ -1,1 +1,8 @@
+export { connectDealer, type DealerOptions } from "./dealer.ts";
+export { engineBinds, formatEndpoint, parseEndpoint, type ZmtpEndpoint } from "./endpoint.ts";
+export { ZMTP_LIMITS, type ZmtpLimits } from "./limits.ts";
+export type { ZmtpOptions } from "./options.ts";
+export { bindPublisher } from "./publisher.ts";
+export { bindRouter, type RouterOptions } from "./router.ts";
+export { bindSubscriber, connectSubscriber, type SubscriberOptions } from "./subscriber.ts";
 export type * from "./zmtp.ts";

@@ -1,7 +1,10 @@
 /** Frames of one message; the first of a PUB's message is its topic. */
 export type ZmtpMessage = readonly Uint8Array[];
 
-/** `connecting`: so far, or again, nobody answers; `closed` is the end. */
+/**
+ * `connecting`: so far, or again, nobody answers; of a socket that listens: nobody is connected.
+ * `closed` is the end.
+ */
 export interface ZmtpState {
   readonly status: "connecting" | "connected" | "closed";
   /** Why it is not connected, in words for people; null while it is. */
@@ -9,16 +12,18 @@ export interface ZmtpState {
   /** Connections that were made, the first included: a larger number means something was missed. */
   readonly connections: number;
   readonly received: number;
-  /** Messages that were refused: too long, or no ZMTP at all; the connection then ends. */
+  /** Connections that were ended for what came: no ZMTP at all, too long, or of a wrong kind. */
   readonly refused: number;
 }
 
 /**
  * A socket that subscribes a publisher (SUB). Connects to `tcp://host:port` or `ipc://path`, again
  * and again with growing waits until closed; subscriptions outlive each break. What was published
- * meanwhile is lost: that is for sequence numbers to tell.
+ * meanwhile is lost: that is for sequence numbers to tell. Where publishers connect, it listens.
  */
 export interface ZmtpSubscriber extends AsyncDisposable {
+  /** As it listens, its port included; where it connects, where to. */
+  readonly endpoint: string;
   readonly state: ZmtpState;
 }
 
@@ -37,6 +42,7 @@ export interface ZmtpPublisher extends AsyncDisposable {
   /** As it listens, its port included. */
   readonly endpoint: string;
   readonly subscribers: number;
+  /** Messages times subscribers. */
   readonly dropped: number;
   publish(frames: ZmtpMessage): void;
 }

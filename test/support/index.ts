@@ -11,6 +11,7 @@ export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";
 export { describeNats, NatsServer, type NatsServerOptions, type NatsTls } from "./nats.ts";
 export { describePython, pythonEnvironment, requirePython } from "./python.ts";
+export { describePyzmq, PyzmqProcess } from "./pyzmq.ts";
 export { noteSkip } from "./skips.ts";
 export { tempDir, withTempDir } from "./temp-dir.ts";
 export { waitFor } from "./wait.ts";

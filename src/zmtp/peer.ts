@@ -1,0 +1,209 @@
+import type { Clock } from "../core/index.ts";
+import {
+  decodeCommand,
+  encodeError,
+  encodePing,
+  encodePong,
+  encodeReady,
+  PARTNERS,
+  type ZmtpCommand,
+} from "./commands.ts";
+import { FrameReader, type ZmtpFrame } from "./frames.ts";
+import { encodeGreeting, GREETING_BYTES, greetingFault, greetingVersion } from "./greeting.ts";
+import type { ZmtpLimits } from "./limits.ts";
+import { SendQueue, type Wire } from "./send-queue.ts";
+import type { ZmtpMessage } from "./zmtp.ts";
+
+/** What a socket does with one of its connections. None of these may throw. */
+export interface PeerEvents {
+  /** The handshake is done: messages may go both ways. */
+  onReady(peer: Peer): void;
+  onMessage(peer: Peer, message: ZmtpMessage): void;
+  /** A subscriber's wish, as a command; others come as messages. */
+  onTopic(peer: Peer, topic: Uint8Array, isWanted: boolean): void;
+  /** Once, last. `isRefused`: what came is no ZMTP, or too long, or from a socket of another kind. */
+  onClosed(peer: Peer, why: string, isRefused: boolean): void;
+}
+
+/** A 3.0 or 3.1 peer may not say anything else first. */
+type Phase = "greeting" | "ready" | "open" | "closed";
+
+/**
+ * One connection, from its greeting on, whichever end dialled. States: greeting, ready (waits for
+ * the peer's READY), open, closed.
+ */
+export class Peer {
+  readonly #wire: Wire;
+  readonly #type: keyof typeof PARTNERS;
+  readonly #limits: ZmtpLimits;
+  readonly #events: PeerEvents;
+  readonly #clock: Clock;
+  readonly #queue: SendQueue;
+  readonly #reader: FrameReader;
+  readonly #greeting = new Uint8Array(GREETING_BYTES);
+  #greetingLength = 0;
+  #phase: Phase = "greeting";
+  #timer: Disposable;
+  #parts: Uint8Array[] = [];
+  #partsBytes = 0;
+  #heardMs: number;
+  #minor = 0;
+
+  constructor(options: {
+    readonly wire: Wire;
+    readonly type: keyof typeof PARTNERS;
+    readonly limits: ZmtpLimits;
+    readonly clock: Clock;
+    readonly events: PeerEvents;
+  }) {
+    const { wire, type, limits, clock, events } = options;
+    this.#wire = wire;
+    this.#type = type;
+    this.#limits = limits;
+    this.#clock = clock;
+    this.#events = events;
+    this.#queue = new SendQueue(wire, limits);
+    this.#reader = new FrameReader(limits.frameBytesMax);
+    this.#heardMs = clock.monotonicMs();
+    const why = `no handshake within ${limits.handshakeMs} ms`;
+    this.#timer = clock.after(limits.handshakeMs, () => this.close(why));
+    this.#queue.push(encodeGreeting());
+  }
+
+  get isOpen(): boolean {
+    return this.#phase === "open";
+  }
+
+  /** False: not open, or the queue is full. `encoded` is a whole message, and may be shared. */
+  send(encoded: Uint8Array): boolean {
+    return this.#phase === "open" && this.#queue.push(encoded);
+  }
+
+  /** Takes what the socket brought. */
+  receive(chunk: Uint8Array): void {
+    if (this.#phase === "closed") return;
+    this.#heardMs = this.#clock.monotonicMs();
+    const rest = this.#phase === "greeting" ? this.#greet(chunk) : chunk;
+    if (rest === null || this.#isClosed()) return;
+    const why = this.#reader.push(rest, (frame) => this.#take(frame));
+    if (why !== null) this.#refuse(why);
+  }
+
+  drained(): void {
+    if (this.#phase !== "closed" && !this.#queue.drain()) this.close("the connection broke");
+  }
+
+  /** Ends it at once; what waits is lost. */
+  close(why: string): void {
+    this.#end(why, false);
+  }
+
+  /** Through a call, so that the compiler does not believe that nothing closed it meanwhile. */
+  #isClosed(): boolean {
+    return this.#phase === "closed";
+  }
+
+  #end(why: string, isRefused: boolean): void {
+    if (this.#phase === "closed") return;
+    this.#phase = "closed";
+    this.#timer[Symbol.dispose]();
+    this.#parts = [];
+    if (isRefused) this.#wire.end();
+    else this.#wire.terminate();
+    this.#events.onClosed(this, why, isRefused);
+  }
+
+  #refuse(why: string): void {
+    if (this.#phase === "ready") this.#queue.push(encodeError(why));
+    this.#end(why, true);
+  }
+
+  /** What is left of the chunk behind the greeting; null: nothing, or it was refused. */
+  #greet(chunk: Uint8Array): Uint8Array | null {
+    const some = chunk.subarray(0, GREETING_BYTES - this.#greetingLength);
+    this.#greeting.set(some, this.#greetingLength);
+    this.#greetingLength += some.length;
+    const why = greetingFault(this.#greeting, this.#greetingLength);
+    if (why !== null) {
+      this.#refuse(why);
+      return null;
+    }
+    if (this.#greetingLength < GREETING_BYTES) return null;
+    const { major, minor } = greetingVersion(this.#greeting);
+    this.#minor = major > 3 ? 1 : minor;
+    this.#phase = "ready";
+    this.#queue.push(encodeReady(this.#type));
+    return chunk.subarray(some.length);
+  }
+
+  /** Whether more may come. */
+  #take(frame: ZmtpFrame): boolean {
+    if (frame.isCommand) this.#command(decodeCommand(frame.body));
+    else if (this.#phase === "open") this.#part(frame);
+    else this.#refuse("a message before READY");
+    return !this.#isClosed();
+  }
+
+  #part({ body, hasMore }: ZmtpFrame): void {
+    this.#parts.push(body);
+    this.#partsBytes += body.length;
+    const { framesMax, messageBytesMax } = this.#limits;
+    const isLong = this.#partsBytes > messageBytesMax;
+    if (isLong) this.#refuse(`a message of more than ${messageBytesMax} bytes`);
+    else if (this.#parts.length > framesMax) this.#refuse(`more than ${framesMax} frames`);
+    if (hasMore || this.#isClosed()) return;
+    const message = this.#parts;
+    this.#parts = [];
+    this.#partsBytes = 0;
+    this.#events.onMessage(this, message);
+  }
+
+  #command(command: ZmtpCommand): void {
+    switch (command.kind) {
+      case "ready":
+        this.#ready(command.socketType);
+        return;
+      case "error":
+        this.close(`the peer refused: ${command.reason}`);
+        return;
+      case "ping":
+        // Where the queue is full the peer hears from us anyway.
+        this.#queue.push(encodePong(command.context));
+        return;
+      case "subscribe":
+      case "cancel":
+        if (this.#phase === "open") {
+          this.#events.onTopic(this, command.topic.slice(), command.kind === "subscribe");
+        }
+        return;
+      case "malformed":
+        this.#refuse(command.why);
+        return;
+      case "pong":
+      case "other":
+        return;
+      default:
+        command satisfies never;
+    }
+  }
+
+  #ready(socketType: string): void {
+    const isPartner = PARTNERS[this.#type].includes(socketType);
+    if (this.#phase !== "ready" || !isPartner) {
+      const name = socketType.replace(/[^A-Z]/g, "?").slice(0, 16);
+      this.#refuse(isPartner ? "READY twice" : `a ${name} cannot talk to a ${this.#type}`);
+      return;
+    }
+    this.#phase = "open";
+    this.#timer[Symbol.dispose]();
+    this.#timer = this.#clock.every(this.#limits.pingMs, () => this.#listenForLife());
+    this.#events.onReady(this);
+  }
+
+  #listenForLife(): void {
+    if (this.#minor < 1) return;
+    const silentMs = this.#clock.monotonicMs() - this.#heardMs;
+    if (silentMs >= this.#limits.silenceMs) this.close(`silent for ${Math.round(silentMs)} ms`);
+    else if (silentMs >= this.#limits.pingMs) this.#queue.push(encodePing());
+  }
+}

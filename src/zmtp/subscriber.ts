@@ -1,0 +1,98 @@
+import { Dialer } from "./dialer.ts";
+import { formatEndpoint } from "./endpoint.ts";
+import { encodeMessage } from "./frames.ts";
+import { Listener } from "./listener.ts";
+import { endpointOf, limitsOf, type ZmtpOptions } from "./options.ts";
+import type { Peer, PeerEvents } from "./peer.ts";
+import type { ZmtpMessage, ZmtpState, ZmtpSubscriber } from "./zmtp.ts";
+
+export interface SubscriberOptions extends ZmtpOptions {
+  /** Beginnings of the topics that are wanted; one that is empty is of all. */
+  readonly topics: readonly string[];
+  /** Must not throw. The frames are the receiver's own. */
+  onMessage(message: ZmtpMessage): void;
+  /** Each time a publisher is there, its subscriptions already on their way; must not throw. */
+  onConnected?(): void;
+}
+
+/** A subscription goes out as a message: peers of every version of ZMTP 3 take that. */
+function subscriptions(topics: readonly string[]): Uint8Array[] {
+  return topics.map((topic) =>
+    encodeMessage([Buffer.concat([Uint8Array.of(1), Buffer.from(topic)])]),
+  );
+}
+
+/** What both kinds of subscriber do with a connection; `count.received` goes up. */
+function events(options: SubscriberOptions, count: { received: number }): PeerEvents {
+  const wanted = subscriptions(options.topics);
+  return {
+    onReady: (peer: Peer) => {
+      for (const message of wanted) peer.send(message);
+      options.onConnected?.();
+    },
+    onMessage: (_peer, message) => {
+      count.received++;
+      options.onMessage(message);
+    },
+    onTopic: () => {},
+    onClosed: () => {},
+  };
+}
+
+/** A SUB that connects. Throws ZMTP_UNAVAILABLE where the endpoint is none, and for nothing else. */
+export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
+  const endpoint = endpointOf(options);
+  const count = { received: 0 };
+  const { clock, random } = options;
+  const limits = limitsOf(options);
+  const attachment = {
+    type: "SUB" as const,
+    limits,
+    clock,
+    random,
+    events: events(options, count),
+  };
+  const dialer = new Dialer(endpoint, attachment);
+  return {
+    endpoint: formatEndpoint(endpoint),
+    get state(): ZmtpState {
+      const { peer, why, connections, refused, isClosed } = dialer.state;
+      const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
+      return { status, why, connections, received: count.received, refused };
+    },
+    [Symbol.asyncDispose]: async () => dialer.close(),
+  };
+}
+
+/**
+ * A SUB that listens, for publishers that connect: an engine whose endpoint is one host's address.
+ * Throws ZMTP_UNAVAILABLE where it cannot listen.
+ */
+export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSubscriber> {
+  const count = { received: 0 };
+  const { clock, random } = options;
+  const limits = limitsOf(options);
+  const attachment = {
+    type: "SUB" as const,
+    limits,
+    clock,
+    random,
+    events: events(options, count),
+  };
+  const listener = await Listener.open(endpointOf(options), attachment);
+  let isClosed = false;
+  return {
+    endpoint: listener.endpoint,
+    get state(): ZmtpState {
+      const isConnected = [...listener.peers].some((peer) => peer.isOpen);
+      const status = isClosed ? "closed" : isConnected ? "connected" : "connecting";
+      const why = isClosed ? "closed" : isConnected ? null : "no publisher has connected";
+      const { connections, refused } = listener;
+      return { status, why, connections, received: count.received, refused };
+    },
+    [Symbol.asyncDispose]: async () => {
+      isClosed = true;
+      listener.close();
+    },
+  };
+}
