@@ -1,7 +1,7 @@
 export { PROXY_OUTCOMES, type ProxyOutcome, type ProxySnapshot } from "./counts.ts";
 export { isProxied } from "./endpoint.ts";
 export type * from "./observer.ts";
-export { openProxy, type Proxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";
+export { type OpenAiProxy, openProxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";
 export {
   type EngineKind,
   PROXY_DEFAULTS,

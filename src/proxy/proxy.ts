@@ -37,7 +37,7 @@ export interface ProxyCaller {
 }
 
 /** An OpenAI-compatible API in front of the workers of a router. */
-export interface Proxy extends AsyncDisposable {
+export interface OpenAiProxy extends AsyncDisposable {
   /**
    * Answers a request; never rejects. The request must be the server's own, with its body unread:
    * its signal is how we learn that the client left. The server must let an answer be silent for
@@ -49,7 +49,7 @@ export interface Proxy extends AsyncDisposable {
 }
 
 /** Reads the tokenizers. Rejects with CONFIG_INVALID where one cannot be used. */
-export async function openProxy(options: ProxyOptions): Promise<Proxy> {
+export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   const { clock, settings } = options;
   const models = settings.models.flatMap(({ name, tokenizer, chatTemplate, engine, reasoning }) =>
     tokenizer === null
@@ -63,13 +63,13 @@ export async function openProxy(options: ProxyOptions): Promise<Proxy> {
     cacheTokens: settings.tokenCacheTokens,
     timeMs: settings.tokeniseMs,
   });
-  return new OpenAiProxy(options, tokens, createHttpUpstream(clock));
+  return new RoutedProxy(options, tokens, createHttpUpstream(clock));
 }
 
 /** What engines put between the texts of one message. */
 const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
-class OpenAiProxy implements Proxy {
+class RoutedProxy implements OpenAiProxy {
   readonly #options: ProxyOptions;
   readonly #tokens: Tokens;
   readonly #upstream: Upstream;

@@ -18,12 +18,12 @@ export interface ProxySettings {
   readonly isRetriedAfterSent: boolean;
   /** Answers of workers after which another one is tried. */
   readonly retryStatuses: readonly number[];
-  /** Status of an answer that says: all workers are busy. Dynamo's is 529, before that it was 503. */
+  /** Of an answer that says: all workers are busy. Dynamo's is 529; it was 503. */
   readonly busyStatus: number;
   readonly retryAfterSeconds: number;
   /** What workers see as `Authorization`: the client's, none, or this value. */
   readonly authorization: "pass" | "drop" | { readonly value: string };
-  /** Whether answers tell by `x-hearth-request-id` and `x-hearth-worker` who gave them. */
+  /** Whether answers say in `x-hearth-request-id` and `x-hearth-worker` who gave them. */
   readonly tellsWorker: boolean;
   /** Whether clients may name workers by header. */
   readonly clientsMayRoute: boolean;

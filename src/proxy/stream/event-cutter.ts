@@ -13,7 +13,7 @@ export class EventCutter {
   #heldBytes = 0;
   /** Whether the next byte begins a line: a line that ends at once ends an event. */
   #isLineEmpty = true;
-  /** What a CR just before the next byte ended: an LF would be the second half of its line's end. */
+  /** What a CR just before the next byte ended: an LF would belong to the same line's end. */
   #ended: "nothing" | "line" | "event" = "nothing";
 
   /** All whole events there are now, in order; empty where none has ended. */

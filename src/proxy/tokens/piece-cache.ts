@@ -1,7 +1,7 @@
 /** Texts longer than this are not remembered: they would push out everything else. */
 const TEXT_MAX = 256 * 1024;
 
-/** Tokens of texts that were tokenised before, the latest used; bounded by their number of tokens. */
+/** Tokens of texts that were tokenised before, the latest used, up to a number of tokens. */
 export class PieceCache {
   readonly #tokensMax: number;
   readonly #pieces = new Map<string, readonly number[]>();

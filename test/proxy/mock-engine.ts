@@ -1,0 +1,235 @@
+import { sleep, systemClock } from "../../src/core/index.ts";
+
+/** What an engine does with the next requests. */
+export interface EngineManners {
+  /** Until the head of an answer. */
+  readonly headMs: number;
+  /** From the head to the first token. */
+  readonly firstTokenMs: number;
+  /** Between tokens. */
+  readonly tokenMs: number;
+  /** After so many tokens the connection breaks; null: never. */
+  readonly diesAfter: number | null;
+  /** Instead of an answer. */
+  readonly refuses: { readonly status: number; readonly body: unknown } | null;
+  /** What a prefill worker says of its KV; null: nothing. */
+  readonly kvTransferParams: unknown;
+  /** In front of the content. */
+  readonly reasoning: string | null;
+}
+
+export const POLITE: EngineManners = {
+  headMs: 0,
+  firstTokenMs: 0,
+  tokenMs: 0,
+  diesAfter: null,
+  refuses: null,
+  kvTransferParams: null,
+  reasoning: null,
+};
+
+export interface SeenRequest {
+  readonly path: string;
+  readonly headers: Headers;
+  readonly text: string;
+  readonly body: Record<string, unknown>;
+}
+
+type Fields = Record<string, unknown>;
+
+/** The words an engine writes to a prompt: the same for the same prompt, whoever is asked. */
+export function wordsFor(body: Fields): string[] {
+  const count = Number(body.max_completion_tokens ?? body.max_tokens ?? 16);
+  const seed = Bun.hash.xxHash3(JSON.stringify(body.messages ?? body.prompt));
+  return Array.from({ length: count }, (_, i) => {
+    const word = Bun.hash
+      .xxHash3(String(i), seed)
+      .toString(36)
+      .slice(0, 1 + (i % 7));
+    return `${i === 0 ? "" : " "}${word}${i % 5 === 4 ? " — ü€😀\n" : ""}`;
+  });
+}
+
+/** An HTTP server with the answers of vLLM or SGLang, and the manners it is told. */
+export class MockEngine implements Disposable {
+  readonly kind: "vllm" | "sglang";
+  readonly model: string;
+  readonly seen: SeenRequest[] = [];
+  manners: EngineManners = POLITE;
+  /** Requests whose client left before the end. */
+  aborted = 0;
+  /** Requests whose answer is under way. */
+  live = 0;
+  liveMost = 0;
+  readonly #server: Bun.Server<undefined>;
+
+  constructor(kind: "vllm" | "sglang", model: string, port = 0) {
+    [this.kind, this.model] = [kind, model];
+    this.#server = Bun.serve({
+      port,
+      hostname: "127.0.0.1",
+      idleTimeout: 0,
+      development: false,
+      fetch: (request) => this.#answer(request),
+    });
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.#server.port}`;
+  }
+
+  get port(): number {
+    return this.#server.port!;
+  }
+
+  [Symbol.dispose](): void {
+    void this.#server.stop(true);
+  }
+
+  async #answer(request: Request): Promise<Response> {
+    const path = new URL(request.url).pathname;
+    if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));
+    const text = await request.text();
+    const body = JSON.parse(text) as Fields;
+    this.seen.push({ path, headers: request.headers, text, body });
+    const { refuses, headMs } = this.manners;
+    if (headMs > 0) await pause(headMs, request.signal);
+    if (refuses !== null) return Response.json(refuses.body, { status: refuses.status });
+    const isChat = path.endsWith("/chat/completions");
+    const writer = new AnswerWriter(this.kind, this.model, isChat, body, this.manners);
+    if (body.stream !== true) {
+      if (this.manners.tokenMs > 0) await pause(this.manners.tokenMs, request.signal);
+      if (this.manners.diesAfter !== null) return new Response(dying(writer.whole()));
+      return new Response(writer.whole(), { headers: { "content-type": "application/json" } });
+    }
+    return this.#stream(writer, request.signal);
+  }
+
+  #stream(writer: AnswerWriter, signal: AbortSignal): Response {
+    const { firstTokenMs, tokenMs, diesAfter } = this.manners;
+    const chunks = writer.chunks();
+    let sent = 0;
+    this.live++;
+    this.liveMost = Math.max(this.liveMost, this.live);
+    const leave = () => {
+      this.live--;
+      this.aborted++;
+    };
+    const encoder = new TextEncoder();
+    const stream = new ReadableStream<Uint8Array>({
+      pull: async (controller) => {
+        await pause(sent === 0 ? firstTokenMs : tokenMs, signal);
+        if (diesAfter !== null && sent >= diesAfter) {
+          this.live--;
+          // Half an event, as a process that is killed leaves it.
+          controller.enqueue(encoder.encode('data: {"id":"half'));
+          await pause(5, signal);
+          return controller.error(new Error("the engine dies"));
+        }
+        const chunk = chunks[sent++];
+        if (chunk !== undefined) return controller.enqueue(encoder.encode(chunk));
+        this.live--;
+        controller.close();
+      },
+      cancel: leave,
+    });
+    const headers = { "content-type": "text/event-stream; charset=utf-8", "x-engine": this.kind };
+    return new Response(stream, { headers });
+  }
+}
+
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  if (ms > 0) await sleep(systemClock, ms, signal).catch(() => undefined);
+}
+
+/** Half of a body, then nothing. */
+function dying(text: string): ReadableStream<Uint8Array> {
+  let isSent = false;
+  return new ReadableStream({
+    async pull(controller) {
+      if (isSent) {
+        await pause(5, new AbortController().signal);
+        return controller.error(new Error("the engine dies"));
+      }
+      isSent = true;
+      controller.enqueue(new TextEncoder().encode(text.slice(0, text.length / 2)));
+    },
+  });
+}
+
+function modelList(kind: string, id: string): unknown {
+  const card = { id, object: "model", created: 1_790_000_000, root: id, parent: null };
+  return { object: "list", data: [{ ...card, owned_by: kind, max_model_len: 32_768 }] };
+}
+
+/** The shapes of both engines' answers. */
+class AnswerWriter {
+  readonly #kind: string;
+  readonly #isChat: boolean;
+  readonly #body: Fields;
+  readonly #manners: EngineManners;
+  readonly #words: string[];
+  readonly #head: Fields;
+
+  constructor(kind: string, model: string, isChat: boolean, body: Fields, manners: EngineManners) {
+    [this.#kind, this.#isChat, this.#body, this.#manners] = [kind, isChat, body, manners];
+    this.#words = wordsFor(body);
+    const id = `${isChat ? "chatcmpl" : "cmpl"}-${this.#words.length}`;
+    const name = isChat ? "chat.completion" : "text_completion";
+    const isChunk = isChat && body.stream === true;
+    this.#head = { id, object: isChunk ? `${name}.chunk` : name, created: 1_790_000_000, model };
+  }
+
+  whole(): string {
+    const content = this.#words.join("");
+    const end = this.#end("stop");
+    const message = { role: "assistant", content, tool_calls: [], ...this.#reasoning() };
+    const choice = this.#isChat
+      ? { index: 0, message, logprobs: null, ...end }
+      : { index: 0, text: content, logprobs: null, ...end };
+    const { kvTransferParams } = this.#manners;
+    const transfer = kvTransferParams === null ? {} : { kv_transfer_params: kvTransferParams };
+    return JSON.stringify({ ...this.#head, choices: [choice], usage: this.#usage(), ...transfer });
+  }
+
+  chunks(): string[] {
+    const events: unknown[] = [];
+    if (this.#isChat) events.push(this.#chunk({ delta: { role: "assistant", content: "" } }));
+    const reasoning = this.#reasoning();
+    if (this.#isChat && reasoning !== null) events.push(this.#chunk({ delta: reasoning }));
+    for (const word of this.#words) {
+      events.push(this.#chunk(this.#isChat ? { delta: { content: word } } : { text: word }));
+    }
+    events.push(
+      this.#chunk({ ...(this.#isChat ? { delta: {} } : { text: "" }), ...this.#end("length") }),
+    );
+    const options = this.#body.stream_options as Fields | undefined;
+    if (options?.include_usage === true) {
+      events.push({ ...this.#head, choices: [], usage: this.#usage() });
+    }
+    return [...events.map((event) => `data: ${JSON.stringify(event)}\n\n`), "data: [DONE]\n\n"];
+  }
+
+  #chunk(fields: Fields): Fields {
+    const choice = { index: 0, logprobs: null, finish_reason: null, ...fields };
+    return { ...this.#head, choices: [choice] };
+  }
+
+  #end(reason: string): Fields {
+    const stop = this.#kind === "vllm" ? { stop_reason: null } : { matched_stop: null };
+    return { finish_reason: reason, ...stop };
+  }
+
+  #reasoning(): Fields | null {
+    const { reasoning } = this.#manners;
+    if (reasoning === null) return null;
+    return this.#kind === "vllm" ? { reasoning } : { reasoning_content: reasoning };
+  }
+
+  #usage(): Fields {
+    const completion = this.#words.length;
+    const prompt = JSON.stringify(this.#body.messages ?? this.#body.prompt).length;
+    const total = prompt + completion;
+    return { prompt_tokens: prompt, total_tokens: total, completion_tokens: completion };
+  }
+}
