@@ -125,6 +125,9 @@ export interface RouteDecision {
   readonly queuedMs: number;
   /** The other pool's worker, where prefill is apart and has one; null: decode alone. */
   readonly prefill: Target | null;
+  readonly decidedBy?: Explanation["decidedBy"];
+  /** Why workers were no candidates, one after the other; null: it was one. For counting. */
+  readonly reasons?: readonly (FilterReason | null)[];
 }
 
 /**

@@ -201,6 +201,8 @@ class CoreRouter implements Router, Disposable {
       promptTokens: prompt.tokens,
       queuedMs,
       prefill: prefill?.target ?? null,
+      decidedBy: choice.decidedBy,
+      reasons: selection.reasons,
     };
     const { requestId } = request;
     if (requestId === undefined) return decision;
