@@ -1,0 +1,136 @@
+import { describe, expect, test } from "bun:test";
+import { done, missing, namesOf, PolicyKit } from "./kit.ts";
+
+const ON = { coldWorker: { mode: "on", phaseMs: 120_000 } } as const;
+const SYS = "sys tools docs";
+
+/** Three conversations with one beginning, and one that begins alone. */
+async function traffic(kit: PolicyKit): Promise<void> {
+  for (const name of ["a", "b", "c"]) await kit.ask(name, `${SYS} ${name}1 ${name}2`, "old");
+  for (const name of ["d", "e"]) await kit.ask(name, `less shared ${name}`, "other");
+  await kit.ask("f", "alone x y", "old");
+}
+
+describe("a cold worker", () => {
+  test("gets what most prompts begin with, from who served it last", async () => {
+    using kit = new PolicyKit(ON);
+    await traffic(kit);
+    kit.joined("new");
+    expect(kit.sent).toEqual([
+      {
+        worker: "new",
+        command: {
+          type: "Warm",
+          block_keys: [...namesOf(SYS), ...namesOf("less shared")],
+          target_tier: "CPU_TIER1",
+          sources: ["old", "other"],
+        },
+      },
+    ]);
+    await kit.pass(130_000);
+    expect(kit.sent).toHaveLength(1);
+  });
+
+  test("and while it gets traffic, what became worth it since", async () => {
+    using kit = new PolicyKit(ON);
+    await traffic(kit);
+    kit.joined("new");
+    await kit.pass(3_000);
+    await kit.ask("g", "alone x z", "new");
+    await kit.pass(5_000);
+    expect(kit.sent.map(({ command }) => command.block_keys)).toEqual([
+      [...namesOf(SYS), ...namesOf("less shared")],
+      namesOf("alone x"),
+    ]);
+    await kit.pass(120_000);
+    await kit.ask("h", "alone x y u", "old");
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(2);
+  });
+
+  test("turns of one conversation do not count for many", async () => {
+    using kit = new PolicyKit(ON);
+    for (const more of ["", " a", " a b", " a b c"]) await kit.ask("s", `mine only${more}`, "old");
+    kit.joined("new");
+    expect(kit.sent).toEqual([]);
+  });
+
+  test("one that comes back gets what its own sessions said last", async () => {
+    using kit = new PolicyKit(ON);
+    await kit.ask("s", "sys a b", "w");
+    await kit.ask("t", "sys c d", "w");
+    await kit.ask("u", "x y z", "elsewhere");
+    kit.joined("w");
+    const [{ command } = { command: null }] = kit.sent;
+    expect(command?.block_keys).toEqual([
+      ...namesOf("sys"),
+      ...namesOf("sys c d", 1),
+      ...namesOf("sys a b", 1),
+    ]);
+    expect(command?.sources).toBeUndefined();
+  });
+
+  test("bounded in bytes: as receipts tell what a block takes", async () => {
+    const bounds = { blocksPerCommand: 2, bytesMax: 5_000, bytesPerSecond: 1_000 };
+    using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, ...bounds } });
+    for (const name of ["a", "b"]) await kit.ask(name, `1 2 3 4 5 6 7 8 9 ${name}`, "old");
+    kit.answer = ({ command }) => {
+      const blocks = (command.block_keys as string[]).length;
+      return done(blocks, blocks * 1_000);
+    };
+    kit.joined("new");
+    await kit.settle();
+    await kit.pass(1_500);
+    expect(kit.sent).toHaveLength(1);
+    await kit.pass(1_500);
+    expect(kit.sent).toHaveLength(2);
+    await kit.pass(60_000);
+    expect(kit.sent.map(({ command }) => (command.block_keys as string[]).length)).toEqual([
+      2, 2, 1,
+    ]);
+    expect(kit.counts("cold_worker").declined).toEqual({ budget: 1 });
+  });
+
+  test("one command at a time; nothing behind one without an answer", async () => {
+    using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
+    await traffic(kit);
+    kit.answer = () => new Promise(() => undefined);
+    kit.joined("new");
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(1);
+  });
+
+  test("is given up where nothing comes", async () => {
+    using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
+    await traffic(kit);
+    kit.answer = () => missing();
+    kit.joined("new");
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(3);
+    kit.answer = () => ({ kind: "no_answer" });
+    kit.joined("new2");
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(6);
+    expect(kit.counts("cold_worker").declined).toEqual({ nothing_comes: 2 });
+  });
+
+  test("a fleet that joins at once is warmed a few at a time", async () => {
+    const bounds = { workersMax: 2, phaseMs: 10_000 };
+    using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, ...bounds } });
+    await traffic(kit);
+    for (let i = 0; i < 6; i++) kit.joined(`new${i}`);
+    kit.left("new3");
+    expect(new Set(kit.sent.map(({ worker }) => worker))).toEqual(new Set(["new0", "new1"]));
+    await kit.pass(11_000);
+    expect(new Set(kit.sent.map(({ worker }) => worker)).size).toBe(4);
+    await kit.pass(11_000);
+    expect(new Set(kit.sent.map(({ worker }) => worker)).size).toBe(5);
+  });
+
+  test("a router that has seen no traffic warms nobody", async () => {
+    using kit = new PolicyKit(ON);
+    for (let i = 0; i < 50; i++) kit.joined(`w${i}`);
+    await kit.pass(60_000);
+    expect(kit.sent).toEqual([]);
+  });
+});
