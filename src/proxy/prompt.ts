@@ -3,8 +3,7 @@ import type { RouteRequest } from "../router/index.ts";
 import type { PromptMark } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
-import type { Tokens } from "./tokens/index.ts";
-import { roughCount, roughTokens } from "./tokens/rough-tokens.ts";
+import { roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
 
 /** A prompt as the router takes it. */
 export interface SeenPrompt {

@@ -27,7 +27,7 @@ export interface ProxySettings {
   readonly tellsWorker: boolean;
   /** Whether clients may name workers by header. */
   readonly clientsMayRoute: boolean;
-  /** An answer that is no stream is held back up to so many bytes, so that it comes whole or not. */
+  /** An answer that is no stream is held back up to so many bytes: it comes whole or not at all. */
   readonly heldBytesMax: number;
   /** Threads that tokenise; 0: none, it happens in between everything else. */
   readonly tokenThreads: number;

@@ -17,26 +17,35 @@ const WORDS = ["the", "and", "tion", "er", "in", "re", "on", "at", "en", "Ġthe"
 
 export const SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
-export const CHAT_TEMPLATE = `{%- if tools %}<|im_start|>tools
+export const CHAT_TEMPLATE = `{%- if tools %}
+{{- '<|im_start|>tools' }}
 {%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% endif %}
-{%- for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content }}
+{{- '\\n' + (tool | tojson) }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
 {%- for call in message.tool_calls or [] %}
-{{ call.function.name }} {{ call.function.arguments | tojson }}
-{%- endfor %}<|im_end|>
-{% endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
+{{- '\\n' + call.function.name + ' ' + (call.function.arguments | tojson) }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
 {%- if enable_thinking %}
-<think>{% endif %}
-{% endif %}`;
+{{- '<think>\\n' }}
+{%- endif %}
+{%- endif %}`;
 
 /** A template that walks through the parts of a message, as those of models with pictures do. */
-export const PARTS_TEMPLATE = `{%- for message in messages %}<|im_start|>{{ message.role }}
-{% for part in message.content %}[{{ part.text }}]{% endfor %}<|im_end|>
-{% endfor %}`;
+export const PARTS_TEMPLATE = `{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- for part in message.content %}
+{{- '[' + part.text + ']' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}`;
 
 /** A tokenizer of real shape: byte-level BPE with a few merges and special tokens. */
 export function tokenizerJson(): Record<string, unknown> {
