@@ -1,5 +1,10 @@
 import { type Clock, yieldToLoop } from "../../core/index.ts";
-import type { ResidencyBatch, ResidencyHeartbeat, ResidencySource } from "../../events/index.ts";
+import type {
+  ResidencyBatch,
+  ResidencyDigest,
+  ResidencyHeartbeat,
+  ResidencySource,
+} from "../../events/index.ts";
 import type { IndexChange, PrefixIndex } from "../prefix-index.ts";
 import type { TargetId } from "../workers.ts";
 import { sameDigests } from "./digest.ts";
@@ -123,11 +128,15 @@ export class Follower implements Recoverable, Disposable {
     }
   }
 
-  /** Someone else's picture differs from ours: whose is right, the source says. */
-  doubt(): void {
+  /** What another follower of the same source has: who is wrong of two, the source says. */
+  compare(sequence: number, digests: readonly ResidencyDigest[]): void {
+    this.#latest = Math.max(this.#latest, sequence);
     if (!this.isKnown) return;
+    if (this.#hasHole()) this.#waitForHole();
+    const own = sequence === this.#sequence ? this.#parts.index.digests(this.target) : null;
+    if (own === null || sameDigests(own, digests)) return;
     this.#parts.counts.doubts++;
-    this.#break(0);
+    this.#differ();
   }
 
   async recover(signal: AbortSignal): Promise<boolean> {
@@ -235,12 +244,12 @@ export class Follower implements Recoverable, Disposable {
       return;
     }
     counts.mismatches++;
-    const delayMs = this.#mismatches === 0 ? 0 : MISMATCH_MS * 2 ** this.#mismatches;
-    this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
-    this.#break(delayMs);
+    this.#differ();
   }
 
-  #break(delayMs: number): void {
+  #differ(): void {
+    const delayMs = this.#mismatches === 0 ? 0 : MISMATCH_MS * 2 ** this.#mismatches;
+    this.#mismatches = Math.min(this.#mismatches + 1, MISMATCHES_MAX);
     this.#isDoubted = true;
     this.#isBroken = true;
     this.#tell();

@@ -3,6 +3,7 @@ import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type {
   KeySpace,
   ResidencyBatch,
+  ResidencyDigest,
   ResidencyHeartbeat,
   ResidencySource,
 } from "../../events/index.ts";
@@ -172,9 +173,10 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     follower.restore(saved.sequence);
   }
 
-  /** Of two routers one is wrong about it. */
-  doubt(worker: WorkerId, rank: number): void {
-    this.#sources.get(nameOf(worker, rank))?.follower.doubt();
+  /** What another router has of a source. */
+  compare(source: ResidencySource, sequence: number, digests: readonly ResidencyDigest[]): void {
+    const follower = this.#sources.get(nameOf(source.worker, source.rank))?.follower;
+    if (follower?.source.incarnation === source.incarnation) follower.compare(sequence, digests);
   }
 
   /** Its engine is listened to directly: what a publisher says of it counts no more. */

@@ -45,11 +45,8 @@ interface Ranked {
 
 const QUESTIONS_PER_SECOND = 2_000;
 const SECOND_MS = 1_000;
-const BELOW_GPU = RESIDENCY_TIERS.reduce(
-  (bits, tier, at) => (tier === "device" ? bits : bits | (1 << at)),
-  0,
-);
 const IN_RAM = 1 << RESIDENCY_TIERS.indexOf("host");
+const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
 
 /**
  * Answers `kv-locate` from the index: for each block the workers that can lend it, RAM before SSD,

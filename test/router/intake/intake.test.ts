@@ -108,7 +108,7 @@ test("a picture that differs from the source's digests is replaced", async () =>
   expect(room.intake.stats()).toMatchObject({ mismatches: 1, pictures: 1 });
 });
 
-test("parts of different pictures are none: what was there stays until a whole one came", async () => {
+test("parts of different pictures are none: what was there stays until one is whole", async () => {
   await using room = await new IntakeRoom().ready();
   const worker = room.worker({ worker: "a", partBlocks: 1, ring: 1 });
   worker.beat();

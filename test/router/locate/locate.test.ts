@@ -58,7 +58,7 @@ async function ends() {
   return { here, there };
 }
 
-test("the best holders first: RAM before SSD, known and live before others, the idle first", async () => {
+test("the best holders come first: RAM before SSD, live before stale, the idle first", async () => {
   const { here, there } = await ends();
   const { service, table, busy, worker } = room(here);
   using _service = service;

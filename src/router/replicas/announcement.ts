@@ -1,0 +1,156 @@
+import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
+import { RESIDENCY_TIERS, type ResidencyDigest, type ResidencySource } from "../../events/index.ts";
+import type { BusyThresholds } from "../route.ts";
+import { isRouterId, type RouterId } from "./router-id.ts";
+
+/** What a router says of itself to its replicas. */
+export interface Announcement {
+  /** `hello`: it is new and wants to hear of the others at once. `bye`: it ends. */
+  readonly kind: "here" | "hello" | "bye";
+  readonly router: RouterId;
+  readonly everyMs: number;
+  /** Live requests that it answers for, and a digest of their ids. */
+  readonly requests: { readonly requests: number; readonly mix: bigint };
+  /** Some of the sources it follows; others come with the next announcements. */
+  readonly pictures: readonly SeenPicture[];
+  /** Thresholds that were set while it ran. */
+  readonly thresholds: readonly SetThresholds[];
+}
+
+export interface SeenPicture {
+  readonly source: ResidencySource;
+  readonly sequence: number;
+  readonly digests: readonly ResidencyDigest[];
+}
+
+/** The latest word on a model's thresholds counts: by time, then by router. */
+export interface SetThresholds {
+  readonly model: string;
+  readonly thresholds: BusyThresholds;
+  readonly wallMs: number;
+  readonly router: RouterId;
+}
+
+export const PICTURES_MAX = 512;
+export const THRESHOLDS_MAX = 256;
+const BYTES_MAX = 512 * 1024;
+const VERSION = 1;
+const KINDS = ["here", "hello", "bye"] as const;
+const EVERY_MS_MIN = 20;
+const EVERY_MS_MAX = 300_000;
+const MODEL_CHARACTERS_MAX = 512;
+const RANK_MAX = 65_535;
+const DEPTH_MAX = 8;
+
+export function encodeAnnouncement(announcement: Announcement, cluster: string): Uint8Array {
+  const { kind, router, everyMs, requests, pictures, thresholds } = announcement;
+  const message = {
+    version: VERSION,
+    kind,
+    cluster,
+    router,
+    every_ms: everyMs,
+    requests: [requests.requests, requests.mix],
+    pictures: pictures.map(({ source, sequence, digests }) => [
+      ...[source.worker, source.rank, source.incarnation, sequence],
+      ...digests.flatMap(({ blocks, mix }) => [blocks, mix]),
+    ]),
+    thresholds: thresholds.map(({ model, thresholds: set, wallMs, router: by }) => ({
+      model,
+      active_decode_blocks_threshold: set.activeDecodeBlocksThreshold,
+      active_prefill_tokens_threshold: set.activePrefillTokensThreshold,
+      set_at: wallMs,
+      router: by,
+    })),
+  };
+  return Buffer.from(stringifyJson(message));
+}
+
+/** Why a message is refused; thrown and caught in this file alone. */
+class Refused extends Error {}
+
+/** Reads what anybody may have sent; null where it is none, or of another cluster. */
+export function readAnnouncement(data: Uint8Array, cluster: string): Announcement | null {
+  if (data.length > BYTES_MAX) return null;
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
+    return announcementIn(objectOf(parseJson(text, DEPTH_MAX)), cluster);
+  } catch (thrown) {
+    if (thrown instanceof Refused || thrown instanceof SyntaxError) return null;
+    if (thrown instanceof TypeError) return null;
+    throw thrown;
+  }
+}
+
+type Fields = Readonly<Record<string, Json | undefined>>;
+
+function announcementIn(fields: Fields, cluster: string): Announcement {
+  const { version, router, every_ms: everyMs, requests, pictures, thresholds } = fields;
+  const kind = KINDS.find((one) => one === fields.kind);
+  must(version === VERSION && kind !== undefined && fields.cluster === cluster);
+  must(isRouterId(router) && isWhole(everyMs, EVERY_MS_MIN, EVERY_MS_MAX));
+  must(Array.isArray(requests) && requests.length === 2);
+  const [count, mix] = requests;
+  must(isWhole(count, 0, Number.MAX_SAFE_INTEGER));
+  return {
+    ...{ kind, router, everyMs, requests: { requests: count, mix: u64Of(mix) } },
+    pictures: listOf(pictures, PICTURES_MAX).map(pictureIn),
+    thresholds: listOf(thresholds, THRESHOLDS_MAX).map(thresholdsIn),
+  };
+}
+
+function pictureIn(value: Json): SeenPicture {
+  must(Array.isArray(value) && value.length === 4 + 2 * RESIDENCY_TIERS.length);
+  const [worker, rank, incarnation, sequence, ...sums] = value;
+  must(typeof worker === "string" && isWorkerId(worker) && isWhole(rank, 0, RANK_MAX));
+  must(isWhole(sequence, 0, Number.MAX_SAFE_INTEGER));
+  const digests = RESIDENCY_TIERS.map((_tier, at) => {
+    const blocks = sums[at * 2];
+    must(isWhole(blocks, 0, Number.MAX_SAFE_INTEGER));
+    return { blocks, mix: u64Of(sums[at * 2 + 1]) };
+  });
+  return { source: { worker, rank, incarnation: u64Of(incarnation) }, sequence, digests };
+}
+
+function thresholdsIn(value: Json): SetThresholds {
+  const fields = objectOf(value);
+  const { model, set_at: wallMs, router } = fields;
+  must(typeof model === "string" && model.length <= MODEL_CHARACTERS_MAX);
+  must(isWhole(wallMs, 0, Number.MAX_SAFE_INTEGER) && isRouterId(router));
+  const thresholds = {
+    activeDecodeBlocksThreshold: numberOf(fields.active_decode_blocks_threshold),
+    activePrefillTokensThreshold: numberOf(fields.active_prefill_tokens_threshold),
+  };
+  return { model, thresholds, wallMs, router };
+}
+
+function numberOf(value: Json | undefined): number | null {
+  must(value === null || (typeof value === "number" && Number.isFinite(value) && value >= 0));
+  return value;
+}
+
+function u64Of(value: Json | undefined): bigint {
+  const isNumber = typeof value === "bigint" || (typeof value === "number" && value >= 0);
+  must(isNumber && (typeof value === "bigint" || Number.isSafeInteger(value)));
+  const number = BigInt(value);
+  must(number >= 0n && number < 1n << 64n);
+  return number;
+}
+
+function listOf(value: Json | undefined, max: number): Json[] {
+  must(Array.isArray(value) && value.length <= max);
+  return value;
+}
+
+function objectOf(value: Json | undefined): Fields {
+  must(typeof value === "object" && value !== null && !Array.isArray(value));
+  return value as Fields;
+}
+
+function isWhole(value: Json | undefined, min: number, max: number): value is number {
+  return Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max;
+}
+
+function must(holds: boolean): asserts holds {
+  if (!holds) throw new Refused();
+}

@@ -1,0 +1,22 @@
+import type { WorkerId } from "../../core/index.ts";
+
+/** A request as other routers hear of it; by worker and rank, for numbers of targets differ. */
+export interface SharedRequest {
+  readonly id: string;
+  readonly worker: WorkerId;
+  readonly rank: number;
+  readonly hashes: BigUint64Array;
+  readonly promptTokens: number;
+  /** 0 once its first output token has come. */
+  readonly prefillTokens: number;
+  readonly expectedOutputTokens: number | null;
+}
+
+/** What one router did that all count. */
+export type LoadNews =
+  | { readonly kind: "add"; readonly request: SharedRequest }
+  | { readonly kind: "prefill_complete"; readonly id: string }
+  | { readonly kind: "free"; readonly id: string };
+
+/** Of each request the output tokens so far; only the latest number of it counts. */
+export type OutputNews = readonly (readonly [id: string, tokens: number])[];

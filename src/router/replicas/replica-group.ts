@@ -1,0 +1,320 @@
+import type { Bus, BusLog, BusMessage } from "../../bus/index.ts";
+import { type Clock, type Random, randomBelow } from "../../core/index.ts";
+import type { ActiveLoad } from "../active-load.ts";
+import type { ResidencyIntake } from "../intake/index.ts";
+import type { PrefixIndex } from "../prefix-index.ts";
+import type { BusyThresholds } from "../route.ts";
+import type { WorkerTable } from "../workers.ts";
+import {
+  type Announcement,
+  encodeAnnouncement,
+  PICTURES_MAX,
+  readAnnouncement,
+  type SeenPicture,
+} from "./announcement.ts";
+import { encodeNews, encodeOutput, readNews, readOutput } from "./load-codec.ts";
+import type { LoadNews } from "./load-news.ts";
+import type { Member, Members } from "./members.ts";
+import { OwnerBook } from "./owner-book.ts";
+import { PictureServer } from "./picture-server.ts";
+import { RequestLists } from "./request-lists.ts";
+import type { RouterId } from "./router-id.ts";
+import { SharedLoad } from "./shared-load.ts";
+import { replicaSubjects } from "./subjects.ts";
+import { ThresholdBook } from "./threshold-book.ts";
+
+export interface ReplicaSettings {
+  /** How often a router says that it is there, and what it counts. */
+  readonly everyMs: number;
+  /** So many announcements may be missing before it counts as gone. */
+  readonly goneBeats: number;
+  /** So long its requests count on: others may still free them. */
+  readonly orphanMs: number;
+  /** Output is told at most so often. */
+  readonly outputMs: number;
+  readonly answerMs: number;
+}
+
+export const REPLICA_DEFAULTS: ReplicaSettings = {
+  everyMs: 1_000,
+  goneBeats: 5,
+  orphanMs: 60_000,
+  outputMs: 250,
+  answerMs: 2_000,
+};
+
+export interface ReplicaGroupOptions {
+  /** Not closed here. */
+  readonly bus: Bus;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: BusLog;
+  readonly cluster: string;
+  readonly self: RouterId;
+  readonly members: Members;
+  readonly index: PrefixIndex;
+  readonly table: WorkerTable;
+  readonly intake: ResidencyIntake;
+  /** What this router alone would count. */
+  readonly load: ActiveLoad;
+  readonly blockTokens: number;
+  readonly settings: ReplicaSettings;
+  /** For the digests of request ids. */
+  readonly hash: (text: string) => bigint;
+  /** Others have set them; false: no worker of that model is known yet. */
+  readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
+}
+
+export interface ReplicaStats {
+  readonly replicas: number;
+  readonly sent: number;
+  readonly received: number;
+  /** News that found no room on the bus. */
+  readonly dropped: number;
+  readonly refused: number;
+  /** Lists of live requests that were taken because counts differed or a router was new. */
+  readonly lists: number;
+  readonly orphansEnded: number;
+  readonly picturesServed: number;
+  readonly unknownWorkers: number;
+}
+
+/** Announcements in a row that may differ by what is under way. */
+const DIFFERS_MAX = 2;
+const ANSWER_WITHIN_MS = 100;
+const OUTPUT_MAX = 1_024;
+
+/** This router among its replicas: all count the same load and agree on who holds what. */
+export class ReplicaGroup implements AsyncDisposable {
+  readonly load: SharedLoad;
+  readonly #options: ReplicaGroupOptions;
+  readonly #subjects: ReturnType<typeof replicaSubjects>;
+  readonly #owners: OwnerBook;
+  readonly #lists: RequestLists;
+  readonly #pictures: PictureServer;
+  readonly #thresholds = new ThresholdBook();
+  readonly #output = new Map<string, number>();
+  readonly #orphans = new Map<RouterId, Disposable>();
+  readonly #open: Disposable[] = [];
+  readonly #stopping = new AbortController();
+  readonly #running = new Set<Promise<unknown>>();
+  #answer: Disposable | null = null;
+  #page = 0;
+  #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
+
+  constructor(options: ReplicaGroupOptions) {
+    const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
+    this.#options = options;
+    this.#subjects = replicaSubjects(cluster);
+    this.#owners = new OwnerBook(options.hash);
+    this.load = new SharedLoad({
+      ...{ load, table, owners: this.#owners, self, blockTokens },
+      tell: (news) => this.#tell(news),
+      tellOutput: (id, tokens) => void this.#output.set(id, tokens),
+    });
+    const subjects = this.#subjects;
+    const { answerMs } = settings;
+    const lists = { bus, subjects, self, owners: this.#owners, load: this.load, answerMs };
+    this.#lists = new RequestLists(lists);
+    const subject = subjects.pictureOf(self, "*", "*");
+    this.#pictures = new PictureServer({ ...options, subject });
+    this.#subscribe(subjects.state, (message) => this.#hearState(message));
+    this.#subscribe(subjects.load, (message) => this.#hearLoad(message));
+    this.#subscribe(subjects.output, (message) => this.#hearOutput(message));
+    this.#open.push(
+      clock.every(settings.everyMs, () => this.#beat()),
+      clock.every(settings.outputMs, () => this.#tellOutput()),
+      bus.onStatus(({ status }) => {
+        if (status === "connected") this.#announce("hello");
+      }),
+      table.listen(({ kind, target }) => {
+        if (kind === "joined") this.#applyThresholds(target.model);
+      }),
+    );
+    this.#announce("hello");
+  }
+
+  get stats(): ReplicaStats {
+    return {
+      ...this.#counts,
+      replicas: this.#options.members.all.length,
+      picturesServed: this.#pictures.served,
+      unknownWorkers: this.load.unknownWorkers,
+    };
+  }
+
+  /** Thresholds were set here: all others set them too. */
+  tellThresholds(model: string, thresholds: BusyThresholds): void {
+    const { clock, self } = this.#options;
+    this.#thresholds.take({ model, thresholds, wallMs: Math.trunc(clock.wallMs()), router: self });
+    this.#announce("here");
+  }
+
+  /** Says goodbye: others count its requests on for a while. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#stopping.signal.aborted) return;
+    this.#tellOutput();
+    this.#stopping.abort();
+    for (const one of this.#open) one[Symbol.dispose]();
+    for (const timer of this.#orphans.values()) timer[Symbol.dispose]();
+    this.#answer?.[Symbol.dispose]();
+    this.#lists[Symbol.dispose]();
+    this.#pictures[Symbol.dispose]();
+    this.#announce("bye");
+    await Promise.all(this.#running);
+  }
+
+  #subscribe(subject: string, take: (message: BusMessage) => void): void {
+    const subscription = this.#options.bus.subscribe(subject, take);
+    this.#open.push({ [Symbol.dispose]: () => subscription.unsubscribe() });
+  }
+
+  #tell(news: LoadNews): void {
+    if (news.kind === "free") this.#output.delete(news.id);
+    this.#send(this.#subjects.load, encodeNews(this.#options.self, [news]));
+  }
+
+  #tellOutput(): void {
+    const news = [...this.#output];
+    this.#output.clear();
+    for (let at = 0; at < news.length; at += OUTPUT_MAX) {
+      const part = news.slice(at, at + OUTPUT_MAX);
+      this.#send(this.#subjects.output, encodeOutput(this.#options.self, part));
+    }
+  }
+
+  #send(subject: string, data: Uint8Array): void {
+    if (this.#options.bus.publish(subject, data) === "dropped") this.#counts.dropped++;
+    else this.#counts.sent++;
+  }
+
+  #announce(kind: Announcement["kind"]): void {
+    const { bus, self, settings, cluster } = this.#options;
+    // What waited for a connection would be wrong by then.
+    if (bus.state.status !== "connected") return;
+    const announcement = {
+      ...{ kind, router: self, everyMs: settings.everyMs },
+      requests: this.#owners.sumOf(self),
+      pictures: this.#somePictures(),
+      thresholds: this.#thresholds.all,
+    };
+    bus.publish(this.#subjects.state, encodeAnnouncement(announcement, cluster), { isSpare: true });
+  }
+
+  /** The next ones in turn. */
+  #somePictures(): SeenPicture[] {
+    const { intake, index } = this.#options;
+    const known = intake.sources().filter(({ isKnown }) => isKnown);
+    if (this.#page * PICTURES_MAX >= known.length) this.#page = 0;
+    const from = this.#page++ * PICTURES_MAX;
+    return known.slice(from, from + PICTURES_MAX).flatMap(({ source, sequence, target }) => {
+      const digests = index.digests(target);
+      return digests === null ? [] : [{ source, sequence, digests }];
+    });
+  }
+
+  #beat(): void {
+    const { clock, members, settings } = this.#options;
+    this.#announce("here");
+    for (const { router, everyMs, heardMs } of members.all) {
+      if (clock.monotonicMs() - heardMs > everyMs * settings.goneBeats) this.#gone(router);
+    }
+  }
+
+  #hearState({ data }: BusMessage): void {
+    const { cluster, self, members, intake } = this.#options;
+    const said = readAnnouncement(data, cluster);
+    if (said === null) this.#counts.refused++;
+    if (said === null || said.router === self) return;
+    if (said.kind === "bye") {
+      this.#gone(said.router);
+      return;
+    }
+    const member = this.#heard(said.router);
+    if (member === null) return;
+    member.everyMs = said.everyMs;
+    members.seen(member, said.pictures);
+    for (const { source, sequence, digests } of said.pictures) {
+      intake.compare(source, sequence, digests);
+    }
+    for (const set of said.thresholds) {
+      if (this.#thresholds.take(set)) this.#applyThresholds(set.model);
+    }
+    this.#compareRequests(member, said.requests);
+    if (said.kind === "hello") this.#answerSoon();
+  }
+
+  /** Null: there are too many routers. */
+  #heard(router: RouterId): Member | null {
+    const { members, clock, settings } = this.#options;
+    this.#counts.received++;
+    this.#keepOrphans(router);
+    return members.heard(router, settings.everyMs, clock.monotonicMs());
+  }
+
+  #compareRequests(member: Member, said: Announcement["requests"]): void {
+    const counted = this.#owners.sumOf(member.router);
+    const isSame = counted.requests === said.requests && counted.mix === said.mix;
+    member.differs = isSame ? 0 : member.differs + 1;
+    const { isNew } = member;
+    member.isNew = false;
+    if (member.isAsked || isSame || (!isNew && member.differs < DIFFERS_MAX)) return;
+    member.isAsked = true;
+    this.#counts.lists++;
+    const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
+    const run = taking.then(() => {
+      member.isAsked = false;
+      this.#running.delete(run);
+    });
+    this.#running.add(run);
+  }
+
+  #hearLoad({ data }: BusMessage): void {
+    const read = readNews(data);
+    if (read === null) this.#counts.refused++;
+    if (read === null || read.router === this.#options.self) return;
+    if (this.#heard(read.router) === null) return;
+    for (const news of read.news) this.load.hear(read.router, news);
+  }
+
+  #hearOutput({ data }: BusMessage): void {
+    const read = readOutput(data);
+    if (read === null) this.#counts.refused++;
+    if (read === null || read.router === this.#options.self) return;
+    if (this.#heard(read.router) === null) return;
+    this.load.hearOutput(read.router, read.news);
+  }
+
+  #gone(router: RouterId): void {
+    const { members, clock, settings, log } = this.#options;
+    if (members.get(router) === null) return;
+    members.delete(router);
+    const { requests } = this.#owners.sumOf(router);
+    log("info", "another router is gone", { router, requests });
+    const timer = clock.after(settings.orphanMs, () => {
+      this.#orphans.delete(router);
+      const ids = Array.from(this.#owners.idsOf(router), ([id]) => id);
+      this.#counts.orphansEnded += this.load.end(ids);
+    });
+    this.#keepOrphans(router);
+    this.#orphans.set(router, timer);
+  }
+
+  #keepOrphans(router: RouterId): void {
+    this.#orphans.get(router)?.[Symbol.dispose]();
+    this.#orphans.delete(router);
+  }
+
+  #answerSoon(): void {
+    const { clock, random } = this.#options;
+    this.#answer ??= clock.after(randomBelow(random, ANSWER_WITHIN_MS), () => {
+      this.#answer = null;
+      this.#announce("here");
+    });
+  }
+
+  #applyThresholds(model: string): void {
+    const thresholds = this.#thresholds.of(model);
+    if (thresholds !== null) this.#options.applyThresholds(model, thresholds);
+  }
+}

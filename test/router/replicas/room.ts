@@ -1,0 +1,123 @@
+import { type Bus, createLocalBus, type LocalHub } from "../../../src/bus/index.ts";
+import { seededRandom, systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
+import { ReferenceIndex } from "../../../src/router/index/index.ts";
+import type { BusyThresholds, PrefixIndex } from "../../../src/router/index.ts";
+import { sameDigests } from "../../../src/router/intake/digest.ts";
+import {
+  askedAt,
+  BusArchive,
+  BusListening,
+  ResidencyIntake,
+} from "../../../src/router/intake/index.ts";
+import { createActiveLoad } from "../../../src/router/load/index.ts";
+import {
+  Members,
+  newRouterId,
+  REPLICA_DEFAULTS,
+  ReplicaArchive,
+  ReplicaGroup,
+  type ReplicaSettings,
+  replicaSubjects,
+} from "../../../src/router/replicas/index.ts";
+import { createWorkerTable } from "../../../src/router/table/index.ts";
+import { QUICK } from "../intake/room.ts";
+import { CLUSTER, type ScriptedWorker, SPACE } from "../intake/scripted-worker.ts";
+
+export const SOON: ReplicaSettings = {
+  ...REPLICA_DEFAULTS,
+  everyMs: 25,
+  outputMs: 5,
+  orphanMs: 50,
+  answerMs: 500,
+};
+export const basics = { clock: systemClock, random: seededRandom(1) };
+
+/** A router without its decisions: intake, load and replicas. */
+export class TestRouter implements AsyncDisposable {
+  readonly bus: Bus;
+  readonly index: PrefixIndex = new ReferenceIndex();
+  readonly table = createWorkerTable();
+  readonly members = new Members();
+  readonly intake: ResidencyIntake;
+  readonly group: ReplicaGroup;
+  readonly archive: ReplicaArchive;
+  readonly thresholds = new Map<string, BusyThresholds>();
+  readonly #listening: BusListening;
+
+  constructor(hub: LocalHub, settings: Partial<ReplicaSettings> = {}) {
+    this.bus = createLocalBus(hub, { ...basics, limits: { retryMinMs: 5, retryMaxMs: 20 } });
+    const { bus, table, index, members } = this;
+    const limits = { answerMs: 500, pictureBlocksMax: 1e6 };
+    this.archive = new ReplicaArchive({
+      ...{ bus, ...limits, subjects: replicaSubjects(CLUSTER) },
+      workers: new BusArchive({ bus, subjectOf: askedAt(CLUSTER), ...limits }),
+      holderOf: (source) => members.holderOf(source),
+    });
+    this.intake = new ResidencyIntake({
+      ...{ ...basics, index, table, archive: this.archive, settings: QUICK },
+      log: () => undefined,
+      isHearing: () => bus.state.status === "connected",
+    });
+    this.#listening = new BusListening(bus, CLUSTER, this.intake, () => undefined);
+    const load = createActiveLoad({
+      ...{ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 },
+    });
+    this.group = new ReplicaGroup({
+      ...{ bus, ...basics, cluster: CLUSTER, index, table, members, load, blockTokens: 16 },
+      ...{ intake: this.intake, self: newRouterId(systemRandom), log: () => undefined },
+      settings: { ...SOON, ...settings },
+      hash: (text) => BigInt(Bun.hash(text)),
+      applyThresholds: (model, thresholds) => {
+        const isKnown = table.targets.some((target) => target.model === model);
+        if (isKnown) this.thresholds.set(model, thresholds);
+        return isKnown;
+      },
+    });
+  }
+
+  async ready(): Promise<this> {
+    await this.bus.connected(1_000);
+    return this;
+  }
+
+  put(worker: string): number {
+    return this.table.put({
+      ...{ worker: worker as WorkerId, rank: 0, model: "m", role: "both", spaces: [SPACE] },
+      ...{ url: null, totalBlocks: null, batchTokensMax: null },
+    }).id;
+  }
+
+  route(id: string, worker: string, blocks = 4, prefillTokens = blocks * 16): void {
+    const target = this.table.find(worker as WorkerId, 0)!.id;
+    const hashes = BigUint64Array.from({ length: blocks }, (_, at) => BigInt(at + 1));
+    const of = { id, target, hashes, promptTokens: blocks * 16, prefillTokens };
+    this.group.load.add({ ...of, expectedOutputTokens: null });
+  }
+
+  loadOf(worker: string): string {
+    const { id } = this.table.find(worker as WorkerId, 0)!;
+    const { activeBlocks, activePrefillTokens, activeRequests } = this.group.load.of(id);
+    return `${activeRequests} requests, ${activeBlocks} blocks, ${activePrefillTokens} tokens`;
+  }
+
+  agrees(worker: ScriptedWorker): boolean {
+    const target = this.table.find(worker.source.worker, worker.source.rank);
+    if (target?.isKnown !== true) return false;
+    return sameDigests(this.index.digests(target.id)!, worker.digests());
+  }
+
+  /** Without a word, as by SIGKILL. */
+  async die(): Promise<void> {
+    this.#listening[Symbol.dispose]();
+    await this.bus.close(0);
+    await this.group[Symbol.asyncDispose]();
+    await this.intake[Symbol.asyncDispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#listening[Symbol.dispose]();
+    await this.group[Symbol.asyncDispose]();
+    await this.intake[Symbol.asyncDispose]();
+    await this.bus.close(100);
+  }
+}
