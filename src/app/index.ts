@@ -5,6 +5,14 @@ export { hostProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
 export { PeerSource } from "./peer-source.ts";
+export { type CommanderOptions, createCommander } from "./router/commander.ts";
+export {
+  RouterService,
+  type RouterServiceParts,
+  type RunRouterOptions,
+  readRouterConfig,
+  runRouter,
+} from "./router/index.ts";
 export { type RunAgentOptions, readConfig, runAgent } from "./run-agent.ts";
 export { createServiceManager, type ServiceManager } from "./service-manager.ts";
 export { STOP_MS_MAX } from "./stop-times.ts";

@@ -1,6 +1,8 @@
 import { DIGEST_BYTES, type WorkerId } from "../../../src/core/index.ts";
 import type { Hashing } from "../../../src/identity/index.ts";
 import {
+  type BlockNamer,
+  type Commander,
   type CommandOutcome,
   type CostTerms,
   createDigestNamer,
@@ -85,9 +87,16 @@ export function missing(blocks = 1): CommandOutcome {
 
 type Overrides = { readonly [Name in keyof PolicySettings]?: Partial<PolicySettings[Name]> };
 
+export interface KitParts {
+  readonly clock?: ManualClock;
+  readonly namer?: BlockNamer;
+  /** Sends to agents that are there. */
+  readonly commander?: Commander;
+}
+
 /** Policies beside a router that is played by the test, on a clock that stands still. */
 export class PolicyKit implements Disposable {
-  readonly clock = new ManualClock();
+  readonly clock: ManualClock;
   readonly sent: Sent[] = [];
   readonly actions = new Map<string, PolicyAction[]>();
   readonly policies: Policies;
@@ -98,16 +107,18 @@ export class PolicyKit implements Disposable {
   #requests = 0;
   listeners = 0;
 
-  constructor(overrides: Overrides = {}) {
-    const { clock } = this;
+  constructor(overrides: Overrides = {}, parts: KitParts = {}) {
+    const { clock = new ManualClock(), commander } = parts;
+    this.clock = clock;
     this.policies = createPolicies({
       clock,
       settings: settingsOf(overrides),
-      namer,
+      namer: parts.namer ?? namer,
       commander: {
         send: async (worker, command) => {
           this.sent.push({ worker, command });
-          return await this.answer({ worker, command });
+          const answer = commander?.send(worker, command) ?? this.answer({ worker, command });
+          return await answer;
         },
       },
       router: {
