@@ -29,6 +29,10 @@ export function applyChange(sets: Sets, change: ResidencyChange): void {
   }
 }
 
+export function applyAll(sets: Sets, changes: readonly ResidencyChange[]): void {
+  for (const change of changes) applyChange(sets, change);
+}
+
 /** What the store really has: a walk of its table. */
 export function realSets({ table }: TieredStore): Sets {
   const sets = emptySets();

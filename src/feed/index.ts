@@ -1,0 +1,8 @@
+export { BusPublisher, type BusPublisherOptions, type BusPublisherState } from "./bus-publisher.ts";
+export { ChangeRing, type RingLimits } from "./change-ring.ts";
+export { type Held, heldByStore, joinDigests } from "./held.ts";
+export { HeldChains } from "./held-chains.ts";
+export { HostFeeds, type HostFeedsOptions } from "./host-feeds.ts";
+export { QuestionDesk } from "./question-desk.ts";
+export { type FeedListener, type FeedOptions, ResidencyFeed } from "./residency-feed.ts";
+export { partOf, type Snapshot, Snapshots } from "./snapshots.ts";
