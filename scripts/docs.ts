@@ -13,7 +13,7 @@ Writes the reference pages that are generated from the code, one a topic, to dis
 Exit codes: 0 written; 1 a page could not be made; 2 wrong usage.
 `;
 
-const TOPICS = ["commands", "config", "errors", "health", "metrics"];
+const TOPICS = ["commands", "config", "errors", "health", "metrics", "router"];
 
 scriptOptions(HELP, {});
 const folder = join(ROOT, "dist/docs");

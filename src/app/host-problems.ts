@@ -1,7 +1,7 @@
 import { statSync } from "node:fs";
 import { dirname } from "node:path";
 import { readTls, readTokens } from "../api/index.ts";
-import type { Config } from "../config/index.ts";
+import type { Config, RouterConfig } from "../config/index.ts";
 import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
 import { groupNumber } from "./groups.ts";
@@ -25,35 +25,32 @@ function auditProblems(path: string | null): string[] {
   return isTaken ? [`control.audit_file: ${path} is a folder`] : [];
 }
 
+async function problemsOf(checks: readonly (() => unknown)[]): Promise<string[]> {
+  const problems: string[] = [];
+  for (const check of checks) {
+    try {
+      await check();
+    } catch (error) {
+      problems.push(messageOf(error));
+    }
+  }
+  return problems;
+}
+
 /** What a right configuration names and this host, or this user, does not have: a line each. */
 export async function hostProblems(config: Config): Promise<string[]> {
-  const problems: string[] = [];
   const { socketGroup } = config.engine;
-  try {
-    if (socketGroup !== null) groupNumber(socketGroup);
-  } catch (error) {
-    problems.push(messageOf(error));
-  }
-  try {
-    await readTokens(config.api);
-  } catch (error) {
-    problems.push(messageOf(error));
-  }
-  try {
-    await readTls(config.api);
-  } catch (error) {
-    problems.push(messageOf(error));
-  }
-  try {
-    await checkNatsFiles(config.nats);
-  } catch (error) {
-    problems.push(messageOf(error));
-  }
-  try {
-    await readPeerFiles(config);
-  } catch (error) {
-    problems.push(messageOf(error));
-  }
-  problems.push(...auditProblems(config.control.auditFile));
-  return problems;
+  const problems = await problemsOf([
+    () => (socketGroup === null ? null : groupNumber(socketGroup)),
+    () => readTokens(config.api),
+    () => readTls(config.api),
+    () => checkNatsFiles(config.nats),
+    () => readPeerFiles(config),
+  ]);
+  return [...problems, ...auditProblems(config.control.auditFile)];
+}
+
+/** The same of a router's. */
+export function routerProblems({ api, nats }: RouterConfig): Promise<string[]> {
+  return problemsOf([() => readTokens(api), () => readTls(api), () => checkNatsFiles(nats)]);
 }

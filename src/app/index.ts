@@ -1,7 +1,7 @@
 export { Agent, type AgentParts, type AgentState } from "./agent.ts";
 export { ControlBus, type ControlBusParts } from "./control-bus.ts";
 export { ControlRoom, type ControlRoomParts } from "./control-room.ts";
-export { hostProblems } from "./host-problems.ts";
+export { hostProblems, routerProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
 export { PeerSource } from "./peer-source.ts";

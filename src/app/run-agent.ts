@@ -13,7 +13,8 @@ import { Agent } from "./agent.ts";
 import { type AgentApi, type AgentApiOptions, startApi } from "./agent-api.ts";
 import { agentClock } from "./agent-clock.ts";
 import { checkNatsFiles } from "./nats-files.ts";
-import { createServiceManager } from "./service-manager.ts";
+import { createServiceManager, serviceEnvironment } from "./service-manager.ts";
+import { END_OF_INPUT, reloadSignals, stopSignals } from "./signals.ts";
 
 export interface RunAgentOptions {
   readonly configPath: string;
@@ -81,11 +82,6 @@ export async function runAgent(options: RunAgentOptions): Promise<void> {
   logger.info("agent stopped", {});
 }
 
-function serviceEnvironment() {
-  const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE } = process.env;
-  return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
-}
-
 /** Where its API cannot be had, the agent does not run on without one. */
 async function apiOf(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
   try {
@@ -105,52 +101,4 @@ async function reload(agent: Agent, path: string, logger: Logger): Promise<void>
   } catch (error) {
     logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
   }
-}
-
-const END_OF_INPUT = "end of input";
-
-/** The name of the first signal that asks for the end; whoever asks twice does not want to wait. */
-function stopSignals(alsoInputEnd: boolean): {
-  readonly first: Promise<string>;
-  readonly second: AbortSignal;
-} {
-  const hurry = new AbortController();
-  let asked: string | null = null;
-  const first = new Promise<string>((resolve) => {
-    const ask = (name: string) => {
-      if (asked !== null && name !== END_OF_INPUT) hurry.abort();
-      asked = name;
-      resolve(name);
-    };
-    process.on("SIGTERM", () => ask("SIGTERM"));
-    process.on("SIGINT", () => ask("SIGINT"));
-    if (!alsoInputEnd) return;
-    process.stdin.on("end", () => ask(END_OF_INPUT));
-    process.stdin.on("close", () => ask(END_OF_INPUT));
-    process.stdin.resume();
-  });
-  return { first, second: hurry.signal };
-}
-
-/**
- * SIGHUP from the start on: unhandled, it would end the process. One reload after the other,
- * however fast the signals come; those before `begin` are one reload then.
- */
-function reloadSignals() {
-  let run: () => Promise<void> = async () => undefined;
-  let asked = false;
-  let last = Promise.resolve();
-  const queue = () => {
-    last = last.then(() => run());
-  };
-  process.on("SIGHUP", () => {
-    asked = true;
-    queue();
-  });
-  return {
-    begin(reload: () => Promise<void>): void {
-      run = reload;
-      if (asked) queue();
-    },
-  };
 }

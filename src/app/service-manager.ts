@@ -28,6 +28,12 @@ export interface ServiceEnvironment {
   readonly FDSTORE?: string | undefined;
 }
 
+/** Of this process. */
+export function serviceEnvironment(): ServiceEnvironment {
+  const { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE } = process.env;
+  return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
+}
+
 const EXTEND_US = 30_000_000;
 /** The arena and its record. */
 const KEPT = 2;

@@ -17,6 +17,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/agent.ts"),
   },
   {
+    name: "router",
+    summary: "choose the worker for each request, by what workers hold",
+    load: () => import("./commands/router.ts"),
+  },
+  {
     name: "demo",
     summary: "watch real traffic flow through an agent of its own",
     load: () => import("./commands/demo.ts"),

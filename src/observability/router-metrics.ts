@@ -27,6 +27,9 @@ export interface RoutedTokens {
   readonly disk: number;
 }
 
+/** One for each worker: why it was no candidate; null where it was one. */
+type Reasons = readonly (FilterReasonLabel | null)[];
+
 /** What a router counts anyway, read when a scrape comes. */
 export interface RouterSnapshot {
   readonly workers: Readonly<Record<(typeof WORKER_STATES)[number], number>>;
@@ -50,7 +53,7 @@ export interface RouterMetrics {
   /** One request for a worker was answered. */
   answered(outcome: RouteOutcomeLabel, seconds: number): void;
   /** Of one that counts as load from now on. */
-  routed(tokens: RoutedTokens, by: DecidedByLabel, filtered: readonly FilterReasonLabel[]): void;
+  routed(tokens: RoutedTokens, by: DecidedByLabel, reasons: Reasons): void;
   waiting(requests: number): void;
   ended(why: EndReasonLabel): void;
   observeRouter(read: () => RouterSnapshot): void;
@@ -88,8 +91,8 @@ export function createRouterMetrics(options: RouterMetricsOptions): RouterMetric
       counts.outcomes[outcome]++;
       observeSeconds(seconds);
     },
-    routed(tokens, by, filtered) {
-      counts.routed(tokens, by, filtered);
+    routed(tokens, by, reasons) {
+      counts.routed(tokens, by, reasons);
       recent.add(tokens.prompt, tokens.device + tokens.host + tokens.disk);
     },
     waiting(requests) {
@@ -131,9 +134,9 @@ class RouterCounts {
   #prompt = 0;
   waiting = 0;
 
-  routed(tokens: RoutedTokens, by: DecidedByLabel, filtered: readonly FilterReasonLabel[]): void {
+  routed(tokens: RoutedTokens, by: DecidedByLabel, reasons: Reasons): void {
     this.#by[by]++;
-    for (const reason of filtered) this.#filtered[reason]++;
+    for (const reason of reasons) if (reason !== null) this.#filtered[reason]++;
     this.#prompt += tokens.prompt;
     for (const tier of ROUTER_TIERS) this.#cached[tier] += tokens[tier];
   }

@@ -9,7 +9,20 @@ export {
   tokenSalt,
 } from "./core/index.ts";
 export { ReferenceIndex } from "./index/index.ts";
+export {
+  askedAt,
+  BusArchive,
+  type BusArchiveOptions,
+  BusListening,
+  type FollowedSource,
+  INTAKE_DEFAULTS,
+  type IntakeOptions,
+  type IntakeSettings,
+  type IntakeStats,
+  ResidencyIntake,
+} from "./intake/index.ts";
 export { type ActiveLoadOptions, createActiveLoad } from "./load/index.ts";
+export { LOCATE_SUBJECT, LocateService, type LocateStats } from "./locate/index.ts";
 export {
   type BlockNamer,
   type CacheMark,

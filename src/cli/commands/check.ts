@@ -1,5 +1,13 @@
-import { hostProblems } from "../../app/index.ts";
-import { formatProblem, loadConfig, readMachineFacts, renderConfig } from "../../config/index.ts";
+import { hostProblems, routerProblems } from "../../app/index.ts";
+import {
+  type ConfigProblem,
+  formatProblem,
+  loadConfig,
+  loadRouterConfig,
+  readMachineFacts,
+  renderConfig,
+  renderRouterConfig,
+} from "../../config/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, requiredArgument, toggle } from "../flags.ts";
 import { text } from "../kinds.ts";
@@ -13,31 +21,56 @@ export const command = defineCommand({
   ],
   arguments: { file: requiredArgument(text("FILE"), "the configuration to check") },
   flags: {
+    router: toggle("it is the file of a router, not of an agent"),
     show: toggle("print the configuration with every default filled in"),
     json: jsonFlag,
   },
   examples: [
     { words: "check /etc/hearth/hearth.toml", what: "says ok, or what to change" },
     { words: "check --show hearth.toml", what: "the same file with all defaults written out" },
+    { words: "check --router /etc/hearth/router.toml", what: "a router's file" },
     { words: "check --json hearth.toml", what: "problems as JSON, for editors and pipelines" },
   ],
   exits: ["configRefused"],
   async run({ flags, arguments: { file }, io }) {
-    const result = await loadConfig(file, readMachineFacts());
-    if (!result.ok) {
-      if (flags.json) printJson(io, { file, ok: false, problems: result.problems });
-      else for (const problem of result.problems) io.out.write(`${formatProblem(problem)}\n`);
+    const read = flags.router ? await readRouterFile(file) : await readAgentFile(file);
+    if (read.problems.length > 0) {
+      if (flags.json) printJson(io, { file, ok: false, problems: read.problems });
+      else for (const problem of read.problems) io.out.write(`${shown(file, problem)}\n`);
       return "configRefused";
     }
-    const missing = await hostProblems(result.config);
-    if (missing.length > 0) {
-      if (flags.json) printJson(io, { file, ok: false, problems: missing });
-      else for (const problem of missing) io.out.write(`${file}: ${problem}\n`);
-      return "configRefused";
-    }
-    const config = flags.show ? { config: result.config } : {};
+    const config = flags.show ? { config: read.config } : {};
     if (flags.json) printJson(io, { file, ok: true, problems: [], ...config });
-    else io.out.write(flags.show ? renderConfig(result.config) : `${file}: ok\n`);
+    else io.out.write(flags.show ? read.text : `${file}: ok\n`);
     return "ok";
   },
 });
+
+interface ReadFile {
+  readonly problems: readonly (ConfigProblem | string)[];
+  readonly config: object | null;
+  /** With every default filled in. */
+  readonly text: string;
+}
+
+function refused(problems: ReadFile["problems"]): ReadFile {
+  return { problems, config: null, text: "" };
+}
+
+function shown(file: string, problem: ConfigProblem | string): string {
+  return typeof problem === "string" ? `${file}: ${problem}` : formatProblem(problem);
+}
+
+async function readAgentFile(file: string): Promise<ReadFile> {
+  const result = await loadConfig(file, readMachineFacts());
+  if (!result.ok) return refused(result.problems);
+  const { config } = result;
+  return { problems: await hostProblems(config), config, text: renderConfig(config) };
+}
+
+async function readRouterFile(file: string): Promise<ReadFile> {
+  const result = await loadRouterConfig(file, readMachineFacts());
+  if (!result.ok) return refused(result.problems);
+  const { config } = result;
+  return { problems: await routerProblems(config), config, text: renderRouterConfig(config) };
+}

@@ -1,4 +1,4 @@
-import { renderConfigReference } from "../../config/index.ts";
+import { renderConfigReference, renderRouterReference } from "../../config/index.ts";
 import { renderHealthReference, renderMetricsReference } from "../../observability/index.ts";
 import { defineCommand } from "../command.ts";
 import { renderCommandReference } from "../command-reference.ts";
@@ -12,6 +12,7 @@ const PAGES = {
   errors: renderErrorReference,
   health: renderHealthReference,
   metrics: renderMetricsReference,
+  router: renderRouterReference,
 } as const;
 
 const TOPICS = Object.keys(PAGES) as (keyof typeof PAGES)[];
@@ -21,7 +22,8 @@ export const command = defineCommand({
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "words in receipts, configuration keys, error and exit codes, health codes, or metrics",
+      "words in receipts, keys of an agent's and of a router's file, error and exit codes, health " +
+        "codes, or metrics",
     ),
   },
   flags: {},

@@ -1,0 +1,2 @@
+export { RouterService, type RouterServiceParts } from "./router-service.ts";
+export { type RunRouterOptions, readRouterConfig, runRouter } from "./run-router.ts";

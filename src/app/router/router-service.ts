@@ -1,0 +1,193 @@
+import type { Bus } from "../../bus/index.ts";
+import { diffRouterReload, type ListedWorker, type RouterConfig } from "../../config/index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import {
+  createHealth,
+  createRouterMetrics,
+  type Health,
+  type Logger,
+  type LoopLag,
+  type RouterMetrics,
+  watchLoopLag,
+} from "../../observability/index.ts";
+import {
+  type ActiveLoad,
+  createActiveLoad,
+  createRouter,
+  createWorkerTable,
+  type PrefixIndex,
+  ReferenceIndex,
+  type Router,
+  type Target,
+  type WorkerTable,
+} from "../../router/index.ts";
+import { EventsRoom } from "./events-room.ts";
+import { MeasuredRouter } from "./measured-router.ts";
+import { routerSettings } from "./router-settings.ts";
+import { WorkerBook } from "./worker-book.ts";
+
+export interface RouterServiceParts {
+  readonly config: RouterConfig;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly version: string;
+  readonly commit: string;
+  /** Instead of NATS: for routers without a network. Not closed here. */
+  readonly bus?: Bus;
+}
+
+/** What the router is doing; it only ever moves to the right. */
+export type RouterServiceState = "starting" | "ready" | "draining" | "stopped";
+
+const LOOK_MS = 250;
+
+/** The parts of a running router, started in order and stopped in the opposite one. */
+export class RouterService {
+  readonly table: WorkerTable;
+  readonly index: PrefixIndex;
+  readonly load: ActiveLoad;
+  /** For all who ask: HTTP, the proxy, programs. */
+  readonly router: Router;
+  readonly metrics: RouterMetrics;
+  readonly health: Health;
+  readonly lag: LoopLag;
+  readonly #parts: RouterServiceParts;
+  readonly #core: Router & Disposable;
+  readonly #workers: WorkerBook;
+  readonly #watch: Disposable;
+  readonly #startedMs: number;
+  #config: RouterConfig;
+  #events: EventsRoom | null = null;
+  #state: RouterServiceState = "starting";
+  #isComplete = false;
+
+  private constructor(parts: RouterServiceParts) {
+    const { config, native, clock, random, logger } = parts;
+    this.#parts = parts;
+    this.#config = config;
+    this.#startedMs = clock.monotonicMs();
+    const settings = routerSettings(config);
+    this.health = createHealth({ clock, log: logger });
+    this.metrics = createRouterMetrics(parts);
+    this.lag = watchLoopLag(clock);
+    this.table = createWorkerTable({ targetsMax: config.events.workersMax });
+    this.index = new ReferenceIndex();
+    const { blockTokens, requestExpiryMs } = settings;
+    this.load = createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() });
+    const { table, index, load } = this;
+    this.#core = createRouter({ clock, random, native, settings, table, index, load });
+    this.router = new MeasuredRouter(this.#core, this.metrics, clock, blockTokens);
+    this.#workers = new WorkerBook(table, { listen: () => undefined, leave: () => undefined });
+    this.#observe();
+    this.#watch = clock.every(LOOK_MS, () => this.#look());
+  }
+
+  /** Answering when it resolves. Throws where what the file asks for cannot be had. */
+  static async start(parts: RouterServiceParts): Promise<RouterService> {
+    const service = new RouterService(parts);
+    try {
+      service.#workers.replaceListed(parts.config.workers);
+      service.#openEvents();
+    } catch (error) {
+      await service.#stopParts();
+      throw error;
+    }
+    service.#state = "ready";
+    service.#look();
+    return service;
+  }
+
+  get state(): RouterServiceState {
+    return this.#state;
+  }
+
+  get config(): RouterConfig {
+    return this.#config;
+  }
+
+  /** Why it is not ready, or nothing. */
+  get notReady(): string[] {
+    if (this.#state !== "ready") return [`the router is ${this.#state}`];
+    if (this.#isComplete) return [];
+    return ["not all workers that were heard of have told what they hold yet"];
+  }
+
+  register(worker: ListedWorker): Target[] {
+    return this.#workers.register(worker);
+  }
+
+  unregister(worker: WorkerId): number {
+    return this.#workers.unregister(worker);
+  }
+
+  /** Takes what may change from a new configuration; says what needs a restart. */
+  reload(next: RouterConfig): void {
+    const { logger } = this.#parts;
+    const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
+    for (const { key, from, to } of needsRestart) {
+      logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
+    }
+    this.#config = effective;
+    this.#workers.replaceListed(effective.workers);
+    logger.setLevel(effective.log.level);
+    const keys = changed.map(({ key }) => key);
+    logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
+  }
+
+  /** Says that it is going, waits for what is under way (or for `hurry`), then stops everything. */
+  async stop(_hurry: AbortSignal): Promise<void> {
+    if (this.#state === "draining" || this.#state === "stopped") return;
+    this.#state = "draining";
+    await this.#stopParts();
+    this.#state = "stopped";
+  }
+
+  #openEvents(): void {
+    const { table, index, load, health } = this;
+    const isConfigured = (worker: WorkerId, rank: number) => this.#workers.has(worker, rank);
+    this.#events = EventsRoom.open({ ...this.#parts, table, index, load, health, isConfigured });
+  }
+
+  #look(): void {
+    const { config, clock } = this.#parts;
+    const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
+    // Once is enough: a worker that joins later must not take the router out of service.
+    this.#isComplete ||= hasWaited || this.#events === null || this.#events.isComplete;
+    if (!this.#isComplete) return;
+    if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
+    else this.health.raise("ROUTER_NO_WORKERS", "nobody is listed, registered or heard of");
+  }
+
+  #observe(): void {
+    const { metrics, health, lag, index, load } = this;
+    metrics.observeRouter(() => {
+      const { targets } = this.table;
+      const workers = { live: 0, stale: 0, draining: 0 };
+      for (const { state } of targets) if (state !== "gone") workers[state]++;
+      return {
+        workers,
+        known: targets.filter(({ isKnown }) => isKnown).length,
+        activeRequests: load.requests,
+        index: index.stats,
+        events: this.#events?.snapshot() ?? null,
+      };
+    });
+    metrics.observeHealth(() => health.counts());
+    metrics.observeProcess(() => ({
+      eventLoopLagSeconds: lag.longestSeconds(),
+      logLinesDropped: this.#parts.logger.dropped,
+    }));
+  }
+
+  async #stopParts(): Promise<void> {
+    this.#watch[Symbol.dispose]();
+    await this.#events?.[Symbol.asyncDispose]();
+    this.#core[Symbol.dispose]();
+    this.index[Symbol.dispose]();
+    this.lag[Symbol.dispose]();
+    this.health[Symbol.dispose]();
+  }
+}

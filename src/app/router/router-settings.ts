@@ -1,0 +1,63 @@
+import type { ListedWorker, RouterConfig } from "../../config/index.ts";
+import type { WorkerId } from "../../core/index.ts";
+import type { KeySpace } from "../../events/index.ts";
+import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
+
+/** How the router decides, as its file has it. */
+export function routerSettings({ router }: RouterConfig): RouterSettings {
+  return {
+    mode: router.mode,
+    cost: costOf(router),
+    temperature: router.temperature,
+    blockTokens: router.blockTokens,
+    useKvEvents: router.kvEvents,
+    prediction: {
+      ttlMs: router.ttlMs,
+      blocksMax: router.maxTreeSize,
+      pruneRatio: router.pruneTargetRatio,
+      besideEventsMs: router.besideEventsMs,
+    },
+    trackActiveBlocks: router.trackActiveBlocks,
+    trackPrefillTokens: router.trackPrefillTokens,
+    activeDecodeBlocksThreshold: router.activeDecodeBlocksThreshold,
+    activePrefillTokensThreshold: router.activePrefillTokensThreshold,
+    queue: { requestsMax: router.queueRequests, waitMs: router.queueWaitMs },
+    affinity: {
+      ttlMs: router.sessionAffinityTtlMs,
+      sessionsMax: router.sessionAffinitySessions,
+      extraCostMax: router.sessionAffinityExtraCost,
+    },
+    requestExpiryMs: router.requestExpiryMs,
+    explanationsMax: router.explanations,
+  };
+}
+
+function costOf(router: RouterConfig["router"]): CostSettings {
+  const { overlapScoreWeight } = router;
+  if (router.cost === "classic") return { kind: "classic", overlapScoreWeight };
+  return {
+    kind: "credits",
+    overlapCredit: router.overlapCredit,
+    creditDecay: router.creditDecay,
+    hostCredit: router.hostCredit,
+    diskCredit: router.diskCredit,
+    prefillLoadScale: router.prefillLoadScale,
+    activeRequestWeight: router.activeRequestWeight,
+  };
+}
+
+/** A worker of the file, or of whoever registers it: one for each of its ranks. */
+export function specsOf(listed: ListedWorker): WorkerSpec[] {
+  const { name, model, role, url, totalBlocks, batchTokensMax, ranks } = listed;
+  return Array.from({ length: ranks }, (_, rank) => ({
+    ...{ worker: name as WorkerId, rank, model, role, url, totalBlocks, batchTokensMax },
+    spaces: spacesOf(listed),
+  }));
+}
+
+function spacesOf({ model, blockTokens, namespace }: ListedWorker): KeySpace[] {
+  const tokens: KeySpace = { kind: "tokens", model, blockTokens };
+  if (namespace === null) return [tokens];
+  const namespaceKey = Uint8Array.fromHex(namespace);
+  return [tokens, { kind: "blocks", model, blockTokens, namespaceKey }];
+}

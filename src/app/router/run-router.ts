@@ -1,0 +1,102 @@
+import { rmSync } from "node:fs";
+import {
+  formatProblem,
+  loadRouterConfig,
+  type Overrides,
+  parseRouterConfig,
+  type RouterConfig,
+  readMachineFacts,
+} from "../../config/index.ts";
+import { HearthError, messageOf, systemClock, systemRandom } from "../../core/index.ts";
+import { loadNative } from "../../native/index.ts";
+import { createLogger, type Logger } from "../../observability/index.ts";
+import { checkNatsFiles } from "../nats-files.ts";
+import { createServiceManager, serviceEnvironment } from "../service-manager.ts";
+import { END_OF_INPUT, reloadSignals, stopSignals } from "../signals.ts";
+import { type RouterHttp, type RouterHttpOptions, startRouterHttp } from "./router-http.ts";
+import { RouterService } from "./router-service.ts";
+
+export interface RunRouterOptions {
+  /** Null: the defaults, and what the command line says. */
+  readonly configPath: string | null;
+  /** What the command line says stands above the file, also at a reload. */
+  readonly overrides: Overrides;
+  /** Ends with standard input, and removes this folder then; null: a service like any other. */
+  readonly privateFolder: string | null;
+  readonly version: string;
+  readonly commit: string;
+  /** Takes log lines. */
+  write(line: string): void;
+}
+
+/** Throws CONFIG_INVALID with every problem. */
+export async function readRouterConfig(
+  path: string | null,
+  overrides: Overrides = {},
+): Promise<RouterConfig> {
+  const facts = readMachineFacts();
+  const result =
+    path === null
+      ? parseRouterConfig("", "command line", facts, overrides)
+      : await loadRouterConfig(path, facts, overrides);
+  if (result.ok) return result.config;
+  throw new HearthError("CONFIG_INVALID", result.problems.map(formatProblem).join("\n"));
+}
+
+/** The router from its start to its end: runs until SIGTERM or SIGINT, reloads on SIGHUP. */
+export async function runRouter(options: RunRouterOptions): Promise<void> {
+  const { version, commit, configPath, overrides } = options;
+  const config = await readRouterConfig(configPath, overrides);
+  await checkNatsFiles(config.nats);
+  const native = loadNative();
+  const clock = systemClock;
+  using logger = createLogger({ ...config.log, write: options.write, clock });
+  using manager = createServiceManager(native, clock, serviceEnvironment());
+  const reloads = reloadSignals();
+  const signals = stopSignals(options.privateFolder !== null);
+  const parts = { config, native, clock, random: systemRandom, logger, version, commit };
+  const service = await RouterService.start(parts);
+  await using http = await httpOf(service, { clock, logger, version });
+  reloads.begin(async () => {
+    if (service.state !== "ready" || configPath === null) return;
+    manager.reloading();
+    await reload(service, configPath, overrides, logger);
+    await http.reload();
+    manager.ready("routing");
+  });
+  logger.info("api listening", { url: http.url });
+  logger.info("router ready", { router: config.router.id, mode: config.router.mode });
+  manager.ready("routing");
+  const signal = await signals.first;
+  logger.info("router stopping", { signal });
+  manager.stopping();
+  await service.stop(signals.second);
+  if (options.privateFolder !== null && signal === END_OF_INPUT) {
+    rmSync(options.privateFolder, { recursive: true, force: true });
+  }
+  logger.info("router stopped", {});
+}
+
+/** Where its API cannot be had, the router does not run on without one. */
+async function httpOf(service: RouterService, options: RouterHttpOptions): Promise<RouterHttp> {
+  try {
+    return await startRouterHttp(service, options);
+  } catch (error) {
+    await service.stop(AbortSignal.abort());
+    throw error;
+  }
+}
+
+/** A file that is refused changes nothing: the router goes on as it was. */
+async function reload(
+  service: RouterService,
+  path: string,
+  overrides: Overrides,
+  logger: Logger,
+): Promise<void> {
+  try {
+    service.reload(await readRouterConfig(path, overrides));
+  } catch (error) {
+    logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
+  }
+}
