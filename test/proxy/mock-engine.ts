@@ -94,6 +94,7 @@ export class MockEngine implements Disposable {
     this.seen.push({ path, headers: request.headers, text, body });
     const { refuses, headMs } = this.manners;
     if (headMs > 0) await pause(headMs, request.signal);
+    if (request.signal.aborted) this.aborted++;
     if (refuses !== null) return Response.json(refuses.body, { status: refuses.status });
     const isChat = path.endsWith("/chat/completions");
     const writer = new AnswerWriter(this.kind, this.model, isChat, body, this.manners);
