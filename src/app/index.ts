@@ -5,8 +5,9 @@ export { hostProblems, routerProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
 export { PeerSource } from "./peer-source.ts";
-export { type CommanderOptions, createCommander } from "./router/commander.ts";
 export {
+  type CommanderOptions,
+  createCommander,
   RouterService,
   type RouterServiceParts,
   type RunRouterOptions,

@@ -54,14 +54,25 @@ function refusalOf(outcome: Exclude<RouteOutcome, { kind: "routed" }>, busyStatu
 const done = t.Object({ request_id: t.String() }, { examples: [{ request_id: "req-1" }] });
 const idParams = t.Object({ id: t.String({ description: "As it was given to /v1/route" }) });
 
-/** Deciding, and what becomes of requests that were routed. */
+function told(id: string, isLive: boolean) {
+  if (isLive) return { request_id: id };
+  return refuse("NOT_FOUND", `no request ${id.slice(0, 100)} is live`, {
+    fix: "it ended, expired, or went by another router",
+  });
+}
+
+const outputBody = {
+  required: true,
+  content: {
+    "application/json": {
+      schema: t.Object({ tokens: t.Number({ minimum: 0 }) }) as object,
+      examples: { tokens: { value: { tokens: 64 } } },
+    },
+  },
+};
+
+/** Deciding, and how a decision came about. */
 export function decideRoutes(router: Router, busyStatus: number) {
-  const told = (id: string, isLive: boolean) =>
-    isLive
-      ? { request_id: id }
-      : refuse("NOT_FOUND", `no request ${id.slice(0, 100)} is live`, {
-          fix: "it ended, expired, or went by another router",
-        });
   return new Elysia()
     .post(
       "/v1/route",
@@ -76,6 +87,28 @@ export function decideRoutes(router: Router, busyStatus: number) {
         },
       },
     )
+    .get(
+      "/v1/explain/:id",
+      ({ params: { id } }) => {
+        const explanation = router.explain(id);
+        if (explanation !== null) return explanationOf(explanation);
+        return refuse("NOT_FOUND", `no decision of ${id.slice(0, 100)} is kept`, {
+          fix: "it was a question without a request id, or is older than the latest ones",
+        });
+      },
+      {
+        params: idParams,
+        response: explainReport,
+        detail: {
+          summary: "How a decision came about: every candidate with each term of its cost",
+        },
+      },
+    );
+}
+
+/** What becomes of requests that were routed. */
+export function requestRoutes(router: Router) {
+  return new Elysia()
     .post(
       "/v1/requests/:id/prefill-complete",
       ({ params: { id } }) => told(id, router.markPrefillComplete(id)),
@@ -109,32 +142,7 @@ export function decideRoutes(router: Router, busyStatus: number) {
         response: done,
         detail: {
           summary: "So much output it has by now",
-          requestBody: {
-            required: true,
-            content: {
-              "application/json": {
-                schema: t.Object({ tokens: t.Number({ minimum: 0 }) }) as object,
-                examples: { tokens: { value: { tokens: 64 } } },
-              },
-            },
-          },
-        },
-      },
-    )
-    .get(
-      "/v1/explain/:id",
-      ({ params: { id } }) => {
-        const explanation = router.explain(id);
-        if (explanation !== null) return explanationOf(explanation);
-        return refuse("NOT_FOUND", `no decision of ${id.slice(0, 100)} is kept`, {
-          fix: "it was a question without a request id, or is older than the latest ones",
-        });
-      },
-      {
-        params: idParams,
-        response: explainReport,
-        detail: {
-          summary: "How a decision came about: every candidate with each term of its cost",
+          requestBody: outputBody,
         },
       },
     );

@@ -9,12 +9,12 @@ import {
   type RouteList,
 } from "../common-routes.ts";
 import { problemOf } from "../problem.ts";
-import { decideRoutes, route } from "./decide-routes.ts";
+import { decideRoutes, requestRoutes, route } from "./decide-routes.ts";
 import { dumpRoutes } from "./dump-routes.ts";
 import { ROUTER_DESCRIPTION, ROUTER_RULES } from "./rules.ts";
 import type { RouterServices } from "./services.ts";
 import { thresholdRoutes } from "./threshold-routes.ts";
-import { workerRoutes } from "./worker-routes.ts";
+import { loadRoutes, workerRoutes } from "./worker-routes.ts";
 
 export interface RouterApiOptions extends ApiOptions {
   /** Status of an answer where all workers are busy. */
@@ -34,7 +34,9 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     .use(documentation("Hearth router", version))
     .use(healthRoutes(services))
     .use(decideRoutes(router, busyStatus))
+    .use(requestRoutes(router))
     .use(workerRoutes(services))
+    .use(loadRoutes(services))
     .use(dumpRoutes(router))
     .use(thresholdRoutes(router, table));
   everyRouteHasRole(app.routes, ROUTER_RULES);

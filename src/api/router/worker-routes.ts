@@ -37,16 +37,20 @@ const registerBody = {
   },
 };
 
-/** Who there is, what they are at work on, and who comes and goes. */
+function targetsOf(table: RouterServices["table"], model: string | undefined) {
+  return table.targets.filter((target) => model === undefined || target.model === model);
+}
+
+/** Who there is, and who comes and goes. */
 export function workerRoutes(services: RouterServices) {
-  const { router, table, load } = services;
-  const targets = (model: string | undefined) =>
-    table.targets.filter((target) => model === undefined || target.model === model);
+  const { table, load } = services;
   return new Elysia()
     .get(
       "/v1/workers",
       ({ query }) => ({
-        workers: targets(query.model).map((target) => workerOf(target, load.of(target.id))),
+        workers: targetsOf(table, query.model).map((target) =>
+          workerOf(target, load.of(target.id)),
+        ),
       }),
       {
         query: modelQuery,
@@ -87,11 +91,18 @@ export function workerRoutes(services: RouterServices) {
         response: t.Object({ removed: t.Number() }, { examples: [{ removed: 1 }] }),
         detail: { summary: "Forgets a worker with all it held; its events would bring it back" },
       },
-    )
+    );
+}
+
+/** What they are at work on. */
+export function loadRoutes({ router, table, load }: RouterServices) {
+  return new Elysia()
     .get(
       "/v1/loads",
       ({ query }) => ({
-        loads: targets(query.model).map((target) => loadLineOf(target, load.of(target.id))),
+        loads: targetsOf(table, query.model).map((target) =>
+          loadLineOf(target, load.of(target.id)),
+        ),
       }),
       {
         query: modelQuery,

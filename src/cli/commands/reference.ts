@@ -22,7 +22,7 @@ export const command = defineCommand({
   arguments: {
     topic: requiredArgument(
       choice(TOPICS),
-      "words in receipts, keys of an agent's and of a router's file, error and exit codes, health " +
+      "words in receipts, keys of an agent's or a router's file, error and exit codes, health " +
         "codes, or metrics",
     ),
   },

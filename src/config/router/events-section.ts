@@ -41,8 +41,8 @@ export const eventsSection = section("Where what workers hold is known from.", {
   staleBeats: beats(
     "stale_beats",
     3,
-    "A worker whose heartbeats are missing so often is chosen only where nothing else is left. It " +
-      "says itself how far apart they are.",
+    "A worker whose heartbeats are missing so often is chosen only where nothing else is left. " +
+      "It says itself how far apart they are.",
   ),
   goneBeats: beats("gone_beats", 15, "After so many it is forgotten with all it held."),
   completeWithinMs: withDefault({

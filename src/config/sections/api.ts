@@ -18,8 +18,8 @@ const tokenFile = file(
   "token_file",
   "/etc/hearth/token",
   "A file whose first line is a bearer token that may do everything. With it every request needs " +
-    "a token, apart from `/healthz` and `/readyz`. Keep it readable for this process alone. SIGHUP " +
-    "reads it again.",
+    "a token, apart from `/healthz` and `/readyz`. Keep it readable for this process alone. " +
+    "SIGHUP reads it again.",
 );
 
 const tokensFile = file(

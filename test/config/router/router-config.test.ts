@@ -91,7 +91,8 @@ describe("the configuration of a router", () => {
   test("a reload takes workers and the log's level, and says what waits", () => {
     const old = configOf(`${WORKER}[workers.gpu-02]\nmodel = "m"\n`);
     const next = configOf(
-      `[log]\nlevel = "debug"\n[router]\nmode = "random"\n${WORKER}ranks = 2\n[workers.x]\nmodel = "m"`,
+      `[log]\nlevel = "debug"\n[router]\nmode = "random"\n${WORKER}ranks = 2\n` +
+        '[workers.x]\nmodel = "m"',
     );
     const { changed, needsRestart, effective } = diffRouterReload(old, next);
     expect(changed.map(({ key }) => key)).toEqual([
