@@ -89,21 +89,25 @@ export class MockEngine implements Disposable {
   async #answer(request: Request): Promise<Response> {
     const path = new URL(request.url).pathname;
     if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));
+    const { signal } = request;
     const text = await request.text();
     const body = JSON.parse(text) as Fields;
     this.seen.push({ path, headers: request.headers, text, body });
     const { refuses, headMs } = this.manners;
-    if (headMs > 0) await pause(headMs, request.signal);
-    if (request.signal.aborted) this.aborted++;
+    if (headMs > 0) await pause(headMs, signal);
+    if (signal.aborted) {
+      this.aborted++;
+      return new Response(null, { status: 499 });
+    }
     if (refuses !== null) return Response.json(refuses.body, { status: refuses.status });
     const isChat = path.endsWith("/chat/completions");
     const writer = new AnswerWriter(this.kind, this.model, isChat, body, this.manners);
     if (body.stream !== true) {
-      if (this.manners.tokenMs > 0) await pause(this.manners.tokenMs, request.signal);
+      if (this.manners.tokenMs > 0) await pause(this.manners.tokenMs, signal);
       if (this.manners.diesAfter !== null) return new Response(dying(writer.whole()));
       return new Response(writer.whole(), { headers: { "content-type": "application/json" } });
     }
-    return this.#stream(writer, request.signal);
+    return this.#stream(writer, signal);
   }
 
   #stream(writer: AnswerWriter, signal: AbortSignal): Response {
