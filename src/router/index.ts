@@ -21,6 +21,7 @@ export {
   type IntakeStats,
   ResidencyIntake,
 } from "./intake/index.ts";
+export type { KeeperStats, RestoreOutcome } from "./keeping/index.ts";
 export { type ActiveLoadOptions, createActiveLoad } from "./load/index.ts";
 export { LOCATE_SUBJECT, LocateService, type LocateStats } from "./locate/index.ts";
 export {
@@ -41,7 +42,9 @@ export {
   type ReasoningTokens,
 } from "./policies/index.ts";
 export type * from "./prefix-index.ts";
+export { REPLICA_DEFAULTS, type ReplicaSettings, type ReplicaStats } from "./replicas/index.ts";
 export type * from "./route.ts";
 export * from "./settings.ts";
 export { createWorkerTable, type WorkerTableOptions } from "./table/index.ts";
+export { RouterUpkeep, type UpkeepOptions } from "./upkeep/index.ts";
 export type * from "./workers.ts";

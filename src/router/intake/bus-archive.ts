@@ -47,7 +47,8 @@ export class BusArchive implements ResidencyArchive {
       const answer = await this.#ask(source, question, signal);
       if (answer.kind !== "range") {
         if (batches.length > 0 || answer.kind === "too_new") break;
-        return answer.kind === "failed" ? answer : { kind: "too_old" };
+        const isPast = answer.kind === "evicted" || answer.kind === "other_incarnation";
+        return isPast ? { kind: "too_old" } : failed(whyOf(answer));
       }
       const { batch } = answer;
       const isNext = batch.changes.length > 0 && batch.firstSequence <= next;
@@ -121,7 +122,7 @@ function isOf(first: ResidencySnapshotPart, other: ResidencySnapshotPart, part: 
   );
 }
 
-function whyOf(answer: Exclude<ResidencyAnswer, ResidencySnapshotPart> | Failed): string {
+function whyOf(answer: ResidencyAnswer | Failed): string {
   return "why" in answer ? answer.why : answer.kind;
 }
 

@@ -141,9 +141,9 @@ export class Follower implements Recoverable, Disposable {
 
   async recover(signal: AbortSignal): Promise<boolean> {
     if (this.#isOver || this.isKnown) return true;
-    const isHealed = this.#hasPicture && this.#hasHole() && (await this.#byRange(signal));
-    if (this.#isOver || isHealed) return true;
-    return this.#byPicture(signal);
+    const healed = this.#hasPicture && this.#hasHole() && (await this.#byRange(signal));
+    if (this.#isOver || healed === true) return true;
+    return healed === "failed" ? false : this.#byPicture(signal);
   }
 
   [Symbol.dispose](): void {
@@ -256,8 +256,8 @@ export class Follower implements Recoverable, Disposable {
     this.#parts.queue.want(this, delayMs);
   }
 
-  /** True: nothing is missing any more. */
-  async #byRange(signal: AbortSignal): Promise<boolean> {
+  /** True: nothing is missing any more; false: only a picture helps. */
+  async #byRange(signal: AbortSignal): Promise<boolean | "failed"> {
     const { archive, counts } = this.#parts;
     for (let round = 0; round < RANGES_MAX; round++) {
       if (this.#isOver || this.#isDoubted || !this.#hasPicture) return false;
@@ -268,7 +268,8 @@ export class Follower implements Recoverable, Disposable {
       counts.ranges++;
       const answer = await archive.range(source, before + 1, to, signal);
       if (this.#source !== source || this.#isOver) return false;
-      if (answer.kind !== "changes") return !this.#hasHole() && this.#hasPicture;
+      if (answer.kind === "failed") return "failed";
+      if (answer.kind === "too_old") return !this.#hasHole() && this.#hasPicture;
       for (const batch of answer.batches) this.#fromRange(batch);
       this.#drain();
       if (this.#sequence === before) return !this.#hasHole();

@@ -7,6 +7,9 @@ export type {
   ResidencyArchive,
   ResidencyListener,
 } from "./feed.ts";
+export { FirstArchive, type PictureGiver } from "./first-archive.ts";
 export { type FollowedSource, type IntakeOptions, ResidencyIntake } from "./intake.ts";
 export { INTAKE_DEFAULTS, type IntakeSettings } from "./settings.ts";
 export type { IntakeCounts, IntakeStats } from "./stats.ts";
+export { StoredPictures } from "./stored-pictures.ts";
+export { forgetStream, StreamListening } from "./stream-listening.ts";

@@ -1,5 +1,4 @@
 export { Members } from "./members.ts";
-export { ReplicaArchive, type ReplicaArchiveOptions } from "./replica-archive.ts";
 export {
   REPLICA_DEFAULTS,
   ReplicaGroup,

@@ -59,8 +59,6 @@ export interface ReplicaGroupOptions {
   readonly load: ActiveLoad;
   readonly blockTokens: number;
   readonly settings: ReplicaSettings;
-  /** For the digests of request ids. */
-  readonly hash: (text: string) => bigint;
   /** Others have set them; false: no worker of that model is known yet. */
   readonly applyThresholds: (model: string, thresholds: BusyThresholds) => boolean;
 }
@@ -106,7 +104,7 @@ export class ReplicaGroup implements AsyncDisposable {
     const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
-    this.#owners = new OwnerBook(options.hash);
+    this.#owners = new OwnerBook((id) => Bun.hash.xxHash3(id));
     this.load = new SharedLoad({
       ...{ load, table, owners: this.#owners, self, blockTokens },
       tell: (news) => this.#tell(news),

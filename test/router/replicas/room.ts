@@ -1,5 +1,6 @@
 import { type Bus, createLocalBus, type LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
+import type { ResidencySource } from "../../../src/events/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type { BusyThresholds, PrefixIndex } from "../../../src/router/index.ts";
 import { sameDigests } from "../../../src/router/intake/digest.ts";
@@ -7,6 +8,7 @@ import {
   askedAt,
   BusArchive,
   BusListening,
+  FirstArchive,
   ResidencyIntake,
 } from "../../../src/router/intake/index.ts";
 import { createActiveLoad } from "../../../src/router/load/index.ts";
@@ -14,7 +16,6 @@ import {
   Members,
   newRouterId,
   REPLICA_DEFAULTS,
-  ReplicaArchive,
   ReplicaGroup,
   type ReplicaSettings,
   replicaSubjects,
@@ -40,19 +41,23 @@ export class TestRouter implements AsyncDisposable {
   readonly members = new Members();
   readonly intake: ResidencyIntake;
   readonly group: ReplicaGroup;
-  readonly archive: ReplicaArchive;
+  readonly archive: FirstArchive;
   readonly thresholds = new Map<string, BusyThresholds>();
   readonly #listening: BusListening;
 
   constructor(hub: LocalHub, settings: Partial<ReplicaSettings> = {}) {
     this.bus = createLocalBus(hub, { ...basics, limits: { retryMinMs: 5, retryMaxMs: 20 } });
     const { bus, table, index, members } = this;
-    const limits = { answerMs: 500, pictureBlocksMax: 1e6 };
-    this.archive = new ReplicaArchive({
-      ...{ bus, ...limits, subjects: replicaSubjects(CLUSTER) },
-      workers: new BusArchive({ bus, subjectOf: askedAt(CLUSTER), ...limits }),
-      holderOf: (source) => members.holderOf(source),
-    });
+    const archiveAt = (subjectOf: (source: ResidencySource) => string) =>
+      new BusArchive({ bus, subjectOf, answerMs: 500, pictureBlocksMax: 1e6 });
+    const { pictureOf } = replicaSubjects(CLUSTER);
+    this.archive = new FirstArchive(
+      (source) => {
+        const router = members.holderOf(source);
+        return router && archiveAt(({ worker, rank }) => pictureOf(router, worker, rank));
+      },
+      archiveAt(askedAt(CLUSTER)),
+    );
     this.intake = new ResidencyIntake({
       ...{ ...basics, index, table, archive: this.archive, settings: QUICK },
       log: () => undefined,
@@ -66,7 +71,6 @@ export class TestRouter implements AsyncDisposable {
       ...{ bus, ...basics, cluster: CLUSTER, index, table, members, load, blockTokens: 16 },
       ...{ intake: this.intake, self: newRouterId(systemRandom), log: () => undefined },
       settings: { ...SOON, ...settings },
-      hash: (text) => BigInt(Bun.hash(text)),
       applyThresholds: (model, thresholds) => {
         const isKnown = table.targets.some((target) => target.model === model);
         if (isKnown) this.thresholds.set(model, thresholds);

@@ -1,0 +1,6 @@
+export {
+  type KeeperOptions,
+  type KeeperStats,
+  PictureKeeper,
+  type RestoreOutcome,
+} from "./picture-keeper.ts";

@@ -1,0 +1,1 @@
+export { RouterUpkeep, type UpkeepOptions } from "./upkeep.ts";
