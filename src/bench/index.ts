@@ -41,6 +41,13 @@ export {
   type PolicyRow,
 } from "./policy/index.ts";
 export {
+  benchRoute,
+  ROUTE_POLICIES,
+  type RouteBenchOptions,
+  type RoutePolicy,
+  type RouteRow,
+} from "./route/index.ts";
+export {
   benchSessions,
   type SessionFigures,
   type SessionsBench,

@@ -202,6 +202,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-policy.ts"),
   },
   {
+    name: "bench route",
+    summary: "hit ratios and spread of routing policies on traces",
+    load: () => import("./commands/bench-route.ts"),
+  },
+  {
     name: "bench sessions",
     summary: "whole sessions freed at once, against blocks that age one by one",
     load: () => import("./commands/bench-sessions.ts"),
