@@ -37,6 +37,8 @@ const KIB = 1_024;
 const ANSWER_BYTES_MAX = 1_024 * KIB;
 /** Left free in a message, for its headers and what the broker counts. */
 const SPARE_BYTES = 4 * KIB;
+/** A stream that keeps the subject does not take it: it has another name. */
+const NOT_KEPT = { "Nats-Expected-Stream": "none" };
 /** A broker that takes less than this is not spoken to in its own size. */
 const MESSAGE_BYTES_MIN = 128 * KIB;
 
@@ -92,7 +94,7 @@ export class BusPublisher implements AsyncDisposable {
     if (this.#isOver || !this.#isConnected) return;
     const { feed, bus, clock } = this.#options;
     const data = encodeHeartbeat(feed.heartbeat(isClosing), clock.wallMs());
-    bus.publish(this.#subject, data, { isSpare: true });
+    bus.publish(this.#subject, data, { isSpare: true, headers: NOT_KEPT });
     this.#heartbeats++;
   }
 

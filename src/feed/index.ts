@@ -6,3 +6,8 @@ export { HostFeeds, type HostFeedsOptions } from "./host-feeds.ts";
 export { QuestionDesk } from "./question-desk.ts";
 export { type FeedListener, type FeedOptions, ResidencyFeed } from "./residency-feed.ts";
 export { partOf, type Snapshot, Snapshots } from "./snapshots.ts";
+export {
+  StreamPublisher,
+  type StreamPublisherOptions,
+  type StreamPublisherState,
+} from "./stream-publisher.ts";

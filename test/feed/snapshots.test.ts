@@ -36,7 +36,7 @@ test("a ring keeps the latest changes within its limits", () => {
 });
 
 for (const seed of [1, 2, 3]) {
-  test(`a snapshot is what the changes up to its number made, whatever comes meanwhile (${seed})`, async () => {
+  test(`a snapshot is what the changes up to its number made (${seed})`, async () => {
     const blocks = new Blocks(20_000, seed);
     using feeds = feedsOf(blocks);
     const [feed] = feeds.feeds;
