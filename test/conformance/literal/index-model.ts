@@ -1,4 +1,4 @@
-/** The prefix index, said as plainly as it can be: who has which block, and a walk from the front. */
+/** The prefix index, said as plainly as can be: who has which block, and a walk from the front. */
 export type Tier = "device" | "host" | "disk";
 const TIERS: readonly Tier[] = ["device", "host", "disk"];
 
