@@ -107,11 +107,15 @@ export class PictureKeeper implements AsyncDisposable {
     await this.save();
   }
 
-  /** False: the table has it under another number, so that its blocks are of no use. */
+  /** False: the table has it, or another, under another number: its blocks are of no use. */
   #restoreOne(saved: SavedSource): boolean {
     const { table, intake } = this.#options;
+    const { worker, rank } = saved.source;
+    const before = table.get(saved.target) ?? table.find(worker, rank);
+    const isOther = before !== null && (before.worker !== worker || before.rank !== rank);
+    if (isOther || (before !== null && before.id !== saved.target)) return false;
     try {
-      if (table.put(saved.spec, saved.target).id !== saved.target) return false;
+      if (before === null) table.put(saved.spec, saved.target);
     } catch {
       return false;
     }
