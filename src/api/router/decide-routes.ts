@@ -1,7 +1,8 @@
 import { Elysia, t } from "elysia";
+import { HearthError } from "../../core/index.ts";
 import type { RouteOutcome, Router } from "../../router/index.ts";
 import { answerJson, isInteger, readObject } from "../body.ts";
-import { refuse } from "../problem.ts";
+import { problemOf, refuse } from "../problem.ts";
 import { explainReport, explanationOf } from "./explain-report.ts";
 import { decisionOf, routeReport, routeRequestBody } from "./route-report.ts";
 import { RequestError, readRouteRequest } from "./route-request.ts";
@@ -17,7 +18,12 @@ export async function route(
 ): Promise<Response> {
   const request = requestIn(body);
   if (request instanceof Response) return request;
-  const outcome = await router.bestWorker(request, signal);
+  const outcome = await router.bestWorker(request, signal).catch((thrown) => {
+    // Whoever asked is gone, and reads no answer.
+    if (signal.aborted) return null;
+    throw thrown;
+  });
+  if (outcome === null) return problemOf(new HearthError("ABORTED", "the caller is gone"));
   if (outcome.kind !== "routed") return refusalOf(outcome, busyStatus);
   const { requestId } = request;
   return new Response(JSON.stringify(decisionOf(outcome, requestId)), { headers: JSON_HEADERS });

@@ -1,6 +1,7 @@
 /**
- * The object of a body in which one list may be very long: numbers of such lists are read straight
- * from the bytes, everything else is left as text. Ten times as fast as parsing it whole.
+ * The object of a body in which one list may be very long. Its numbers are read straight from the
+ * bytes, checked on the way, and hashes stay exact; the other members are left as text. It takes as
+ * long as `JSON.parse` alone.
  */
 
 const Byte = {
@@ -27,6 +28,8 @@ const UINT32_MAX = 0xffff_ffff;
 /** 20 digits of 2^64, a sign, quotes; hex with its prefix is shorter. */
 const HASH_CHARACTERS_MAX = 24;
 const HASH = /^(?:-?[0-9]{1,20}|0x[0-9a-fA-F]{1,16})$/;
+/** Kept between requests; a longer list gets memory of its own. */
+const SCRATCH_WORDS_MAX = 2 ** 20;
 const UINT64_MAX = (1n << 64n) - 1n;
 const INT64_MIN = -(1n << 63n);
 
@@ -87,8 +90,7 @@ class Scanner {
   #peek(): number {
     for (; this.#at < this.#bytes.length; this.#at++) {
       const byte = this.#bytes[this.#at]!;
-      if (byte !== Byte.space && byte !== Byte.feed && byte !== Byte.carriage && byte !== Byte.tab)
-        return byte;
+      if (!isBlank(byte)) return byte;
     }
     return -1;
   }
@@ -146,32 +148,12 @@ class Scanner {
 
   #tokens(name: string): Uint32Array {
     this.#expect(Byte.openList, `${name} is no list`);
-    const tokens = new Numbers(this.#bytes.length - this.#at);
-    for (let isFirst = true; this.#peek() !== Byte.closeList; isFirst = false) {
-      if (!isFirst) this.#expect(Byte.comma, `${name} is a list of whole numbers, comma by comma`);
-      tokens.push(this.#token(name));
-    }
-    this.#at++;
-    return tokens.taken();
-  }
-
-  #token(name: string): number {
-    this.#peek();
-    const bytes = this.#bytes;
-    const start = this.#at;
-    let value = 0;
-    let at = start;
-    for (; at < bytes.length && at - start <= 10; at++) {
-      const digit = bytes[at]! - Byte.zero;
-      if (digit < 0 || digit > 9) break;
-      value = value * 10 + digit;
-    }
-    const isPadded = bytes[start] === Byte.zero && at - start > 1;
-    if (at === start || isPadded || value > UINT32_MAX) {
-      throw new ScanError(`${name} is a list of whole numbers from 0 to ${UINT32_MAX}`);
-    }
-    this.#at = at;
-    return value;
+    // There are no more than one for two bytes.
+    const room = (this.#bytes.length - this.#at + 1) >> 1;
+    const read = readTokens(this.#bytes, this.#at, scratch(room));
+    if (read.what !== null) throw new ScanError(`${name} ${read.what}`);
+    this.#at = read.end;
+    return read.tokens;
   }
 
   #hashes(name: string): BigUint64Array {
@@ -199,26 +181,54 @@ class Scanner {
 
 const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
-/** Numbers whose count is not known before the last one. */
-class Numbers {
-  #values: Uint32Array;
-  #count = 0;
+let scratchWords = new Uint32Array(4_096);
 
-  /** There are no more than one for two bytes. */
-  constructor(bytes: number) {
-    this.#values = new Uint32Array(Math.min(1_024, (bytes >> 1) + 1));
-  }
+/** Used from the first byte of one list to its last. */
+function scratch(words: number): Uint32Array {
+  if (words <= scratchWords.length) return scratchWords;
+  const larger = new Uint32Array(words);
+  if (words <= SCRATCH_WORDS_MAX) scratchWords = larger;
+  return larger;
+}
 
-  push(value: number): void {
-    if (this.#count === this.#values.length) {
-      const larger = new Uint32Array(this.#count * 2);
-      larger.set(this.#values);
-      this.#values = larger;
-    }
-    this.#values[this.#count++] = value;
-  }
+interface ReadTokens {
+  readonly tokens: Uint32Array;
+  /** Behind the bracket. */
+  readonly end: number;
+  readonly what: string | null;
+}
 
-  taken(): Uint32Array {
-    return this.#values.subarray(0, this.#count);
+const NO_TOKENS = new Uint32Array(0);
+
+/** Whole numbers and commas up to the closing bracket. One loop over bytes: it is the hot one. */
+function readTokens(bytes: Uint8Array, from: number, into: Uint32Array): ReadTokens {
+  let count = 0;
+  let value = -1;
+  let digits = 0;
+  let isDone = false;
+  for (let at = from; at < bytes.length; at++) {
+    const byte = bytes[at]!;
+    if (byte >= Byte.zero && byte <= Byte.nine && !isDone) {
+      if (value === 0) break;
+      value = value === -1 ? byte - Byte.zero : value * 10 + byte - Byte.zero;
+      if (++digits > 10) break;
+    } else if (byte === Byte.comma || byte === Byte.closeList) {
+      if (value === -1 && byte === Byte.closeList && count === 0) {
+        return { tokens: NO_TOKENS, end: at + 1, what: null };
+      }
+      if (value === -1 || value > UINT32_MAX) break;
+      into[count++] = value;
+      if (byte === Byte.closeList) return { tokens: into.slice(0, count), end: at + 1, what: null };
+      value = -1;
+      digits = 0;
+      isDone = false;
+    } else if (isBlank(byte)) isDone = value !== -1;
+    else break;
   }
+  const what = `is a list of whole numbers from 0 to ${UINT32_MAX}`;
+  return { tokens: NO_TOKENS, end: from, what };
+}
+
+function isBlank(byte: number): boolean {
+  return byte === Byte.space || byte === Byte.feed || byte === Byte.carriage || byte === Byte.tab;
 }

@@ -1,0 +1,88 @@
+import { afterAll } from "bun:test";
+import type { ApiOptions } from "../../../src/api/index.ts";
+import { type ApiServer, createRouterApi, OPEN_ACCESS } from "../../../src/api/index.ts";
+import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
+import { loadNative } from "../../../src/native/index.ts";
+import { createRouterMetrics } from "../../../src/observability/index.ts";
+import {
+  createActiveLoad,
+  createRouter,
+  createWorkerTable,
+  ReferenceIndex,
+  ROUTER_DEFAULTS,
+  type RouterSettings,
+  type WorkerSpec,
+} from "../../../src/router/index.ts";
+import { ManualClock } from "../../support/index.ts";
+
+export const MODEL = "m";
+
+export function spec(worker: string, more: Partial<WorkerSpec> = {}): WorkerSpec {
+  return {
+    worker: worker as WorkerId,
+    rank: 0,
+    model: MODEL,
+    role: "both",
+    url: null,
+    totalBlocks: 1_000,
+    batchTokensMax: null,
+    spaces: [{ kind: "tokens", model: MODEL, blockTokens: 16 }],
+    ...more,
+  };
+}
+
+export interface ServeOptions {
+  readonly settings?: Partial<RouterSettings>;
+  readonly api?: Partial<ApiOptions & { busyStatus: number }>;
+}
+
+/** A router of real parts behind its API, on a free port. */
+export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
+  const clock = new ManualClock();
+  const table = createWorkerTable();
+  const index = new ReferenceIndex();
+  const all = { ...ROUTER_DEFAULTS, ...settings };
+  const { blockTokens, requestExpiryMs } = all;
+  const load = createActiveLoad({ clock, blockTokens, requestExpiryMs });
+  const random = seededRandom(1);
+  const parts = { clock, random, native: loadNative(), settings: all, table, index, load };
+  const router = createRouter(parts);
+  const metrics = createRouterMetrics({ clock, version: "1", commit: "c" });
+  const faults: unknown[] = [];
+  const app = createRouterApi(
+    {
+      ...{ router, table, load, index },
+      readiness: () => ({ ready: true, reasons: [] }),
+      health: () => [],
+      metricsText: () => metrics.text(),
+      metricsContentType: metrics.contentType,
+      register: ({ name, ranks, model, url, role }) =>
+        Array.from({ length: ranks }, (_, rank) =>
+          table.put(spec(name, { rank, model, url, role })),
+        ),
+      unregister(worker) {
+        const gone = table.targets.filter((target) => target.worker === worker);
+        for (const { id } of gone) table.remove(id);
+        return gone.length;
+      },
+    },
+    {
+      ...{ version: "1", clock, access: OPEN_ACCESS, busyStatus: 529 },
+      onFault: (_path, thrown) => void faults.push(thrown),
+      ...api,
+    },
+  );
+  const server: ApiServer = app.listen({ port: 0 });
+  afterAll(async () => {
+    await server[Symbol.asyncDispose]();
+    router[Symbol.dispose]();
+  });
+  const get = (path: string, init?: RequestInit) => fetch(`${server.url}${path}`, init);
+  const post = (path: string, body: unknown) =>
+    get(path, {
+      method: "POST",
+      body: typeof body === "string" ? body : JSON.stringify(body),
+      headers: { "content-type": "application/json" },
+    });
+  return { clock, table, index, load, router, server, faults, get, post, app };
+}
