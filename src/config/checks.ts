@@ -1,5 +1,6 @@
 import { join, relative } from "node:path";
 import { formatDuration } from "../core/index.ts";
+import { EVENT_CHECKS } from "./event-checks.ts";
 import { exactBytes } from "./kinds.ts";
 import { PEER_CHECKS } from "./peer-checks.ts";
 import { quoteText } from "./problems.ts";
@@ -40,6 +41,7 @@ export const SUM_CHECKS: readonly SumCheck[] = [
   ...NATS_CHECKS,
   ...API_CHECKS,
   ...PEER_CHECKS,
+  ...EVENT_CHECKS,
   needsNatsUrl("command_stream", ({ nats }) => nats.commandStream),
   needsNatsUrl("workers_bucket", ({ nats }) => nats.workersBucket),
   needsAuditFile("audit_bytes", ({ control }) => control.auditBytesMax !== AUDIT_BYTES),

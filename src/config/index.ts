@@ -22,3 +22,4 @@ export {
 } from "./router/index.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax } from "./sections/kv.ts";
+export { zmqOfRank } from "./zmq-kind.ts";

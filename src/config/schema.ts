@@ -3,6 +3,7 @@ import { SUM_CHECKS } from "./checks.ts";
 import { apiSection } from "./sections/api.ts";
 import { controlSection } from "./sections/control.ts";
 import { engineSection } from "./sections/engine.ts";
+import { eventsSection } from "./sections/events.ts";
 import { kvSection } from "./sections/kv.ts";
 import { logSection } from "./sections/log.ts";
 import { natsSection } from "./sections/nats.ts";
@@ -21,6 +22,7 @@ export const SCHEMA = {
   control: controlSection,
   nats: natsSection,
   peers: peersSection,
+  events: eventsSection,
   api: apiSection,
   log: logSection,
 } as const;

@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { type Config, deriveBlocksMax, parseConfig } from "../../src/config/index.ts";
+import { arbitraryEngineEvents, arbitraryEvents, eventsOf } from "./arbitrary-events.ts";
 import { arbitraryPeers } from "./arbitrary-peers.ts";
 
 const MIB = 2 ** 20;
@@ -94,6 +95,8 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     broadcast: fc.uniqueArray(word("Warm", "Prune", "Cache", "Think", "Pause", "RenewLease")),
     natsFlag: fc.boolean(),
     peers: arbitraryPeers,
+    events: arbitraryEvents,
+    engineEvents: arbitraryEngineEvents,
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
   })
@@ -138,6 +141,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         ),
         gpuWindowBlocks,
         sessionIdleMs: draw.sessionIdleMs,
+        ...draw.engineEvents,
       },
       control: {
         ...draw.pinShares,
@@ -154,6 +158,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       },
       nats: natsOf(draw),
       peers: draw.peers,
+      events: eventsOf(draw.events, draw.natsUrl !== null, draw.engineEvents.kvRanks),
       api: apiOf(draw),
       log: { level: draw.level, format: draw.format },
     };

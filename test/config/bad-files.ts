@@ -1,3 +1,4 @@
+import { EVENTS } from "./bad-events.ts";
 import { api, type BadFile, engine, KV, kv, ssd } from "./bad-file.ts";
 import { NATS } from "./bad-nats.ts";
 import { PEERS } from "./bad-peers.ts";
@@ -109,11 +110,7 @@ const NAMES: readonly BadFile[] = [
     `${KV}[fabric]\nlisten = "a"\n`,
     ["3:2 fabric", "unknown section"],
   ],
-  [
-    "another one",
-    `${KV}[fabric]\n`,
-    ["3:2 fabric", "[node] [kv] [engine] [control] [nats] [peers] [api] [log]"],
-  ],
+  ["another one", `${KV}[fabric]\n`, ["3:2 fabric", "[nats] [peers] [events] [api] [log]"]],
   [
     "section of a later version, dotted",
     `fabric.url = "x"\n${KV}`,
@@ -314,4 +311,5 @@ export const BAD_FILES: readonly BadFile[] = [
   ...SUMS,
   ...NATS,
   ...PEERS,
+  ...EVENTS,
 ];

@@ -1,5 +1,6 @@
 import { durationKind, integerKind, pathKind, patternKind, sizeKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
+import { engineEventKeys } from "./engine-events.ts";
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
@@ -146,4 +147,5 @@ export const engineSection = section("The socket that engines on this host speak
   acquireDeadlineMs,
   gpuWindowBlocks,
   sessionIdleMs,
+  ...engineEventKeys,
 });
