@@ -9,6 +9,7 @@ import type {
 } from "../../events/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "../workers.ts";
+import { EarlyBatches } from "./early-batches.ts";
 import type { ResidencyArchive, ResidencyListener } from "./feed.ts";
 import { Follower, type FollowerParts } from "./follower.ts";
 import { PendingRoom } from "./pending.ts";
@@ -63,6 +64,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   /** Incarnations of sources that closed. */
   readonly #ended = new Map<string, bigint>();
   readonly #engines = new Set<string>();
+  readonly #early = new EarlyBatches();
   readonly #counts: IntakeCounts = noCounts();
   readonly #room: PendingRoom;
   readonly #queue: RecoveryQueue;
@@ -103,7 +105,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
       sources: this.#sources.size,
       ...{ known, stalled },
       pendingDropped: this.#room.dropped,
-      pendingHashes: this.#room.hashes,
+      pendingHashes: this.#room.hashes + this.#early.hashes,
       recoveriesRunning: this.#queue.running,
       recoveriesWaiting: this.#queue.waiting,
     };
@@ -132,6 +134,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const followed = this.#sources.get(nameOf(batch.source.worker, batch.source.rank));
     if (followed === undefined) {
       this.#counts.unannounced++;
+      this.#early.add(nameOf(batch.source.worker, batch.source.rank), batch);
       return;
     }
     const before = followed.follower.source.incarnation;
@@ -159,6 +162,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     followed.everyMs = heartbeat.everyMs;
     this.#heard(followed);
     followed.follower.heartbeat(heartbeat);
+    if (before !== undefined) return;
+    for (const batch of this.#early.take(name)) followed.follower.batch(batch);
   }
 
   /** A source as it was when it was saved; its blocks are in the index already. */
