@@ -17,13 +17,15 @@ interface Held {
 
 /** A list of (target, block) with the time each was routed last; deeper blocks count as older. */
 class LiteralPrediction {
+  readonly blocksMax: number;
+  readonly ratio: number;
   held: Held[] = [];
   #order = 0;
 
-  constructor(
-    readonly blocksMax: number,
-    readonly ratio: number,
-  ) {}
+  constructor(blocksMax: number, ratio: number) {
+    this.blocksMax = blocksMax;
+    this.ratio = ratio;
+  }
 
   routed(hashes: BigUint64Array, target: number, nowMs: number): void {
     this.expire(nowMs);

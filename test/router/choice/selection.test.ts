@@ -1,0 +1,94 @@
+import { describe, expect, test } from "bun:test";
+import type { WorkerId } from "../../../src/core/index.ts";
+import { DECODE_ROLES, select, type Wish } from "../../../src/router/choice/index.ts";
+import type { BusyThresholds, Target, TargetLoad } from "../../../src/router/index.ts";
+import { createWorkerTable } from "../../../src/router/index.ts";
+import { specOf } from "../specs.ts";
+
+const OFF: BusyThresholds = {
+  activeDecodeBlocksThreshold: null,
+  activePrefillTokensThreshold: null,
+};
+const IDLE: TargetLoad = { activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 };
+const WISH: Wish = {
+  model: "m",
+  roles: DECODE_ROLES,
+  worker: undefined,
+  rank: undefined,
+  allowed: undefined,
+  excluded: undefined,
+  isDirect: false,
+};
+
+function targetsOf(...specs: Parameters<typeof specOf>[]): readonly Target[] {
+  const table = createWorkerTable();
+  for (const spec of specs) table.put(specOf(...spec));
+  return table.targets;
+}
+
+describe("who may be chosen", () => {
+  test("each other one has its reason", () => {
+    const table = createWorkerTable();
+    for (const name of ["a", "b", "c", "d"]) table.put(specOf(name));
+    table.put(specOf("other", { model: "x" }));
+    table.put(specOf("pre", { role: "prefill" }));
+    table.setState(table.find("b" as WorkerId, 0)!.id, "stale");
+    table.setState(table.find("c" as WorkerId, 0)!.id, "draining");
+    const wish = { ...WISH, excluded: ["d" as WorkerId] };
+    const { reasons, candidates } = select(table.targets, wish, OFF, () => IDLE);
+    expect(candidates).toEqual([0]);
+    const expected = [null, "stale", "draining", "excluded", "other_model", "other_role"] as const;
+    expect(reasons).toEqual([...expected]);
+  });
+
+  test("stale ones where nobody else is left", () => {
+    const table = createWorkerTable();
+    const { id } = table.put(specOf("a"));
+    table.setState(id, "stale");
+    expect(select(table.targets, WISH, OFF, () => IDLE).candidates).toEqual([0]);
+  });
+
+  test("a list of names, or one name", () => {
+    const targets = targetsOf(["a"], ["b"], ["b", { rank: 1 }]);
+    const allowed = { ...WISH, allowed: ["b" as WorkerId] };
+    expect(select(targets, allowed, OFF, () => IDLE).candidates).toEqual([1, 2]);
+    const named = { ...WISH, worker: "b" as WorkerId, rank: 1 };
+    expect(select(targets, named, OFF, () => IDLE).candidates).toEqual([2]);
+  });
+});
+
+describe("who is busy", () => {
+  const blocks = { ...OFF, activeDecodeBlocksThreshold: 0.5 };
+  const loads = (...active: number[]) => {
+    return ({ id }: Target): TargetLoad => ({ ...IDLE, activeBlocks: active[id]! });
+  };
+
+  test("more than its share of blocks is active; as much is not yet", () => {
+    const targets = targetsOf(["a", { totalBlocks: 100 }], ["b", { totalBlocks: 100 }], ["c"]);
+    const found = select(targets, WISH, blocks, loads(50, 51, 1_000));
+    expect(found.candidates).toEqual([0, 2]);
+    expect(found.reasons[1]).toBe("busy_blocks");
+    expect(found.isBusy).toBe(false);
+  });
+
+  test("more than so many tokens wait; either is enough", () => {
+    const both = { activeDecodeBlocksThreshold: 0.5, activePrefillTokensThreshold: 10 };
+    const targets = targetsOf(["a", { totalBlocks: 100 }]);
+    const found = select(targets, WISH, both, () => ({ ...IDLE, activePrefillTokens: 11 }));
+    expect(found.reasons).toEqual(["busy_prefill"]);
+    expect(found.isBusy).toBe(true);
+  });
+
+  test("a worker is when all its ranks are", () => {
+    const many = { totalBlocks: 100 };
+    const targets = targetsOf(["a", many], ["a", { ...many, rank: 1 }], ["b", many]);
+    expect(select(targets, WISH, blocks, loads(90, 10, 90)).candidates).toEqual([0, 1]);
+    expect(select(targets, WISH, blocks, loads(90, 60, 10)).candidates).toEqual([2]);
+  });
+
+  test("a worker that was named is taken all the same", () => {
+    const targets = targetsOf(["a", { totalBlocks: 100 }]);
+    const wish = { ...WISH, worker: "a" as WorkerId, isDirect: true };
+    expect(select(targets, wish, blocks, loads(100)).candidates).toEqual([0]);
+  });
+});
