@@ -10,6 +10,7 @@ export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {
   diffRouterReload,
+  type ListedModel,
   type ListedWorker,
   loadRouterConfig,
   parseRouterConfig,

@@ -18,7 +18,6 @@ const CARDS_MAX = 4_096;
 export interface ModelListParts {
   readonly clock: Clock;
   readonly table: WorkerTable;
-  readonly names: ModelNames;
   readonly settings: ProxySettings;
   readonly upstream: Upstream;
 }
@@ -34,11 +33,11 @@ export class ModelList {
   }
 
   /** All of them, or the one with that id. */
-  async answer(id: string | null, headers: Headers, signal: AbortSignal): Promise<Response> {
-    const known = this.#parts.names.list();
+  async answer(id: string | null, names: ModelNames, request: Request): Promise<Response> {
+    const known = names.list();
     const wanted = id === null ? known : known.filter((one) => one.id === id);
     if (id !== null && wanted.length === 0) return refuse(unknownModel(id));
-    await this.#refresh(headers, signal);
+    await this.#refresh(request.headers, request.signal);
     const cards = wanted.map(({ id: name, parent }) => this.#cardOf(name, parent));
     return Response.json(id === null ? { object: "list", data: cards } : cards[0]);
   }

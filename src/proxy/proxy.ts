@@ -14,7 +14,7 @@ import { ModelList } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { promptOf } from "./prompt.ts";
 import { readRequestBody } from "./request-body.ts";
-import type { ProxySettings } from "./settings.ts";
+import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { OutputWatch } from "./stream/output-watch.ts";
 import { Relay } from "./stream/relay.ts";
 import { openTokens, type Tokens } from "./tokens/index.ts";
@@ -44,26 +44,44 @@ export interface OpenAiProxy extends AsyncDisposable {
    * long: engines say nothing while they compute a prompt.
    */
   fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
+  /**
+   * From now on these models, with their files read again; requests under way keep theirs. Rejects
+   * with CONFIG_INVALID, and changes nothing, where a tokenizer cannot be used.
+   */
+  setModels(models: readonly ProxyModel[]): Promise<void>;
   listen(observer: ProxyObserver): Disposable;
   snapshot(): ProxySnapshot;
 }
 
 /** Reads the tokenizers. Rejects with CONFIG_INVALID where one cannot be used. */
 export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
-  const { clock, settings } = options;
-  const models = settings.models.flatMap(({ name, tokenizer, chatTemplate, engine, reasoning }) =>
+  const { models } = options.settings;
+  const tokens = await tokensFor(options, models);
+  return new RoutedProxy(options, { models, tokens }, createHttpUpstream(options.clock));
+}
+
+/** Models and their tokens, which change together. */
+interface Vocabulary {
+  readonly models: readonly ProxyModel[];
+  readonly tokens: Tokens;
+}
+
+function tokensFor(
+  { clock, settings }: ProxyOptions,
+  models: readonly ProxyModel[],
+): Promise<Tokens> {
+  const files = models.flatMap(({ name, tokenizer, chatTemplate, engine, reasoning }) =>
     tokenizer === null
       ? []
       : [{ name, tokenizer, chatTemplate, reasoning, partSeparator: PART_SEPARATORS[engine] }],
   );
-  const tokens = await openTokens({
+  return openTokens({
     clock,
-    models,
+    models: files,
     threads: settings.tokenThreads,
     cacheTokens: settings.tokenCacheTokens,
     timeMs: settings.tokeniseMs,
   });
-  return new RoutedProxy(options, tokens, createHttpUpstream(clock));
 }
 
 /** What engines put between the texts of one message. */
@@ -71,9 +89,9 @@ const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
 class RoutedProxy implements OpenAiProxy {
   readonly #options: ProxyOptions;
-  readonly #tokens: Tokens;
   readonly #upstream: Upstream;
-  readonly #names: ModelNames;
+  #tokens: Tokens;
+  #names: ModelNames;
   readonly #models: ModelList;
   readonly #counts = new ProxyCounts();
   readonly #observers = new Set<ProxyObserver>();
@@ -84,12 +102,12 @@ class RoutedProxy implements OpenAiProxy {
   #nextId = 1;
   #isClosed = false;
 
-  constructor(options: ProxyOptions, tokens: Tokens, upstream: Upstream) {
+  constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
     const { table, settings, random, clock } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
-    this.#names = new ModelNames(table, settings.models);
-    this.#models = new ModelList({ clock, table, names: this.#names, settings, upstream });
+    this.#names = new ModelNames(table, models);
+    this.#models = new ModelList({ clock, table, settings, upstream });
     const counts = this.#counts;
     const parts = { settings, table, upstream, random, counts };
     this.#dispatch = {
@@ -109,7 +127,7 @@ class RoutedProxy implements OpenAiProxy {
     }
     try {
       if (endpoint.kind === "models") {
-        return await this.#models.answer(endpoint.id, request.headers, request.signal);
+        return await this.#models.answer(endpoint.id, this.#names, request);
       }
       return await this.#generate(endpoint, request, caller);
     } catch (thrown) {
@@ -117,6 +135,14 @@ class RoutedProxy implements OpenAiProxy {
       const message = "The proxy failed; its log says more.";
       return refuse({ status: 500, message, type: "server_error", code: "internal" });
     }
+  }
+
+  async setModels(models: readonly ProxyModel[]): Promise<void> {
+    const tokens = await tokensFor(this.#options, models);
+    this.#tokens[Symbol.dispose]();
+    this.#tokens = tokens;
+    this.#names = new ModelNames(this.#options.table, models);
+    if (this.#isClosed) tokens[Symbol.dispose]();
   }
 
   listen(observer: ProxyObserver): Disposable {

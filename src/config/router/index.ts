@@ -6,7 +6,7 @@ import { renderBook, renderConfigReference, renderSampleConfig } from "../render
 import { ROUTER_BOOK, type RouterConfig } from "./schema.ts";
 
 export { readListedWorker } from "./listed-worker.ts";
-export { type ListedWorker, ROUTER_BOOK, type RouterConfig } from "./schema.ts";
+export { type ListedModel, type ListedWorker, ROUTER_BOOK, type RouterConfig } from "./schema.ts";
 
 /** As `parseConfig`, of a router's file. */
 export function parseRouterConfig(

@@ -1,6 +1,5 @@
 import { booleanKind, choiceKind, durationKind, integerKind } from "../kinds.ts";
 import { natsUrlKind } from "../nats-url.ts";
-import { listenOrOffKind } from "../peer-kinds.ts";
 import { apiAccessKeys, apiListen } from "../sections/api.ts";
 import { natsFileKeys, natsQueueKeys } from "../sections/nats.ts";
 import { optional, section, withDefault } from "../spec.ts";
@@ -59,14 +58,16 @@ export const replicasSection = section("Several routers of one fleet.", {
     kind: integerKind({ min: 1, max: Number.MAX_SAFE_INTEGER }),
     standard: 1_000_000,
     reload: false,
-    doc: "Messages in the durable stream of events from which on a snapshot takes their place.",
+    doc: "Changes after which the picture is written to `events.state_dir` before its time.",
   }),
-  digestEveryMs: withDefault({
-    key: "digest_every",
-    kind: durationKind({ min: 100, max: 3_600_000, example: "5s" }),
-    standard: "5s",
+  announceMs: withDefault({
+    key: "announce",
+    kind: durationKind({ min: 100, max: 600_000, example: "1s" }),
+    standard: "1s",
     reload: false,
-    doc: "How often replicas compare what they believe that workers hold.",
+    doc:
+      "How often this router says that it is there and what it counts, so that replicas find out " +
+      "where they differ. One that missed five is gone.",
   }),
 });
 
@@ -95,21 +96,4 @@ export const policiesSection = section("What the router tells agents to do, by i
     "context_rewrite",
     "Where a session's next prompt departs from the one before, what it left is pruned. ",
   ),
-});
-
-export const proxySection = section("An OpenAI-compatible API in front of the workers.", {
-  listen: withDefault({
-    key: "listen",
-    kind: listenOrOffKind,
-    standard: "off",
-    reload: false,
-    doc: "Where `/v1/chat/completions` and the like are served; `off`: nowhere.",
-  }),
-  drainMs: withDefault({
-    key: "drain",
-    kind: durationKind({ min: 100, max: 3_600_000, example: "30s" }),
-    standard: "30s",
-    reload: false,
-    doc: "How long streams that are under way may go on after SIGTERM.",
-  }),
 });

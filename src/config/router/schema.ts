@@ -3,13 +3,9 @@ import { logSection } from "../sections/log.ts";
 import type { KeySpec } from "../spec.ts";
 import { ROUTER_CHECKS } from "./checks.ts";
 import { eventsSection } from "./events-section.ts";
-import {
-  apiSection,
-  natsSection,
-  policiesSection,
-  proxySection,
-  replicasSection,
-} from "./other-sections.ts";
+import { modelTables } from "./model-section.ts";
+import { apiSection, natsSection, policiesSection, replicasSection } from "./other-sections.ts";
+import { proxySection } from "./proxy-section.ts";
 import { routerSection } from "./router-section.ts";
 import { workerTables } from "./worker-section.ts";
 
@@ -36,13 +32,19 @@ type Sections = {
 /** A worker of the file; `name` is its worker id. */
 export type ListedWorker = { readonly name: string } & ValuesOf<typeof workerTables.keys>;
 
+/** What the file says of a model; `name` is that of its table. */
+export type ListedModel = { readonly name: string } & ValuesOf<typeof modelTables.keys>;
+
 /** A router's configuration, validated and frozen. Sizes in bytes, durations in milliseconds. */
-export type RouterConfig = Sections & { readonly workers: readonly ListedWorker[] };
+export type RouterConfig = Sections & {
+  readonly workers: readonly ListedWorker[];
+  readonly models: readonly ListedModel[];
+};
 
 /** The router's file. */
 export const ROUTER_BOOK = createBook({
   sections: ROUTER_SCHEMA,
-  named: { workers: workerTables },
+  named: { workers: workerTables, models: modelTables },
   checks: ROUTER_CHECKS,
   words: {
     title: "Configuration of routers",

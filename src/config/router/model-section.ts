@@ -1,0 +1,147 @@
+import type { NamedSection } from "../book.ts";
+import { choiceKind, integerKind, type Kind, pathKind, patternKind, typeName } from "../kinds.ts";
+import { quoteText } from "../problems.ts";
+import { type KeySpec, optional, withDefault } from "../spec.ts";
+
+const NAMES_MAX = 1_024;
+const MODEL = /^[\x21-\x2b\x2d-\x7e]{1,256}$/;
+const MODEL_WORDS = "1 to 256 printable characters without blanks and commas";
+const MODEL_EXAMPLE = "meta-llama/Llama-3.1-8B-Instruct";
+
+/** Any names, with commas between them. */
+function listKind(what: string, pattern: RegExp, words: string): Kind<readonly string[]> {
+  const instead = `write ${what} with commas between them, or ""`;
+  return {
+    name: `list of ${what}`,
+    range: `${what} with commas between them: ${words}`,
+    read(raw) {
+      if (typeof raw !== "string") return { ok: false, what: `is ${typeName(raw)}`, instead };
+      const names = raw.split(",").map((name) => name.trim());
+      const given = names.filter((name) => name !== "");
+      if (given.length > NAMES_MAX) {
+        return { ok: false, what: `names more than ${NAMES_MAX}`, instead };
+      }
+      const wrong = given.find((name) => !pattern.test(name));
+      if (wrong !== undefined) return { ok: false, what: `names ${quoteText(wrong)}`, instead };
+      return { ok: true, value: Object.freeze([...new Set(given)]) };
+    },
+    write: (names) => names.join(","),
+  };
+}
+
+const model: KeySpec<string> = {
+  key: "model",
+  kind: patternKind({
+    name: "model name",
+    pattern: MODEL,
+    words: MODEL_WORDS,
+    example: MODEL_EXAMPLE,
+  }),
+  standard: { is: "required" },
+  reload: true,
+  doc: "The model, as clients and workers name it.",
+  example: MODEL_EXAMPLE,
+};
+
+const path = (example: string) => pathKind({ bytesMax: 4_000, example });
+
+const tokenizerKeys = {
+  tokenizer: optional({
+    key: "tokenizer",
+    kind: path("/var/lib/hearth/models/llama"),
+    reload: true,
+    doc:
+      "The folder with the model's `tokenizer.json`, `tokenizer_config.json` and, where it has " +
+      "one, `chat_template.jinja`: as its repository has them. Unset: `fallback`.",
+    example: "/var/lib/hearth/models/llama",
+  }),
+  chatTemplate: optional({
+    key: "chat_template",
+    kind: path("/etc/hearth/llama.jinja"),
+    reload: true,
+    doc: "A chat template instead of the model's own (vLLM's and SGLang's `--chat-template`).",
+    example: "/etc/hearth/llama.jinja",
+  }),
+  fallback: withDefault({
+    key: "fallback",
+    kind: choiceKind(["bytes", "load"]),
+    standard: "bytes",
+    reload: true,
+    doc:
+      "How prompts are routed that are not known in tokens. `bytes`: four bytes of text count as " +
+      "a token, which finds what was predicted, and nothing that engines report. `load`: by load.",
+  }),
+};
+
+const reasoningKind = patternKind<string>({
+  name: "token",
+  pattern: /^[\x21-\x7e]{1,64}$/,
+  words: "1 to 64 printable characters without blanks",
+  example: "<think>",
+});
+
+const modelKeys = {
+  model,
+  ...tokenizerKeys,
+  engine: withDefault({
+    key: "engine",
+    kind: choiceKind(["vllm", "sglang"]),
+    standard: "vllm",
+    reload: true,
+    doc: "What serves it: they join texts, and hand KV from prefill to decode, in different ways.",
+  }),
+  loras: withDefault({
+    key: "loras",
+    kind: listKind("names", MODEL, MODEL_WORDS),
+    standard: "",
+    reload: true,
+    doc: "Adapters that its workers serve under names of their own (vLLM's `--lora-modules`).",
+    example: "sql-adapter,legal-adapter",
+  }),
+  stripFields: withDefault({
+    key: "strip_fields",
+    kind: listKind("members", /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/, "letters, digits and _"),
+    standard: "",
+    reload: true,
+    doc:
+      "Members that are taken out of requests, at whatever depth, before workers see them: for " +
+      "engines that refuse what they do not know. vLLM and SGLang do not.",
+    example: "cache_control,nvext",
+  }),
+  bootstrapPort: withDefault({
+    key: "bootstrap_port",
+    kind: integerKind({ min: 1, max: 65_535 }),
+    standard: 8_998,
+    reload: true,
+    doc: "Where SGLang's prefill workers meet those that decode (`--disaggregation-bootstrap-port`).",
+  }),
+  reasoningStart: optional({
+    key: "reasoning_start",
+    kind: reasoningKind,
+    reload: true,
+    doc: "The token that opens reasoning. Unset: what vocabulary and template have.",
+    example: "<think>",
+  }),
+  reasoningEnd: optional({
+    key: "reasoning_end",
+    kind: reasoningKind,
+    reload: true,
+    doc: "The token that closes it; set with `reasoning_start`.",
+    example: "</think>",
+  }),
+};
+
+export const modelTables = {
+  doc:
+    "What the proxy knows of a model, under any name. Models without a table are routed by " +
+    "`fallback`. All keys take effect on SIGHUP.",
+  nameKind: patternKind<string>({
+    name: "name",
+    pattern: /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/,
+    words: "1 to 64 letters, digits, - and _",
+    example: "llama",
+  }),
+  nameExample: "llama",
+  most: 256,
+  keys: modelKeys,
+} as const satisfies NamedSection;
