@@ -3,7 +3,7 @@ import { mixHash } from "../../src/events/index.ts";
 
 const MASK = (1n << 64n) - 1n;
 
-/** Sequence hashes of a prompt whose blocks are named by small numbers: equal prefixes, equal hashes. */
+/** Sequence hashes of a prompt whose blocks are named by numbers: equal prefixes, equal hashes. */
 export function chainOf(names: readonly number[]): BigUint64Array {
   let parent = 0n;
   return BigUint64Array.from(names, (name) => {
