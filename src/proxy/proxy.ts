@@ -49,6 +49,8 @@ export interface OpenAiProxy extends AsyncDisposable {
    * with CONFIG_INVALID, and changes nothing, where a tokenizer cannot be used.
    */
   setModels(models: readonly ProxyModel[]): Promise<void>;
+  /** From now on new requests are answered as where all workers are busy. */
+  drain(): void;
   listen(observer: ProxyObserver): Disposable;
   snapshot(): ProxySnapshot;
 }
@@ -100,7 +102,7 @@ class RoutedProxy implements OpenAiProxy {
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
   #nextId = 1;
-  #isClosed = false;
+  #isDraining = false;
 
   constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
@@ -142,7 +144,11 @@ class RoutedProxy implements OpenAiProxy {
     this.#tokens[Symbol.dispose]();
     this.#tokens = tokens;
     this.#names = new ModelNames(this.#options.table, models);
-    if (this.#isClosed) tokens[Symbol.dispose]();
+    if (this.#isDraining) tokens[Symbol.dispose]();
+  }
+
+  drain(): void {
+    this.#isDraining = true;
   }
 
   listen(observer: ProxyObserver): Disposable {
@@ -165,7 +171,7 @@ class RoutedProxy implements OpenAiProxy {
 
   /** Answers under way are cut off: who wants them to end waits for `active` to be 0 before. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#isClosed = true;
+    this.#isDraining = true;
     for (const controller of this.#active.values()) controller.abort();
     this.#tokens[Symbol.dispose]();
     this.#upstream[Symbol.dispose]();
@@ -177,9 +183,9 @@ class RoutedProxy implements OpenAiProxy {
     { onBody }: ProxyCaller,
   ): Promise<Response> {
     const { settings } = this.#options;
-    if (this.#isClosed || this.#active.size >= settings.streamsMax) {
+    if (this.#isDraining || this.#active.size >= settings.streamsMax) {
       this.#counts.outcomes.busy++;
-      const why = this.#isClosed ? "The proxy stops." : "Too many requests are under way.";
+      const why = this.#isDraining ? "The proxy stops." : "Too many requests are under way.";
       return refuse(busy(why, settings.busyStatus, settings.retryAfterSeconds));
     }
     const id = `${this.#prefix}-${this.#nextId++}`;
