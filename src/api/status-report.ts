@@ -145,6 +145,38 @@ const peers = t.Union(
   { description: "Other hosts; null where `peers.cert_file` is not set" },
 );
 
+const feed = t.Union(
+  [
+    t.Object({
+      mode: t.Union([t.Literal("ring"), t.Literal("stream")]),
+      cluster: t.String({ description: "Its name is in the subjects" }),
+      ranks: count("Data parallel ranks, each told of by itself"),
+      changes: count("Changes that were given a number, since the start"),
+      device_blocks: count("Blocks told to be on engines' GPUs"),
+      host_blocks: count("Blocks told to be in RAM"),
+      disk_blocks: count("Blocks told to be on SSD"),
+      ring_blocks: count("Blocks in the changes that are kept for those who missed some"),
+      sent: count("Messages with changes that went out, since the start"),
+      unsent: count("Messages there was no connection or no room for, since the start"),
+      snapshots: count("Whole pictures taken for those who asked, since the start"),
+      stream: t.Union(
+        [
+          t.Object({
+            status: t.Union([t.Literal("publishing"), t.Literal("waiting"), t.Literal("refused")]),
+            why: nullable(t.String({ description: "Why it is not publishing" })),
+            behind: count("Changes that wait for the broker's word"),
+            stored_snapshots: count("Whole pictures the object store took, since the start"),
+          }),
+          t.Null(),
+        ],
+        { description: 'The stream of `mode = "stream"`; null without one' },
+      ),
+    }),
+    t.Null(),
+  ],
+  { description: "What routers are told of this host's blocks; null where nobody is" },
+);
+
 const table = t.Object({
   blocks: count("Blocks known, all tiers together"),
   capacity: count("Blocks there is room for"),
@@ -197,6 +229,7 @@ export const statusReport = t.Object({
   control,
   nats,
   peers,
+  feed,
   table,
   namespaces: t.Array(t.String({ pattern: "^[0-9a-f]{64}$" }), {
     maxItems: NAMESPACES_SHOWN_MAX,

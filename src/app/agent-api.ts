@@ -13,6 +13,7 @@ import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
+import { feedSnapshot } from "./feed-report.ts";
 import { operatorWork } from "./operator-work.ts";
 import { peerServices, peersSnapshot } from "./peer-reports.ts";
 
@@ -137,8 +138,9 @@ function observe(agent: Agent, logger: Logger): void {
     const refused = { ...snapshot.refused, busy };
     return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
   });
-  const { peers } = agent;
+  const { peers, feed } = agent;
   if (peers !== null) metrics.observePeers(() => peersSnapshot(peers));
+  if (feed !== null) metrics.observeFeed(() => feedSnapshot(feed));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

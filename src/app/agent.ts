@@ -6,7 +6,6 @@ import {
   HearthError,
   messageOf,
   type Random,
-  sleep,
 } from "../core/index.ts";
 import { EngineServer } from "../engine/index.ts";
 import type { HoldLedger } from "../index/index.ts";
@@ -39,12 +38,15 @@ import { awaitMemory, limitsOf, queueThreads } from "./agent-limits.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { ControlBus } from "./control-bus.ts";
 import { ControlRoom } from "./control-room.ts";
+import { FeedRoom } from "./feed-room.ts";
 import { groupNumber } from "./groups.ts";
+import { newIncarnation } from "./incarnation.ts";
 import { PeerRoom } from "./peer-room.ts";
 import { PeerSource } from "./peer-source.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
 import { DRAIN_MS, PURGES_MS } from "./stop-times.ts";
+import { UnderWay } from "./under-way.ts";
 
 export interface AgentParts {
   readonly config: Config;
@@ -97,7 +99,8 @@ export class Agent {
   #bus: ControlBus | null = null;
   readonly #source = new PeerSource(this.namespaces);
   #peers: PeerRoom | null = null;
-  readonly #purges = new Set<Promise<unknown>>();
+  #feed: FeedRoom | null = null;
+  readonly #purges = new UnderWay();
 
   private constructor(parts: AgentParts, inherited: Region | null) {
     const { config, native, clock, random, logger } = parts;
@@ -105,7 +108,7 @@ export class Agent {
     this.#config = config;
     this.startedMs = clock.monotonicMs();
     this.health = createHealth({ clock, log: logger });
-    this.incarnation = (BigInt(random.u32()) << 32n) | BigInt(random.u32());
+    this.incarnation = newIncarnation(clock, random);
     const { kv } = config;
     const arena = {
       bytes: kv.ramBytes,
@@ -242,12 +245,17 @@ export class Agent {
     if (this.#cold === null) await openControl(null);
   }
 
+  /** Null where nobody is told what this host holds. */
+  get feed(): FeedRoom | null {
+    return this.#feed;
+  }
+
   async #openBusAndPeers(): Promise<void> {
-    const own = this.#own;
-    const { control: room } = this;
+    const [own, room, metrics] = [this.#own, this.control, this.metrics];
     this.#bus = ControlBus.open({ ...own, room });
     const bus = this.#bus?.bus ?? null;
-    this.#peers = await PeerRoom.open({ ...own, events: room.events, metrics: this.metrics, bus });
+    this.#peers = await PeerRoom.open({ ...own, events: room.events, metrics, bus });
+    this.#feed = FeedRoom.open({ ...own, bus });
   }
 
   /** Null where no certificate is configured, and while the agent starts or stops. */
@@ -311,13 +319,14 @@ export class Agent {
   async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
+    await this.#feed?.[Symbol.asyncDispose]();
     await this.#bus?.stopTaking();
     await this.engine.drain(DRAIN_MS, hurry);
     crashPoint("stop.drained");
     await this.#stopPeers();
     await this.#stopControl();
     await this.#cold?.settle(this.store, hurry);
-    await this.#purgesOver();
+    await this.#purges.over(this.#parts.clock, PURGES_MS);
     await this.#stopParts();
     this.#state = "stopped";
   }
@@ -336,22 +345,13 @@ export class Agent {
     await peers?.[Symbol.asyncDispose]();
   }
 
-  async #purgesOver(): Promise<void> {
-    const over = new AbortController();
-    const giveUp = sleep(this.#parts.clock, PURGES_MS, over.signal).catch(() => undefined);
-    await Promise.race([Promise.allSettled(this.#purges), giveUp]);
-    over.abort();
-  }
-
   /**
    * Removes blocks from every tier, for whom `by` names. Throws ABORTED while the agent starts or
    * stops: what it leaves behind is described once, and nothing may be purged after that.
    */
   async purge(addresses: readonly PurgeAddress[], by: string): Promise<PurgeOutcome[]> {
     this.#mustServe();
-    const purge = purgeBlocks(this.store, addresses, { reason: "purged", by });
-    this.#purges.add(purge);
-    return purge.finally(() => this.#purges.delete(purge));
+    return this.#purges.run(purgeBlocks(this.store, addresses, { reason: "purged", by }));
   }
 
   /** Throws UNSUPPORTED without an SSD tier, ABORTED while the agent starts or stops. */
@@ -371,6 +371,7 @@ export class Agent {
     this.#growth.stop();
     const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
+    await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
     if (this.#state === "draining" && this.#config.kv.ramHandover) {

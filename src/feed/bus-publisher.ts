@@ -82,6 +82,10 @@ export class BusPublisher implements AsyncDisposable {
     this.beat();
   }
 
+  get feed(): ResidencyFeed {
+    return this.#options.feed;
+  }
+
   get state(): BusPublisherState {
     return {
       ...{ sent: this.#sent, unsent: this.#unsent, heartbeats: this.#heartbeats },

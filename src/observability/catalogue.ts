@@ -1,4 +1,5 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
+import { FEED_METRICS } from "./catalogue-feed.ts";
 import { PEER_METRICS } from "./catalogue-peers.ts";
 import { ROUTER_METRICS } from "./catalogue-router.ts";
 import { HEALTH_CODE_NAMES } from "./health-codes.ts";
@@ -307,6 +308,7 @@ const AGENT_METRICS = {
   },
   ...CONTROL_METRICS,
   ...PEER_METRICS,
+  ...FEED_METRICS,
 } as const satisfies Record<string, MetricSpec>;
 
 /** Metrics of every process of Hearth. */

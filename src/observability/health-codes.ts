@@ -118,6 +118,11 @@ export const HEALTH_CODES = {
     meaning: "no worker is known: every request is refused",
     fix: "see that agents publish events, list workers in the file, or register them over HTTP",
   },
+  FEED_STREAM: {
+    severity: "error",
+    meaning: "the broker takes no events or snapshots of this host: late routers miss its blocks",
+    fix: "make the stream and the bucket of [events], or permit the agent to write there",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",

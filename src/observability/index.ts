@@ -72,3 +72,4 @@ export type {
   ProcessSnapshot,
   StoreSnapshot,
 } from "./snapshots.ts";
+export type { FeedSnapshot } from "./write-feed.ts";

@@ -19,6 +19,7 @@ import type {
   StoreSnapshot,
 } from "./snapshots.ts";
 import { writeControl } from "./write-control.ts";
+import { type FeedSnapshot, writeFeed } from "./write-feed.ts";
 import { writePeers } from "./write-peers.ts";
 
 /** Everything that can be scraped. Counters that others keep are read when a scrape comes. */
@@ -29,6 +30,7 @@ export interface Metrics {
   observeEngine(read: () => EngineSnapshot): void;
   observeControl(read: () => ControlSnapshot): void;
   observePeers(read: () => PeersSnapshot): void;
+  observeFeed(read: () => FeedSnapshot): void;
   /** A block came from a peer, so long after it was asked for. */
   pulled(transport: TransportLabel, seconds: number): void;
   observeHealth(read: () => readonly HealthCount[]): void;
@@ -59,6 +61,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeEngine: (read) => void readers.push(() => writeEngine(registry, read())),
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observePeers: (read) => void readers.push(() => writePeers(registry, read())),
+    observeFeed: (read) => void readers.push(() => writeFeed(registry, read())),
     pulled: (transport, seconds) => pulls[transport](seconds),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),

@@ -43,7 +43,13 @@ export class Namespaces {
 
   /** An engine that uses it said what it is. */
   describe(index: NamespaceIndex, facts: NamespaceFacts): void {
+    this.#facts.delete(index);
     this.#facts.set(index, facts);
+  }
+
+  /** All of which an engine has said what they are; the one described last is at the end. */
+  described(): (NamespaceFacts & { readonly key: Uint8Array })[] {
+    return [...this.#facts].map(([index, facts]) => ({ ...facts, key: this.#keys[index - 1]! }));
   }
 
   /** Null: no engine has said since the start. */

@@ -69,6 +69,7 @@ export const STATUS: StatusReport = {
     workers: { bucket: "kv-workers", why: null },
   },
   peers: null,
+  feed: null,
   namespaces: ["ab".repeat(32)],
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {

@@ -1,0 +1,63 @@
+import type { StatusReport } from "../api/index.ts";
+import type { FeedSnapshot } from "../observability/index.ts";
+import type { FeedRoom } from "./feed-room.ts";
+
+/** What status and metrics show of what others are told. */
+export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
+  if (room === null) return null;
+  const snapshot = feedSnapshot(room);
+  const [device, host, disk] = room.heldBlocks;
+  const streams = room.ranks.flatMap(({ stream }) => (stream === null ? [] : [stream]));
+  const worst = streams.find(({ status }) => status !== "publishing") ?? streams[0] ?? null;
+  return {
+    mode: room.mode,
+    cluster: room.cluster,
+    ranks: room.ranks.length,
+    changes: snapshot.changes,
+    device_blocks: device,
+    host_blocks: host,
+    disk_blocks: disk,
+    ring_blocks: snapshot.ringBlocks,
+    sent: snapshot.messages.sent,
+    unsent: snapshot.messages.unsent,
+    snapshots: snapshot.snapshots,
+    stream:
+      worst === null
+        ? null
+        : {
+            status: worst.status,
+            why: worst.why,
+            behind: snapshot.streamBehind,
+            stored_snapshots: snapshot.storedSnapshots,
+          },
+  };
+}
+
+export function feedSnapshot(room: FeedRoom): FeedSnapshot {
+  const { ranks } = room;
+  const sum = (pick: (rank: (typeof ranks)[number]) => number | undefined) =>
+    ranks.reduce((total, rank) => total + (pick(rank) ?? 0), 0);
+  return {
+    changes: sum(({ feed }) => feed.lastSequence),
+    messages: {
+      sent: sum(({ bus, stream }) => stream?.acknowledged ?? bus?.sent),
+      unsent: sum(({ bus }) => bus?.unsent),
+    },
+    questions: {
+      range: sum(({ bus }) => bus?.questions.ranges),
+      snapshot: sum(({ bus }) => bus?.questions.snapshotParts),
+      evicted: sum(({ bus }) => bus?.questions.evicted),
+      busy: sum(({ bus }) => bus?.questions.busy),
+      refused: sum(({ bus }) => bus?.questions.refused),
+    },
+    snapshots: sum(({ bus }) => bus?.snapshots),
+    storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),
+    restarts: room.restarts,
+    ringBlocks: sum(({ feed }) => feed.ring.blocks),
+    engineBlocks: room.feeds.engineBlocks.blocks,
+    streamBehind: sum(({ stream }) => stream?.behind),
+    streamHoles: sum(({ stream }) => stream?.holes),
+    zmqSubscribers: 0,
+    zmqDropped: 0,
+  };
+}
