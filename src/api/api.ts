@@ -20,6 +20,8 @@ export interface ApiOptions {
   readonly bodyBytesMax?: number;
   /** A connection on which nothing moves is closed after so long; 30 unless given. */
   readonly idleSeconds?: number;
+  /** How long answers under way may take when it is disposed; a second unless given. */
+  readonly stopMs?: number;
   /** Told of faults of our own, with the path of the request that met them. */
   readonly onFault: (path: string, thrown: unknown) => void;
   /** Told of callers who are not let in, of each kind at most once a minute. */
@@ -33,7 +35,7 @@ export interface ListenOptions {
   readonly port: number;
 }
 
-/** A listening server. Disposing lets answers under way finish, for a second at most. */
+/** A listening server. Disposing lets answers under way finish, for `stopMs` at most. */
 export interface ApiServer extends AsyncDisposable {
   readonly host: string;
   /** The port it really has. */
@@ -90,13 +92,15 @@ export interface Guarded {
    * get the body, and a signal that fires when the caller is gone. Must not reject.
    */
   readonly direct?: Readonly<Record<string, Direct>>;
+  /** Instead of both: whoever wants the server's own request, its body unread. Must not reject. */
+  readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
 /** A server with gate, limits and TLS around whatever answers. */
 export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
-  const { rules, handle, direct = {} } = guarded;
+  const { rules, handle, direct = {}, own } = guarded;
   const { access, onFault, clock } = options;
   const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
@@ -105,6 +109,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const caller = gate(request, peer.address);
     if (caller instanceof Response) return caller;
+    if (own !== undefined) return own(request, () => peer.onBody?.());
     const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
     if (shortcut !== undefined) {
       const body = await readBody(request, bodyBytesMax);
@@ -127,8 +132,8 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
           fix: "set api.token_file, api.tokens_file or api.tls_client_ca_file",
         });
       }
-      const { idleSeconds = IDLE_SECONDS } = options;
-      const limits = { bodyBytesMax, idleSeconds };
+      const { idleSeconds = IDLE_SECONDS, stopMs = STOP_MS } = options;
+      const limits = { bodyBytesMax, idleSeconds, stopMs };
       return serve({ fetch, rules, host, port, ...limits, clock, onFault, tls: access.tls });
     },
   };
@@ -141,6 +146,7 @@ interface ServeOptions {
   readonly port: number;
   readonly bodyBytesMax: number;
   readonly idleSeconds: number;
+  readonly stopMs: number;
   readonly clock: Clock;
   readonly onFault: ApiOptions["onFault"];
   readonly tls: ServerTls | null;
@@ -203,7 +209,7 @@ function serve(options: ServeOptions): ApiServer {
     url: `${tls === null ? "http" : "https"}://${shown}:${bound}`,
     async [Symbol.asyncDispose]() {
       const finished = server.stop();
-      const deadline = clock.after(STOP_MS, () => void server.stop(true));
+      const deadline = clock.after(options.stopMs, () => void server.stop(true));
       await finished;
       deadline[Symbol.dispose]();
     },

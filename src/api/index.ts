@@ -13,7 +13,12 @@ export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
 export type { Problem } from "./problem.ts";
 export { statusOfReceipt } from "./receipt-answer.ts";
 export type { RefusalNote } from "./refusals.ts";
-export { createRouterApi, type RouterApiOptions, type RouterServices } from "./router/index.ts";
+export {
+  createProxyApi,
+  createRouterApi,
+  type RouterApiOptions,
+  type RouterServices,
+} from "./router/index.ts";
 export type {
   ApiServices,
   ControlServices,

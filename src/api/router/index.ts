@@ -1,2 +1,3 @@
+export { createProxyApi } from "./proxy-api.ts";
 export { createRouterApi, type RouterApiOptions } from "./router-api.ts";
 export type { RouterServices } from "./services.ts";

@@ -10,17 +10,29 @@ import type {
   RouterObserver,
 } from "../../router/index.ts";
 
-/** A router that counts what it decides, whoever asks. */
+export interface MeasuredOptions {
+  readonly metrics: RouterMetrics;
+  readonly clock: Clock;
+  /** Of the settings. */
+  readonly blockTokens: number;
+  /** Told of what was set here, for replicas. */
+  readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
+}
+
+/** A router that counts what it decides, and tells what was set, whoever asks. */
 export class MeasuredRouter implements Router {
   readonly #router: Router;
   readonly #metrics: RouterMetrics;
   readonly #clock: Clock;
+  readonly #onThresholds: MeasuredOptions["onThresholds"];
   #waiting = 0;
 
-  constructor(router: Router, metrics: RouterMetrics, clock: Clock, blockTokens: number) {
+  constructor(router: Router, options: MeasuredOptions) {
+    const { metrics, clock, blockTokens } = options;
     this.#router = router;
     this.#metrics = metrics;
     this.#clock = clock;
+    this.#onThresholds = options.onThresholds;
     router.listen({
       routed: (_request, decision) => note(metrics, decision, blockTokens),
       freed: (_requestId, why) => metrics.ended(why),
@@ -78,7 +90,9 @@ export class MeasuredRouter implements Router {
   }
 
   setThresholds(model: string, thresholds: Partial<BusyThresholds>): boolean {
-    return this.#router.setThresholds(model, thresholds);
+    const isSet = this.#router.setThresholds(model, thresholds);
+    if (isSet) this.#onThresholds(model, this.#router.thresholds(model));
+    return isSet;
   }
 
   listen(observer: RouterObserver): Disposable {

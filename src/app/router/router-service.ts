@@ -22,9 +22,11 @@ import {
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
-import { EventsRoom } from "./events-room.ts";
 import { MeasuredRouter } from "./measured-router.ts";
+import { PolicyRoom } from "./policy-room.ts";
+import { ProxyRoom } from "./proxy-room.ts";
 import { routerSettings } from "./router-settings.ts";
+import { UpkeepRoom } from "./upkeep-room.ts";
 import { WorkerBook } from "./worker-book.ts";
 
 export interface RouterServiceParts {
@@ -57,10 +59,12 @@ export class RouterService {
   readonly #parts: RouterServiceParts;
   readonly #core: Router & Disposable;
   readonly #workers: WorkerBook;
+  readonly #room: UpkeepRoom;
+  readonly #policies: PolicyRoom;
   readonly #watch: Disposable;
   readonly #startedMs: number;
   #config: RouterConfig;
-  #events: EventsRoom | null = null;
+  #proxy: ProxyRoom | null = null;
   #state: RouterServiceState = "starting";
   #isComplete = false;
 
@@ -76,11 +80,23 @@ export class RouterService {
     this.table = createWorkerTable({ targetsMax: config.events.workersMax });
     this.index = new ReferenceIndex();
     const { blockTokens, requestExpiryMs } = settings;
-    this.load = createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() });
-    const { table, index, load } = this;
+    const { table, index, health } = this;
+    this.#room = new UpkeepRoom({
+      ...{ ...parts, table, index, health },
+      load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
+      isConfigured: (worker, rank) => this.#workers.has(worker, rank),
+      applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
+    });
+    const { load } = this.#room.upkeep;
+    this.load = load;
     this.#core = createRouter({ clock, random, native, settings, table, index, load });
-    this.router = new MeasuredRouter(this.#core, this.metrics, clock, blockTokens);
+    this.router = new MeasuredRouter(this.#core, {
+      ...{ metrics: this.metrics, clock, blockTokens },
+      onThresholds: (model, thresholds) => this.#room.upkeep.tellThresholds(model, thresholds),
+    });
     this.#workers = new WorkerBook(table, { listen: () => undefined, leave: () => undefined });
+    const { router } = this;
+    this.#policies = new PolicyRoom({ ...parts, router, table, bus: this.#room.bus });
     this.#observe();
     this.#watch = clock.every(LOOK_MS, () => this.#look());
   }
@@ -89,8 +105,10 @@ export class RouterService {
   static async start(parts: RouterServiceParts): Promise<RouterService> {
     const service = new RouterService(parts);
     try {
+      await service.#room.begin();
       service.#workers.replaceListed(parts.config.workers);
-      service.#openEvents();
+      const { router, table } = service;
+      service.#proxy = await ProxyRoom.open({ ...parts, router, table });
     } catch (error) {
       await service.#stopParts();
       throw error;
@@ -102,6 +120,11 @@ export class RouterService {
 
   get state(): RouterServiceState {
     return this.#state;
+  }
+
+  /** Where the proxy listens; null: nowhere. */
+  get proxyUrl(): string | null {
+    return this.#proxy?.url ?? null;
   }
 
   get config(): RouterConfig {
@@ -124,7 +147,7 @@ export class RouterService {
   }
 
   /** Takes what may change from a new configuration; says what needs a restart. */
-  reload(next: RouterConfig): void {
+  async reload(next: RouterConfig): Promise<void> {
     const { logger } = this.#parts;
     const { changed, needsRestart, effective } = diffRouterReload(this.#config, next);
     for (const { key, from, to } of needsRestart) {
@@ -132,30 +155,28 @@ export class RouterService {
     }
     this.#config = effective;
     this.#workers.replaceListed(effective.workers);
+    this.#policies.configure(effective);
+    await this.#proxy?.reload(effective);
     logger.setLevel(effective.log.level);
     const keys = changed.map(({ key }) => key);
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });
   }
 
   /** Says that it is going, waits for what is under way (or for `hurry`), then stops everything. */
-  async stop(_hurry: AbortSignal): Promise<void> {
+  async stop(hurry: AbortSignal): Promise<void> {
     if (this.#state === "draining" || this.#state === "stopped") return;
     this.#state = "draining";
+    await this.#proxy?.stop(hurry);
+    this.#proxy = null;
     await this.#stopParts();
     this.#state = "stopped";
-  }
-
-  #openEvents(): void {
-    const { table, index, load, health } = this;
-    const isConfigured = (worker: WorkerId, rank: number) => this.#workers.has(worker, rank);
-    this.#events = EventsRoom.open({ ...this.#parts, table, index, load, health, isConfigured });
   }
 
   #look(): void {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
     // Once is enough: a worker that joins later must not take the router out of service.
-    this.#isComplete ||= hasWaited || this.#events === null || this.#events.isComplete;
+    this.#isComplete ||= hasWaited || this.#room.isComplete;
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
     else this.health.raise("ROUTER_NO_WORKERS", "nobody is listed, registered or heard of");
@@ -172,7 +193,7 @@ export class RouterService {
         known: targets.filter(({ isKnown }) => isKnown).length,
         activeRequests: load.requests,
         index: index.stats,
-        events: this.#events?.snapshot() ?? null,
+        events: this.#room.snapshot(),
       };
     });
     metrics.observeHealth(() => health.counts());
@@ -184,7 +205,9 @@ export class RouterService {
 
   async #stopParts(): Promise<void> {
     this.#watch[Symbol.dispose]();
-    await this.#events?.[Symbol.asyncDispose]();
+    await this.#proxy?.stop(AbortSignal.abort());
+    await this.#policies[Symbol.asyncDispose]();
+    await this.#room[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();
     this.lag[Symbol.dispose]();

@@ -95,7 +95,7 @@ async function reload(
   logger: Logger,
 ): Promise<void> {
   try {
-    service.reload(await readRouterConfig(path, overrides));
+    await service.reload(await readRouterConfig(path, overrides));
   } catch (error) {
     logger.error(`the configuration was not reloaded: ${messageOf(error)}`);
   }

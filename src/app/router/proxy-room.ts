@@ -1,0 +1,80 @@
+import { type ApiServer, createProxyApi, readAccess } from "../../api/index.ts";
+import type { RouterConfig } from "../../config/index.ts";
+import type { Clock, Random } from "../../core/index.ts";
+import type { Logger } from "../../observability/index.ts";
+import { type OpenAiProxy, openProxy } from "../../proxy/index.ts";
+import type { Router, WorkerTable } from "../../router/index.ts";
+import { proxyModels, proxySettings } from "./proxy-settings.ts";
+
+export interface ProxyRoomParts {
+  readonly config: RouterConfig;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly router: Router;
+  readonly table: WorkerTable;
+}
+
+/** The proxy and its server, from opening to end. */
+export class ProxyRoom {
+  readonly proxy: OpenAiProxy;
+  readonly #server: ApiServer;
+  readonly #readTokens: () => Promise<readonly string[]>;
+
+  private constructor(
+    proxy: OpenAiProxy,
+    server: ApiServer,
+    readTokens: () => Promise<readonly string[]>,
+  ) {
+    this.proxy = proxy;
+    this.#server = server;
+    this.#readTokens = readTokens;
+  }
+
+  /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
+  static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
+    const { config, clock, random, logger, router, table } = parts;
+    const { listen, drainMs } = config.proxy;
+    if (listen === "off") return null;
+    const { access, reload } = await readAccess(config.api);
+    const settings = proxySettings(config, access.tokens !== null);
+    const onFault = (thrown: unknown) =>
+      logger.error("a request to the proxy failed", { reason: String(thrown) });
+    const proxy = await openProxy({ clock, random, router, table, settings, onFault });
+    try {
+      const { bodyBytesMax } = settings;
+      const api = createProxyApi(proxy, {
+        ...{ clock, access, bodyBytesMax, stopMs: drainMs },
+        onFault: (_path, thrown) => onFault(thrown),
+      });
+      const server = api.listen({ host: listen.host, port: listen.port });
+      logger.info("proxy listening", { address: server.url });
+      return new ProxyRoom(proxy, server, reload);
+    } catch (error) {
+      await proxy[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  get url(): string {
+    return this.#server.url;
+  }
+
+  /** Takes models and tokens anew. Rejects with CONFIG_INVALID where a file is refused. */
+  async reload({ models }: RouterConfig): Promise<void> {
+    await this.#readTokens();
+    await this.proxy.setModels(proxyModels(models));
+  }
+
+  /** Takes nothing new; what is under way may finish for as long as the file says, or to `hurry`. */
+  async stop(hurry: AbortSignal): Promise<void> {
+    this.proxy.drain();
+    const isClosed = this.#server[Symbol.asyncDispose]();
+    const cut = () => void this.proxy[Symbol.asyncDispose]();
+    if (hurry.aborted) cut();
+    hurry.addEventListener("abort", cut, { once: true });
+    await isClosed;
+    hurry.removeEventListener("abort", cut);
+    await this.proxy[Symbol.asyncDispose]();
+  }
+}
