@@ -1,4 +1,12 @@
-import { durationKind, integerKind, pathKind, patternKind, sizeKind } from "../kinds.ts";
+import { CLUSTER_NAME } from "../../core/index.ts";
+import {
+  booleanKind,
+  durationKind,
+  integerKind,
+  pathKind,
+  patternKind,
+  sizeKind,
+} from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const DAY_MS = 86_400_000;
@@ -14,8 +22,8 @@ export const eventsSection = section("Where what workers hold is known from.", {
     key: "cluster",
     kind: patternKind<string>({
       name: "cluster name",
-      pattern: /^[a-z0-9][a-z0-9_-]{0,63}$/,
-      words: "1 to 64 small letters, digits, - and _, the first a letter or digit",
+      pattern: CLUSTER_NAME,
+      words: "1 to 64 small letters, digits, . - and _, the first a letter or digit",
       example: "hearth",
     }),
     standard: "hearth",
@@ -54,13 +62,30 @@ export const eventsSection = section("Where what workers hold is known from.", {
       "`/readyz` says yes once all workers that are heard of have told what they hold, and after " +
       "so long in any case.",
   }),
-  stateFile: optional({
-    key: "state_file",
-    kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router.index" }),
+  stream: withDefault({
+    key: "stream",
+    kind: booleanKind,
+    standard: false,
     reload: false,
     doc:
-      "Where the picture is kept over a restart of this router, and read at its start. Unset: it " +
-      "is asked for from the workers again.",
-    example: "/var/lib/hearth/router.index",
+      "Whether events are also read from the JetStream stream that agents with " +
+      '`events.mode = "stream"` fill, under the name of `router.id`, so that nothing is missed ' +
+      "while this router is down.",
+  }),
+  stateDir: optional({
+    key: "state_dir",
+    kind: pathKind({ bytesMax: 4_000, example: "/var/lib/hearth/router" }),
+    reload: false,
+    doc:
+      "A folder of this router alone in which the picture is kept over a restart. Unset: it is " +
+      "asked for from replicas and workers again.",
+    example: "/var/lib/hearth/router",
+  }),
+  stateEveryMs: withDefault({
+    key: "state_every",
+    kind: durationKind({ min: 100, max: DAY_MS, example: "30s" }),
+    standard: "30s",
+    reload: false,
+    doc: "How often it is written there, and once more at the end.",
   }),
 });

@@ -35,7 +35,7 @@ describe("the configuration of a router", () => {
     expect(replicas).toMatchObject({ sync: false, resetStates: false });
     expect(replicas.snapshotThreshold).toBe(1_000_000);
     expect(api).toMatchObject({ busyStatus: 529 });
-    expect(events.stateFile).toBeNull();
+    expect(events.stateDir).toBeNull();
     expect(proxy.listen).toBe("off");
     expect(workers).toEqual([]);
   });
@@ -120,7 +120,8 @@ describe("config/router.toml and the page of keys", () => {
     const others = "creds_file|nkey_file|user_file";
     const all = text
       .replace(new RegExp(`^#(?!(?:${others}) )([a-z_]+ = )`, "gm"), "$1")
-      .replace("#[workers.gpu-01]", "[workers.gpu-01]");
+      .replace("#[workers.gpu-01]", "[workers.gpu-01]")
+      .replace("#[models.llama]", "[models.llama]");
     const [worker] = configOf(all).workers;
     expect(worker).toMatchObject({ name: "gpu-01", totalBlocks: 12_000 });
     expect(worker!.events).toBe("tcp://10.0.0.2:5557");
