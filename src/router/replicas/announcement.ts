@@ -1,6 +1,7 @@
 import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
 import { RESIDENCY_TIERS, type ResidencyDigest, type ResidencySource } from "../../events/index.ts";
 import type { BusyThresholds } from "../route.ts";
+import type { OwnedSum } from "./owner-book.ts";
 import { isRouterId, type RouterId } from "./router-id.ts";
 
 /** What a router says of itself to its replicas. */
@@ -9,8 +10,8 @@ export interface Announcement {
   readonly kind: "here" | "hello" | "bye";
   readonly router: RouterId;
   readonly everyMs: number;
-  /** Live requests that it answers for, and a digest of their ids. */
-  readonly requests: { readonly requests: number; readonly mix: bigint };
+  /** Live requests that it answers for: all news of them went out before. */
+  readonly requests: OwnedSum;
   /** Some of the sources it follows; others come with the next announcements. */
   readonly pictures: readonly SeenPicture[];
   /** Thresholds that were set while it ran. */

@@ -47,6 +47,7 @@ function newsIn(fields: { readonly [name: string]: Json | undefined }): LoadNews
   if (typeof id !== "string") return null;
   if (kind === "free" || kind === "prefill_complete") return { kind, id };
   const { worker, rank, hashes, promptTokens, prefillTokens, expectedOutputTokens } = fields;
+  const { isPrefilling, outputTokens } = fields;
   if (typeof worker !== "string" || !isWorkerId(worker) || typeof hashes !== "string") return null;
   const request: SharedRequest = {
     ...{ id, worker, rank: Number(rank) },
@@ -54,6 +55,8 @@ function newsIn(fields: { readonly [name: string]: Json | undefined }): LoadNews
     promptTokens: Number(promptTokens),
     prefillTokens: Number(prefillTokens),
     expectedOutputTokens: expectedOutputTokens === null ? null : Number(expectedOutputTokens),
+    isPrefilling: isPrefilling === true,
+    outputTokens: Number(outputTokens),
   };
   return { kind: "add", request };
 }

@@ -7,9 +7,11 @@ export interface SharedRequest {
   readonly rank: number;
   readonly hashes: BigUint64Array;
   readonly promptTokens: number;
-  /** 0 once its first output token has come. */
   readonly prefillTokens: number;
   readonly expectedOutputTokens: number | null;
+  /** Its first output token has not come. */
+  readonly isPrefilling: boolean;
+  readonly outputTokens: number;
 }
 
 /** What one router did that all count. */

@@ -104,7 +104,7 @@ export class ReplicaGroup implements AsyncDisposable {
     const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
-    this.#owners = new OwnerBook((id) => Bun.hash.xxHash3(id));
+    this.#owners = new OwnerBook();
     this.load = new SharedLoad({
       ...{ load, table, owners: this.#owners, self, blockTokens },
       tell: (news) => this.#tell(news),
@@ -151,7 +151,6 @@ export class ReplicaGroup implements AsyncDisposable {
   /** Says goodbye: others count its requests on for a while. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#stopping.signal.aborted) return;
-    this.#tellOutput();
     this.#stopping.abort();
     for (const one of this.#open) one[Symbol.dispose]();
     for (const timer of this.#orphans.values()) timer[Symbol.dispose]();
@@ -190,6 +189,8 @@ export class ReplicaGroup implements AsyncDisposable {
     const { bus, self, settings, cluster } = this.#options;
     // What waited for a connection would be wrong by then.
     if (bus.state.status !== "connected") return;
+    // So that whoever hears the sums has heard what they are of.
+    this.#tellOutput();
     const announcement = {
       ...{ kind, router: self, everyMs: settings.everyMs },
       requests: this.#owners.sumOf(self),

@@ -27,8 +27,6 @@ const ENDED_MAX = 65_536;
 export class SharedLoad implements ActiveLoad {
   readonly #options: SharedLoadOptions;
   readonly #load: ActiveLoad;
-  /** Output blocks that were told of each own request. */
-  readonly #output = new Map<string, number>();
   /** A list of live requests that is under way may still name them. */
   readonly #ended = new Set<string>();
   /** Freed by one router before the other's word came that they began. */
@@ -47,53 +45,49 @@ export class SharedLoad implements ActiveLoad {
 
   add(request: ActiveRequest): void {
     const { owners, self, tell } = this.#options;
+    const { id } = request;
     this.#load.add(request);
-    this.#ended.delete(request.id);
-    owners.set(request.id, self);
-    this.#output.delete(request.id);
-    const shared = this.share(request.id);
+    this.#ended.delete(id);
+    owners.begin(id, self);
+    const shared = this.share(id);
     if (shared !== null) tell({ kind: "add", request: shared });
   }
 
   markPrefillComplete(id: string): LoadOutcome {
+    const { owners, self, tell } = this.#options;
     const outcome = this.#load.markPrefillComplete(id);
     if (outcome === "done") {
-      this.#own(id);
-      this.#options.tell({ kind: "prefill_complete", id });
+      owners.advance(id, self, { isPrefilling: false });
+      tell({ kind: "prefill_complete", id });
     }
     return outcome;
   }
 
   output(id: string, tokens: number): LoadOutcome {
     const outcome = this.#load.output(id, tokens);
-    if (outcome === "unknown") return outcome;
-    this.#own(id);
-    const blocks = Math.ceil(tokens / this.#options.blockTokens);
-    if (blocks > (this.#output.get(id) ?? 0)) {
-      this.#output.set(id, blocks);
-      this.#options.tellOutput(id, tokens);
+    const { owners, self, tellOutput } = this.#options;
+    const outputBlocks = this.#blocksOf(tokens);
+    const isMore = outputBlocks > owners.progressOf(id).outputBlocks;
+    if (outcome === "done" && isMore) {
+      owners.advance(id, self, { isPrefilling: false, outputBlocks });
+      tellOutput(id, tokens);
     }
     return outcome;
   }
 
   free(id: string): LoadOutcome {
     const outcome = this.#load.free(id);
-    this.#forget(id);
-    remember(this.#ended, id);
+    this.#end(id);
     if (outcome === "done") this.#options.tell({ kind: "free", id });
     return outcome;
   }
 
   expire(): readonly string[] {
-    const ids = this.#load.expire();
-    for (const id of ids) this.#forget(id);
-    return ids;
+    return this.#forget(this.#load.expire());
   }
 
   dropTarget(target: TargetId): readonly string[] {
-    const ids = this.#load.dropTarget(target);
-    for (const id of ids) this.#forget(id);
-    return ids;
+    return this.#forget(this.#load.dropTarget(target));
   }
 
   find(id: string): ActiveRequest | null {
@@ -114,23 +108,32 @@ export class SharedLoad implements ActiveLoad {
 
   /** As others hear of it; null: it is not live, or its worker is gone. */
   share(id: string): SharedRequest | null {
+    const { table, owners, blockTokens } = this.#options;
     const request = this.#load.find(id);
-    const target = request === null ? null : this.#options.table.get(request.target);
+    const target = request === null ? null : table.get(request.target);
     if (request === null || target === null) return null;
-    const { hashes, promptTokens, expectedOutputTokens } = request;
-    const prefillTokens = this.#load.isPrefilling(id) === true ? request.prefillTokens : 0;
-    const { worker, rank } = target;
-    return { id, worker, rank, hashes, promptTokens, prefillTokens, expectedOutputTokens };
+    const { hashes, promptTokens, prefillTokens, expectedOutputTokens } = request;
+    const { isPrefilling, outputBlocks } = owners.progressOf(id);
+    const of = {
+      id,
+      worker: target.worker,
+      rank: target.rank,
+      hashes,
+      promptTokens,
+      prefillTokens,
+    };
+    return { ...of, expectedOutputTokens, isPrefilling, outputTokens: outputBlocks * blockTokens };
   }
 
   /** What `router` did. */
   hear(router: RouterId, news: LoadNews): void {
     switch (news.kind) {
       case "add":
-        if (!this.#freedEarly.delete(news.request.id)) this.#hearOf(router, news.request);
+        if (!this.#freedEarly.delete(news.request.id)) this.#hearAdd(router, news.request);
         break;
       case "prefill_complete":
-        if (this.#load.markPrefillComplete(news.id) === "done") this.#own(news.id, router);
+        this.#load.markPrefillComplete(news.id);
+        this.#options.owners.advance(news.id, router, { isPrefilling: false });
         break;
       case "free":
         this.#hearFree(news.id);
@@ -142,7 +145,9 @@ export class SharedLoad implements ActiveLoad {
 
   hearOutput(router: RouterId, news: OutputNews): void {
     for (const [id, tokens] of news) {
-      if (this.#load.output(id, tokens) === "done") this.#own(id, router);
+      this.#load.output(id, tokens);
+      const outputBlocks = this.#blocksOf(tokens);
+      this.#options.owners.advance(id, router, { isPrefilling: false, outputBlocks });
     }
   }
 
@@ -153,8 +158,8 @@ export class SharedLoad implements ActiveLoad {
   hearListed(router: RouterId, request: SharedRequest): void {
     const { id } = request;
     if (this.#ended.has(id)) this.#options.tell({ kind: "free", id });
-    else if (this.#load.find(id) === null) this.#hearOf(router, request);
-    else this.#own(id, router);
+    else if (this.#load.find(id) === null) this.#hearAdd(router, request);
+    else this.#hearProgress(router, request);
   }
 
   /** Ends what `router` does not answer for any more, without telling others: how many. */
@@ -162,12 +167,12 @@ export class SharedLoad implements ActiveLoad {
     let count = 0;
     for (const id of [...ids]) {
       if (this.#load.free(id) === "done") count++;
-      this.#forget(id);
+      this.#options.owners.delete(id);
     }
     return count;
   }
 
-  #hearOf(router: RouterId, shared: SharedRequest): void {
+  #hearAdd(router: RouterId, shared: SharedRequest): void {
     const { table, owners } = this.#options;
     const target = table.find(shared.worker, shared.rank);
     if (target === null) {
@@ -177,27 +182,36 @@ export class SharedLoad implements ActiveLoad {
     const { id, hashes, promptTokens, prefillTokens, expectedOutputTokens } = shared;
     const of = { id, target: target.id, hashes, promptTokens, prefillTokens };
     this.#load.add({ ...of, expectedOutputTokens });
-    owners.set(id, router);
     this.#ended.delete(id);
-    // It may still go on counting as one that computes its prompt.
-    if (prefillTokens === 0) this.#load.markPrefillComplete(id);
+    owners.begin(id, router);
+    this.#hearProgress(router, shared);
+  }
+
+  #hearProgress(router: RouterId, { id, isPrefilling, outputTokens }: SharedRequest): void {
+    if (!isPrefilling) this.#load.markPrefillComplete(id);
+    if (outputTokens > 0) this.#load.output(id, outputTokens);
+    const outputBlocks = this.#blocksOf(outputTokens);
+    this.#options.owners.advance(id, router, { isPrefilling, outputBlocks });
   }
 
   #hearFree(id: string): void {
     const isEarly = this.#load.free(id) === "unknown" && !this.#ended.has(id);
     if (isEarly) remember(this.#freedEarly, id);
-    this.#forget(id);
+    this.#end(id);
+  }
+
+  #end(id: string): void {
+    this.#options.owners.delete(id);
     remember(this.#ended, id);
   }
 
-  #own(id: string, router = this.#options.self): void {
-    const { owners } = this.#options;
-    if (owners.ownerOf(id) !== router) owners.set(id, router);
+  #forget(ids: readonly string[]): readonly string[] {
+    for (const id of ids) this.#options.owners.delete(id);
+    return ids;
   }
 
-  #forget(id: string): void {
-    this.#output.delete(id);
-    this.#options.owners.delete(id);
+  #blocksOf(tokens: number): number {
+    return Math.ceil(tokens / this.#options.blockTokens);
   }
 }
 
