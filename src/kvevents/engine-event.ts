@@ -12,9 +12,11 @@ export type EngineEvent =
       /** Tokens in a block, as the event says; the last page of SGLang may have fewer. */
       readonly blockTokens: number;
       readonly loraName: string | null;
+      /** All that older vLLMs say of an adapter. */
+      readonly loraId: bigint | null;
       readonly medium: string | null;
       /** One entry a block, as far as the engine gives them; null: none at all. */
-      readonly extras: readonly BlockExtras[] | null;
+      readonly extras: readonly (BlockExtras | null)[] | null;
       readonly group: KvGroup | null;
       readonly cacheSalt: string | null;
       readonly locality: string | null;

@@ -4,7 +4,10 @@ export {
   decodeRouterEvents,
   encodeEnvelope,
   encodeRouterEvents,
+  localHash,
+  localHashes,
   type MediaObject,
+  mediaHash,
   type ReadResult,
   ROUTER_BLOCKS_MAX,
   ROUTER_EVENTS_MAX,
@@ -12,7 +15,13 @@ export {
   type RouterEventData,
   STORAGE_TIERS,
   type StorageTier,
+  saltSeed,
+  sequenceHash,
+  sequenceHashes,
   workerNumber,
+  xxh3,
+  xxh3Literal,
 } from "./dynamo/index.ts";
+export { decodeEngineBatch, ENGINE_BATCH_LIMITS, encodeEngineBatch } from "./engine/index.ts";
 export type * from "./engine-event.ts";
 export * from "./residency/index.ts";

@@ -9,8 +9,8 @@ const TCP =
   /^tcp:\/\/(?:\[(?<v6>[0-9a-fA-F:.]+)\]|(?<host>[^[\]:/\s]+|::)):(?<port>[0-9]{1,5}|\*)$/;
 
 /**
- * Reads an endpoint as engines and ZeroMQ write them. `*` as a host is `0.0.0.0`, as a port 0, which
- * means any that is free; `[...]` holds IPv6. Null: it is none of these.
+ * Reads an endpoint as engines and ZeroMQ write them. `*` as a host is `0.0.0.0`, as a port 0: any
+ * that is free; `[...]` holds IPv6. Null: it is none of these.
  */
 export function parseEndpoint(text: string): ZmtpEndpoint | null {
   if (text.startsWith("ipc://")) {

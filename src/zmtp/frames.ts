@@ -74,7 +74,9 @@ export class FrameReader {
    * Gives each frame that is complete to `take`, until that returns false. Why the stream is no
    * ZMTP, or null. What comes behind a fault, or behind a false, is not looked at.
    */
-  push(chunk: Uint8Array, take: (frame: ZmtpFrame) => boolean): string | null {
+  push(read: Uint8Array, take: (frame: ZmtpFrame) => boolean): string | null {
+    // A Buffer's `slice` would not copy.
+    const chunk = new Uint8Array(read.buffer, read.byteOffset, read.byteLength);
     let at = 0;
     for (;;) {
       const missing = this.#headMissing();

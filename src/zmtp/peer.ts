@@ -21,7 +21,7 @@ export interface PeerEvents {
   onMessage(peer: Peer, message: ZmtpMessage): void;
   /** A subscriber's wish, as a command; others come as messages. */
   onTopic(peer: Peer, topic: Uint8Array, isWanted: boolean): void;
-  /** Once, last. `isRefused`: what came is no ZMTP, or too long, or from a socket of another kind. */
+  /** Once, last. `isRefused`: what came is no ZMTP, too long, or of a socket of a wrong type. */
   onClosed(peer: Peer, why: string, isRefused: boolean): void;
 }
 

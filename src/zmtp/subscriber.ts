@@ -1,9 +1,9 @@
+import type { Attachment } from "./attach.ts";
 import { Dialer } from "./dialer.ts";
 import { formatEndpoint } from "./endpoint.ts";
 import { encodeMessage } from "./frames.ts";
 import { Listener } from "./listener.ts";
 import { endpointOf, limitsOf, type ZmtpOptions } from "./options.ts";
-import type { Peer, PeerEvents } from "./peer.ts";
 import type { ZmtpMessage, ZmtpState, ZmtpSubscriber } from "./zmtp.ts";
 
 export interface SubscriberOptions extends ZmtpOptions {
@@ -13,46 +13,44 @@ export interface SubscriberOptions extends ZmtpOptions {
   onMessage(message: ZmtpMessage): void;
   /** Each time a publisher is there, its subscriptions already on their way; must not throw. */
   onConnected?(): void;
+  /** Each time one is gone; must not throw. */
+  onDisconnected?(why: string): void;
 }
 
-/** A subscription goes out as a message: peers of every version of ZMTP 3 take that. */
-function subscriptions(topics: readonly string[]): Uint8Array[] {
-  return topics.map((topic) =>
-    encodeMessage([Buffer.concat([Uint8Array.of(1), Buffer.from(topic)])]),
-  );
+/** It goes out as a message: peers of every version of ZMTP 3 take that. */
+function subscription(topic: string): Uint8Array {
+  return encodeMessage([Buffer.concat([Uint8Array.of(1), Buffer.from(topic)])]);
 }
 
 /** What both kinds of subscriber do with a connection; `count.received` goes up. */
-function events(options: SubscriberOptions, count: { received: number }): PeerEvents {
-  const wanted = subscriptions(options.topics);
+function attachmentOf(options: SubscriberOptions, count: { received: number }): Attachment {
+  const { clock, random, topics } = options;
+  const wanted = topics.map(subscription);
   return {
-    onReady: (peer: Peer) => {
-      for (const message of wanted) peer.send(message);
-      options.onConnected?.();
+    type: "SUB",
+    limits: limitsOf(options),
+    clock,
+    random,
+    events: {
+      onReady: (peer) => {
+        for (const message of wanted) peer.send(message);
+        options.onConnected?.();
+      },
+      onMessage: (_peer, message) => {
+        count.received++;
+        options.onMessage(message);
+      },
+      onTopic: () => {},
+      onClosed: (_peer, why) => options.onDisconnected?.(why),
     },
-    onMessage: (_peer, message) => {
-      count.received++;
-      options.onMessage(message);
-    },
-    onTopic: () => {},
-    onClosed: () => {},
   };
 }
 
-/** A SUB that connects. Throws ZMTP_UNAVAILABLE where the endpoint is none, and for nothing else. */
+/** A SUB that connects. Throws ZMTP_UNAVAILABLE where the endpoint is none. */
 export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
   const endpoint = endpointOf(options);
   const count = { received: 0 };
-  const { clock, random } = options;
-  const limits = limitsOf(options);
-  const attachment = {
-    type: "SUB" as const,
-    limits,
-    clock,
-    random,
-    events: events(options, count),
-  };
-  const dialer = new Dialer(endpoint, attachment);
+  const dialer = new Dialer(endpoint, attachmentOf(options, count));
   return {
     endpoint: formatEndpoint(endpoint),
     get state(): ZmtpState {
@@ -70,16 +68,7 @@ export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
  */
 export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSubscriber> {
   const count = { received: 0 };
-  const { clock, random } = options;
-  const limits = limitsOf(options);
-  const attachment = {
-    type: "SUB" as const,
-    limits,
-    clock,
-    random,
-    events: events(options, count),
-  };
-  const listener = await Listener.open(endpointOf(options), attachment);
+  const listener = await Listener.open(endpointOf(options), attachmentOf(options, count));
   let isClosed = false;
   return {
     endpoint: listener.endpoint,

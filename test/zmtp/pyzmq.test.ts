@@ -58,7 +58,7 @@ describePyzmq("our sockets and libzmq's", () => {
     });
   }, 60_000);
 
-  test("SUB that dials before there is a PUB, and SUB that binds for one that connects", async () => {
+  test("a SUB that binds gets what a PUB publishes that connects", async () => {
     const messages: string[][] = [];
     await using bound = await bindSubscriber({
       endpoint: "tcp://127.0.0.1:*",
@@ -121,7 +121,7 @@ s.connect("${pub.endpoint}")
 s.subscribe(b"ab")
 s.subscribe(b"ab")
 got = [s.recv_multipart() for _ in range(20)]
-print([m[0] for m in got] == [b"abc"] * 20, all(len(set(m[1])) == 1 and len(m[1]) == 300000 for m in got))
+print(all(m == [b"abc", b"\\7" * 300000] for m in got))
 s.unsubscribe(b"ab")
 s.unsubscribe(b"ab")
 s.subscribe(b"end")
@@ -136,7 +136,7 @@ print("end")
       pub.publish([bytes("abc"), big]);
       return answer() !== undefined;
     }, 20_000);
-    expect(answer()).toBe("True True");
+    expect(answer()).toBe("True");
     await waitFor(() => {
       pub.publish([bytes("end")]);
       return end() !== undefined;
@@ -173,7 +173,7 @@ print(d.recv_multipart())
     expect(await line(child, 2)).toBe("[b'', b'again', b'1']");
   }, 60_000);
 
-  test("a SUB of libzmq that reads nothing loses messages, counted, and holds up nobody", async () => {
+  test("a SUB that reads nothing loses messages, counted, and holds up nobody", async () => {
     const limits = { ...LIMITS, queueMessagesMax: 50, queueBytesMax: 8 * 1024 * 1024 };
     const options = { endpoint: "tcp://127.0.0.1:*", clock, random, limits };
     await using pub = await bindPublisher(options);

@@ -12,6 +12,15 @@ export {
   readMembers,
 } from "./envelope.ts";
 export {
+  localHash,
+  localHashes,
+  mediaHash,
+  saltSeed,
+  saltShare,
+  sequenceHash,
+  sequenceHashes,
+} from "./hashes.ts";
+export {
   decodeRouterEvents,
   encodeRouterEvents,
   type MediaObject,
@@ -26,3 +35,4 @@ export {
   type StorageTier,
 } from "./router-events.ts";
 export { sipHash13, workerNumber } from "./siphash.ts";
+export { xxh3, xxh3Literal } from "./xxh3.ts";

@@ -30,7 +30,8 @@ export class MsgpackReader {
   at = 0;
 
   constructor(bytes: Uint8Array) {
-    this.#bytes = bytes;
+    // A Buffer's `slice` would not copy what `bin` gives.
+    this.#bytes = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
