@@ -94,13 +94,15 @@ export interface Guarded {
   readonly direct?: Readonly<Record<string, Direct>>;
   /** Instead of both: whoever wants the server's own request, its body unread. Must not reject. */
   readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
+  /** Makes the answer to a caller who is not let in, where it is not to be a problem. */
+  readonly refused?: (problem: Response) => Promise<Response>;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
 /** A server with gate, limits and TLS around whatever answers. */
 export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
-  const { rules, handle, direct = {}, own } = guarded;
+  const { rules, handle, direct = {}, own, refused } = guarded;
   const { access, onFault, clock } = options;
   const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
@@ -108,7 +110,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
   const gate = createGate({ access, rules, hosts: options.hosts ?? [], onRefused });
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const caller = gate(request, peer.address);
-    if (caller instanceof Response) return caller;
+    if (caller instanceof Response) return refused === undefined ? caller : refused(caller);
     if (own !== undefined) return own(request, () => peer.onBody?.());
     const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
     if (shortcut !== undefined) {

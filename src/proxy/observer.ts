@@ -44,10 +44,10 @@ export interface ProxyObserver {
   prompt?(seen: PromptSeen): void;
   /**
    * All that a worker wrote to the first choice, as tokens, while the router still has the request.
-   * Only observers that have this make the proxy read and tokenise answers. The text is cut into
+   * Only while an observer has this does the proxy read and tokenise answers. The text is cut into
    * tokens again unless the worker told them, so that they may differ at seams.
    */
-  answered?(requestId: string, output: Uint32Array): void;
+  readonly answered?: ((requestId: string, output: Uint32Array) => void) | undefined;
   /** The router has forgotten it. */
   ended?(requestId: string, end: RequestEnd): void;
 }

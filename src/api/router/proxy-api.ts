@@ -1,6 +1,6 @@
 import type { OpenAiProxy } from "../../proxy/index.ts";
 import { type Api, type ApiOptions, createGuarded } from "../api.ts";
-import { refuse } from "../problem.ts";
+import { type Problem, refuse } from "../problem.ts";
 import { createRouteRules } from "../route-rules.ts";
 
 /** Whoever may route may have prompts answered; who may look may see which models there are. */
@@ -17,5 +17,17 @@ export function createProxyApi(proxy: OpenAiProxy, options: Omit<ApiOptions, "ve
     rules: PROXY_RULES,
     handle: async () => refuse("NOT_FOUND", "there is nothing here"),
     own: (request, onBody) => proxy.fetch(request, { onBody }),
+    refused: openAiRefusal,
   });
+}
+
+/** Clients of OpenAI's API show `error.message` of what they are answered. */
+async function openAiRefusal(answer: Response): Promise<Response> {
+  const { detail, code, fix, status } = (await answer.json()) as Problem;
+  const message = fix === undefined ? detail : `${detail}: ${fix}`;
+  const type = status === 401 ? "authentication_error" : "permission_error";
+  const error = { message, type, param: null, code: code.toLowerCase(), status };
+  const headers = new Headers(answer.headers);
+  headers.set("content-type", "application/json");
+  return new Response(JSON.stringify({ error }), { status, headers });
 }

@@ -3,7 +3,8 @@ import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random } from "../../core/index.ts";
 import type { Logger } from "../../observability/index.ts";
 import { type OpenAiProxy, openProxy } from "../../proxy/index.ts";
-import type { Router, WorkerTable } from "../../router/index.ts";
+import type { Policies, Router, WorkerTable } from "../../router/index.ts";
+import { tellPolicies } from "./proxy-marks.ts";
 import { proxyModels, proxySettings } from "./proxy-settings.ts";
 
 export interface ProxyRoomParts {
@@ -13,6 +14,8 @@ export interface ProxyRoomParts {
   readonly logger: Logger;
   readonly router: Router;
   readonly table: WorkerTable;
+  /** They are told what the proxy sees of messages. */
+  readonly policies: Pick<Policies, "marks" | "counts">;
 }
 
 /** The proxy and its server, from opening to end. */
@@ -33,7 +36,7 @@ export class ProxyRoom {
 
   /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
   static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
-    const { config, clock, random, logger, router, table } = parts;
+    const { config, clock, random, logger, router, table, policies } = parts;
     const { listen, drainMs } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
@@ -49,6 +52,7 @@ export class ProxyRoom {
       });
       const server = api.listen({ host: listen.host, port: listen.port });
       logger.info("proxy listening", { address: server.url });
+      tellPolicies(proxy, policies);
       return new ProxyRoom(proxy, server, reload);
     } catch (error) {
       await proxy[Symbol.asyncDispose]();

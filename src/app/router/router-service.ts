@@ -108,7 +108,8 @@ export class RouterService {
       await service.#room.begin();
       service.#workers.replaceListed(parts.config.workers);
       const { router, table } = service;
-      service.#proxy = await ProxyRoom.open({ ...parts, router, table });
+      const { policies } = service.#policies;
+      service.#proxy = await ProxyRoom.open({ ...parts, router, table, policies });
     } catch (error) {
       await service.#stopParts();
       throw error;
