@@ -1,8 +1,7 @@
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Subprocess } from "bun";
-import { assert, HearthError, messageOf, selfCommand, sleep, systemClock } from "../core/index.ts";
+import { type HearthError, systemClock } from "../core/index.ts";
+import { makeFolder, OwnProcess } from "./own-process.ts";
 
 export interface PrivateAgentOptions {
   readonly ramBytes: number;
@@ -16,7 +15,10 @@ export interface PrivateAgentOptions {
   readonly ssdDir?: string;
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
-    Record<"kv" | "control" | "node" | "nats" | "peers", Readonly<Record<string, string>>>
+    Record<
+      "kv" | "control" | "node" | "nats" | "peers" | "events",
+      Readonly<Record<string, string>>
+    >
   >;
   readonly signal?: AbortSignal;
 }
@@ -35,11 +37,7 @@ export interface AgentStatus {
   readonly counters: Readonly<Record<string, number>>;
 }
 
-const START_MS = 30_000;
 const GROW_MS = 300_000;
-/** Longer than an agent takes at the most. */
-const STOP_MS = 60_000;
-const LOG_LINES_KEPT = 20;
 
 /**
  * An agent of one's own: the same program in another process, with its socket and configuration in
@@ -49,32 +47,16 @@ export class PrivateAgent implements AsyncDisposable {
   readonly socketPath: string;
   readonly #folder: string;
   readonly #hasSsd: boolean;
-  readonly #lastLines: string[] = [];
-  #process: Subprocess<"pipe", "ignore", "pipe">;
-  #apiUrl: string | null = null;
-  #logEnded: Promise<void>;
+  readonly #process: OwnProcess;
 
   private constructor(folder: string, options: PrivateAgentOptions) {
     this.#folder = folder;
     this.#hasSsd = options.ssdBytes !== null;
     this.socketPath = join(folder, "engine.sock");
-    writeFileSync(join(folder, "hearth.toml"), configText(folder, this.socketPath, options));
-    this.#process = this.#spawn();
-    this.#logEnded = this.#readLog();
-  }
-
-  #spawn(): Subprocess<"pipe", "ignore", "pipe"> {
-    const folder = this.#folder;
-    const words = ["agent", "--config", join(folder, "hearth.toml"), "--private", folder];
-    return Bun.spawn([...selfCommand(), ...words], {
-      cwd: folder,
-      // It ends when this pipe does: also when this process is killed.
-      stdin: "pipe",
-      stdout: "ignore",
-      stderr: "pipe",
-      // Its own group: Ctrl-C is ours to handle, so that it can drain.
-      detached: true,
-    });
+    const file = join(folder, "hearth.toml");
+    writeFileSync(file, configText(folder, this.socketPath, options));
+    const words = ["agent", "--config", file, "--private", folder];
+    this.#process = new OwnProcess({ name: "agent", folder, words });
   }
 
   /**
@@ -98,13 +80,10 @@ export class PrivateAgent implements AsyncDisposable {
    * until it served.
    */
   async restart(by: "SIGTERM" | "SIGKILL", signal?: AbortSignal): Promise<number> {
-    await this.#end(by);
-    await this.#logEnded;
-    this.#apiUrl = null;
+    await this.#process.end(by);
     const startMs = systemClock.monotonicMs();
-    this.#process = this.#spawn();
-    this.#logEnded = this.#readLog();
-    await this.#until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
+    await this.#process.startAgain();
+    await this.#process.answers(signal);
     const ms = systemClock.monotonicMs() - startMs;
     await this.#serves(signal);
     return ms;
@@ -112,12 +91,12 @@ export class PrivateAgent implements AsyncDisposable {
 
   /** As a host that loses power: nothing is said. It stays down. */
   async kill(): Promise<void> {
-    await this.#end("SIGKILL");
+    await this.#process.end("SIGKILL");
   }
 
   async #serves(signal: AbortSignal | undefined): Promise<void> {
-    await this.#until(START_MS, "answer", signal, async () => this.#apiUrl !== null);
-    await this.#until(GROW_MS, "get its memory", signal, async () => {
+    await this.#process.answers(signal);
+    await this.#process.until(GROW_MS, "get its memory", signal, async () => {
       const { arena } = await this.status();
       return arena.ready_bytes === arena.bytes;
     });
@@ -130,8 +109,7 @@ export class PrivateAgent implements AsyncDisposable {
 
   /** Where its HTTP API listens. */
   get apiUrl(): string {
-    assert(this.#apiUrl !== null, "an agent that serves has said where");
-    return this.#apiUrl;
+    return this.#process.apiUrl;
   }
 
   /** Throws ENGINE_CLOSED where the agent does not answer. */
@@ -141,95 +119,29 @@ export class PrivateAgent implements AsyncDisposable {
 
   /** What the API has at this path. Throws ENGINE_CLOSED where the agent does not answer. */
   async get<T>(path: string): Promise<T> {
-    return JSON.parse(await this.#read(path));
+    return JSON.parse(await this.#process.read(path));
   }
 
   /** In Prometheus' text format. Throws ENGINE_CLOSED where the agent does not answer. */
   metrics(): Promise<string> {
-    return this.#read("/metrics");
+    return this.#process.read("/metrics");
   }
 
-  async #read(path: string): Promise<string> {
-    try {
-      return await (await fetch(`${this.#apiUrl}${path}`)).text();
-    } catch (cause) {
-      throw (await this.ended()) ?? new HearthError("ENGINE_CLOSED", "no answer", { cause });
-    }
+  /** Drops all that nothing holds. Throws ENGINE_CLOSED where the agent does not answer. */
+  async flush(): Promise<void> {
+    await this.#process.read("/flush_cache", { method: "POST" });
   }
 
   /** How the agent ended, with its last words; null while it runs. */
-  async ended(): Promise<HearthError | null> {
-    const { exitCode, signalCode } = this.#process;
-    if (exitCode === null && signalCode === null) return null;
-    await this.#logEnded;
-    const how = signalCode === null ? `with code ${exitCode}` : `by ${signalCode}`;
-    const words = this.#lastLines.map((line) => `\n  ${line}`).join("");
-    return new HearthError("ENGINE_CLOSED", `the agent ended ${how}${words}`);
-  }
-
-  /** Reads the log, in which the agent says where its API listens. */
-  async #readLog(): Promise<void> {
-    let rest = "";
-    for await (const chunk of this.#process.stderr.pipeThrough(new TextDecoderStream())) {
-      const lines = (rest + chunk).split("\n");
-      rest = lines.pop()!;
-      for (const line of lines) this.#noteLine(line);
-    }
-  }
-
-  #noteLine(line: string): void {
-    this.#lastLines.push(line);
-    if (this.#lastLines.length > LOG_LINES_KEPT) this.#lastLines.shift();
-    this.#apiUrl ??= /"url":"(http:[^"]+)"/.exec(line)?.[1] ?? null;
-  }
-
-  async #until(
-    ms: number,
-    what: string,
-    signal: AbortSignal | undefined,
-    holds: () => Promise<boolean>,
-  ): Promise<void> {
-    const deadline = systemClock.monotonicMs() + ms;
-    while (!(await holds())) {
-      const ended = await this.ended();
-      if (ended !== null) throw ended;
-      if (systemClock.monotonicMs() > deadline) {
-        throw new HearthError("DEADLINE", `the agent did not ${what} within ${ms / 1_000} s`);
-      }
-      await sleep(systemClock, 10, signal);
-    }
-  }
-
-  async #end(by: "SIGTERM" | "SIGKILL"): Promise<void> {
-    this.#process.kill(by);
-    const forced = systemClock.after(STOP_MS, () => this.#process.kill("SIGKILL"));
-    await this.#process.exited;
-    forced[Symbol.dispose]();
+  ended(): Promise<HearthError | null> {
+    return this.#process.ended();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     // Nothing of it is wanted any more: what RAM holds need not go to SSD first.
-    await this.#end(this.#hasSsd ? "SIGKILL" : "SIGTERM");
+    await this.#process.end(this.#hasSsd ? "SIGKILL" : "SIGTERM");
     rmSync(this.#folder, { recursive: true, force: true });
   }
-}
-
-/** The longest path a Unix socket may have. */
-const SOCKET_PATH_BYTES_MAX = 107;
-
-function makeFolder(): string {
-  const parent = tmpdir();
-  const fix = "set TMPDIR to a folder that is there, short and yours";
-  let folder: string;
-  try {
-    folder = mkdtempSync(join(parent, "hearth-"));
-  } catch (cause) {
-    const text = `no temporary folder can be made in ${parent}: ${messageOf(cause)}`;
-    throw new HearthError("UNSUPPORTED", text, { cause, fix });
-  }
-  if (Buffer.byteLength(join(folder, "engine.sock")) <= SOCKET_PATH_BYTES_MAX) return folder;
-  rmSync(folder, { recursive: true });
-  throw new HearthError("UNSUPPORTED", `a socket in ${parent} would have too long a name`, { fix });
 }
 
 function configText(folder: string, socketPath: string, options: PrivateAgentOptions): string {
@@ -263,6 +175,8 @@ function configText(folder: string, socketPath: string, options: PrivateAgentOpt
     ...more("nats"),
     "[peers]",
     ...more("peers"),
+    "[events]",
+    ...more("events"),
     "",
   ].join("\n");
 }
