@@ -70,11 +70,12 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   readonly #queue: RecoveryQueue;
   readonly #parts: FollowerParts;
   readonly #watches: readonly Disposable[];
-  #wasHearing = false;
+  #wasHearing: boolean;
 
   constructor(options: IntakeOptions) {
     const { clock, random, settings, index, archive } = options;
     this.#options = options;
+    this.#wasHearing = options.isHearing();
     this.#room = new PendingRoom(settings.pending);
     this.#queue = new RecoveryQueue(clock, random, settings.recovery);
     this.#parts = {

@@ -1,0 +1,170 @@
+import { expect, test } from "bun:test";
+import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
+import { ReferenceIndex } from "../../../src/router/index/index.ts";
+import {
+  INTAKE_DEFAULTS,
+  type IntakeOptions,
+  type IntakeSettings,
+  type PictureAnswer,
+  ResidencyIntake,
+} from "../../../src/router/intake/index.ts";
+import { createWorkerTable } from "../../../src/router/table/index.ts";
+import { ManualClock } from "../../support/index.ts";
+import { LiteralWorker } from "./literal-worker.ts";
+
+/** An intake on a clock that stands still, with workers that are called directly. */
+function room(settings: Partial<IntakeSettings> = {}, options: Partial<IntakeOptions> = {}) {
+  const clock = new ManualClock();
+  const [index, table] = [new ReferenceIndex(), createWorkerTable()];
+  const asked: string[] = [];
+  const state = { isHearing: true, answer: null as PictureAnswer | null };
+  const workers = new Map<string, LiteralWorker>();
+  const intake = new ResidencyIntake({
+    ...{ clock, index, table, random: seededRandom(1), log: () => undefined },
+    archive: {
+      range: async ({ worker, incarnation }, from) => {
+        asked.push(`range ${worker}`);
+        return workers.get(worker)!.range(incarnation, from);
+      },
+      picture: async ({ worker }) => {
+        asked.push(`picture ${worker}`);
+        const picture = workers.get(worker)!.picture();
+        return state.answer ?? { kind: "picture", picture };
+      },
+    },
+    settings: { ...INTAKE_DEFAULTS, ...settings },
+    isHearing: () => state.isHearing,
+    ...options,
+  });
+  const worker = (name: string) => {
+    const literal = new LiteralWorker(name);
+    workers.set(name, literal);
+    return literal;
+  };
+  const target = (name: string) => table.find(name as WorkerId, 0);
+  return { clock, index, table, intake, asked, state, worker, target };
+}
+
+test("who is silent becomes stale, then gone, and is live again with a word", () => {
+  const { clock, index, intake, table, worker, target } = room();
+  const a = worker("a");
+  intake.heartbeat(a.heartbeat());
+  a.change({ kind: "store", tier: "host", hash: 1 });
+  a.carry("send", (batch) => intake.batch(batch));
+  clock.advance(2_900);
+  expect(target("a")?.state).toBe("live");
+  clock.advance(400);
+  expect(target("a")?.state).toBe("stale");
+  intake.heartbeat(a.heartbeat());
+  expect(target("a")?.state).toBe("live");
+  clock.advance(15_500);
+  expect(table.targets).toEqual([]);
+  expect(index.stats.blocks).toBe(0);
+  expect(intake.stats().sources).toBe(0);
+  intake.heartbeat(a.heartbeat());
+  expect(target("a")?.state).toBe("live");
+});
+
+test("while nothing can be heard nobody is silent", () => {
+  const { clock, intake, state, worker, target } = room();
+  intake.heartbeat(worker("a").heartbeat());
+  clock.advance(1_000);
+  state.isHearing = false;
+  clock.advance(3_600_000);
+  expect(target("a")?.state).toBe("live");
+  state.isHearing = true;
+  clock.advance(2_500);
+  expect(target("a")?.state).toBe("live");
+  clock.advance(1_500);
+  expect(target("a")?.state).toBe("stale");
+});
+
+test("a worker of the configuration stays in the table, and is not known", () => {
+  const { clock, intake, index, worker, target } = room({}, { isConfigured: () => true });
+  const a = worker("a");
+  intake.heartbeat(a.heartbeat());
+  a.change({ kind: "store", tier: "host", hash: 1 });
+  a.carry("send", (batch) => intake.batch(batch));
+  clock.advance(20_000);
+  expect(target("a")).toMatchObject({ state: "stale", isKnown: false });
+  expect(index.stats.blocks).toBe(0);
+});
+
+test("a worker that is taken out of the table is not followed any more", () => {
+  const { intake, table, worker, target } = room();
+  intake.heartbeat(worker("a").heartbeat());
+  table.remove(target("a")!.id);
+  expect(intake.stats().sources).toBe(0);
+});
+
+test("workers that are new at once are asked a few at a time", async () => {
+  const { clock, intake, asked, worker } = room({
+    recovery: { ...INTAKE_DEFAULTS.recovery, atOnceMax: 3 },
+  });
+  for (let at = 0; at < 20; at++) {
+    const one = worker(`w${at}`);
+    one.change({ kind: "store", tier: "host", hash: at });
+    intake.heartbeat(one.heartbeat());
+  }
+  expect(intake.stats().recoveriesRunning).toBe(3);
+  expect(asked.length).toBe(3);
+  for (let turn = 0; turn < 100; turn++) {
+    expect(intake.stats().recoveriesRunning).toBeLessThanOrEqual(3);
+    await Promise.resolve();
+  }
+  await clock.advanceAsync(10);
+  expect(intake.stats()).toMatchObject({ known: 20, recoveriesWaiting: 0 });
+  expect(asked.length).toBe(20);
+});
+
+test("one that does not answer is asked less and less often", async () => {
+  const { clock, intake, asked, state, worker } = room();
+  state.answer = { kind: "failed", why: "timeout" };
+  const a = worker("a");
+  a.change({ kind: "store", tier: "host", hash: 1 });
+  const beats = async (seconds: number) => {
+    const before = asked.length;
+    for (let second = 0; second < seconds; second++) {
+      intake.heartbeat(a.heartbeat());
+      await clock.advanceAsync(1_000, 100);
+    }
+    return asked.length - before;
+  };
+  expect(await beats(60)).toBeLessThan(12);
+  expect(await beats(60)).toBeLessThan(5);
+  state.answer = null;
+  await beats(31);
+  expect(intake.stats().known).toBe(1);
+});
+
+test("one whose pictures never agree with its digests is asked less and less often", async () => {
+  const { clock, intake, asked, worker, target } = room();
+  const a = worker("a");
+  a.change({ kind: "store", tier: "host", hash: 1 });
+  const lie = [0, 1, 2].map(() => ({ blocks: 7, mix: 7n }));
+  for (let second = 0; second < 120; second++) {
+    intake.heartbeat({ ...a.heartbeat(), digests: lie });
+    await clock.advanceAsync(1_000, 100);
+  }
+  expect(asked.length).toBeLessThan(20);
+  for (let second = 0; second < 70; second++) {
+    intake.heartbeat(a.heartbeat());
+    await clock.advanceAsync(1_000, 100);
+  }
+  expect(target("a")?.isKnown).toBe(true);
+});
+
+test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
+  const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
+  const { clock, index, intake, worker, target } = room({ pending });
+  const a = worker("a");
+  intake.heartbeat(a.heartbeat());
+  for (let hash = 1; hash < 40; hash++) a.change({ kind: "store", tier: "host", hash });
+  a.carry("lose", () => undefined);
+  while (a.wire.length > 0) a.carry("send", (batch) => intake.batch(batch));
+  expect(intake.stats().pendingHashes).toBeLessThanOrEqual(10);
+  expect(intake.stats().pendingDropped).toBeGreaterThan(0);
+  await clock.advanceAsync(1_000, 100);
+  expect(target("a")?.isKnown).toBe(true);
+  expect(index.stats.blocks).toBe(39);
+});
