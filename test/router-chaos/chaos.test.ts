@@ -3,7 +3,7 @@ import { describeNats } from "../support/index.ts";
 import { runChaos } from "./run.ts";
 
 describeNats("routers under chaos", () => {
-  test("after each fault every index is what the workers have, and all count the same", async () => {
+  test("after each fault every index is what the workers have, and all count alike", async () => {
     const rounds = await runChaos({
       ...{ seed: 20261123, rounds: 4, untilMs: Number.POSITIVE_INFINITY, workers: 3, routers: 2 },
       patienceMs: 20_000,

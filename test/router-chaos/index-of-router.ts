@@ -1,7 +1,8 @@
+import { systemRandom } from "../../src/core/index.ts";
 import type { Native } from "../../src/native/index.ts";
-import { type PrefixIndex, ReferenceIndex } from "../../src/router/index.ts";
+import { createPrefixIndex, type PrefixIndex } from "../../src/router/index.ts";
 
-/** The index that routers of this test use. */
-export function chaosIndex(_native: Native): PrefixIndex {
-  return new ReferenceIndex();
+/** The index that routers of this test use: far more than workers hold fits into it. */
+export function chaosIndex(native: Native): PrefixIndex {
+  return createPrefixIndex({ native, random: systemRandom, bytesMax: 32 * 2 ** 20 });
 }

@@ -1,5 +1,6 @@
 export { askedAt, BusArchive, type BusArchiveOptions } from "./bus-archive.ts";
 export { BusListening } from "./bus-listening.ts";
+export { sameDigests } from "./digest.ts";
 export type {
   Picture,
   PictureAnswer,

@@ -50,8 +50,8 @@ const BELOW_GPU = IN_RAM | (1 << RESIDENCY_TIERS.indexOf("disk"));
 
 /**
  * Answers `kv-locate` from the index: for each block the workers that can lend it, RAM before SSD,
- * live and known workers before others, the least busy first, never whoever asks. What is on a GPU alone cannot be
- * lent. Of several routers of a cluster one answers each question.
+ * live and known workers before others, the least busy first, never whoever asks. What is on a GPU
+ * alone cannot be lent. Of several routers of a cluster one answers each question.
  */
 export class LocateService implements Disposable {
   readonly #options: LocateOptions;

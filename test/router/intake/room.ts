@@ -2,7 +2,6 @@ import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, type WorkerId } from "../../../src/core/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type { PrefixIndex, Target } from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/digest.ts";
 import {
   askedAt,
   BusArchive,
@@ -11,6 +10,7 @@ import {
   type IntakeOptions,
   type IntakeSettings,
   ResidencyIntake,
+  sameDigests,
 } from "../../../src/router/intake/index.ts";
 import { createWorkerTable } from "../../../src/router/table/index.ts";
 import { CLUSTER, type ScriptedOptions, ScriptedWorker } from "./scripted-worker.ts";

@@ -18,7 +18,7 @@ import {
   ReferenceIndex,
   RouterUpkeep,
 } from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/digest.ts";
+import { sameDigests } from "../../../src/router/intake/index.ts";
 import { FAST } from "../../bus/bus-bench.ts";
 import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
 import { QUICK } from "./room.ts";

@@ -11,7 +11,7 @@ import {
   RouterUpkeep,
   type UpkeepOptions,
 } from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/digest.ts";
+import { sameDigests } from "../../../src/router/intake/index.ts";
 import { tempDir, waitFor } from "../../support/index.ts";
 import { QUICK } from "../intake/room.ts";
 import { CLUSTER, ScriptedWorker } from "../intake/scripted-worker.ts";

@@ -3,13 +3,13 @@ import { seededRandom, systemClock, systemRandom, type WorkerId } from "../../..
 import type { ResidencySource } from "../../../src/events/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type { BusyThresholds, PrefixIndex } from "../../../src/router/index.ts";
-import { sameDigests } from "../../../src/router/intake/digest.ts";
 import {
   askedAt,
   BusArchive,
   BusListening,
   FirstArchive,
   ResidencyIntake,
+  sameDigests,
 } from "../../../src/router/intake/index.ts";
 import { createActiveLoad } from "../../../src/router/load/index.ts";
 import {
