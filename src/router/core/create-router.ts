@@ -20,7 +20,7 @@ import type { RouterSettings } from "../settings.ts";
 import type { Target, WorkerNews, WorkerTable } from "../workers.ts";
 import type { Choice } from "./chooser.ts";
 import { Decider, type Pending, type Pool, poolOf } from "./decider.ts";
-import { dumpEvents } from "./dump.ts";
+import { dumpEvents, runsByTarget } from "./dump.ts";
 import { Explanations } from "./explanations.ts";
 import { ModelSpaces } from "./model-spaces.ts";
 import { promptOf } from "./prompt.ts";
@@ -136,7 +136,8 @@ class CoreRouter implements Router, Disposable {
   }
 
   dumpEvents(): Iterable<string> {
-    return dumpEvents(this.#parts.index.dump(), this.#parts.table);
+    const { index, table } = this.#parts;
+    return dumpEvents(runsByTarget(index, table), table);
   }
 
   explain(requestId: string): Explanation | null {

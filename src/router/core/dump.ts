@@ -1,7 +1,7 @@
 import { stringifyJson } from "../../core/index.ts";
 import type { ResidencyTier } from "../../events/index.ts";
 import { workerNumber } from "../../kvevents/index.ts";
-import type { HeldRun } from "../prefix-index.ts";
+import type { HeldRun, PrefixIndex } from "../prefix-index.ts";
 import type { WorkerTable } from "../workers.ts";
 
 const STORAGE_TIERS: Readonly<Record<ResidencyTier, string>> = {
@@ -9,6 +9,14 @@ const STORAGE_TIERS: Readonly<Record<ResidencyTier, string>> = {
   host: "host_pinned",
   disk: "disk",
 };
+
+/**
+ * All runs, target by target, each of them read at once: whoever reads this may take its time, and
+ * the index goes on changing meanwhile.
+ */
+export function* runsByTarget(index: PrefixIndex, table: WorkerTable): Generator<HeldRun> {
+  for (const { id } of table.targets) yield* [...index.dump(id)];
+}
 
 /**
  * Runs of the index as Dynamo's RouterEvents, one JSON document each, 64-bit integers exact. A
