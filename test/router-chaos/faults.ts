@@ -80,6 +80,15 @@ export const FAULTS: readonly Fault[] = [
     },
   },
   {
+    name: "a router stands still",
+    run: async (fleet, random) => {
+      const child = pick(random, fleet.routers);
+      child.freeze();
+      await wait(random, 2_500);
+      child.thaw();
+    },
+  },
+  {
     name: "nothing but lost, doubled and overtaken events",
     run: (_fleet, random) => wait(random, 1_000),
   },

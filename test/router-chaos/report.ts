@@ -1,6 +1,7 @@
 import type { Round } from "./run.ts";
 
 const MIB = 2 ** 20;
+const LISTED = 4;
 /** A router of this test needs no more, whatever happens. */
 const RSS_MAX = 1_024 * MIB;
 
@@ -9,7 +10,7 @@ export function problemsOf(rounds: readonly Round[], withinMs: number): string[]
   const found: string[] = [];
   for (const { number, fault, agreedMs, differences, rssBytes, pendingHashes } of rounds) {
     const where = `round ${number}, ${fault}`;
-    if (agreedMs === null) found.push(`${where}: never agreed: ${differences.join("; ")}`);
+    if (agreedMs === null) found.push(`${where}: never agreed: ${shortened(differences)}`);
     else if (agreedMs > withinMs) found.push(`${where}: agreed after ${agreedMs} ms`);
     if (rssBytes > RSS_MAX) found.push(`${where}: a router takes ${mib(rssBytes)} MiB`);
     if (pendingHashes > 0) found.push(`${where}: ${pendingHashes} hashes wait for nothing`);
@@ -54,6 +55,11 @@ export function tableOf(rounds: readonly Round[], withinMs: number): string {
         `half of them within ${quantile(rounds, 0.5)} ms, all within ${quantile(rounds, 1)} ms`
       : problems.join("\n");
   return [...lines, verdict].join("\n");
+}
+
+function shortened(all: readonly string[]): string {
+  const more = all.length > LISTED ? ` and ${all.length - LISTED} more` : "";
+  return all.slice(0, LISTED).join("; ") + more;
 }
 
 function byFault(rounds: readonly Round[]): Record<string, readonly (number | null)[]> {

@@ -76,15 +76,9 @@ export class Follower implements Recoverable, Disposable {
   get sequence(): number {
     return this.#sequence;
   }
-  get hasPicture(): boolean {
-    return this.#hasPicture && !this.#isReplacing;
-  }
   /** Its picture is whole: nothing is known to be missing. */
   get isKnown(): boolean {
-    return this.#hasPicture && !this.#isReplacing && !this.#isBroken;
-  }
-  get pending(): number {
-    return this.#pending.size;
+    return this.#hasPicture && !this.#isBroken;
   }
 
   /** A picture of it is in the index already, as it was at `sequence`: from a file. */
@@ -101,7 +95,7 @@ export class Follower implements Recoverable, Disposable {
     this.#latest = Math.max(this.#latest, lastOf(batch));
     if (lastOf(batch) <= this.#sequence) {
       counts.duplicates++;
-    } else if (!this.hasPicture) {
+    } else if (!this.#hasPicture) {
       this.#pending.add(batch);
     } else if (batch.firstSequence <= this.#sequence + 1) {
       this.#apply(batch);
@@ -118,7 +112,7 @@ export class Follower implements Recoverable, Disposable {
     this.#heartbeat = heartbeat;
     this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
     if (!this.#hasPicture && !this.#isReplacing && isEmpty(heartbeat)) {
-      this.#beginEmpty();
+      this.#begin(0);
     } else if (!this.#hasPicture) {
       this.#parts.queue.want(this);
     } else if (heartbeat.lastSequence > this.#sequence) {
@@ -178,14 +172,6 @@ export class Follower implements Recoverable, Disposable {
     this.#parts.index.drop(this.target);
     this.#tell();
     this.#parts.queue.want(this);
-  }
-
-  #beginEmpty(): void {
-    this.#hasPicture = true;
-    this.#isBroken = false;
-    this.#sequence = 0;
-    this.#drain();
-    this.#tell();
   }
 
   #apply(batch: ResidencyBatch): void {
@@ -310,30 +296,33 @@ export class Follower implements Recoverable, Disposable {
   async #replace(picture: Picture): Promise<void> {
     const { index } = this.#parts;
     const { incarnation } = this.#source;
+    const isPast = () => this.#isOver || this.#source.incarnation !== incarnation;
     this.#isReplacing = true;
+    this.#hasPicture = false;
     this.#tell();
-    index.drop(this.target);
-    let blocks = 0;
-    for (const { tier, parent, hashes } of picture.runs) {
-      const change = { kind: "stored", tier, parent, hashes, tokenHashes: null } as const;
-      index.apply([{ target: this.target, change }]);
-      blocks += hashes.length;
-      if (blocks < SLICE_BLOCKS) continue;
-      blocks = 0;
-      await yieldToLoop();
-      if (this.#isOver || this.#source.incarnation !== incarnation) break;
-    }
-    this.#isReplacing = false;
-    if (this.#isOver || this.#source.incarnation !== incarnation) {
-      // A later run began meanwhile; nothing of this one is true of it.
+    try {
       index.drop(this.target);
-      return;
+      let isFirst = true;
+      for (const slice of slicesOf(picture, this.target)) {
+        if (!isFirst) await yieldToLoop();
+        if (isPast()) break;
+        index.apply(slice);
+        isFirst = false;
+      }
+    } finally {
+      this.#isReplacing = false;
+      // A later run began meanwhile: nothing of this one is true of it.
+      if (isPast()) index.drop(this.target);
     }
+    if (!isPast()) this.#begin(picture.sequence);
+  }
+
+  #begin(sequence: number): void {
     this.#hasPicture = true;
     this.#isBroken = false;
     this.#isDoubted = false;
-    this.#sequence = picture.sequence;
-    this.#latest = Math.max(this.#latest, picture.sequence);
+    this.#sequence = sequence;
+    this.#latest = Math.max(this.#latest, sequence);
     this.#drain();
     if (this.#hasHole()) this.#waitForHole();
     this.#tell();
@@ -349,4 +338,18 @@ export class Follower implements Recoverable, Disposable {
 
 function isEmpty({ lastSequence, digests }: ResidencyHeartbeat): boolean {
   return lastSequence === 0 && digests.every(({ blocks }) => blocks === 0);
+}
+
+/** A picture as changes, in slices of about SLICE_BLOCKS. */
+function* slicesOf({ runs }: Picture, target: TargetId): Generator<readonly IndexChange[]> {
+  let slice: IndexChange[] = [];
+  let blocks = 0;
+  for (const { tier, parent, hashes } of runs) {
+    slice.push({ target, change: { kind: "stored", tier, parent, hashes, tokenHashes: null } });
+    blocks += hashes.length + 1;
+    if (blocks < SLICE_BLOCKS) continue;
+    yield slice;
+    [slice, blocks] = [[], 0];
+  }
+  if (slice.length > 0) yield slice;
 }

@@ -8,7 +8,8 @@ import type {
   ResidencySource,
 } from "../../events/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
-import type { Target, TargetId, WorkerTable } from "../workers.ts";
+import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
+import { announcedSpec, includes, sameSpaces, spacesWith } from "./announced.ts";
 import { EarlyBatches } from "./early-batches.ts";
 import type { ResidencyArchive, ResidencyListener } from "./feed.ts";
 import { Follower, type FollowerParts } from "./follower.ts";
@@ -49,6 +50,8 @@ interface Followed {
 
 /** Silence is looked for so often. */
 const WATCH_MS = 250;
+/** It was looked for so late that this process must have stood still. */
+const STOOD_MS = 4 * WATCH_MS;
 /** A source that was closed may be heard once more, late; so many are remembered. */
 const ENDED_MAX = 4_096;
 /** Of a source that came from a file and was not heard since. */
@@ -71,11 +74,13 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   readonly #parts: FollowerParts;
   readonly #watches: readonly Disposable[];
   #wasHearing: boolean;
+  #lookedMs: number;
 
   constructor(options: IntakeOptions) {
     const { clock, random, settings, index, archive } = options;
     this.#options = options;
     this.#wasHearing = options.isHearing();
+    this.#lookedMs = clock.monotonicMs();
     this.#room = new PendingRoom(settings.pending);
     this.#queue = new RecoveryQueue(clock, random, settings.recovery);
     this.#parts = {
@@ -210,7 +215,9 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     before: Followed | undefined,
   ): Followed | null {
     const { source, spaces } = heartbeat;
-    if (before !== undefined && sameSpaces(before.spaces, spaces)) return before;
+    const known = this.#options.table.find(source.worker, source.rank);
+    const isSame = before !== undefined && sameSpaces(before.spaces, spaces);
+    if (isSame && spaces.every((space) => includes(known?.spaces ?? [], space))) return before;
     const isRefused = this.#engines.has(name) || (before === undefined && this.#isFull);
     if (isRefused) {
       if (this.#counts.overfull++ === 0) {
@@ -219,7 +226,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
       }
       return null;
     }
-    const target = this.#register(source, spaces);
+    const all = spacesWith(known?.spaces ?? [], before?.spaces ?? [], spaces);
+    const target = this.#register(announcedSpec(source, all, known));
     if (target === null) return before ?? null;
     const follower = before?.follower ?? new Follower(this.#parts, source, target.id);
     const heardMs = this.#options.clock.monotonicMs();
@@ -228,20 +236,10 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     return followed;
   }
 
-  /** Null: nothing says which model it serves, or the table is full. */
-  #register({ worker, rank }: ResidencySource, spaces: readonly KeySpace[]): Target | null {
-    const { table } = this.#options;
-    const known = table.find(worker, rank);
-    const model = known?.model ?? spaces[0]?.model;
-    if (model === undefined) return null;
+  /** Null: there is nothing to register, or the table is full. */
+  #register(spec: WorkerSpec | null): Target | null {
     try {
-      return table.put({
-        ...{ worker, rank, model, spaces },
-        role: known?.role ?? "both",
-        url: known?.url ?? null,
-        totalBlocks: known?.totalBlocks ?? null,
-        batchTokensMax: known?.batchTokensMax ?? null,
-      });
+      return spec === null ? null : this.#options.table.put(spec);
     } catch {
       this.#counts.overfull++;
       return null;
@@ -286,7 +284,10 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const { clock, settings, table, log } = this.#options;
     const nowMs = clock.monotonicMs();
     const isHearing = this.#options.isHearing();
-    if (isHearing && !this.#wasHearing) this.#begin(nowMs);
+    // Who stood still heard nobody either.
+    const hasStood = nowMs - this.#lookedMs > STOOD_MS;
+    this.#lookedMs = nowMs;
+    if (isHearing && (!this.#wasHearing || hasStood)) this.#begin(nowMs);
     this.#wasHearing = isHearing;
     if (!isHearing) return;
     for (const [name, followed] of this.#sources) {
@@ -302,7 +303,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     }
   }
 
-  /** Connected anew: nobody could be heard before, and whoever did not answer may do so now. */
+  /** Hears again: nobody could be heard before, and whoever did not answer may do so now. */
   #begin(nowMs: number): void {
     for (const followed of this.#sources.values()) followed.heardMs = nowMs;
     this.#queue.retryNow();
@@ -311,13 +312,4 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
 
 function nameOf(worker: WorkerId, rank: number): string {
   return `${worker}/${rank}`;
-}
-
-function sameSpaces(a: readonly KeySpace[], b: readonly KeySpace[]): boolean {
-  return a.length === b.length && a.every((space, at) => spaceName(space) === spaceName(b[at]!));
-}
-
-function spaceName(space: KeySpace): string {
-  const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
-  return `${space.kind} ${space.blockTokens} ${key} ${space.model}`;
 }

@@ -98,12 +98,14 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #running = new Set<Promise<unknown>>();
   #answer: Disposable | null = null;
   #page = 0;
+  #beatMs: number;
   #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
 
   constructor(options: ReplicaGroupOptions) {
     const { bus, clock, table, self, load, blockTokens, settings, cluster } = options;
     this.#options = options;
     this.#subjects = replicaSubjects(cluster);
+    this.#beatMs = clock.monotonicMs();
     this.#owners = new OwnerBook();
     this.load = new SharedLoad({
       ...{ load, table, owners: this.#owners, self, blockTokens },
@@ -214,9 +216,15 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #beat(): void {
     const { clock, members, settings } = this.#options;
+    const nowMs = clock.monotonicMs();
+    const hasStood = nowMs - this.#beatMs > settings.everyMs * (settings.goneBeats - 1);
+    this.#beatMs = nowMs;
     this.#announce("here");
-    for (const { router, everyMs, heardMs } of members.all) {
-      if (clock.monotonicMs() - heardMs > everyMs * settings.goneBeats) this.#gone(router);
+    for (const member of members.all) {
+      // Who stood still heard nobody either.
+      if (hasStood) member.heardMs = nowMs;
+      const silentMs = nowMs - member.heardMs;
+      if (silentMs > member.everyMs * settings.goneBeats) this.#gone(member.router);
     }
   }
 

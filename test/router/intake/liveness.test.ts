@@ -11,6 +11,7 @@ import {
 import { createWorkerTable } from "../../../src/router/table/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { LiteralWorker } from "./literal-worker.ts";
+import { SPACE } from "./scripted-worker.ts";
 
 /** An intake on a clock that stands still, with workers that are called directly. */
 function room(settings: Partial<IntakeSettings> = {}, options: Partial<IntakeOptions> = {}) {
@@ -77,6 +78,35 @@ test("while nothing can be heard nobody is silent", () => {
   expect(target("a")?.state).toBe("live");
   clock.advance(1_500);
   expect(target("a")?.state).toBe("stale");
+});
+
+test("who stood still does not take all others for silent", () => {
+  const { clock, intake, worker, target } = room();
+  intake.heartbeat(worker("a").heartbeat());
+  clock.advance(1_000);
+  clock.stall(60_000);
+  clock.advance(2_000);
+  expect(target("a")?.state).toBe("live");
+});
+
+test("what the configuration says of a worker stands beside what it says itself", () => {
+  const { intake, table, worker, target } = room({}, { isConfigured: () => true });
+  const a = worker("a");
+  const listed = { kind: "tokens", model: "served", blockTokens: 32 } as const;
+  const spec = {
+    ...{ worker: a.source.worker, rank: 0, model: "served", role: "decode" as const },
+    ...{ url: "http://a", totalBlocks: 9, batchTokensMax: null, spaces: [listed] },
+  };
+  table.put(spec);
+  intake.heartbeat(a.heartbeat());
+  const both = { model: "served", role: "decode", url: "http://a", spaces: [listed, SPACE] };
+  expect(target("a")).toMatchObject(both);
+  table.put(spec);
+  intake.heartbeat(a.heartbeat());
+  expect(target("a")).toMatchObject(both);
+  const other = { ...SPACE, blockTokens: 64 };
+  intake.heartbeat({ ...a.heartbeat(), spaces: [other] });
+  expect(target("a")?.spaces).toEqual([listed, other]);
 });
 
 test("a worker of the configuration stays in the table, and is not known", () => {
