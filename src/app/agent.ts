@@ -1,3 +1,4 @@
+import type { Bus } from "../bus/index.ts";
 import { type Config, diffReload } from "../config/index.ts";
 import {
   assert,
@@ -59,6 +60,8 @@ export interface AgentParts {
   readonly commit: string;
   /** What the service manager kept for this process. */
   readonly listening: ListenEnvironment;
+  /** Instead of NATS, for agents without a network; not closed here. */
+  readonly bus?: Bus;
 }
 
 /** What the agent is doing; it only ever moves to the right. */

@@ -22,6 +22,8 @@ export interface ControlBusParts {
   readonly room: ControlRoom;
   readonly incarnation: bigint;
   readonly version: string;
+  /** Instead of the one that the configuration names; not closed here. */
+  readonly bus?: Bus;
 }
 
 /** How often this worker's entry in the bucket of workers is written anew. */
@@ -38,17 +40,19 @@ export class ControlBus implements AsyncDisposable {
   readonly #bus: Bus;
   readonly #subscriber: ControlSubscriber;
   readonly #presence: Presence | null;
+  readonly #ownsBus: boolean;
   readonly #health: Health;
   readonly #names: { readonly stream: string | null; readonly bucket: string | null };
   readonly #watches: readonly Disposable[];
 
   private constructor(
-    { config, clock, health }: ControlBusParts,
+    { config, clock, health, bus: given }: ControlBusParts,
     bus: Bus,
     subscriber: ControlSubscriber,
     presence: Presence | null,
   ) {
     this.#bus = bus;
+    this.#ownsBus = given === undefined;
     this.#subscriber = subscriber;
     this.#presence = presence;
     this.#health = health;
@@ -61,19 +65,11 @@ export class ControlBus implements AsyncDisposable {
 
   /** Returns at once, whether or not there is a broker; null where the configuration names none. */
   static open(parts: ControlBusParts): ControlBus | null {
-    const { config, clock, random, logger, room, incarnation, version } = parts;
+    const { config, clock, logger, room, incarnation, version } = parts;
     const { nats, node } = config;
-    if (nats.url === null) return null;
     const log: BusLog = (level, message, fields) => logger.log(level, message, fields);
-    const bus = openBus({
-      url: nats.url,
-      name: `hearth ${node.id}`,
-      ...natsFilesOf(nats),
-      clock,
-      random,
-      log,
-      limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
-    });
+    const bus = parts.bus ?? openNats(parts, log);
+    if (bus === null) return null;
     const subscriber = createControlSubscriber({
       bus,
       plane: room.plane,
@@ -148,8 +144,20 @@ export class ControlBus implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const watch of this.#watches) watch[Symbol.dispose]();
-    await this.#bus.close(CLOSE_MS);
+    if (this.#ownsBus) await this.#bus.close(CLOSE_MS);
   }
+}
+
+function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus | null {
+  const { nats, node } = config;
+  if (nats.url === null) return null;
+  return openBus({
+    url: nats.url,
+    name: `hearth ${node.id}`,
+    ...natsFilesOf(nats),
+    ...{ clock, random, log },
+    limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
+  });
 }
 
 function tellHealth(health: Health, { status, why }: BusState): void {

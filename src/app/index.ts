@@ -13,6 +13,7 @@ export {
   type RunRouterOptions,
   readRouterConfig,
   runRouter,
+  startRouterHttp,
 } from "./router/index.ts";
 export { type RunAgentOptions, readConfig, runAgent } from "./run-agent.ts";
 export { createServiceManager, type ServiceManager } from "./service-manager.ts";

@@ -124,6 +124,6 @@ function checkMemory(ramBytes: number): void {
 }
 
 /** Resident blocks, those being written, and ancestors that are gone but have children. */
-function tableSize(blocks: number): number {
+export function tableSize(blocks: number): number {
   return Math.max(65_536, blocks * 2);
 }

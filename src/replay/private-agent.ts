@@ -54,7 +54,7 @@ export class PrivateAgent implements AsyncDisposable {
     this.#hasSsd = options.ssdBytes !== null;
     this.socketPath = join(folder, "engine.sock");
     const file = join(folder, "hearth.toml");
-    writeFileSync(file, configText(folder, this.socketPath, options));
+    writeFileSync(file, agentConfigText(folder, this.socketPath, options));
     const words = ["agent", "--config", file, "--private", folder];
     this.#process = new OwnProcess({ name: "agent", folder, words });
   }
@@ -144,7 +144,12 @@ export class PrivateAgent implements AsyncDisposable {
   }
 }
 
-function configText(folder: string, socketPath: string, options: PrivateAgentOptions): string {
+/** The configuration of an agent of one's own. */
+export function agentConfigText(
+  folder: string,
+  socketPath: string,
+  options: PrivateAgentOptions,
+): string {
   const { ssdBytes, ssdDir = join(folder, "ssd"), settings = {} } = options;
   const more = (section: keyof typeof settings) =>
     Object.entries(settings[section] ?? {}).map(([key, value]) => `${key} = ${value}`);

@@ -17,7 +17,7 @@ export class PrivateRouter implements AsyncDisposable {
   private constructor(folder: string, options: PrivateRouterOptions) {
     this.#folder = folder;
     const file = join(folder, "router.toml");
-    writeFileSync(file, configText(options));
+    writeFileSync(file, routerConfigText(options));
     const words = ["router", "--config", file, "--private", folder];
     this.#process = new OwnProcess({ name: "router", folder, words });
   }
@@ -64,7 +64,8 @@ export class PrivateRouter implements AsyncDisposable {
   }
 }
 
-function configText({ settings }: PrivateRouterOptions): string {
+/** The configuration of a router of one's own. */
+export function routerConfigText({ settings }: Pick<PrivateRouterOptions, "settings">): string {
   const all = { api: { listen: '"127.0.0.1:0"' }, log: { format: '"json"' }, ...settings };
   const lines = Object.entries(all).flatMap(([section, keys]) => [
     `[${section}]`,

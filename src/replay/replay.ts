@@ -72,15 +72,17 @@ export async function replay(native: Native, options: ReplayOptions): Promise<Re
   return summarise(tally, { trace: trace.name, blockBytes, seconds, clients });
 }
 
+type FeedOptions = Pick<ReplayOptions, "trace" | "requestsMax" | "speed" | "signal">;
+
 /** Hands out a trace's requests one at a time, no sooner than they are due. */
-class Feed {
-  readonly #options: ReplayOptions;
+export class Feed {
+  readonly #options: FeedOptions;
   readonly #requests: AsyncIterator<TraceRequest>;
   #turn: Promise<unknown> = Promise.resolve();
   #startMs: number | null = null;
   #given = 0;
 
-  constructor(options: ReplayOptions) {
+  constructor(options: FeedOptions) {
     this.#options = options;
     this.#requests = options.trace.requests()[Symbol.asyncIterator]();
   }

@@ -1,3 +1,4 @@
 export { type CommanderOptions, createCommander } from "./commander.ts";
+export { type RouterHttp, startRouterHttp } from "./router-http.ts";
 export { RouterService, type RouterServiceParts } from "./router-service.ts";
 export { type RunRouterOptions, readRouterConfig, runRouter } from "./run-router.ts";

@@ -14,10 +14,10 @@ import {
 import {
   type ActiveLoad,
   createActiveLoad,
+  createPrefixIndex,
   createRouter,
   createWorkerTable,
   type PrefixIndex,
-  ReferenceIndex,
   type Router,
   type Target,
   type WorkerTable,
@@ -78,7 +78,7 @@ export class RouterService {
     this.metrics = createRouterMetrics(parts);
     this.lag = watchLoopLag(clock);
     this.table = createWorkerTable({ targetsMax: config.events.workersMax });
-    this.index = new ReferenceIndex();
+    this.index = createPrefixIndex({ native, random, bytesMax: config.events.indexBytes });
     const { blockTokens, requestExpiryMs } = settings;
     const { table, index, health } = this;
     this.#room = new UpkeepRoom({

@@ -2,6 +2,7 @@ import { type Clock, formatBytes } from "../../core/index.ts";
 import { formatSummary, PREFILL_TOKENS_PER_S, type PrivateAgent } from "../../replay/index.ts";
 import { bundledTrace } from "../../traces/index.ts";
 import { defineCommand } from "../command.ts";
+import { clusterDemoText, demoCluster } from "../demo-cluster.ts";
 import { demoPeers, peersDemoText } from "../demo-peers.ts";
 import { jsonFlag, toggle, withDefault } from "../flags.ts";
 import type { Io } from "../io.ts";
@@ -16,6 +17,8 @@ import {
 
 const KIB = 1024;
 const REQUESTS = 1000;
+/** Requests under way at a time in a cluster. */
+const CLUSTER_CLIENTS = 8;
 
 export const command = defineCommand({
   description: [
@@ -28,6 +31,10 @@ export const command = defineCommand({
     "With --peers, two agents with certificates of their own get half of the requests each, and " +
       "the second pulls from the first what that has; then another one does so while the first " +
       "is killed.",
+    "With --cluster, four agents and a router get the requests, each of which the router sends to " +
+      "one agent: at random, in turn, and by what the agents hold. They speak over a nats-server " +
+      "where this host has one, else inside this process. One agent with the memory of all four " +
+      "shows what could be had at best.",
     "It takes --ram-blocks times --block-bytes of memory, and as much of the temporary folder " +
       "as the blocks on SSD need (850 MB unless told otherwise).",
   ],
@@ -47,12 +54,16 @@ export const command = defineCommand({
       "of the trace, from its first on",
     ),
     peers: toggle("two agents that pull from each other, and one that is killed meanwhile"),
+    cluster: toggle("four agents and a router that chooses among them"),
+    workers: withDefault(integer({ min: 1, max: 16 }), 4, "agents of --cluster"),
+    inProcess: toggle("with --cluster: do without a nats-server where there is one"),
     json: jsonFlag,
   },
   examples: [
     { words: "demo", what: "a live view, then the summary" },
     { words: "demo --ram-blocks 3000 --ssd-blocks 0", what: "without SSD: fewer hits" },
     { words: "demo --peers", what: "half of the requests on each of two hosts" },
+    { words: "demo --cluster", what: "a router in front of four agents" },
     { words: "demo --json", what: "the summary as the last line" },
   ],
   exits: ["hostCannot", "wrongBytes", "interrupted"],
@@ -65,6 +76,26 @@ export const command = defineCommand({
       speed: 0,
       requestsMax: requests,
     };
+    if (flags.cluster) {
+      const { workers, inProcess: isLocal } = flags;
+      const say = (text: string) => json || io.err.write(`${text}\n`);
+      const demo = await demoCluster(
+        { io, clock, signal, say },
+        {
+          trace,
+          requests,
+          workers,
+          ramBlocks,
+          blockBytes,
+          json,
+          isLocal,
+          clients: CLUSTER_CLIENTS,
+        },
+      );
+      if (json) printJson(io, demo);
+      else io.out.write(clusterDemoText(demo));
+      return demo.wrong_bytes === 0 ? "ok" : "wrongBytes";
+    }
     const room = `${ramBlocks} blocks of ${formatBytes(blockBytes)} in RAM`;
     const more = ssdBlocks === 0 ? "" : ` and ${ssdBlocks} on SSD`;
     const say = (text: string) => json || io.err.write(`${text}\n`);
