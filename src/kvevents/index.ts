@@ -1,7 +1,13 @@
 export {
+  ACTIVE_SEQUENCES_MAX,
+  ACTIVE_SEQUENCES_TOPIC,
+  type ActiveSequenceData,
+  type ActiveSequenceEvent,
   type DynamoEnvelope,
+  decodeActiveSequences,
   decodeEnvelope,
   decodeRouterEvents,
+  encodeActiveSequences,
   encodeEnvelope,
   encodeRouterEvents,
   localHash,

@@ -1,4 +1,13 @@
 export {
+  ACTIVE_SEQUENCES_MAX,
+  ACTIVE_SEQUENCES_TOPIC,
+  type ActiveSequenceData,
+  type ActiveSequenceEvent,
+  decodeActiveSequences,
+  encodeActiveSequences,
+  type HearthSequence,
+} from "./active-sequences.ts";
+export {
   type DynamoEnvelope,
   decodeEnvelope,
   ENVELOPE,

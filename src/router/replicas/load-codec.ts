@@ -1,4 +1,20 @@
-import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
+import {
+  isWorkerId,
+  type Json,
+  parseJson,
+  stringifyJson,
+  type WorkerId,
+} from "../../core/index.ts";
+import {
+  ACTIVE_SEQUENCES_TOPIC,
+  type ActiveSequenceData,
+  type ActiveSequenceEvent,
+  decodeActiveSequences,
+  decodeEnvelope,
+  encodeActiveSequences,
+  encodeEnvelope,
+  workerNumber,
+} from "../../kvevents/index.ts";
 import type { LoadNews, OutputNews, SharedRequest } from "./load-news.ts";
 import { isRouterId, type RouterId } from "./router-id.ts";
 
@@ -21,48 +37,75 @@ export function readOutput(data: Uint8Array): { router: RouterId; news: OutputNe
   return { router: fields.router, news };
 }
 
-export function encodeNews(router: RouterId, news: readonly LoadNews[]): Uint8Array {
-  const events = news.map((one) => {
-    if (one.kind !== "add") return one;
-    const { hashes, ...request } = one.request;
-    return { kind: one.kind, ...request, hashes: hexOf(hashes) };
+/** Dynamo's events in its envelope; what only we say stands beside its members. */
+export function encodeNews(
+  router: RouterId,
+  number: number,
+  news: readonly LoadNews[],
+): Uint8Array {
+  const routerId = BigInt(router);
+  return encodeEnvelope({
+    publisherId: routerId,
+    sequence: BigInt(number),
+    publishedAtMs: 0n,
+    topic: ACTIVE_SEQUENCES_TOPIC,
+    payload: encodeActiveSequences(news.map((one) => eventOf(one, routerId))),
   });
-  return Buffer.from(stringifyJson({ router, events }));
 }
 
-export function readNews(data: Uint8Array): { router: RouterId; news: LoadNews[] } | null {
-  const fields = objectIn(data);
-  if (fields === null || !isRouterId(fields.router) || !Array.isArray(fields.events)) return null;
-  const news: LoadNews[] = [];
-  for (const entry of fields.events) {
-    const one = newsIn(entry as { readonly [name: string]: Json | undefined });
-    if (one === null) return null;
-    news.push(one);
-  }
-  return { router: fields.router, news };
-}
-
-function newsIn(fields: { readonly [name: string]: Json | undefined }): LoadNews | null {
-  const { kind, id } = fields;
-  if (typeof id !== "string") return null;
-  if (kind === "free" || kind === "prefill_complete") return { kind, id };
-  const { worker, rank, hashes, promptTokens, prefillTokens, expectedOutputTokens } = fields;
-  const { isPrefilling, outputTokens } = fields;
-  if (typeof worker !== "string" || !isWorkerId(worker) || typeof hashes !== "string") return null;
-  const request: SharedRequest = {
-    ...{ id, worker, rank: Number(rank) },
-    hashes: new BigUint64Array(Uint8Array.fromHex(hashes).buffer),
-    promptTokens: Number(promptTokens),
-    prefillTokens: Number(prefillTokens),
-    expectedOutputTokens: expectedOutputTokens === null ? null : Number(expectedOutputTokens),
-    isPrefilling: isPrefilling === true,
-    outputTokens: Number(outputTokens),
+function eventOf(news: LoadNews, routerId: bigint): ActiveSequenceEvent {
+  const { id, worker, rank } = news.kind === "add" ? news.request : news;
+  return {
+    requestId: id,
+    workerId: worker === null ? 0n : workerNumber(worker),
+    ...{ rank, routerId, loraName: null },
+    data: news.kind === "add" ? addOf(news.request) : { kind: news.kind },
   };
-  return { kind: "add", request };
 }
 
-function hexOf(hashes: BigUint64Array): string {
-  return new Uint8Array(hashes.buffer, hashes.byteOffset, hashes.byteLength).toHex();
+function addOf(request: SharedRequest): ActiveSequenceData {
+  const { worker, promptTokens, outputTokens, hashes, prefillTokens } = request;
+  const { isPrefilling: tracksPrefill, expectedOutputTokens } = request;
+  const hearth = { worker, promptTokens, outputTokens };
+  return { kind: "add", hashes, tracksPrefill, expectedOutputTokens, prefillTokens, hearth };
+}
+
+export interface NewsContext {
+  /** Of whom Dynamo's routers speak by number; null: nobody known. */
+  readonly nameOf: (workerId: bigint) => WorkerId | null;
+  readonly blockTokens: number;
+}
+
+/** Also what Dynamo's own routers say. Null: it cannot be read, or is of several routers. */
+export function readNews(
+  data: Uint8Array,
+  context: NewsContext,
+): { router: RouterId; news: LoadNews[] } | null {
+  if (data.length > BYTES_MAX) return null;
+  const envelope = decodeEnvelope(data);
+  if (!envelope.ok || envelope.value.topic !== ACTIVE_SEQUENCES_TOPIC) return null;
+  const events = decodeActiveSequences(envelope.value.payload);
+  if (!events.ok) return null;
+  const routerId = events.value[0]?.routerId ?? envelope.value.publisherId;
+  if (events.value.some((event) => event.routerId !== routerId)) return null;
+  const news = events.value.flatMap((event) => newsOf(event, context) ?? []);
+  return { router: routerId.toString() as RouterId, news };
+}
+
+/** Null: of a worker that nobody here knows. */
+function newsOf(event: ActiveSequenceEvent, { nameOf, blockTokens }: NewsContext): LoadNews | null {
+  const { requestId: id, rank, data } = event;
+  if (data.kind !== "add") return { kind: data.kind, id, worker: null, rank };
+  const { hearth, tracksPrefill: isPrefilling, expectedOutputTokens } = data;
+  const own = hearth !== null && isWorkerId(hearth.worker) ? hearth.worker : null;
+  const worker = own ?? nameOf(event.workerId);
+  if (worker === null) return null;
+  const hashes = data.hashes ?? new BigUint64Array(0);
+  const promptTokens = hearth?.promptTokens ?? hashes.length * blockTokens;
+  const prefillTokens = data.prefillTokens ?? (isPrefilling ? promptTokens : 0);
+  const outputTokens = hearth?.outputTokens ?? 0;
+  const of = { id, worker, rank, hashes, promptTokens, prefillTokens, expectedOutputTokens };
+  return { kind: "add", request: { ...of, isPrefilling, outputTokens } };
 }
 
 function objectIn(data: Uint8Array): { readonly [name: string]: Json | undefined } | null {

@@ -17,8 +17,15 @@ export interface SharedRequest {
 /** What one router did that all count. */
 export type LoadNews =
   | { readonly kind: "add"; readonly request: SharedRequest }
-  | { readonly kind: "prefill_complete"; readonly id: string }
-  | { readonly kind: "free"; readonly id: string };
+  | ({ readonly kind: "prefill_complete" } & NewsOf)
+  | ({ readonly kind: "free" } & NewsOf);
+
+export interface NewsOf {
+  readonly id: string;
+  /** Null: it is gone. */
+  readonly worker: WorkerId | null;
+  readonly rank: number;
+}
 
 /** Of each request the output tokens so far; only the latest number of it counts. */
 export type OutputNews = readonly (readonly [id: string, tokens: number])[];

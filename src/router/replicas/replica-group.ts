@@ -1,10 +1,11 @@
 import type { Bus, BusLog, BusMessage } from "../../bus/index.ts";
-import { type Clock, type Random, randomBelow } from "../../core/index.ts";
+import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
+import { workerNumber } from "../../kvevents/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
 import type { ResidencyIntake } from "../intake/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { BusyThresholds } from "../route.ts";
-import type { WorkerTable } from "../workers.ts";
+import type { Target, WorkerTable } from "../workers.ts";
 import {
   type Announcement,
   encodeAnnouncement,
@@ -12,7 +13,7 @@ import {
   readAnnouncement,
   type SeenPicture,
 } from "./announcement.ts";
-import { encodeNews, encodeOutput, readNews, readOutput } from "./load-codec.ts";
+import { encodeNews, encodeOutput, type NewsContext, readNews, readOutput } from "./load-codec.ts";
 import type { LoadNews } from "./load-news.ts";
 import type { Member, Members } from "./members.ts";
 import { OwnerBook } from "./owner-book.ts";
@@ -97,6 +98,10 @@ export class ReplicaGroup implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
   #answer: Disposable | null = null;
+  /** By the numbers under which Dynamo knows workers. */
+  readonly #names = new Map<bigint, WorkerId>();
+  readonly #context: NewsContext;
+  #numbers = 0;
   #page = 0;
   #beatMs: number;
   #counts = { sent: 0, received: 0, dropped: 0, refused: 0, lists: 0, orphansEnded: 0 };
@@ -114,7 +119,9 @@ export class ReplicaGroup implements AsyncDisposable {
     });
     const subjects = this.#subjects;
     const { answerMs } = settings;
-    const lists = { bus, subjects, self, owners: this.#owners, load: this.load, answerMs };
+    const context = { nameOf: (id: bigint) => this.#names.get(id) ?? null, blockTokens };
+    this.#context = context;
+    const lists = { bus, subjects, self, owners: this.#owners, load: this.load, answerMs, context };
     this.#lists = new RequestLists(lists);
     const subject = subjects.pictureOf(self, "*", "*");
     this.#pictures = new PictureServer({ ...options, subject });
@@ -128,9 +135,11 @@ export class ReplicaGroup implements AsyncDisposable {
         if (status === "connected") this.#announce("hello");
       }),
       table.listen(({ kind, target }) => {
-        if (kind === "joined") this.#applyThresholds(target.model);
+        if (kind === "joined") this.#join(target);
+        else if (kind === "left") this.#leave(target);
       }),
     );
+    for (const target of table.targets) this.#join(target);
     this.#announce("hello");
   }
 
@@ -170,7 +179,7 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #tell(news: LoadNews): void {
     if (news.kind === "free") this.#output.delete(news.id);
-    this.#send(this.#subjects.load, encodeNews(this.#options.self, [news]));
+    this.#send(this.#subjects.load, encodeNews(this.#options.self, ++this.#numbers, [news]));
   }
 
   #tellOutput(): void {
@@ -277,7 +286,7 @@ export class ReplicaGroup implements AsyncDisposable {
   }
 
   #hearLoad({ data }: BusMessage): void {
-    const read = readNews(data);
+    const read = readNews(data, this.#context);
     if (read === null) this.#counts.refused++;
     if (read === null || read.router === this.#options.self) return;
     if (this.#heard(read.router) === null) return;
@@ -318,6 +327,16 @@ export class ReplicaGroup implements AsyncDisposable {
       this.#answer = null;
       this.#announce("here");
     });
+  }
+
+  #join({ worker, model }: Target): void {
+    this.#names.set(workerNumber(worker), worker);
+    this.#applyThresholds(model);
+  }
+
+  #leave({ worker }: Target): void {
+    const isThere = this.#options.table.targets.some((target) => target.worker === worker);
+    if (!isThere) this.#names.delete(workerNumber(worker));
   }
 
   #applyThresholds(model: string): void {

@@ -1,5 +1,6 @@
 import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
-import { encodeNews, readNews } from "./load-codec.ts";
+import { ACTIVE_SEQUENCES_MAX } from "../../kvevents/index.ts";
+import { encodeNews, type NewsContext, readNews } from "./load-codec.ts";
 import type { LoadNews, SharedRequest } from "./load-news.ts";
 import type { OwnerBook } from "./owner-book.ts";
 import type { RouterId } from "./router-id.ts";
@@ -13,11 +14,12 @@ export interface RequestListsOptions {
   readonly owners: OwnerBook;
   readonly load: SharedLoad;
   readonly answerMs: number;
+  readonly context: NewsContext;
 }
 
 /** The header that says where the next page begins; without it there is none. */
 const NEXT = "Hearth-Next";
-const PAGE_REQUESTS = 256;
+const PAGE_REQUESTS = ACTIVE_SEQUENCES_MAX;
 const PAGE_BYTES = 256 * 1024;
 /** More pages than that no honest router has. */
 const PAGES_MAX = 4_096;
@@ -67,7 +69,7 @@ export class RequestLists implements Disposable {
     const data = Buffer.from(after);
     const outcome = await bus.request(subjects.requestsOf(router), data, { timeoutMs, signal });
     if (outcome.kind !== "reply") return null;
-    const read = readNews(outcome.message.data);
+    const read = readNews(outcome.message.data, this.#options.context);
     if (read?.router !== router) return null;
     const requests = read.news.flatMap((news) => (news.kind === "add" ? [news.request] : []));
     return { requests, next: outcome.message.headers[NEXT] ?? null };
@@ -86,10 +88,10 @@ export class RequestLists implements Disposable {
       const request = load.share(id);
       if (request === null) continue;
       news.push({ kind: "add", request });
-      bytes += request.hashes.byteLength * 2 + id.length;
+      bytes += request.hashes.byteLength + id.length;
     }
     const isLast = next === null || owners.idsOf(self, next).next().done === true;
     const headers = isLast ? {} : { [NEXT]: String(next) };
-    bus.publish(reply, encodeNews(self, news), { headers });
+    bus.publish(reply, encodeNews(self, 0, news), { headers });
   }
 }

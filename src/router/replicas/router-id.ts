@@ -1,9 +1,9 @@
 import type { Brand, Random } from "../../core/index.ts";
 
-/** One run of one router, in decimal digits: what it says it hears itself, and passes over. */
+/** One run of one router, a u64 in decimal digits: what it says it hears itself, and passes over. */
 export type RouterId = Brand<string, "RouterId">;
 
-const ROUTER_ID = /^[1-9][0-9]{0,15}$/;
+const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;
 
 /** At most 53 bits, as Dynamo's publishers have. */
 export function newRouterId(random: Random): RouterId {

@@ -1,6 +1,6 @@
 import type { ActiveLoad, ActiveRequest, LoadOutcome, TargetLoad } from "../active-load.ts";
 import type { TargetId, WorkerTable } from "../workers.ts";
-import type { LoadNews, OutputNews, SharedRequest } from "./load-news.ts";
+import type { LoadNews, NewsOf, OutputNews, SharedRequest } from "./load-news.ts";
 import type { OwnerBook } from "./owner-book.ts";
 import type { RouterId } from "./router-id.ts";
 
@@ -58,7 +58,7 @@ export class SharedLoad implements ActiveLoad {
     const outcome = this.#load.markPrefillComplete(id);
     if (outcome === "done") {
       owners.advance(id, self, { isPrefilling: false });
-      tell({ kind: "prefill_complete", id });
+      tell({ kind: "prefill_complete", ...this.#newsOf(id) });
     }
     return outcome;
   }
@@ -76,9 +76,10 @@ export class SharedLoad implements ActiveLoad {
   }
 
   free(id: string): LoadOutcome {
+    const of = this.#newsOf(id);
     const outcome = this.#load.free(id);
     this.#end(id);
-    if (outcome === "done") this.#options.tell({ kind: "free", id });
+    if (outcome === "done") this.#options.tell({ kind: "free", ...of });
     return outcome;
   }
 
@@ -156,8 +157,8 @@ export class SharedLoad implements ActiveLoad {
    * is known of it already is newer. It may have missed that it ended.
    */
   hearListed(router: RouterId, request: SharedRequest): void {
-    const { id } = request;
-    if (this.#ended.has(id)) this.#options.tell({ kind: "free", id });
+    const { id, worker, rank } = request;
+    if (this.#ended.has(id)) this.#options.tell({ kind: "free", id, worker, rank });
     else if (this.#load.find(id) === null) this.#hearAdd(router, request);
     else this.#hearProgress(router, request);
   }
@@ -208,6 +209,12 @@ export class SharedLoad implements ActiveLoad {
   #forget(ids: readonly string[]): readonly string[] {
     for (const id of ids) this.#options.owners.delete(id);
     return ids;
+  }
+
+  #newsOf(id: string): NewsOf {
+    const request = this.#load.find(id);
+    const target = request === null ? null : this.#options.table.get(request.target);
+    return { id, worker: target?.worker ?? null, rank: target?.rank ?? 0 };
   }
 
   #blocksOf(tokens: number): number {

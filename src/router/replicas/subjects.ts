@@ -1,4 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
+import { ACTIVE_SEQUENCES_TOPIC } from "../../kvevents/index.ts";
 import type { RouterId } from "./router-id.ts";
 
 /** Where the routers of a cluster speak to each other. */
@@ -16,7 +17,7 @@ export function replicaSubjects(cluster: string): ReplicaSubjects {
   const [said, asked] = [`kv-routers-${name}`, `kv-routers-ask-${name}`];
   return {
     state: `${said}.state`,
-    load: `${said}.active_sequences_events`,
+    load: `${said}.${ACTIVE_SEQUENCES_TOPIC}`,
     output: `${said}.output`,
     requestsOf: (router) => `${asked}.${router}.requests`,
     pictureOf: (router, worker, rank) => `${asked}.${router}.picture.${worker}.${rank}`,
