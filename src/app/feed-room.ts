@@ -128,15 +128,15 @@ export class FeedRoom implements AsyncDisposable {
   }
 
   #look(): void {
-    const { health } = this.#parts;
-    const refused = this.#streams.map(({ state }) => state).find(isRefused);
-    if (refused === undefined) health.clear("FEED_STREAM");
-    else health.raise("FEED_STREAM", refused.why ?? "unknown");
+    const { health, bus } = this.#parts;
+    const isConnected = bus?.state.status === "connected";
+    const states = this.#streams.map(({ state }) => state);
+    const failing = states.find(({ status }) => {
+      return status === "refused" || (status === "waiting" && isConnected);
+    });
+    if (failing === undefined) health.clear("FEED_STREAM");
+    else health.raise("FEED_STREAM", failing.why ?? "unknown");
   }
-}
-
-function isRefused({ status }: StreamPublisherState): boolean {
-  return status === "refused";
 }
 
 /** Namespaces of which an engine has said what they are. */

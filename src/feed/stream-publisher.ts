@@ -129,7 +129,7 @@ export class StreamPublisher implements AsyncDisposable {
       }
       const { id, data, last } = this.#pending;
       const outcome = await this.#send(data, id);
-      this.#publishProblem = problemOf(outcome);
+      this.#publishProblem = this.#problemOf(outcome);
       if (outcome.kind !== "acknowledged") {
         await this.#pause(retryMs);
         retryMs = Math.min(retryMs * 2, RETRY_MAX_MS);
@@ -198,7 +198,7 @@ export class StreamPublisher implements AsyncDisposable {
     const parts = snapshot.parts.map((_, part) => partOf(snapshot, part));
     const data = encodeStoredSnapshot(parts);
     const written = await durable.objects(bucket).put(snapshotObject(feed.source), data);
-    this.#snapshotProblem = problemOf(written);
+    this.#snapshotProblem = this.#problemOf(written);
     if (written.kind !== "done") {
       this.#wantsSnapshot = true;
       return;
@@ -208,7 +208,7 @@ export class StreamPublisher implements AsyncDisposable {
     this.#snapshotMs = clock.monotonicMs();
     this.#sinceSnapshot -= messages;
     if (covered > 0) {
-      this.#snapshotProblem = problemOf(await durable.purge(stream, this.#subject, covered));
+      this.#snapshotProblem = this.#problemOf(await durable.purge(stream, this.#subject, covered));
     }
   }
 
@@ -219,10 +219,21 @@ export class StreamPublisher implements AsyncDisposable {
     const data = encodeHeartbeat(feed.heartbeat(), clock.wallMs());
     const { worker, rank, incarnation } = feed.source;
     const outcome = await this.#send(data, `${worker}.${rank}.${incarnation}.begin`);
-    this.#snapshotProblem = problemOf(outcome);
+    this.#snapshotProblem = this.#problemOf(outcome);
     if (outcome.kind !== "acknowledged") return false;
     this.#streamSequence = Math.max(this.#streamSequence, outcome.sequence);
     return true;
+  }
+
+  #problemOf(outcome: DurableOutcome | BucketWrite): Problem | null {
+    if (outcome.kind === "refused") return { status: "refused", why: outcome.why };
+    if (outcome.kind !== "unreachable") return null;
+    // Where somebody listens and no stream does, nobody says so.
+    const isConnected = this.#options.bus.state.status === "connected";
+    const why = isConnected
+      ? `no answer for ${this.#subject}: is there a stream that keeps it?`
+      : "there is no connection";
+    return { status: "waiting", why };
   }
 
   async #pause(ms: number): Promise<void> {
@@ -233,11 +244,4 @@ export class StreamPublisher implements AsyncDisposable {
 interface Problem {
   readonly status: "waiting" | "refused";
   readonly why: string;
-}
-
-function problemOf(outcome: DurableOutcome | BucketWrite): Problem | null {
-  if (outcome.kind === "refused") return { status: "refused", why: outcome.why };
-  if (outcome.kind === "unreachable")
-    return { status: "waiting", why: "the broker does not answer" };
-  return null;
 }

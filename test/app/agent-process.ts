@@ -21,7 +21,7 @@ export interface LogLine {
 
 export type ConfigKeys = Partial<
   Record<
-    "node" | "kv" | "engine" | "peers" | "control" | "nats" | "api" | "log",
+    "node" | "kv" | "engine" | "peers" | "events" | "control" | "nats" | "api" | "log",
     Record<string, unknown>
   >
 >;
@@ -82,7 +82,7 @@ export class AgentProcess implements AsyncDisposable {
       kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
       ...{ node: { ...keys.node }, control: { ...keys.control }, nats: { ...keys.nats } },
-      peers: { ...keys.peers },
+      ...{ peers: { ...keys.peers }, events: { ...keys.events } },
       api: { listen: "127.0.0.1:0", ...keys.api },
       log: { format: "json", ...keys.log },
     };

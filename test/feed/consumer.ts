@@ -56,16 +56,15 @@ export class Consumer implements Disposable {
   take(data: Uint8Array): void {
     const read = decodeResidencyMessage(data);
     if (!read.ok) this.refused.push(read.why);
-    else if (read.value.kind === "heartbeat") this.heartbeats.push(read.value.heartbeat);
-    else this.apply(read.value.batch);
+    else if (read.value.kind === "heartbeat") {
+      this.heartbeats.push(read.value.heartbeat);
+      this.#meet(read.value.heartbeat.source.incarnation);
+    } else this.apply(read.value.batch);
   }
 
   apply(batch: ResidencyBatch): void {
     const { source, firstSequence, changes } = batch;
-    if (source.incarnation !== this.incarnation) {
-      this.incarnation = source.incarnation;
-      this.#begin(0);
-    }
+    this.#meet(source.incarnation);
     this.batches++;
     if (firstSequence > this.sequence + 1) {
       this.gaps++;
@@ -134,6 +133,13 @@ export class Consumer implements Disposable {
 
   [Symbol.dispose](): void {
     this.#end.unsubscribe();
+  }
+
+  /** Another run begins with nothing. */
+  #meet(incarnation: bigint): void {
+    if (incarnation === this.incarnation) return;
+    this.incarnation = incarnation;
+    this.#begin(0);
   }
 
   #begin(sequence: number): void {
