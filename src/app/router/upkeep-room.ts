@@ -28,6 +28,8 @@ export interface UpkeepRoomParts {
   applyThresholds(model: string, thresholds: BusyThresholds): boolean;
 }
 
+/** Agents say every second that they are there, unless told otherwise. */
+const HEARD_MS = 2_000;
 /** How long messages that wait may take to go out at the end. */
 const CLOSE_MS = 1_000;
 
@@ -37,10 +39,11 @@ export class UpkeepRoom implements AsyncDisposable {
   readonly upkeep: RouterUpkeep;
   readonly #parts: UpkeepRoomParts;
   readonly #status: Disposable;
+  #connectedMs: number | null = null;
 
   /** Returns at once, whether or not there is a broker. */
   constructor(parts: UpkeepRoomParts) {
-    const { config, clock, random, health, table, index, load } = parts;
+    const { config, clock, random, table, index, load } = parts;
     const { router, events, replicas } = config;
     this.#parts = parts;
     const log: BusLog = (level, message, fields) => parts.logger.log(level, message, fields);
@@ -65,8 +68,8 @@ export class UpkeepRoom implements AsyncDisposable {
       streamConsumer: events.stream ? router.id : null,
       resetStates: replicas.resetStates,
     });
-    this.#status = this.bus.onStatus(() => tellHealth(health, this.bus));
-    tellHealth(health, this.bus);
+    this.#status = this.bus.onStatus(() => this.#look());
+    this.#look();
   }
 
   /** Before workers of other origins are in the table: those that were saved keep their numbers. */
@@ -78,9 +81,13 @@ export class UpkeepRoom implements AsyncDisposable {
     logger.info("begins with the picture it had", { workers: sources, age_ms: ageMs });
   }
 
-  /** Whether all that was heard of so far has told what it holds. */
+  /** Whether all who are there were heard, and all that was heard of has told what it holds. */
   get isComplete(): boolean {
-    return this.bus.state.status === "connected" && this.upkeep.intake.stats().stalled === 0;
+    const { config, clock } = this.#parts;
+    const waitMs = config.nats.url === null || !config.router.kvEvents ? 0 : HEARD_MS;
+    const sinceMs = this.#connectedMs;
+    if (sinceMs === null || clock.monotonicMs() - sinceMs < waitMs) return false;
+    return this.upkeep.intake.stats().stalled === 0;
   }
 
   snapshot(): NonNullable<RouterSnapshot["events"]> {
@@ -110,6 +117,14 @@ export class UpkeepRoom implements AsyncDisposable {
     };
   }
 
+  #look(): void {
+    const { config, clock, health } = this.#parts;
+    const { status, why } = this.bus.state;
+    this.#connectedMs = status === "connected" ? clock.monotonicMs() : null;
+    if (status === "connected" || status === "closed") health.clear("ROUTER_NATS");
+    else if (config.nats.url !== null) health.raise("ROUTER_NATS", why ?? "not connected yet");
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#status[Symbol.dispose]();
     await this.upkeep[Symbol.asyncDispose]();
@@ -125,10 +140,4 @@ function openRouterBus({ config, clock, random }: UpkeepRoomParts, log: BusLog):
   if (nats.url === null) return createLocalBus(new LocalHub(), basics);
   const name = `hearth router ${router.id}`;
   return openBus({ url: nats.url, name, ...natsFilesOf(nats), ...basics });
-}
-
-function tellHealth(health: Health, { state }: Bus): void {
-  const { status, why } = state;
-  if (status === "connected" || status === "closed") health.clear("ROUTER_NATS");
-  else health.raise("ROUTER_NATS", why ?? "not connected yet");
 }

@@ -1,0 +1,235 @@
+import { beforeAll, describe, expect, test } from "bun:test";
+import { MockEngine, POLITE, wordsFor } from "../../proxy/mock-engine.ts";
+import {
+  describeNative,
+  describeNats,
+  hearthExecutable,
+  NatsServer,
+  tempDir,
+  waitFor,
+} from "../../support/index.ts";
+import { chain } from "../../tiers/names.ts";
+import { AgentProcess, FROM_CHECKOUT } from "../agent-process.ts";
+import { RouterProcess } from "./router-process.ts";
+
+const BUILD_MS = 60_000;
+const COMMANDS: [string, () => Promise<readonly string[]>][] = [
+  ["from the checkout", async () => FROM_CHECKOUT],
+  ["the executable", async () => [await hearthExecutable()]],
+];
+
+describeNative("a router", () => {
+  describe.each(COMMANDS)("%s", (_name, words) => {
+    let command: readonly string[] = [];
+    beforeAll(async () => {
+      command = await words();
+    }, BUILD_MS);
+
+    test("starts without anything, says so, routes for whoever registers, and stops", async () => {
+      await using router = await RouterProcess.start({ command });
+      const health = await waitFor(async () => {
+        const text = await (await router.get("/healthz")).text();
+        return text.includes("ROUTER_NO_WORKERS") ? text : null;
+      });
+      expect(health).toStartWith("ok\nwarn ROUTER_NO_WORKERS: ");
+      expect((await router.get("/readyz")).status).toBe(200);
+      const tokens = Array.from({ length: 100 }, (_, at) => at);
+      const body = { model: "m", tokens, request_id: "r" };
+      expect((await router.post("/v1/route", body)).status).toBe(503);
+      await router.post("/v1/workers", { worker: "w-1", model: "m" });
+      const routed = await router.post("/v1/route", body);
+      expect(await routed.json()).toMatchObject({ worker: "w-1", request_id: "r" });
+      expect(await router.metric("hearth_router_active_requests")).toBe(1);
+      expect(await router.metric("cgn_router_cache_hit_ratio")).toBe(0);
+      await router.post("/v1/requests/r/free", {});
+      // What was routed there a moment ago counts as held: 96 of the 100 tokens.
+      await router.post("/v1/route", { ...body, request_id: "s" });
+      expect(await router.metric("cgn_router_cache_hit_ratio")).toBeCloseTo(96 / 200, 5);
+      await waitFor(async () => (await (await router.get("/healthz")).text()) === "ok\n");
+      router.process.kill("SIGTERM");
+      expect(await router.exited()).toBe(0);
+      expect(router.log.at(-1)!.message).toBe("router stopped");
+    });
+  });
+
+  test("a file that is wrong refuses the start, with each place", async () => {
+    await using router = new RouterProcess({
+      config: '[router]\nmode = "best"\nttl = "2 weeks"\n[workers.a]\nmodle = "m"\n',
+    });
+    expect(await router.exited()).toBe(3);
+    const words = router.words.join("\n");
+    expect(words).toContain('router.toml:4:8 router.mode: is the string "best"; use one of');
+    expect(words).toContain("router.toml:5:7 router.ttl:");
+    expect(words).toContain("router.toml:7:1 workers.a.modle: unknown key; did you mean model");
+  });
+
+  test("flags stand above the file, and a flag that is wrong is refused", async () => {
+    const config = '[router]\nmode = "random"\n[workers.a]\nmodel = "m"\n';
+    const words = ["--mode", "round-robin", "--no-kv-events", "--temperature", "0.5"];
+    await using router = await RouterProcess.start({ config, words });
+    await router.post("/v1/route", { model: "m", tokens: [1], request_id: "r" });
+    expect(await router.json("/v1/explain/r")).toMatchObject({ mode: "round-robin" });
+    await using wrong = new RouterProcess({ words: ["--replica-sync"] });
+    expect(await wrong.exited()).toBe(3);
+    expect(wrong.words.join("\n")).toContain("nats.url is not set");
+  });
+
+  test("SIGHUP brings workers and takes them; a broken file changes nothing", async () => {
+    const worker = (name: string) => `[workers.${name}]\nmodel = "m"\n`;
+    await using router = await RouterProcess.start({ config: worker("a") + worker("b") });
+    const names = async () =>
+      (await router.json("/v1/workers")).workers.map((one: { worker: string }) => one.worker);
+    expect(await names()).toEqual(["a", "b"]);
+    await router.post("/v1/workers", { worker: "registered", model: "m" });
+    router.configure(`${worker("b")}ranks = 2\n${worker("c")}`);
+    router.process.kill("SIGHUP");
+    await router.logged("configuration reloaded");
+    expect((await names()).sort()).toEqual(["b", "b", "c", "registered"]);
+    router.configure("[workers.b]\n");
+    router.process.kill("SIGHUP");
+    await router.logged("the configuration was not reloaded");
+    expect((await names()).sort()).toEqual(["b", "b", "c", "registered"]);
+  });
+});
+
+describeNative("a router that stops", () => {
+  const config = (url: string) =>
+    `[proxy]\nlisten = "127.0.0.1:0"\n[workers.w]\nmodel = "m"\nurl = "${url}"\n`;
+  const ask = async (router: RouterProcess) => {
+    const { address } = await router.logged("proxy listening");
+    const messages = [{ role: "user", content: "hello" }];
+    const body = { model: "m", stream: true, max_tokens: 40, messages };
+    const answer = await fetch(`${address}/v1/chat/completions`, {
+      method: "POST",
+      body: JSON.stringify(body),
+    });
+    return { answer, body };
+  };
+
+  test("lets a stream finish and takes no new ones", async () => {
+    using engine = new MockEngine("vllm", "m");
+    engine.manners = { ...POLITE, tokenMs: 25 };
+    await using router = await RouterProcess.start({ config: config(engine.url) });
+    const { answer, body } = await ask(router);
+    const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+    let text = (await reader.read()).value ?? "";
+    router.process.kill("SIGTERM");
+    await router.logged("router stopping");
+    expect((await router.get("/readyz")).status).toBe(503);
+    const late = await ask(router).then(
+      ({ answer: { status } }) => status,
+      () => "refused",
+    );
+    expect(["refused", 529]).toContain(late);
+    for (let read = await reader.read(); !read.done; read = await reader.read()) text += read.value;
+    expect(text).toEndWith("data: [DONE]\n\n");
+    const got = [...text.matchAll(/"content":("(?:[^"\\]|\\.)*")/g)].map(([, json]) =>
+      JSON.parse(json!),
+    );
+    expect(got.join("")).toBe(wordsFor(body).join(""));
+    expect(await router.exited()).toBe(0);
+  });
+
+  test("cuts streams off when it is told twice", async () => {
+    using engine = new MockEngine("vllm", "m");
+    engine.manners = { ...POLITE, tokenMs: 60_000 };
+    await using router = await RouterProcess.start({ config: config(engine.url) });
+    const { answer } = await ask(router);
+    const text = answer.text().catch(() => "cut");
+    router.process.kill("SIGTERM");
+    await router.logged("router stopping");
+    router.process.kill("SIGTERM");
+    expect(await router.exited()).toBe(0);
+    await text;
+    await waitFor(() => engine.live === 0, 5_000, "the engine to hear of it");
+  });
+});
+
+describeNats("a router over NATS", () => {
+  const config = (url: string, more = "") => `[nats]\nurl = "${url}"\n[events]\n${more}`;
+
+  test("knows what agents hold, and is ready once it does", async () => {
+    await using nats = await NatsServer.start();
+    const natsUrl = { url: nats.tcpUrl };
+    await using agent = await AgentProcess.start({
+      config: { nats: natsUrl, node: { id: "gpu-01" }, events: { heartbeat: "100ms" } },
+    });
+    await using engine = await agent.connect();
+    await engine.put(...chain("a/b/c"));
+    await using router = await RouterProcess.start({
+      config: config(nats.tcpUrl, 'complete_within = "60s"\n'),
+    });
+    expect((await router.get("/readyz")).status).toBe(503);
+    await waitFor(async () => (await router.get("/readyz")).status === 200, 20_000, "readiness");
+    const { workers } = await router.json("/v1/workers");
+    expect(workers).toHaveLength(1);
+    expect(workers[0]).toMatchObject({ worker: "gpu-01", known: true, state: "live" });
+    expect(await router.metric("hearth_router_index_blocks")).toBe(3);
+    const dump = await (await router.get("/v1/events/dump")).text();
+    const events = dump
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    const blocks = events.flatMap(({ event }) => event.data.stored.blocks);
+    expect(blocks).toHaveLength(3);
+    const hashes = dump.match(/"block_hash":(\d+)/g)!.map((one) => one.slice(13));
+    const { model } = workers[0];
+    const text = `{"model":"${model}","block_hashes":[${hashes}],"block_tokens":16}`;
+    const answer = await router.get("/v1/route", { method: "POST", body: text });
+    expect(await answer.json()).toMatchObject({ worker: "gpu-01", terms: { host_blocks: 3 } });
+    await engine.put(...chain("a/b/d"));
+    await waitFor(async () => (await router.metric("hearth_router_index_blocks")) === 4);
+  }, 60_000);
+
+  test("without a broker it waits for one, and serves what it can after its time", async () => {
+    const more = 'complete_within = "300ms"\n';
+    await using router = await RouterProcess.start({ config: config("nats://127.0.0.1:1", more) });
+    await waitFor(async () => (await router.get("/readyz")).status === 200, 20_000, "readiness");
+    expect(await (await router.get("/healthz")).text()).toContain("ROUTER_NATS");
+    router.process.kill("SIGTERM");
+    expect(await router.exited()).toBe(0);
+  }, 30_000);
+
+  test("two with replica sync count what either routed", async () => {
+    await using nats = await NatsServer.start();
+    const text = `${config(nats.tcpUrl)}[workers.w]\nmodel = "m"\n`;
+    const words = ["--replica-sync"];
+    await using one = await RouterProcess.start({ config: `[router]\nid = "a"\n${text}`, words });
+    await using two = await RouterProcess.start({ config: `[router]\nid = "b"\n${text}`, words });
+    const tokens = Array.from({ length: 64 }, (_, at) => at);
+    let number = 0;
+    await waitFor(async () => {
+      // The first ones may go out before the other listens.
+      await one.post("/v1/route", { model: "m", tokens, request_id: `r-${number++}` });
+      return (await two.json("/v1/loads")).loads[0].active_requests > 0;
+    }, 20_000);
+    for (let at = 0; at < number; at++) await one.post(`/v1/requests/r-${at}/free`, {});
+    const left = async () => (await two.json("/v1/loads")).loads[0].active_requests;
+    await waitFor(async () => (await left()) === 0, 20_000, "both to forget them");
+    await one.post("/busy_threshold", { model: "m", active_decode_blocks_threshold: 0.5 });
+    await waitFor(async () => {
+      const { thresholds } = await two.json("/busy_threshold");
+      return thresholds[0]?.active_decode_blocks_threshold === 0.5;
+    }, 20_000);
+  }, 60_000);
+
+  test("begins with the picture it had", async () => {
+    const folder = tempDir();
+    await using nats = await NatsServer.start();
+    const more = `state_dir = "${folder}/state"\n`;
+    const settings = { config: config(nats.tcpUrl, more) };
+    const agentConfig = { nats: { url: nats.tcpUrl }, events: { heartbeat: "100ms" } };
+    await using agent = await AgentProcess.start({ config: agentConfig });
+    await using engine = await agent.connect();
+    await engine.put(...chain("a/b/c"));
+    {
+      await using before = await RouterProcess.start(settings);
+      await waitFor(async () => (await before.metric("hearth_router_index_blocks")) === 3, 20_000);
+      before.process.kill("SIGTERM");
+      expect(await before.exited()).toBe(0);
+    }
+    await using after = await RouterProcess.start(settings);
+    await after.logged("begins with the picture it had");
+    expect(await after.metric("hearth_router_index_blocks")).toBe(3);
+  }, 60_000);
+});
