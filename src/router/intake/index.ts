@@ -1,6 +1,7 @@
 export { askedAt, BusArchive, type BusArchiveOptions } from "./bus-archive.ts";
 export { BusListening } from "./bus-listening.ts";
 export { sameDigests } from "./digest.ts";
+export { EngineTarget, type EngineTargetOptions } from "./engine-target.ts";
 export type {
   Picture,
   PictureAnswer,

@@ -194,7 +194,13 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
   claim(worker: WorkerId, rank: number): void {
     const name = nameOf(worker, rank);
     this.#engines.add(name);
-    this.#drop(name);
+    const follower = this.#leave(name);
+    if (follower !== null) this.#options.table.setKnown(follower.target, false);
+  }
+
+  /** Not listened to any more: its publisher's word counts again. */
+  release(worker: WorkerId, rank: number): void {
+    this.#engines.delete(nameOf(worker, rank));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -6,6 +6,7 @@ import {
   askedAt,
   BusArchive,
   BusListening,
+  EngineTarget,
   FirstArchive,
   forgetStream,
   type IntakeSettings,
@@ -135,6 +136,12 @@ export class RouterUpkeep implements AsyncDisposable {
   }
   get stream(): StreamListening | null {
     return this.#stream;
+  }
+
+  /** For whoever listens to the engine of a worker that is in the table, without an agent. */
+  engine(worker: WorkerId, rank: number): EngineTarget {
+    const { table, index } = this.#options;
+    return new EngineTarget({ worker, rank, table, index, intake: this.intake });
   }
 
   /** To be called where thresholds were set at this router. */
