@@ -142,6 +142,21 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/ctl-workers.ts"),
   },
   {
+    name: "ctl loads",
+    summary: "list the workers of a router, and what they are at work on",
+    load: () => import("./commands/ctl-loads.ts"),
+  },
+  {
+    name: "ctl route",
+    summary: "ask a router which worker it would choose",
+    load: () => import("./commands/ctl-route.ts"),
+  },
+  {
+    name: "ctl explain-route",
+    summary: "tell how a router came to a decision",
+    load: () => import("./commands/ctl-explain-route.ts"),
+  },
+  {
     name: "fsck",
     summary: "check the block files of an SSD folder, and repair it",
     load: () => import("./commands/fsck.ts"),
@@ -202,6 +217,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-policy.ts"),
   },
   {
+    name: "bench decide",
+    summary: "measure decisions of the router",
+    load: () => import("./commands/bench-decide.ts"),
+  },
+  {
     name: "bench route",
     summary: "hit ratios and spread of routing policies on traces",
     load: () => import("./commands/bench-route.ts"),
@@ -210,6 +230,11 @@ export const CATALOGUE: readonly Entry[] = [
     name: "bench sessions",
     summary: "whole sessions freed at once, against blocks that age one by one",
     load: () => import("./commands/bench-sessions.ts"),
+  },
+  {
+    name: "bench policies",
+    summary: "what the router's policies do to agents, on a trace of conversations",
+    load: () => import("./commands/bench-policies.ts"),
   },
   {
     name: "reference",

@@ -40,6 +40,14 @@ export const readFlags = {
   json: jsonFlag,
 };
 
+export const ROUTER_URL = "http://127.0.0.1:7181";
+
+/** Of those that ask a router. */
+export const routerFlags = {
+  ...readFlags,
+  api: withDefault(text("URL"), ROUTER_URL, "HTTP address of the router"),
+};
+
 /** Of those that send a command. */
 export const commandFlags = {
   ...connectionFlags,

@@ -22,6 +22,7 @@ export {
   ownedFlags,
   ownerOf,
   readFlags,
+  routerFlags,
   seconds,
 } from "./flags.ts";
 export { holdFlags, printHolds } from "./holds-report.ts";
