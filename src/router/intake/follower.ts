@@ -257,6 +257,9 @@ export class Follower implements Recoverable, Disposable {
       if (answer.kind === "failed") return "failed";
       if (answer.kind === "too_old") return !this.#hasHole() && this.#hasPicture;
       for (const batch of answer.batches) this.#fromRange(batch);
+      // There is nothing behind: whoever spoke of more was wrong.
+      if (answer.batches.length === 0)
+        this.#latest = Math.max(this.#sequence, this.#pending.last ?? 0);
       this.#drain();
       if (this.#sequence === before) return !this.#hasHole();
     }

@@ -37,6 +37,12 @@ export class PendingBatches {
     return this.#batches[0]?.firstSequence ?? null;
   }
 
+  /** The number of the last one that waits. */
+  get last(): number | null {
+    const last = this.#batches.at(-1);
+    return last === undefined ? null : lastOf(last);
+  }
+
   /** False: it is there already, or there is no room. */
   add(batch: ResidencyBatch): boolean {
     const hashes = hashesIn(batch);

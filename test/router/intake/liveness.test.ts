@@ -184,6 +184,20 @@ test("one whose pictures never agree with its digests is asked less and less oft
   expect(target("a")?.isKnown).toBe(true);
 });
 
+test("a router that speaks of what never happened is believed once, and no more", async () => {
+  const { clock, intake, asked, worker, target } = room();
+  const a = worker("a");
+  intake.heartbeat(a.heartbeat());
+  const { digests } = a.heartbeat();
+  for (let second = 0; second < 10; second++) {
+    intake.compare(a.source, 1_000_000, digests);
+    await clock.advanceAsync(1_000, 50);
+    expect(target("a")?.isKnown).toBe(true);
+    intake.heartbeat(a.heartbeat());
+  }
+  expect(asked.length).toBe(10);
+});
+
 test("what waits for a hole to close is bounded, and what found no room is asked for", async () => {
   const pending = { hashesMax: 10, batchesPerSourceMax: 100 };
   const { clock, index, intake, worker, target } = room({ pending });
