@@ -62,6 +62,21 @@ export const RESYNCS = [
   "doubt",
 ] as const;
 
+/** What passed between this router and its replicas. */
+export const REPLICA_NEWS = [
+  "sent",
+  "received",
+  "dropped",
+  "refused",
+  "list",
+  "orphan_ended",
+  "unknown_worker",
+  "picture_given",
+  "picture_taken",
+] as const;
+export const LOCATE_OUTCOMES = ["answered", "refused", "dropped"] as const;
+export const SAVE_OUTCOMES = ["saved", "failed"] as const;
+
 /** Seconds: a decision takes tens of microseconds, one that waits for a worker seconds. */
 const DECISION_BUCKETS = [
   2e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2, 0.1, 1, 10,
@@ -177,5 +192,29 @@ export const ROUTER_METRICS = {
     type: "counter",
     help: "Times the picture of a worker was found wanting, and asked for again",
     labels: { kind: RESYNCS },
+  },
+  routerReplicas: {
+    name: "hearth_router_replicas",
+    type: "gauge",
+    help: "Other routers of the cluster that are heard",
+    labels: {},
+  },
+  routerReplicaNews: {
+    name: "hearth_router_replica_news_total",
+    type: "counter",
+    help: "Messages between this router and its replicas, and what was done about them",
+    labels: { kind: REPLICA_NEWS },
+  },
+  routerLocate: {
+    name: "hearth_router_locate_total",
+    type: "counter",
+    help: "Questions of hosts about who has blocks, by what became of them",
+    labels: { outcome: LOCATE_OUTCOMES },
+  },
+  routerSaves: {
+    name: "hearth_router_saves_total",
+    type: "counter",
+    help: "Times the picture was written to be found again after a restart",
+    labels: { outcome: SAVE_OUTCOMES },
   },
 } as const satisfies Record<string, MetricSpec>;

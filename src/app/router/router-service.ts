@@ -197,6 +197,7 @@ export class RouterService {
         events: this.#room.snapshot(),
       };
     });
+    metrics.observe((registry) => this.#room.upkeep.write(registry));
     metrics.observeHealth(() => health.counts());
     metrics.observeProcess(() => ({
       eventLoopLagSeconds: lag.longestSeconds(),

@@ -1,6 +1,7 @@
 import type { Bus, BusLog } from "../../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { ResidencySource } from "../../events/index.ts";
+import type { MetricRegistry } from "../../observability/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
 import {
   askedAt,
@@ -27,6 +28,7 @@ import {
 } from "../replicas/index.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { WorkerTable } from "../workers.ts";
+import { writeLocate, writeReplicas, writeSaves } from "./metrics.ts";
 
 export interface UpkeepOptions {
   /** Not closed here. */
@@ -136,6 +138,14 @@ export class RouterUpkeep implements AsyncDisposable {
   }
   get stream(): StreamListening | null {
     return this.#stream;
+  }
+
+  /** Sums since the start, for a scrape. */
+  write(registry: Pick<MetricRegistry, "set">): void {
+    const { group, keeper, locate } = this;
+    if (group !== null) writeReplicas(registry, group.stats, this.fromReplicas.taken);
+    if (locate !== null) writeLocate(registry, locate.stats());
+    if (keeper !== null) writeSaves(registry, keeper.stats);
   }
 
   /** For whoever listens to the engine of a worker that is in the table, without an agent. */
