@@ -18,6 +18,10 @@ export {
   createRouterApi,
   type RouterApiOptions,
   type RouterServices,
+  readRouteRequest,
+  ScanError,
+  type ScannedBody,
+  scanBody,
 } from "./router/index.ts";
 export type {
   ApiServices,

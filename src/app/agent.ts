@@ -222,11 +222,7 @@ export class Agent {
     return this.#state === "ready" ? [] : [`the agent is ${this.#state}`];
   }
 
-  region(): {
-    readonly pageBytes: number;
-    readonly lockedBytes: number;
-    readonly lockRefused: boolean;
-  } {
+  region() {
     const { lockedBytes, lockRefused } = this.#region.state();
     return { pageBytes: this.#region.pageBytes, lockedBytes, lockRefused };
   }
@@ -258,7 +254,7 @@ export class Agent {
     this.#bus = ControlBus.open({ ...own, room });
     const bus = this.#bus?.bus ?? null;
     this.#peers = await PeerRoom.open({ ...own, events: room.events, metrics, bus });
-    this.#feed = FeedRoom.open({ ...own, bus });
+    this.#feed = await FeedRoom.open({ ...own, bus });
   }
 
   /** Null where no certificate is configured, and while the agent starts or stops. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { describeNative, describeNats, tempDir, waitFor } from "../support/index.ts";
 import { FROM_CHECKOUT } from "./agent-process.ts";
 
-/** Processes whose command line names `path`: agents, router and broker name their folders there. */
+/** Processes whose command line names `path`: all of the demo name their folders there. */
 function processesWith(path: string): string[] {
   const lines = readdirSync("/proc").filter((name) => /^[0-9]+$/.test(name));
   return lines.flatMap((id) => {

@@ -5,7 +5,7 @@ import type { Commander, CommandOutcome } from "../../router/index.ts";
 export interface CommanderOptions {
   /** Names this router as the issuer, and gives each command an id of its own. */
   readonly client: ControlClient;
-  /** Whose pins and leases; the same for all routers of a fleet, so that any may go on with them. */
+  /** Whose pins and leases; the same for all routers of a fleet: any may go on with them. */
   readonly owner?: string;
   readonly inFlightMax?: number;
   readonly deadlineMs?: number;

@@ -70,7 +70,7 @@ export class ProxyRoom {
     await this.proxy.setModels(proxyModels(models));
   }
 
-  /** Takes nothing new; what is under way may finish for as long as the file says, or to `hurry`. */
+  /** Takes nothing new; streams may finish for as long as the file says, or until `hurry`. */
   async stop(hurry: AbortSignal): Promise<void> {
     this.proxy.drain();
     const isClosed = this.#server[Symbol.asyncDispose]();

@@ -31,8 +31,8 @@ export const command = defineCommand({
     "With --peers, two agents with certificates of their own get half of the requests each, and " +
       "the second pulls from the first what that has; then another one does so while the first " +
       "is killed.",
-    "With --cluster, four agents and a router get the requests, each of which the router sends to " +
-      "one agent: at random, in turn, and by what the agents hold. They speak over a nats-server " +
+    "With --cluster, a router sends each request to one of four agents: at random, in turn, and " +
+      "by what the agents hold. They speak over a nats-server " +
       "where this host has one, else inside this process. One agent with the memory of all four " +
       "shows what could be had at best.",
     "It takes --ram-blocks times --block-bytes of memory, and as much of the temporary folder " +

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { readRouteRequest } from "../../../src/api/router/route-request.ts";
-import { ScanError, scanBody } from "../../../src/api/router/scan-body.ts";
+import { readRouteRequest, ScanError, scanBody } from "../../../src/api/index.ts";
 
 const NAMES = { tokens: ["tokens"], hashes: ["hashes"] };
 const bytesOf = (text: string) => new TextEncoder().encode(text);
