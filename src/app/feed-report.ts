@@ -57,7 +57,7 @@ export function feedSnapshot(room: FeedRoom): FeedSnapshot {
     engineBlocks: room.feeds.engineBlocks.blocks,
     streamBehind: sum(({ stream }) => stream?.behind),
     streamHoles: sum(({ stream }) => stream?.holes),
-    zmqSubscribers: 0,
-    zmqDropped: 0,
+    zmqSubscribers: sum(({ zmq }) => zmq?.subscribers),
+    zmqDropped: sum(({ zmq }) => zmq?.dropped),
   };
 }

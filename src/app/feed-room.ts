@@ -1,20 +1,25 @@
 import type { Bus, BusLog } from "../bus/index.ts";
-import type { Config } from "../config/index.ts";
+import { type Config, zmqOfRank } from "../config/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { KeySpace } from "../events/index.ts";
 import {
   BusPublisher,
   type BusPublisherState,
+  EngineRank,
   HostFeeds,
   type ResidencyFeed,
   StreamPublisher,
   type StreamPublisherState,
+  ZmqPublisher,
+  type ZmqPublisherState,
 } from "../feed/index.ts";
+import type { Native } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import type { Namespaces, TieredStore } from "../tiers/index.ts";
 
 export interface FeedRoomParts {
   readonly config: Config;
+  readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
@@ -33,6 +38,8 @@ export interface SpokenRank {
   readonly bus: BusPublisherState | null;
   /** Null but in stream mode. */
   readonly stream: StreamPublisherState | null;
+  /** Null without ZMQ. */
+  readonly zmq: ZmqPublisherState | null;
 }
 
 const WATCH_MS = 1_000;
@@ -44,9 +51,14 @@ export class FeedRoom implements AsyncDisposable {
   readonly #parts: FeedRoomParts;
   readonly #publishers: readonly BusPublisher[];
   readonly #streams: readonly StreamPublisher[];
+  readonly #engines: readonly EngineRank[];
   readonly #watch: Disposable;
 
-  private constructor(parts: FeedRoomParts, mode: "ring" | "stream") {
+  private constructor(
+    parts: FeedRoomParts,
+    mode: "ring" | "stream",
+    zmq: readonly (ZmqPublisher | null)[],
+  ) {
     const { config, clock, store, incarnation, bus } = parts;
     const { events, engine } = config;
     this.mode = mode;
@@ -64,14 +76,19 @@ export class FeedRoom implements AsyncDisposable {
     });
     this.#publishers = bus === null ? [] : this.feeds.feeds.map((feed) => this.#speak(feed, bus));
     this.#streams = bus === null || mode === "ring" ? [] : this.#write(bus);
+    this.#engines = zmq.map((publisher, rank) => this.#rank(rank, publisher));
     this.#watch = clock.every(WATCH_MS, () => this.#look());
   }
 
-  /** Null where nobody is told anything. */
-  static open(parts: FeedRoomParts): FeedRoom | null {
-    const { mode } = parts.config.events;
-    if (mode === "off" || parts.bus === null) return null;
-    return new FeedRoom(parts, mode);
+  /**
+   * Null where nobody is told anything. Throws ZMTP_UNAVAILABLE where an address for ZMQ cannot be
+   * listened on.
+   */
+  static async open(parts: FeedRoomParts): Promise<FeedRoom | null> {
+    const { events, engine } = parts.config;
+    const isAlone = parts.bus === null && events.zmq === null && engine.kvEvents === null;
+    if (events.mode === "off" || isAlone) return null;
+    return new FeedRoom(parts, events.mode, await openZmq(parts));
   }
 
   get ranks(): readonly SpokenRank[] {
@@ -79,6 +96,7 @@ export class FeedRoom implements AsyncDisposable {
       feed,
       bus: this.#publishers[at]?.state ?? null,
       stream: this.#streams[at]?.state ?? null,
+      zmq: this.#engines[at]?.zmq?.state ?? null,
     }));
   }
 
@@ -102,6 +120,10 @@ export class FeedRoom implements AsyncDisposable {
     this.#watch[Symbol.dispose]();
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
     for (const publisher of this.#publishers) await publisher[Symbol.asyncDispose]();
+    for (const engine of this.#engines) {
+      engine[Symbol.dispose]();
+      await engine.zmq?.[Symbol.asyncDispose]();
+    }
     this.feeds[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
   }
@@ -127,6 +149,22 @@ export class FeedRoom implements AsyncDisposable {
     );
   }
 
+  #rank(rank: number, zmq: ZmqPublisher | null): EngineRank {
+    const { config, native, store, namespaces } = this.#parts;
+    const { kvModel, kvBlockTokens: blockTokens } = config.engine;
+    const model = kvModel ?? "";
+    return new EngineRank({
+      ...{ rank, zmq, store, feeds: this.feeds, hashing: native },
+      space: { kind: "tokens", model, blockTokens },
+      blocksMax: config.events.engineBlocks,
+      namespaceKeys: () =>
+        namespaces
+          .described()
+          .filter((one) => one.model === model && one.blockTokens === blockTokens)
+          .map(({ key }) => key),
+    });
+  }
+
   #look(): void {
     const { health, bus } = this.#parts;
     const isConnected = bus?.state.status === "connected";
@@ -144,4 +182,28 @@ function spacesOf(namespaces: Namespaces): KeySpace[] {
   return namespaces.described().map(({ key, model, blockTokens }) => {
     return { kind: "blocks", model, blockTokens, namespaceKey: key };
   });
+}
+
+/** One for each rank, null without ZMQ. */
+async function openZmq(parts: FeedRoomParts): Promise<(ZmqPublisher | null)[]> {
+  const { config, clock, random, logger } = parts;
+  const { zmq, zmqReplay, zmqTopic: topic } = config.events;
+  const opened: (ZmqPublisher | null)[] = [];
+  try {
+    for (let rank = 0; rank < config.engine.kvRanks; rank++) {
+      const replay = zmqReplay === null ? null : zmqOfRank(zmqReplay, rank);
+      const common = { replay, topic, rank, clock, random };
+      const publisher =
+        zmq === null
+          ? null
+          : await ZmqPublisher.open({ endpoint: zmqOfRank(zmq, rank), ...common });
+      if (publisher !== null)
+        logger.info("events over ZMQ", { endpoint: publisher.state.endpoint });
+      opened.push(publisher);
+    }
+  } catch (thrown) {
+    for (const one of opened) await one?.[Symbol.asyncDispose]();
+    throw thrown;
+  }
+  return opened;
 }

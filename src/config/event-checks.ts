@@ -32,6 +32,15 @@ export const EVENT_CHECKS: readonly SumCheck[] = [
         "write zmq below [events], or remove it",
       ),
   },
+  {
+    keys: ["events.zmq", "engine.kv_events"],
+    find: ({ events, engine }) =>
+      unless(
+        events.zmq === null || engine.kvEvents !== null,
+        "blocks are told with their tokens there, which the engine's own events alone say",
+        "set kv_events below [engine], or remove it",
+      ),
+  },
   ranksFit("events.zmq", ({ events }) => events.zmq),
   ranksFit("events.zmq_replay", ({ events }) => events.zmqReplay),
   ranksFit("engine.kv_events", ({ engine }) => engine.kvEvents),

@@ -41,6 +41,7 @@ interface Rank {
 export class HostFeeds implements Disposable {
   readonly #residency: StoreResidency;
   readonly #ranks = new Map<number, Rank>();
+  readonly #storeListeners = new Set<(changes: readonly ResidencyChange[]) => void>();
   #isOver = false;
   #isPumping = false;
 
@@ -87,6 +88,15 @@ export class HostFeeds implements Disposable {
     known.feed.push(known.chains.apply(changes));
   }
 
+  /**
+   * Called with what the store told, before it is numbered: for those who tell it in other words.
+   * Must not throw.
+   */
+  onStore(listener: (changes: readonly ResidencyChange[]) => void): Disposable {
+    this.#storeListeners.add(listener);
+    return { [Symbol.dispose]: () => this.#storeListeners.delete(listener) };
+  }
+
   /** Nothing is told any more. */
   [Symbol.dispose](): void {
     this.#isOver = true;
@@ -108,7 +118,10 @@ export class HostFeeds implements Disposable {
     if (this.#isOver || this.#isPumping) return;
     this.#isPumping = true;
     const changes = this.#residency.drain();
-    if (changes.length > 0) for (const rank of this.#ranks.values()) push(rank, changes);
+    if (changes.length > 0) {
+      for (const rank of this.#ranks.values()) push(rank, changes);
+      for (const listener of this.#storeListeners) listener(changes);
+    }
     this.#isPumping = false;
   }
 }

@@ -1,5 +1,8 @@
 export { BusPublisher, type BusPublisherOptions, type BusPublisherState } from "./bus-publisher.ts";
 export { ChangeRing, type RingLimits } from "./change-ring.ts";
+export { EngineBatches } from "./engine-batches.ts";
+export { EngineMirror } from "./engine-mirror.ts";
+export { EngineRank, type EngineRankOptions } from "./engine-rank.ts";
 export { type Held, heldByStore, joinDigests } from "./held.ts";
 export { HeldChains } from "./held-chains.ts";
 export { HostFeeds, type HostFeedsOptions } from "./host-feeds.ts";
@@ -11,3 +14,5 @@ export {
   type StreamPublisherOptions,
   type StreamPublisherState,
 } from "./stream-publisher.ts";
+export { type EngineChange, TokenBook, type TokenBookOptions } from "./token-book.ts";
+export { ZmqPublisher, type ZmqPublisherOptions, type ZmqPublisherState } from "./zmq-publisher.ts";

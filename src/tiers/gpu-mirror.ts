@@ -61,6 +61,23 @@ export class GpuMirror {
     return BlockOutcome.ok;
   }
 
+  /** The same of a block that is known here; nothing where it is in the window already. */
+  hold(window: Set<NodeId>, node: NodeId): void {
+    if (this.#blocksMax === 0 || window.has(node)) return;
+    while (this.#blocks >= this.#blocksMax) {
+      const oldest = window.values().next();
+      if (oldest.done) return;
+      this.#forget(window, oldest.value);
+    }
+    if (!this.#table.addGpuHolder(node)) return;
+    window.add(node);
+    this.#blocks++;
+  }
+
+  letGo(window: Set<NodeId>, node: NodeId): void {
+    if (window.has(node)) this.#forget(window, node);
+  }
+
   /** The engine is gone, and with it what its GPU held. */
   closeWindow(window: Set<NodeId>): void {
     let forgotten = 0;

@@ -24,6 +24,7 @@ export {
   EVICTED,
 } from "./departures.ts";
 export type { WaterMarks } from "./evictor.ts";
+export type { GpuMirror } from "./gpu-mirror.ts";
 export { createInspector, type InspectorParts } from "./inspect/create-inspector.ts";
 export type * from "./inspect/inspector.ts";
 export type { LifecycleLimits, LifecycleParts } from "./lifecycle/context.ts";

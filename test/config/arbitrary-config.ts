@@ -158,7 +158,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       },
       nats: natsOf(draw),
       peers: draw.peers,
-      events: eventsOf(draw.events, draw.natsUrl !== null, draw.engineEvents.kvRanks),
+      events: eventsOf(draw.events, draw.natsUrl !== null, draw.engineEvents),
       api: apiOf(draw),
       log: { level: draw.level, format: draw.format },
     };

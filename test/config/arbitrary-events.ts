@@ -35,10 +35,11 @@ export const arbitraryEvents: fc.Arbitrary<Events> = fc.record({
 });
 
 /** A stream needs a server, ranks need ports, and whoever is off says nothing. */
-export function eventsOf(events: Events, hasNats: boolean, ranks: number): Events {
+export function eventsOf(events: Events, hasNats: boolean, engine: EngineEvents): Events {
   const mode = events.mode === "stream" && !hasNats ? "ring" : events.mode;
-  const fits = (at: string | null) => at === null || ranks === 1 || at.startsWith("tcp");
-  const zmq = mode !== "off" && fits(events.zmq) ? events.zmq : null;
+  const { kvRanks, kvEvents } = engine;
+  const fits = (at: string | null) => at === null || kvRanks === 1 || at.startsWith("tcp");
+  const zmq = mode !== "off" && kvEvents !== null && fits(events.zmq) ? events.zmq : null;
   return {
     ...events,
     mode,

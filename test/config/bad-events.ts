@@ -4,6 +4,7 @@ function events(...lines: string[]): string {
   return `${KV}[events]\n${lines.join("\n")}\n`;
 }
 
+const ENGINE = '[engine]\nkv_events = "tcp://127.0.0.1:5557"\nkv_events_model = "m"\n';
 const MODEL = 'kv_events_model = "m"';
 
 /** [events] and the engine's own: each key alone, and those that depend on another. */
@@ -17,8 +18,13 @@ export const EVENTS: readonly BadFile[] = [
   ["ZMQ on a nameless socket", events('zmq = "ipc://x"'), ["4:7 events.zmq", "names no socket"]],
   [
     "ZMQ of one that says nothing",
-    events('mode = "off"', 'zmq = "tcp://*:5567"'),
+    `${events('mode = "off"', 'zmq = "tcp://*:5567"')}${ENGINE}`,
     ["5:7 events.zmq", 'with mode = "off"'],
+  ],
+  [
+    "ZMQ without what it tells",
+    events('zmq = "tcp://*:5567"'),
+    ["4:7 events.zmq", "kv_events below [engine]"],
   ],
   [
     "replay without what is replayed",

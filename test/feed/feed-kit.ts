@@ -95,7 +95,10 @@ export const SPACE: KeySpace = {
 
 export const TOKENS: KeySpace = { kind: "tokens", model: "m", blockTokens: 16 };
 
-export function feedsOf(blocks: Blocks, options: Partial<HostFeedsOptions> = {}): HostFeeds {
+export function feedsOf(
+  blocks: Pick<Blocks, "residency">,
+  options: Partial<HostFeedsOptions> = {},
+): HostFeeds {
   return new HostFeeds({
     worker: WORKER,
     incarnation: 1n,

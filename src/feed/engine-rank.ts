@@ -1,0 +1,62 @@
+import type { KeySpace } from "../events/index.ts";
+import type { Hashing } from "../identity/index.ts";
+import type { TieredStore } from "../tiers/index.ts";
+import { EngineBatches } from "./engine-batches.ts";
+import { EngineMirror } from "./engine-mirror.ts";
+import type { HostFeeds } from "./host-feeds.ts";
+import { type EngineChange, TokenBook } from "./token-book.ts";
+import type { ZmqPublisher } from "./zmq-publisher.ts";
+
+export interface EngineRankOptions {
+  readonly rank: number;
+  readonly space: KeySpace & { readonly kind: "tokens" };
+  readonly hashing: Hashing;
+  readonly store: Pick<TieredStore, "table" | "mirror">;
+  readonly feeds: HostFeeds;
+  /** Null: nobody is told in the words of engines. */
+  readonly zmq: ZmqPublisher | null;
+  /** Blocks that are remembered of the engine. */
+  readonly blocksMax: number;
+  /** Of the engine's model, with blocks of its length. */
+  readonly namespaceKeys: () => readonly Uint8Array[];
+}
+
+/** What one rank's engine says of itself, to all who want to know: feed, mirror, ZMQ. */
+export class EngineRank implements Disposable {
+  readonly #options: EngineRankOptions;
+  readonly #book: TokenBook;
+  readonly #mirror: EngineMirror;
+  readonly #batches: EngineBatches | null;
+  readonly #listening: Disposable;
+
+  constructor(options: EngineRankOptions) {
+    const { hashing, space, blocksMax, namespaceKeys, store, feeds, zmq } = options;
+    const { blockTokens } = space;
+    this.#options = options;
+    this.#book = new TokenBook({ hashing, blockTokens, blocksMax, namespaceKeys });
+    this.#mirror = new EngineMirror(store, this.#book, blocksMax);
+    this.#batches = zmq === null ? null : new EngineBatches(this.#book, blockTokens, blocksMax);
+    this.#listening = feeds.onStore((changes) => {
+      this.#mirror.store(changes);
+      if (this.#batches !== null) zmq?.publish(this.#batches.store(changes));
+    });
+  }
+
+  get zmq(): ZmqPublisher | null {
+    return this.#options.zmq;
+  }
+
+  changed(changes: readonly EngineChange[]): void {
+    const { feeds, rank, space, zmq } = this.#options;
+    const named = changes.flatMap((change) => this.#book.learn(change));
+    const plain = changes.map(({ change }) => change);
+    feeds.engineChanged(rank, space, plain);
+    this.#mirror.engine(changes);
+    if (this.#batches !== null) zmq?.publish(this.#batches.engine(changes, named));
+  }
+
+  [Symbol.dispose](): void {
+    this.#listening[Symbol.dispose]();
+    this.#mirror[Symbol.dispose]();
+  }
+}

@@ -1,0 +1,95 @@
+import { expect, test } from "bun:test";
+import { Tier } from "../../src/blocks/index.ts";
+import { LAYER_ALL, type NamespaceIndex } from "../../src/core/index.ts";
+import type { ResidencyChange } from "../../src/events/index.ts";
+import { type EngineChange, EngineRank } from "../../src/feed/index.ts";
+import { digestsOfPrompt } from "../../src/identity/index.ts";
+import { localHashes, sequenceHashes } from "../../src/kvevents/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { createAddressBatch } from "../../src/tiers/index.ts";
+import { describeNative } from "../support/index.ts";
+import { namespaceKey, openStoreKit, PAGE } from "../tiers/store-kit.ts";
+import { feedsOf, TOKENS } from "./feed-kit.ts";
+
+const BLOCK = 4;
+const SPACE = { ...TOKENS, kind: "tokens", blockTokens: BLOCK } as const;
+const NAMESPACE = 1 as NamespaceIndex;
+
+function open() {
+  const kit = openStoreKit({ arenaBytes: 16 * PAGE, gpuWindowBlocks: 100 });
+  const { store } = kit;
+  const feeds = feedsOf({ residency: store.residency });
+  const rank = new EngineRank({
+    ...{ rank: 0, space: SPACE, hashing: loadNative(), store, feeds, zmq: null, blocksMax: 100 },
+    namespaceKeys: () => [namespaceKey(NAMESPACE)],
+  });
+  const device = () => store.table.residentBlocks(Tier.gpu);
+  return { kit, store, feeds, rank, device, feed: feeds.feeds[0]! };
+}
+
+/** Has the blocks of a prompt on SSD, as far as the table goes. */
+function keep(store: ReturnType<typeof open>["store"], tokens: Uint32Array): void {
+  const blocks = tokens.length / BLOCK;
+  const batch = createAddressBatch(blocks);
+  batch.count = blocks;
+  batch.layer = LAYER_ALL;
+  batch.digests.set(digestsOfPrompt(loadNative(), namespaceKey(NAMESPACE), tokens, BLOCK));
+  batch.parents.set(batch.digests.subarray(0, (blocks - 1) * 32), 32);
+  store.deriveKeys(batch, true);
+  for (let i = 0; i < blocks; i++) {
+    store.table.insertResident(batch, i, NAMESPACE, i > 0, Tier.ssd);
+  }
+}
+
+const prompt = Uint32Array.from({ length: 5 * BLOCK }, (_, i) => 7 * i);
+const hashes = sequenceHashes(localHashes(prompt, BLOCK));
+
+function stored(from: number, end: number): EngineChange {
+  const parent = from === 0 ? null : hashes[from - 1]!;
+  const own = hashes.slice(from, end);
+  const change: ResidencyChange = {
+    kind: "stored",
+    ...{ tier: "device", parent, hashes: own, tokenHashes: null },
+  };
+  return { change, tokens: prompt.slice(from * BLOCK, end * BLOCK), isPlain: true };
+}
+
+function other(change: ResidencyChange): EngineChange {
+  return { change, tokens: null, isPlain: true };
+}
+
+describeNative("an engine's own events", () => {
+  test("mirror what its GPU has of the blocks that are here, whichever came first", async () => {
+    const { kit, store, rank, feeds, feed, device } = open();
+    await using _kit = kit;
+    keep(store, prompt.slice(0, 3 * BLOCK));
+    rank.changed([stored(0, 5)]);
+    expect(device()).toBe(3);
+    keep(store, prompt);
+    feed.flush();
+    expect(device()).toBe(5);
+    // Both spaces: five by tokens, and five by keys.
+    expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([10, 0, 5]);
+    rank.changed([other({ kind: "removed", tier: "device", hashes: hashes.slice(3) })]);
+    expect(device()).toBe(3);
+    rank.changed([other({ kind: "cleared", tier: null })]);
+    expect(device()).toBe(0);
+    expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([0, 0, 5]);
+    rank.changed([stored(0, 2)]);
+    expect(device()).toBe(2);
+    rank[Symbol.dispose]();
+    expect(device()).toBe(0);
+    feeds[Symbol.dispose]();
+    store.verifyIntegrity();
+  });
+
+  test("of other tokens, or of prompts with no known start, mirror nothing", async () => {
+    const { kit, store, rank, device, feed } = open();
+    await using _kit = kit;
+    keep(store, prompt);
+    rank.changed([stored(2, 5), { ...stored(0, 2), isPlain: false }]);
+    expect(device()).toBe(0);
+    expect(feed.heartbeat().digests[0]!.blocks).toBe(5);
+    expect(feed.heartbeat().spaces).toContainEqual(SPACE);
+  });
+});
