@@ -144,6 +144,8 @@ export interface PotentialLoad extends TargetLoad {
   /** With this request there. */
   readonly potentialPrefillTokens: number;
   readonly potentialDecodeBlocks: number;
+  /** Prompt tokens it holds on the device, from there on in host memory, and from there on disk. */
+  readonly heldTokens: { readonly device: number; readonly host: number; readonly disk: number };
 }
 
 export interface BusyThresholds {

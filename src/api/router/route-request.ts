@@ -39,7 +39,8 @@ function requestOf({ tokens, hashes, rest }: ScannedBody): RouteRequest {
   const blockTokens = given.whole("block_tokens", 1, 65_536);
   const promptTokens = given.whole("prompt_tokens", 0, 2 ** 31);
   const request: Mutable<RouteRequest> = {
-    model: given.text("model") ?? missing("model"),
+    // The indexer of the origin has it under its longer name.
+    model: given.text("model") ?? given.text("model_name") ?? missing("model"),
     prompt:
       tokens !== null
         ? { kind: "tokens", tokens }

@@ -11,6 +11,7 @@ import {
 import { problemOf } from "../problem.ts";
 import { decideRoutes, requestRoutes, route } from "./decide-routes.ts";
 import { dumpRoutes } from "./dump-routes.ts";
+import { queryRoutes } from "./query-routes.ts";
 import { ROUTER_DESCRIPTION, ROUTER_RULES } from "./rules.ts";
 import type { RouterServices } from "./services.ts";
 import { thresholdRoutes } from "./threshold-routes.ts";
@@ -38,6 +39,7 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     .use(workerRoutes(services))
     .use(loadRoutes(services))
     .use(dumpRoutes(router))
+    .use(queryRoutes(router))
     .use(thresholdRoutes(router, table));
   everyRouteHasRole(app.routes, ROUTER_RULES);
   const description = { access, words: ROUTER_DESCRIPTION };

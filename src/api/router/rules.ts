@@ -21,6 +21,8 @@ export const ROUTER_RULES = createRouteRules({
   "DELETE /v1/workers/:id": "operate",
   "GET /v1/events/dump": "read",
   "GET /v1/explain/:id": "read",
+  "POST /query": "read",
+  "POST /query_by_hash": "read",
   "GET /busy_threshold": "read",
   "POST /busy_threshold": "operate",
 });
@@ -42,7 +44,7 @@ export const ROUTER_DESCRIPTION: DescriptionWords = {
     "POST /v1/requests/:id/output": UNKNOWN_REQUEST,
     "POST /v1/requests/:id/free": UNKNOWN_REQUEST,
     "DELETE /v1/workers/:id": { 404: "No such worker is known" },
-    "POST /v1/workers": { 429: "The router knows as many workers as it may" },
+    "POST /v1/workers": { 503: "The router knows as many workers as it may" },
     "GET /v1/explain/:id": { 404: "No decision of that request is kept" },
     "POST /busy_threshold": {
       400: "A threshold is out of range",

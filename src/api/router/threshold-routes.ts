@@ -40,7 +40,7 @@ const detail = {
   },
 };
 
-/** Dynamo's route of this name. */
+/** Dynamo's route of this name; null switches a threshold off. */
 export function thresholdRoutes(router: Router, table: WorkerTable) {
   return new Elysia()
     .get(
@@ -72,12 +72,12 @@ function answer(
 ): Response {
   const { model } = body;
   if (typeof model !== "string") return refuseRange("model is missing");
-  const blocks = body.active_decode_blocks_threshold ?? undefined;
-  const tokens = body.active_prefill_tokens_threshold ?? undefined;
-  if (blocks !== undefined && !isNumber(blocks, 1)) {
+  const { active_decode_blocks_threshold: blocks, active_prefill_tokens_threshold: tokens } = body;
+  if (blocks !== undefined && blocks !== null && !isNumber(blocks, 1)) {
     return refuseRange("active_decode_blocks_threshold is a number from 0 to 1");
   }
-  const isTokens = isNumber(tokens, Number.MAX_SAFE_INTEGER) && Number.isInteger(tokens);
+  const isTokens =
+    tokens === null || (isNumber(tokens, Number.MAX_SAFE_INTEGER) && Number.isInteger(tokens));
   if (tokens !== undefined && !isTokens) {
     return refuseRange("active_prefill_tokens_threshold is a whole number, 0 or more");
   }

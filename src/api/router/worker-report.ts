@@ -78,6 +78,11 @@ export const potentialReport = t.Object(
         ...load,
         potential_prefill_tokens: count("With this prompt there"),
         potential_decode_blocks: count("With this prompt there"),
+        held_tokens: t.Object({
+          device: count("Of the prompt, held on the device"),
+          host: count("From there on, held in host memory"),
+          disk: count("From there on, held on disk"),
+        }),
       }),
     ),
   },
@@ -88,6 +93,7 @@ export const potentialReport = t.Object(
           {
             ...{ worker: "gpu-01", rank: 0, ...EXAMPLE.load },
             ...{ potential_prefill_tokens: 216, potential_decode_blocks: 143 },
+            held_tokens: { device: 640, host: 192, disk: 0 },
           },
         ],
       },
@@ -132,5 +138,6 @@ export function potentialOf(load: PotentialLoad) {
     ...loadOf(load),
     potential_prefill_tokens: load.potentialPrefillTokens,
     potential_decode_blocks: load.potentialDecodeBlocks,
+    held_tokens: load.heldTokens,
   };
 }

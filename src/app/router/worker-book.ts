@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import type { ListedWorker } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
 import type { Target, WorkerTable } from "../../router/index.ts";
@@ -35,8 +36,11 @@ export class WorkerBook {
       if (!this.#registered.has(worker)) this.#forget(worker);
     }
     for (const worker of workers) {
-      this.#listed.set(worker.name as WorkerId, worker);
-      if (!this.#registered.has(worker.name as WorkerId)) this.#put(worker);
+      const name = worker.name as WorkerId;
+      // What events said of one that stands there as before is not said again so soon.
+      const isSame = isDeepStrictEqual(this.#listed.get(name), worker);
+      if (!isSame && !this.#registered.has(name)) this.#put(worker);
+      this.#listed.set(name, worker);
     }
   }
 
@@ -55,10 +59,18 @@ export class WorkerBook {
   }
 
   #put(listed: ListedWorker): Target[] {
-    const specs = specsOf(listed);
-    const targets = specs.map((spec) => this.#table.put(spec));
-    this.#forgetRanks(listed.name as WorkerId, listed.ranks);
-    if (listed.events === null) this.#engines.leave(listed.name as WorkerId);
+    const name = listed.name as WorkerId;
+    const ranksBefore = this.#ranksOf(name);
+    let targets: Target[];
+    try {
+      targets = specsOf(listed).map((spec) => this.#table.put(spec));
+    } catch (error) {
+      // All of its ranks or none that is new.
+      this.#forgetRanks(name, ranksBefore);
+      throw error;
+    }
+    this.#forgetRanks(name, listed.ranks);
+    if (listed.events === null) this.#engines.leave(name);
     else this.#engines.listen(listed);
     return targets;
   }
@@ -66,6 +78,11 @@ export class WorkerBook {
   #forget(worker: WorkerId): number {
     this.#engines.leave(worker);
     return this.#forgetRanks(worker, 0);
+  }
+
+  #ranksOf(worker: WorkerId): number {
+    const ranks = this.#table.targets.filter((target) => target.worker === worker);
+    return Math.max(0, ...ranks.map(({ rank }) => rank + 1));
   }
 
   #forgetRanks(worker: WorkerId, from: number): number {

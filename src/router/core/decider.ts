@@ -110,6 +110,11 @@ export class Decider {
         rank: target.rank,
         potentialPrefillTokens: load.activePrefillTokens + uncachedTokens(terms, prompt.tokens),
         potentialDecodeBlocks: load.activeBlocks + terms.additionalBlocks,
+        heldTokens: {
+          device: input.deviceTokens,
+          host: input.hostTokens,
+          disk: input.diskTokens,
+        },
       });
     }
     return loads;

@@ -40,6 +40,15 @@ describeNative("asking for a worker", () => {
       served.post("/v1/route", { model: MODEL, block_hashes, block_tokens: 16 }),
     );
     expect(byHash).toMatchObject({ worker: "w-2", terms: { device_blocks: 4 } });
+    const query = { model_name: MODEL, token_ids: TOKENS };
+    const instance = { longest_matched: 64, gpu: 64, dp: { 0: 64 }, cpu: 64, disk: 64 };
+    const report = {
+      scores: { "w-2": { 0: 64 } },
+      ...{ frequencies: [], instances: { "w-2": instance } },
+    };
+    expect(await json(served.post("/query", query))).toEqual(report);
+    const asked = { model_name: MODEL, block_hashes };
+    expect(await json(served.post("/query_by_hash", asked))).toEqual(report);
     const numbers = `{"model":"m","block_hashes":[${[...hashes].join(",")}]}`;
     expect(await json(served.post("/v1/route", numbers))).toMatchObject({ worker: "w-2" });
   });
@@ -160,6 +169,12 @@ describeNative("busy thresholds", () => {
     const both = { ...blocks, active_prefill_tokens_threshold: 1000 };
     expect(await json(post({ model: MODEL, active_prefill_tokens_threshold: 1000 }))).toEqual(both);
     expect(await json(served.get("/busy_threshold"))).toEqual({ thresholds: [both] });
+  });
+
+  test("null switches one off", async () => {
+    const off = { model: MODEL, active_prefill_tokens_threshold: null };
+    const left = { active_decode_blocks_threshold: 0.85, active_prefill_tokens_threshold: null };
+    expect(await json(post(off))).toEqual({ model: MODEL, ...left });
   });
 
   test("an unknown model is 404, what is out of range 400", async () => {
