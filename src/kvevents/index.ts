@@ -30,4 +30,5 @@ export {
 } from "./dynamo/index.ts";
 export { decodeEngineBatch, ENGINE_BATCH_LIMITS, encodeEngineBatch } from "./engine/index.ts";
 export type * from "./engine-event.ts";
+export * from "./feed/index.ts";
 export * from "./residency/index.ts";

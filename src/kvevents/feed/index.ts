@@ -1,0 +1,3 @@
+export type { FeedChange } from "./change-list.ts";
+export { DROP_REASONS, type DropReason, type FeedCounts } from "./counts.ts";
+export { EngineFeed, type EngineFeedListener, type EngineFeedOptions } from "./engine-feed.ts";
