@@ -22,6 +22,7 @@ import {
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
+import { EngineRoom } from "./engine-room.ts";
 import { MeasuredRouter } from "./measured-router.ts";
 import { PolicyRoom } from "./policy-room.ts";
 import { ProxyRoom } from "./proxy-room.ts";
@@ -61,6 +62,7 @@ export class RouterService {
   readonly #workers: WorkerBook;
   readonly #room: UpkeepRoom;
   readonly #policies: PolicyRoom;
+  readonly #engines: EngineRoom;
   readonly #watch: Disposable;
   readonly #startedMs: number;
   #config: RouterConfig;
@@ -94,7 +96,9 @@ export class RouterService {
       ...{ metrics: this.metrics, clock, blockTokens },
       onThresholds: (model, thresholds) => this.#room.upkeep.tellThresholds(model, thresholds),
     });
-    this.#workers = new WorkerBook(table, { listen: () => undefined, leave: () => undefined });
+    const { upkeep } = this.#room;
+    this.#engines = new EngineRoom({ native, clock, random, upkeep });
+    this.#workers = new WorkerBook(table, this.#engines);
     const { router } = this;
     this.#policies = new PolicyRoom({ ...parts, router, table, bus: this.#room.bus });
     this.#observe();
@@ -209,6 +213,7 @@ export class RouterService {
     this.#watch[Symbol.dispose]();
     await this.#proxy?.stop(AbortSignal.abort());
     await this.#policies[Symbol.asyncDispose]();
+    await this.#engines[Symbol.asyncDispose]();
     await this.#room[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();

@@ -1,7 +1,8 @@
 import type { NamedSection } from "../book.ts";
-import { choiceKind, integerKind, patternKind } from "../kinds.ts";
+import { choiceKind, integerKind, type Kind, patternKind } from "../kinds.ts";
 import { workerIdKind } from "../sections/node.ts";
 import { type KeySpec, optional, withDefault } from "../spec.ts";
+import { zmqKind } from "../zmq-kind.ts";
 
 const model: KeySpec<string> = {
   key: "model",
@@ -32,12 +33,19 @@ const url = optional({
   example: "http://10.0.0.2:8000",
 });
 
-const zmqKind = patternKind<string>({
-  name: "ZMQ endpoint",
-  pattern: /^tcp:\/\/[A-Za-z0-9.[\]:-]{1,255}:[0-9]{1,5}$/,
-  words: "tcp://, a host and a port",
-  example: "tcp://10.0.0.2:5557",
-});
+const anyZmqKind = zmqKind({ mayListen: false, example: "tcp://10.0.0.2:5557" });
+
+/** Of an engine on another host: a socket of this one leads nowhere, and has no port for ranks. */
+const engineKind: Kind<string> = {
+  ...anyZmqKind,
+  range: "tcp://, a host and a port",
+  read(raw) {
+    const read = anyZmqKind.read(raw);
+    if (!read.ok || read.value.startsWith("tcp:")) return read;
+    const instead = 'write it as in "tcp://10.0.0.2:5557"';
+    return { ok: false, what: "is a socket, which has no ports for ranks", instead };
+  },
+};
 
 const workerKeys = {
   model,
@@ -93,7 +101,7 @@ const workerKeys = {
   }),
   events: optional({
     key: "events",
-    kind: zmqKind,
+    kind: engineKind,
     reload: true,
     doc:
       "Where its engine publishes KV events over ZMQ, for workers without an agent; rank N at " +
@@ -102,7 +110,7 @@ const workerKeys = {
   }),
   replay: optional({
     key: "replay",
-    kind: zmqKind,
+    kind: engineKind,
     reload: true,
     doc: "Where its engine replays events that were missed (`replay_endpoint`).",
     example: "tcp://10.0.0.2:5558",

@@ -1,4 +1,7 @@
 import { beforeAll, describe, expect, test } from "bun:test";
+import { systemClock, systemRandom } from "../../../src/core/index.ts";
+import { type EngineEvent, encodeEngineBatch } from "../../../src/kvevents/index.ts";
+import { bindPublisher } from "../../../src/zmtp/index.ts";
 import { MockEngine, POLITE, wordsFor } from "../../proxy/mock-engine.ts";
 import {
   describeNative,
@@ -232,4 +235,33 @@ describeNats("a router over NATS", () => {
     await after.logged("begins with the picture it had");
     expect(await after.metric("hearth_router_index_blocks")).toBe(3);
   }, 60_000);
+});
+
+describeNative("a router without agents", () => {
+  test("hears what engines publish over ZMQ, and forgets it when the worker goes", async () => {
+    const options = { clock: systemClock, random: systemRandom };
+    await using engine = await bindPublisher({ ...options, endpoint: "tcp://127.0.0.1:0" });
+    const port = Number(engine.endpoint.split(":").at(-1));
+    const worker = `[workers.w]\nmodel = "m"\nblock_tokens = 4\nevents = "tcp://127.0.0.1:${port}"\n`;
+    await using router = await RouterProcess.start({
+      config: `[router]\nblock_tokens = 4\n${worker}[workers.other]\nmodel = "m"\n`,
+    });
+    await waitFor(() => engine.subscribers === 1, 10_000, "the router to subscribe");
+    const stored: EngineEvent = {
+      ...{ kind: "stored", hashes: [7n, 8n], parent: null, blockTokens: 4, medium: "GPU" },
+      tokens: Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8),
+      ...{ loraName: null, loraId: null, extras: null, group: null, cacheSalt: null },
+      ...{ locality: null, ownership: null, sessionId: null, eagleNext: null },
+    };
+    const payload = encodeEngineBatch({ seconds: 1, rank: 0, events: [stored] });
+    const number = new Uint8Array(8);
+    engine.publish([new Uint8Array(0), number, payload]);
+    await waitFor(async () => (await router.metric("hearth_router_index_blocks")) === 2, 10_000);
+    const body = { model: "m", tokens: [1, 2, 3, 4, 5, 6, 7, 8, 9] };
+    const routed = await (await router.post("/v1/route", body)).json();
+    expect(routed).toMatchObject({ worker: "w", terms: { device_blocks: 2 } });
+    await router.get("/v1/workers/w", { method: "DELETE" });
+    await waitFor(() => engine.subscribers === 0, 10_000, "the router to leave");
+    expect(await router.metric("hearth_router_index_blocks")).toBe(0);
+  });
 });
