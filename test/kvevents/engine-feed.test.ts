@@ -18,6 +18,7 @@ import {
 import { describeNative, waitFor } from "../support/index.ts";
 
 const basics = { clock: systemClock, random: seededRandom(3) };
+const ANY_PORT = "tcp://127.0.0.1:*";
 const LAST = 0xffff_ffff_ffff_ffffn;
 
 function number(value: bigint): Uint8Array {
@@ -29,8 +30,12 @@ function number(value: bigint): Uint8Array {
 const tokensOf = (block: number) => Uint32Array.from({ length: 4 }, (_, at) => block * 10 + at);
 
 /** An engine that publishes blocks, one a batch, and replays what its buffer has. */
-async function engine(endpoint = "tcp://127.0.0.1:*", buffer = 100, isNewForm = true) {
-  const publisher = await bindPublisher({ ...basics, endpoint });
+async function engine(
+  { publish = ANY_PORT, replay = ANY_PORT } = {},
+  buffer = 100,
+  isNewForm = true,
+) {
+  const publisher = await bindPublisher({ ...basics, endpoint: publish });
   let first = 0;
   let batches: Uint8Array[] = [];
   let asked = 0;
@@ -44,7 +49,7 @@ async function engine(endpoint = "tcp://127.0.0.1:*", buffer = 100, isNewForm = 
     }
     reply([new Uint8Array(), ...topic, number(LAST), new Uint8Array()]);
   };
-  const router = await bindRouter({ ...basics, endpoint: "tcp://127.0.0.1:*", onMessage: answer });
+  const router = await bindRouter({ ...basics, endpoint: replay, onMessage: answer });
   const add = (kind: "stored" | "removed", block: number, parent: number | null): Uint8Array => {
     const hashes = [BigInt(1_000 + block)];
     const common = { medium: "GPU", group: null, locality: null, ownership: null };
@@ -155,6 +160,25 @@ describeNative("the events of an engine", () => {
     expect(held).toEqual(chain(7));
     expect(feed.counts.restarts).toBe(1);
   });
+
+  test("that was killed and counts further than before by now are not mixed up", async () => {
+    const before = await engine();
+    const endpoint = before.publisher.endpoint;
+    const replayEndpoint = before.router.endpoint;
+    const { feed, held, state } = follow({ endpoint, replayEndpoint });
+    await using _feed = feed;
+    await waitFor(() => state.isKnown && before.publisher.subscribers === 1);
+    before.send(before.add("stored", 1, null));
+    await waitFor(() => held.size === 1);
+    await before[Symbol.asyncDispose]();
+    await waitFor(() => !state.isHeard);
+    await using after = await engine({ publish: endpoint, replay: replayEndpoint });
+    for (const block of [5, 6, 7]) after.add("stored", block, block === 5 ? null : block - 1);
+    await waitFor(() => state.isKnown && held.size === 3, 15_000);
+    expect(held).toEqual(chain(5, 6, 7));
+    after.send(after.add("stored", 8, 7));
+    await waitFor(() => held.size === 4);
+  }, 20_000);
 
   test("that its buffer has no more begin anew with what it has", async () => {
     await using it = await engine(undefined, 2);
