@@ -20,7 +20,7 @@ interface Asking {
   timer: Disposable;
 }
 
-/** Asks an engine for batches that were missed, from its replay endpoint; one question at a time. */
+/** Asks an engine's replay endpoint for batches that were missed; one question at a time. */
 export class Replay implements AsyncDisposable {
   readonly #options: ReplayOptions;
   readonly #dealer: ZmtpDealer;
@@ -36,7 +36,7 @@ export class Replay implements AsyncDisposable {
     });
   }
 
-  /** True: all that the engine still has from `from` on went to `take`. False: it did not answer. */
+  /** True: all that it still has from `from` on went to `take`. False: it did not answer. */
   ask(from: number, take: ReplayedBatch): Promise<boolean> {
     this.#end(false);
     const asked = Promise.withResolvers<boolean>();

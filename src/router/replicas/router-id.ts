@@ -1,6 +1,6 @@
 import type { Brand, Random } from "../../core/index.ts";
 
-/** One run of one router, a u64 in decimal digits: what it says it hears itself, and passes over. */
+/** One run of one router, a u64 in decimal digits: its own news it hears, too, and passes over. */
 export type RouterId = Brand<string, "RouterId">;
 
 const ROUTER_ID = /^(?:0|[1-9][0-9]{0,19})$/;

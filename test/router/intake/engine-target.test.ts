@@ -7,7 +7,7 @@ import { SPACE, stored } from "./scripted-worker.ts";
 
 const WORKER = "e" as WorkerId;
 
-test("an engine's own events fill its target; an agent of that name counts for nothing", async () => {
+test("an engine's own events fill its target; an agent's of that name do not", async () => {
   await using room = await new IntakeRoom({}, { isConfigured: () => true }).ready();
   const { table, index, intake } = room;
   const { id } = table.put({
