@@ -224,8 +224,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const known = this.#options.table.find(source.worker, source.rank);
     const isSame = before !== undefined && sameSpaces(before.spaces, spaces);
     if (isSame && spaces.every((space) => includes(known?.spaces ?? [], space))) return before;
-    const isRefused = this.#engines.has(name) || (before === undefined && this.#isFull);
-    if (isRefused) {
+    if (this.#engines.has(name)) return null;
+    if (before === undefined && this.#isFull) {
       if (this.#counts.overfull++ === 0) {
         const { log } = this.#options;
         log("warn", "a worker is not followed", { worker: source.worker, rank: source.rank });
