@@ -1,0 +1,85 @@
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { type Bus, openBus } from "../../../src/bus/index.ts";
+import { systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
+import type { KeySpace } from "../../../src/events/index.ts";
+import { BusPublisher, HeldChains, ResidencyFeed } from "../../../src/feed/index.ts";
+import { BusLocator } from "../../../src/peers/directory/index.ts";
+import {
+  createActiveLoad,
+  createWorkerTable,
+  ReferenceIndex,
+  RouterUpkeep,
+} from "../../../src/router/index.ts";
+import { basics } from "../../bus/bus-bench.ts";
+import { describeNats, NatsServer, waitFor } from "../../support/index.ts";
+import { QUICK } from "../intake/room.ts";
+import { SOON } from "../replicas/room.ts";
+
+const CLUSTER = "hearth";
+const NAMESPACE = new Uint8Array(32).fill(7);
+const SPACE: KeySpace = { kind: "blocks", model: "m", blockTokens: 16, namespaceKey: NAMESPACE };
+const page = readFileSync(join(import.meta.dir, "../../../docs/operations.md"), "utf8");
+
+/** The server's configuration as the page has it. */
+function permissions(): string[] {
+  const [, block = ""] = /```conf\n(authorization [\s\S]*?)```/.exec(page) ?? [];
+  return block.split("\n");
+}
+
+function upkeepOn(bus: Bus): RouterUpkeep {
+  return new RouterUpkeep({
+    ...{ bus, clock: systemClock, random: systemRandom, cluster: CLUSTER },
+    ...{ index: new ReferenceIndex(), table: createWorkerTable(), log: () => undefined },
+    load: createActiveLoad({ clock: systemClock, blockTokens: 16, requestExpiryMs: 300_000 }),
+    ...{ blockTokens: 16, intake: QUICK, isConfigured: () => false, replicas: SOON },
+    ...{ applyThresholds: () => true, keep: null, streamConsumer: null, resetStates: false },
+  });
+}
+
+function agentOn(bus: Bus): { feed: ResidencyFeed; publisher: BusPublisher } {
+  const held = new HeldChains(1_000);
+  const hashes = BigUint64Array.of(0x0101010101010101n);
+  held.apply([{ kind: "stored", tier: "host", parent: null, hashes, tokenHashes: null }]);
+  const feed = new ResidencyFeed({
+    source: { worker: "gpu-01" as WorkerId, rank: 0, incarnation: 3n },
+    ring: { changesMax: 100, blocksMax: 1_000 },
+    ...{ mode: "ring", everyMs: 100, held: [held], spaces: () => [SPACE], flush: () => undefined },
+  });
+  const of = { feed, bus, cluster: CLUSTER, clock: systemClock, sendsBatches: true };
+  return { feed, publisher: new BusPublisher(of) };
+}
+
+describeNats("under the permissions of docs/operations.md", () => {
+  test("routers follow an agent, hear each other and say who has a block", async () => {
+    const server = await NatsServer.start({ lines: permissions() });
+    const open = (user: string, password: string) => {
+      const url = `nats://${user}:${password}@127.0.0.1:${server.tcpPort}`;
+      return openBus({ ...basics(), url, name: user });
+    };
+    const agentBus = open("agent-gpu-01", "change-me-1");
+    const routerBuses = [1, 2].map(() => open("router", "change-me-2"));
+    const upkeeps = routerBuses.map(upkeepOn);
+    const { publisher } = agentOn(agentBus);
+    try {
+      for (const upkeep of upkeeps) await upkeep.begin();
+      for (const bus of [agentBus, ...routerBuses]) expect(await bus.connected(5_000)).toBe(true);
+      await waitFor(() => upkeeps.every(({ intake }) => intake.stats().known === 1), 10_000);
+      await waitFor(() => upkeeps.every(({ group }) => group!.stats.replicas === 1), 10_000);
+      const self = "gpu-02" as WorkerId;
+      const locator = new BusLocator({ bus: agentBus, clock: systemClock, cluster: CLUSTER, self });
+      const keys = [new Uint8Array(32).fill(1)];
+      await waitFor(async () => {
+        const found = await locator.locate(NAMESPACE, keys, 5_000, AbortSignal.any([]));
+        return String(found) === "gpu-01";
+      }, 10_000);
+      for (const bus of routerBuses) expect(bus.state.refusedSubjects).toEqual([]);
+    } finally {
+      await publisher[Symbol.asyncDispose]();
+      for (const upkeep of upkeeps) await upkeep[Symbol.asyncDispose]();
+      for (const bus of [agentBus, ...routerBuses]) await bus.close(100);
+      await server[Symbol.asyncDispose]();
+    }
+  }, 30_000);
+});
