@@ -77,6 +77,7 @@ export const STATUS_EXAMPLE: StatusReport = {
     sent: 4_400,
     unsent: 0,
     snapshots: 2,
+    engine: null,
     stream: null,
   },
   table: { blocks: 51_300, capacity: 1_000_000, gpu_blocks: 2_048, namespaces: 1 },

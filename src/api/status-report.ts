@@ -159,6 +159,20 @@ const feed = t.Union(
       sent: count("Messages with changes that went out, since the start"),
       unsent: count("Messages there was no connection or no room for, since the start"),
       snapshots: count("Whole pictures taken for those who asked, since the start"),
+      engine: t.Union(
+        [
+          t.Object({
+            heard: count("Ranks whose engine can be heard now"),
+            known: count("Of them, those of which nothing is missing"),
+            blocks: count("Blocks they hold, by their own events"),
+            events: count("Events that were read, since the start"),
+            dropped: count("Events and blocks that were left out, since the start"),
+            gaps: count("Times that batches were missing, since the start"),
+          }),
+          t.Null(),
+        ],
+        { description: "The engine's own events; null without `engine.kv_events`" },
+      ),
       stream: t.Union(
         [
           t.Object({

@@ -21,6 +21,7 @@ export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
     sent: snapshot.messages.sent,
     unsent: snapshot.messages.unsent,
     snapshots: snapshot.snapshots,
+    engine: engineOf(room),
     stream:
       worst === null
         ? null
@@ -30,6 +31,22 @@ export function feedStatus(room: FeedRoom | null): StatusReport["feed"] {
             behind: snapshot.streamBehind,
             stored_snapshots: snapshot.storedSnapshots,
           },
+  };
+}
+
+type EngineStatus = NonNullable<StatusReport["feed"]>["engine"];
+
+function engineOf({ ranks, feeds }: FeedRoom): EngineStatus {
+  const states = ranks.flatMap(({ engine }) => (engine === null ? [] : [engine]));
+  if (states.length === 0) return null;
+  const dropped = states.flatMap(({ counts }) => Object.values(counts.dropped));
+  return {
+    heard: states.filter(({ isHeard }) => isHeard).length,
+    known: states.filter(({ isKnown }) => isKnown).length,
+    blocks: feeds.engineBlocks.blocks,
+    events: states.reduce((sum, { counts }) => sum + counts.events, 0),
+    dropped: dropped.reduce((sum, count) => sum + count, 0),
+    gaps: states.reduce((sum, { counts }) => sum + counts.gaps, 0),
   };
 }
 

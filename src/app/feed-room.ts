@@ -5,7 +5,9 @@ import type { KeySpace } from "../events/index.ts";
 import {
   BusPublisher,
   type BusPublisherState,
+  type EngineEndpoints,
   EngineRank,
+  type EngineRankState,
   HostFeeds,
   type ResidencyFeed,
   StreamPublisher,
@@ -40,6 +42,8 @@ export interface SpokenRank {
   readonly stream: StreamPublisherState | null;
   /** Null without ZMQ. */
   readonly zmq: ZmqPublisherState | null;
+  /** Null without an engine's own events. */
+  readonly engine: EngineRankState | null;
 }
 
 const WATCH_MS = 1_000;
@@ -97,6 +101,7 @@ export class FeedRoom implements AsyncDisposable {
       bus: this.#publishers[at]?.state ?? null,
       stream: this.#streams[at]?.state ?? null,
       zmq: this.#engines[at]?.zmq?.state ?? null,
+      engine: this.#engines[at]?.state ?? null,
     }));
   }
 
@@ -120,12 +125,10 @@ export class FeedRoom implements AsyncDisposable {
     this.#watch[Symbol.dispose]();
     for (const stream of this.#streams) await stream[Symbol.asyncDispose]();
     for (const publisher of this.#publishers) await publisher[Symbol.asyncDispose]();
-    for (const engine of this.#engines) {
-      engine[Symbol.dispose]();
-      await engine.zmq?.[Symbol.asyncDispose]();
-    }
+    for (const engine of this.#engines) await engine[Symbol.asyncDispose]();
     this.feeds[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
+    this.#parts.health.clear("FEED_ENGINE");
   }
 
   #speak(feed: ResidencyFeed, bus: Bus): BusPublisher {
@@ -151,10 +154,11 @@ export class FeedRoom implements AsyncDisposable {
 
   #rank(rank: number, zmq: ZmqPublisher | null): EngineRank {
     const { config, native, store, namespaces } = this.#parts;
+    const engine = this.#engineOf(rank);
     const { kvModel, kvBlockTokens: blockTokens } = config.engine;
     const model = kvModel ?? "";
     return new EngineRank({
-      ...{ rank, zmq, store, feeds: this.feeds, hashing: native },
+      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native },
       space: { kind: "tokens", model, blockTokens },
       blocksMax: config.events.engineBlocks,
       namespaceKeys: () =>
@@ -165,7 +169,23 @@ export class FeedRoom implements AsyncDisposable {
     });
   }
 
+  #lookAtEngines(): void {
+    const { health, config } = this.#parts;
+    const unheard = this.#engines.findIndex(({ state }) => state?.isHeard === false);
+    if (unheard < 0) health.clear("FEED_ENGINE");
+    else health.raise("FEED_ENGINE", `rank ${unheard} of ${config.engine.kvEvents}`);
+  }
+
+  #engineOf(rank: number): EngineEndpoints | null {
+    const { config, native, clock, random } = this.#parts;
+    const { kvEvents, kvReplay } = config.engine;
+    if (kvEvents === null) return null;
+    const replayEndpoint = kvReplay === null ? null : zmqOfRank(kvReplay, rank);
+    return { native, clock, random, endpoint: zmqOfRank(kvEvents, rank), replayEndpoint };
+  }
+
   #look(): void {
+    this.#lookAtEngines();
     const { health, bus } = this.#parts;
     const isConnected = bus?.state.status === "connected";
     const states = this.#streams.map(({ state }) => state);

@@ -1,5 +1,6 @@
 import type { KeySpace } from "../events/index.ts";
 import type { Hashing } from "../identity/index.ts";
+import { EngineFeed, type EngineFeedOptions, type FeedCounts } from "../kvevents/index.ts";
 import type { TieredStore } from "../tiers/index.ts";
 import { EngineBatches } from "./engine-batches.ts";
 import { EngineMirror } from "./engine-mirror.ts";
@@ -19,15 +20,29 @@ export interface EngineRankOptions {
   readonly blocksMax: number;
   /** Of the engine's model, with blocks of its length. */
   readonly namespaceKeys: () => readonly Uint8Array[];
+  /** Where its engine publishes events of its own; null: nowhere. */
+  readonly engine: EngineEndpoints | null;
+}
+
+export interface EngineEndpoints
+  extends Pick<EngineFeedOptions, "native" | "clock" | "random" | "endpoint" | "replayEndpoint"> {}
+
+export interface EngineRankState {
+  /** Whether its engine can be heard now, and nothing of what it told is missing. */
+  readonly isHeard: boolean;
+  readonly isKnown: boolean;
+  readonly counts: FeedCounts;
 }
 
 /** What one rank's engine says of itself, to all who want to know: feed, mirror, ZMQ. */
-export class EngineRank implements Disposable {
+export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
   readonly #book: TokenBook;
   readonly #mirror: EngineMirror;
   readonly #batches: EngineBatches | null;
   readonly #listening: Disposable;
+  readonly #feed: EngineFeed | null;
+  #isHeard = false;
 
   constructor(options: EngineRankOptions) {
     const { hashing, space, blocksMax, namespaceKeys, store, feeds, zmq } = options;
@@ -40,6 +55,13 @@ export class EngineRank implements Disposable {
       this.#mirror.store(changes);
       if (this.#batches !== null) zmq?.publish(this.#batches.store(changes));
     });
+    this.#feed = this.#follow();
+  }
+
+  /** Null without an engine's own events. */
+  get state(): EngineRankState | null {
+    const feed = this.#feed;
+    return feed && { isHeard: this.#isHeard, isKnown: feed.isKnown, counts: feed.counts };
   }
 
   get zmq(): ZmqPublisher | null {
@@ -55,8 +77,26 @@ export class EngineRank implements Disposable {
     if (this.#batches !== null) zmq?.publish(this.#batches.engine(changes, named));
   }
 
-  [Symbol.dispose](): void {
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#feed?.[Symbol.asyncDispose]();
     this.#listening[Symbol.dispose]();
     this.#mirror[Symbol.dispose]();
+    await this.#options.zmq?.[Symbol.asyncDispose]();
+  }
+
+  #follow(): EngineFeed | null {
+    const { engine, rank, space, blocksMax: knownBlocksMax } = this.#options;
+    if (engine === null) return null;
+    const { blockTokens } = space;
+    return new EngineFeed(
+      { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
+      {
+        changes: (changes) => this.changed(changes),
+        known: () => undefined,
+        heard: (isHeard) => {
+          this.#isHeard = isHeard;
+        },
+      },
+    );
   }
 }

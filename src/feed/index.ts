@@ -2,7 +2,12 @@ export { BusPublisher, type BusPublisherOptions, type BusPublisherState } from "
 export { ChangeRing, type RingLimits } from "./change-ring.ts";
 export { EngineBatches } from "./engine-batches.ts";
 export { EngineMirror } from "./engine-mirror.ts";
-export { EngineRank, type EngineRankOptions } from "./engine-rank.ts";
+export {
+  type EngineEndpoints,
+  EngineRank,
+  type EngineRankOptions,
+  type EngineRankState,
+} from "./engine-rank.ts";
 export { type Held, heldByStore, joinDigests } from "./held.ts";
 export { HeldChains } from "./held-chains.ts";
 export { HostFeeds, type HostFeedsOptions } from "./host-feeds.ts";

@@ -118,6 +118,11 @@ export const HEALTH_CODES = {
     meaning: "no worker is known: every request is refused",
     fix: "see that agents publish events, list workers in the file, or register them over HTTP",
   },
+  FEED_ENGINE: {
+    severity: "warn",
+    meaning: "an engine's own events cannot be heard: what its GPU holds is as it was last told",
+    fix: "check that the engine runs with --kv-events-config, and engine.kv_events",
+  },
   FEED_STREAM: {
     severity: "error",
     meaning: "the broker takes no events or snapshots of this host: late routers miss its blocks",

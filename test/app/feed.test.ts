@@ -4,12 +4,20 @@ import { jetstreamManager } from "@nats-io/jetstream";
 import { Objm } from "@nats-io/obj";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../src/bus/index.ts";
-import type { WorkerId } from "../../src/core/index.ts";
-import { decodeStoredSnapshot } from "../../src/kvevents/index.ts";
+import { systemClock, systemRandom, type WorkerId } from "../../src/core/index.ts";
+import { ZmqPublisher } from "../../src/feed/index.ts";
+import {
+  decodeEngineBatch,
+  decodeStoredSnapshot,
+  type EngineEvent,
+  localHashes,
+  sequenceHashes,
+} from "../../src/kvevents/index.ts";
 import { basics } from "../bus/bus-bench.ts";
 import { Consumer, digestsOf } from "../feed/consumer.ts";
 import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";
 import { chain } from "../tiers/names.ts";
+import { ask, collect } from "../zmtp/support.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 const TIMEOUT_MS = 60_000;
@@ -44,6 +52,44 @@ async function holds(consumer: Consumer, host: number, disk: number): Promise<vo
     TIMEOUT_MS,
     `${host} blocks in RAM and ${disk} on SSD`,
   );
+}
+
+const BLOCK = 4;
+
+/** An engine as far as its KV events go. */
+const mockEngine = () =>
+  ZmqPublisher.open({
+    ...{ endpoint: "tcp://127.0.0.1:*", replay: "tcp://127.0.0.1:*", topic: "" },
+    ...{ rank: 0, clock: systemClock, random: systemRandom },
+  });
+
+const tokensOf = (block: number) =>
+  Uint32Array.from({ length: BLOCK }, (_, i) => block * BLOCK + i);
+
+const hashesOf = (blocks: number) => {
+  const all = Array.from({ length: blocks }, (_, i) => [...tokensOf(i + 1)]).flat();
+  return sequenceHashes(localHashes(Uint32Array.from(all), BLOCK));
+};
+
+/** Its own hashes are its own affair. */
+function blockStored(block: number, parent: number | null): EngineEvent {
+  return {
+    ...{ kind: "stored", hashes: [BigInt(7_000 + block)], tokens: tokensOf(block) },
+    ...{ parent: parent === null ? null : BigInt(7_000 + parent), blockTokens: BLOCK },
+    ...{ loraName: null, loraId: null, medium: "GPU", extras: null, group: null },
+    ...{ cacheSalt: null, locality: null, ownership: null, sessionId: null, eagleNext: null },
+  };
+}
+
+function freePort(): number {
+  const listener = Bun.listen({
+    hostname: "127.0.0.1",
+    port: 0,
+    socket: { data: () => undefined },
+  });
+  const { port } = listener;
+  listener.stop(true);
+  return port;
 }
 
 describeNats("what an agent tells of its blocks", () => {
@@ -109,11 +155,70 @@ describeNats("what an agent tells of its blocks", () => {
         await using engine = await agent.connect();
         await engine.put(...chain("a/b/c"));
         await holds(consumer, 3, 3);
-        expect((await agent.status()).feed.stream).toMatchObject({ status: "publishing" });
+        await waitFor(async () => {
+          const { stream } = (await agent.status()).feed;
+          expect(stream).toMatchObject({ status: "publishing", why: null });
+          return true;
+        }, TIMEOUT_MS);
         const object = await bus.durable!.objects("kv-snapshots-test").get("gpu-01.0", 2 ** 20);
         if (object.kind !== "value") throw new Error(object.kind);
         expect(decodeStoredSnapshot(object.data).ok).toBe(true);
         expect(digestsOf(consumer.sets)).toEqual([...consumer.heartbeats.at(-1)!.digests]);
+        await bus.close(0);
+      }),
+    TIMEOUT_MS,
+  );
+
+  test(
+    "is what its engine says of the GPU, too, over NATS and ZMQ",
+    () =>
+      withTempDir(async (folder) => {
+        await using server = await NatsServer.start();
+        const bus = await open(server);
+        using consumer = new Consumer(bus, "test", WORKER);
+        await using vllm = await mockEngine();
+        const { endpoint, replay } = vllm.state;
+        vllm.publish([blockStored(1, null), blockStored(2, 1)]);
+        const [zmq, zmqReplay] = [`tcp://127.0.0.1:${freePort()}`, `tcp://127.0.0.1:${freePort()}`];
+        const config = configOf(server, folder, { zmq, zmq_replay: zmqReplay });
+        const kv = { kv_events: endpoint, kv_events_replay: replay, kv_events_model: "m" };
+        const engine = { ...kv, kv_events_block_tokens: BLOCK };
+        await using agent = await AgentProcess.start({ config: { ...config, engine }, folder });
+        await using dealer = ask(zmqReplay);
+        await using sub = collect(zmq);
+        const onDevice = (count: number) =>
+          waitFor(
+            async () => {
+              const latest = consumer.heartbeats.at(-1);
+              if (latest === undefined) return false;
+              if (consumer.sequence < latest.lastSequence) await consumer.catchUp();
+              return consumer.agreesWith(latest) && consumer.sets.device.size === count;
+            },
+            TIMEOUT_MS,
+            `${count} blocks on the GPU`,
+          );
+        // What it had before the agent was there, by its replay.
+        await onDevice(2);
+        const space = { kind: "tokens", model: "m", blockTokens: BLOCK } as const;
+        expect(consumer.heartbeats.at(-1)?.spaces).toEqual([space]);
+        expect([...consumer.sets.device]).toEqual([...hashesOf(2)]);
+        await waitFor(() => sub.state.status === "connected");
+        await waitFor(() => agent.metric("hearth_feed_zmq_subscribers"));
+        vllm.publish([blockStored(3, 2)]);
+        await onDevice(3);
+        await waitFor(() => sub.messages.length > 0);
+        const batch = decodeEngineBatch(sub.messages[0]![2]!);
+        expect(batch).toMatchObject({
+          ok: true,
+          value: { events: [{ medium: "GPU", hashes: [hashesOf(3)[2]], tokens: tokensOf(3) }] },
+        } as never);
+        await waitFor(() => dealer.state.status === "connected");
+        dealer.send([new Uint8Array(0), new Uint8Array(8)]);
+        await waitFor(() => dealer.messages.length >= 3);
+        vllm.publish([{ kind: "cleared", ownership: null }]);
+        await onDevice(0);
+        const { feed } = await agent.status();
+        expect(feed.engine).toMatchObject({ heard: 1, known: 1, blocks: 0, gaps: 0 });
         await bus.close(0);
       }),
     TIMEOUT_MS,

@@ -9,10 +9,10 @@ import { loadNative } from "../../src/native/index.ts";
 import { createAddressBatch } from "../../src/tiers/index.ts";
 import { describeNative } from "../support/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../tiers/store-kit.ts";
-import { feedsOf, TOKENS } from "./feed-kit.ts";
+import { feedsOf } from "./feed-kit.ts";
 
 const BLOCK = 4;
-const SPACE = { ...TOKENS, kind: "tokens", blockTokens: BLOCK } as const;
+const SPACE = { kind: "tokens", model: "m", blockTokens: BLOCK } as const;
 const NAMESPACE = 1 as NamespaceIndex;
 
 function open() {
@@ -20,7 +20,16 @@ function open() {
   const { store } = kit;
   const feeds = feedsOf({ residency: store.residency });
   const rank = new EngineRank({
-    ...{ rank: 0, space: SPACE, hashing: loadNative(), store, feeds, zmq: null, blocksMax: 100 },
+    ...{
+      rank: 0,
+      space: SPACE,
+      hashing: loadNative(),
+      store,
+      feeds,
+      zmq: null,
+      engine: null,
+      blocksMax: 100,
+    },
     namespaceKeys: () => [namespaceKey(NAMESPACE)],
   });
   const device = () => store.table.residentBlocks(Tier.gpu);
@@ -77,7 +86,7 @@ describeNative("an engine's own events", () => {
     expect(feed.heartbeat().digests.map(({ blocks }) => blocks)).toEqual([0, 0, 5]);
     rank.changed([stored(0, 2)]);
     expect(device()).toBe(2);
-    rank[Symbol.dispose]();
+    await rank[Symbol.asyncDispose]();
     expect(device()).toBe(0);
     feeds[Symbol.dispose]();
     store.verifyIntegrity();
