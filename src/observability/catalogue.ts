@@ -1,6 +1,7 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
 import { FEED_METRICS } from "./catalogue-feed.ts";
 import { PEER_METRICS } from "./catalogue-peers.ts";
+import { PROXY_METRICS } from "./catalogue-proxy.ts";
 import { ROUTER_METRICS } from "./catalogue-router.ts";
 import { HEALTH_CODE_NAMES } from "./health-codes.ts";
 
@@ -370,12 +371,17 @@ const PROCESS_METRICS = {
 } as const satisfies Record<string, MetricSpec>;
 
 /** Every metric of Hearth. `hearth reference metrics` prints this table. */
-export const METRICS = { ...AGENT_METRICS, ...ROUTER_METRICS, ...PROCESS_METRICS };
+export const METRICS = {
+  ...AGENT_METRICS,
+  ...ROUTER_METRICS,
+  ...PROXY_METRICS,
+  ...PROCESS_METRICS,
+};
 
 export type MetricName = keyof typeof METRICS;
 
 /** What a process of this kind tells. */
 export const METRICS_OF: Readonly<Record<"agent" | "router", readonly MetricName[]>> = {
   agent: Object.keys({ ...AGENT_METRICS, ...PROCESS_METRICS }) as MetricName[],
-  router: Object.keys({ ...ROUTER_METRICS, ...PROCESS_METRICS }) as MetricName[],
+  router: Object.keys({ ...ROUTER_METRICS, ...PROXY_METRICS, ...PROCESS_METRICS }) as MetricName[],
 };

@@ -29,6 +29,7 @@ import { ProxyRoom } from "./proxy-room.ts";
 import { routerSettings } from "./router-settings.ts";
 import { UpkeepRoom } from "./upkeep-room.ts";
 import { WorkerBook } from "./worker-book.ts";
+import { writePolicies, writeProxy } from "./write-metrics.ts";
 
 export interface RouterServiceParts {
   readonly config: RouterConfig;
@@ -201,7 +202,11 @@ export class RouterService {
         events: this.#room.snapshot(),
       };
     });
-    metrics.observe((registry) => this.#room.upkeep.write(registry));
+    metrics.observe((registry) => {
+      this.#room.upkeep.write(registry);
+      writePolicies(registry, this.#policies.policies.counts);
+      if (this.#proxy !== null) writeProxy(registry, this.#proxy.proxy.snapshot());
+    });
     metrics.observeHealth(() => health.counts());
     metrics.observeProcess(() => ({
       eventLoopLagSeconds: lag.longestSeconds(),

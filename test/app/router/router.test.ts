@@ -116,6 +116,7 @@ describeNative("a router that stops", () => {
     const { answer, body } = await ask(router);
     const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
     let text = (await reader.read()).value ?? "";
+    expect(await router.metric("hearth_router_proxy_active_requests")).toBe(1);
     router.process.kill("SIGTERM");
     await router.logged("router stopping");
     expect((await router.get("/readyz")).status).toBe(503);
