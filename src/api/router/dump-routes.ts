@@ -3,6 +3,23 @@ import type { Router } from "../../router/index.ts";
 
 const CHUNK_CHARACTERS = 256 * 1024;
 
+const EVENT = {
+  worker_id: 1,
+  storage_tier: "device",
+  event: {
+    event_id: 1,
+    data: {
+      stored: {
+        parent_hash: null,
+        start_position: null,
+        blocks: [{ block_hash: 7, tokens_hash: 7 }],
+      },
+    },
+    dp_rank: 0,
+  },
+};
+const EXAMPLE = { value: `${JSON.stringify(EVENT)}\n` };
+
 /** All that the index holds, an event a line; made as fast as it is read. */
 export function dumpRoutes(router: Router) {
   return new Elysia().get("/v1/events/dump", () => dump(router.dumpEvents()), {
@@ -11,7 +28,9 @@ export function dumpRoutes(router: Router) {
       responses: {
         200: {
           description: "Parents before their children",
-          content: { "application/x-ndjson": { schema: { type: "string" } } },
+          content: {
+            "application/x-ndjson": { schema: { type: "string" }, examples: { line: EXAMPLE } },
+          },
         },
       },
     },

@@ -1,12 +1,11 @@
 import { t } from "elysia";
 import type { Explanation, Target } from "../../router/index.ts";
 import { count, nullable } from "../fields.ts";
-import { termsOf, termsReport } from "./route-report.ts";
+import { TERMS_EXAMPLE, termsOf, termsReport } from "./route-report.ts";
 
 const target = { worker: t.String(), rank: count("Data parallel rank") };
 
-/** Body of `GET /v1/explain/:id`. */
-export const explainReport = t.Object({
+const properties = {
   request_id: nullable(t.String()),
   time: t.String({ format: "date-time", description: "UTC" }),
   model: t.String(),
@@ -38,7 +37,26 @@ export const explainReport = t.Object({
     }),
     { description: "What policies did because of it" },
   ),
-});
+};
+
+const EXAMPLE = {
+  request_id: "req-1",
+  time: "2026-01-01T00:00:00.000Z",
+  ...{ model: "m", mode: "kv", prompt_tokens: 1_000, prompt_blocks: 63 },
+  chosen: { worker: "gpu-01", rank: 0 },
+  ...{ decided_by: "lowest_cost", draw: 0.25, exact_blocks: 63, queued_ms: 0 },
+  candidates: [{ worker: "gpu-01", rank: 0, probability: 1, terms: TERMS_EXAMPLE }],
+  filtered: [{ worker: "gpu-02", rank: 0, reason: "busy_blocks" }],
+  actions: [
+    {
+      ...{ policy: "cold_worker", command: "Warm", worker: "gpu-01" },
+      ...{ dry_run: false, outcome: "40 done" },
+    },
+  ],
+};
+
+/** Body of `GET /v1/explain/:id`. */
+export const explainReport = t.Object(properties, { examples: [EXAMPLE] });
 
 export function explanationOf(explanation: Explanation) {
   const { candidates, filtered, actions } = explanation;

@@ -11,6 +11,8 @@ const held = t.Object({
   disk: t.Number({ description: "With what is on GPU and CPU" }),
 });
 
+const hash = t.Union([t.Number(), t.String({ description: "In decimal, or in hex behind 0x" })]);
+
 const queryReport = t.Object(
   {
     scores: t.Record(t.String(), t.Record(t.String(), t.Number())),
@@ -31,7 +33,13 @@ const queryReport = t.Object(
 );
 
 function detail(summary: string, value: object) {
-  const schema = t.Object({ model_name: t.String() }) as object;
+  const schema = t.Object({
+    model_name: t.String(),
+    token_ids: t.Optional(t.Array(t.Number())),
+    block_hashes: t.Optional(t.Array(hash)),
+    lora_name: t.Optional(t.String()),
+    cache_salt: t.Optional(t.String()),
+  }) as object;
   const content = { "application/json": { schema, examples: { query: { value } } } };
   return { summary, requestBody: { required: true, content } };
 }

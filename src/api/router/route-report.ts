@@ -24,6 +24,20 @@ export const termsReport = t.Object({
   cost: number("Lower wins"),
 });
 
+export const TERMS_EXAMPLE = {
+  device_blocks: 40,
+  host_blocks: 12,
+  disk_blocks: 0,
+  cached_tokens: 784,
+  raw_prefill_tokens: 1_000,
+  decay: 1,
+  credit: 49,
+  active_blocks: 120,
+  additional_blocks: 23,
+  active_requests: 0,
+  cost: 156.5,
+};
+
 /** Body of the answer to `POST /v1/route`. */
 export const routeReport = t.Object(
   {
@@ -44,19 +58,7 @@ export const routeReport = t.Object(
         prompt_tokens: 1_000,
         queued_ms: 0,
         prefill: null,
-        terms: {
-          device_blocks: 40,
-          host_blocks: 12,
-          disk_blocks: 0,
-          cached_tokens: 784,
-          raw_prefill_tokens: 1_000,
-          decay: 1,
-          credit: 49,
-          active_blocks: 120,
-          additional_blocks: 23,
-          active_requests: 0,
-          cost: 156.5,
-        },
+        terms: TERMS_EXAMPLE,
       },
     ],
   },
@@ -94,7 +96,10 @@ export function decisionOf(decision: RouteDecision, requestId: string | undefine
   };
 }
 
-const uint64 = t.Number({ description: "64 bits; also as a string in decimal, or hex behind 0x" });
+const uint64 = t.Union([
+  t.Number({ description: "64 bits" }),
+  t.String({ description: "In decimal, or in hex behind 0x" }),
+]);
 
 /** Body of `POST /v1/route` and `POST /v1/loads`; it is read by hand. */
 export const routeBody = t.Object({

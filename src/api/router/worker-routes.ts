@@ -25,7 +25,16 @@ const registerBody = {
     "application/json": {
       schema: t.Object({
         worker: t.String({ description: "Worker id" }),
-        model: t.String({ description: "And the other keys of a [workers.NAME] table" }),
+        model: t.String(),
+        url: t.Optional(t.String({ description: "Of its OpenAI-compatible API" })),
+        role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
+        ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
+        total_blocks: t.Optional(t.Number({ description: "KV blocks of one rank's GPU" })),
+        batch_tokens_max: t.Optional(t.Number()),
+        block_tokens: t.Optional(t.Number()),
+        namespace: t.Optional(t.String({ description: "Of its agent's blocks, in hex" })),
+        events: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
+        replay: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
       }) as object,
       examples: {
         worker: {
