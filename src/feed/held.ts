@@ -13,7 +13,7 @@ export interface Held {
 }
 
 /** Entries of the table in one step: about a millisecond. */
-const ENTRIES = 4_096;
+const ENTRIES = 2_048;
 
 /** What the store has on these tiers. */
 export function heldByStore(residency: StoreResidency, tiers: readonly ResidencyTier[]): Held {

@@ -196,7 +196,7 @@ export class StreamPublisher implements AsyncDisposable {
       return;
     }
     const parts = snapshot.parts.map((_, part) => partOf(snapshot, part));
-    const data = encodeStoredSnapshot(parts);
+    const data = await encodeStoredSnapshot(parts);
     const written = await durable.objects(bucket).put(snapshotObject(feed.source), data);
     this.#snapshotProblem = this.#problemOf(written);
     if (written.kind !== "done") {

@@ -16,17 +16,17 @@ function partsOf(count: number): ResidencySnapshotPart[] {
   }));
 }
 
-test("a snapshot is one object, and comes back in its parts", () => {
+test("a snapshot is one object, and comes back in its parts", async () => {
   for (const count of [1, 2, 5]) {
     const parts = partsOf(count);
-    const read = decodeStoredSnapshot(encodeStoredSnapshot(parts));
+    const read = decodeStoredSnapshot(await encodeStoredSnapshot(parts));
     expect(read).toEqual({ ok: true, value: parts as never });
   }
 });
 
-test("what is no whole snapshot is refused, wherever it ends or differs", () => {
+test("what is no whole snapshot is refused, wherever it ends or differs", async () => {
   const parts = partsOf(3);
-  const bytes = encodeStoredSnapshot(parts);
+  const bytes = await encodeStoredSnapshot(parts);
   for (let length = 0; length < bytes.length; length++) {
     expect(decodeStoredSnapshot(bytes.subarray(0, length)).ok).toBe(false);
   }
@@ -40,5 +40,5 @@ test("what is no whole snapshot is refused, wherever it ends or differs", () => 
     [...parts, { ...third!, part: 3 }],
   ];
   for (const list of others)
-    expect(decodeStoredSnapshot(encodeStoredSnapshot(list)).ok).toBe(false);
+    expect(decodeStoredSnapshot(await encodeStoredSnapshot(list)).ok).toBe(false);
 });

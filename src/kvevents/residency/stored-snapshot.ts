@@ -1,3 +1,4 @@
+import { yieldToLoop } from "../../core/index.ts";
 import type { ReadResult } from "../dynamo/index.ts";
 import { decodeAnswer, encodeAnswer } from "./answer-codec.ts";
 import type { ResidencySnapshotPart } from "./messages.ts";
@@ -26,13 +27,17 @@ export function snapshotObject({ worker, rank }: SubjectOf): string {
  * A whole snapshot as one object: its parts as they would be answered, from the first to the last,
  * each behind its length (u32, little-endian).
  */
-export function encodeStoredSnapshot(parts: readonly ResidencySnapshotPart[]): Uint8Array {
+export async function encodeStoredSnapshot(
+  parts: readonly ResidencySnapshotPart[],
+): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   for (const part of parts) {
     const bytes = encodeAnswer(part);
     const length = new Uint8Array(LENGTH_BYTES);
     new DataView(length.buffer).setUint32(0, bytes.length, true);
     pieces.push(length, bytes);
+    // A part is some milliseconds' work.
+    await yieldToLoop();
   }
   return Buffer.concat(pieces);
 }

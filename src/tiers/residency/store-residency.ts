@@ -11,7 +11,7 @@ import { RemovedNotes, StoredNotes } from "./chain-notes.ts";
 /** Notes of one kind that are gathered before they become changes. */
 const NOTES = 4_096;
 /** Blocks told anew in one call of `drain`: about a millisecond. */
-const TOLD_A_SLICE = 4_096;
+const TOLD_A_SLICE = 2_048;
 /** Nodes of a path told from its first to its last. */
 const PATH_MAX = 4_096;
 /** Entries of the table looked at for one slice. */
