@@ -1,5 +1,5 @@
 export { askedAt, BusArchive, type BusArchiveOptions } from "./bus-archive.ts";
-export { BusListening } from "./bus-listening.ts";
+export { BusListening, takeResidency } from "./bus-listening.ts";
 export { sameDigests } from "./digest.ts";
 export { EngineTarget, type EngineTargetOptions } from "./engine-target.ts";
 export type {

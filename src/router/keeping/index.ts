@@ -4,3 +4,4 @@ export {
   PictureKeeper,
   type RestoreOutcome,
 } from "./picture-keeper.ts";
+export { encodeState, readState, type SavedState } from "./saved-sources.ts";

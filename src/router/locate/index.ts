@@ -4,3 +4,4 @@ export {
   LocateService,
   type LocateStats,
 } from "./locate-service.ts";
+export { LOCATE_KEYS_MAX, type LocateQuestion, readQuestion } from "./question.ts";

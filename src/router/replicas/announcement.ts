@@ -40,6 +40,7 @@ const KINDS = ["here", "hello", "bye"] as const;
 const EVERY_MS_MIN = 20;
 const EVERY_MS_MAX = 300_000;
 const MODEL_CHARACTERS_MAX = 512;
+const THRESHOLD_MAX = 2 ** 40;
 const RANK_MAX = 65_535;
 const DEPTH_MAX = 8;
 
@@ -126,7 +127,7 @@ function thresholdsIn(value: Json): SetThresholds {
 }
 
 function numberOf(value: Json | undefined): number | null {
-  must(value === null || (typeof value === "number" && Number.isFinite(value) && value >= 0));
+  must(value === null || (typeof value === "number" && value >= 0 && value <= THRESHOLD_MAX));
   return value;
 }
 

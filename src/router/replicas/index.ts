@@ -1,3 +1,5 @@
+export { type Announcement, encodeAnnouncement, readAnnouncement } from "./announcement.ts";
+export { encodeNews, encodeOutput, readNews, readOutput } from "./load-codec.ts";
 export { Members } from "./members.ts";
 export {
   REPLICA_DEFAULTS,
@@ -6,5 +8,5 @@ export {
   type ReplicaSettings,
   type ReplicaStats,
 } from "./replica-group.ts";
-export { newRouterId, type RouterId } from "./router-id.ts";
+export { isRouterId, newRouterId, type RouterId } from "./router-id.ts";
 export { replicaSubjects } from "./subjects.ts";
