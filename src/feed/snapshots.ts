@@ -122,11 +122,16 @@ export class Snapshots {
     return { sequence: feed.lastSequence, runs, edits };
   }
 
-  #keep(sequence: number, runs: readonly ResidencyRun[]): Snapshot {
+  async #keep(sequence: number, runs: readonly ResidencyRun[]): Promise<Snapshot> {
     const { feed, clock, partBytesMax } = this.#options;
     const id = ++this.#lastId;
-    const parts = [...snapshotParts(runs, partBytesMax())];
-    const blocks = runs.reduce((sum, { hashes }) => sum + hashes.length, 0);
+    const parts: (readonly ResidencyRun[])[] = [];
+    let blocks = 0;
+    for (const part of snapshotParts(runs, partBytesMax())) {
+      parts.push(part);
+      for (const { hashes } of part) blocks += hashes.length;
+      await yieldToLoop();
+    }
     const snapshot = { id, source: feed.source, sequence, blocks, parts };
     const nowMs = clock.monotonicMs();
     this.#kept.push({ snapshot, takenMs: nowMs, usedMs: nowMs });
