@@ -16,6 +16,7 @@ export type { RefusalNote } from "./refusals.ts";
 export {
   createProxyApi,
   createRouterApi,
+  RequestError,
   type RouterApiOptions,
   type RouterServices,
   readRouteRequest,

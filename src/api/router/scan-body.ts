@@ -27,7 +27,9 @@ const MEMBERS_MAX = 64;
 const UINT32_MAX = 0xffff_ffff;
 /** 20 digits of 2^64, a sign, quotes; hex with its prefix is shorter. */
 const HASH_CHARACTERS_MAX = 24;
-const HASH = /^(?:-?[0-9]{1,20}|0x[0-9a-fA-F]{1,16})$/;
+const HASH_TEXT = /^(?:-?[0-9]{1,20}|0x[0-9a-fA-F]{1,16})$/;
+/** As JSON has numbers. */
+const HASH_NUMBER = /^-?(?:0|[1-9][0-9]{0,19})$/;
 /** Kept between requests; a longer list gets memory of its own. */
 const SCRATCH_WORDS_MAX = 2 ** 20;
 const UINT64_MAX = (1n << 64n) - 1n;
@@ -171,7 +173,8 @@ class Scanner {
   #hash(name: string): bigint {
     const isString = this.#peek() === Byte.quote;
     const text = isString ? this.#string().slice(1, -1) : this.#value().trimEnd();
-    if (text.length <= HASH_CHARACTERS_MAX && HASH.test(text)) {
+    const form = isString ? HASH_TEXT : HASH_NUMBER;
+    if (text.length <= HASH_CHARACTERS_MAX && form.test(text)) {
       const value = BigInt(text);
       if (value >= INT64_MIN && value <= UINT64_MAX) return BigInt.asUintN(64, value);
     }

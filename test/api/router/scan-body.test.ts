@@ -101,6 +101,8 @@ describe("scanning a body", () => {
     ['{"model": "a", "model": "b"}', "twice"],
     ['{"hashes": [18446744073709551616]}', "64-bit"],
     ['{"hashes": ["0x"]}', "64-bit"],
+    ['{"hashes": [0x1]}', "64-bit"],
+    ['{"hashes": [05]}', "64-bit"],
     ['{"hashes": [1e3]}', "64-bit"],
     ['{"hashes": [-9223372036854775809]}', "64-bit"],
     ['{"a" 1}', "colon"],
