@@ -12,7 +12,7 @@ In each round something dies, stands still or is cut off and comes back; within 
 index of each router must equal what the workers really have, and all routers must count the same
 requests. Memory is measured.
 
-  bun run test:router-chaos                     18 rounds, each fault twice
+  bun run test:router-chaos                     20 rounds, each fault twice
   bun run test:router-chaos -- --rounds 90      more of them
   bun run test:router-chaos -- --minutes 10     as many as fit
   bun run test:router-chaos -- --seed 7         other prompts, victims and times
@@ -50,7 +50,7 @@ const native = await ensureHost();
 if (native.kind === "failed" || native.kind === "skipped") fail(native.why);
 
 const isTimed = options.minutes !== undefined;
-const rounds = options.rounds === undefined ? (isTimed ? 1_000_000 : 18) : numberOf("rounds");
+const rounds = options.rounds === undefined ? (isTimed ? 1_000_000 : 20) : numberOf("rounds");
 const [seed, withinMs] = [numberOf("seed"), numberOf("within")];
 const [workers, routers] = [Math.max(1, numberOf("workers")), Math.max(1, numberOf("routers"))];
 const done = await runChaos({

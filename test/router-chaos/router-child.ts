@@ -3,6 +3,7 @@ import { randomBelow, seededRandom, systemClock, systemRandom } from "../../src/
 import { loadNative } from "../../src/native/index.ts";
 import {
   createActiveLoad,
+  createPrefixIndex,
   createRouter,
   createWorkerTable,
   INTAKE_DEFAULTS,
@@ -12,7 +13,6 @@ import {
 } from "../../src/router/index.ts";
 import { chaosBus, obey, specOf, tell } from "./child-side.ts";
 import { contentOf, digestOf, emptySets, hashOf } from "./content.ts";
-import { chaosIndex } from "./index-of-router.ts";
 import type { RouterReport, RouterSpec } from "./messages.ts";
 
 const TRAFFIC_MS = 10;
@@ -23,7 +23,7 @@ const native = loadNative();
 const random = seededRandom(spec.seed);
 const below = (limit: number) => randomBelow(random, limit);
 const bus = chaosBus(spec.url, spec.name);
-const index = chaosIndex(native);
+const index = createPrefixIndex({ native, random: systemRandom, bytesMax: 32 * 2 ** 20 });
 const table = createWorkerTable();
 const upkeep = new RouterUpkeep({
   ...{ bus, index, table, clock: systemClock, random: systemRandom, cluster: "chaos" },
