@@ -8,6 +8,8 @@ export { PeerSource } from "./peer-source.ts";
 export {
   type CommanderOptions,
   createCommander,
+  proxyModels,
+  proxySettings,
   RouterService,
   type RouterServiceParts,
   type RunRouterOptions,

@@ -2,15 +2,18 @@ import type { Target } from "./target.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
+import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
 import { members } from "./targets/members.ts";
 import { names } from "./targets/names.ts";
+import { prompts } from "./targets/prompts.ts";
 import { records } from "./targets/records.ts";
 import { replyFrames } from "./targets/reply-frames.ts";
 import { requestFrames } from "./targets/request-frames.ts";
+import { residencyMessages, routerNews } from "./targets/router-news.ts";
 import { serverTarget } from "./targets/server.ts";
 import { traces } from "./targets/traces.ts";
 
@@ -29,5 +32,9 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   "packed-commands": packedCommands,
   "http-bodies": httpBodies,
   traces,
+  prompts,
   names,
+  "router-news": routerNews,
+  residency: residencyMessages,
+  "feed-questions": feedQuestions,
 };

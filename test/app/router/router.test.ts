@@ -243,7 +243,8 @@ describeNative("a router without agents", () => {
     const options = { clock: systemClock, random: systemRandom };
     await using engine = await bindPublisher({ ...options, endpoint: "tcp://127.0.0.1:0" });
     const port = Number(engine.endpoint.split(":").at(-1));
-    const worker = `[workers.w]\nmodel = "m"\nblock_tokens = 4\nevents = "tcp://127.0.0.1:${port}"\n`;
+    const events = `events = "tcp://127.0.0.1:${port}"\n`;
+    const worker = `[workers.w]\nmodel = "m"\nblock_tokens = 4\n${events}`;
     await using router = await RouterProcess.start({
       config: `[router]\nblock_tokens = 4\n${worker}[workers.other]\nmodel = "m"\n`,
     });

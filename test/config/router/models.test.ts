@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { proxyModels, proxySettings } from "../../../src/app/router/proxy-settings.ts";
+import { proxyModels, proxySettings } from "../../../src/app/index.ts";
 import {
   formatProblem,
   parseRouterConfig,
