@@ -130,7 +130,9 @@ export class BusPublisher implements AsyncDisposable {
 
   async #answer(reply: string, data: Uint8Array): Promise<void> {
     const answer = await this.#desk.answer(data);
-    if (!this.#isOver) this.#options.bus.publish(reply, answer);
+    if (this.#isOver) return;
+    // Who gets none asks again; receipts of commands are not sent twice.
+    this.#options.bus.publish(reply, answer, { isSpare: true });
   }
 }
 
