@@ -61,6 +61,7 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
       model,
       active_decode_blocks_threshold: set.activeDecodeBlocksThreshold,
       active_prefill_tokens_threshold: set.activePrefillTokensThreshold,
+      active_prefill_tokens_threshold_frac: set.activePrefillTokensThresholdFrac ?? null,
       set_at: wallMs,
       router: by,
     })),
@@ -122,6 +123,7 @@ function thresholdsIn(value: Json): SetThresholds {
   const thresholds = {
     activeDecodeBlocksThreshold: numberOf(fields.active_decode_blocks_threshold),
     activePrefillTokensThreshold: numberOf(fields.active_prefill_tokens_threshold),
+    activePrefillTokensThresholdFrac: numberOf(fields.active_prefill_tokens_threshold_frac),
   };
   return { model, thresholds, wallMs, router };
 }

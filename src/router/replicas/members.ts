@@ -11,12 +11,16 @@ export interface Member {
   isNew: boolean;
   /** Announcements in a row whose requests were not those counted here. */
   differs: number;
+  /** So many of them are waited for before its list is asked: more each time that did not help. */
+  patience: number;
   isAsked: boolean;
   readonly pictures: Map<string, SeenPicture>;
 }
 
 /** Routers of one cluster; what more say is passed over. */
 export const MEMBERS_MAX = 64;
+/** Announcements that may differ in a row, by what is under way. */
+export const DIFFERS_MIN = 2;
 const PICTURES_MAX = 65_536;
 
 export class Members {
@@ -39,7 +43,8 @@ export class Members {
     }
     if (this.#members.size >= MEMBERS_MAX) return null;
     const of = { router, everyMs, heardMs: nowMs, isNew: true, differs: 0, isAsked: false };
-    const member = { ...of, pictures: new Map<string, SeenPicture>() };
+    const patience = DIFFERS_MIN;
+    const member = { ...of, patience, pictures: new Map<string, SeenPicture>() };
     this.#members.set(router, member);
     return member;
   }

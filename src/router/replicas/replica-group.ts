@@ -15,7 +15,7 @@ import {
 } from "./announcement.ts";
 import { encodeNews, encodeOutput, type NewsContext, readNews, readOutput } from "./load-codec.ts";
 import type { LoadNews } from "./load-news.ts";
-import type { Member, Members } from "./members.ts";
+import { DIFFERS_MIN, type Member, type Members } from "./members.ts";
 import { OwnerBook } from "./owner-book.ts";
 import { PictureServer } from "./picture-server.ts";
 import { RequestLists } from "./request-lists.ts";
@@ -78,8 +78,8 @@ export interface ReplicaStats {
   readonly unknownWorkers: number;
 }
 
-/** Announcements in a row that may differ by what is under way. */
-const DIFFERS_MAX = 2;
+/** A list that never helps is asked for after so many announcements. */
+const DIFFERS_MAX = 64;
 const ANSWER_WITHIN_MS = 100;
 const OUTPUT_MAX = 1_024;
 
@@ -272,10 +272,14 @@ export class ReplicaGroup implements AsyncDisposable {
     const counted = this.#owners.sumOf(member.router);
     const isSame = counted.requests === said.requests && counted.mix === said.mix;
     member.differs = isSame ? 0 : member.differs + 1;
+    if (isSame) member.patience = DIFFERS_MIN;
     const { isNew } = member;
     member.isNew = false;
-    if (member.isAsked || isSame || (!isNew && member.differs < DIFFERS_MAX)) return;
+    if (member.isAsked || isSame || (!isNew && member.differs < member.patience)) return;
     member.isAsked = true;
+    member.differs = 0;
+    // Of workers that are not known here nothing can be counted, however often it is asked.
+    if (!isNew) member.patience = Math.min(member.patience * 2, DIFFERS_MAX);
     this.#counts.lists++;
     const taking = this.#lists.take(member.router, this.#stopping.signal).catch(() => false);
     const run = taking.then(() => {
@@ -331,6 +335,7 @@ export class ReplicaGroup implements AsyncDisposable {
 
   #join({ worker, model }: Target): void {
     this.#names.set(workerNumber(worker), worker);
+    for (const member of this.#options.members.all) member.patience = DIFFERS_MIN;
     this.#applyThresholds(model);
   }
 

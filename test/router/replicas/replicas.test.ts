@@ -159,6 +159,20 @@ test("a late router takes pictures from a replica, and what is wrong from the wo
   await workers.close(0);
 });
 
+test("requests of workers that are not known here are not asked for again and again", async () => {
+  const { a, b } = await pair();
+  await using _a = a;
+  await using _b = b;
+  a.put("other");
+  a.route("one", "other");
+  await waitFor(() => b.group.stats.lists >= 3);
+  const [lists, received] = [b.group.stats.lists, b.group.stats.received];
+  await waitFor(() => b.group.stats.received > received + 30);
+  expect(b.group.stats.lists - lists).toBeLessThan(5);
+  b.put("other");
+  await waitFor(() => b.loadOf("other") === a.loadOf("other"));
+});
+
 test("garbage on the subjects of routers is counted and passed over", async () => {
   const { a, b } = await pair();
   await using _a = a;
