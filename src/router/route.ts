@@ -151,6 +151,8 @@ export interface PotentialLoad extends TargetLoad {
 export interface BusyThresholds {
   readonly activeDecodeBlocksThreshold: number | null;
   readonly activePrefillTokensThreshold: number | null;
+  /** The same as a share of a worker's `batchTokensMax`; left out as good as null. */
+  readonly activePrefillTokensThresholdFrac?: number | null;
 }
 
 /** The router, for whoever is in the same process; HTTP and the proxy are translations of it. */

@@ -10,6 +10,9 @@ const thresholdReport = t.Object(
     model: t.String(),
     active_decode_blocks_threshold: nullable(t.Number({ description: "Share of KV blocks" })),
     active_prefill_tokens_threshold: nullable(t.Number({ description: "Tokens" })),
+    active_prefill_tokens_threshold_frac: t.Optional(
+      t.Number({ description: "Share of a worker's batch_tokens_max" }),
+    ),
   },
   {
     examples: [
@@ -33,6 +36,7 @@ const detail = {
           model: t.String(),
           active_decode_blocks_threshold: t.Optional(t.Number()),
           active_prefill_tokens_threshold: t.Optional(t.Number()),
+          active_prefill_tokens_threshold_frac: t.Optional(t.Number()),
         }) as object,
         examples: { set: { value: { model: "m", active_decode_blocks_threshold: 0.85 } } },
       },
@@ -72,45 +76,58 @@ function answer(
 ): Response {
   const { model } = body;
   if (typeof model !== "string") return refuseRange("model is missing");
-  const { active_decode_blocks_threshold: blocks, active_prefill_tokens_threshold: tokens } = body;
-  if (blocks !== undefined && blocks !== null && !isNumber(blocks, 1)) {
-    return refuseRange("active_decode_blocks_threshold is a number from 0 to 1");
-  }
-  const isTokens =
-    tokens === null || (isNumber(tokens, Number.MAX_SAFE_INTEGER) && Number.isInteger(tokens));
-  if (tokens !== undefined && !isTokens) {
-    return refuseRange("active_prefill_tokens_threshold is a whole number, 0 or more");
+  const changed: Record<string, number | null> = {};
+  for (const [name, { field, words, holds }] of Object.entries(MEMBERS)) {
+    const value = body[name];
+    if (value === undefined) continue;
+    if (value !== null && (typeof value !== "number" || value < 0 || !holds(value))) {
+      return refuseRange(`${name} is ${words}`);
+    }
+    changed[field] = value;
   }
   const isKnown =
-    blocks === undefined && tokens === undefined
+    Object.keys(changed).length === 0
       ? table.targets.some((target) => target.model === model)
-      : router.setThresholds(model, {
-          ...(blocks === undefined ? {} : { activeDecodeBlocksThreshold: blocks }),
-          ...(isTokens ? { activePrefillTokensThreshold: tokens } : {}),
-        });
+      : router.setThresholds(model, changed);
   if (isKnown) return answerJson(reportOf(model, router.thresholds(model)));
   return refuse("NOT_FOUND", `no worker of model ${model.slice(0, 100)} is known`);
 }
+
+/** Thresholds by their names on the wire. */
+const MEMBERS = {
+  active_decode_blocks_threshold: {
+    field: "activeDecodeBlocksThreshold",
+    words: "a number from 0 to 1",
+    holds: (value: number) => value <= 1,
+  },
+  active_prefill_tokens_threshold: {
+    field: "activePrefillTokensThreshold",
+    words: "a whole number, 0 or more",
+    holds: Number.isSafeInteger,
+  },
+  active_prefill_tokens_threshold_frac: {
+    field: "activePrefillTokensThresholdFrac",
+    words: "a number from 0 to 1000",
+    holds: (value: number) => value <= 1_000,
+  },
+} as const;
 
 /** 400 and not 422: that is what clients of the origin look for. */
 function refuseRange(what: string): Response {
   return refuse("REQUEST_INVALID", `body: ${what}`, { status: 400 });
 }
 
-function isNumber(value: Json | undefined, max: number): value is number {
-  return typeof value === "number" && value >= 0 && value <= max;
-}
-
 function reportOf(model: string, thresholds: BusyThresholds) {
+  const frac = thresholds.activePrefillTokensThresholdFrac ?? null;
   return {
     model,
     active_decode_blocks_threshold: thresholds.activeDecodeBlocksThreshold,
     active_prefill_tokens_threshold: thresholds.activePrefillTokensThreshold,
+    // Only where it is set: clients of the origin know the two above.
+    ...(frac === null ? {} : { active_prefill_tokens_threshold_frac: frac }),
   };
 }
 
-function isSet(report: ReturnType<typeof reportOf>): boolean {
-  const { active_decode_blocks_threshold: blocks, active_prefill_tokens_threshold: tokens } =
-    report;
-  return blocks !== null || tokens !== null;
+function isSet({ model: _model, ...thresholds }: ReturnType<typeof reportOf>): boolean {
+  return Object.values(thresholds).some((value) => value !== null);
 }

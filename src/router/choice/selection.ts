@@ -76,8 +76,9 @@ function staticReason(target: Target, wish: Wish): FilterReason | null {
 }
 
 function isOff(thresholds: BusyThresholds): boolean {
-  const { activeDecodeBlocksThreshold, activePrefillTokensThreshold } = thresholds;
-  return activeDecodeBlocksThreshold === null && activePrefillTokensThreshold === null;
+  const { activeDecodeBlocksThreshold: blocks, activePrefillTokensThreshold: tokens } = thresholds;
+  const frac = thresholds.activePrefillTokensThresholdFrac ?? null;
+  return blocks === null && tokens === null && frac === null;
 }
 
 /** A worker is busy when all its ranks are (as Dynamo has it). */
@@ -101,14 +102,21 @@ function busyPlaces(
 function busyReason(
   target: Target,
   load: TargetLoad,
-  { activeDecodeBlocksThreshold, activePrefillTokensThreshold }: BusyThresholds,
+  thresholds: BusyThresholds,
 ): FilterReason | null {
+  const { activeDecodeBlocksThreshold, activePrefillTokensThreshold } = thresholds;
+  const frac = thresholds.activePrefillTokensThresholdFrac ?? null;
   if (activeDecodeBlocksThreshold !== null && target.totalBlocks !== null) {
     const most = activeDecodeBlocksThreshold * target.totalBlocks;
     if (load.activeBlocks > most) return "busy_blocks";
   }
-  if (activePrefillTokensThreshold === null) return null;
-  return load.activePrefillTokens > activePrefillTokensThreshold ? "busy_prefill" : null;
+  const tokens = load.activePrefillTokens;
+  if (activePrefillTokensThreshold !== null && tokens > activePrefillTokensThreshold) {
+    return "busy_prefill";
+  }
+  const { batchTokensMax } = target;
+  const isOver = frac !== null && batchTokensMax !== null && tokens > frac * batchTokensMax;
+  return isOver ? "busy_prefill" : null;
 }
 
 function placesOf(reasons: readonly (FilterReason | null)[]): number[] {

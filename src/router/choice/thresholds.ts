@@ -19,8 +19,12 @@ export class Thresholds {
     const {
       activeDecodeBlocksThreshold = before.activeDecodeBlocksThreshold,
       activePrefillTokensThreshold = before.activePrefillTokensThreshold,
+      activePrefillTokensThresholdFrac: frac = before.activePrefillTokensThresholdFrac ?? null,
     } = changed;
-    this.#byModel.set(model, { activeDecodeBlocksThreshold, activePrefillTokensThreshold });
+    this.#byModel.set(model, {
+      ...{ activeDecodeBlocksThreshold, activePrefillTokensThreshold },
+      ...(frac === null ? {} : { activePrefillTokensThresholdFrac: frac }),
+    });
   }
 
   forget(model: string): void {

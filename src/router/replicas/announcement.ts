@@ -120,10 +120,11 @@ function thresholdsIn(value: Json): SetThresholds {
   const { model, set_at: wallMs, router } = fields;
   must(typeof model === "string" && model.length <= MODEL_CHARACTERS_MAX);
   must(isWhole(wallMs, 0, Number.MAX_SAFE_INTEGER) && isRouterId(router));
+  const frac = numberOf(fields.active_prefill_tokens_threshold_frac ?? null);
   const thresholds = {
     activeDecodeBlocksThreshold: numberOf(fields.active_decode_blocks_threshold),
     activePrefillTokensThreshold: numberOf(fields.active_prefill_tokens_threshold),
-    activePrefillTokensThresholdFrac: numberOf(fields.active_prefill_tokens_threshold_frac),
+    ...(frac === null ? {} : { activePrefillTokensThresholdFrac: frac }),
   };
   return { model, thresholds, wallMs, router };
 }

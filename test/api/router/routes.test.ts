@@ -171,6 +171,23 @@ describeNative("busy thresholds", () => {
     expect(await json(served.get("/busy_threshold"))).toEqual({ thresholds: [both] });
   });
 
+  test("prefill may be a share of what a worker takes in one step", async () => {
+    served.table.put(spec("w-1", { batchTokensMax: 100 }));
+    const set = { model: MODEL, active_prefill_tokens_threshold_frac: 0.5 };
+    expect(await json(post(set))).toMatchObject(set);
+    const body = { model: MODEL, overrides: { temperature: 0 } };
+    const route = (request_id: string, from: number) =>
+      served.post("/v1/route", { ...body, request_id, tokens: TOKENS.map((one) => one + from) });
+    await post({ model: MODEL, active_prefill_tokens_threshold: null });
+    expect((await route("frac-1", 1e6)).status).toBe(200);
+    expect((await route("frac-2", 2e6)).status).toBe(529);
+    await served.post("/v1/requests/frac-1/free", {});
+    const off = { model: MODEL, active_prefill_tokens_threshold_frac: null };
+    expect(await json(post(off))).not.toHaveProperty("active_prefill_tokens_threshold_frac");
+    await post({ model: MODEL, active_prefill_tokens_threshold: 1000 });
+    expect((await post({ ...set, active_prefill_tokens_threshold_frac: -1 })).status).toBe(400);
+  });
+
   test("null switches one off", async () => {
     const off = { model: MODEL, active_prefill_tokens_threshold: null };
     const left = { active_decode_blocks_threshold: 0.85, active_prefill_tokens_threshold: null };
