@@ -35,7 +35,10 @@ const CONTEXT = { nameOf: () => WORKER, blockTokens: 16 };
 
 function announcement(kind: "here" | "bye" = "here"): Uint8Array {
   const source = { worker: WORKER, rank: 0, incarnation: 5n };
-  const thresholds = { activeDecodeBlocksThreshold: 0.5, activePrefillTokensThreshold: null };
+  const thresholds = {
+    ...{ activeDecodeBlocksThreshold: 0.5, activePrefillTokensThreshold: null },
+    activePrefillTokensThresholdFrac: 1.5,
+  };
   const said = {
     ...{ kind, router: SELF, everyMs: 1_000, requests: { requests: 2, mix: 1n << 63n } },
     pictures: [{ source, sequence: 9, digests: DIGESTS }],

@@ -120,9 +120,14 @@ test("thresholds set at one router hold at all, also at one whose workers come l
   const { hub, a, b } = await pair();
   await using _a = a;
   await using _b = b;
-  const set = { activeDecodeBlocksThreshold: 0.85, activePrefillTokensThreshold: 1_000 };
+  const set = {
+    activeDecodeBlocksThreshold: 0.85,
+    activePrefillTokensThreshold: 1_000,
+    activePrefillTokensThresholdFrac: 2.5,
+  };
   a.group.tellThresholds("m", set);
   await waitFor(() => b.thresholds.get("m")?.activePrefillTokensThreshold === 1_000);
+  expect(b.thresholds.get("m")).toEqual(set);
   await using c = await new TestRouter(hub).ready();
   await waitFor(() => c.group.stats.received > 2);
   expect(c.thresholds.size).toBe(0);
