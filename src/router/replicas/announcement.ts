@@ -62,7 +62,6 @@ export function encodeAnnouncement(announcement: Announcement, cluster: string):
       active_decode_blocks_threshold: set.activeDecodeBlocksThreshold,
       active_prefill_tokens_threshold: set.activePrefillTokensThreshold,
       active_prefill_tokens_threshold_frac: set.activePrefillTokensThresholdFrac ?? null,
-      active_prefill_tokens_threshold_frac: set.activePrefillTokensThresholdFrac ?? null,
       set_at: wallMs,
       router: by,
     })),
@@ -125,7 +124,6 @@ function thresholdsIn(value: Json): SetThresholds {
   const thresholds = {
     activeDecodeBlocksThreshold: numberOf(fields.active_decode_blocks_threshold),
     activePrefillTokensThreshold: numberOf(fields.active_prefill_tokens_threshold),
-    activePrefillTokensThresholdFrac: numberOf(fields.active_prefill_tokens_threshold_frac ?? null),
     ...(frac === null ? {} : { activePrefillTokensThresholdFrac: frac }),
   };
   return { model, thresholds, wallMs, router };
