@@ -130,7 +130,8 @@ function thresholdsIn(value: Json): SetThresholds {
 }
 
 function numberOf(value: Json | undefined): number | null {
-  must(value === null || (typeof value === "number" && value >= 0 && value <= THRESHOLD_MAX));
+  const isIn = typeof value === "number" && value >= 0 && value <= THRESHOLD_MAX;
+  must(value === null || (isIn && !Object.is(value, -0)));
   return value;
 }
 
@@ -153,7 +154,8 @@ function objectOf(value: Json | undefined): Fields {
 }
 
 function isWhole(value: Json | undefined, min: number, max: number): value is number {
-  return Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max;
+  const isNumber = Number.isSafeInteger(value) && !Object.is(value, -0);
+  return isNumber && Number(value) >= min && Number(value) <= max;
 }
 
 function must(holds: boolean): asserts holds {
