@@ -47,7 +47,7 @@ const EVENT_KINDS = {
 
 /** Those that are not about tiers. */
 const CONTROL_CODES = HEALTH_CODE_NAMES.filter((code) =>
-  /^(?:KV_PINS_|KV_HOLDS|NATS_|AUDIT_|FEED_)/.test(code),
+  /^(?:KV_PINS_|KV_HOLDS|NATS_|AUDIT_)/.test(code),
 );
 
 describe("docs/operations.md", () => {
