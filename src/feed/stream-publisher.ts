@@ -48,6 +48,7 @@ export interface StreamPublisherState {
 }
 
 const ACK_MS = 5_000;
+const STOP_MS = 1_000;
 /** Waits after a failure, doubled each time up to the second. */
 const RETRY_MIN_MS = 100;
 const RETRY_MAX_MS = 2_000;
@@ -106,12 +107,18 @@ export class StreamPublisher implements AsyncDisposable {
     };
   }
 
-  /** Publishes nothing more; what waits is in the next run's snapshot. */
+  /**
+   * Publishes nothing more; what waits is in the next run's snapshot. It waits a little for what the
+   * broker has been asked, which ends with the connection.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort();
     this.#listening[Symbol.dispose]();
     this.#wake.resolve();
-    await this.#running;
+    const late = new AbortController();
+    const giveUp = sleep(this.#options.clock, STOP_MS, late.signal).catch(() => undefined);
+    await Promise.race([this.#running, giveUp]);
+    late.abort();
   }
 
   get #isOver(): boolean {

@@ -207,6 +207,30 @@ describeNats("a rank in a stream", () => {
         await server[Symbol.asyncDispose]();
       }, 60_000);
 
+      test("it ends soon, though the broker stands still", async () => {
+        const { server, url } = await start();
+        await makeStream(server);
+        await makeBucket(server);
+        const blocks = new Blocks();
+        const one = await host(url, blocks, { snapshotMessages: 1 });
+        await one.churn(3);
+        await server.pause();
+        // It is asked for a message and a snapshot.
+        blocks.churn(50);
+        one.feed.flush();
+        const made = one.publisher.snapshots.made;
+        await waitFor(() => one.publisher.snapshots.made > made, 15_000);
+        let isOver = false;
+        const ending = one[Symbol.asyncDispose]().then(() => {
+          isOver = true;
+        });
+        // One call of the object store may take half a minute.
+        await waitFor(() => isOver, 15_000);
+        await ending;
+        server.resume();
+        await server[Symbol.asyncDispose]();
+      }, 30_000);
+
       test("another run takes the place of the one before", async () => {
         const { server, url } = await start();
         await makeStream(server);
