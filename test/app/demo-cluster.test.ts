@@ -40,7 +40,7 @@ async function summaryOf(demo: ReturnType<typeof startDemo>) {
 describeNats("the demo of a cluster over NATS", () => {
   test("kv comes near one large cache, proves each byte, and leaves nothing behind", async () => {
     const folder = tempDir();
-    const summary = await summaryOf(startDemo(folder, "--ram-blocks", "600"));
+    const summary = await summaryOf(startDemo(folder, "--ram-blocks", "1500"));
     expect(summary).toMatchObject({ requests: 1000, workers: 4, over: "nats", wrong_bytes: 0 });
     const { hit_ratio: ratio, pooled_hit_ratio: pooled } = summary;
     expect(ratio.kv).toBeGreaterThanOrEqual(0.9 * pooled);

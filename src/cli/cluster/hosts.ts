@@ -30,9 +30,13 @@ export interface HostsOptions {
 /** Keys of an agent's file that a cluster wants otherwise. */
 export const EVENTS_SETTINGS = { heartbeat: '"200ms"' };
 
-/** Keys of the router's file. */
+/**
+ * Keys of the router's file. Mock engines read a block from RAM as fast as from anywhere, and write
+ * no answers: what is cached counts in full, and for more than what others are at work on.
+ */
 export function routerSettings(mode: string, blockTokens: number) {
-  return { mode: JSON.stringify(mode), block_tokens: String(blockTokens), id: '"demo"' };
+  const cost = { prefill_load_scale: "8", host_credit: "1" };
+  return { id: '"demo"', mode: JSON.stringify(mode), block_tokens: String(blockTokens), ...cost };
 }
 
 /** Asks a router over HTTP, as whoever sends prompts would. */
