@@ -1,0 +1,90 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { writeTokenizer } from "./tokenizer-files.ts";
+
+const ROOT = join(import.meta.dir, "../..");
+
+/** What a process prints, line by line, until one of them has what is wanted. */
+async function lineWith<T>(stream: ReadableStream<Uint8Array>, find: (line: string) => T | null) {
+  const decoder = new TextDecoder();
+  let text = "";
+  const reader = stream.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error(`a process ended before it was ready: ${text}`);
+    text += decoder.decode(value, { stream: true });
+    for (const line of text.split("\n")) {
+      const found = find(line);
+      if (found === null) continue;
+      // What it prints later is of no interest, and must not fill the pipe.
+      void (async () => {
+        while (!(await reader.read()).done);
+      })();
+      return found;
+    }
+  }
+}
+
+export interface Engines extends AsyncDisposable {
+  readonly urls: readonly string[];
+  readonly control: string;
+}
+
+export async function startEngines(): Promise<Engines> {
+  const process_ = Bun.spawn([process.execPath, join(import.meta.dir, "engines-main.ts")], {
+    stdin: "pipe",
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const told = await lineWith(process_.stdout, (line) =>
+    line.endsWith("}") ? (JSON.parse(line) as { urls: string[]; control: string }) : null,
+  );
+  return {
+    ...told,
+    async [Symbol.asyncDispose]() {
+      await process_.stdin.end();
+      await process_.exited;
+    },
+  };
+}
+
+export interface RouterProcess extends AsyncDisposable {
+  /** Of the proxy. */
+  readonly url: string;
+}
+
+/** `hearth router` from the sources or an executable, in front of these engines. */
+export async function startRouter(
+  folder: string,
+  engines: readonly string[],
+  binary: string | null,
+): Promise<RouterProcess> {
+  const tokenizer = writeTokenizer(folder);
+  const workers = engines.map(
+    (url, i) => `[workers.engine-${i}]\nmodel = "acme/tiny-chat"\nurl = "${url}"\n`,
+  );
+  const file = join(folder, "router.toml");
+  writeFileSync(
+    file,
+    '[router]\nid = "proxy-test"\nkv_events = false\n[api]\nlisten = "127.0.0.1:0"\n' +
+      '[proxy]\nlisten = "127.0.0.1:0"\ndrain = "1s"\n[models.tiny]\n' +
+      `model = "acme/tiny-chat"\ntokenizer = "${tokenizer}"\n${workers.join("")}`,
+  );
+  const program = binary === null ? [process.execPath, "src/main.ts"] : [binary];
+  const process_ = Bun.spawn([...program, "router", "--config", file], {
+    cwd: ROOT,
+    stdin: "ignore",
+    stdout: "ignore",
+    stderr: "pipe",
+  });
+  const url = await lineWith(process_.stderr, (line) => {
+    return /proxy listening .*?(http:\/\/[^\s"]+)/.exec(line)?.[1] ?? null;
+  });
+  return {
+    url,
+    async [Symbol.asyncDispose]() {
+      process_.kill("SIGTERM");
+      await process_.exited;
+    },
+  };
+}
