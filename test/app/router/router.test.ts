@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, test } from "bun:test";
+import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
 import { type EngineEvent, encodeEngineBatch } from "../../../src/kvevents/index.ts";
 import { bindPublisher } from "../../../src/zmtp/index.ts";
@@ -14,6 +14,9 @@ import {
 import { chain } from "../../tiers/names.ts";
 import { AgentProcess, FROM_CHECKOUT } from "../agent-process.ts";
 import { RouterProcess } from "./router-process.ts";
+
+/** Processes start slowly where many do. */
+setDefaultTimeout(30_000);
 
 const BUILD_MS = 60_000;
 const COMMANDS: [string, () => Promise<readonly string[]>][] = [
