@@ -306,6 +306,22 @@ describeNative("a client that leaves", () => {
     });
   }
 
+  test("on [DONE], as many do, has everything: the request is done", async () => {
+    using engine = new RawEngine((socket) => {
+      socket.write(STREAM_HEAD + chunkOf("data: {}\n\ndata: [DONE]\n\n"));
+    });
+    await using rig = await Rig.open();
+    rig.worker("a", engine.url);
+    const abort = new AbortController();
+    const response = await rig.post(CHAT, STREAM, { signal: abort.signal });
+    expect(Buffer.from((await response.body!.getReader().read()).value!).toString()).toContain(
+      "DONE",
+    );
+    abort.abort();
+    await waitFor(() => rig.proxy.snapshot().active === 0);
+    expect(rig.proxy.snapshot().outcomes).toMatchObject({ done: 1, client_left: 0 });
+  });
+
   test("while it waits for a worker that is not busy: nobody is asked", async () => {
     await using rig = await Rig.open({ router: { activePrefillTokensThreshold: 0 } });
     const engine = rig.engine("a");

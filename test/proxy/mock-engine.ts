@@ -113,19 +113,23 @@ export class MockEngine implements Disposable {
   #stream(writer: AnswerWriter, signal: AbortSignal): Response {
     const { firstTokenMs, tokenMs, diesAfter } = this.manners;
     const chunks = writer.chunks();
-    let sent = 0;
+    let [sent, isOver] = [0, false];
     this.live++;
     this.liveMost = Math.max(this.liveMost, this.live);
-    const leave = () => {
+    const end = (isAborted: boolean) => {
+      if (isOver) return;
+      isOver = true;
       this.live--;
-      this.aborted++;
+      // Many clients hang up on the last event: that is no abort.
+      if (isAborted && sent < chunks.length) this.aborted++;
     };
     const encoder = new TextEncoder();
     const stream = new ReadableStream<Uint8Array>({
       pull: async (controller) => {
         await pause(sent === 0 ? firstTokenMs : tokenMs, signal);
+        if (isOver) return;
         if (diesAfter !== null && sent >= diesAfter) {
-          this.live--;
+          end(false);
           // Half an event, as a process that is killed leaves it.
           controller.enqueue(encoder.encode('data: {"id":"half'));
           await pause(5, signal);
@@ -133,10 +137,10 @@ export class MockEngine implements Disposable {
         }
         const chunk = chunks[sent++];
         if (chunk !== undefined) return controller.enqueue(encoder.encode(chunk));
-        this.live--;
+        end(false);
         controller.close();
       },
-      cancel: leave,
+      cancel: () => end(true),
     });
     const headers = { "content-type": "text/event-stream; charset=utf-8", "x-engine": this.kind };
     return new Response(stream, { headers });

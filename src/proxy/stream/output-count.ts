@@ -8,6 +8,8 @@ const LF = 0x0a;
  * many there are: engines send one event a step, and `usage` at the end or with each event.
  */
 export class OutputCount {
+  /** The worker has said `[DONE]`: clients may leave now without missing anything. */
+  isDone = false;
   #events = 0;
   #told: number | null = null;
 
@@ -22,8 +24,8 @@ export class OutputCount {
     for (let at = view.indexOf(DATA); at >= 0; at = view.indexOf(DATA, at + 5)) {
       if (at > 0 && view[at - 1] !== LF) continue;
       const start = view[at + 5] === 0x20 ? at + 6 : at + 5;
-      if (view.subarray(start, start + DONE.length).equals(DONE)) continue;
-      found++;
+      if (view.subarray(start, start + DONE.length).equals(DONE)) this.isDone = true;
+      else found++;
     }
     this.#events += found;
     this.addUsage(view);

@@ -90,7 +90,7 @@ export class Relay {
         pull: (controller) => this.#pull(controller),
         cancel: () => {
           answer.close();
-          this.#end("client");
+          this.#left();
         },
       },
       { highWaterMark: 0 },
@@ -144,13 +144,19 @@ export class Relay {
     controller: ReadableStreamDefaultController<Bytes>,
     { stage, why }: Extract<UpstreamPiece, { kind: "failed" }>,
   ): void {
-    this.#end(stage === "closed" ? "client" : "worker");
+    if (stage === "closed") this.#left();
+    else this.#end("worker");
     const { worker } = this.#options.won.decision.target;
     const error = workerFailed(`The worker ${worker} failed in the middle of its answer: ${why}`);
     if (this.#isEvents) {
       controller.enqueue(errorEvent(error));
       controller.close();
     } else controller.error(new Error(error.message));
+  }
+
+  /** Many clients hang up on `[DONE]`: they have everything. */
+  #left(): void {
+    this.#end(this.#count.isDone ? "done" : "client");
   }
 
   #end(how: RequestEnd["how"]): void {
