@@ -15,8 +15,7 @@ import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { promptOf } from "./prompt.ts";
 import { readRequestBody } from "./request-body.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
-import { OutputWatch } from "./stream/output-watch.ts";
-import { Relay } from "./stream/relay.ts";
+import { OutputWatch, Relay } from "./stream/index.ts";
 import { openTokens, type Tokens } from "./tokens/index.ts";
 import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
 

@@ -1,7 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { EventCutter } from "../../src/proxy/stream/event-cutter.ts";
-import { OutputCount } from "../../src/proxy/stream/output-count.ts";
+import { EventCutter, OutputCount } from "../../src/proxy/stream/index.ts";
 import { describeNative, waitFor } from "../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { chunkOf, RawEngine, STREAM_HEAD } from "./raw-engine.ts";

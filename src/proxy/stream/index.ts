@@ -1,0 +1,4 @@
+export { EventCutter } from "./event-cutter.ts";
+export { OutputCount } from "./output-count.ts";
+export { OutputWatch } from "./output-watch.ts";
+export { Relay, type RelayOptions } from "./relay.ts";
