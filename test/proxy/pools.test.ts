@@ -35,7 +35,7 @@ function toldOf(rig: Rig): string[] {
 }
 
 describeNative("prefill apart, as vLLM has it", () => {
-  test("the prompt goes there for one token, and what it says of its KV to who decodes", async () => {
+  test("the prompt goes there for one token, what it says of its KV to who decodes", async () => {
     const { rig, prefill, decode } = await openPools();
     await using _ = rig;
     const text = JSON.stringify(ASK);

@@ -113,7 +113,9 @@ const modelKeys = {
     kind: integerKind({ min: 1, max: 65_535 }),
     standard: 8_998,
     reload: true,
-    doc: "Where SGLang's prefill workers meet those that decode (`--disaggregation-bootstrap-port`).",
+    doc:
+      "Where SGLang's prefill workers meet those that decode " +
+      "(`--disaggregation-bootstrap-port`).",
   }),
   reasoningStart: optional({
     key: "reasoning_start",

@@ -68,8 +68,8 @@ const waits = {
   resend: toggle(
     "resend",
     true,
-    "Whether a request that a worker had already taken is sent to another one when the first dies " +
-      "before its first byte. Off: only workers that could not be connected to are replaced.",
+    "Whether a request that a worker had already taken is sent to another one when the first " +
+      "dies before its first byte. Off: only workers that could not be connected to are replaced.",
   ),
   retryAfterMs: duration(
     "retry_after",
