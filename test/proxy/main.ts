@@ -4,9 +4,9 @@ import { runTrial } from "./trial.ts";
 
 const HELP = `
 Starts two mock engines, with the answers of vLLM and of SGLang, and \`hearth router\` with its
-proxy in front of them, each in a process of its own. OpenAI's JavaScript client streams through it: what
-comes must be what engines wrote, cancels must reach them, errors must come as its exceptions. The
-time to the first byte is measured with and without the proxy, in turns.
+proxy in front of them, each in a process of its own. OpenAI's JavaScript client streams through
+it: what comes must be what engines wrote, cancels must reach them, errors must come as its
+exceptions. The time to the first byte is measured with and without the proxy, in turns.
 
   bun run test:proxy                         200 streams at once, 300 requests for the latency
   bun run test:proxy -- --streams 1000       more

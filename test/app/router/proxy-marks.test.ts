@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { tellPolicies } from "../../../src/app/router/proxy-marks.ts";
+import { tellPolicies } from "../../../src/app/router/index.ts";
 import type { PromptSeen, ProxyObserver } from "../../../src/proxy/index.ts";
 import type { PolicyCounts, PolicyMarks } from "../../../src/router/index.ts";
 
