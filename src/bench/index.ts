@@ -6,9 +6,11 @@ export {
   type Encoding,
   parentInTree,
 } from "./control/index.ts";
+export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide/index.ts";
 export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
 export { serveEngineBench, startBenchServer } from "./engine-server.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
+export { type HttpLoadOptions, type HttpLoadResult, loadHttp } from "./http-load.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";
 export {
   BENCH_TRANSPORTS,
@@ -33,6 +35,12 @@ export {
   type PinTier,
   pinBlockBytes,
 } from "./pin/index.ts";
+export {
+  benchPolicies,
+  type PoliciesBench,
+  type PoliciesBenchOptions,
+  type PoliciesRow,
+} from "./policies/index.ts";
 export {
   benchPolicy,
   POLICY_NAMES,

@@ -22,6 +22,7 @@ const CONFIG = configOf(
 const WORKER = "w1" as WorkerId;
 /** The best tier of a block, as `match` tells it. */
 const [RAM, SSD] = [Tier.ram, Tier.ssd];
+const STEP_MS = 500;
 
 /** A prompt "a b c" has the blocks that the store's tests call "a", "a/b" and "a/b/c". */
 function namerOf(texts: readonly string[]): BlockNamer {
@@ -46,7 +47,10 @@ class AgentUnderPolicies implements AsyncDisposable {
   readonly room: ControlRoom;
   readonly policies: PolicyKit;
 
-  private constructor(room: ControlRoom, policies: PolicyKit) {
+  readonly #disk: KitTest["kit"];
+
+  private constructor(disk: KitTest["kit"], room: ControlRoom, policies: PolicyKit) {
+    this.#disk = disk;
     this.room = room;
     this.policies = policies;
     this.#stack.use(room);
@@ -81,18 +85,27 @@ class AgentUnderPolicies implements AsyncDisposable {
     const client = connectControl({ bus: buses[1]!, clock, random, issuer: "router-1" });
     const commander = createCommander({ client });
     const policies = new PolicyKit(settings, { clock, commander, namer: namerOf(texts) });
-    const opened = new AgentUnderPolicies(room, policies);
+    const opened = new AgentUnderPolicies(kit, room, policies);
     for (const each of [...buses, subscriber, client]) opened.#stack.use(each);
     return opened;
   }
 
-  /** Passes time in ticks, then waits for the receipts: no faster than the disk does its work. */
+  /**
+   * Passes time, and lets disk and agent do their work in between: what takes them a moment must not
+   * seem to have taken seconds.
+   */
   async pass(ms: number): Promise<void> {
-    const { policies, clock } = this.policies;
-    await this.policies.pass(ms);
+    const { policies } = this.policies;
+    for (let passed = 0; passed <= ms; passed += STEP_MS) {
+      await this.#disk.pass(passed < ms ? STEP_MS : 0);
+      await this.until(() => policies.counts.every(({ inFlight }) => inFlight === 0));
+    }
+  }
+
+  async until(condition: () => boolean): Promise<void> {
     await waitFor(async () => {
-      await clock.advanceAsync(1);
-      return policies.counts.every(({ inFlight }) => inFlight === 0);
+      await this.#disk.clock.advanceAsync(1);
+      return condition() && this.#disk.disk.inFlight === 0;
     }, 20_000);
   }
 
@@ -119,6 +132,7 @@ describeNative("policies and a real agent", () => {
     const { policies: kit, room } = agent;
     const engine = test.kit.engine();
     await engine.put(...BLOCKS, "sys/z");
+    await test.kit.settled();
     await kit.ask("s", SESSION, WORKER);
     const other = kit.route("t", "sys z", WORKER);
     await agent.pass(7_000);
@@ -141,13 +155,14 @@ describeNative("policies and a real agent", () => {
     const { policies: kit, room } = agent;
     const engine = test.kit.engine();
     await engine.put(...BLOCKS, "sys/z");
+    await test.kit.settled();
     await kit.ask("s", SESSION, WORKER);
     kit.route("t", "sys z", WORKER);
     await agent.pass(7_000);
     kit[Symbol.dispose]();
-    await kit.pass(70_000);
-    await waitFor(() => room.holds.lease("session-s-0") === null);
-    await test.kit.until(() => engine.match(BLOCKS)[0] === 1);
+    await test.kit.pass(60_000);
+    await agent.until(() => room.holds.lease("session-s-0") === null);
+    await agent.until(() => engine.match(BLOCKS)[0] === 1);
   });
 
   it("what a message marks is pinned for its tenant", {}, async (test) => {
@@ -155,6 +170,7 @@ describeNative("policies and a real agent", () => {
     await using agent = await AgentUnderPolicies.open(test, settings, [SESSION]);
     const { policies: kit, room } = agent;
     await test.kit.engine().put(...BLOCKS);
+    await test.kit.settled();
     const id = kit.route("s", SESSION, WORKER);
     const marks = [{ promptTokens: 2 * BLOCK, ttlMs: null }];
     kit.policies.marks.cacheControl(id, "tenant", marks);
@@ -163,10 +179,10 @@ describeNative("policies and a real agent", () => {
     expect(room.lifecycle.holdersOf(test.kit.nodeOf("sys/a"))).toEqual([
       { kind: "pin", owner: "tenant" },
     ]);
-    await kit.pass(31_000);
+    await test.kit.pass(31_000);
     const isPinned = () =>
       room.lifecycle.holdersOf(test.kit.nodeOf("sys/a")).some(({ kind }) => kind === "pin");
-    await waitFor(() => !isPinned());
+    await agent.until(() => !isPinned());
   });
 
   it("a rewritten prompt's old end is pruned, but not what is pinned", {}, async (test) => {

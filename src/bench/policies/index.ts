@@ -1,0 +1,6 @@
+export {
+  benchPolicies,
+  type PoliciesBench,
+  type PoliciesBenchOptions,
+  type PoliciesRow,
+} from "./policies-bench.ts";
