@@ -11,11 +11,20 @@ export function policySettings({ policies }: RouterConfig): PolicySettings {
   const { coldWorker, idleSession, cacheControl, reasoning, contextRewrite } = POLICY_DEFAULTS;
   return {
     ...POLICY_DEFAULTS,
-    coldWorker: { ...coldWorker, mode: policies.coldWorker },
-    idleSession: { ...idleSession, mode: policies.idleSession },
-    cacheControl: { ...cacheControl, mode: policies.cacheControl },
+    coldWorker: { ...coldWorker, mode: policies.coldWorker, bytesMax: policies.warmBytes },
+    idleSession: {
+      ...{ ...idleSession, mode: policies.idleSession },
+      ...{ idleMs: policies.idleAfterMs, ttlMs: policies.leaseTtlMs },
+    },
+    cacheControl: {
+      ...{ ...cacheControl, mode: policies.cacheControl, ttlMs: policies.pinTtlMs },
+      ownerTokensMax: policies.pinOwnerTokens,
+      workerTokensMax: policies.pinWorkerTokens,
+    },
     reasoning: { ...reasoning, mode: policies.reasoning },
-    contextRewrite: { ...contextRewrite, mode: policies.contextRewrite },
+    contextRewrite: {
+      ...{ ...contextRewrite, mode: policies.contextRewrite, settleMs: policies.rewriteAfterMs },
+    },
   };
 }
 

@@ -81,8 +81,8 @@ const RUNS: readonly { readonly name: string; readonly on: Switches; readonly is
 ];
 
 /**
- * One trace of conversations through the same agents, without policies and with each of them. Throws
- * TRACE_INVALID for a broken trace or one without blocks, ABORTED when the signal fires.
+ * One trace of conversations through the same agents, without policies and with each of them.
+ * Throws TRACE_INVALID for a broken trace or one without blocks, ABORTED when the signal fires.
  */
 export async function benchPolicies(options: PoliciesBenchOptions): Promise<PoliciesBench> {
   const { workers, signal } = options;

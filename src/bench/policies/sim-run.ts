@@ -119,6 +119,7 @@ class Run {
         noteAction: () => true,
       },
       table: {
+        targets: [],
         listen: (listener) => {
           this.#news = listener;
           return never;

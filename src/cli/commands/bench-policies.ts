@@ -9,11 +9,11 @@ import { createProgress } from "../progress.ts";
 export const command = defineCommand({
   description: [
     "Runs a trace of conversations through simulated agents in simulated time: without policies, " +
-      "with each of the router's policies alone, and with all. Agents have RAM and SSD, least " +
-      "recently used first, and carry commands out as docs/commands.md says; no bytes.",
+      "with each of the router's alone, and with all. Agents have RAM and SSD, least recently " +
+      "used first, and carry commands out as docs/commands.md says; no bytes.",
     "In the middle one worker is replaced by an empty one, later another loses its RAM. Without " +
-      "--ram, RAM holds a twentieth of the trace's distinct blocks, all workers together, and SSD " +
-      "four times that.",
+      "--ram, RAM holds a twentieth of the trace's distinct blocks, all workers together, and " +
+      "SSD four times that.",
   ],
   arguments: {},
   flags: {

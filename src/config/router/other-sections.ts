@@ -1,4 +1,4 @@
-import { booleanKind, choiceKind, durationKind, integerKind } from "../kinds.ts";
+import { booleanKind, durationKind, integerKind } from "../kinds.ts";
 import { natsUrlKind } from "../nats-url.ts";
 import { apiAccessKeys, apiListen } from "../sections/api.ts";
 import { natsFileKeys, natsQueueKeys } from "../sections/nats.ts";
@@ -69,31 +69,4 @@ export const replicasSection = section("Several routers of one fleet.", {
       "How often this router says that it is there and what it counts, so that replicas find out " +
       "where they differ. One that missed five is gone.",
   }),
-});
-
-const switchKind = choiceKind(["off", "dry-run", "on"]);
-
-function policy(key: string, doc: string) {
-  const more = "`dry-run` only says, in explanations and metrics, what it would send.";
-  return withDefault({ key, kind: switchKind, standard: "off", reload: true, doc: doc + more });
-}
-
-export const policiesSection = section("What the router tells agents to do, by itself.", {
-  coldWorker: policy(
-    "cold_worker",
-    "A worker that is new or empty is told to warm what its requests are likely to need. ",
-  ),
-  idleSession: policy(
-    "idle_session",
-    "A session from which nothing came for a while is paused: its blocks move to SSD. ",
-  ),
-  cacheControl: policy(
-    "cache_control",
-    "What API messages mark with `cache_control` is kept for a time, within a budget. ",
-  ),
-  reasoning: policy("reasoning", "Blocks of reasoning are marked as transient. "),
-  contextRewrite: policy(
-    "context_rewrite",
-    "Where a session's next prompt departs from the one before, what it left is pruned. ",
-  ),
 });

@@ -13,6 +13,7 @@ const GROUPS_MAX = 16;
 const WAITING_MAX = 1_024;
 /** Of a first command: how large a block is, its receipt says. */
 const FIRST_BLOCKS = 64;
+const JOINING_MS = 30_000;
 const FAILURES_MAX = 3;
 const AFTER_FAILURE_MS = 5_000;
 
@@ -20,6 +21,7 @@ const AFTER_FAILURE_MS = 5_000;
 interface Phase {
   readonly target: Target;
   readonly group: string;
+  readonly sinceMs: number;
   readonly untilMs: number;
   /** What its own sessions said last, the latest first; by name. */
   readonly sessions: readonly string[][];
@@ -77,6 +79,9 @@ export class ColdWorker implements Policy {
       this.desk.decline("no_names");
       return;
     }
+    const known = this.#phases.get(target.worker);
+    // One that joins is first heard of, then known: that is one beginning, not two.
+    if (known !== undefined && at.nowMs - known.sinceMs < JOINING_MS) return;
     this.#phases.delete(target.worker);
     this.#waiting.delete(target.worker);
     if (this.#phases.size < this.#settings.workersMax) this.#begin(target, at);
@@ -105,6 +110,7 @@ export class ColdWorker implements Policy {
     const phase: Phase = {
       target,
       group: this.#namer.group(target) ?? "",
+      sinceMs: at.nowMs,
       untilMs: at.nowMs + this.#settings.phaseMs,
       sessions: this.#sessionsOf(target.worker),
       sent: new Set(),
@@ -193,6 +199,10 @@ export class ColdWorker implements Policy {
       phase.moved += outcome.bytes > 0 ? (outcome.counts.done ?? 0) : 0;
       phase.nextMs = sentMs + (outcome.bytes / this.#settings.bytesPerSecond) * 1_000;
     }
+    if (isAllThere(outcome)) {
+      this.#end(phase, "not_cold");
+      return;
+    }
     phase.failures = isSomeDone(outcome) ? 0 : phase.failures + 1;
     if (phase.failures >= FAILURES_MAX) this.#end(phase, "nothing_comes");
     else if (phase.failures > 0 && outcome.kind !== "receipt")
@@ -205,4 +215,11 @@ export class ColdWorker implements Policy {
     this.#phases.delete(worker);
     this.desk.decline(why);
   }
+}
+
+/** Everything that it was told to warm is in RAM already. */
+function isAllThere(outcome: DeskOutcome): boolean {
+  if (outcome.kind !== "receipt") return false;
+  const { already = 0, ...others } = outcome.counts;
+  return already > 0 && Object.values(others).every((count) => count === 0);
 }

@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/index.ts";
 import type { Commander } from "../commander.ts";
 import type { RouteDecision, RouteRequest, Router, RouterObserver } from "../route.ts";
-import type { Target, WorkerNews, WorkerTable } from "../workers.ts";
+import type { Target, TargetId, WorkerNews, WorkerTable } from "../workers.ts";
 import type { BlockNamer } from "./block-namer.ts";
 import { CacheControl } from "./cache-control.ts";
 import { ColdWorker } from "./cold-worker.ts";
@@ -22,7 +22,7 @@ export interface PoliciesOptions {
   readonly commander: Commander;
   readonly namer: BlockNamer;
   readonly router: Pick<Router, "listen" | "noteAction">;
-  readonly table: Pick<WorkerTable, "listen">;
+  readonly table: Pick<WorkerTable, "listen" | "targets">;
 }
 
 /** The policies beside a router. Nothing of them outlasts it; what they began ends by its time. */
@@ -33,7 +33,7 @@ export interface Policies extends Disposable {
   /** What they remember. */
   readonly sessions: number;
   readonly liveRequests: number;
-  /** A worker restarted, or emptied its RAM. One that joins is noticed without being told. */
+  /** A worker emptied its RAM. One that joins, or restarts, is noticed without being told. */
   workerCold(target: Target): void;
   /** A policy that is switched off forgets; one that is switched on begins with nothing. */
   setMode(policy: PolicyName, mode: PolicyMode): void;
@@ -56,6 +56,8 @@ class OwnPolicies implements Policies {
   readonly #policies = new Map<PolicyName, Policy>();
   readonly #live = new Map<string, Live>();
   readonly #reasoning: Map<string, ReasoningTokens>;
+  /** As it was told of each target last; the table bounds them. */
+  readonly #seen = new Map<TargetId, { readonly hasNames: boolean; readonly isKnown: boolean }>();
   #book: SessionBook;
   #listening: readonly Disposable[] = [];
   #heardMs = 0;
@@ -125,7 +127,11 @@ class OwnPolicies implements Policies {
   }
 
   #start(): void {
-    const { clock, router, table, settings } = this.#options;
+    const { clock, router, table, settings, namer } = this.#options;
+    for (const target of table.targets) {
+      const hasNames = namer.group(target) !== null;
+      this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
+    }
     this.#listening = [
       router.listen(this.#observer()),
       table.listen((news) => this.#onNews(news)),
@@ -137,6 +143,7 @@ class OwnPolicies implements Policies {
     for (const listening of this.#listening) listening[Symbol.dispose]();
     this.#listening = [];
     this.#live.clear();
+    this.#seen.clear();
     this.#book = this.#newBook();
   }
 
@@ -194,8 +201,17 @@ class OwnPolicies implements Policies {
 
   #onNews(news: WorkerNews): void {
     const { target, kind } = news;
-    if (kind === "joined") this.workerCold(target);
-    if (kind === "left") this.#each((policy, at) => policy.workerLeft?.(target.worker, at));
+    const before = this.#seen.get(target.id);
+    if (kind === "left") {
+      this.#seen.delete(target.id);
+      this.#each((policy, at) => policy.workerLeft?.(target.worker, at));
+      return;
+    }
+    const hasNames = this.#options.namer.group(target) !== null;
+    this.#seen.set(target.id, { hasNames, isKnown: target.isKnown });
+    // A picture that is whole again: its agent restarted, or events were lost on their way.
+    const isBack = before?.isKnown === false && target.isKnown;
+    if (hasNames && (before?.hasNames !== true || isBack)) this.workerCold(target);
   }
 
   #tick(): void {

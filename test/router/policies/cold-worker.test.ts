@@ -127,6 +127,34 @@ describe("a cold worker", () => {
     expect(new Set(kit.sent.map(({ worker }) => worker)).size).toBe(5);
   });
 
+  test("is noticed when its names are known, and when its picture is whole again", async () => {
+    using kit = new PolicyKit(ON);
+    await traffic(kit);
+    kit.joined("new", { spaces: [], isKnown: false });
+    await kit.pass(1_000);
+    expect(kit.sent).toEqual([]);
+    kit.changed("new", { isKnown: false });
+    kit.changed("new", { isKnown: true });
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(1);
+    kit.changed("new", { isKnown: false });
+    await kit.pass(1_000);
+    kit.changed("new", { isKnown: true });
+    kit.changed("new", { isKnown: true });
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(2);
+  });
+
+  test("one that has it all already is not cold", async () => {
+    using kit = new PolicyKit({ coldWorker: { ...ON.coldWorker, blocksPerCommand: 1 } });
+    await traffic(kit);
+    kit.answer = () => ({ kind: "receipt", counts: { already: 1 }, bytes: 0, ttlSeconds: null });
+    kit.joined("new");
+    await kit.pass(60_000);
+    expect(kit.sent).toHaveLength(1);
+    expect(kit.counts("cold_worker").declined).toEqual({ not_cold: 1 });
+  });
+
   test("a router that has seen no traffic warms nobody", async () => {
     using kit = new PolicyKit(ON);
     for (let i = 0; i < 50; i++) kit.joined(`w${i}`);

@@ -86,7 +86,7 @@ describe("an idle session", () => {
     ]);
   });
 
-  test("of a rewritten prompt only what it still says comes back; the rest ends by itself", async () => {
+  test("of a rewritten prompt what it still says comes back; the rest ends by itself", async () => {
     using kit = new PolicyKit(ON);
     await kit.ask("s", "sys a b c");
     await kit.pass(2 * MINUTE);

@@ -56,7 +56,7 @@ export function tokensOf(text: string): Uint32Array {
 export function targetOf(worker: string, namespace = 1): Target {
   const namespaceKey = new Uint8Array(DIGEST_BYTES).fill(namespace);
   return {
-    id: 0 as TargetId,
+    id: (Bun.hash.xxHash32(worker) & 0xffff) as TargetId,
     worker: worker as WorkerId,
     rank: 0,
     model: MODEL,
@@ -132,6 +132,7 @@ export class PolicyKit implements Disposable {
         },
       },
       table: {
+        targets: [],
         listen: (listener) => {
           this.#news = listener;
           return this.#listening(() => (this.#news = () => undefined));
@@ -183,8 +184,12 @@ export class PolicyKit implements Disposable {
     return id;
   }
 
-  joined(worker: string): void {
-    this.#news({ kind: "joined", target: targetOf(worker) });
+  joined(worker: string, more: Partial<Target> = {}): void {
+    this.#news({ kind: "joined", target: { ...targetOf(worker), ...more } });
+  }
+
+  changed(worker: string, more: Partial<Target>): void {
+    this.#news({ kind: "changed", target: { ...targetOf(worker), ...more } });
   }
 
   left(worker: string): void {

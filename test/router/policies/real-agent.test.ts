@@ -91,8 +91,8 @@ class AgentUnderPolicies implements AsyncDisposable {
   }
 
   /**
-   * Passes time, and lets disk and agent do their work in between: what takes them a moment must not
-   * seem to have taken seconds.
+   * Passes time, and lets disk and agent do their work in between: what takes them a moment must
+   * not seem to have taken seconds.
    */
   async pass(ms: number): Promise<void> {
     const { policies } = this.policies;
