@@ -1,3 +1,4 @@
+export { LeafLru } from "./leaf-lru.ts";
 export {
   benchRoute,
   ROUTE_POLICIES,
@@ -5,3 +6,4 @@ export {
   type RoutePolicy,
   type RouteRow,
 } from "./route-bench.ts";
+export { SimulatedClock } from "./simulated-clock.ts";

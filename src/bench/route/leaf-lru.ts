@@ -1,8 +1,8 @@
-/** What one prompt did to a cache. */
+/** What one prompt did to a cache: first `evicted` went, then `stored` came. */
 export interface Served {
   /** Leading blocks that were there. */
   readonly hits: number;
-  /** Where the blocks that were not there begin to be stored, as places of the prompt. */
+  /** Places in the prompt, rising. */
   readonly stored: readonly number[];
   readonly evicted: readonly number[];
 }
@@ -50,7 +50,12 @@ export class LeafLru {
       }
       this.#append(block);
     }
-    return { hits, stored: stored.reverse(), evicted };
+    // A prompt may push out its own blocks.
+    return {
+      hits,
+      stored: stored.reverse().filter((at) => this.#isHeld[blocks[at]!] === 1),
+      evicted: evicted.filter((block) => this.#isHeld[block] === 0),
+    };
   }
 
   #evict(): number {

@@ -1,11 +1,15 @@
 import { benchRoute, ROUTE_POLICIES } from "../../bench/index.ts";
-import { ReferenceIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
+import { seededRandom } from "../../core/index.ts";
+import { loadNative } from "../../native/index.ts";
+import { createPrefixIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
 import { bundledTrace, openTrace } from "../../traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, withDefault } from "../flags.ts";
 import { choice, decimal, integer, list, text } from "../kinds.ts";
 import { printRows } from "../output.ts";
 import { createProgress } from "../progress.ts";
+
+const INDEX_BYTES = 2 ** 30;
 
 export const command = defineCommand({
   description: [
@@ -64,7 +68,10 @@ export const command = defineCommand({
         decodeTokensPerSecond: flags.decodeTokensPerSecond,
       },
       seed: flags.seed,
-      makeIndex: () => new ReferenceIndex(),
+      makeIndex: () => {
+        const native = loadNative();
+        return createPrefixIndex({ native, random: seededRandom(1), bytesMax: INDEX_BYTES });
+      },
       signal,
       onProgress: (policy, done, total) => progress.update(`${policy}: ${done} of ${total}`),
     });

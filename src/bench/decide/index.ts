@@ -1,0 +1,1 @@
+export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide-bench.ts";
