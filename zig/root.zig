@@ -25,6 +25,7 @@ test {
     _ = @import("net/sockets.zig");
     _ = @import("net/unix.zig");
     _ = @import("net/worker.zig");
+    _ = @import("prefix/index.zig");
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");

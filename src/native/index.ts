@@ -43,6 +43,13 @@ export {
   plainServe,
 } from "./plain-sockets.ts";
 export {
+  PREFIX_CHANGE,
+  PREFIX_TIERS_ALL,
+  type PrefixChange,
+  PrefixChanges,
+} from "./prefix-changes.ts";
+export { type PrefixColumns, type PrefixRows, PrefixTable } from "./prefix-table.ts";
+export {
   blocksOfTokens,
   keyHashes,
   type SequenceHashing,

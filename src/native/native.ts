@@ -57,7 +57,8 @@ export class Native {
       | "hearth_region_adopt"
       | "hearth_queue_create"
       | "hearth_disk_create"
-      | "hearth_lanes_create",
+      | "hearth_lanes_create"
+      | "hearth_prefix_create",
     [inName, value]: readonly [In, StructValue<In>],
     outName: Out,
   ): StructValue<Out> {

@@ -8,7 +8,7 @@ export {
   type RouterParts,
   tokenSalt,
 } from "./core/index.ts";
-export { ReferenceIndex } from "./index/index.ts";
+export { createPrefixIndex, type PrefixIndexOptions, ReferenceIndex } from "./index/index.ts";
 export {
   askedAt,
   BusArchive,

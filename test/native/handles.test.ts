@@ -61,6 +61,24 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_session_arrived: (handle) => symbols.hearth_session_arrived(handle, 1, out.bytes),
     hearth_plain_serve: (handle) => symbols.hearth_plain_serve(handle, -1, 1),
     hearth_session_end: (handle) => symbols.hearth_session_end(handle),
+    hearth_prefix_info: (handle) => symbols.hearth_prefix_info(handle, out.bytes),
+    hearth_prefix_close: (handle) => symbols.hearth_prefix_close(handle),
+    hearth_prefix_apply: (handle) => symbols.hearth_prefix_apply(handle, 0, 0, 0, 0),
+    hearth_prefix_match: (handle) => symbols.hearth_prefix_match(handle, memory.bytes, 0, 0),
+    hearth_prefix_match_many: (handle) =>
+      symbols.hearth_prefix_match_many(handle, memory.bytes, 0, 0, 0, out.bytes),
+    hearth_prefix_holders: (handle) =>
+      symbols.hearth_prefix_holders(handle, memory.bytes, 1, 1, out.bytes, 1),
+    hearth_prefix_sums: (handle) => symbols.hearth_prefix_sums(handle, 1, out.bytes),
+    hearth_prefix_dump: (handle) => symbols.hearth_prefix_dump(handle, 1),
+    hearth_prefix_dump_next: (handle) =>
+      symbols.hearth_prefix_dump_next(handle, memory.bytes, PAGE),
+    hearth_prefix_save: (handle) => symbols.hearth_prefix_save(handle),
+    hearth_prefix_save_next: (handle) =>
+      symbols.hearth_prefix_save_next(handle, memory.bytes, PAGE),
+    hearth_prefix_save_end: (handle) => symbols.hearth_prefix_save_end(handle),
+    hearth_prefix_load: (handle) => symbols.hearth_prefix_load(handle, memory.bytes, 0),
+    hearth_prefix_load_end: (handle) => symbols.hearth_prefix_load_end(handle),
   };
 }
 
@@ -79,6 +97,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_queue_create: [0, 0],
   hearth_disk_create: [0, 0],
   hearth_lanes_create: [0, 0],
+  hearth_prefix_create: [0, 0],
   hearth_plain_listen: [0],
   hearth_plain_pull: [0],
   hearth_records_seal: [0, 0, 1, 0, 1],

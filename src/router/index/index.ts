@@ -1,1 +1,2 @@
+export { createPrefixIndex, type PrefixIndexOptions } from "./native-index.ts";
 export { ReferenceIndex } from "./reference-index.ts";

@@ -1,0 +1,161 @@
+import { assert, type Random } from "../../core/index.ts";
+import { RESIDENCY_TIERS, type ResidencyDigest } from "../../events/index.ts";
+import {
+  type Native,
+  PREFIX_CHANGE,
+  PREFIX_TIERS_ALL,
+  PrefixChanges,
+  PrefixTable,
+} from "../../native/index.ts";
+import type {
+  BlockHolder,
+  HeldRun,
+  IndexChange,
+  PrefixBatch,
+  PrefixIndex,
+  PrefixIndexStats,
+  PrefixMatches,
+} from "../prefix-index.ts";
+import type { TargetId } from "../workers.ts";
+import { loadTable, saveTable } from "./index-file.ts";
+import { runsOf } from "./run-pages.ts";
+
+export interface PrefixIndexOptions {
+  readonly native: Native;
+  /** For a secret of its own: without it somebody could choose hashes that collide. */
+  readonly random: Random;
+  /** All the memory for what grows with what is held: 4 KiB at least. */
+  readonly bytesMax: number;
+}
+
+/** The prefix index of the native library. */
+export function createPrefixIndex(options: PrefixIndexOptions): PrefixIndex {
+  return new NativeIndex(options);
+}
+
+class NativeIndex implements PrefixIndex {
+  readonly #table: PrefixTable;
+  readonly #changes = new PrefixChanges();
+  readonly #matches: { -readonly [Key in keyof PrefixMatches]: PrefixMatches[Key] };
+
+  constructor({ native, random, bytesMax: bytes }: PrefixIndexOptions) {
+    const seed = (BigInt(random.u32()) << 32n) | BigInt(random.u32());
+    this.#table = new PrefixTable(native, { bytes, seed });
+    this.#matches = { count: 0, exactBlocks: 0, ...this.#table.columns };
+  }
+
+  get stats(): PrefixIndexStats {
+    const info = this.#table.info();
+    return {
+      blocks: Number(info.blocks),
+      heldBlocks: Number(info.held),
+      runs: Number(info.chunks),
+      bytes: Number(info.bytes),
+      forgotten: Number(info.forgotten),
+    };
+  }
+
+  apply(changes: readonly IndexChange[]): void {
+    for (const { target, change } of changes) {
+      if (change.kind === "cleared") {
+        const { tier } = change;
+        const number = tier === null ? PREFIX_TIERS_ALL : RESIDENCY_TIERS.indexOf(tier);
+        this.#add(PREFIX_CHANGE.cleared, target, number);
+      } else if (change.kind === "removed") {
+        const tier = RESIDENCY_TIERS.indexOf(change.tier);
+        this.#addHashes(PREFIX_CHANGE.removed, target, tier, null, change.hashes);
+      } else {
+        const tier = RESIDENCY_TIERS.indexOf(change.tier);
+        this.#addHashes(PREFIX_CHANGE.stored, target, tier, change.parent, change.hashes);
+      }
+    }
+    this.#flush();
+  }
+
+  #add(kind: number, target: TargetId, tier: number): void {
+    if (this.#changes.room === 0) this.#flush();
+    this.#changes.add({ kind, target, tier, parent: 0n }, null);
+  }
+
+  /** Hashes in as many changes as there are pieces that cross at once. */
+  #addHashes(
+    kind: number,
+    target: TargetId,
+    tier: number,
+    parent: bigint | null,
+    hashes: BigUint64Array,
+  ): void {
+    assert(target >= 0 && target < 2 ** 16, "a target's number has 16 bits");
+    let before = parent;
+    let at = 0;
+    while (at < hashes.length) {
+      if (this.#changes.room === 0) this.#flush();
+      const count = Math.min(this.#changes.room, hashes.length - at);
+      const piece = count === hashes.length ? hashes : hashes.subarray(at, at + count);
+      const first = kind === PREFIX_CHANGE.stored && before === null;
+      const own = first ? PREFIX_CHANGE.storedFirst : kind;
+      this.#changes.add({ kind: own, target, tier, parent: before ?? 0n }, piece);
+      at += count;
+      if (at < hashes.length) before = hashes[at - 1]!;
+    }
+  }
+
+  #flush(): void {
+    if (this.#changes.count > 0) this.#table.apply(this.#changes);
+  }
+
+  match(hashes: BigUint64Array): PrefixMatches {
+    const matches = this.#matches;
+    matches.count = hashes.length === 0 ? 0 : this.#table.match(hashes);
+    matches.exactBlocks = hashes.length === 0 ? 0 : this.#table.exact;
+    return matches;
+  }
+
+  matchMany(hashes: BigUint64Array, ends: Uint32Array): PrefixBatch {
+    const { exact, ...rest } = this.#table.matchMany(hashes, ends);
+    return { ...rest, exactBlocks: exact };
+  }
+
+  holders(hashes: BigUint64Array, max: number): BlockHolder[][] {
+    const words = this.#table.holders(hashes, max);
+    let at = 0;
+    return Array.from(hashes, () => {
+      const own = words.subarray(at + 1, at + 1 + words[at]!);
+      at += 1 + own.length;
+      return Array.from(own, (word) => ({
+        target: (word & 0xffff) as TargetId,
+        tiers: word >>> 16,
+      }));
+    });
+  }
+
+  drop(target: TargetId): void {
+    this.#add(PREFIX_CHANGE.cleared, target, PREFIX_TIERS_ALL);
+    this.#flush();
+  }
+
+  digests(target: TargetId): ResidencyDigest[] | null {
+    const found = this.#table.digests(target);
+    if (found.torn !== 0) return null;
+    return RESIDENCY_TIERS.map((tier) => ({
+      blocks: Number(found[`${tier}_blocks`]),
+      mix: found[`${tier}_mix`],
+    }));
+  }
+
+  dump(target?: TargetId): Iterable<HeldRun> {
+    return runsOf(this.#table, target);
+  }
+
+  save(path: string): Promise<void> {
+    return saveTable(this.#table, path);
+  }
+
+  load(path: string): Promise<boolean> {
+    return loadTable(this.#table, path);
+  }
+
+  [Symbol.dispose](): void {
+    this.#table[Symbol.dispose]();
+  }
+}

@@ -1,0 +1,190 @@
+//! A run of consecutive blocks: their hashes one behind the other, and who holds which of them.
+
+const std = @import("std");
+const arena_file = @import("arena.zig");
+const assert = std.debug.assert;
+const Arena = arena_file.Arena;
+
+pub const order_max = 4;
+/// So that a place in a chunk has 7 bits.
+pub const len_max = capacity(order_max);
+/// Nothing in the chunk is unsure.
+pub const all_sure = 255;
+pub const inline_entries = 2;
+/// The entries lie in the head.
+pub const no_list = 255;
+const lanes = 4;
+const Keys = @Vector(lanes, u64);
+
+/// A target in the upper bits, a tier in the lower two.
+pub const Holder = u18;
+
+/// A holder has the blocks from `start` to `last`. As numbers they are in the order of targets,
+/// tiers and places.
+pub const Entry = packed struct(u32) {
+    last: u7,
+    start: u7,
+    holder: Holder,
+
+    pub inline fn target(self: Entry) u16 {
+        return @intCast(self.holder >> 2);
+    }
+
+    pub inline fn tier(self: Entry) u2 {
+        return @truncate(self.holder);
+    }
+
+    pub inline fn has(self: Entry, at: usize) bool {
+        return self.start <= at and at <= self.last;
+    }
+
+    /// One bit for each place.
+    pub inline fn mask(self: Entry) u128 {
+        return span(self.start, @as(usize, self.last) + 1);
+    }
+};
+
+/// Bits for the places from `start` until before `end`.
+pub inline fn span(start: usize, end: usize) u128 {
+    assert(start <= end and end <= 127);
+    const ones = (@as(u128, 1) << @intCast(end)) - 1;
+    return ones & ~((@as(u128, 1) << @intCast(start)) - 1);
+}
+
+pub const Flags = packed struct(u8) {
+    has_parent: bool = false,
+    /// Which of two kinds it is of, where one of them was saved and the other is to be.
+    parity: u1 = 0,
+    unused: u6 = 0,
+};
+
+/// How many keys fit behind the head in a piece of that order: 4, 12, 28, 60, 124.
+pub fn capacity(order: u6) usize {
+    return ((@as(usize, arena_file.unit_bytes) << order) - @sizeOf(Chunk)) / 8;
+}
+
+/// The smallest order for so many keys.
+pub fn orderFor(len: usize) u6 {
+    assert(len <= len_max);
+    var order: u6 = 0;
+    while (capacity(order) < len) order += 1;
+    return order;
+}
+
+/// The head of a chunk; its keys lie behind it.
+pub const Chunk = extern struct {
+    /// The hash before the first, where there is one.
+    parent: u64,
+    /// When it was last stored to or matched, in rounds.
+    round: u32,
+    /// How many entries there are. Up to two lie here, more in a piece of their own.
+    entries: u32,
+    list: [inline_entries]u32,
+    /// Chunks whose parent is in this one, about.
+    children: u16,
+    len: u8,
+    /// From here on holders may be missing, because something was forgotten.
+    unsure: u8,
+    /// Keys that nobody holds.
+    dead: u8,
+    flags: Flags,
+    /// Of the entries' own piece, or `no_list`.
+    list_order: u8,
+    reserved: u8,
+
+    pub inline fn keys(self: *Chunk) []u64 {
+        return self.room()[0..self.len];
+    }
+
+    pub inline fn room(self: *Chunk) [*]u64 {
+        const bytes: [*]align(8) u8 = @ptrCast(self);
+        return @ptrCast(bytes + @sizeOf(Chunk));
+    }
+
+    pub inline fn parentHash(self: *const Chunk) ?u64 {
+        return if (self.flags.has_parent) self.parent else null;
+    }
+
+    pub fn setParent(self: *Chunk, parent: ?u64) void {
+        self.parent = parent orelse 0;
+        self.flags.has_parent = parent != null;
+    }
+
+    pub inline fn holders(self: *Chunk, arena: *const Arena) []Entry {
+        return self.entryRoom(arena)[0..self.entries];
+    }
+
+    pub inline fn entryRoom(self: *Chunk, arena: *const Arena) [*]Entry {
+        if (self.hasList()) return @ptrCast(arena.address(self.list[0]));
+        return @ptrCast(&self.list);
+    }
+
+    pub inline fn hasList(self: *const Chunk) bool {
+        return self.list_order != no_list;
+    }
+
+    /// How many entries fit where they lie now.
+    pub fn entryCapacity(self: *const Chunk) usize {
+        if (!self.hasList()) return inline_entries;
+        return entriesIn(@intCast(self.list_order));
+    }
+
+    /// Where a hash lies. New blocks and those that go are mostly the first or the last.
+    pub inline fn find(self: *Chunk, hash: u64) ?usize {
+        @setRuntimeSafety(false); // all indices are below `len`
+        const all = self.keys();
+        if (all.len == 0) return null;
+        if (all[0] == hash) return 0;
+        if (all[all.len - 1] == hash) return all.len - 1;
+        return std.mem.indexOfScalar(u64, all, hash);
+    }
+
+    /// How many keys from `at` on are those of `hashes`.
+    pub inline fn matching(self: *Chunk, at: usize, hashes: []align(1) const u64) usize {
+        @setRuntimeSafety(false); // all indices are below `most`
+        const own = self.keys()[at..];
+        const most = @min(own.len, hashes.len);
+        var i: usize = 0;
+        while (i + lanes <= most) : (i += lanes) {
+            const ours: Keys = own[i..][0..lanes].*;
+            const theirs: Keys = hashes[i..][0..lanes].*;
+            const equal: u4 = @bitCast(ours == theirs);
+            if (equal != 0xf) return i + @ctz(~equal);
+        }
+        while (i < most and own[i] == hashes[i]) i += 1;
+        return i;
+    }
+
+    /// The places that somebody holds.
+    pub fn living(self: *Chunk, arena: *const Arena) u128 {
+        var mask: u128 = 0;
+        for (self.holders(arena)) |entry| mask |= entry.mask();
+        return mask;
+    }
+
+    pub fn isLiving(self: *Chunk, arena: *const Arena, at: usize) bool {
+        for (self.holders(arena)) |entry| {
+            if (entry.has(at)) return true;
+        }
+        return false;
+    }
+};
+
+pub fn entriesIn(list_order: u6) usize {
+    return @as(usize, arena_file.unit_bytes / @sizeOf(Entry)) << list_order;
+}
+
+/// The first entry of `holder` or of one behind it.
+pub fn firstOf(entries: []const Entry, holder: Holder) usize {
+    var low: usize = 0;
+    var high = entries.len;
+    while (low < high) {
+        const middle = (low + high) / 2;
+        if (entries[middle].holder < holder) low = middle + 1 else high = middle;
+    }
+    return low;
+}
+
+comptime {
+    assert(@sizeOf(Chunk) == 32 and len_max == 124);
+}

@@ -1,0 +1,32 @@
+//! A target that has nothing any more.
+
+const arena_file = @import("arena.zig");
+const holding = @import("holding.zig");
+const removing = @import("removing.zig");
+const targets_file = @import("targets.zig");
+const Holder = @import("chunk.zig").Holder;
+const Index = @import("index.zig").Index;
+
+/// Of one tier (`only`) or of all.
+pub fn clear(index: *Index, target: u16, only: ?Holder) void {
+    const first = only orelse @as(Holder, target) << 2;
+    const last = only orelse first + 3;
+    const sums = index.targets.sums[first .. @as(usize, last) + 1];
+    var walk = index.arena.walk(0);
+    while (blocksIn(sums) > 0) {
+        // What is held lies in some chunk ahead: what was behind has been released.
+        const at = walk.nextChunk().?;
+        index.pinned[0] = at;
+        holding.releaseAll(index, at, first, last);
+        _ = removing.settle(index, at);
+    }
+    if (only == null) index.targets.mend(target);
+    // Then nobody has anything that is not noted.
+    if (index.targets.torn_count == 0) index.filter.reset();
+}
+
+fn blocksIn(sums: []const targets_file.Sum) u64 {
+    var blocks: u64 = 0;
+    for (sums) |sum| blocks += sum.blocks;
+    return blocks;
+}

@@ -1,0 +1,38 @@
+//! Zeroed memory straight from the kernel: it costs nothing until it is touched.
+
+const std = @import("std");
+const linux = std.os.linux;
+const errno = @import("../base/errno.zig");
+const Error = @import("../abi/status.zig").Error;
+
+pub const page_bytes = 4096;
+
+/// At least `count` of `T`, zeroed. Large ones in huge pages where the kernel has them: lookups
+/// jump, and each jump would miss the address cache otherwise.
+pub fn map(comptime T: type, count: usize) Error![]T {
+    const bytes = std.mem.alignForward(usize, @max(1, count * @sizeOf(T)), page_bytes);
+    const flags: linux.MAP = .{ .TYPE = .PRIVATE, .ANONYMOUS = true, .NORESERVE = true };
+    const protection: linux.PROT = .{ .READ = true, .WRITE = true };
+    const address = try errno.check(linux.mmap(null, bytes, protection, flags, -1, 0));
+    const memory: [*]align(page_bytes) u8 = @ptrFromInt(address);
+    // Kernels without huge pages refuse; what they give instead is right, only slower.
+    _ = linux.madvise(memory, bytes, linux.MADV.HUGEPAGE);
+    return @as([*]T, @ptrCast(memory))[0..count];
+}
+
+pub fn unmap(slice: anytype) void {
+    const bytes = std.mem.sliceAsBytes(slice);
+    const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);
+    // Only a wrong address can make it fail.
+    std.debug.assert(linux.errno(linux.munmap(@ptrCast(@alignCast(bytes.ptr)), whole)) == .SUCCESS);
+}
+
+/// Zeros again; the kernel takes the memory back.
+pub fn wipe(slice: anytype) void {
+    const bytes = std.mem.sliceAsBytes(slice);
+    const whole = std.mem.alignForward(usize, @max(1, bytes.len), page_bytes);
+    const memory: [*]align(page_bytes) u8 = @ptrCast(@alignCast(bytes.ptr));
+    if (linux.errno(linux.madvise(memory, whole, linux.MADV.DONTNEED)) != .SUCCESS) {
+        @memset(bytes, 0);
+    }
+}

@@ -1,0 +1,210 @@
+//! Blocks that a holder has from now on.
+
+const std = @import("std");
+const arena_file = @import("arena.zig");
+const chunk_file = @import("chunk.zig");
+const holding = @import("holding.zig");
+const index_file = @import("index.zig");
+const removing = @import("removing.zig");
+const assert = std.debug.assert;
+const Chunk = chunk_file.Chunk;
+const Holder = chunk_file.Holder;
+const Index = index_file.Index;
+const Place = index_file.Place;
+
+const Hashes = []align(1) const u64;
+
+/// The hashes are consecutive; `parent` is the one before the first.
+pub fn store(index: *Index, holder: Holder, parent: ?u64, hashes: Hashes) void {
+    for (hashes[0..@min(index_file.ahead, hashes.len)]) |hash| {
+        index.table.prefetch(index.table.spot(hash));
+    }
+    var before: ?Place = null;
+    var told = parent;
+    var i: usize = 0;
+    while (i < hashes.len) {
+        if (index.find(hashes[i])) |place| {
+            const count = index.chunk(place.chunk).matching(place.at, hashes[i..]);
+            index.pinned = .{ place.chunk, if (before) |last| last.chunk else arena_file.none };
+            index.touch(index.chunk(place.chunk));
+            holding.hold(index, place.chunk, holder, place.at, place.at + count);
+            before = join(index, before, place, count);
+            i += count;
+        } else {
+            if (before == null) before = findParent(index, told);
+            const first = i;
+            before = extend(index, holder, before, told, hashes, &i);
+            if (i == first) return loseAll(index, holder, hashes[i..]);
+        }
+        told = hashes[i - 1];
+    }
+}
+
+fn findParent(index: *Index, hash: ?u64) ?Place {
+    const place = index.find(hash orelse return null) orelse return null;
+    index.touch(index.chunk(place.chunk));
+    return place;
+}
+
+pub fn loseAll(index: *Index, holder: Holder, hashes: Hashes) void {
+    for (hashes) |hash| {
+        index.filter.add(hash);
+        // Some of them may be there, for others.
+        const place = index.find(hash) orelse continue;
+        const chunk = index.chunk(place.chunk);
+        index.beforeChange(place.chunk);
+        chunk.unsure = @min(chunk.unsure, @as(u8, @intCast(place.at)));
+    }
+    index.targets.tear(holder);
+    index.forgotten += hashes.len;
+}
+
+/// Puts the next unknown hashes behind `before`, as many as fit into one chunk, and counts `i` up
+/// by their number. The place of the last; `i` stays where there is no room for any.
+fn extend(
+    index: *Index,
+    holder: Holder,
+    before: ?Place,
+    told: ?u64,
+    hashes: Hashes,
+    i: *usize,
+) ?Place {
+    const wanted = hashes.len - i.*;
+    index.pinned = .{ if (before) |last| last.chunk else arena_file.none, arena_file.none };
+    const at = behind(index, before, wanted) orelse
+        begin(index, before, told, wanted) orelse return null;
+    index.pinned[1] = at;
+    index.beforeChange(at);
+    const chunk = index.chunk(at);
+    index.touch(chunk);
+    const start = chunk.len;
+    const room = chunk_file.capacity(index.arena.orderOf(at));
+    while (i.* < hashes.len and chunk.len < room) : (i.* += 1) {
+        const hash = hashes[i.*];
+        if (i.* + index_file.ahead < hashes.len) {
+            index.table.prefetch(index.table.spot(hashes[i.* + index_file.ahead]));
+        }
+        if (chunk.len > start and index.find(hash) != null) break;
+        if (!index.tableHasRoom()) break;
+        index.table.put(index.table.spot(hash), at);
+        if (index.filter.has(hash)) chunk.unsure = @min(chunk.unsure, chunk.len);
+        chunk.room()[chunk.len] = hash;
+        chunk.len += 1;
+        chunk.dead += 1;
+    }
+    const end = chunk.len;
+    if (end > start) holding.hold(index, at, holder, start, end);
+    const left = removing.settle(index, at) orelse return null;
+    // Without room for its holder, what was put there is gone again.
+    if (index.chunk(left).len != end) return null;
+    return .{ .chunk = fit(index, left), .at = end - 1 };
+}
+
+/// The chunk of `before` where that is its last block, with room for at least one more.
+fn behind(index: *Index, before: ?Place, wanted: usize) ?u32 {
+    const last = before orelse return null;
+    const chunk = index.chunk(last.chunk);
+    if (last.at + 1 != chunk.len or chunk.len == chunk_file.len_max) return null;
+    const order = chunk_file.orderFor(@min(chunk.len + wanted, chunk_file.len_max));
+    if (order <= index.arena.orderOf(last.chunk)) return last.chunk;
+    const piece = index.take(order, .chunk) orelse return null;
+    return move(index, last.chunk, piece);
+}
+
+/// A new, empty chunk; a small one where there is no room for what is wanted.
+fn begin(index: *Index, before: ?Place, parent: ?u64, wanted: usize) ?u32 {
+    const order = chunk_file.orderFor(@min(wanted, chunk_file.len_max));
+    const at = index.take(order, .chunk) orelse index.take(0, .chunk) orelse return null;
+    init(index, at, parent);
+    if (before) |last| index.chunk(last.chunk).children +|= 1;
+    return at;
+}
+
+pub fn init(index: *Index, at: u32, parent: ?u64) void {
+    const chunk = index.chunk(at);
+    chunk.* = .{
+        .parent = 0,
+        // Not in this round: its first use is one.
+        .round = index.round -% 1,
+        .entries = 0,
+        .list = .{ 0, 0 },
+        .children = 0,
+        .len = 0,
+        .unsure = chunk_file.all_sure,
+        .dead = 0,
+        .flags = .{ .parity = index.parity },
+        .list_order = chunk_file.no_list,
+        .reserved = 0,
+    };
+    chunk.setParent(parent);
+    index.chunks += 1;
+}
+
+/// Moves a chunk to another piece, which has room for it.
+fn move(index: *Index, from: u32, to: u32) u32 {
+    index.beforeChange(from);
+    const old = index.chunk(from);
+    const new = index.chunk(to);
+    assert(old.len <= chunk_file.capacity(index.arena.orderOf(to)));
+    new.* = old.*;
+    @memcpy(new.room()[0..old.len], old.keys());
+    for (old.keys()) |hash| index.table.prefetch(index.table.spot(hash));
+    for (old.keys()) |hash| index.table.move(index.table.spot(hash), from, to);
+    index.arena.give(from);
+    for (&index.pinned) |*pinned| {
+        if (pinned.* == from) pinned.* = to;
+    }
+    return to;
+}
+
+/// Gives back what a chunk has too much, where a smaller piece is at hand.
+fn fit(index: *Index, at: u32) u32 {
+    const order = chunk_file.orderFor(index.chunk(at).len);
+    if (order >= index.arena.orderOf(at)) return at;
+    return move(index, at, index.arena.take(order, .chunk) orelse return at);
+}
+
+/// Where `place` begins a chunk that follows on the one that ends with `before`, and both fit into
+/// one, they become one. The place of the last of `count` blocks from `place` on.
+fn join(index: *Index, before: ?Place, place: Place, count: usize) Place {
+    const unjoined: Place = .{ .chunk = place.chunk, .at = place.at + count - 1 };
+    const last = before orelse return unjoined;
+    if (place.at != 0 or last.chunk == place.chunk) return unjoined;
+    const second = index.chunk(place.chunk);
+    const first_len = index.chunk(last.chunk).len;
+    if (last.at + 1 != first_len or first_len + second.len > chunk_file.len_max) return unjoined;
+    if (second.parentHash() != index.chunk(last.chunk).keys()[last.at]) return unjoined;
+    // Both are pinned: neither is forgotten while room is made.
+    const entries = index.chunk(last.chunk).entries + second.entries;
+    if (!holding.grow(index, last.chunk, entries)) return unjoined;
+    var to = last.chunk;
+    const order = chunk_file.orderFor(first_len + second.len);
+    if (order > index.arena.orderOf(to)) {
+        to = move(index, to, index.take(order, .chunk) orelse return unjoined);
+    }
+    absorb(index, to, place.chunk);
+    return .{ .chunk = to, .at = first_len + count - 1 };
+}
+
+/// The blocks of `second` go behind those of `first`, which has room for them and their entries.
+fn absorb(index: *Index, first: u32, second: u32) void {
+    index.beforeChange(first);
+    index.beforeChange(second);
+    const to = index.chunk(first);
+    const from = index.chunk(second);
+    const shift = to.len;
+    @memcpy(to.room()[shift..][0..from.len], from.keys());
+    to.len += from.len;
+    to.dead += from.dead;
+    if (from.unsure != chunk_file.all_sure) to.unsure = @min(to.unsure, shift + from.unsure);
+    to.children = (to.children -| 1) +| from.children;
+    to.round = index.round;
+    for (from.holders(&index.arena)) |entry| {
+        const start = @as(usize, shift) + entry.start;
+        holding.merge(index, first, entry.holder, start, @as(usize, shift) + entry.last + 1);
+    }
+    for (from.keys()) |hash| index.table.move(index.table.spot(hash), second, first);
+    if (from.hasList()) index.arena.give(from.list[0]);
+    index.arena.give(second);
+    index.chunks -= 1;
+}
