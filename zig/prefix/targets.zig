@@ -1,4 +1,4 @@
-//! What each target has in each tier, as a count and a digest, and whether some of it was forgotten.
+//! What each target has in each tier: a count and a digest, and whether some of it was forgotten.
 
 const std = @import("std");
 const pages = @import("pages.zig");
