@@ -108,8 +108,8 @@ export class StreamPublisher implements AsyncDisposable {
   }
 
   /**
-   * Publishes nothing more; what waits is in the next run's snapshot. It waits a little for what the
-   * broker has been asked, which ends with the connection.
+   * Publishes nothing more; what waits is in the next run's snapshot. It waits a little for what
+   * the broker has been asked, which ends with the connection.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort();

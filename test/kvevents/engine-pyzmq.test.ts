@@ -13,8 +13,8 @@ const BLOCKS = 400;
 const tokensOf = (block: number) => Uint32Array.from({ length: 4 }, (_, at) => block * 7 + at);
 
 /**
- * As vLLM's publisher works: PUB with topic, number and payload, a ROUTER with the batches it keeps.
- * Each line of its input is one payload in hex; `-` in front: it is kept, and not published.
+ * As vLLM's publisher works: PUB with topic, number and payload, a ROUTER with the batches it
+ * keeps. Each line of its input is one payload in hex; `-` in front: it is kept, and not published.
  */
 const ENGINE = `
 import threading

@@ -32,7 +32,7 @@ export const command = defineCommand({
       5_859,
       "blocks of the trace that one worker holds",
     ),
-    policy: withDefault(list(choice(ROUTE_POLICIES)), ROUTE_POLICIES, "how workers are chosen"),
+    policy: optional(list(choice(ROUTE_POLICIES)), "how workers are chosen; all if left out"),
     overlapCredit: withDefault(decimal({ min: 0 }), 2, "of kv: overlap_credit"),
     prefillLoadScale: withDefault(decimal({ min: 0 }), 32, "of kv: prefill_load_scale"),
     temperature: withDefault(decimal({ min: 0 }), 0, "of kv: temperature"),
@@ -61,7 +61,7 @@ export const command = defineCommand({
       trace: flags.trace === null ? await bundledTrace() : await openTrace(flags.trace),
       workers: flags.workers,
       capacity: flags.capacity,
-      policies: flags.policy,
+      policies: flags.policy ?? ROUTE_POLICIES,
       settings: { ...ROUTER_DEFAULTS, cost: cost as RouterSettings["cost"], temperature },
       service: {
         prefillTokensPerSecond: flags.prefillTokensPerSecond ?? Number.POSITIVE_INFINITY,
