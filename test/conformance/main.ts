@@ -1,0 +1,79 @@
+/** `bun run test:conformance`: the router against a literal implementation, and the event vectors. */
+import { scriptOptions } from "../../scripts/lib/arguments.ts";
+import { ensureHost } from "../../scripts/lib/native-build.ts";
+import { type Check, runConformance } from "./conformance.ts";
+
+const HELP = `
+Compares the router with an implementation that is as literal as can be: worked examples of cost
+and softmax, every candidate of every explanation under several settings, how often equal workers
+are drawn, prefill and decode accounting, expiry, and the prefix index. Then the vectors of engines'
+events and hashes.
+
+  bun run test:conformance                       a million steps of index and slots, about a minute
+  bun run test:conformance -- --steps 10000      a short one
+  bun run test:conformance -- --seed 7           other steps
+  bun run test:conformance -- --json             the result as one line of JSON
+
+Exit codes: 0 no difference; 1 some; 2 wrong usage.
+`;
+
+const VECTORS = [
+  "test/kvevents/golden-dynamo.test.ts",
+  "test/kvevents/golden-events.test.ts",
+  "test/identity",
+];
+
+const options = scriptOptions(HELP, {
+  steps: { type: "string", default: "1000000" },
+  seed: { type: "string", default: "1" },
+  json: { type: "boolean", default: false },
+});
+
+function fail(text: string): never {
+  console.error(text);
+  process.exit(2);
+}
+
+function wholeNumber(name: "steps" | "seed", min: number): number {
+  const value = Number(options[name]);
+  if (Number.isSafeInteger(value) && value >= min) return value;
+  return fail(`--${name} ${options[name]} is no whole number from ${min}`);
+}
+
+const steps = wholeNumber("steps", 100);
+const seed = wholeNumber("seed", 0);
+const host = await ensureHost();
+if (host.kind === "failed" || host.kind === "skipped") fail(`no native library: ${host.why}`);
+// After the build: what is imported before it would look for a library that is not there yet.
+const { loadNative } = await import("../../src/native/index.ts");
+const { createPrefixIndex } = await import("../../src/router/index.ts");
+const { seededRandom } = await import("../../src/core/index.ts");
+
+function print({ name, compared, fault, seconds }: Check): void {
+  const verdict = fault === null ? `${compared} compared` : `DIFFERS: ${fault}`;
+  console.log(`${name.padEnd(48)} ${verdict} (${seconds.toFixed(1)} s)`);
+}
+
+const checks = [
+  ...runConformance({
+    ...{ steps, draws: 20_000, seed, nowMs: () => performance.now() },
+    makeIndex: () =>
+      createPrefixIndex({ native: loadNative(), random: seededRandom(seed), bytesMax: 2 ** 28 }),
+    onCheck: (check) => options.json || print(check),
+  }),
+];
+
+const startMs = performance.now();
+const vectors = Bun.spawnSync([process.execPath, "test", ...VECTORS], { stderr: "pipe" });
+const told = vectors.stderr.toString();
+const passed = Number(/^ *(\d+) pass$/m.exec(told)?.[1] ?? 0);
+const isSound = vectors.exitCode === 0 && passed > 0;
+checks.push({
+  name: "vectors of events and hashes",
+  compared: passed,
+  fault: isSound ? null : told.slice(-2_000),
+  seconds: (performance.now() - startMs) / 1_000,
+});
+if (!options.json) print(checks.at(-1)!);
+else console.log(JSON.stringify({ steps, seed, checks }));
+process.exit(checks.every(({ fault }) => fault === null) ? 0 : 1);
