@@ -1,4 +1,4 @@
-/** `bun run test:conformance`: the router against a literal implementation, and the event vectors. */
+/** `bun run test:conformance`: the router against a literal implementation, and event vectors. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHost } from "../../scripts/lib/native-build.ts";
 import { type Check, runConformance } from "./conformance.ts";
