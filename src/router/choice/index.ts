@@ -1,18 +1,19 @@
 export { Affinity } from "./affinity.ts";
 export {
-  type CostInput,
   type CostRules,
   costOf,
+  costsOf,
   uncachedTokens,
   withOverlapWeight,
 } from "./cost.ts";
+export { type CostInput, CostInputs, emptyInput } from "./cost-inputs.ts";
 export { HeldTokens } from "./held-tokens.ts";
 export { type Picked, pickLowest, pickSoftmax, sharedByLowest, softmax } from "./pick.ts";
 export {
   DECODE_ROLES,
   PREFILL_ROLES,
   type Selection,
-  select,
+  Selector,
   type Wish,
   wishOf,
 } from "./selection.ts";

@@ -20,8 +20,7 @@ export interface Selection {
   readonly targets: readonly Target[];
   /** By place in `targets`; null: a candidate. */
   readonly reasons: readonly (FilterReason | null)[];
-  /** Places in `targets`. */
-  readonly candidates: readonly number[];
+  readonly candidates: readonly Target[];
   /** There are workers, all busy. */
   readonly isBusy: boolean;
 }
@@ -39,29 +38,62 @@ export function wishOf(
   return { model, roles, worker, rank, allowed, excluded, isDirect };
 }
 
-/** Sorts all targets into candidates and those that are not, each with its reason. */
-export function select(
-  targets: readonly Target[],
-  wish: Wish,
-  thresholds: BusyThresholds,
-  loadOf: (target: Target) => TargetLoad,
-): Selection {
+/**
+ * Sorts all targets into candidates and those that are not, each with its reason. What does not
+ * depend on load is kept from request to request, as long as no worker changes.
+ */
+export class Selector {
+  /** By model and pool, of models that somebody serves. */
+  readonly #kept = new Map<string, Selection>();
+  #targets: readonly Target[] = [];
+
+  select(
+    targets: readonly Target[],
+    wish: Wish,
+    thresholds: BusyThresholds,
+    loadOf: (target: Target) => TargetLoad,
+  ): Selection {
+    const served = isForAll(wish) ? this.#forAll(targets, wish) : servedBy(targets, wish);
+    if (wish.isDirect || isOff(thresholds)) return served;
+    const busy = busyTargets(served.candidates, thresholds, loadOf);
+    if (busy.size === 0) return served;
+    return {
+      targets,
+      reasons: targets.map((target, at) => busy.get(target) ?? served.reasons[at]!),
+      candidates: served.candidates.filter((target) => !busy.has(target)),
+      isBusy: busy.size === served.candidates.length,
+    };
+  }
+
+  #forAll(targets: readonly Target[], wish: Wish): Selection {
+    if (targets !== this.#targets) {
+      this.#kept.clear();
+      this.#targets = targets;
+    }
+    const name = `${wish.roles[0]} ${wish.model}`;
+    const kept = this.#kept.get(name);
+    if (kept !== undefined) return kept;
+    const served = servedBy(targets, wish);
+    if (served.candidates.length > 0) this.#kept.set(name, served);
+    return served;
+  }
+}
+
+function isForAll({ worker, rank, allowed, excluded }: Wish): boolean {
+  return [worker, rank, allowed, excluded].every((each) => each === undefined);
+}
+
+/** Who could serve it, whatever they are at work on. */
+function servedBy(targets: readonly Target[], wish: Wish): Selection {
   const reasons = targets.map((target) => staticReason(target, wish));
-  let places = placesOf(reasons);
+  const served = targets.filter((_, at) => reasons[at] === null);
+  const live = served.filter(({ state }) => state === "live");
   // Stale ones serve only where nobody else is left.
-  const live = places.filter((place) => targets[place]!.state === "live");
-  if (live.length > 0 && live.length < places.length) {
-    for (const place of places) if (targets[place]!.state === "stale") reasons[place] = "stale";
-    places = live;
+  if (live.length === 0) return { targets, reasons, candidates: served, isBusy: false };
+  for (const [at, { state }] of targets.entries()) {
+    if (reasons[at] === null && state === "stale") reasons[at] = "stale";
   }
-  if (wish.isDirect || isOff(thresholds)) {
-    return { targets, reasons, candidates: places, isBusy: false };
-  }
-  for (const place of busyPlaces(targets, places, thresholds, loadOf)) {
-    reasons[place.at] = place.reason;
-  }
-  const candidates = places.filter((place) => reasons[place] === null);
-  return { targets, reasons, candidates, isBusy: places.length > 0 && candidates.length === 0 };
+  return { targets, reasons, candidates: live, isBusy: false };
 }
 
 function staticReason(target: Target, wish: Wish): FilterReason | null {
@@ -82,21 +114,21 @@ function isOff(thresholds: BusyThresholds): boolean {
 }
 
 /** A worker is busy when all its ranks are (as Dynamo has it). */
-function busyPlaces(
-  targets: readonly Target[],
-  places: readonly number[],
+function busyTargets(
+  candidates: readonly Target[],
   thresholds: BusyThresholds,
   loadOf: (target: Target) => TargetLoad,
-): { readonly at: number; readonly reason: FilterReason }[] {
-  const busy: { at: number; reason: FilterReason }[] = [];
-  const workersWithRoom = new Set<WorkerId>();
-  for (const at of places) {
-    const target = targets[at]!;
+): ReadonlyMap<Target, FilterReason> {
+  const busy = new Map<Target, FilterReason>();
+  for (const target of candidates) {
     const reason = busyReason(target, loadOf(target), thresholds);
-    if (reason === null) workersWithRoom.add(target.worker);
-    else busy.push({ at, reason });
+    if (reason !== null) busy.set(target, reason);
   }
-  return busy.filter(({ at }) => !workersWithRoom.has(targets[at]!.worker));
+  if (busy.size === 0 || busy.size === candidates.length) return busy;
+  const withRoom = candidates.filter((target) => !busy.has(target));
+  const workers = new Set(withRoom.map(({ worker }) => worker));
+  for (const target of [...busy.keys()]) if (workers.has(target.worker)) busy.delete(target);
+  return busy;
 }
 
 function busyReason(
@@ -117,10 +149,4 @@ function busyReason(
   const { batchTokensMax } = target;
   const isOver = frac !== null && batchTokensMax !== null && tokens > frac * batchTokensMax;
   return isOver ? "busy_prefill" : null;
-}
-
-function placesOf(reasons: readonly (FilterReason | null)[]): number[] {
-  const places: number[] = [];
-  for (let at = 0; at < reasons.length; at++) if (reasons[at] === null) places.push(at);
-  return places;
 }

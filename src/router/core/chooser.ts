@@ -1,13 +1,13 @@
 import { type Clock, type Random, seededRandom } from "../../core/index.ts";
 import {
   Affinity,
-  type CostInput,
+  type CostInputs,
   type CostRules,
   costOf,
+  costsOf,
   type Picked,
   pickLowest,
   pickSoftmax,
-  type Selection,
   withOverlapWeight,
 } from "../choice/index.ts";
 import type { CostTerms, Explanation, RouteRequest } from "../route.ts";
@@ -26,7 +26,23 @@ export interface Choice {
   readonly draw: number | null;
   readonly rules: CostRules;
   /** By place among the selection's candidates. */
-  readonly inputs: readonly CostInput[];
+  readonly inputs: CostInputs;
+}
+
+/** Candidates and what is known of them, by place. */
+interface Field {
+  readonly mode: RouterMode;
+  readonly temperature: number;
+  readonly candidates: readonly Target[];
+  readonly costs: readonly number[];
+  readonly inputs: CostInputs;
+  readonly draw: () => number;
+}
+
+interface Decided {
+  readonly place: number;
+  readonly draw: number | null;
+  readonly decidedBy: DecidedBy;
 }
 
 /** What a pool counts. */
@@ -49,33 +65,29 @@ export class Chooser {
     this.#affinity = new Affinity(clock, settings.affinity);
   }
 
-  /** At least one candidate. Changes nothing: see `settle`. */
+  /** At least one candidate, with what costs are computed from. Changes nothing: see `settle`. */
   choose(
     request: RouteRequest,
     promptTokens: number,
-    selection: Selection,
+    candidates: readonly Target[],
+    inputs: CostInputs,
     tracking: Tracking,
     pool: string,
-    inputOf: (target: Target) => CostInput,
   ): Choice {
     const { overrides } = request;
-    const targets = selection.candidates.map((place) => selection.targets[place]!);
-    const inputs = targets.map(inputOf);
     const rules = this.rules(request, promptTokens, tracking, inputs);
-    const terms = inputs.map((input) => costOf(input, rules));
+    const costs = costsOf(inputs, rules);
     const mode = overrides?.mode ?? this.#settings.mode;
     const temperature = overrides?.temperature ?? this.#settings.temperature;
     const random = overrides?.seed === undefined ? this.#random : seededRandom(overrides.seed);
-    const draw = () => random.u32() / 2 ** 32;
-    const session = this.#sessionOf(request, pool);
-    const picked =
-      this.#stay(session, targets, terms) ??
-      this.#pick(mode, temperature, targets, terms, draw, turnOf(request, pool));
-    const { place, decidedBy } = picked;
-    return {
-      ...{ target: targets[place]!, terms: terms[place]!, mode, temperature, decidedBy },
-      ...{ draw: picked.draw, rules, inputs },
+    const field: Field = {
+      ...{ mode, temperature, candidates, costs, inputs },
+      draw: () => random.u32() / 2 ** 32,
     };
+    const { place, decidedBy, draw } =
+      this.#stay(this.#sessionOf(request, pool), field) ?? this.#pick(field, turnOf(request, pool));
+    const terms = costOf(inputs.at(place), rules);
+    return { target: candidates[place]!, terms, mode, temperature, decidedBy, draw, rules, inputs };
   }
 
   /** The choice was carried out: the next turn is another's, and the session stays. */
@@ -93,11 +105,11 @@ export class Chooser {
     { overrides }: RouteRequest,
     promptTokens: number,
     tracking: Tracking,
-    inputs: readonly CostInput[],
+    inputs: CostInputs,
   ): CostRules {
     let minPrefillTokens = Number.POSITIVE_INFINITY;
-    for (const { prefillTokens } of inputs) {
-      if (prefillTokens < minPrefillTokens) minPrefillTokens = prefillTokens;
+    for (let place = 0; place < inputs.count; place++) {
+      minPrefillTokens = Math.min(minPrefillTokens, inputs.prefillTokensAt(place));
     }
     return {
       cost: withOverlapWeight(this.#settings.cost, overrides?.overlapScoreWeight),
@@ -115,48 +127,36 @@ export class Chooser {
   }
 
   /** With the worker that the session had, where it is a candidate and does not cost too much. */
-  #stay(session: string | null, targets: readonly Target[], terms: readonly CostTerms[]) {
-    const place = session === null ? null : this.#affinity.find(session);
-    if (place === null) return null;
-    const at = targets.findIndex(({ worker, rank }) => {
-      return worker === place.worker && rank === place.rank;
+  #stay(session: string | null, { candidates, costs }: Field): Decided | null {
+    const home = session === null ? null : this.#affinity.find(session);
+    if (home === null) return null;
+    const place = candidates.findIndex(({ worker, rank }) => {
+      return worker === home.worker && rank === home.rank;
     });
-    if (at === -1) return null;
-    let lowest = Number.POSITIVE_INFINITY;
-    for (const { cost } of terms) if (cost < lowest) lowest = cost;
-    if (terms[at]!.cost - lowest > this.#settings.affinity.extraCostMax) return null;
-    return { place: at, draw: null, decidedBy: "affinity" as const };
+    if (place === -1) return null;
+    const extra = costs[place]! - costs.reduce((least, cost) => Math.min(least, cost));
+    if (extra > this.#settings.affinity.extraCostMax) return null;
+    return { place, draw: null, decidedBy: "affinity" };
   }
 
-  #pick(
-    mode: RouterMode,
-    temperature: number,
-    targets: readonly Target[],
-    terms: readonly CostTerms[],
-    draw: () => number,
-    turn: string,
-  ): { readonly place: number; readonly draw: number | null; readonly decidedBy: DecidedBy } {
+  #pick({ mode, temperature, candidates, costs, inputs, draw }: Field, turn: string): Decided {
     switch (mode) {
       case "round-robin": {
         const last = this.#turns.get(turn) ?? -1;
-        const next = targets.findIndex(({ id }) => id > last);
+        const next = candidates.findIndex(({ id }) => id > last);
         return { place: Math.max(next, 0), draw: null, decidedBy: "round_robin" };
       }
       case "random": {
         const drawn = draw();
-        const place = Math.floor(drawn * targets.length);
+        const place = Math.floor(drawn * candidates.length);
         return { place, draw: drawn, decidedBy: "random" };
       }
       case "least-loaded": {
-        const picked = pickLowest(
-          terms.map(({ activeRequests }) => activeRequests),
-          draw,
-        );
-        return { ...picked, decidedBy: "least_loaded" };
+        const requests = candidates.map((_, place) => inputs.activeRequestsAt(place));
+        return { ...pickLowest(requests, draw), decidedBy: "least_loaded" };
       }
       default: {
-        const costs = terms.map(({ cost }) => cost);
-        if (targets.length === 1) {
+        if (candidates.length === 1) {
           const decidedBy = mode === "direct" ? "direct" : "only_one";
           return { place: 0, draw: null, decidedBy };
         }

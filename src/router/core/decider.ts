@@ -4,7 +4,7 @@ import {
   DECODE_ROLES,
   PREFILL_ROLES,
   type Selection,
-  select,
+  Selector,
   type Thresholds,
   uncachedTokens,
   wishOf,
@@ -58,6 +58,7 @@ export class Decider {
   readonly #parts: DeciderParts;
   readonly #measures: Measures;
   readonly #chooser: Chooser;
+  readonly #selector = new Selector();
 
   constructor(parts: DeciderParts) {
     this.#parts = parts;
@@ -90,7 +91,7 @@ export class Decider {
     const isDirect = (request.overrides?.mode ?? settings.mode) === "direct";
     const wish = wishOf(request.model, ROLES[pool], request.overrides, isDirect);
     const loadOf = ({ id }: Target) => load.of(id);
-    return select(table.targets, wish, thresholds.of(request.model), loadOf);
+    return this.#selector.select(table.targets, wish, thresholds.of(request.model), loadOf);
   }
 
   potentialLoads({ request, prompt }: Pending): readonly PotentialLoad[] {
@@ -99,9 +100,10 @@ export class Decider {
     const loads: PotentialLoad[] = [];
     for (const target of this.#parts.table.targets) {
       if (target.model !== request.model || !ROLES[pool].includes(target.role)) continue;
-      const input = this.#measures.of(target);
+      const inputs = this.#measures.of([target]);
+      const input = inputs.at(0);
       const tracking = this.#tracking(pool, false);
-      const rules = this.#chooser.rules(request, prompt.tokens, tracking, [input]);
+      const rules = this.#chooser.rules(request, prompt.tokens, tracking, inputs);
       const terms = costOf(input, rules);
       const load = this.#parts.load.of(target.id);
       loads.push({
@@ -122,9 +124,10 @@ export class Decider {
 
   #choose(pending: Pending, selection: Selection, pool: Pool, isApart: boolean): Choice {
     const { request, prompt } = pending;
-    const inputOf = (target: Target) => this.#measures.of(target);
+    const { candidates } = selection;
+    const inputs = this.#measures.of(candidates);
     const tracking = this.#tracking(pool, isApart);
-    return this.#chooser.choose(request, prompt.tokens, selection, tracking, pool, inputOf);
+    return this.#chooser.choose(request, prompt.tokens, candidates, inputs, tracking, pool);
   }
 
   #tracking(pool: Pool, isApart: boolean): Tracking {
@@ -140,7 +143,7 @@ export class Decider {
   #choosePrefill(pending: Pending): Choice | null {
     const request = { ...pending.request, overrides: ofPrefill(pending.request.overrides) };
     const selection = this.select(request, "prefill");
-    const isLive = selection.candidates.some((at) => selection.targets[at]!.state === "live");
+    const isLive = selection.candidates.some(({ state }) => state === "live");
     return isLive ? this.#choose({ ...pending, request }, selection, "prefill", false) : null;
   }
 

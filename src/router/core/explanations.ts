@@ -1,5 +1,5 @@
 import type { Selection } from "../choice/index.ts";
-import { type CostInput, costOf, sharedByLowest, softmax } from "../choice/index.ts";
+import { costOf, sharedByLowest, softmax } from "../choice/index.ts";
 import type { Candidate, Explanation, FilterReason, PolicyAction } from "../route.ts";
 import type { RouterMode } from "../settings.ts";
 import type { Target } from "../workers.ts";
@@ -22,14 +22,11 @@ export interface DecisionRecord {
 
 interface Kept {
   readonly record: DecisionRecord;
-  /** Seven words a candidate. */
-  readonly inputs: Uint32Array;
   readonly actions: PolicyAction[];
 }
 
-const INPUT_WORDS = 7;
 const ACTIONS_MAX = 32;
-/** Candidates of all that are kept, some 50 bytes each. */
+/** Candidates of all that are kept, 28 bytes each. */
 const ROWS_MAX = 2 ** 19;
 
 /** The latest decisions, by request. */
@@ -49,10 +46,7 @@ export class Explanations {
     while (this.#kept.size >= this.#max || (this.#kept.size > 0 && this.#rows + rows > ROWS_MAX)) {
       this.#forget(this.#kept.keys().next().value!);
     }
-    const { choice } = record;
-    const inputs = packInputs(choice?.inputs ?? []);
-    const light = { ...record, choice: choice === null ? null : { ...choice, inputs: [] } };
-    this.#kept.set(record.requestId, { record: light, inputs, actions: [] });
+    this.#kept.set(record.requestId, { record, actions: [] });
     this.#rows += rows;
   }
 
@@ -76,7 +70,7 @@ export class Explanations {
   }
 }
 
-function explanationOf({ record, inputs, actions }: Kept): Explanation {
+function explanationOf({ record, actions }: Kept): Explanation {
   const { choice, selection, blockTokens, promptTokens } = record;
   return {
     requestId: record.requestId,
@@ -86,7 +80,7 @@ function explanationOf({ record, inputs, actions }: Kept): Explanation {
     promptTokens,
     promptBlocks: Math.ceil(promptTokens / blockTokens),
     chosen: choice === null ? null : { worker: choice.target.worker, rank: choice.target.rank },
-    candidates: choice === null ? [] : candidatesOf(choice, selection, inputs),
+    candidates: choice === null ? [] : candidatesOf(choice, selection.candidates),
     filtered: filteredOf(selection),
     decidedBy: choice?.decidedBy ?? "none",
     draw: choice?.draw ?? null,
@@ -96,9 +90,8 @@ function explanationOf({ record, inputs, actions }: Kept): Explanation {
   };
 }
 
-function candidatesOf(choice: Choice, selection: Selection, inputs: Uint32Array): Candidate[] {
-  const terms = selection.candidates.map((_, at) => costOf(inputAt(inputs, at), choice.rules));
-  const targets = selection.candidates.map((place) => selection.targets[place]!);
+function candidatesOf(choice: Choice, targets: readonly Target[]): Candidate[] {
+  const terms = targets.map((_, place) => costOf(choice.inputs.at(place), choice.rules));
   const chances = chancesOf(choice, targets, terms);
   return targets.map((target, at) => ({ target, terms: terms[at]!, probability: chances[at]! }));
 }
@@ -127,32 +120,4 @@ function filteredOf({ targets, reasons }: Selection) {
     if (reason !== null) filtered.push({ target: targets[at]!, reason });
   }
   return filtered;
-}
-
-function packInputs(inputs: readonly CostInput[]): Uint32Array {
-  const packed = new Uint32Array(inputs.length * INPUT_WORDS);
-  let at = 0;
-  for (const input of inputs) {
-    packed[at++] = input.deviceTokens;
-    packed[at++] = input.hostTokens;
-    packed[at++] = input.diskTokens;
-    packed[at++] = input.prefillTokens;
-    packed[at++] = input.activeBlocks;
-    packed[at++] = input.additionalBlocks;
-    packed[at++] = input.activeRequests;
-  }
-  return packed;
-}
-
-function inputAt(packed: Uint32Array, place: number): CostInput {
-  const from = place * INPUT_WORDS;
-  return {
-    deviceTokens: packed[from]!,
-    hostTokens: packed[from + 1]!,
-    diskTokens: packed[from + 2]!,
-    prefillTokens: packed[from + 3]!,
-    activeBlocks: packed[from + 4]!,
-    additionalBlocks: packed[from + 5]!,
-    activeRequests: packed[from + 6]!,
-  };
 }

@@ -1,5 +1,5 @@
 import type { ActiveLoad } from "../active-load.ts";
-import { type CostInput, HeldTokens } from "../choice/index.ts";
+import { CostInputs, emptyInput, HeldTokens } from "../choice/index.ts";
 import type { PredictedPrefixes } from "../predict/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { RouterSettings } from "../settings.ts";
@@ -49,21 +49,26 @@ export class Measures {
     }
   }
 
-  of(target: Target): CostInput {
-    const load = this.#parts.load.of(target.id);
-    // No more than there is, should a prompt say that it is shorter than its hashes.
-    const device = Math.min(this.#held.deviceOf(target.id), this.#promptTokens);
-    const host = Math.min(this.#held.hostOf(target.id), this.#promptTokens - device);
-    const disk = Math.min(this.#held.diskOf(target.id), this.#promptTokens - device - host);
-    return {
-      deviceTokens: device,
-      hostTokens: host,
-      diskTokens: disk,
-      prefillTokens: load.activePrefillTokens,
-      activeBlocks: load.activeBlocks,
-      additionalBlocks: this.#additional[target.id]!,
-      activeRequests: load.activeRequests,
-    };
+  of(targets: readonly Target[]): CostInputs {
+    const { load } = this.#parts;
+    const inputs = new CostInputs(targets.length);
+    const input = emptyInput();
+    for (let place = 0; place < targets.length; place++) {
+      const { id } = targets[place]!;
+      const { activePrefillTokens, activeBlocks, activeRequests } = load.of(id);
+      // No more than there is, should a prompt say that it is shorter than its hashes.
+      const device = Math.min(this.#held.deviceOf(id), this.#promptTokens);
+      const host = Math.min(this.#held.hostOf(id), this.#promptTokens - device);
+      input.deviceTokens = device;
+      input.hostTokens = host;
+      input.diskTokens = Math.min(this.#held.diskOf(id), this.#promptTokens - device - host);
+      input.prefillTokens = activePrefillTokens;
+      input.activeBlocks = activeBlocks;
+      input.additionalBlocks = this.#additional[id]!;
+      input.activeRequests = activeRequests;
+      inputs.set(place, input);
+    }
+    return inputs;
   }
 
   #look(prompt: Prompt): void {

@@ -1,4 +1,5 @@
-import { assert, HearthError, type WorkerId } from "../../core/index.ts";
+import { assert, equalBytes, HearthError, type WorkerId } from "../../core/index.ts";
+import type { KeySpace } from "../../events/index.ts";
 import type {
   Target,
   TargetId,
@@ -56,6 +57,7 @@ class Table implements WorkerTable {
       this.#tell({ kind: "joined", target });
       return target;
     }
+    if (isSame(spec, known)) return known;
     const target = targetOf(spec, known.id, known.state, known.isKnown);
     this.#set(target);
     this.#tell({ kind: "changed", target });
@@ -123,6 +125,24 @@ function targetOf(spec: WorkerSpec, id: TargetId, state: WorkerState, isKnown: b
   const { worker, rank, model, role, url, totalBlocks, batchTokensMax, spaces } = spec;
   const frozen = { worker, rank, model, role, url, totalBlocks, batchTokensMax, spaces };
   return Object.freeze({ ...frozen, id, state, isKnown });
+}
+
+/** Workers say again and again what they are; nobody need hear of it twice. */
+function isSame(spec: WorkerSpec, known: Target): boolean {
+  const { model, role, url, totalBlocks, batchTokensMax, spaces } = spec;
+  const isPlainSame =
+    model === known.model &&
+    role === known.role &&
+    url === known.url &&
+    totalBlocks === known.totalBlocks &&
+    batchTokensMax === known.batchTokensMax &&
+    spaces.length === known.spaces.length;
+  return isPlainSame && spaces.every((space, at) => isSameSpace(space, known.spaces[at]!));
+}
+
+function isSameSpace(a: KeySpace, b: KeySpace): boolean {
+  if (a.model !== b.model || a.blockTokens !== b.blockTokens || a.kind !== b.kind) return false;
+  return a.kind === "tokens" || b.kind === "tokens" || equalBytes(a.namespaceKey, b.namespaceKey);
 }
 
 /** A worker id has no blank. */

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { DECODE_ROLES, select, type Wish } from "../../../src/router/choice/index.ts";
+import { DECODE_ROLES, Selector, type Wish } from "../../../src/router/choice/index.ts";
 import type { BusyThresholds, Target, TargetLoad } from "../../../src/router/index.ts";
 import { createWorkerTable } from "../../../src/router/index.ts";
 import { specOf } from "../specs.ts";
@@ -24,6 +24,17 @@ function targetsOf(...specs: Parameters<typeof specOf>[]): readonly Target[] {
   const table = createWorkerTable();
   for (const spec of specs) table.put(specOf(...spec));
   return table.targets;
+}
+
+/** Numbers of the candidates, and the reasons of all. */
+function select(
+  targets: readonly Target[],
+  wish: Wish,
+  thresholds: BusyThresholds,
+  loadOf: (target: Target) => TargetLoad,
+) {
+  const selection = new Selector().select(targets, wish, thresholds, loadOf);
+  return { ...selection, candidates: selection.candidates.map(({ id }) => Number(id)) };
 }
 
 describe("who may be chosen", () => {
@@ -91,4 +102,20 @@ describe("who is busy", () => {
     const wish = { ...WISH, worker: "a" as WorkerId, isDirect: true };
     expect(select(targets, wish, blocks, loads(100)).candidates).toEqual([0]);
   });
+});
+
+test("what was worked out before is used until a worker changes", () => {
+  const table = createWorkerTable();
+  const { id } = table.put(specOf("a"));
+  const selector = new Selector();
+  const choose = (model = "m") => {
+    return selector.select(table.targets, { ...WISH, model }, OFF, () => IDLE);
+  };
+  const first = choose();
+  expect(choose()).toBe(first);
+  expect(choose("x").candidates).toEqual([]);
+  table.setState(id, "draining");
+  expect(choose().candidates).toEqual([]);
+  table.put(specOf("b", { model: "x" }));
+  expect(choose("x").candidates.map(({ worker }) => worker)).toEqual(["b" as WorkerId]);
 });

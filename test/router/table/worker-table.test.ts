@@ -19,6 +19,7 @@ describe("the table of workers", () => {
     const { table, news } = open();
     const { id } = table.put(specOf("a"));
     table.put(specOf("a", { role: "decode" }));
+    table.put(specOf("a", { role: "decode" }));
     table.setKnown(id, true);
     table.setKnown(id, true);
     table.setState(id, "stale");
@@ -43,6 +44,19 @@ describe("the table of workers", () => {
     const changed = table.put(specOf("a", { totalBlocks: 7 }));
     expect(changed).toMatchObject({ id, state: "draining", isKnown: true, totalBlocks: 7 });
     expect(table.find("a" as WorkerId, 0)).toBe(changed);
+  });
+
+  test("who says the same again is not news; another namespace is", () => {
+    const { table, news } = open();
+    const spaceOf = (byte: number) => {
+      const namespaceKey = new Uint8Array(32).fill(byte);
+      return { kind: "blocks", model: "m", blockTokens: 16, namespaceKey } as const;
+    };
+    const before = table.put(specOf("a", { spaces: [spaceOf(1)] }));
+    expect(table.put(specOf("a", { spaces: [spaceOf(1)] }))).toBe(before);
+    expect(news.length).toBe(1);
+    expect(table.put(specOf("a", { spaces: [spaceOf(2)] }))).not.toBe(before);
+    expect(news.length).toBe(2);
   });
 
   test("a number is given again only after all were told that it is free", () => {
