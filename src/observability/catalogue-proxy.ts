@@ -19,7 +19,7 @@ export const POLICY_LABELS = [
 ] as const;
 
 /** What became of a policy's commands. */
-export const POLICY_OUTCOMES = ["sent", "receipt", "refused", "no_answer"] as const;
+export const POLICY_OUTCOMES = ["sent", "receipt", "refused", "no_answer", "declined"] as const;
 
 /** Metrics of a router's proxy, and of what it tells agents to do. */
 export const PROXY_METRICS = {

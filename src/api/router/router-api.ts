@@ -14,6 +14,7 @@ import { dumpRoutes } from "./dump-routes.ts";
 import { queryRoutes } from "./query-routes.ts";
 import { ROUTER_DESCRIPTION, ROUTER_RULES } from "./rules.ts";
 import type { RouterServices } from "./services.ts";
+import { sessionRoutes } from "./session-routes.ts";
 import { thresholdRoutes } from "./threshold-routes.ts";
 import { loadRoutes, workerRoutes } from "./worker-routes.ts";
 
@@ -36,6 +37,7 @@ export function createRouterApi(services: RouterServices, options: RouterApiOpti
     .use(healthRoutes(services))
     .use(decideRoutes(router, busyStatus))
     .use(requestRoutes(router))
+    .use(sessionRoutes(services.marks))
     .use(workerRoutes(services))
     .use(loadRoutes(services))
     .use(dumpRoutes(router))

@@ -14,6 +14,8 @@ export const ROUTER_RULES = createRouteRules({
   "POST /v1/requests/:id/prefill-complete": "operate",
   "POST /v1/requests/:id/output": "operate",
   "POST /v1/requests/:id/free": "operate",
+  "POST /v1/sessions/:id/returning": "operate",
+  "POST /v1/sessions/:id/end": "operate",
   "GET /v1/loads": "read",
   "POST /v1/loads": "read",
   "GET /v1/workers": "read",
@@ -33,7 +35,11 @@ const UNKNOWN_REQUEST = { 404: "No such request is live" };
 export const ROUTER_DESCRIPTION: DescriptionWords = {
   rules: ROUTER_RULES,
   examples: { id: "req-1", model: "meta-llama/Llama-3.1-8B-Instruct" },
-  examplesOf: { "DELETE /v1/workers/:id": { id: "gpu-01" } },
+  examplesOf: {
+    "DELETE /v1/workers/:id": { id: "gpu-01" },
+    "POST /v1/sessions/:id/returning": { id: "chat-9" },
+    "POST /v1/sessions/:id/end": { id: "chat-9" },
+  },
   answersOf: {
     "POST /v1/route": {
       404: "The worker that is named is not there",

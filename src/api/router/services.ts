@@ -1,6 +1,13 @@
 import type { ListedWorker } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
-import type { ActiveLoad, PrefixIndex, Router, Target, WorkerTable } from "../../router/index.ts";
+import type {
+  ActiveLoad,
+  PolicyMarks,
+  PrefixIndex,
+  Router,
+  Target,
+  WorkerTable,
+} from "../../router/index.ts";
 import type { HealthServices } from "../common-routes.ts";
 
 /** What HTTP asks of a router. Every handler translates and calls one of these. */
@@ -9,6 +16,8 @@ export interface RouterServices extends HealthServices {
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats">;
+  /** What is told to policies. */
+  readonly marks: PolicyMarks;
   /** A worker as a file has it: adds it, or changes what is known. Throws ROUTER_FULL. */
   register(worker: ListedWorker): readonly Target[];
   /** Forgets all ranks of it; how many there were. */

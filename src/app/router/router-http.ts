@@ -27,7 +27,7 @@ export async function startRouterHttp(
   warn(warnings);
   const { router, table, load, index, metrics, health } = service;
   const services = {
-    ...{ router, table, load, index },
+    ...{ router, table, load, index, marks: service.marks },
     readiness: () => {
       const reasons = service.notReady;
       return { ready: reasons.length === 0, reasons };

@@ -17,6 +17,7 @@ import {
   createPrefixIndex,
   createRouter,
   createWorkerTable,
+  type PolicyMarks,
   type PrefixIndex,
   type Router,
   type Target,
@@ -122,6 +123,11 @@ export class RouterService {
     service.#state = "ready";
     service.#look();
     return service;
+  }
+
+  /** What callers tell the policies. */
+  get marks(): PolicyMarks {
+    return this.#policies.policies.marks;
   }
 
   get state(): RouterServiceState {

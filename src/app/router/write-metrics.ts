@@ -32,6 +32,8 @@ export function writePolicies(registry: MetricRegistry, counts: readonly PolicyC
     outcome("receipt", found.receipts);
     outcome("refused", found.refused);
     outcome("no_answer", found.noAnswer);
+    const declined = Object.values(found.declined).reduce((sum, count) => sum + count, 0);
+    outcome("declined", declined);
     registry.set("policyInFlight", found.inFlight, { policy });
     registry.set("policyBytes", found.bytes, { policy });
   }

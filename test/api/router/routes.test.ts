@@ -78,6 +78,16 @@ describeNative("asking for a worker", () => {
     expect(await loadOf()).toMatchObject({ active_requests: 0, active_blocks: 0 });
   });
 
+  test("what clients know of sessions reaches the policies", async () => {
+    const answer = await served.post("/v1/sessions/chat-9/returning", {});
+    expect([answer.status, await json(answer)]).toEqual([200, { session_id: "chat-9" }]);
+    await served.post("/v1/sessions/chat%2010/end", {});
+    expect(served.told).toEqual(["chat-9 returns", "chat 10 ended"]);
+    const long = await served.post(`/v1/sessions/${"x".repeat(300)}/end`, {});
+    expect(long.status).toBe(422);
+    expect(served.told).toHaveLength(2);
+  });
+
   test("loads of a prompt, and of one model alone", async () => {
     const { loads } = await json(served.post("/v1/loads", { model: MODEL, tokens: TOKENS }));
     expect(loads).toHaveLength(2);

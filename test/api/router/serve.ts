@@ -8,6 +8,7 @@ import {
   createActiveLoad,
   createRouter,
   createWorkerTable,
+  type PolicyMarks,
   ReferenceIndex,
   ROUTER_DEFAULTS,
   type RouterSettings,
@@ -49,9 +50,14 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
   const router = createRouter(parts);
   const metrics = createRouterMetrics({ clock, version: "1", commit: "c" });
   const faults: unknown[] = [];
+  const told: string[] = [];
+  const marks = {
+    returning: (session: string) => void told.push(`${session} returns`),
+    sessionEnded: (session: string) => void told.push(`${session} ended`),
+  } as PolicyMarks;
   const app = createRouterApi(
     {
-      ...{ router, table, load, index },
+      ...{ router, table, load, index, marks },
       readiness: () => ({ ready: true, reasons: [] }),
       health: () => [],
       metricsText: () => metrics.text(),
@@ -84,5 +90,5 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
       body: typeof body === "string" ? body : JSON.stringify(body),
       headers: { "content-type": "application/json" },
     });
-  return { clock, table, index, load, router, server, faults, get, post, app };
+  return { clock, table, index, load, router, server, faults, told, get, post, app };
 }
