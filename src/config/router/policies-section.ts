@@ -59,14 +59,14 @@ export const policiesSection = section("What the router tells agents to do, by i
     kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
     standard: 2 ** 20,
     reload: false,
-    doc: "Tokens that one tenant's marks keep on one worker; what comes beyond it is declined.",
+    doc: "Tokens that marks of one owner keep on one worker; what comes beyond it is declined.",
   }),
   pinWorkerTokens: withDefault({
     key: "pin_worker_tokens",
     kind: integerKind({ min: 0, max: Number.MAX_SAFE_INTEGER }),
     standard: 2 ** 22,
     reload: false,
-    doc: "The same for all tenants together.",
+    doc: "The same for all owners together.",
   }),
   rewriteAfterMs: withDefault({
     key: "rewrite_after",

@@ -13,19 +13,22 @@ export interface BlockNamer {
   group(target: Target): string | null;
 }
 
+/** Shards of a model, say; more are not named. */
+const SPACES_MAX = 4;
+
 type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
 
 /**
  * Digests from tokens and the namespace keys that the target's agent told. A prompt that is known
- * by hashes only has no names, nor has one with LoRA or a salt of its own: those are namespaces
- * that the agent has not told apart.
+ * by hashes only has no names, nor has one with a salt: which salt a namespace has, its key does
+ * not tell. One with LoRA has names where a namespace is of that LoRA.
  */
 export function createDigestNamer(hashing: Hashing): BlockNamer {
   return {
     chain(target, { prompt, loraName, cacheSalt }, output) {
-      const spaces = spacesOf(target);
-      if (spaces.length === 0 || prompt.kind !== "tokens") return null;
-      if (loraName !== undefined || cacheSalt !== undefined) return null;
+      const all = spacesOf(target);
+      const spaces = loraName ? all.filter(({ model }) => model === loraName) : all;
+      if (spaces.length === 0 || prompt.kind !== "tokens" || cacheSalt) return null;
       const tokens = output === undefined ? prompt.tokens : joined(prompt.tokens, output);
       const digests = spaces.map(({ namespaceKey, blockTokens }) => ({
         blockTokens,
@@ -41,9 +44,10 @@ export function createDigestNamer(hashing: Hashing): BlockNamer {
 }
 
 function spacesOf({ spaces }: Target): BlockSpace[] {
-  return spaces.filter(
+  const named = spaces.filter(
     (space) => space.kind === "blocks" && space.namespaceKey.length === DIGEST_BYTES,
-  ) as BlockSpace[];
+  );
+  return (named as BlockSpace[]).slice(0, SPACES_MAX);
 }
 
 function groupOf(spaces: readonly BlockSpace[]): string {

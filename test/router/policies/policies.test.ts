@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { POLICY_NAMES } from "../../../src/router/index.ts";
-import { BLOCK, MODEL, namesOf, PolicyKit, tokensOf } from "./kit.ts";
+import { BLOCK, MODEL, namer, namesOf, PolicyKit, targetOf, tokensOf } from "./kit.ts";
 
 const MINUTE = 60_000;
 
@@ -106,6 +106,21 @@ describe("what may come", () => {
     await kit.pass(3 * MINUTE);
     expect(kit.sent).toEqual([]);
     expect(kit.policies.sessions).toBe(0);
+  });
+
+  test("shards of a model are named all; a LoRA in a namespace of its own", async () => {
+    const space = (model: string, fill: number) => ({
+      ...{ kind: "blocks" as const, model, blockTokens: BLOCK },
+      namespaceKey: new Uint8Array(32).fill(fill),
+    });
+    const target = { ...targetOf("w"), spaces: [space(MODEL, 1), space(MODEL, 2), space("l", 3)] };
+    const request = { model: MODEL, prompt: { kind: "tokens" as const, tokens: tokensOf("a b") } };
+    const names = (more: object) => namer.chain(target, { ...request, ...more })?.names(0, 2);
+    expect(names({})).toHaveLength(6);
+    expect(names({ loraName: "l" })).toHaveLength(2);
+    expect(names({ loraName: "l" })).toEqual(names({})?.slice(4));
+    expect(names({ loraName: "other" })).toBeUndefined();
+    expect(namer.group({ ...target, spaces: [] })).toBeNull();
   });
 
   test("a flood of live requests ends at the cap, and those beyond it are left alone", async () => {
