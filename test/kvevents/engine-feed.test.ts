@@ -180,6 +180,27 @@ describeNative("the events of an engine", () => {
     await waitFor(() => held.size === 4);
   }, 20_000);
 
+  test("that a replay brought before they came live are no other run", async () => {
+    await using it = await engine();
+    const replayEndpoint = it.router.endpoint;
+    const { feed, held, state } = follow({ endpoint: it.publisher.endpoint, replayEndpoint });
+    await using _feed = feed;
+    await waitFor(() => state.isKnown && it.publisher.subscribers === 1);
+    const sent = [1, 2, 3, 4].map((block) =>
+      it.add("stored", block, block === 1 ? null : block - 1),
+    );
+    it.send(sent[1]!);
+    await waitFor(() => state.isKnown && held.size === 4);
+    const asked = it.asked;
+    it.send(sent[2]!);
+    it.send(sent[3]!);
+    it.send(it.add("stored", 5, 4));
+    await waitFor(() => held.size === 5);
+    expect(held).toEqual(chain(1, 2, 3, 4, 5));
+    expect(feed.counts).toMatchObject({ gaps: 1, restarts: 0, lostBatches: 0 });
+    expect(it.asked).toBe(asked);
+  });
+
   test("that its buffer has no more begin anew with what it has", async () => {
     await using it = await engine(undefined, 2);
     const replayEndpoint = it.router.endpoint;

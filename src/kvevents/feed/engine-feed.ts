@@ -64,6 +64,8 @@ export class EngineFeed implements AsyncDisposable {
   readonly #stopping = new AbortController();
   /** The number that comes next; null: nothing was heard so far. */
   #next: number | null = null;
+  /** The last that came live over this connection, applied or not; null: none did. */
+  #heard: number | null = null;
   /** What the last batch was: another run may use its number again. */
   #lastPayload = 0n;
   #isNewConnection = false;
@@ -109,6 +111,7 @@ export class EngineFeed implements AsyncDisposable {
   #connected(): void {
     this.#listener.heard(true);
     this.#isNewConnection = true;
+    this.#heard = null;
     // Nothing may follow for a while: what the engine has is asked for at once.
     if (this.#replay !== null) this.#recover();
   }
@@ -121,8 +124,18 @@ export class EngineFeed implements AsyncDisposable {
       return;
     }
     const sequence = Number(sequenceOf(number));
+    const isRestart = this.#heard !== null && sequence <= this.#heard;
+    this.#heard = sequence;
+    if (isRestart) this.#restarted();
     if (this.#replaying !== null) this.#wait({ sequence, payload });
     else this.#live(sequence, payload);
+  }
+
+  /** Numbers went back on one connection: what waits is of the run before. */
+  #restarted(): void {
+    this.counts.restarts++;
+    this.#begin(0);
+    [this.#waiting, this.#waitingBytes] = [[], 0];
   }
 
   #wait(waiting: Waiting): void {
@@ -143,13 +156,13 @@ export class EngineFeed implements AsyncDisposable {
       return;
     }
     if (sequence < next) {
-      this.counts.restarts++;
-      this.#begin(0);
-      if (sequence === 0) {
-        this.#live(sequence, payload);
-        return;
-      }
-    } else this.counts.gaps++;
+      // A replay brought it already; without one it is another run, over a new connection.
+      if (this.#replay !== null && !this.#isNewConnection) return;
+      this.#restarted();
+      this.#live(sequence, payload);
+      return;
+    }
+    this.counts.gaps++;
     if (this.#replay === null) {
       this.counts.lostBatches += sequence - (this.#next ?? 0);
       this.#begin(sequence);

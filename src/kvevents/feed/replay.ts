@@ -23,13 +23,18 @@ interface Asking {
 /** Asks an engine's replay endpoint for batches that were missed; one question at a time. */
 export class Replay implements AsyncDisposable {
   readonly #options: ReplayOptions;
-  readonly #dealer: ZmtpDealer;
+  #dealer: ZmtpDealer;
   #asking: Asking | null = null;
+  #isClosed = false;
 
   constructor(options: ReplayOptions) {
     this.#options = options;
-    const { endpoint, clock, random } = options;
-    this.#dealer = connectDealer({
+    this.#dealer = this.#dial();
+  }
+
+  #dial(): ZmtpDealer {
+    const { endpoint, clock, random } = this.#options;
+    return connectDealer({
       ...{ endpoint, clock, random },
       onMessage: (message) => this.#answer(message),
       onDisconnected: () => this.#end(false),
@@ -48,12 +53,22 @@ export class Replay implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
     this.#end(false);
     await this.#dealer[Symbol.asyncDispose]();
   }
 
   #late(): Disposable {
-    return this.#options.clock.after(this.#options.answerMs, () => this.#end(false));
+    return this.#options.clock.after(this.#options.answerMs, () => this.#giveUp());
+  }
+
+  /** Late answers would be taken for those of the next question: they end with the connection. */
+  #giveUp(): void {
+    const late = this.#dealer;
+    this.#end(false);
+    if (this.#isClosed) return;
+    this.#dealer = this.#dial();
+    void late[Symbol.asyncDispose]();
   }
 
   /** An empty frame, then perhaps the topic, then number and payload. */
