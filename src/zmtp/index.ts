@@ -3,6 +3,7 @@ export { engineBinds, formatEndpoint, parseEndpoint, type ZmtpEndpoint } from ".
 export { encodeMessage, FrameReader, type ZmtpFrame } from "./frames.ts";
 export { ZMTP_LIMITS, type ZmtpLimits } from "./limits.ts";
 export type { ZmtpOptions } from "./options.ts";
+export { Peer, type PeerEvents } from "./peer.ts";
 export { bindPublisher } from "./publisher.ts";
 export { bindRouter, type RouterOptions } from "./router.ts";
 export { bindSubscriber, connectSubscriber, type SubscriberOptions } from "./subscriber.ts";

@@ -2,6 +2,7 @@ import type { Target } from "./target.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
+import { engineBatches } from "./targets/engine-events.ts";
 import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
@@ -16,6 +17,7 @@ import { requestFrames } from "./targets/request-frames.ts";
 import { residencyMessages, routerNews } from "./targets/router-news.ts";
 import { serverTarget } from "./targets/server.ts";
 import { traces } from "./targets/traces.ts";
+import { zmtpStreams } from "./targets/zmtp.ts";
 
 export const TARGETS: Readonly<Record<string, () => Target>> = {
   requests: requestFrames,
@@ -37,4 +39,6 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   "router-news": routerNews,
   residency: residencyMessages,
   "feed-questions": feedQuestions,
+  "engine-events": engineBatches,
+  zmtp: zmtpStreams,
 };
