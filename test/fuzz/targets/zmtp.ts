@@ -60,7 +60,9 @@ function converse(type: (typeof TYPES)[number], stream: Uint8Array, stride: numb
 
 function kindOf(told: string): string {
   const [first, ...others] = told.split(" ");
-  return first === "message" ? `message ${others.length}` : shapeOf(told);
+  if (first === "message") return `message ${others.length}`;
+  // What a peer said in its own words is behind a colon.
+  return shapeOf(told.split(":")[0]!.replace(/ a [A-Z?]+ cannot/, " cannot"));
 }
 
 /** What a peer sends: the first byte says what it is talking to, and whether it greets well. */
