@@ -44,4 +44,12 @@ export {
   type StorageTier,
 } from "./router-events.ts";
 export { sipHash13, workerNumber } from "./siphash.ts";
+export {
+  decodeWorkerAnswer,
+  decodeWorkerQuery,
+  encodeWorkerAnswer,
+  encodeWorkerQuery,
+  type WorkerAnswer,
+  type WorkerQuery,
+} from "./worker-query.ts";
 export { xxh3, xxh3Literal } from "./xxh3.ts";

@@ -54,9 +54,14 @@ const MEDIA_MAX = 256;
 const WORD_BYTES_MAX = 32;
 
 export function encodeRouterEvents(events: readonly RouterEvent[]): Uint8Array {
-  const writer = new MsgpackWriter().array(events.length);
-  for (const event of events) writeEvent(writer, event);
+  const writer = new MsgpackWriter();
+  writeRouterEvents(writer, events);
   return writer.done();
+}
+
+export function writeRouterEvents(writer: MsgpackWriter, events: readonly RouterEvent[]): void {
+  writer.array(events.length);
+  for (const event of events) writeEvent(writer, event);
 }
 
 function writeEvent(writer: MsgpackWriter, event: RouterEvent): void {
