@@ -1,0 +1,305 @@
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { RESIDENCY_TIERS, type ResidencyTier } from "../../src/events/index.ts";
+import {
+  decodeEngineBatch,
+  type FeedChange,
+  localHash,
+  localHashes,
+  mediaHash,
+  noCounts,
+  saltSeed,
+  sequenceHashes,
+  Translator,
+} from "../../src/kvevents/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { describeNative } from "../support/index.ts";
+import { batchOf, storedMap } from "./examples.ts";
+
+const BLOCK = 4;
+
+/** What is held, by tier, after all changes: sequence hashes. */
+class Picture {
+  readonly held = new Map<ResidencyTier, Set<bigint>>();
+
+  apply(changes: readonly FeedChange[]): void {
+    for (const { change } of changes) {
+      if (change.kind === "cleared") this.held.clear();
+      else if (change.kind === "stored")
+        for (const hash of change.hashes) this.of(change.tier).add(hash);
+      else for (const hash of change.hashes) this.of(change.tier).delete(hash);
+    }
+  }
+
+  of(tier: ResidencyTier): Set<bigint> {
+    const set = this.held.get(tier) ?? new Set();
+    this.held.set(tier, set);
+    return set;
+  }
+}
+
+function rank(options: { readonly countsCopies?: boolean; readonly knownBlocksMax?: number } = {}) {
+  const counts = noCounts();
+  const { countsCopies = true, knownBlocksMax = 1_000 } = options;
+  const native = loadNative();
+  const translator = new Translator(
+    { native, blockTokens: BLOCK, countsCopies, knownBlocksMax },
+    counts,
+  );
+  const picture = new Picture();
+  const tell = (...events: unknown[]): readonly FeedChange[] => {
+    const batch = decodeEngineBatch(batchOf(events));
+    if (!batch.ok) throw new Error(batch.why);
+    const changes = translator.apply(batch.value.events);
+    picture.apply(changes);
+    return changes;
+  };
+  const held = (tier: ResidencyTier = "device") => [...picture.of(tier)];
+  const dropped = () =>
+    Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0));
+  return { tell, held, dropped, translator };
+}
+
+function upTo(count: number): number[] {
+  return Array.from({ length: count }, (_, i) => i + 1);
+}
+
+/** Sequence hashes of tokens 1 to `count`. */
+function chain(count: number, seed?: bigint): bigint[] {
+  const options = seed === undefined ? {} : { seed };
+  return [...sequenceHashes(localHashes(Uint32Array.from(upTo(count)), BLOCK, options))];
+}
+
+const removed = (hashes: readonly unknown[], members: Readonly<Record<string, unknown>> = {}) => ({
+  ...{ type: "BlockRemoved", block_hashes: hashes, medium: "GPU" },
+  ...members,
+});
+
+const two = { block_hashes: [7n, 8n], token_ids: upTo(8) };
+
+describeNative("what engines tell, translated", () => {
+  test("every version of vLLM that lists its fields by place", () => {
+    const fields = [[7n, 8n], null, upTo(8), 4, null, "GPU", null, [null, null], 0];
+    const rest = ["full_attention", null];
+    for (let length = 5; length <= 11; length++) {
+      const { tell, held, dropped } = rank();
+      tell(["BlockStored", ...[...fields, ...rest].slice(0, length)]);
+      expect(held()).toEqual(chain(8));
+      expect(dropped()).toEqual({});
+    }
+  });
+
+  test("SGLang: page by page, signed hashes, a short last page, a salt in an odd place", () => {
+    const { tell, held, dropped } = rank();
+    const changes = tell(
+      ["AllBlocksCleared"],
+      ["BlockStored", [-7n], null, [1, 2, 3, 4], 4, null, "GPU"],
+      ["BlockStored", [-8n], -7n, [5, 6, 7, 8], 4, null, "GPU"],
+      ["BlockStored", [-9n], -8n, [9, 10], 2, null, "GPU"],
+    );
+    expect(held()).toEqual(chain(8));
+    expect(dropped()).toEqual({ partial_block: 1 });
+    // Pages of one run are one change.
+    expect(changes.map(({ change }) => change.kind)).toEqual(["cleared", "stored"]);
+    expect([...changes[1]!.tokens!]).toEqual(upTo(8));
+    tell(["BlockRemoved", [-8n, -9n], "GPU"]);
+    expect(held()).toEqual(chain(4));
+    tell(["BlockStored", [-5n], null, [1, 2, 3, 4], 4, null, "GPU", { cache_salt: "t" }]);
+    expect(held()).toEqual([...chain(4), ...chain(4, saltSeed(null, "t"))]);
+  });
+
+  test("pairs of EAGLE count by their first tokens", () => {
+    const { tell, held } = rank();
+    tell(storedMap({ token_ids: upTo(4).map((token) => [token, token + 1]) }));
+    expect(held()).toEqual(chain(4));
+  });
+
+  test("a salt goes on to children, a LoRA is named by each", () => {
+    for (const salt of ["tenant", "dynamo-cache-salt:tenant"]) {
+      const { tell, held } = rank();
+      tell(
+        storedMap({ extra_keys: [["a", salt]], lora_name: "a" }),
+        storedMap({
+          ...{ block_hashes: [8n], parent_block_hash: 7n, token_ids: [5, 6, 7, 8] },
+          ...{ extra_keys: [["a"]], lora_name: "a" },
+        }),
+      );
+      expect(held()).toEqual(chain(8, saltSeed("a", "tenant")));
+    }
+    const { tell, held, dropped } = rank();
+    tell(storedMap({ lora_id: 1 }), storedMap({ lora_name: "", extra_keys: [[""]] }));
+    expect(held()).toEqual(chain(4));
+    expect(dropped()).toEqual({ unnamed_lora: 1 });
+  });
+
+  test("media change a block's own hash, and what is plain says so", () => {
+    const { tell, held } = rank();
+    const changes = tell(storedMap({ ...two, extra_keys: [null, [["pic", 0]]] }));
+    const first = chain(4)[0]!;
+    const local = localHash(Uint32Array.of(5, 6, 7, 8), 1337n, [mediaHash("pic")]);
+    expect(held()).toEqual([first, sequenceHashes(BigUint64Array.of(local), first)[0]!]);
+    expect(changes.map(({ isPlain }) => isPlain)).toEqual([false]);
+    expect(
+      rank()
+        .tell(storedMap())
+        .map(({ isPlain }) => isPlain),
+    ).toEqual([true]);
+  });
+
+  test("media of storage become tiers; what is elsewhere is left out", () => {
+    const tiers = { device: ["GPU", "DEVICE", null], host: ["CPU", "CPU_PINNED", "CPU_TIER1"] };
+    const disk = ["CPU_TIER2", "DISK", "NVME", "STORAGE", "FS"];
+    for (const [tier, media] of Object.entries({ ...tiers, disk })) {
+      for (const medium of media) {
+        const { tell, held } = rank();
+        tell(storedMap({ medium }));
+        expect(held(tier as ResidencyTier)).toEqual(chain(4));
+      }
+    }
+    const { tell, dropped } = rank();
+    for (const medium of ["EXTERNAL", "NETWORK", "REMOTE", "SHARED"]) tell(storedMap({ medium }));
+    tell(storedMap({ locality: "REMOTE" }), storedMap({ ownership: "kvcr" }));
+    tell(storedMap({ medium: "TAPE" }), { type: "AllBlocksCleared", ownership: "kvcr" });
+    expect(dropped()).toEqual({ external: 7, unknown_medium: 1 });
+  });
+
+  test("groups that do not hold every block are left out, their removals too", () => {
+    const { tell, held, dropped } = rank();
+    const full = { group_idx: 0, kv_cache_spec_kind: "full_attention" };
+    const sliding = { group_idx: 1, kv_cache_spec_kind: "sliding_window" };
+    tell(storedMap({ ...two, ...full }), storedMap({ ...two, ...sliding }));
+    tell(removed([7n, 8n], { group_idx: 1 }), removed([7n], { group_idx: 5 }));
+    expect(held()).toEqual(chain(8));
+    expect(dropped()).toEqual({ other_group: 4 });
+    tell(removed([8n], { group_idx: 0 }));
+    expect(held()).toEqual(chain(4));
+  });
+
+  test("a block is there until its last copy goes", () => {
+    const { tell, held, dropped } = rank();
+    tell(storedMap(two), storedMap(), removed([7n]));
+    expect(held()).toEqual(chain(8));
+    tell(removed([7n]));
+    expect(held()).toEqual(chain(8).slice(1));
+    tell(removed([7n]));
+    expect(dropped()).toEqual({ not_held: 1 });
+    const told = rank({ countsCopies: false });
+    told.tell(storedMap(), storedMap(), removed([7n]));
+    expect(told.held()).toEqual([]);
+  });
+
+  test("what cannot be placed is left out, and counted by its reason", () => {
+    const { tell, held, dropped } = rank();
+    tell(
+      storedMap({ parent_block_hash: 99n }),
+      storedMap({ parent_block_hash: 7n }),
+      storedMap({ block_size: 8, token_ids: upTo(8) }),
+      storedMap({ token_ids: upTo(8) }),
+      storedMap({ token_ids: [], block_size: 0, medium: "CPU" }),
+      { type: "BlockStored" },
+    );
+    expect(held()).toEqual([]);
+    expect(dropped()).toEqual({
+      ...{ unknown_parent: 1, own_parent: 1, block_size: 1, skipped_blocks: 1 },
+      ...{ placeholder: 1, unreadable: 1 },
+    });
+  });
+
+  test("a placeholder is what the device told of it, also where that went since", () => {
+    const { tell, held } = rank();
+    const placeholder = { block_hashes: [8n], token_ids: [], block_size: 0, medium: "CPU" };
+    tell(storedMap(two), removed([8n, 7n]), storedMap(placeholder));
+    expect([held(), held("host")]).toEqual([[], chain(8).slice(1)]);
+    // A child may come after its parent has gone.
+    tell(storedMap({ block_hashes: [9n], parent_block_hash: 7n, token_ids: [5, 6, 7, 8] }));
+    expect(held()).toEqual(chain(8).slice(1));
+  });
+
+  test("more blocks than may be known are left out; those that went make room", () => {
+    const { tell, held, dropped, translator } = rank({ knownBlocksMax: 2 });
+    tell(storedMap({ block_hashes: [7n, 8n, 9n], token_ids: upTo(12) }));
+    expect(held()).toEqual(chain(8));
+    expect(dropped()).toEqual({ too_many: 1 });
+    tell(removed([8n]), storedMap({ block_hashes: [5n], token_ids: [9, 9, 9, 9] }));
+    expect(held()).toHaveLength(2);
+    expect(translator.knownBlocks).toBe(2);
+  });
+
+  test("digests name blocks as well as numbers do", () => {
+    const [a, b] = [new Uint8Array(32).fill(1), new Uint8Array(32).fill(2)];
+    const { tell, held } = rank();
+    tell(storedMap({ block_hashes: [a, b], token_ids: upTo(8) }), removed([a.slice()]));
+    expect(held()).toEqual(chain(8).slice(1));
+  });
+
+  test("any history comes to what a literal model holds", () => {
+    const media = ["GPU", "CPU", "STORAGE"] as const;
+    // A tree: prompt `p` shares its first `p` blocks with all of larger numbers.
+    const step = fc.record({
+      kind: fc.constantFrom("stored", "stored", "stored", "removed", "removed", "cleared"),
+      prompt: fc.nat({ max: 3 }),
+      from: fc.nat({ max: 4 }),
+      count: fc.integer({ min: 1, max: 3 }),
+      tier: fc.nat({ max: 2 }),
+    });
+    const property = fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      const { tell, held, dropped } = rank();
+      const copies = new Map<string, number>();
+      const nameOf = (prompt: number, block: number) =>
+        (block < prompt ? 0 : prompt) * 100 + block + 1;
+      const tokensOf = (prompt: number, block: number) => {
+        const name = nameOf(prompt, block);
+        return [name, name + 1, name + 2, name + 3];
+      };
+      const hashOf = (prompt: number, block: number) => {
+        const tokens = Array.from({ length: block + 1 }, (_, at) => tokensOf(prompt, at)).flat();
+        return sequenceHashes(localHashes(Uint32Array.from(tokens), BLOCK)).at(-1)!;
+      };
+      const everKnown = new Set<number>();
+      for (const { kind, prompt, from, count, tier } of steps) {
+        const blocks = Array.from({ length: count }, (_, at) => from + at);
+        const medium = media[tier]!;
+        if (kind === "cleared") {
+          if (count === 1) {
+            copies.clear();
+            everKnown.clear();
+            tell({ type: "AllBlocksCleared" });
+          }
+          continue;
+        }
+        const names = blocks.map((block) => nameOf(prompt, block));
+        if (kind === "removed") {
+          tell(removed(names, { medium }));
+          for (const block of blocks) {
+            const key = `${tier} ${hashOf(prompt, block)}`;
+            copies.set(key, Math.max(0, (copies.get(key) ?? 0) - 1));
+          }
+          continue;
+        }
+        const parent = from === 0 ? null : nameOf(prompt, from - 1);
+        const tokens = blocks.flatMap((block) => tokensOf(prompt, block));
+        tell(
+          storedMap({
+            ...{ block_hashes: names, parent_block_hash: parent },
+            token_ids: tokens,
+            medium,
+          }),
+        );
+        if (parent !== null && !everKnown.has(parent)) continue;
+        for (const block of blocks) {
+          everKnown.add(nameOf(prompt, block));
+          const key = `${tier} ${hashOf(prompt, block)}`;
+          copies.set(key, (copies.get(key) ?? 0) + 1);
+        }
+      }
+      for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+        const expected = [...copies].filter(([key, n]) => n > 0 && key.startsWith(`${place} `));
+        expect(held(tier).sort()).toEqual(expected.map(([key]) => BigInt(key.slice(2))).sort());
+      }
+      expect(Object.keys(dropped()).filter((why) => !/not_held|unknown_parent/.test(why))).toEqual(
+        [],
+      );
+    });
+    fc.assert(property, { numRuns: 150 });
+  });
+});
