@@ -48,6 +48,7 @@ export {
   type PolicyName,
   type PolicyRow,
 } from "./policy/index.ts";
+export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix/index.ts";
 export {
   benchRoute,
   ROUTE_POLICIES,

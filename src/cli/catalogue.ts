@@ -217,6 +217,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-policy.ts"),
   },
   {
+    name: "bench prefix",
+    summary: "measure the router's index of who holds what",
+    load: () => import("./commands/bench-prefix.ts"),
+  },
+  {
     name: "bench decide",
     summary: "measure decisions of the router",
     load: () => import("./commands/bench-decide.ts"),

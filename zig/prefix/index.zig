@@ -196,10 +196,21 @@ pub const Index = struct {
         var at: usize = 0;
         for (changes) |change| {
             const own = hashes[at..][0..change.count];
+            self.fetch(hashes[at..], change.count);
             at += change.count;
             self.carryOut(change, own);
         }
         self.pinned = .{ none, none };
+    }
+
+    /// Fetches what the changes after one of `count` hashes will look at, while that is made.
+    fn fetch(self: *const Index, hashes: []align(1) const u64, count: u32) void {
+        for (0..@min(count, ahead)) |i| {
+            if (i + ahead >= hashes.len) break;
+            self.table.prefetch(self.table.spot(hashes[i + ahead]));
+            var candidates = self.table.candidates(self.table.spot(hashes[i + ahead / 2]));
+            @prefetch(self.chunk(candidates.next() orelse continue), .{ .rw = .write });
+        }
     }
 
     fn carryOut(self: *Index, change: types.PrefixChange, hashes: []align(1) const u64) void {

@@ -11,7 +11,7 @@ const Loader = @import("loader.zig").Loader;
 const Saver = @import("saver.zig").Saver;
 const testing = std.testing;
 
-const targets = 5;
+const targets = 20;
 const tiers = 3;
 const hash_count = 400;
 

@@ -20,6 +20,9 @@ const abreast = 12;
 /// Where to look for a target instead of going through all entries side by side.
 const search_factor = 8;
 const line_bytes = 64;
+/// Entries that are looked at together.
+const wide = 8;
+const Words = @Vector(wide, u32);
 
 /// How many blocks the target in the same place has on each tier.
 pub const Columns = struct {
@@ -154,6 +157,10 @@ const Walk = struct {
         const end = self.from + self.matched;
         var i: usize = 0;
         while (i < entries.len) {
+            if (i + wide < entries.len and self.firstMany(entries[i..])) {
+                i += wide;
+                continue;
+            }
             const target = entries[i].target();
             var row: Row = .{ .at = self.from };
             while (i < entries.len and entries[i].target() == target) : (i += 1) {
@@ -168,6 +175,38 @@ const Walk = struct {
             }
             if (row.at == end) self.keep(place, row.tier);
         }
+    }
+
+    /// The same for the next entries at once, where each is the only one of its target, as most
+    /// are, and all of them have the block; false, and nothing done, where it is not so.
+    inline fn firstMany(self: *Walk, entries: []const Entry) bool {
+        @setRuntimeSafety(false); // there is one more entry than is taken
+        const words: [*]const u32 = @ptrCast(entries.ptr);
+        const own: Words = words[0..wide].*;
+        const next: Words = words[1 .. wide + 1].*;
+        const targets = own >> @splat(16);
+        const from: Words = @splat(@intCast(self.from));
+        const end: Words = @splat(@intCast(self.from + self.matched));
+        const last = own & @as(Words, @splat(0x7f));
+        const begin = own >> @splat(7) & @as(Words, @splat(0x7f));
+        if (@reduce(.Or, targets == next >> @splat(16))) return false;
+        if (@reduce(.Or, begin > from) or @reduce(.Or, last < from)) return false;
+        const to = @min(last + @as(Words, @splat(1)), end);
+        const tiers = own >> @splat(14) & @as(Words, @splat(3));
+        const place = self.count;
+        self.count += wide;
+        self.columns.targets[place..][0..wide].* = @as(@Vector(wide, u16), @truncate(targets));
+        inline for (0..targets_file.tiers) |tier| {
+            const on_it = tiers == @as(Words, @splat(tier));
+            const sums = @select(u32, on_it, to - from, @as(Words, @splat(0)));
+            self.columns.tiers[tier][place..][0..wide].* = sums;
+        }
+        var alive: u8 = @bitCast(to == end);
+        while (alive != 0) : (alive &= alive - 1) {
+            const lane = @ctz(alive);
+            self.keep(place + lane, @truncate(words[lane] >> 14));
+        }
+        return true;
     }
 
     inline fn keep(self: *Walk, place: u32, tier: u2) void {

@@ -10,7 +10,7 @@ import {
   type TargetId,
 } from "../../../src/router/index.ts";
 
-export const TARGETS = 6;
+export const TARGETS = 16;
 const BLOCKS = 500;
 
 export function nativeIndex(bytesMax = 2 ** 20): PrefixIndex {

@@ -1,0 +1,1 @@
+export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix-bench.ts";
