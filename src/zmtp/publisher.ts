@@ -41,7 +41,7 @@ export async function bindPublisher(options: ZmtpOptions): Promise<ZmtpPublisher
   return {
     endpoint: listener.endpoint,
     get subscribers() {
-      return wishes.size;
+      return [...wishes.values()].filter((topics) => topics.size > 0).length;
     },
     get dropped() {
       return dropped;

@@ -10,6 +10,11 @@ export class Topics {
     this.#max = max;
   }
 
+  /** Different ones. */
+  get size(): number {
+    return this.#counts.size;
+  }
+
   /** False: it wants more than it may. */
   add(topic: Uint8Array): boolean {
     const key = Buffer.from(topic).toString("latin1");

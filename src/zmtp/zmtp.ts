@@ -41,6 +41,7 @@ export interface ZmtpDealer extends AsyncDisposable {
 export interface ZmtpPublisher extends AsyncDisposable {
   /** As it listens, its port included. */
   readonly endpoint: string;
+  /** Those that have asked for something. */
   readonly subscribers: number;
   /** Messages times subscribers. */
   readonly dropped: number;

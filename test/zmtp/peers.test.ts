@@ -87,7 +87,7 @@ describe("peers that are none", () => {
     await waitFor(() => first.heard.length === 64 && second.heard.length === 64);
     using third = await rawClient(port);
     await waitFor(() => third.state.isClosed);
-    second.socket.write(Buffer.concat([greeting(), ready("SUB")]));
+    second.socket.write(Buffer.concat([greeting(), ready("SUB"), message(Uint8Array.of(1))]));
     await waitFor(() => pub.subscribers === 1);
     manual.advance(500);
     await waitFor(() => first.state.isClosed);

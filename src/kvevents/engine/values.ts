@@ -43,7 +43,7 @@ export function tokenIds(reader: MsgpackReader): Tokens {
   const count = reader.array(ENGINE_BATCH_LIMITS.tokensMax);
   const tokens = new Uint32Array(count);
   if (count === 0 || reader.kind() !== "array") {
-    for (let i = 0; i < count; i++) tokens[i] = reader.uint(TOKEN_MAX);
+    reader.u32s(tokens);
     return { tokens, eagleNext: null };
   }
   let next = 0;

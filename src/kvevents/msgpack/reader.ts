@@ -8,6 +8,7 @@ const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
 /** Lists in lists that `skip` follows; deeper ones are refused. */
 const DEPTH_MAX = 32;
 const SHORT_TEXT = 24;
+const U32_MAX = 0xffff_ffff;
 
 /** Where a length is: in the head itself, or in 1, 2 or 4 bytes behind one of three heads. */
 const LENGTHS = {
@@ -77,6 +78,28 @@ export class MsgpackReader {
     const value = this.int();
     if (value < 0n || value > BigInt(max)) throw new Unreadable(`a number outside 0 to ${max}`);
     return Number(value);
+  }
+
+  /** As many integers of 32 bits, none negative, as there is room for: long lists of tokens. */
+  u32s(into: Uint32Array): void {
+    const bytes = this.#bytes;
+    let { at } = this;
+    for (let i = 0; i < into.length; i++) {
+      const head = bytes[at] ?? 0xc1;
+      const width =
+        head < 0x80 ? 0 : head === 0xcc ? 1 : head === 0xcd ? 2 : head === 0xce ? 4 : -1;
+      if (width < 0 || at + width >= bytes.length) {
+        this.at = at;
+        into[i] = this.uint(U32_MAX);
+        at = this.at;
+        continue;
+      }
+      let value = width === 0 ? head : 0;
+      for (let k = 1; k <= width; k++) value = value * 256 + bytes[at + k]!;
+      into[i] = value;
+      at += 1 + width;
+    }
+    this.at = at;
   }
 
   /** An integer of 64 bits, signed ones bit for bit. */
