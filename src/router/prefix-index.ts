@@ -94,8 +94,14 @@ export interface PrefixIndex extends Disposable {
   digests(target: TargetId): readonly ResidencyDigest[] | null;
   /** All of it, or one target's; parents before children. Nothing may change meanwhile. */
   dump(target?: TargetId): Iterable<HeldRun>;
-  /** To a file with a checksum, at once whole or not at all. Throws where it cannot be written. */
+  /**
+   * As it is now, to a file with a checksum, whole or not at all; it may change meanwhile. Throws
+   * where the file cannot be written, or the last save has not ended.
+   */
   save(path: string): Promise<void>;
-  /** Into an empty index. False: the file is not one, or is damaged; the index is then empty. */
+  /**
+   * Into an empty index, of which nothing else is asked meanwhile. False: the file is not one, or
+   * is damaged; the index is then empty.
+   */
   load(path: string): Promise<boolean>;
 }

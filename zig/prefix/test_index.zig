@@ -183,6 +183,72 @@ test "with too little memory it says less, and up to where that is exact" {
     }
 }
 
+test "holders for whom there is no room are not forgotten to be missing" {
+    const index = try Index.create(testing.allocator, .{ .bytes = 4096, .seed = 1 });
+    defer index.destroy();
+    const out = try testing.allocator.create(Out);
+    defer testing.allocator.destroy(out);
+    const hashes = [_]u64{ 1, 2 };
+    var change: types.PrefixChange = .{
+        .parent = 0,
+        .target = 0,
+        .tier = 0,
+        .kind = 1,
+        .count = 2,
+    };
+    while (index.forgotten == 0) : (change.target += 1) try index.apply(&.{change}, &hashes);
+    try testing.expect(index.held > 100);
+    const last = change.target - 1;
+    try testing.expectEqual(0, index.walks.one(index, &hashes, out.columns()).exact);
+    change.kind = 3;
+    change.tier = 3;
+    change.count = 0;
+    for (0..last) |target| {
+        change.target = @intCast(target);
+        try index.apply(&.{change}, &.{});
+    }
+    try testing.expectEqual(0, index.held);
+    // The last one still has them, whoever else comes.
+    change = .{ .parent = 0, .target = 0, .tier = 0, .kind = 1, .count = 2 };
+    try index.apply(&.{change}, &hashes);
+    try testing.expectEqual(0, index.walks.one(index, &hashes, out.columns()).exact);
+    try verifying.verify(index);
+    change = .{ .parent = 0, .target = last, .tier = 3, .kind = 3, .count = 0 };
+    try index.apply(&.{change}, &.{});
+    const other = [_]u64{3};
+    try testing.expectEqual(1, index.walks.one(index, &other, out.columns()).exact);
+}
+
+fn changeOf(kind: u32, parent: u64, count: u32) types.PrefixChange {
+    return .{ .parent = parent, .target = 1, .tier = 0, .kind = kind, .count = count };
+}
+
+test "what is unsure stays so where chunks are joined and parted" {
+    const index = try Index.create(testing.allocator, .{ .bytes = 1 << 16, .seed = 1 });
+    defer index.destroy();
+    const out = try testing.allocator.create(Out);
+    defer testing.allocator.destroy(out);
+    index.filter.add(11);
+    const path = [_]u64{ 10, 11, 12 };
+    try index.apply(&.{changeOf(0, 10, 2)}, path[1..]);
+    try index.apply(&.{changeOf(1, 0, 1)}, path[0..1]);
+    try testing.expectEqual(2, index.chunks);
+    try index.apply(&.{changeOf(1, 0, 3)}, &path);
+    try testing.expectEqual(1, index.chunks);
+    try testing.expectEqual(1, index.walks.one(index, &path, out.columns()).exact);
+    try verifying.verify(index);
+
+    index.filter.add(23);
+    const long = [_]u64{ 20, 21, 22, 23, 24, 25, 26, 27, 28, 29 };
+    try index.apply(&.{changeOf(1, 0, long.len)}, &long);
+    try testing.expectEqual(3, index.walks.one(index, &long, out.columns()).exact);
+    try index.apply(&.{ changeOf(2, 0, 3), changeOf(2, 0, 5) }, long[0..3] ++ long[4..9]);
+    try testing.expectEqual(3, index.chunks);
+    try testing.expectEqual(0, index.walks.one(index, long[3..4], out.columns()).exact);
+    try testing.expectEqual(0, index.walks.one(index, long[9..], out.columns()).exact);
+    try verifying.verify(index);
+}
+
 test "changes that contradict each other break nothing" {
     var prng: std.Random.DefaultPrng = .init(11);
     const random = prng.random();
