@@ -30,13 +30,12 @@ pub const Record = extern struct {
     reserved: u8,
 };
 
-/// Written down ahead of being asked for.
-const pending_bytes = 1 << 18;
-
 pub const Saver = struct {
     gpa: std.mem.Allocator,
     walk: arena_file.Arena.Walk,
     pending: std.ArrayList(u8) = .empty,
+    /// Bytes of these that were given out.
+    given: usize = 0,
     hasher: std.hash.XxHash3 = .init(0),
     is_complete: bool = false,
     /// There was no memory to write a chunk down before it changed.
@@ -108,7 +107,7 @@ pub const Saver = struct {
 
     /// Fills `out`; how many bytes, 0 at the end.
     pub fn next(self: *Saver, index: *Index, out: []u8) Error!u32 {
-        while (!self.is_complete and !self.has_failed and self.pending.items.len < out.len) {
+        while (!self.is_complete and !self.has_failed and self.waiting() < out.len) {
             const at = self.walk.nextChunk() orelse {
                 self.end() catch return error.OutOfMemory;
                 break;
@@ -116,12 +115,20 @@ pub const Saver = struct {
             self.keep(index, at);
         }
         if (self.has_failed) return error.OutOfMemory;
-        const count = @min(out.len, self.pending.items.len);
-        @memcpy(out[0..count], self.pending.items[0..count]);
-        const rest = self.pending.items.len - count;
-        std.mem.copyForwards(u8, self.pending.items[0..rest], self.pending.items[count..]);
-        self.pending.shrinkRetainingCapacity(rest);
+        const count = @min(out.len, self.waiting());
+        @memcpy(out[0..count], self.pending.items[self.given..][0..count]);
+        self.given += count;
+        const rest = self.waiting();
+        if (rest <= self.given) {
+            @memcpy(self.pending.items[0..rest], self.pending.items[self.given..]);
+            self.pending.shrinkRetainingCapacity(rest);
+            self.given = 0;
+        }
         return @intCast(count);
+    }
+
+    fn waiting(self: *const Saver) usize {
+        return self.pending.items.len - self.given;
     }
 
     fn end(self: *Saver) error{OutOfMemory}!void {
