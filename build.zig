@@ -1,7 +1,7 @@
 const std = @import("std");
 
 /// `zig build` makes the library; `bindings` rewrites src/native/abi.gen.ts; `test` runs the Zig
-/// tests.
+/// tests; `stand-ins` makes libraries that tests open instead of CUDA's and the verbs'.
 pub fn build(b: *std.Build) void {
     const target = b.standardTargetOptions(.{});
     const optimize = b.standardOptimizeOption(.{});
@@ -41,5 +41,25 @@ pub fn build(b: *std.Build) void {
             .link_libc = true,
         }),
     });
-    b.step("test", "Run the Zig tests").dependOn(&b.addRunArtifact(tests).step);
+    const test_step = b.step("test", "Run the Zig tests");
+    test_step.dependOn(&b.addRunArtifact(tests).step);
+
+    const stand_ins = b.step("stand-ins", "Make what stands in for the libraries of devices");
+    for ([_][]const u8{ "cuda", "verbs" }) |name| {
+        const module = b.createModule(.{
+            .root_source_file = b.path(b.fmt("zig/testing/{s}/root.zig", .{name})),
+            .target = target,
+            .optimize = optimize,
+            .link_libc = true,
+            .pic = true,
+        });
+        const stand_in = b.addLibrary(.{
+            .linkage = .dynamic,
+            .name = b.fmt("standin-{s}", .{name}),
+            .root_module = module,
+        });
+        stand_ins.dependOn(&b.addInstallArtifact(stand_in, .{}).step);
+        const own = b.addTest(.{ .root_module = module });
+        test_step.dependOn(&b.addRunArtifact(own).step);
+    }
 }

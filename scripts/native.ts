@@ -4,6 +4,7 @@ import {
   ensureBindings,
   ensureHost,
   ensureLibrary,
+  ensureStandIns,
   type NativeOutcome,
 } from "./lib/native-build.ts";
 import { hostTarget, parseTargets, type Target } from "./lib/targets.ts";
@@ -16,6 +17,8 @@ Builds dist/native/<target>/libhearth.so and src/native/abi.gen.ts when zig/ cha
   bun run native --target all          for every target (or linux-x64, linux-arm64)
   bun run native --canary              with the planted bug that the fuzzers must find,
                                        into dist/native/<target>-canary
+  bun run native --stand-ins           what tests open instead of CUDA's library and the verbs',
+                                       into dist/native/<target>-stand-ins
   bun run native --check-fresh         only says whether the committed bindings are fresh
   bun run native --test                also runs the Zig tests
   bun run native --quiet               says nothing when there is nothing to do
@@ -26,6 +29,7 @@ Exit codes: 0 done, or nothing to do on this host (says why); 1 failed; 2 wrong 
 const options = scriptOptions(HELP, {
   target: { type: "string" },
   canary: { type: "boolean", default: false },
+  "stand-ins": { type: "boolean", default: false },
   "check-fresh": { type: "boolean", default: false },
   test: { type: "boolean", default: false },
   quiet: { type: "boolean", default: false },
@@ -61,6 +65,7 @@ if (options.target === undefined && !options.canary) {
     report(target, await ensureLibrary({ target, canary: options.canary }));
   }
 }
+if (options["stand-ins"]) report("the stand-ins", await ensureStandIns());
 if (options.test) {
   const tests = await runZigTests();
   if (tests.kind === "skipped") console.error(`native: skipped the Zig tests: ${tests.why}`);

@@ -1,12 +1,14 @@
 /**
- * Runs once before any test file: builds the native library when Zig is there (nothing to do when
- * it is fresh), and says what is skipped when it is not. The verdict travels in the environment,
+ * Runs once before any test file: builds the native library and the stand-ins for those of devices
+ * when Zig is there (nothing to do when they are fresh), and says what is skipped when it is not. The verdict travels in the environment,
  * because test files and the processes they start must see the same one.
  */
-import { ensureHost } from "../scripts/lib/native-build.ts";
+import { ensureHost, ensureStandIns } from "../scripts/lib/native-build.ts";
 import { NATIVE_VERDICT } from "./support/native.ts";
 
-const outcome = await ensureHost();
+const library = await ensureHost();
+const outcome =
+  library.kind === "fresh" || library.kind === "built" ? await ensureStandIns() : library;
 if (outcome.kind === "failed") {
   process.stderr.write(`${outcome.output}\nnative: ${outcome.why}\n`);
   process.env[NATIVE_VERDICT] = `failed ${outcome.why}`;

@@ -150,6 +150,41 @@ function bindingsPart(mode: BindingsMode, sources: string): Part {
   };
 }
 
+/** What stands in for the libraries of devices, by the name under which each is opened. */
+const STAND_INS = { "libcuda.so.1": "standin-cuda", "libibverbs.so.1": "standin-verbs" } as const;
+
+/** Where tests find the stand-ins of a target. */
+export function standInsFolder(target: Target): string {
+  return join(NATIVE_DIR, `${target}-stand-ins`);
+}
+
+function standInsPart(target: Target, sources: string): Part {
+  const folder = standInsFolder(target);
+  const { zigTarget, zigCpu } = TARGETS[target];
+  const flags = ["-Doptimize=ReleaseSafe", `-Dtarget=${zigTarget}`, `-Dcpu=${zigCpu}`];
+  const inputs = sha256(`${sources} ${flags.join(" ")}`);
+  const stage = join(ROOT, ".zig-cache/stage", `${target}-stand-ins-${process.pid}`);
+  const names = Object.entries(STAND_INS);
+  const stampOf = (name: string) => join(folder, `${name}.json`);
+  return {
+    label: "stand-ins",
+    isFresh: () => names.every(([name]) => isFresh(join(folder, name), stampOf(name), inputs)),
+    words: ["stand-ins", ...flags, "--prefix", stage],
+    finish() {
+      mkdirSync(folder, { recursive: true });
+      for (const [name, made] of names) {
+        const file = join(stage, `lib/lib${made}.so`);
+        if (!existsSync(file)) return `zig build left no ${file}`;
+        const digest = sha256(readFileSync(file));
+        renameSync(file, join(folder, name));
+        writeStamp(stampOf(name), { inputs, product: digest });
+      }
+      rmSync(stage, { recursive: true, force: true });
+      return undefined;
+    },
+  };
+}
+
 /** Makes in one run of Zig those parts that are not fresh; they compile side by side. */
 async function make(parts: readonly Part[]): Promise<NativeOutcome> {
   const stale = parts.filter((part) => !part.isFresh());
@@ -192,6 +227,13 @@ export function ensureBindings(mode: BindingsMode): Promise<NativeOutcome> {
 /** Under CI nothing generated may differ from what was committed; elsewhere it is brought along. */
 export function bindingsMode(): BindingsMode {
   return process.env.CI === "true" ? "check" : "write";
+}
+
+/** The stand-ins of this host, which tests open instead of CUDA's library and the verbs'. */
+export async function ensureStandIns(): Promise<NativeOutcome> {
+  const host = hostTarget();
+  if (!host.ok) return { kind: "skipped", why: host.why };
+  return make([standInsPart(host.target, digestOfSources())]);
 }
 
 /** What a test run or a start from the checkout needs on this host: library and bindings. */

@@ -12,6 +12,18 @@ export { crashPoint } from "./crash-point.ts";
 export { type DiskOptions, openDisk } from "./disk.ts";
 export { faultCounts, faultPoint, setFaults } from "./faults.ts";
 export { type FileLock, lockFile } from "./file-lock.ts";
+export type {
+  GpuDevice,
+  GpuFault,
+  GpuMemory,
+  GpuOpened,
+  GpuOutcome,
+  GpuPiece,
+  GpuState,
+  Gpus,
+  GpusInfo,
+  GpusOptions,
+} from "./gpus.ts";
 export {
   CIPHERS,
   type Cipher,
@@ -56,5 +68,19 @@ export {
   sequenceHashes,
 } from "./prompt-hashes.ts";
 export { type Completed, Queue, type QueueOptions } from "./queue.ts";
+export type {
+  Lent,
+  Rdma,
+  RdmaAddress,
+  RdmaFault,
+  RdmaLink,
+  RdmaLinkSettings,
+  RdmaOptions,
+  RdmaPort,
+  RdmaPortState,
+  RdmaRead,
+  RdmaState,
+  RdmaWindow,
+} from "./rdma.ts";
 export { Region, type RegionState, type Wish } from "./region.ts";
 export { NativeError, type StatusName } from "./status.ts";

@@ -1,6 +1,7 @@
 const UNDER_BENCH = [
   "core",
   "native",
+  "devices",
   "config",
   "observability",
   "events",
@@ -39,6 +40,7 @@ export const FOLDERS: Readonly<Record<string, readonly string[]>> = {
   blocks: ["core"],
   identity: ["core", "native"],
   traces: ["core"],
+  devices: ["core", "native", "observability"],
   kvb: ["core", "native"],
   index: ["core", "blocks", "native", "kvb"],
   leases: ["core", "blocks", "index", "events"],

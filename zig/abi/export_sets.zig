@@ -3,4 +3,6 @@
 pub const sets = .{
     @import("exports.zig").exports,
     @import("router_exports.zig").exports,
+    @import("gpu_exports.zig").exports,
+    @import("rdma_exports.zig").exports,
 };

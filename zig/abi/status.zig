@@ -43,6 +43,10 @@ pub const Status = enum(i32) {
     io_error = -18,
     /// What was sealed has been changed, or does not belong here.
     forged = -19,
+    /// The device is lost: nothing of it works until this process ends.
+    lost = -20,
+    /// The driver or the device refused; its own code says why.
+    device_failed = -21,
 };
 
 /// Every error the library's own functions return.
@@ -66,6 +70,8 @@ pub const Error = error{
     ReadOnly,
     IoError,
     Forged,
+    Lost,
+    DeviceFailed,
 };
 
 pub fn fromError(err: Error) Status {
@@ -89,6 +95,8 @@ pub fn fromError(err: Error) Status {
         error.ReadOnly => .read_only,
         error.IoError => .io_error,
         error.Forged => .forged,
+        error.Lost => .lost,
+        error.DeviceFailed => .device_failed,
     };
 }
 

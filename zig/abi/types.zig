@@ -2,6 +2,8 @@
 //! holds it.
 
 const std = @import("std");
+const gpu = @import("gpu_types.zig");
+const rdma = @import("rdma_types.zig");
 const router = @import("router_types.zig");
 
 pub const AbiInfo = extern struct {
@@ -352,7 +354,7 @@ pub const enums = .{
     .{ .name = "LANE_CIPHER", .type = LaneCipher },
     .{ .name = "LANE_FAULT", .type = LaneFault },
     .{ .name = "LANE_EVENT", .type = LaneEvent },
-};
+} ++ gpu.enums ++ rdma.enums;
 
 /// Structs in the order of their numbers for the round-trip test.
 pub const all = .{
@@ -361,7 +363,7 @@ pub const all = .{
     DiskRequest,   DiskInfo,      DiskJob,     DiskDone,     AdoptRequest, LanesRequest,
     LanesInfo,     LaneAddress,   LaneSession, LaneTransfer, LaneDone,     RecordPlace,
     PlainListener, PlainPull,
-} ++ router.all;
+} ++ router.all ++ gpu.all ++ rdma.all;
 
 fn assertNoPadding(comptime T: type) void {
     var end: usize = 0;
