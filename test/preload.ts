@@ -1,7 +1,8 @@
 /**
- * Runs once before any test file: builds the native library and the stand-ins for those of devices
- * when Zig is there (nothing to do when they are fresh), and says what is skipped when it is not. The verdict travels in the environment,
- * because test files and the processes they start must see the same one.
+ * Runs once before any test file: builds the native library, and the stand-ins for those of
+ * devices, when Zig is there (nothing to do when they are fresh), and says what is skipped when it
+ * is not. The verdict travels in the environment, because test files and the processes they start
+ * must see the same one.
  */
 import { ensureHost, ensureStandIns } from "../scripts/lib/native-build.ts";
 import { NATIVE_VERDICT } from "./support/native.ts";
