@@ -11,6 +11,7 @@ const TEST_MS = 120_000;
 /** In a process of its own: it starts itself as an agent. */
 async function benchControl(...words: string[]) {
   const child = Bun.spawn([process.execPath, MAIN, "bench", "control", "--json", ...words], {
+    env: process.env,
     stdout: "pipe",
     stderr: "pipe",
   });
