@@ -4,6 +4,7 @@ import { apiSection } from "./sections/api.ts";
 import { controlSection } from "./sections/control.ts";
 import { engineSection } from "./sections/engine.ts";
 import { eventsSection } from "./sections/events.ts";
+import { gpuSection } from "./sections/gpu.ts";
 import { kvSection } from "./sections/kv.ts";
 import { logSection } from "./sections/log.ts";
 import { natsSection } from "./sections/nats.ts";
@@ -19,6 +20,7 @@ export const SCHEMA = {
   node: nodeSection,
   kv: kvSection,
   engine: engineSection,
+  gpu: gpuSection,
   control: controlSection,
   nats: natsSection,
   peers: peersSection,

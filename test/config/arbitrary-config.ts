@@ -97,6 +97,11 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     peers: arbitraryPeers,
     events: arbitraryEvents,
     engineEvents: arbitraryEngineEvents,
+    gpu: fc.record({
+      enabled: word("auto", "off", "require"),
+      library: fc.option(absolutePath(60)),
+      register: fc.boolean(),
+    }),
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
   })
@@ -143,6 +148,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         sessionIdleMs: draw.sessionIdleMs,
         ...draw.engineEvents,
       },
+      gpu: draw.gpu,
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,

@@ -62,6 +62,7 @@ const DEFAULTS: Config = {
     kvBlockTokens: 16,
     kvRanks: 1,
   },
+  gpu: { enabled: "auto", library: null, register: true },
   control: {
     pinShare: 0.5,
     pinShareOwner: 0.25,
