@@ -11,7 +11,7 @@ import {
 import { EngineServer } from "../engine/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import type { RememberedHolds } from "../leases/index.ts";
-import { crashPoint, type Native, Queue, type Region } from "../native/index.ts";
+import { crashPoint, type Native, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
   createHealth,
@@ -24,22 +24,22 @@ import {
   watchLoopLag,
 } from "../observability/index.ts";
 import {
-  ArenaGrowth,
   adoptRam,
-  createArena,
   describeRam,
   Namespaces,
   type PersistReport,
   type PurgeAddress,
   type PurgeOutcome,
   purgeBlocks,
-  TieredStore,
+  type TieredStore,
 } from "../tiers/index.ts";
-import { awaitMemory, limitsOf, queueThreads } from "./agent-limits.ts";
+import { awaitMemory, limitsOf } from "./agent-limits.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { ControlBus } from "./control-bus.ts";
 import { ControlRoom } from "./control-room.ts";
+import type { DeviceRoom } from "./device-room.ts";
 import { FeedRoom } from "./feed-room.ts";
+import { type Ground, layGround } from "./ground.ts";
 import { groupNumber } from "./groups.ts";
 import { newIncarnation } from "./incarnation.ts";
 import { PeerRoom } from "./peer-room.ts";
@@ -67,10 +67,7 @@ export interface AgentParts {
 /** What the agent is doing; it only ever moves to the right. */
 export type AgentState = "starting" | "ready" | "draining" | "stopped";
 
-/** Operations in flight: hashing for commits, and one slice of memory. */
-const QUEUE_ENTRIES = 4096;
 const SMALL_PAGE = 4096;
-const WATCHES_MAX = 4096;
 /** While the SSD tier recovers, the service manager hears so often that it goes on. */
 const STARTING_MS = 5_000;
 
@@ -89,9 +86,7 @@ export class Agent {
   readonly frames: FrameCounts = createFrameCounts();
   readonly lag: LoopLag;
   readonly #parts: AgentParts;
-  readonly #queue: Queue;
-  readonly #growth: ArenaGrowth;
-  readonly #region: Region;
+  readonly #ground: Ground;
   #config: Config;
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
@@ -112,35 +107,9 @@ export class Agent {
     this.startedMs = clock.monotonicMs();
     this.health = createHealth({ clock, log: logger });
     this.incarnation = newIncarnation(clock, random);
-    const { kv } = config;
-    const arena = {
-      bytes: kv.ramBytes,
-      hugePages: kv.hugePages,
-      lockMemory: kv.lockMemory,
-      sliceBytes: kv.prefaultSliceBytes,
-    };
-    this.#region = inherited ?? createArena(native, arena);
-    this.#queue = new Queue(native, {
-      entries: QUEUE_ENTRIES,
-      threads: queueThreads(),
-      watches: WATCHES_MAX,
-    });
-    this.store = new TieredStore({
-      native,
-      region: this.#region,
-      queue: this.#queue,
-      clock,
-      random,
-      namespaces: this.namespaces,
-      blocksMax: kv.blocksMax,
-      gpuWindowBlocks: config.engine.gpuWindowBlocks,
-      policy: config.kv.policy,
-      marks: { high: kv.highWater, low: kv.lowWater },
-    });
-    this.store.sessions.setIdle(config.engine.sessionIdleMs);
-    this.#growth = new ArenaGrowth(this.#region, this.#queue, arena, (bytes) =>
-      this.store.slots.addReady(bytes - this.store.slots.readyBytes),
-    );
+    const own = { ...parts, health: this.health, namespaces: this.namespaces };
+    this.#ground = layGround(own, inherited);
+    this.store = this.#ground.store;
     this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     this.lag = watchLoopLag(clock);
     this.engine = new EngineServer({
@@ -152,7 +121,8 @@ export class Agent {
       namespaces: this.namespaces,
       native,
       hashing: native,
-      queue: this.#queue,
+      queue: this.#ground.queue,
+      ...{ gpus: this.devices.gpus },
       clock,
       incarnation: this.incarnation,
       frames: this.frames,
@@ -169,7 +139,7 @@ export class Agent {
     const agent = (await Agent.#withInheritedRam(parts)) ?? (await Agent.#withNewRam(parts));
     using _starting = parts.clock.every(STARTING_MS, () => parts.service.starting("recovering"));
     try {
-      if (!agent.#growth.complete) await agent.#growth.first();
+      if (!agent.#ground.growth.complete) await agent.#ground.growth.first();
       await agent.#openCold();
       crashPoint("start.recovered");
       await agent.engine.start();
@@ -198,7 +168,7 @@ export class Agent {
     if (inherited === null) return null;
     const { region, record } = inherited;
     const agent = new Agent(parts, region);
-    agent.#growth.wasThere();
+    agent.#ground.growth.wasThere();
     agent.#handed = record.holds;
     if (config.kv.ramHandover && adoptRam(agent.store, agent.namespaces, record)) {
       logger.info("RAM of the process before is taken over", { blocks: record.count });
@@ -222,16 +192,21 @@ export class Agent {
     return this.#state === "ready" ? [] : [`the agent is ${this.#state}`];
   }
 
+  /** GPUs and NICs. */
+  get devices(): DeviceRoom {
+    return this.#ground.devices;
+  }
+
   region() {
-    const { lockedBytes, lockRefused } = this.#region.state();
-    return { pageBytes: this.#region.pageBytes, lockedBytes, lockRefused };
+    const { lockedBytes, lockRefused } = this.#ground.region.state();
+    return { pageBytes: this.#ground.region.pageBytes, lockedBytes, lockRefused };
   }
 
   /** What its rooms need of it. */
   get #own() {
     const { health, store, namespaces, incarnation } = this;
-    const [region, source] = [this.#region, this.#source];
-    return { ...this.#parts, health, store, namespaces, incarnation, region, source };
+    const [region, { rdma }, source] = [this.#ground.region, this.devices, this.#source];
+    return { ...this.#parts, health, store, namespaces, incarnation, region, rdma, source };
   }
 
   async #openCold(): Promise<void> {
@@ -275,17 +250,17 @@ export class Agent {
 
   async #grow(): Promise<void> {
     const { logger, service, config, clock } = this.#parts;
-    await this.#growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));
+    await this.#ground.growth.rest((short) => this.health.raise("KV_RAM_SHORT", short.text));
     this.store.evictor.growthIsOver();
     if (this.#state !== "ready") return;
-    const { lockedBytes, lockRefused } = this.#region.state();
-    const ready = this.#growth.readyBytes;
+    const { lockedBytes, lockRefused } = this.#ground.region.state();
+    const ready = this.#ground.growth.readyBytes;
     if (lockRefused && config.kv.lockMemory === "try") {
       const fix = 'set LimitMEMLOCK=infinity, or kv.lock_memory to "off"';
       this.health.raise("KV_LIMITS", `RAM is not locked and may be swapped: ${fix}`);
     }
     const seconds = Number(((clock.monotonicMs() - this.startedMs) / 1_000).toFixed(3));
-    const page = this.#region.pageBytes;
+    const page = this.#ground.region.pageBytes;
     if (config.kv.hugePages === "try" && page === SMALL_PAGE) {
       logger.info("no huge pages were to be had: see hearth doctor", { page });
     }
@@ -367,15 +342,17 @@ export class Agent {
   }
 
   async #stopParts(): Promise<void> {
-    this.#growth.stop();
+    this.#ground.growth.stop();
     const { held, quarantined } = this.engine.held();
     await this.engine[Symbol.asyncDispose]();
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
+    // What a device still writes to can be told to nobody as what it was.
+    await this.devices[Symbol.asyncDispose]();
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
       // What an engine still reads must not be written over by a process that knows nothing of it.
-      await leaveRam(this.#parts, this.#region, (arena) =>
+      await leaveRam(this.#parts, this.#ground.region, (arena) =>
         held + quarantined + this.#purges.size > 0
           ? null
           : describeRam(this.store, this.namespaces, arena, this.#handed),
@@ -388,9 +365,9 @@ export class Agent {
     await this.#growing;
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
-    await this.#queue[Symbol.asyncDispose]();
+    await this.#ground.queue[Symbol.asyncDispose]();
     try {
-      this.#region[Symbol.dispose]();
+      this.#ground.region[Symbol.dispose]();
     } catch (error) {
       if (!(error instanceof HearthError)) throw error;
       this.#parts.logger.error(`the arena could not be closed: ${messageOf(error)}`);

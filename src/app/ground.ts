@@ -1,0 +1,80 @@
+import type { Config } from "../config/index.ts";
+import type { Clock, Random } from "../core/index.ts";
+import { type Native, Queue, type Region } from "../native/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
+import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers/index.ts";
+import { queueThreads } from "./agent-limits.ts";
+import { DeviceRoom } from "./device-room.ts";
+
+export interface GroundParts {
+  readonly config: Config;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly namespaces: Namespaces;
+}
+
+/** What an agent stands on: its memory, the devices that reach it, and the store in it. */
+export interface Ground {
+  readonly region: Region;
+  readonly devices: DeviceRoom;
+  readonly queue: Queue;
+  readonly store: TieredStore;
+  /** Has backed nothing yet. */
+  readonly growth: ArenaGrowth;
+}
+
+/** Operations in flight: hashing for commits, and one slice of memory. */
+const QUEUE_ENTRIES = 4096;
+const WATCHES_MAX = 4096;
+
+/**
+ * With the memory of the process before where there is one. Throws ARENA_UNAVAILABLE, and
+ * UNSUPPORTED where a device is required and cannot be used.
+ */
+export function layGround(parts: GroundParts, inherited: Region | null): Ground {
+  const { config, native, clock, random, namespaces } = parts;
+  const { kv } = config;
+  const arena = {
+    bytes: kv.ramBytes,
+    hugePages: kv.hugePages,
+    lockMemory: kv.lockMemory,
+    sliceBytes: kv.prefaultSliceBytes,
+  };
+  const region = inherited ?? createArena(native, arena);
+  const devices = devicesAt(parts, region);
+  const queue = new Queue(native, {
+    entries: QUEUE_ENTRIES,
+    threads: queueThreads(),
+    watches: WATCHES_MAX,
+  });
+  const store = new TieredStore({
+    native,
+    region,
+    queue,
+    clock,
+    random,
+    namespaces,
+    blocksMax: kv.blocksMax,
+    gpuWindowBlocks: config.engine.gpuWindowBlocks,
+    policy: kv.policy,
+    marks: { high: kv.highWater, low: kv.lowWater },
+  });
+  store.sessions.setIdle(config.engine.sessionIdleMs);
+  const growth = new ArenaGrowth(region, queue, arena, (bytes) => {
+    store.slots.addReady(bytes - store.slots.readyBytes);
+    devices.ready(bytes);
+  });
+  return { region, devices, queue, store, growth };
+}
+
+function devicesAt(parts: GroundParts, region: Region): DeviceRoom {
+  try {
+    return DeviceRoom.open({ ...parts, region });
+  } catch (thrown) {
+    region[Symbol.dispose]();
+    throw thrown;
+  }
+}
