@@ -47,6 +47,7 @@ export {
 } from "./library.ts";
 export { type Build, loadNative, Native, nativeAvailable, type SocketPeer } from "./native.ts";
 export { openLanes } from "./native-lanes.ts";
+export { openRdma } from "./native-rdma.ts";
 export {
   type PlainListener,
   type PlainPull,
