@@ -283,6 +283,10 @@ pub fn socketReceiveFd(socket: i32, data: ?[*]u8, length: u32, fd: ?*i32) Error!
     return unix.receiveWithFd(socket, try writableAt(data, length), try required(fd));
 }
 
+pub fn socketPair(out: ?*[2]i32) Error!void {
+    (try required(out)).* = try unix.socketPair();
+}
+
 pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
     if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
     if (buffer_bytes > std.math.maxInt(i32)) return error.BadRequest;

@@ -350,6 +350,11 @@ pub const exports = struct {
         return codeOrCount(calls.socketReceiveFd(socket, data, length, fd));
     }
 
+    /// `out` receives two ends that are connected to each other (SOCK_SEQPACKET).
+    pub fn hearth_socket_pair(out: ?*[2]i32) callconv(.c) i32 {
+        return code(calls.socketPair(out));
+    }
+
     pub fn hearth_close_fd(fd: i32) callconv(.c) i32 {
         return code(calls.closeFd(fd));
     }

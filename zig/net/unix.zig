@@ -83,7 +83,16 @@ pub fn sendWithFd(socket: i32, bytes: []const u8, fd: i32) Error!u32 {
     return @intCast(try errno.checkRepeat(linux.sendmsg, .{ socket, &message, flags }));
 }
 
-/// Receives into `bytes` and takes the descriptor that came along, or -1 where none did.
+/// Two ends that are connected to each other and keep messages apart; both are the caller's.
+pub fn socketPair() Error![2]i32 {
+    var ends: [2]i32 = undefined;
+    const kind = linux.SOCK.SEQPACKET | linux.SOCK.CLOEXEC;
+    _ = try errno.check(linux.socketpair(linux.AF.UNIX, kind, 0, &ends));
+    return ends;
+}
+
+/// Receives into `bytes` and takes the descriptor that came along, or -1 where none did. Of several
+/// the kernel closes all but the first.
 pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
     var parts = [_]std.posix.iovec{.{ .base = bytes.ptr, .len = bytes.len }};
     var control: RightsMessage = .{ .fd = -1 };
@@ -93,7 +102,8 @@ pub fn receiveWithFd(socket: i32, bytes: []u8, fd: *i32) Error!u32 {
         .iov = &parts,
         .iovlen = 1,
         .control = &control,
-        .controllen = @sizeOf(RightsMessage),
+        // Not the padding behind it, in which there would be room for a second one.
+        .controllen = @offsetOf(RightsMessage, "padding"),
         .flags = 0,
     };
     const flags = linux.MSG.DONTWAIT | linux.MSG.CMSG_CLOEXEC;
@@ -181,4 +191,35 @@ test "a descriptor crosses a socket pair" {
     try std.testing.expect(received > 2 and received != file);
     _ = linux.close(received);
     try std.testing.expectError(error.TryAgain, receiveWithFd(pair[1], &bytes, &received));
+}
+
+test "of two descriptors in one message the second is closed" {
+    const ends = try socketPair();
+    defer for (ends) |fd| {
+        _ = linux.close(fd);
+    };
+    const file: i32 = @intCast(try errno.check(linux.memfd_create("x", 0)));
+    defer _ = linux.close(file);
+    var control: RightsList = .{ .fds = @splat(file) };
+    control.len = @offsetOf(RightsList, "fds") + 2 * @sizeOf(i32);
+    const parts = [_]std.posix.iovec_const{.{ .base = "x", .len = 1 }};
+    const message: linux.msghdr_const = .{
+        .name = null,
+        .namelen = 0,
+        .iov = &parts,
+        .iovlen = 1,
+        .control = &control,
+        .controllen = std.mem.alignForward(usize, control.len, 8),
+        .flags = 0,
+    };
+    _ = try errno.check(linux.sendmsg(ends[0], &message, linux.MSG.NOSIGNAL));
+    var bytes: [4]u8 = undefined;
+    var received: i32 = -1;
+    try std.testing.expectEqual(@as(u32, 1), try receiveWithFd(ends[1], &bytes, &received));
+    try std.testing.expect(received > 2 and received != file);
+    _ = linux.close(received);
+    // The number behind it is free: no second one came.
+    const next: i32 = @intCast(try errno.check(linux.dup(file)));
+    defer _ = linux.close(next);
+    try std.testing.expectEqual(received, next);
 }
