@@ -52,6 +52,11 @@ export interface GpuFault {
   readonly ok: false;
   readonly status: StatusName;
   readonly code: number;
+  /**
+   * The device could not be stopped and may touch what the job named until the process ends: the
+   * spans of the region are never to be used again. Only with the status `lost`.
+   */
+  readonly leaked: boolean;
 }
 export type GpuOutcome = { readonly ok: true } | GpuFault;
 export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuFault;
@@ -63,7 +68,8 @@ export type GpuOpened = { readonly ok: true; readonly memory: GpuMemory } | GpuF
  *   then every job ends with `unsupported`.
  * - A job's span of the region and its memory belong to the device until its promise has resolved,
  *   whatever deadline has passed. It resolves always: where a device hangs, when it is given up as
- *   lost (then nothing of it touches the region any more, or the process could not go on).
+ *   lost. Then it is stopped, or the fault says `leaked`: the span is the device's for ever, and
+ *   the region cannot close any more.
  * - Jobs on one memory run in the order of their calls; on several, beside each other.
  * - A device that is lost stays lost until the process ends: its jobs end with `lost`, those of the
  *   others go on. `onLost` says it once.
@@ -92,6 +98,12 @@ export interface Gpus extends AsyncDisposable {
     { readonly ok: true; readonly handle: Uint8Array; readonly offset: number } | GpuFault
   >;
   exportFd(memory: GpuMemory): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
+  /** For a NIC: `offset` and `bytes` are multiples of 65,536, the descriptor is the caller's. */
+  exportDmaBuf(
+    memory: GpuMemory,
+    offset: number,
+    bytes: number,
+  ): Promise<{ readonly ok: true; readonly fd: number } | GpuFault>;
 }
 
 export interface GpusOptions {
@@ -102,5 +114,8 @@ export interface GpusOptions {
   /** Jobs and pieces under way, at most; beyond that a job ends with `full`. */
   readonly jobsMax: number;
   readonly piecesMax: number;
+  /** A device that ends nothing for so long is given up as lost; 30 s unless said. */
+  readonly giveUpMs?: number;
+  /** Once for each device, when the first job has ended with `lost`. */
   onLost(device: GpuDevice): void;
 }

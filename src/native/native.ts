@@ -58,7 +58,8 @@ export class Native {
       | "hearth_queue_create"
       | "hearth_disk_create"
       | "hearth_lanes_create"
-      | "hearth_prefix_create",
+      | "hearth_prefix_create"
+      | "hearth_gpus_create",
     [inName, value]: readonly [In, StructValue<In>],
     outName: Out,
   ): StructValue<Out> {
@@ -220,13 +221,6 @@ export class Native {
     if (code < 0) return statusName(code);
     const fd = this.#answerView.getInt32(0, true);
     return { count: code, fd: fd < 0 ? null : fd };
-  }
-
-  /** Two connected ends that keep messages apart, for descriptors to travel over. */
-  socketPair(): readonly [number, number] {
-    const out = this.#answer.bytes;
-    this.check("hearth_socket_pair", this.symbols.hearth_socket_pair(out));
-    return [this.#answerView.getInt32(0, true), this.#answerView.getInt32(4, true)];
   }
 
   /**

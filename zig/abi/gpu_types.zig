@@ -39,6 +39,8 @@ pub const GpuOperation = enum(u32) {
     export_fd = 8,
     /// `result` is a dma-buf of `bytes` of `memory` at `offset`, both multiples of 65,536.
     export_dma_buf = 9,
+    /// The last job of `device`: frees what is left of it, copies under way first.
+    end = 10,
 };
 
 pub const GpusRequest = extern struct {
@@ -50,6 +52,9 @@ pub const GpusRequest = extern struct {
     jobs: u32,
     /// Pieces of all of them, at most.
     pieces: u32,
+    /// A device that has brought nothing to an end for so long is given up as lost.
+    give_up_ms: u32,
+    reserved: u32,
 };
 
 pub const GpusInfo = extern struct {
@@ -110,6 +115,8 @@ pub const GpuJob = extern struct {
 
 pub const GpuDone = extern struct {
     token: u64,
+    /// With the status `lost` 1 where the device may touch what the job names until this process
+    /// ends: it could not be stopped.
     result: u64,
     /// Zero or a `Status`; `lost` where the device is.
     status: i32,
