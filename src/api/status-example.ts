@@ -80,6 +80,27 @@ export const STATUS_EXAMPLE: StatusReport = {
     engine: null,
     stream: null,
   },
+  gpu: {
+    found: "usable",
+    text: "1 GPU (CUDA 12.8): NVIDIA H100 80GB HBM3 with 79.6GiB",
+    fix: null,
+    driver: "12.8",
+    batches: true,
+    registered_bytes: 68_719_476_736,
+    devices: [
+      {
+        name: "NVIDIA H100 80GB HBM3",
+        pci: "0000:3b:00.0",
+        uuid: "4f6d2c9a-0b6e-4c53-8a1d-6a0f3b1c2d3e",
+        memory_bytes: 85_520_809_984,
+        numa_node: 0,
+        dma_buf: true,
+        lost: null,
+        pageable_copies: 0,
+      },
+    ],
+  },
+  rdma: null,
   table: { blocks: 51_300, capacity: 1_000_000, gpu_blocks: 2_048, namespaces: 1 },
   namespaces: ["ab".repeat(32)],
   engine: {

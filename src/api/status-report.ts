@@ -1,4 +1,5 @@
 import { type Static, t } from "elysia";
+import { gpuStatus, rdmaStatus } from "./device-report.ts";
 import { bytes, count, nullable } from "./fields.ts";
 
 /** Models and their variants on one node are few; whoever makes more is not listed whole. */
@@ -244,6 +245,8 @@ export const statusReport = t.Object({
   nats,
   peers,
   feed,
+  gpu: gpuStatus,
+  rdma: rdmaStatus,
   table,
   namespaces: t.Array(t.String({ pattern: "^[0-9a-f]{64}$" }), {
     maxItems: NAMESPACES_SHOWN_MAX,

@@ -13,6 +13,7 @@ import type { Native } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
+import { devicesSnapshot } from "./device-report.ts";
 import { feedSnapshot } from "./feed-report.ts";
 import { operatorWork } from "./operator-work.ts";
 import { peerServices, peersSnapshot } from "./peer-reports.ts";
@@ -141,6 +142,7 @@ function observe(agent: Agent, logger: Logger): void {
   const { peers, feed } = agent;
   if (peers !== null) metrics.observePeers(() => peersSnapshot(peers));
   if (feed !== null) metrics.observeFeed(() => feedSnapshot(feed));
+  metrics.observeDevices(() => devicesSnapshot(agent.devices));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

@@ -5,6 +5,7 @@ import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
 import type { Agent } from "./agent.ts";
 import type { ControlBus } from "./control-bus.ts";
 import type { ControlRoom } from "./control-room.ts";
+import { gpuStatus, rdmaStatus } from "./device-report.ts";
 import { feedStatus } from "./feed-report.ts";
 import { peersStatus } from "./peer-reports.ts";
 
@@ -67,6 +68,8 @@ export function statusOf(agent: Agent, { native, version, commit }: About): Stat
     nats: natsOf(agent.bus),
     peers: peersStatus(agent.peers, agent.store),
     feed: feedStatus(agent.feed),
+    gpu: gpuStatus(agent.devices),
+    rdma: rdmaStatus(agent.devices),
     sessions: store.sessions,
     health: agent.health.list().map(({ sinceMs, ...problem }) => ({
       ...problem,

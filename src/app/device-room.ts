@@ -1,7 +1,22 @@
 import type { Config } from "../config/index.ts";
-import type { Clock } from "../core/index.ts";
-import type { Gpus, Native, Rdma, Region } from "../native/index.ts";
+import { type Clock, HearthError } from "../core/index.ts";
+import {
+  type Finding,
+  HostGpus,
+  type HostGpusReport,
+  type HostRdma,
+  type HostRdmaReport,
+} from "../devices/index.ts";
+import {
+  type Gpus,
+  type GpusOptions,
+  type Native,
+  openGpus,
+  type Rdma,
+  type Region,
+} from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
+import { DEVICES_STOP_MS } from "./stop-times.ts";
 
 export interface DeviceRoomParts {
   readonly config: Config;
@@ -14,18 +29,73 @@ export interface DeviceRoomParts {
 
 /** GPUs and NICs of this host, from their opening until nothing of them touches the arena. */
 export class DeviceRoom implements AsyncDisposable {
-  /** Null where they are off, or cannot be used: then engines copy for themselves. */
-  readonly gpus: Gpus | null = null;
-  /** Null where nobody would use it: peers are off, or RDMA is. Its `state` says what it came to. */
-  readonly rdma: Rdma | null = null;
+  readonly #parts: DeviceRoomParts;
+  readonly #gpus: HostGpus | null;
+  readonly #rdma: HostRdma | null;
 
-  /** Never waits for a device. Throws UNSUPPORTED where one is required and cannot be used. */
-  static open(_parts: DeviceRoomParts): DeviceRoom {
-    return new DeviceRoom();
+  private constructor(parts: DeviceRoomParts) {
+    this.#parts = parts;
+    this.#gpus = openHostGpus(parts);
+    this.#rdma = null;
+  }
+
+  /** Throws UNSUPPORTED where a GPU is required and none can be used. */
+  static open(parts: DeviceRoomParts): DeviceRoom {
+    return new DeviceRoom(parts);
+  }
+
+  /** Null where they are off, or cannot be used: then engines copy for themselves. */
+  get gpus(): Gpus | null {
+    return this.#gpus?.usable ?? null;
+  }
+
+  /** Null where peers or RDMA are off. Its `state` says what opening it came to. */
+  get rdma(): Rdma | null {
+    return this.#rdma?.rdma ?? null;
+  }
+
+  get gpuReport(): HostGpusReport | null {
+    return this.#gpus?.report() ?? null;
+  }
+
+  get rdmaReport(): HostRdmaReport | null {
+    return this.#rdma?.report() ?? null;
   }
 
   /** So many bytes of the arena, from its start, are backed by memory now. */
-  ready(_bytes: number): void {}
+  ready(bytes: number): void {
+    this.#gpus?.ready(bytes);
+  }
 
-  async [Symbol.asyncDispose](): Promise<void> {}
+  /** Those who use them have ended before. Waits for copies under way. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { clock, logger } = this.#parts;
+    using _late = clock.after(DEVICES_STOP_MS, () =>
+      logger.warn("devices take long to let go of memory", { seconds: DEVICES_STOP_MS / 1_000 }),
+    );
+    await this.#rdma?.[Symbol.asyncDispose]();
+    await this.#gpus?.[Symbol.asyncDispose]();
+  }
+}
+
+function openHostGpus({ config, native, region, health, logger }: DeviceRoomParts) {
+  const { enabled, library, register: registers } = config.gpu;
+  if (enabled === "off") return null;
+  const open = (options: GpusOptions) => openGpus(native, options);
+  const gpus = new HostGpus({ region, library, registers, health, open });
+  tell(logger, "GPU", gpus.finding);
+  if (enabled === "require" && gpus.usable === null) {
+    const { text, fix } = gpus.finding;
+    const instead = 'or set gpu.enabled to "auto"';
+    throw new HearthError("UNSUPPORTED", text, {
+      fix: fix === null ? instead : `${fix}, ${instead}`,
+    });
+  }
+  return gpus;
+}
+
+/** One line; what is broken has had its own as a health code. */
+function tell(logger: Logger, what: string, { kind, text, fix }: Finding): void {
+  if (kind === "usable") logger.info(`${what}: ${text}`, {});
+  if (kind === "absent") logger.info(`no ${what} is used: ${text}`, { fix });
 }

@@ -8,6 +8,8 @@ export const SETTLE_MS = 20_000;
 export const PURGES_MS = 5_000;
 /** What pulls and loans are given to let go of their memory; seconds at most as a rule. */
 export const PEERS_STOP_MS = 10_000;
+/** What copies between GPUs and RAM are given before it is said that they take long. */
+export const DEVICES_STOP_MS = 5_000;
 /** How long the index may take to write what it has. */
 export const INDEX_CLOSE_MS = 5_000;
 /** What scrub and disk are given to let go of their memory. */
@@ -20,5 +22,6 @@ export const STOP_MS_MAX =
   CONTROL_STOP_MS +
   SETTLE_MS +
   PURGES_MS +
+  DEVICES_STOP_MS +
   TIER_CLOSE_MS +
   INDEX_CLOSE_MS;

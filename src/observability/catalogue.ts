@@ -1,4 +1,5 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
+import { DEVICE_METRICS } from "./catalogue-devices.ts";
 import { FEED_METRICS } from "./catalogue-feed.ts";
 import { PEER_METRICS } from "./catalogue-peers.ts";
 import { PROXY_METRICS } from "./catalogue-proxy.ts";
@@ -49,6 +50,12 @@ export const FRAME_OPERATIONS = [
   "sessionStatus",
   "alias",
   "sessionList",
+  "gpuDevices",
+  "gpuRegister",
+  "gpuUnregister",
+  "gpuStore",
+  "gpuLoad",
+  "gpuWarm",
 ] as const;
 
 /** Statuses of its answers by their number on the wire. */
@@ -310,6 +317,7 @@ const AGENT_METRICS = {
   ...CONTROL_METRICS,
   ...PEER_METRICS,
   ...FEED_METRICS,
+  ...DEVICE_METRICS,
 } as const satisfies Record<string, MetricSpec>;
 
 /** Metrics of every process of Hearth. */

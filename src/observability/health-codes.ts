@@ -128,6 +128,37 @@ export const HEALTH_CODES = {
     meaning: "the broker takes no events or snapshots of this host: late routers miss its blocks",
     fix: "make the stream and the bucket of [events], or permit the agent to write there",
   },
+  GPU_DRIVER: {
+    severity: "warn",
+    meaning: "there is a GPU driver and it cannot be used: engines copy blocks for themselves",
+    fix: "see the text, nvidia-smi and `hearth doctor`; then start the agent again",
+  },
+  GPU_LOST: {
+    severity: "error",
+    meaning: "a GPU was lost: copies to and from it fail until the agent is started again",
+    fix: "find the cause (dmesg, Xid), reset or replace it, then restart its engines and the agent",
+  },
+  GPU_UNREGISTERED: {
+    severity: "warn",
+    meaning:
+      "RAM is not registered with the GPU driver: copies hold up their thread and are slower",
+    fix: "set LimitMEMLOCK=infinity in the unit, or gpu.register to false",
+  },
+  RDMA_MEMLOCK: {
+    severity: "warn",
+    meaning: "the memory that may be locked is too little for RDMA: peers use other transports",
+    fix: "set LimitMEMLOCK=infinity (ulimit -l unlimited, --ulimit memlock=-1), then restart",
+  },
+  RDMA_DEVICE: {
+    severity: "warn",
+    meaning: "there is an RDMA device and it cannot be used: peers use other transports",
+    fix: "see the text, ibv_devinfo and `hearth doctor`; then start the agent again",
+  },
+  RDMA_PORT_DOWN: {
+    severity: "warn",
+    meaning: "an RDMA port is not active: peers use other ports or transports",
+    fix: "check cable, switch port and address (ibv_devinfo); it is used again by itself",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",

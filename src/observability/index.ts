@@ -72,4 +72,5 @@ export type {
   ProcessSnapshot,
   StoreSnapshot,
 } from "./snapshots.ts";
+export type { DevicesSnapshot } from "./write-devices.ts";
 export type { FeedSnapshot } from "./write-feed.ts";

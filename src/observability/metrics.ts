@@ -19,6 +19,7 @@ import type {
   StoreSnapshot,
 } from "./snapshots.ts";
 import { writeControl } from "./write-control.ts";
+import { type DevicesSnapshot, writeDevices } from "./write-devices.ts";
 import { type FeedSnapshot, writeFeed } from "./write-feed.ts";
 import { writePeers } from "./write-peers.ts";
 
@@ -31,6 +32,7 @@ export interface Metrics {
   observeControl(read: () => ControlSnapshot): void;
   observePeers(read: () => PeersSnapshot): void;
   observeFeed(read: () => FeedSnapshot): void;
+  observeDevices(read: () => DevicesSnapshot): void;
   /** A block came from a peer, so long after it was asked for. */
   pulled(transport: TransportLabel, seconds: number): void;
   observeHealth(read: () => readonly HealthCount[]): void;
@@ -62,6 +64,7 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
     observeControl: (read) => void readers.push(() => writeControl(registry, read())),
     observePeers: (read) => void readers.push(() => writePeers(registry, read())),
     observeFeed: (read) => void readers.push(() => writeFeed(registry, read())),
+    observeDevices: (read) => void readers.push(() => writeDevices(registry, read())),
     pulled: (transport, seconds) => pulls[transport](seconds),
     observeHealth: (read) => void readers.push(() => writeHealth(registry, read())),
     observeProcess: (read) => void readers.push(() => writeProcess(registry, read())),

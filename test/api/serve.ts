@@ -70,6 +70,8 @@ export const STATUS: StatusReport = {
   },
   peers: null,
   feed: null,
+  gpu: null,
+  rdma: null,
   namespaces: ["ab".repeat(32)],
   table: { blocks: 2, capacity: 10, gpu_blocks: 0, namespaces: 1 },
   engine: {

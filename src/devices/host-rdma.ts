@@ -1,0 +1,129 @@
+import type { Clock } from "../core/index.ts";
+import type { Rdma, RdmaOptions, RdmaPort, RdmaPortState } from "../native/index.ts";
+import type { Health } from "../observability/index.ts";
+import type { Finding } from "./finding.ts";
+import { portFinding, portName, rdmaFinding } from "./rdma-words.ts";
+
+export interface HostRdmaOptions {
+  readonly verbs: Omit<RdmaOptions, "onPort">;
+  readonly clock: Clock;
+  readonly health: Pick<Health, "raise" | "clear">;
+  readonly log: (level: "info" | "warn", text: string, fields: Record<string, unknown>) => void;
+  open(options: RdmaOptions): Rdma;
+}
+
+/** One port as operators see it. */
+export interface RdmaPortReport {
+  /** `mlx5_0/1`. */
+  readonly name: string;
+  readonly state: RdmaPortState;
+  readonly linkLayer: "infiniband" | "ethernet";
+  /** Mbit/s; 0: unknown. */
+  readonly speed: number;
+  readonly numaNode: number | null;
+  readonly hasRelaxedOrdering: boolean;
+  readonly hasDmaBuf: boolean;
+  readonly finding: Finding;
+}
+
+export interface HostRdmaReport {
+  readonly finding: Finding;
+  readonly ports: readonly RdmaPortReport[];
+}
+
+/** Ports that are not active are looked at so often at first, then less and less. */
+const LOOK_MS = 1_000;
+const LOOK_MAX_MS = 30_000;
+
+/** The RDMA devices of this host: what opening them came to, and how their ports are. */
+export class HostRdma implements AsyncDisposable {
+  readonly rdma: Rdma;
+  readonly finding: Finding;
+  readonly #options: HostRdmaOptions;
+  readonly #wereActive = new Set<number>();
+  /** States as they were logged last. */
+  readonly #told = new Map<number, RdmaPortState>();
+  #look: Disposable | null = null;
+  #lookMs = LOOK_MS;
+  #closed = false;
+
+  constructor(options: HostRdmaOptions) {
+    const { verbs, health, open } = options;
+    this.#options = options;
+    this.rdma = open({ ...verbs, onPort: () => this.#changed() });
+    this.finding = rdmaFinding(this.rdma, this.rdma.ports());
+    if (this.finding.kind === "broken") {
+      const { text, fix } = this.finding;
+      const code = this.rdma.state === "memlock" ? "RDMA_MEMLOCK" : "RDMA_DEVICE";
+      health.raise(code, `${text}: ${fix}`);
+    }
+    if (this.isUsable) this.#watch();
+  }
+
+  /** Whether there is a device to use; its ports may be down all the same. */
+  get isUsable(): boolean {
+    return this.finding.kind === "usable";
+  }
+
+  report(): HostRdmaReport {
+    return { finding: this.finding, ports: this.rdma.ports().map(reportOf) };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    this.#look?.[Symbol.dispose]();
+    await this.rdma[Symbol.asyncDispose]();
+    this.#options.health.clear("RDMA_PORT_DOWN");
+  }
+
+  /** The device said that a port is not as it was. */
+  #changed(): void {
+    if (this.#closed || !this.isUsable) return;
+    this.#lookMs = LOOK_MS;
+    this.#watch();
+  }
+
+  /** A port may come back without a word of it: an address that is given to it says nothing. */
+  #watch(): void {
+    this.#look?.[Symbol.dispose]();
+    this.#look = null;
+    const ports = this.rdma.ports();
+    this.#tell(ports);
+    if (ports.every(({ state }) => state === "active")) return;
+    this.#look = this.#options.clock.after(this.#lookMs, () => this.#watch());
+    this.#lookMs = Math.min(LOOK_MAX_MS, this.#lookMs * 2);
+  }
+
+  #tell(ports: readonly RdmaPort[]): void {
+    for (const port of ports) {
+      const { index, state } = port;
+      if (state === "active") this.#wereActive.add(index);
+      const before = this.#told.get(index);
+      this.#told.set(index, state);
+      if (before === undefined || before === state) continue;
+      const { text } = portFinding(port);
+      this.#options.log("info", "an RDMA port changed", { port: portName(port), state, text });
+    }
+    const { health } = this.#options;
+    const missing = this.#missing(ports).map(portFinding);
+    if (missing.length === 0) health.clear("RDMA_PORT_DOWN");
+    else
+      health.raise("RDMA_PORT_DOWN", missing.map(({ text, fix }) => `${text} (${fix})`).join("; "));
+  }
+
+  /** A second port without a cable is how hosts are built; one that worked is another thing. */
+  #missing(ports: readonly RdmaPort[]): RdmaPort[] {
+    const isMissed = ({ index }: RdmaPort) =>
+      this.#wereActive.size === 0 || this.#wereActive.has(index);
+    return ports.filter((port) => port.state !== "active" && isMissed(port));
+  }
+}
+
+function reportOf(port: RdmaPort): RdmaPortReport {
+  const { state, linkLayer, speed, numaNode, hasRelaxedOrdering, hasDmaBuf } = port;
+  return {
+    ...{ state, linkLayer, speed, numaNode, hasRelaxedOrdering, hasDmaBuf },
+    name: portName(port),
+    finding: portFinding(port),
+  };
+}

@@ -1,0 +1,15 @@
+export { counted, type Finding } from "./finding.ts";
+export { cudaError, cudaVersion, gpuFinding, gpuName } from "./gpu-words.ts";
+export {
+  type GpuReport,
+  HostGpus,
+  type HostGpusOptions,
+  type HostGpusReport,
+} from "./host-gpus.ts";
+export {
+  HostRdma,
+  type HostRdmaOptions,
+  type HostRdmaReport,
+  type RdmaPortReport,
+} from "./host-rdma.ts";
+export { portFinding, portName, rdmaFinding } from "./rdma-words.ts";

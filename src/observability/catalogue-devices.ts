@@ -1,0 +1,32 @@
+import type { MetricSpec } from "./catalogue.ts";
+
+export const GPU_STATES = ["ok", "lost"] as const;
+export const RDMA_PORT_STATES = ["active", "down", "no_address", "fatal"] as const;
+
+/** Metrics of GPUs and RDMA devices. */
+export const DEVICE_METRICS = {
+  gpus: {
+    name: "hearth_gpus",
+    type: "gauge",
+    help: "GPUs that the agent opened; lost: until it is started again",
+    labels: { state: GPU_STATES },
+  },
+  gpuRegisteredBytes: {
+    name: "hearth_gpu_registered_bytes",
+    type: "gauge",
+    help: "Bytes of RAM that are registered with the GPU driver",
+    labels: {},
+  },
+  gpuPageableCopies: {
+    name: "hearth_gpu_pageable_copies_total",
+    type: "counter",
+    help: "Copies that held up their thread, since their part of RAM was not registered",
+    labels: {},
+  },
+  rdmaPorts: {
+    name: "hearth_rdma_ports",
+    type: "gauge",
+    help: "Ports of RDMA devices that the agent opened",
+    labels: { state: RDMA_PORT_STATES },
+  },
+} as const satisfies Record<string, MetricSpec>;
