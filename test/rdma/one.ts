@@ -1,0 +1,59 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT } from "../../scripts/lib/paths.ts";
+import { type CaseResult, JOB_HELPERS, Steps } from "./lane.ts";
+import { Machine } from "./machine.ts";
+import type { Bed } from "./packages.ts";
+
+/** Suites that run on the guest's own verbs as they run on the stand-in elsewhere. */
+export const SUITES = {
+  native: "test/native/rdma.test.ts",
+  contract: "test/peers/transports/rdma.test.ts",
+} as const;
+
+const ADDRESS = "10.77.0.1";
+const BOOT_LIMIT_S = 120;
+const SUITE_LIMIT_S = 300;
+
+/** Debian's own programs speak over the device: if they cannot, no case of ours means anything. */
+const PINGPONG = `
+pingpong() {
+  /usr/bin/ibv_rc_pingpong -d rxe0 -g 1 -n 200 &
+  tries=0
+  until /usr/bin/ibv_rc_pingpong -d rxe0 -g 1 -n 200 ${ADDRESS}; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 100 ]; then return 1; fi
+    b usleep 50000
+  done
+  wait
+}
+say "begin pingpong"
+pingpong > /out/pingpong.log 2>&1
+say "end pingpong $?"
+`;
+
+/** One guest, both ends of every queue pair in it. */
+export async function runOne(
+  bed: Bed,
+  folder: string,
+  tell: (result: CaseResult) => void,
+): Promise<CaseResult[]> {
+  const steps = new Steps("one", folder, tell);
+  const suites = Object.entries(SUITES).map(([name, file]) => {
+    if (existsSync(join(ROOT, file))) return `suite ${name} ${SUITE_LIMIT_S} ${file}`;
+    throw new Error(`there is no ${file}`);
+  });
+  const startMs = performance.now();
+  await using machine = new Machine({
+    ...{ bed, name: "one", folder, cpus: 2, memoryMib: 3_072, wires: [] },
+    settings: { rail: "dummy0", address: `${ADDRESS}/24` },
+    job: [JOB_HELPERS, PINGPONG, ...suites, '[ "$failures" = 0 ]\n'].join("\n"),
+    limitMs: (BOOT_LIMIT_S + suites.length * SUITE_LIMIT_S) * 1_000,
+    onLine: (line) => {
+      if (line === "up") steps.add("boot", true, (performance.now() - startMs) / 1_000, []);
+      else steps.onLine(line);
+    },
+  });
+  await steps.over(machine);
+  return steps.results;
+}
