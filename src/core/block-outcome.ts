@@ -14,6 +14,7 @@ export const BlockOutcome = {
   pending: 8,
   skipped: 9,
   rejected: 10,
+  device: 11,
 } as const;
 export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
 

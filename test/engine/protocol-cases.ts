@@ -1,5 +1,6 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { encodeManifest } from "../../src/identity/index.ts";
+import { GPU_CASES } from "./protocol-gpu-cases.ts";
 import { SESSION_CASES } from "./protocol-session-cases.ts";
 import {
   batchOf,
@@ -328,6 +329,7 @@ export const CASES: readonly Case[] = [
   },
   outcomesCase("gpu-evicted.reply", Op.gpuEvicted, 14, [Outcome.miss]),
   ...SESSION_CASES,
+  ...GPU_CASES,
   aliasCase("alias.engine-hash.request", 18, 0, ALL, [...HASH, ...ZERO.slice(8)]),
   aliasCase("alias.sha256.request", 19, 1, 7, C),
   outcomesCase("alias.reply", Op.alias, 19, [Outcome.ok]),

@@ -94,6 +94,10 @@ export type OutcomeOp = Exclude<
   | typeof Op.reserve
   | typeof Op.acquire
   | typeof Op.sessionStatus
+  | typeof Op.sessionList
+  | typeof Op.gpuDevices
+  | typeof Op.gpuRegister
+  | typeof Op.gpuWarm
 >;
 
 export function encodeOutcomesReply(
@@ -115,7 +119,7 @@ export function decodeOutcomesReply(frame: Frame, into: OutcomeItems): Refusal |
   if (bad !== null) return bad;
   for (let i = 0, at = frame.body; i < frame.count; i++, at += OUTCOME_ITEM_BYTES) {
     const outcome = frame.view.getUint32(at, true);
-    if (outcome > Outcome.rejected) return malformed(`reply: outcome ${outcome} is not defined`);
+    if (outcome > Outcome.device) return malformed(`reply: outcome ${outcome} is not defined`);
     if (frame.view.getUint32(at + 4, true) !== 0) return reservedField(frame);
     into.outcome[i] = outcome;
   }

@@ -7,6 +7,10 @@ export {
   wantsReply,
 } from "./frame.ts";
 export * from "./frame-reader.ts";
+export * from "./gpu-copies.ts";
+export * from "./gpu-devices.ts";
+export * from "./gpu-memories.ts";
+export * from "./gpu-warm.ts";
 export * from "./handles.ts";
 export * from "./hello.ts";
 export * from "./items.ts";

@@ -46,9 +46,18 @@ export const Op = {
   sessionStatus: 14,
   alias: 15,
   sessionList: 16,
+  gpuDevices: 17,
+  gpuRegister: 18,
+  gpuUnregister: 19,
+  gpuStore: 20,
+  gpuLoad: 21,
+  gpuWarm: 22,
 } as const;
 export type OpName = keyof typeof Op;
 export type Op = (typeof Op)[OpName];
+
+/** Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU. */
+export const Feature = { gpu: 1 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 
@@ -88,6 +97,24 @@ export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = { 0: 
 /** What the alias of an ALIAS item is: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
 export const AliasKind = { engineHash: 0, sha256: 1 } as const;
 export type AliasKind = (typeof AliasKind)[keyof typeof AliasKind];
+
+export const GPU_UUID_BYTES = 16;
+export const GPU_HANDLE_BYTES = 64;
+/** Memories that one connection may have registered. */
+export const GPU_MEMORIES_MAX = 64;
+
+/** `channel`: the client wants a socket for descriptors; in the answer: it comes along. */
+export const GpuDevicesFlag = { channel: 1 } as const;
+
+/** `dmaBuf`: its memory can be read by other devices. `batches`: many pieces are one call. */
+export const GpuDeviceFlag = { dmaBuf: 1, batches: 2 } as const;
+
+/** How memory is handed over: a handle of `cuIpcGetMemHandle`, or a descriptor on the channel. */
+export const GpuMemoryKind = { ipc: 1, descriptor: 2 } as const;
+export type GpuMemoryKind = (typeof GpuMemoryKind)[keyof typeof GpuMemoryKind];
+
+/** `verify`: what lies in the slots is hashed before the answer says `ok`. */
+export const GpuLoadFlag = { verify: 1 } as const;
 
 const OP_NAMES = namesByNumber(Op);
 const STATUS_NAMES = namesByNumber(FrameStatus);

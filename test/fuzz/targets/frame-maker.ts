@@ -15,6 +15,12 @@ const SHAPES: Readonly<Record<number, readonly [head: number, item: number]>> = 
   [Op.gpuStored]: [8, 80],
   [Op.gpuEvicted]: [8, 32],
   [Op.alias]: [8, 64],
+  [Op.gpuDevices]: [8, 0],
+  [Op.gpuRegister]: [0, 112],
+  [Op.gpuUnregister]: [0, 8],
+  [Op.gpuStore]: [8, 40],
+  [Op.gpuLoad]: [8, 40],
+  [Op.gpuWarm]: [8, 8],
 };
 
 /** Small numbers, zeros and limits: what fields hold that mean something. */
@@ -25,9 +31,13 @@ function word(random: Random): number {
   return kind === 6 ? 0xffff_ffff : random.u32();
 }
 
+function oneOf(random: Random): number {
+  return OPS[randomBelow(random, OPS.length)]!;
+}
+
 /** One request: its length right for the most part, its body mostly zeros and small numbers. */
 function makeRequest(random: Random): Uint8Array {
-  const op = randomBelow(random, 16) === 0 ? random.u32() & 0xff : OPS[randomBelow(random, 15)]!;
+  const op = randomBelow(random, 16) === 0 ? random.u32() & 0xff : oneOf(random);
   const [head, item] = SHAPES[op] ?? [8 * randomBelow(random, 10), 0];
   const count = item === 0 ? randomBelow(random, 3) : randomBelow(random, 12);
   const slip = randomBelow(random, 12) === 0 ? 8 * (randomBelow(random, 5) - 2) : 0;

@@ -2,6 +2,9 @@ import {
   checkPing,
   decodeAcquireReply,
   decodeErrorReply,
+  decodeGpuDevicesReply,
+  decodeGpuRegisterReply,
+  decodeGpuWarmReply,
   decodeHelloReply,
   decodeIdentifyReply,
   decodeMatchReply,
@@ -11,6 +14,9 @@ import {
   decodeSessionStatusReply,
   encodeAcquireReply,
   encodeErrorReply,
+  encodeGpuDevicesReply,
+  encodeGpuRegisterReply,
+  encodeGpuWarmReply,
   encodeHelloReply,
   encodeIdentifyReply,
   encodeMatchReply,
@@ -84,6 +90,24 @@ const READERS: Readonly<Record<OpName, Read>> = {
   sessionCommit: readOutcomes,
   sessionRelease: readOutcomes,
   alias: readOutcomes,
+  gpuDevices(frame) {
+    const devices = decodeGpuDevicesReply(frame);
+    if (!devices.ok) return devices.refusal;
+    return (out) => encodeGpuDevicesReply(out, frame.requestId, devices.value);
+  },
+  gpuRegister(frame) {
+    const answers = decodeGpuRegisterReply(frame);
+    if (!answers.ok) return answers.refusal;
+    return (out) => encodeGpuRegisterReply(out, frame.requestId, answers.value);
+  },
+  gpuUnregister: readOutcomes,
+  gpuStore: readOutcomes,
+  gpuLoad: readOutcomes,
+  gpuWarm(frame) {
+    const offer = decodeGpuWarmReply(frame, batch);
+    if (typeof offer !== "number") return offer;
+    return (out) => encodeGpuWarmReply(out, frame.requestId, offer, batch);
+  },
 };
 
 const BY_OP = new Map<number, Read>(

@@ -1,12 +1,19 @@
 import {
   type AcquireOptions,
   AliasKind,
+  type CopyOp,
   checkPing,
+  createPieceItems,
   decodeAcquireRequest,
   decodeAliasRequest,
   decodeCommitRequest,
+  decodeGpuCopyRequest,
+  decodeGpuDevicesRequest,
   decodeGpuEvictedRequest,
+  decodeGpuRegisterRequest,
   decodeGpuStoredRequest,
+  decodeGpuUnregisterRequest,
+  decodeGpuWarmRequest,
   decodeHandlesRequest,
   decodeHelloRequest,
   decodeIdentifyRequest,
@@ -19,8 +26,13 @@ import {
   encodeAcquireRequest,
   encodeAliasRequest,
   encodeCommitRequest,
+  encodeGpuCopyRequest,
+  encodeGpuDevicesRequest,
   encodeGpuEvictedRequest,
+  encodeGpuRegisterRequest,
   encodeGpuStoredRequest,
+  encodeGpuUnregisterRequest,
+  encodeGpuWarmRequest,
   encodeHandlesRequest,
   encodeHelloRequest,
   encodeIdentifyRequest,
@@ -56,6 +68,10 @@ const matching = { tiers: 0 };
 const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
 const aliasing = { kind: AliasKind.engineHash as AliasKind };
 const identify = emptyIdentifyRequest();
+const devices = { wantsChannel: false };
+const pieces = createPieceItems(ITEMS);
+const copying = { verify: false };
+const wait = { offer: 0, deadlineMs: 0 };
 
 function either(refused: Refusal | null, encode: Encode): Encode | Refusal {
   return refused ?? encode;
@@ -73,6 +89,12 @@ function readSession(
 ): Encode | Refusal {
   return either(decodeSessionRequest(frame, session), (out) =>
     encodeSessionRequest(out, op, frame.requestId, session.session, !wantsReply(frame)),
+  );
+}
+
+function readCopy(frame: Frame, op: CopyOp): Encode | Refusal {
+  return either(decodeGpuCopyRequest(frame, copying, pieces), (out) =>
+    encodeGpuCopyRequest(out, op, frame.requestId, copying, pieces),
   );
 }
 
@@ -133,6 +155,25 @@ const READERS: Readonly<Record<OpName, Read>> = {
       const silent = !wantsReply(frame);
       encodeAliasRequest(out, frame.requestId, aliasing.kind, batch, aliases, silent);
     }),
+  gpuDevices: (frame) =>
+    either(decodeGpuDevicesRequest(frame, devices), (out) =>
+      encodeGpuDevicesRequest(out, frame.requestId, devices),
+    ),
+  gpuRegister(frame) {
+    const memories = decodeGpuRegisterRequest(frame);
+    if (!memories.ok) return memories.refusal;
+    return (out) => encodeGpuRegisterRequest(out, frame.requestId, memories.value);
+  },
+  gpuUnregister: (frame) =>
+    either(decodeGpuUnregisterRequest(frame, pieces), (out) =>
+      encodeGpuUnregisterRequest(out, frame.requestId, pieces),
+    ),
+  gpuStore: (frame) => readCopy(frame, Op.gpuStore),
+  gpuLoad: (frame) => readCopy(frame, Op.gpuLoad),
+  gpuWarm: (frame) =>
+    either(decodeGpuWarmRequest(frame, wait, handles), (out) =>
+      encodeGpuWarmRequest(out, frame.requestId, wait, handles),
+    ),
 };
 
 const BY_OP = new Map<number, Read>(
