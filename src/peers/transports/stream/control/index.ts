@@ -4,4 +4,6 @@ export {
   type ControlMessage,
   decodeControl,
   encodeControl,
+  STREAM_CODEC,
+  type StreamMessage,
 } from "./control.ts";

@@ -12,8 +12,6 @@ import type { WorkerId } from "../../../core/index.ts";
 import type { Endpoint, LinkFault, LinkFaultKind } from "../../transport.ts";
 import type { Credentials, PeerIdentity, Trust } from "../../trust.ts";
 
-/** Names the protocol in the handshake. */
-export const ALPN = "hearth-stream/1";
 const VERSION = "TLSv1.3";
 
 /**
@@ -36,12 +34,15 @@ function serverSecrets(credentials: Credentials): TlsOptions {
   return { ...secretsOf(credentials), requestCert: true };
 }
 
-/** A server that asks for certificates; `trust` has yet to judge them. */
-export function createTlsServer(trust: Trust, handshakeMs: number): Server {
+/**
+ * A server that asks for certificates; `trust` has yet to judge them. `protocol` names what is
+ * spoken, in the handshake.
+ */
+export function createTlsServer(trust: Trust, protocol: string, handshakeMs: number): Server {
   const { credentials } = trust;
   return createServer({
     ...serverSecrets(credentials),
-    ALPNProtocols: [ALPN],
+    ALPNProtocols: [protocol],
     handshakeTimeout: handshakeMs,
   });
 }
@@ -57,10 +58,15 @@ export type Identified =
   | { readonly ok: false; readonly why: string };
 
 /** Whom the connection's certificate proves; it is looked at whatever the TLS library thinks. */
-export function identify(socket: TLSSocket, trust: Trust, dialled: WorkerId | null): Identified {
+export function identify(
+  socket: TLSSocket,
+  trust: Trust,
+  protocol: string,
+  dialled: WorkerId | null,
+): Identified {
   if (!socket.authorized) return { ok: false, why: "its certificate was not accepted" };
   if (socket.getProtocol() !== VERSION) return { ok: false, why: `it does not speak ${VERSION}` };
-  if (socket.alpnProtocol !== ALPN) return { ok: false, why: `it does not speak ${ALPN}` };
+  if (socket.alpnProtocol !== protocol) return { ok: false, why: `it does not speak ${protocol}` };
   const der = socket.getPeerCertificate(true).raw as Uint8Array | undefined;
   if (der === undefined) return { ok: false, why: "it showed no certificate" };
   const judged = trust.judge(der, dialled);
@@ -75,12 +81,13 @@ export type Connected =
 export function connectTls(
   endpoint: Endpoint,
   credentials: Credentials,
+  protocol: string,
   signal: AbortSignal,
 ): Promise<Connected> {
   const options: ConnectionOptions = {
     ...secretsOf(credentials),
     ...endpoint,
-    ALPNProtocols: [ALPN],
+    ALPNProtocols: [protocol],
     // No name in the clear: whom we mean is compared with the certificate's URI.
     servername: "",
     checkServerIdentity: () => undefined,

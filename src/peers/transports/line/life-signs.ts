@@ -1,11 +1,11 @@
 import type { Clock } from "../../../core/index.ts";
-import type { StreamLimits } from "./limits.ts";
+import type { LineLimits } from "./limits.ts";
 import type { MessageLine } from "./message-line.ts";
 
 export interface LifeSignsOptions {
-  readonly line: MessageLine;
+  readonly line: Pick<MessageLine<never>, "send" | "heardMs" | "partialSinceMs" | "clogSinceMs">;
   readonly clock: Clock;
-  readonly limits: Pick<StreamLimits, "pingMs" | "silentMs">;
+  readonly limits: Pick<LineLimits, "pingMs" | "silentMs">;
   /** The asker asks, the other side answers; both notice silence. */
   readonly asks: boolean;
   onRtt(ms: number): void;

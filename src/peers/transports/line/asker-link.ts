@@ -1,15 +1,20 @@
 import type { Clock } from "../../../core/index.ts";
-import type { LaneLink } from "../../../native/index.ts";
-import type { PeerRequest } from "../../messages.ts";
-import type { Called, LinkFault, LinkFaultKind, OutgoingPull, PeerLink } from "../../transport.ts";
+import type { ItemRefusal, PeerRequest } from "../../messages.ts";
+import type {
+  Called,
+  LinkFault,
+  LinkFaultKind,
+  OutgoingPull,
+  PeerLink,
+  TransportName,
+} from "../../transport.ts";
 import type { PeerIdentity } from "../../trust.ts";
-import { decodeAnswer, decodePart, encodeRequest, whyNoAnswer } from "../../wire/index.ts";
+import { decodeAnswer, encodeRequest, whyNoAnswer } from "../../wire/index.ts";
 import { Patience } from "../patience.ts";
 import { Slots } from "../slots.ts";
-import { AskedPull, type PullLine } from "./asked-pull.ts";
-import type { ControlMessage } from "./control/index.ts";
+import { type CommonMessage, isCommon } from "./common-messages.ts";
 import { LifeSigns } from "./life-signs.ts";
-import type { StreamLimits } from "./limits.ts";
+import type { LineLimits } from "./limits.ts";
 import type { LineEnd, LineHandler, MessageLine } from "./message-line.ts";
 import { theirFault } from "./their-fault.ts";
 
@@ -21,52 +26,86 @@ interface Call {
   readonly settle: (called: Called) => void;
 }
 
-/** Requests and transfers have numbers of 32 bits; a link that has used up most of them ends. */
+/** A pull under way, whatever brings its bytes. */
+export interface AskedPull {
+  /** Resolves when nothing of it writes any more. */
+  readonly over: Promise<LinkFault | null>;
+  /** The link is gone, or as good as gone. */
+  fail(fault: LinkFault): void;
+  /** Tells its caller of what has arrived meanwhile; gives up where nothing does for `stallMs`. */
+  count(stallMs: number): void;
+  /** In words what is wrong with it; null: nothing. */
+  takeLost(index: number): string | null;
+  takeBusy(refusal: ItemRefusal): void;
+  takeEnd(fault: LinkFault): void;
+}
+
+/** What brings the bytes of a link's pulls. */
+export interface AskerPayload<Own> {
+  /** Numbers of 32 bits that it has used up. */
+  readonly used: number;
+  /** Begins a pull: sends its request. */
+  begin(id: number, pull: OutgoingPull, patience: Patience): AskedPull;
+  /** A message of its own. In words what is wrong with it; null: nothing. */
+  take(message: Own, link: AskedIds): string | null;
+  /** Ends. Resolves when nothing writes any more. */
+  close(): Promise<void>;
+}
+
+/** Which requests there have been. */
+export interface AskedIds {
+  /** What comes for a request that is over is late; one that never was is a fault, in words. */
+  mayName(id: number): string | null;
+}
+
+/** Requests have numbers of 32 bits; a link that has used up most of them ends. */
 const NUMBERS_MAX = 2 ** 32 - 2 ** 24;
 
-export interface AskerLinkOptions {
+export interface AskerLinkOptions<Own> {
+  readonly transport: TransportName;
   readonly identity: PeerIdentity;
-  readonly line: MessageLine;
-  readonly lanes: LaneLink;
+  readonly line: MessageLine<Own>;
+  readonly payload: AskerPayload<Own>;
   readonly clock: Clock;
-  readonly limits: StreamLimits;
+  readonly limits: LineLimits;
   /** Requests that the other side works on at a time. */
   readonly requests: number;
   /** The first round trip, in milliseconds. */
   readonly rttMs: number;
 }
 
-/** The asker's end of a link whose lanes stand. */
-export class AskerLink implements PeerLink, PullLine, LineHandler {
+/** The asker's end of a link that can carry payload. */
+export class AskerLink<Own extends { readonly kind: string }>
+  implements PeerLink, LineHandler<Own>, AskedIds
+{
   readonly identity: PeerIdentity;
-  readonly transport = "stream";
+  readonly transport: TransportName;
   readonly resumed = false;
-  readonly lanes: LaneLink;
-  readonly clock: Clock;
   readonly ended: Promise<LinkFault>;
   rttMs: number;
-  readonly #line: MessageLine;
-  readonly #limits: StreamLimits;
+  readonly #clock: Clock;
+  readonly #line: MessageLine<Own>;
+  readonly #payload: AskerPayload<Own>;
+  readonly #limits: LineLimits;
   readonly #calls = new Map<number, Call>();
   readonly #pulls = new Map<number, AskedPull>();
   readonly #slots: Slots;
   readonly #signs: LifeSigns;
   #progress: Disposable | null = null;
-  #announced = 0;
   #nextId = 0;
-  #nextTransfer = 0;
   #fault: LinkFault | null = null;
   #onEnd!: (fault: LinkFault) => void;
-  /** The lanes are closed, so that no pull of this link writes anything. */
+  /** The payload's way is closed, so that no pull of this link writes anything. */
   #torn: Promise<void> = Promise.resolve();
 
-  constructor(options: AskerLinkOptions) {
-    const { identity, line, lanes, clock, limits } = options;
+  constructor(options: AskerLinkOptions<Own>) {
+    const { identity, transport, line, payload, clock, limits } = options;
     this.identity = identity;
-    this.lanes = lanes;
-    this.clock = clock;
+    this.transport = transport;
     this.rttMs = options.rttMs;
+    this.#clock = clock;
     this.#line = line;
+    this.#payload = payload;
     this.#limits = limits;
     this.#slots = new Slots(options.requests, limits.waitingMax);
     this.ended = new Promise((resolve) => {
@@ -77,32 +116,19 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
       onRtt: (ms) => {
         this.rttMs = Math.min(this.rttMs, ms);
       },
-      onDead: (why) => this.#end("stalled", why),
+      onDead: (why) => this.end("stalled", why),
     });
-    lanes.ended.then((fault) => this.#end("broken", `the lanes ended: ${fault}`));
   }
 
   get fault(): LinkFault | null {
     return this.#fault;
   }
 
-  takeTransfer(): number {
-    return this.#nextTransfer++;
-  }
-
-  countAnnounced(by: 1 | -1): void {
-    this.#announced += by;
-  }
-
-  send(message: ControlMessage): void {
-    this.#line.send(message);
-  }
-
   async call(
     request: CallRequest,
     options: { readonly deadlineMs: number; readonly signal?: AbortSignal },
   ): Promise<Called> {
-    using patience = new Patience(this.clock, options.deadlineMs, options.signal);
+    using patience = new Patience(this.#clock, options.deadlineMs, options.signal);
     const refused = await this.#takeSlot(patience);
     if (refused !== null) return { ok: false, fault: refused };
     const id = this.#nextId++;
@@ -117,27 +143,27 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
   #ask(id: number, request: CallRequest, patience: Patience): Promise<Called> {
     const { promise, resolve } = Promise.withResolvers<Called>();
     const onAbort = () => {
-      this.send({ kind: "cancel", id });
+      this.#line.send({ kind: "cancel", id });
       resolve({ ok: false, fault: patience.fault });
     };
     this.#calls.set(id, { request, settle: resolve });
     patience.signal.addEventListener("abort", onAbort, { once: true });
-    this.send({ kind: "call", id, body: encodeRequest(request) });
+    this.#line.send({ kind: "call", id, body: encodeRequest(request) });
     return promise;
   }
 
   async pull(pull: OutgoingPull): Promise<LinkFault | null> {
     if (pull.items.length === 0) return null;
-    using patience = new Patience(this.clock, pull.deadlineMs, pull.signal);
+    using patience = new Patience(this.#clock, pull.deadlineMs, pull.signal);
     const refused = await this.#takeSlot(patience);
     if (refused !== null) return refused;
     try {
-      const announced = Math.max(0, this.#limits.announcedMax - this.#announced);
-      const asked = new AskedPull(this.#nextId++, this, pull, { announced, patience });
-      this.#pulls.set(asked.id, asked);
+      const id = this.#nextId++;
+      const asked = this.#payload.begin(id, pull, patience);
+      this.#pulls.set(id, asked);
       this.#watchProgress();
       const fault = await asked.over;
-      this.#pulls.delete(asked.id);
+      this.#pulls.delete(id);
       return fault;
     } finally {
       if (this.#pulls.size === 0) this.#stopWatching();
@@ -147,8 +173,8 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
 
   /** Null: it has one. */
   async #takeSlot(patience: Patience): Promise<LinkFault | null> {
-    const used = Math.max(this.#nextId, this.#nextTransfer);
-    if (used > NUMBERS_MAX) this.#end("closed", "its numbers are used up");
+    const used = Math.max(this.#nextId, this.#payload.used);
+    if (used > NUMBERS_MAX) this.end("closed", "its numbers are used up");
     if (this.#fault !== null) return this.#fault;
     if (patience.signal.aborted) return patience.fault;
     if (this.#slots.isCrowded) return { kind: "stalled", why: "too many requests wait" };
@@ -161,7 +187,7 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
 
   #watchProgress(): void {
     const { progressMs, stallMs } = this.#limits;
-    this.#progress ??= this.clock.every(progressMs, () => {
+    this.#progress ??= this.#clock.every(progressMs, () => {
       for (const pull of this.#pulls.values()) pull.count(stallMs);
     });
   }
@@ -172,52 +198,49 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
   }
 
   /** Takes a message of the other side. */
-  receive(message: ControlMessage): void {
-    const wrong = this.#take(message);
-    if (wrong !== null) this.#end("protocol", wrong);
+  receive(message: Own | CommonMessage): void {
+    const wrong = isCommon(message) ? this.#take(message) : this.#payload.take(message, this);
+    if (wrong !== null) this.end("protocol", wrong);
   }
 
   /** In words what is wrong with it; null: nothing. */
-  #take(message: ControlMessage): string | null {
+  #take(message: CommonMessage): string | null {
     switch (message.kind) {
       case "answer":
         return this.#takeAnswer(message.id, message.body);
-      case "part":
-        return this.#takePart(message.id, message.sent, message.body);
       case "lost":
-        return this.#pulls.get(message.id)?.takeLost(message.index) ?? this.#mayName(message.id);
+        return this.#pulls.get(message.id)?.takeLost(message.index) ?? this.mayName(message.id);
       case "busy": {
         const { retryAfterMs } = message;
         this.#pulls.get(message.id)?.takeBusy({ kind: "busy", retryAfterMs });
-        return this.#mayName(message.id);
+        return this.mayName(message.id);
       }
       case "end": {
         const { fault, why } = message;
         this.#pulls.get(message.id)?.takeEnd(theirFault(fault, why));
-        return this.#mayName(message.id);
+        return this.mayName(message.id);
       }
       case "ping":
-        this.send({ kind: "pong", nonce: message.nonce });
+        this.#line.send({ kind: "pong", nonce: message.nonce });
         return null;
       case "pong":
         this.#signs.answered(message.nonce);
         return null;
       case "bye":
-        this.#end(message.fault === "refused" ? "refused" : "broken", `it said: ${message.why}`);
+        this.end(message.fault === "refused" ? "refused" : "broken", `it said: ${message.why}`);
         return null;
       default:
-        return "it asked on a link of ours";
+        return ASKED_HERE;
     }
   }
 
-  /** What comes for a request that is over is late; one that never was is a fault. */
-  #mayName(id: number): string | null {
+  mayName(id: number): string | null {
     return id < this.#nextId ? null : "it answered what was not asked";
   }
 
   #takeAnswer(id: number, body: Uint8Array): string | null {
     const call = this.#calls.get(id);
-    if (call === undefined) return this.#mayName(id);
+    if (call === undefined) return this.mayName(id);
     const decoded = decodeAnswer(body);
     if (!decoded.ok) return decoded.why;
     const wrong = whyNoAnswer(call.request, decoded.answer);
@@ -226,23 +249,16 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
     return null;
   }
 
-  #takePart(id: number, sent: boolean, body: Uint8Array): string | null {
-    const pull = this.#pulls.get(id);
-    if (pull === undefined) return this.#mayName(id);
-    const decoded = decodePart(body);
-    return decoded.ok ? pull.takePart(decoded.part, sent) : decoded.why;
-  }
-
   lineEnded(end: LineEnd): void {
-    this.#end(end.kind, end.why);
+    this.end(end.kind, end.why);
   }
 
   /** Its certificate is not accepted any more. */
   refuse(why: string): void {
-    this.#end("refused", why);
+    this.end("refused", why);
   }
 
-  #end(kind: LinkFaultKind, why: string): void {
+  end(kind: LinkFaultKind, why: string): void {
     if (this.#fault !== null) return;
     const fault: LinkFault = { kind, why };
     this.#fault = fault;
@@ -254,14 +270,17 @@ export class AskerLink implements PeerLink, PullLine, LineHandler {
     if (kind === "protocol" || kind === "closed" || kind === "refused")
       this.#line.close({ kind: "bye", fault: kind, why });
     else this.#line.destroy();
-    this.#torn = Promise.resolve(this.lanes[Symbol.asyncDispose]());
+    this.#torn = this.#payload.close();
     this.#onEnd(fault);
   }
 
   /** Resolves when no pull of it writes any more. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#end("closed", "this side closed it");
+    this.end("closed", "this side closed it");
     await this.#torn;
     await Promise.all([...this.#pulls.values()].map((pull) => pull.over));
   }
 }
+
+/** Said to who asks on a link that is there for us to ask. */
+export const ASKED_HERE = "it asked on a link of ours";

@@ -1,12 +1,21 @@
 import type { TLSSocket } from "node:tls";
 import type { Clock } from "../../../core/index.ts";
 import { MessageReader } from "../../wire/index.ts";
-import { type ControlMessage, decodeControl, encodeControl } from "./control/index.ts";
+import type { CommonMessage } from "./common-messages.ts";
 
 /** For the other side to close, too. */
 const LINGER_MS = 2_000;
 
-export interface MessageLineOptions {
+/** What a transport says over its lines: its own messages beside the common ones. */
+export interface Codec<Own> {
+  /** The whole message, its length in front. */
+  encode(message: Own | CommonMessage): Uint8Array;
+  /** `bytes`: what follows a message's length. Null: it makes no sense. Views, not copies. */
+  decode(bytes: Uint8Array): Own | CommonMessage | null;
+}
+
+export interface MessageLineOptions<Own> {
+  readonly codec: Codec<Own>;
   readonly clock: Clock;
   /** The longest message that is taken. */
   readonly messageBytesMax: number;
@@ -15,8 +24,8 @@ export interface MessageLineOptions {
 }
 
 /** Who is told of what comes. */
-export interface LineHandler {
-  receive(message: ControlMessage): void;
+export interface LineHandler<Own> {
+  receive(message: Own | CommonMessage): void;
   /** Once, when nothing more comes: the other side ended it, it broke, or it said nonsense. */
   lineEnded(end: LineEnd): void;
 }
@@ -30,11 +39,11 @@ export interface LineEnd {
  * A TLS connection as a line of messages. Reads nothing before `handTo`, and nothing while too much
  * waits to be written, so that nobody makes us keep what he does not take.
  */
-export class MessageLine {
+export class MessageLine<Own> {
   readonly #socket: TLSSocket;
-  readonly #options: MessageLineOptions;
+  readonly #options: MessageLineOptions<Own>;
   readonly #reader: MessageReader;
-  #handler: LineHandler | null = null;
+  #handler: LineHandler<Own> | null = null;
   /** Nothing more is taken. */
   #isDeaf = false;
   /** Nothing more is said. */
@@ -48,7 +57,7 @@ export class MessageLine {
   /** Since when more waits to be written than may; null while it does not. */
   clogSinceMs: number | null = null;
 
-  constructor(socket: TLSSocket, options: MessageLineOptions) {
+  constructor(socket: TLSSocket, options: MessageLineOptions<Own>) {
     this.#socket = socket;
     this.#options = options;
     this.#reader = new MessageReader(options.messageBytesMax);
@@ -60,7 +69,7 @@ export class MessageLine {
   }
 
   /** Begins to read, or goes on for another. */
-  handTo(handler: LineHandler): void {
+  handTo(handler: LineHandler<Own>): void {
     const isFirst = this.#handler === null;
     this.#handler = handler;
     if (isFirst) this.#socket.on("data", (chunk: Uint8Array) => this.#receive(chunk));
@@ -71,9 +80,9 @@ export class MessageLine {
     return this.#socket.writableLength > this.#options.unreadBytesMax;
   }
 
-  send(message: ControlMessage): void {
+  send(message: Own | CommonMessage): void {
     if (this.#ended) return;
-    this.#socket.write(encodeControl(message));
+    this.#socket.write(this.#options.codec.encode(message));
     if (this.#heldBack || !this.isFull) return;
     this.#heldBack = true;
     this.clogSinceMs = this.#options.clock.monotonicMs();
@@ -87,7 +96,7 @@ export class MessageLine {
   }
 
   /** Says the last words, if any, and closes behind them. Nothing more is read. */
-  close(last?: ControlMessage): void {
+  close(last?: Own | CommonMessage): void {
     if (last !== undefined) this.send(last);
     this.#stop();
     this.#socket.end();
@@ -141,7 +150,7 @@ export class MessageLine {
 
   #hand(bytes: Uint8Array): void {
     this.partialSinceMs = null;
-    const message = decodeControl(bytes);
+    const message = this.#options.codec.decode(bytes);
     if (message === null) this.#end("protocol", "it sent a message that makes no sense");
     else this.#handler?.receive(message);
   }

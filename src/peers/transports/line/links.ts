@@ -1,0 +1,220 @@
+import type { AddressInfo, Socket } from "node:net";
+import type { Server, TLSSocket } from "node:tls";
+import { assert, type Clock, HearthError, messageOf, type WorkerId } from "../../../core/index.ts";
+import type {
+  Dialled,
+  Endpoint,
+  LinkFaultKind,
+  PeerLink,
+  PeerServer,
+  TransportLog,
+} from "../../transport.ts";
+import type { PeerIdentity, Trust } from "../../trust.ts";
+import { REQUEST_BYTES_MAX } from "../../wire/index.ts";
+import { HeldLinks } from "../held-links.ts";
+import type { LineLimits } from "./limits.ts";
+import { type Codec, type LineHandler, MessageLine } from "./message-line.ts";
+import type { LinkHost } from "./served-link.ts";
+import { createTlsServer, identify, renewTlsServer } from "./tls.ts";
+
+export interface LinksOptions<Own> {
+  readonly trust: Trust;
+  readonly clock: Clock;
+  readonly log: TransportLog;
+  readonly limits: LineLimits;
+  readonly codec: Codec<Own>;
+  /** What is spoken, in the handshake. */
+  readonly protocol: string;
+  /** The key below [peers] that names where it listens. */
+  readonly key: string;
+}
+
+/** A link of another worker to us. */
+export interface TakenLink<Own> extends LineHandler<Own> {
+  readonly peer: PeerIdentity;
+  end(kind: LinkFaultKind, why: string): void;
+  /** Resolves when nothing of it is under way. */
+  quiet(): Promise<void>;
+}
+
+/** Makes a link of a line whose peer was verified; `onOver` says that it lends nothing any more. */
+export type TakeLink<Own> = (
+  peer: PeerIdentity,
+  line: MessageLine<Own>,
+  onOver: () => void,
+) => TakenLink<Own>;
+
+/** A link of ours. */
+export interface DialledLink extends PeerLink {
+  /** The peer's certificate is not accepted any more. */
+  refuse(why: string): void;
+}
+
+/** Room for what stands around a request in its message. */
+const AROUND_BYTES = 64;
+
+/**
+ * The links of a transport whose requests go over TLS, in both directions: who is let in, how many,
+ * and whether they are believed still.
+ */
+export class Links<Own> {
+  readonly #options: LinksOptions<Own>;
+  readonly #served = new Map<TakenLink<Own>, Disposable>();
+  readonly #asked = new Set<PeerLink>();
+  /** Connections that have not shown a certificate yet. */
+  readonly #shaking = new Set<Socket>();
+  readonly #held: HeldLinks;
+  #tls: Server | null = null;
+  #requests = 0;
+  #isClosed = false;
+
+  constructor(options: LinksOptions<Own>) {
+    this.#options = options;
+    const { trust, clock, log, limits } = options;
+    this.#held = new HeldLinks({ trust, clock, log, lookMs: limits.judgeMs });
+  }
+
+  get inbound(): number {
+    return this.#served.size;
+  }
+
+  /** Takes links from now on, as soon as `take` is there. Resolves with where it listens. */
+  async listen(endpoint: Endpoint): Promise<{ address: string; port: number }> {
+    assert(this.#tls === null, "a transport listens once");
+    const { trust, protocol, limits, key } = this.#options;
+    const tls = createTlsServer(trust, protocol, limits.handshakeMs);
+    this.#tls = tls;
+    return await listenAt(tls, endpoint, key);
+  }
+
+  hostFor(server: PeerServer): LinkHost {
+    const { clock, log, limits } = this.#options;
+    return {
+      ...{ server, clock, log, limits },
+      takeRequest: () => {
+        if (this.#requests >= limits.requestsMax) return false;
+        this.#requests++;
+        return true;
+      },
+      giveRequest: () => {
+        this.#requests--;
+      },
+    };
+  }
+
+  /** Those who come are made links from now on. */
+  takeWith(take: TakeLink<Own>): void {
+    const { log, limits } = this.#options;
+    const tls = this.#tls;
+    assert(tls !== null, "it listens");
+    tls.on("connection", (socket) => {
+      // Who knows a key is done in a few round trips: who has been there longest has to go.
+      const [oldest] = this.#shaking;
+      if (oldest !== undefined && this.#shaking.size >= limits.handshakesMax) {
+        log("warn", "too many shake hands: one was sent away", { from: addressOf(oldest) });
+        this.#shaking.delete(oldest);
+        oldest.destroy();
+      }
+      this.#shaking.add(socket);
+      socket.once("close", () => this.#shaking.delete(socket));
+    });
+    tls.on("tlsClientError", (error, socket) => {
+      log("warn", "a peer was refused", { from: addressOf(socket), why: error.message });
+      socket.destroy();
+    });
+    tls.on("secureConnection", (socket) => {
+      this.#shaking.delete(socket);
+      this.#welcome(socket, take);
+    });
+  }
+
+  /** Looks at who it is before anything is read. */
+  #welcome(socket: TLSSocket, take: TakeLink<Own>): void {
+    const { trust, clock, log, codec, protocol, limits } = this.#options;
+    socket.setNoDelay(true);
+    const line = new MessageLine(socket, {
+      ...{ clock, codec, unreadBytesMax: limits.unreadBytesMax },
+      messageBytesMax: REQUEST_BYTES_MAX + AROUND_BYTES,
+    });
+    const judged = identify(socket, trust, protocol, null);
+    const refusal = judged.ok ? this.#whyNoMore(judged.identity.worker) : judged.why;
+    if (!judged.ok || refusal !== null) {
+      log("warn", "a peer was refused", { from: addressOf(socket), why: refusal ?? "" });
+      const why = judged.ok ? "it takes no more links" : "the certificate is not accepted";
+      line.close({ kind: "bye", fault: "refused", why });
+      return;
+    }
+    const { identity, der } = judged;
+    const link = take(identity, line, () => {
+      this.#served.get(link)?.[Symbol.dispose]();
+      this.#served.delete(link);
+    });
+    const refuse = (why: string) => link.end("refused", why);
+    this.#served.set(link, this.#held.hold({ identity, der, dialled: null, refuse }));
+    line.handTo(link);
+  }
+
+  #whyNoMore(worker: WorkerId): string | null {
+    if (this.#isClosed) return "this side is closing";
+    const { linksMax, workerLinksMax } = this.#options.limits;
+    if (this.#served.size >= linksMax) return `there are ${linksMax} links`;
+    const own = [...this.#served.keys()].filter((link) => link.peer.worker === worker);
+    return own.length < workerLinksMax ? null : `${worker} has ${workerLinksMax} links`;
+  }
+
+  /** A link of ours that stands: it is held against what is believed, until it ends. */
+  async adopt(link: DialledLink, der: Uint8Array, dialled: WorkerId): Promise<Dialled> {
+    const { identity } = link;
+    const refuse = (why: string) => link.refuse(why);
+    const held = this.#held.hold({ identity, der, dialled, refuse });
+    this.#asked.add(link);
+    void link.ended.then(() => {
+      this.#asked.delete(link);
+      held[Symbol.dispose]();
+    });
+    // What is believed may have changed while it was set up.
+    const judged = this.#options.trust.judge(der, dialled);
+    if (!judged.ok) link.refuse(judged.why);
+    if (this.#isClosed) await link[Symbol.asyncDispose]();
+    return link.fault === null ? { ok: true, link } : { ok: false, fault: link.fault };
+  }
+
+  reload(): void {
+    this.#held.judge();
+    if (this.#tls !== null) renewTlsServer(this.#tls, this.#options.trust);
+  }
+
+  /** Resolves when no link writes or lends anything any more. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#tls?.close();
+    const asked = [...this.#asked];
+    const served = [...this.#served.keys()];
+    for (const link of served) link.end("closed", "it is closing");
+    await Promise.all(asked.map((link) => link[Symbol.asyncDispose]()));
+    await Promise.all(served.map((link) => link.quiet()));
+  }
+}
+
+function addressOf(socket: Socket): string {
+  return socket.remoteAddress ?? "";
+}
+
+/** Where it listens, once it does. */
+function listenAt(server: Server, endpoint: Endpoint, key: string): Promise<AddressInfo> {
+  const { host, port } = endpoint;
+  return new Promise((resolve, reject) => {
+    server.once("error", (cause) => {
+      const what = `peers cannot be taken at ${host}:${port}: ${messageOf(cause)}`;
+      const fix = `let [peers].${key} name a free port of this host`;
+      reject(new HearthError("CONFIG_INVALID", what, { cause, fix }));
+    });
+    server.listen(port, host, () => {
+      server.removeAllListeners("error");
+      server.on("error", () => {});
+      const address = server.address();
+      assert(address !== null && typeof address === "object", "a TCP server has a port");
+      resolve(address);
+    });
+  });
+}
