@@ -1,5 +1,6 @@
 import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
 import { HearthError } from "../../core/index.ts";
+import { probeGpus } from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
 import { formatDoctor, type Probe, runDoctor } from "../doctor/index.ts";
@@ -15,7 +16,7 @@ export const command = defineCommand({
     "Looks at what this host offers and says what to do about what is missing: native " +
       "library, memory and its limits, huge pages, io_uring, O_DIRECT, NUMA, CUDA, RDMA, NATS, " +
       "the engine socket. Changes nothing; where O_DIRECT is tried, a small file exists for a " +
-      "moment.",
+      "moment. GPUs are opened and closed again.",
     "ok: as it should be. warn: works, but worse than it could. fail: the agent cannot run " +
       "like this. absent: not there, and not needed.",
   ],
@@ -50,6 +51,7 @@ export const command = defineCommand({
       notifySocket: process.env.NOTIFY_SOCKET,
       probeLibrary,
       probeIoUring: () => loadNative().probeIoUring(),
+      probeGpus: () => probeGpus(loadNative(), config?.gpu.library ?? null),
     });
     if (flags.json) printJson(io, report);
     else io.out.write(formatDoctor(report));

@@ -1,7 +1,8 @@
 import { type Clock, messageOf } from "../../core/index.ts";
-import { checkCuda, checkRdma } from "./check-devices.ts";
+import type { GpuProbe, RdmaProbe } from "../../devices/index.ts";
 import { checkDirectIo } from "./check-direct-io.ts";
 import { checkEngineSocket } from "./check-engine-socket.ts";
+import { checkGpus } from "./check-gpus.ts";
 import {
   checkHugePages,
   checkMemfd,
@@ -12,6 +13,7 @@ import {
   checkShm,
 } from "./check-memory.ts";
 import { checkNats } from "./check-nats.ts";
+import { checkRdma } from "./check-rdma.ts";
 import {
   checkCpu,
   checkIoUring,
@@ -20,7 +22,7 @@ import {
   checkSystemd,
   type Probe,
 } from "./check-system.ts";
-import { hostFiles } from "./host-files.ts";
+import { type HostFiles, hostFiles } from "./host-files.ts";
 import type { Check, DoctorReport } from "./report.ts";
 
 export interface DoctorOptions {
@@ -46,6 +48,9 @@ export interface DoctorOptions {
   readonly probeLibrary?: () => Probe;
   /** Makes an io_uring and closes it. Called only where the library loads. */
   readonly probeIoUring?: () => Probe;
+  /** Open the devices and close them again. Called only where the library loads. */
+  readonly probeGpus?: () => Promise<GpuProbe>;
+  readonly probeRdma?: () => Promise<RdmaProbe>;
 }
 
 const NATS_TIMEOUT_MS = 2_000;
@@ -58,6 +63,23 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
   } catch (thrown) {
     return { ok: false, detail: messageOf(thrown) };
   }
+}
+
+/** Null where nobody looks, or the look fails: then files alone are gone by. */
+async function looked<Found>(probe: (() => Promise<Found>) | undefined): Promise<Found | null> {
+  return probe === undefined ? null : probe().catch(() => null);
+}
+
+/** What there is of devices, by the library that opens them where there is one. */
+async function checkDevices(
+  files: HostFiles,
+  { probeGpus, probeRdma }: Pick<DoctorOptions, "probeGpus" | "probeRdma">,
+  hasHugePages: boolean,
+): Promise<Check[]> {
+  const hasNic = files.list("/sys/class/infiniband").length > 0;
+  const gpus = { probe: await looked(probeGpus), hasHugePages, hasNic };
+  const rdma = { probe: await looked(probeRdma), hasHugePages };
+  return [...checkGpus(files, gpus), ...checkRdma(files, rdma)];
 }
 
 /** Looks at everything the agent needs or could use. Changes nothing and never rejects. */
@@ -73,21 +95,22 @@ export async function runDoctor(options: DoctorOptions): Promise<DoctorReport> {
     options.clock,
     options.natsTimeoutMs ?? NATS_TIMEOUT_MS,
   );
+  const hugePages = checkHugePages(files, ramBytes);
+  const probes = library?.ok === false ? {} : options;
   const checks: Check[] = [
     checkKernel(files),
     checkCpu(files, options.arch ?? process.arch),
     checkLibrary(library),
     checkMemory(root, ramBytes),
     checkMemlock(files, ramBytes),
-    checkHugePages(files, ramBytes),
+    hugePages,
     checkMemfd(files),
     checkShm(files),
     checkOpenFiles(files),
     checkNuma(files),
     checkIoUring(files, ring),
     ...(options.directPaths ?? []).map(checkDirectIo),
-    checkCuda(files),
-    checkRdma(files),
+    ...(await checkDevices(files, probes, hugePages.status === "ok")),
     await checkEngineSocket(files, options.engineSocket, uid, options.clock),
     await nats,
     checkSystemd(files, options.notifySocket),

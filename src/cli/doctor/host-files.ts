@@ -38,3 +38,18 @@ export function chosenWord(text: string | null): string | null {
   if (text === null) return null;
   return /\[([^\]]+)\]/.exec(text)?.[1] ?? text.trim();
 }
+
+const LIBRARY_FOLDERS = [
+  "/usr/lib/x86_64-linux-gnu",
+  "/usr/lib/aarch64-linux-gnu",
+  "/usr/lib64",
+  "/usr/lib",
+  "/usr/local/cuda/compat",
+  "/usr/local/nvidia/lib64",
+];
+
+/** Whether the dynamic linker can find a library: in its cache or in a folder of its own. */
+export function hasLibrary(files: HostFiles, name: string): boolean {
+  if (files.text("/etc/ld.so.cache")?.includes(`${name}\0`) === true) return true;
+  return LIBRARY_FOLDERS.some((folder) => files.stat(`${folder}/${name}`) !== null);
+}

@@ -6,6 +6,8 @@ export interface Check {
   readonly status: CheckStatus;
   /** What was found, in one line. */
   readonly found: string;
+  /** Of a device: the way that blocks take because of it. */
+  readonly path?: string;
   /** What to do about it. Always there for `warn` and `fail`. */
   readonly advice?: string;
 }
@@ -36,17 +38,23 @@ export function absent(name: string, found: string, advice?: string): Check {
     : { name, status: "absent", found, advice };
 }
 
+/** The same check of a device, with the way that blocks take. */
+export function withPath(check: Check, path: string): Check {
+  return { ...check, path };
+}
+
 /** Line breaks and control characters of what a host says would break the table. */
 function oneLine(text: string): string {
   return text.replace(/[^\x20-\x7e]+/g, " ").trim();
 }
 
-/** An aligned table: status, name, what was found; advice below its line. Ends with a line feed. */
+/** An aligned table: status, name, what was found; path and advice below their line. Ends with a line feed. */
 export function formatDoctor(report: DoctorReport): string {
   const width = Math.max(...report.checks.map(({ name }) => name.length));
   const lines: string[] = [];
-  for (const { name, status, found, advice } of report.checks) {
+  for (const { name, status, found, path, advice } of report.checks) {
     lines.push(`${status.padEnd(6)}  ${name.padEnd(width)}  ${oneLine(found)}`);
+    if (path !== undefined) lines.push(`${" ".repeat(6 + 2 + width + 2)}by ${oneLine(path)}`);
     if (advice !== undefined) lines.push(`${" ".repeat(6 + 2 + width + 2)}-> ${oneLine(advice)}`);
   }
   const count = (status: CheckStatus) =>

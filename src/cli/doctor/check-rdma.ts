@@ -1,0 +1,114 @@
+import {
+  counted,
+  portFinding,
+  portName,
+  type RdmaProbe,
+  rdmaFinding,
+} from "../../devices/index.ts";
+import type { RdmaPort } from "../../native/index.ts";
+import { type HostFiles, hasLibrary } from "./host-files.ts";
+import { nodesAllowed, pciAdvice, pciFacts, pciWords } from "./pci.ts";
+import { absent, type Check, ok, warn, withPath } from "./report.ts";
+
+const NAME = "RDMA";
+const OTHER_WAYS = "TLS over TCP, and QUIC";
+/** Path MTUs, in bytes, that a port should have at least. */
+const MTU_WANTED = { ethernet: 4096, infiniband: 4096 } as const;
+
+/** What the ports' checks go by beside files. */
+export interface RdmaGrounds {
+  /** Null: the verbs were not opened. */
+  readonly probe: RdmaProbe | null;
+  /** Whether the arena gets huge pages here. */
+  readonly hasHugePages: boolean;
+}
+
+/** The verbs, then each port. */
+export function checkRdma(files: HostFiles, grounds: RdmaGrounds): Check[] {
+  const { probe } = grounds;
+  const finding = probe === null ? null : rdmaFinding(probe, probe.ports);
+  if (probe === null || finding?.kind === "absent") {
+    const host = checkHost(files);
+    const isHidden = finding !== null && host.status === "ok";
+    return [isHidden ? warn(NAME, `${host.found}; ${finding.text}`, finding.fix ?? "") : host];
+  }
+  if (finding?.kind === "broken") {
+    return [withPath(warn(NAME, finding.text, finding.fix ?? ""), OTHER_WAYS)];
+  }
+  const ports = probe.ports.map((port) => checkPort(files, port, grounds));
+  const active = probe.ports.filter(({ state }) => state === "active").length;
+  const all = `${active} of ${counted(probe.ports.length, "port")} can be used`;
+  const advice = "see the ports below: until one is active, blocks take other ways";
+  return [active > 0 ? ok(NAME, all) : withPath(warn(NAME, all, advice), OTHER_WAYS), ...ports];
+}
+
+interface KernelPort {
+  readonly isActive: boolean;
+  readonly words: string;
+}
+
+function kernelPorts(files: HostFiles, device: string): KernelPort[] {
+  const folder = `/sys/class/infiniband/${device}/ports`;
+  return files.list(folder).map((port) => {
+    const read = (file: string) => files.text(`${folder}/${port}/${file}`)?.trim() ?? "unknown";
+    const state = read("state").replace(/^[0-9]+: /, "");
+    return {
+      isActive: state === "ACTIVE",
+      words: `${device}/${port} ${state} ${read("link_layer")} ${read("rate")}`,
+    };
+  });
+}
+
+/** Without a word of the verbs: what the kernel shows, and whether they can be opened. */
+function checkHost(files: HostFiles): Check {
+  const devices = files.list("/sys/class/infiniband");
+  if (devices.length === 0) return absent(NAME, "no device");
+  const ports = devices.flatMap((device) => kernelPorts(files, device));
+  const found = ports.map(({ words }) => words).join("; ") || devices.join(" ");
+  if (!ports.some(({ isActive }) => isActive)) {
+    return warn(NAME, found, "bring a port up: cable, switch port, ip link set DEVICE up");
+  }
+  if (!files.list("/dev/infiniband").some((name) => name.startsWith("uverbs"))) {
+    const missing = `${found}; no /dev/infiniband/uverbs*`;
+    return warn(NAME, missing, "modprobe ib_uverbs, or pass it in");
+  }
+  if (!hasLibrary(files, "libibverbs.so.1")) {
+    const missing = `${found}; libibverbs.so.1 is not found`;
+    return warn(NAME, missing, "install libibverbs1 (rdma-core)");
+  }
+  return ok(NAME, found);
+}
+
+function checkPort(files: HostFiles, port: RdmaPort, { hasHugePages }: RdmaGrounds): Check {
+  const name = `RDMA ${portName(port)}`;
+  const finding = portFinding(port);
+  const facts = pciFacts(files, `/sys/class/infiniband/${port.device}/device`);
+  const text = [finding.text, pciWords(facts)].filter((words) => words !== "").join(", ");
+  if (finding.kind !== "usable") {
+    return withPath(warn(name, text, finding.fix ?? "see ibv_devinfo"), OTHER_WAYS);
+  }
+  const path = `READs of other hosts' RAM into ours, ${addressWords(port)}`;
+  const bus = pciAdvice(facts, nodesAllowed(files));
+  if (bus?.isBad === true) return withPath(warn(name, text, bus.advice), path);
+  return withPath(ok(name, text, bus?.advice ?? faster(port, hasHugePages)), path);
+}
+
+function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: RdmaPort): string {
+  if (linkLayer === "infiniband") return `LID ${lid}, MTU ${mtu}`;
+  return `RoCE v${isRoceV2 ? 2 : 1} by GID ${gidIndex}, MTU ${mtu}`;
+}
+
+/** The one thing, where anything is left. */
+function faster(port: RdmaPort, hasHugePages: boolean): string | undefined {
+  const wanted = MTU_WANTED[port.linkLayer];
+  if (port.mtu < wanted) {
+    return port.linkLayer === "ethernet"
+      ? `jumbo frames: an MTU of ${port.mtu} is in use, a network device with 4200 carries ${wanted}`
+      : `the subnet manager gives an MTU of ${port.mtu}: let it give ${wanted}`;
+  }
+  if (!port.hasRelaxedOrdering) {
+    return "a driver with relaxed ordering: without it some hosts write at half the speed";
+  }
+  if (!hasHugePages) return "huge pages for the arena: see `huge pages`";
+  return undefined;
+}

@@ -1,0 +1,39 @@
+import {
+  type GpuDevice,
+  type GpuOutcome,
+  type GpusInfo,
+  type Native,
+  openGpus,
+  type RdmaPort,
+  type RdmaState,
+  Region,
+} from "../native/index.ts";
+
+/** What a look at the GPUs came to. */
+export interface GpuProbe {
+  readonly info: GpusInfo;
+  readonly devices: readonly GpuDevice[];
+  /** Whether memory could be registered; null where no GPU can be used. */
+  readonly registered: GpuOutcome | null;
+}
+
+const TRIED_BYTES = 2 * 2 ** 20;
+
+/** Opens the GPUs, registers a little memory, and closes all of it again. */
+export async function probeGpus(native: Native, library: string | null): Promise<GpuProbe> {
+  using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
+  await using gpus = openGpus(native, {
+    ...{ region, library, jobsMax: 1, piecesMax: 1 },
+    onLost: () => undefined,
+  });
+  const { info } = gpus;
+  const registered = info.state === "ready" ? await gpus.register(0, TRIED_BYTES) : null;
+  return { info, devices: gpus.devices(), registered };
+}
+
+/** What a look at the RDMA devices came to. */
+export interface RdmaProbe {
+  readonly state: RdmaState;
+  readonly errno: number;
+  readonly ports: readonly RdmaPort[];
+}
