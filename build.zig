@@ -53,6 +53,11 @@ pub fn build(b: *std.Build) void {
             .link_libc = true,
             .pic = true,
         });
+        for ([_][]const u8{ "mutex", "monotonic" }) |shared| {
+            module.addAnonymousImport(shared, .{
+                .root_source_file = b.path(b.fmt("zig/base/{s}.zig", .{shared})),
+            });
+        }
         const stand_in = b.addLibrary(.{
             .linkage = .dynamic,
             .name = b.fmt("standin-{s}", .{name}),

@@ -1,13 +1,61 @@
 //! A stand-in for libibverbs.so.1: RC queue pairs that read each other's memory, without a NIC.
+//! Processes of one user reach each other. plan.zig has the words for devices and faults.
+
+const std = @import("std");
+const state = @import("state.zig");
+const devices = @import("devices.zig");
+
+comptime {
+    _ = devices;
+    _ = @import("completions.zig");
+    _ = @import("engine.zig");
+    _ = @import("events.zig");
+    _ = @import("memory.zig");
+    _ = @import("pairs.zig");
+    _ = @import("queries.zig");
+}
 
 /// Begins anew with what `text` says of devices and faults; null: with what the environment says.
+/// What is open then works on and is no longer counted. A text with `+` before it is added.
 export fn standin_configure(text: ?[*:0]const u8) i32 {
-    _ = text;
+    state.lock.lock();
+    defer state.lock.unlock();
+    const said: ?[]const u8 = if (text) |words| std.mem.span(words) else null;
+    configure(said) catch return -1;
     return 0;
+}
+
+fn configure(text: ?[]const u8) error{BadPlan}!void {
+    const added = text orelse return state.begin(null);
+    if (!std.mem.startsWith(u8, added, "+")) return state.begin(added);
+    const before = state.plan;
+    var next = before;
+    try next.parse(added[1..]);
+    state.plan = next;
+    devices.follow(&before);
 }
 
 /// Writes a line `name count` for each thing it counted; the bytes written.
 export fn standin_counters(out: [*]u8, room: u32) i32 {
-    _ = .{ out, room };
-    return 0;
+    state.lock.lock();
+    defer state.lock.unlock();
+    return @intCast(state.writeCounters(out[0..room]));
+}
+
+export fn ibv_wc_status_str(status: u32) [*:0]const u8 {
+    return switch (status) {
+        0 => "success",
+        1 => "local length error",
+        4 => "local protection error",
+        5 => "Work Request Flushed Error",
+        9 => "remote invalid request error",
+        10 => "remote access error",
+        12 => "transport retry counter exceeded",
+        else => "unknown",
+    };
+}
+
+test {
+    _ = @import("plan.zig");
+    _ = @import("test_pairs.zig");
 }

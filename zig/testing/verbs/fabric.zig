@@ -1,0 +1,196 @@
+//! What processes share: one file with the queue pairs and the memory that are known by number and
+//! key, so that one process can read what another lent. A process that died leaves entries that
+//! count as free.
+
+const std = @import("std");
+const linux = std.os.linux;
+const Mutex = @import("mutex").Mutex;
+
+const pairs_max = 4096;
+const memories_max = 32768;
+const key_shift = 8;
+const number_shift = 12;
+const lock_shared = 1;
+const lock_exclusive = 2;
+const lock_none = 8;
+
+pub const Pair = extern struct {
+    owner: i32,
+    number: u32,
+    since: u64,
+    state: u32,
+    destination: u32,
+    receive_psn: u32,
+    send_psn: u32,
+    mtu: u32,
+    rights: u32,
+    domain: u32,
+    reads_in: u32,
+    lid: u32,
+    is_port_up: u32,
+    /// The other side broke the rules: the owner's engine lets the queue pair fail.
+    is_killed: u32,
+    uses: u32,
+    gid: [16]u8,
+};
+
+pub const Memory = extern struct {
+    owner: i32,
+    key: u32,
+    since: u64,
+    domain: u32,
+    rights: u32,
+    /// What work requests say.
+    address: u64,
+    /// Where it lies in the owner.
+    base: u64,
+    bytes: u64,
+    uses: u32,
+    reserved: u32,
+};
+
+const File = extern struct {
+    next_pair: u32,
+    next_memory: u32,
+    next_domain: u32,
+    reserved: u32,
+    pairs: [pairs_max]Pair,
+    memories: [memories_max]Memory,
+};
+
+pub const Fabric = struct {
+    path: [128]u8 = @splat(0),
+    fd: i32,
+    file: *File,
+    lock: Mutex = .{},
+
+    /// Until `leave` nobody changes what is there: a copy can be made.
+    pub fn enter(fabric: *Fabric, how: enum { to_copy, to_change }) void {
+        fabric.lock.lock();
+        const operation: i32 = if (how == .to_copy) lock_shared else lock_exclusive;
+        while (linux.errno(linux.flock(fabric.fd, operation)) == .INTR) {}
+    }
+
+    pub fn leave(fabric: *Fabric) void {
+        _ = linux.flock(fabric.fd, lock_none);
+        fabric.lock.unlock();
+    }
+
+    /// The rest is called between `enter` and `leave`.
+    pub fn newDomain(fabric: *Fabric) u32 {
+        fabric.file.next_domain += 1;
+        return fabric.file.next_domain;
+    }
+
+    pub fn addPair(fabric: *Fabric) ?*Pair {
+        const file = fabric.file;
+        for (0..pairs_max) |_| {
+            file.next_pair = (file.next_pair + 1) % pairs_max;
+            const pair = &file.pairs[file.next_pair];
+            if (pair.owner != 0 and isAlive(pair.owner, pair.since)) continue;
+            const uses = (pair.uses + 1) & 0xfff;
+            pair.* = std.mem.zeroes(Pair);
+            pair.owner = linux.getpid();
+            pair.since = startOf(pair.owner);
+            pair.uses = uses;
+            // Never 0 nor 1, which are special.
+            pair.number = ((uses << number_shift) | file.next_pair) & 0xffffff;
+            if (pair.number < 2) pair.number |= 1 << number_shift;
+            return pair;
+        }
+        return null;
+    }
+
+    pub fn addMemory(fabric: *Fabric) ?*Memory {
+        const file = fabric.file;
+        for (0..memories_max) |_| {
+            file.next_memory = (file.next_memory + 1) % memories_max;
+            const memory = &file.memories[file.next_memory];
+            if (memory.owner != 0 and isAlive(memory.owner, memory.since)) continue;
+            const uses = memory.uses +% 1;
+            memory.* = std.mem.zeroes(Memory);
+            memory.owner = linux.getpid();
+            memory.since = startOf(memory.owner);
+            memory.uses = uses;
+            memory.key = ((file.next_memory + 1) << key_shift) | (uses & 0xff);
+            return memory;
+        }
+        return null;
+    }
+
+    pub fn pairOf(fabric: *Fabric, number: u32) ?*Pair {
+        const pair = &fabric.file.pairs[number % pairs_max];
+        return if (pair.owner != 0 and pair.number == number) pair else null;
+    }
+
+    pub fn memoryOf(fabric: *Fabric, key: u32) ?*Memory {
+        const place = key >> key_shift;
+        if (place == 0 or place > memories_max) return null;
+        const memory = &fabric.file.memories[place - 1];
+        return if (memory.owner != 0 and memory.key == key) memory else null;
+    }
+};
+
+const fabrics_max = 8;
+var fabrics: [fabrics_max]Fabric = undefined;
+var fabrics_count: usize = 0;
+
+/// The fabric in this folder; made where it is missing. With the state's lock held.
+pub fn at(folder: []const u8) !*Fabric {
+    var path: [128]u8 = @splat(0);
+    _ = if (folder.len > 0)
+        try std.fmt.bufPrint(&path, "{s}/fabric-{x}", .{ folder, @sizeOf(File) })
+    else
+        try std.fmt.bufPrint(&path, "/dev/shm/standin-verbs-{d}-{x}", .{
+            linux.getuid(), @sizeOf(File),
+        });
+    for (fabrics[0..fabrics_count]) |*fabric| {
+        if (std.mem.eql(u8, &fabric.path, &path)) return fabric;
+    }
+    if (fabrics_count == fabrics_max) return error.TooMany;
+    const flags: linux.O = .{ .ACCMODE = .RDWR, .CREAT = true, .CLOEXEC = true };
+    const fd = try positive(linux.open(@ptrCast(&path), flags, 0o600));
+    errdefer _ = linux.close(@intCast(fd));
+    _ = try positive(linux.ftruncate(@intCast(fd), @sizeOf(File)));
+    const prot: linux.PROT = .{ .READ = true, .WRITE = true };
+    const file = try positive(
+        linux.mmap(null, @sizeOf(File), prot, .{ .TYPE = .SHARED }, @intCast(fd), 0),
+    );
+    const fabric = &fabrics[fabrics_count];
+    fabric.* = .{ .path = path, .fd = @intCast(fd), .file = @ptrFromInt(file) };
+    fabrics_count += 1;
+    return fabric;
+}
+
+fn positive(result: usize) error{System}!usize {
+    return if (linux.errno(result) == .SUCCESS) result else error.System;
+}
+
+/// Whether it is the process that was there, and not another with its number.
+fn isAlive(pid: i32, since: u64) bool {
+    if (pid == linux.getpid()) return since == startOf(pid);
+    return since == startOf(pid) and since != 0;
+}
+
+var own_start: u64 = 0;
+
+/// When the process began, in ticks since boot; 0 for one that is gone or dead.
+fn startOf(pid: i32) u64 {
+    const is_own = pid == linux.getpid();
+    if (is_own and own_start != 0) return own_start;
+    var path: [32]u8 = @splat(0);
+    _ = std.fmt.bufPrint(&path, "/proc/{d}/stat", .{pid}) catch return 0;
+    const fd = positive(linux.open(@ptrCast(&path), .{ .CLOEXEC = true }, 0)) catch return 0;
+    defer _ = linux.close(@intCast(fd));
+    var text: [1024]u8 = undefined;
+    const length = positive(linux.read(@intCast(fd), &text, text.len)) catch return 0;
+    // The name, in brackets, may hold anything.
+    const name_end = std.mem.lastIndexOfScalar(u8, text[0..length], ')') orelse return 0;
+    var fields = std.mem.tokenizeScalar(u8, text[name_end + 1 .. length], ' ');
+    const state = fields.next() orelse return 0;
+    if (state[0] == 'Z' or state[0] == 'X') return 0;
+    for (0..18) |_| _ = fields.next();
+    const start = std.fmt.parseInt(u64, fields.next() orelse "0", 10) catch return 0;
+    if (is_own) own_start = start;
+    return start;
+}
