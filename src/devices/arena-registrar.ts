@@ -37,7 +37,7 @@ export class ArenaRegistrar {
   ready(bytes: number): void {
     assert(bytes >= this.#readyBytes && bytes <= this.#options.arenaBytes, "an arena only grows");
     this.#readyBytes = bytes;
-    this.#work ??= this.#run();
+    if (this.#work === null && this.#next() !== null) this.#work = this.#run();
   }
 
   /** Begins no other slice; resolves when the one under way has ended. */

@@ -21,7 +21,8 @@ export interface LogLine {
 
 export type ConfigKeys = Partial<
   Record<
-    "node" | "kv" | "engine" | "peers" | "events" | "control" | "nats" | "api" | "log",
+    | ("node" | "kv" | "engine" | "gpu" | "rdma" | "peers" | "events")
+    | ("control" | "nats" | "api" | "log"),
     Record<string, unknown>
   >
 >;
@@ -82,7 +83,8 @@ export class AgentProcess implements AsyncDisposable {
       kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
       ...{ node: { ...keys.node }, control: { ...keys.control }, nats: { ...keys.nats } },
-      ...{ peers: { ...keys.peers }, events: { ...keys.events } },
+      ...{ peers: { ...keys.peers }, events: { ...keys.events }, gpu: { ...keys.gpu } },
+      ...(keys.rdma === undefined ? {} : { rdma: keys.rdma }),
       api: { listen: "127.0.0.1:0", ...keys.api },
       log: { format: "json", ...keys.log },
     };
