@@ -1,5 +1,5 @@
 import { dlopen, FFIType } from "bun:ffi";
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { standInsFolder } from "../../scripts/lib/native-build.ts";
 import { hostTarget } from "../../scripts/lib/targets.ts";
@@ -16,12 +16,38 @@ export interface StandIn {
 
 const COUNTERS_BYTES = 65_536;
 
+type StandInName = "libcuda.so.1" | "libibverbs.so.1";
+
 /** There wherever the native library is: the preload makes both. */
-export function standIn(name: "libcuda.so.1" | "libibverbs.so.1"): StandIn {
+export function standIn(name: StandInName): StandIn {
+  return openStandIn(name, standInPath(name));
+}
+
+/**
+ * A library of its own at `path` that lacks these calls, as an older one does: their names are
+ * others there.
+ */
+export function standInLacking(name: StandInName, calls: readonly string[], path: string): StandIn {
+  const bytes = readFileSync(standInPath(name));
+  for (const call of calls) {
+    const word = Buffer.from(`\0${call}\0`);
+    let at = bytes.indexOf(word);
+    if (at < 0) throw new Error(`${name} has no ${call}`);
+    for (; at >= 0; at = bytes.indexOf(word, at + 1)) bytes[at + 1] = "?".charCodeAt(0);
+  }
+  writeFileSync(path, bytes);
+  return openStandIn(name, path);
+}
+
+function standInPath(name: StandInName): string {
   const host = hostTarget();
   if (!host.ok) throw new Error(host.why);
   const path = join(standInsFolder(host.target), name);
   if (!existsSync(path)) throw new Error(`${path} is missing: run \`./dev native --stand-ins\``);
+  return path;
+}
+
+function openStandIn(name: StandInName, path: string): StandIn {
   const { symbols } = dlopen(path, {
     standin_configure: { args: [FFIType.ptr], returns: FFIType.i32 },
     standin_counters: { args: [FFIType.ptr, FFIType.u32], returns: FFIType.i32 },

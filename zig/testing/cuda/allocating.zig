@@ -103,7 +103,8 @@ fn pointerAttribute(out: ?*anyopaque, which: i32, address: u64) Fault!void {
     const small: *align(1) u32 = @ptrCast(to);
     const large: *align(1) u64 = @ptrCast(to);
     const range = memory.find(address) orelse {
-        const host = try pinned.holding(address, 1, state.currentDevice()) orelse return error.InvalidValue;
+        const device = state.currentDevice();
+        const host = try pinned.holding(address, 1, device) orelse return error.InvalidValue;
         switch (which) {
             2 => small.* = 1,
             9 => small.* = host.device.index,

@@ -10,9 +10,9 @@
 //! - `delay=20`: milliseconds of each copy. `flip@2`: the second copy has one wrong bit.
 //! - `stall`, `stall@3`: from now, or from the third copy on, copies wait for `release`.
 //!
-//! Codes after which a context is gone (`codes.isSticky`) stay with their device. A text that begins with `+`
-//! changes what goes wrong from now on and keeps everything else; `release` has a meaning only
-//! there.
+//! Codes after which a context is gone (`codes.isSticky`) stay with their device. A text that
+//! begins with `+` changes what goes wrong from now on and keeps everything else; `release` has a
+//! meaning only there.
 
 const std = @import("std");
 

@@ -144,7 +144,10 @@ pub const Stream = struct {
         if (segment.is_first) {
             state.copies += 1;
             const number = state.copies;
-            while (plan.stall_at != 0 and number >= plan.stall_at and !stream.isDead()) state.wait();
+            while (plan.stall_at != 0 and number >= plan.stall_at) {
+                if (stream.isDead()) return;
+                state.wait();
+            }
             if (stream.isDead()) return;
             if (plan.ruleOf("copy")) |rule| {
                 if (rule.code) |code| return state.lose(stream.device, code);

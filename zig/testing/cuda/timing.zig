@@ -121,8 +121,8 @@ fn elapsed(out: ?*f32, from: Handle, to: Handle) Fault!void {
     const isTimed = start.has_time and end.has_time and start.recorded > 0 and end.recorded > 0;
     if (!isTimed) return error.InvalidHandle;
     if (start.done < start.recorded or end.done < end.recorded) return error.NotReady;
-    const ns: f32 = @floatFromInt(@as(i64, @intCast(end.done_ns)) - @as(i64, @intCast(start.done_ns)));
-    (out orelse return error.InvalidValue).* = ns / 1e6;
+    const ns = @as(i64, @intCast(end.done_ns)) - @as(i64, @intCast(start.done_ns));
+    (out orelse return error.InvalidValue).* = @as(f32, @floatFromInt(ns)) / 1e6;
 }
 
 pub const entries = struct {
