@@ -1,6 +1,7 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
+import type { LentBlock, LentSlot } from "./lent-slot.ts";
 
 /** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
 export interface BlockStore {
@@ -42,6 +43,9 @@ export interface SessionStatus {
   readonly bytes: number;
 }
 
+/** Columns that name slots: entry `i` is handle `i`. */
+export type SlotNames = Pick<HandleBatch, "slot" | "generation">;
+
 /**
  * One engine connection's hold on blocks. Promises:
  * - A block of another namespace is as if it were not there.
@@ -50,6 +54,8 @@ export interface SessionStatus {
  * - What was acquired does not move, change or go until it is released.
  * - No call waits for room: without a free slot the outcome is `full`.
  * - Handles of another holder, of an earlier generation or never given out are `stale`.
+ * - A slot that is lent is not freed, used again or published before the loan ends, whatever else
+ *   is called: a commit waits for it, an abort takes effect behind it.
  */
 export interface Holder {
   /** Slots held now, reserved and acquired together (a slot acquired twice counts twice). */
@@ -66,10 +72,19 @@ export interface Holder {
 
   /**
    * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it
-   * was done at once; else the bytes are hashed on another thread and the batch must stay as it is
-   * until then.
+   * was done at once; else the bytes are hashed on another thread, after copies by devices that are
+   * under way, and the batch must stay as it is until then.
    */
   commit(handles: HandleBatch): Promise<void> | null;
+
+  /**
+   * The slot of handle `i`, for a device to copy to; null where it is not one to be written now. A
+   * copy that did not end `done` makes a commit of the slot answer `corrupt`.
+   */
+  lendWritten(handles: SlotNames, i: number): LentSlot | null;
+
+  /** The slot of handle `i`, for a device to copy from; null where it was not acquired. */
+  lendRead(handles: SlotNames, i: number): LentBlock | null;
 
   /** Gives reserved slots back unwritten. */
   abort(handles: HandleBatch): void;

@@ -23,10 +23,10 @@ export function commitHolds(
 ): Promise<void> | null {
   // In the frame's order, whichever is hashed first.
   const stored: NodeId[] = holds.map(() => NO_NODE);
-  const finish = (hold: Hold, i: number, checksum: bigint) => {
+  const finish = (hold: Hold, i: number, checksum: bigint | null) => {
     forget(hold);
     const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
-    const right = !given || handles.checksum[i] === checksum;
+    const right = checksum !== null && (!given || handles.checksum[i] === checksum);
     handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
     if (right) stored[i] = publish(store, hold, checksum);
     else giveUp(store, hold);
@@ -34,34 +34,46 @@ export function commitHolds(
   const bytes = holds.reduce((sum, hold) => sum + (hold?.bytes ?? 0), 0);
   if (bytes <= INLINE_BYTES) {
     holds.forEach((hold, i) => {
-      if (hold !== null) finish(hold, i, store.region.checksum(hold.offset, hold.bytes));
+      if (hold === null) return;
+      const { offset, bytes, copies } = hold;
+      finish(hold, i, copies?.failed ? null : store.region.checksum(offset, bytes));
     });
     settle(store, stored);
     return null;
   }
   const hashed = holds.map(async (hold, i) => {
     if (hold === null) return;
-    const checksum = await checksumLater(store, hold);
-    if (checksum !== null) {
-      finish(hold, i, checksum);
-      return;
-    }
-    forget(hold);
-    handles.outcome[i] = BlockOutcome.corrupt;
-    giveUp(store, hold);
+    finish(hold, i, hold.copies?.failed ? null : await checksumLater(store, hold));
   });
   return Promise.all(hashed).then(() => settle(store, stored));
 }
 
 /** Null where the bytes could not be hashed: the agent is stopping. */
-async function checksumLater(store: TieredStore, hold: Hold): Promise<bigint | null> {
+async function checksumLater(
+  store: TieredStore,
+  { offset, bytes }: Pick<Hold, "offset" | "bytes">,
+): Promise<bigint | null> {
   while (true) {
-    const done = await store.queue.checksum(store.region, hold.offset, hold.bytes);
+    const done = await store.queue.checksum(store.region, offset, bytes);
     if (done.ok) return done.result;
     if (done.status !== "full") return null;
     // Every place in the ring is taken by other commits: one of theirs ends first.
     await store.queue.room();
   }
+}
+
+/** Whether the bytes at `offset` are those that were committed as this node's. */
+export async function isWhole(
+  store: TieredStore,
+  node: NodeId,
+  offset: number,
+  bytes: number,
+): Promise<boolean> {
+  const { table, region } = store;
+  const lo = BigInt(table.checksumLoOf(node));
+  const wanted = (BigInt(table.checksumHiOf(node)) << 32n) | lo;
+  if (bytes <= INLINE_BYTES) return region.checksum(offset, bytes) === wanted;
+  return (await checksumLater(store, { offset, bytes })) === wanted;
 }
 
 function publish(store: TieredStore, hold: Hold, checksum: bigint): NodeId {
@@ -83,7 +95,9 @@ function publish(store: TieredStore, hold: Hold, checksum: bigint): NodeId {
 function giveUp(store: TieredStore, hold: Hold): void {
   const { table, slots, stats } = store;
   stats.corruptBlocks++;
-  slots.release(hold.slot);
+  // A device that cannot be stopped keeps its slot for ever.
+  if (hold.copies?.leaked) slots.quarantine(hold.slot);
+  else slots.release(hold.slot);
   table.endWrite(hold.node);
   table.unlock(hold.node);
 }

@@ -1,7 +1,12 @@
 import { BlockOutcome, type NamespaceIndex, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
+import { isWhole } from "./commit.ts";
 import type { Hold } from "./hold.ts";
+import { type CopyEnd, type LentBlock, type LentSlot, SlotCopies } from "./lent-slot.ts";
 import type { TieredStore } from "./tiered-store.ts";
+
+/** What of a batch names slots. */
+type Handles = Pick<HandleBatch, "slot" | "generation">;
 
 /** The slots that one engine connection holds, and how many it may. */
 export class HeldSlots {
@@ -12,8 +17,10 @@ export class HeldSlots {
   readonly #max: number;
   /** By slot: a slot is either written by this holder or read by it. */
   readonly #holds = new Map<number, Hold>();
-  /** Half-written slots of a connection that is gone. */
-  readonly #quarantined: number[] = [];
+  /** Half written and out of the tree, but their slots may still be written to. */
+  readonly #aside = new Set<Hold>();
+  /** The process is dead. */
+  #buried = false;
   #held = 0;
 
   constructor(store: TieredStore, namespace: NamespaceIndex, max: number) {
@@ -23,7 +30,7 @@ export class HeldSlots {
   }
 
   get count(): number {
-    return this.#held + this.coming + this.#quarantined.length;
+    return this.#held + this.coming + this.#aside.size;
   }
 
   /** Whether one more may be held. */
@@ -32,13 +39,13 @@ export class HeldSlots {
   }
 
   /** The hold behind handle `i`. */
-  find(handles: HandleBatch, i: number): Hold | null {
+  find(handles: Handles, i: number): Hold | null {
     const hold = this.#holds.get(handles.slot[i]!);
     return hold?.generation === handles.generation[i]! ? hold : null;
   }
 
   /** The same where it is a slot still to be written. */
-  written(handles: HandleBatch, i: number): Hold | null {
+  written(handles: Handles, i: number): Hold | null {
     const hold = this.find(handles, i);
     return hold?.writing && !hold.committing ? hold : null;
   }
@@ -72,8 +79,8 @@ export class HeldSlots {
     const hold = this.#holds.get(slot);
     if (hold !== undefined) hold.reads++;
     else {
-      const writing = { writing: false, committing: false };
-      this.#holds.set(slot, { node, slot, generation, offset, bytes, ...writing, reads: 1 });
+      const state = { writing: false, committing: false, reads: 1, copies: null };
+      this.#holds.set(slot, { node, slot, generation, offset, bytes, ...state });
     }
     this.#held++;
     out.slot[i] = slot;
@@ -100,25 +107,77 @@ export class HeldSlots {
    * the process may still write to them.
    */
   quarantine(): void {
-    const { slots, stats } = this.store;
+    const { stats } = this.store;
     for (const hold of [...this.#holds.values()]) {
       // Its bytes are complete: the commit goes its way.
       if (!hold.writing || hold.committing) continue;
-      this.forget(hold);
-      slots.quarantine(hold.slot);
-      this.#quarantined.push(hold.slot);
-      this.dropWriter(hold);
+      this.#setAside(hold);
       stats.quarantinedSlots++;
     }
   }
 
+  #setAside(hold: Hold): void {
+    this.forget(hold);
+    this.store.slots.quarantine(hold.slot);
+    this.#aside.add(hold);
+    this.dropWriter(hold);
+  }
+
+  /** Given back unwritten: free as soon as no device writes to it. */
+  abort(hold: Hold): void {
+    if (hold.copies?.underWay || hold.copies?.leaked) {
+      hold.copies.aborted = true;
+      this.#setAside(hold);
+      this.#freeIfIdle(hold);
+      return;
+    }
+    this.forget(hold);
+    this.store.slots.release(hold.slot);
+    this.dropWriter(hold);
+  }
+
+  /** A slot that is being written, for a device to write to on the writer's behalf. */
+  lendWritten(hold: Hold): LentSlot {
+    const { offset, bytes } = hold;
+    hold.copies ??= new SlotCopies();
+    const { copies } = hold;
+    copies.begin();
+    const end = (how: CopyEnd) => {
+      copies.end(how);
+      this.#freeIfIdle(hold);
+    };
+    return { offset, bytes, end };
+  }
+
+  /** A slot that is read, for a device to read; null where it cannot be locked once more. */
+  lendRead({ node, offset, bytes }: Hold): LentBlock | null {
+    const { store } = this;
+    if (!store.table.lock(node)) return null;
+    const end = (how: CopyEnd) => {
+      // A device that cannot be stopped would read there whatever comes to lie there.
+      if (how === "leaked") return;
+      store.table.unlock(node);
+      store.ram.letGo(node);
+    };
+    return { offset, bytes, end, isWhole: () => isWhole(store, node, offset, bytes) };
+  }
+
+  #freeIfIdle(hold: Hold): void {
+    const { copies } = hold;
+    const mayGo = this.#aside.has(hold) && (this.#buried || copies?.aborted === true);
+    if (!mayGo || copies?.underWay) return;
+    this.#aside.delete(hold);
+    if (!copies?.leaked) this.store.slots.bury(hold.slot);
+  }
+
   /** Nobody touches any of it any more. */
   bury(): void {
-    const { slots } = this.store;
-    for (const slot of this.#quarantined) slots.bury(slot);
-    this.#quarantined.length = 0;
+    this.#buried = true;
+    for (const hold of [...this.#aside]) this.#freeIfIdle(hold);
     for (const hold of [...this.#holds.values()].reverse()) {
       if (!hold.writing) while (hold.reads > 0) this.giveBack(hold);
+      // With the process its memory went, from which a device may still be copying.
+      else if (hold.copies?.underWay) hold.copies.failed = true;
     }
   }
 }

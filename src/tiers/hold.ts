@@ -1,4 +1,5 @@
 import type { NodeId } from "../core/index.ts";
+import type { SlotCopies } from "./lent-slot.ts";
 
 /** One slot that a connection holds: either being written by it, or read by it `reads` times. */
 export interface Hold {
@@ -11,4 +12,6 @@ export interface Hold {
   /** Its bytes are being hashed: it can be neither aborted nor committed again. */
   committing: boolean;
   reads: number;
+  /** Copies by devices into it; null: there was none. */
+  copies: SlotCopies | null;
 }

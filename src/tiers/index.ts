@@ -13,6 +13,7 @@ export type {
   Holder,
   HolderOptions,
   SessionStatus,
+  SlotNames,
 } from "./block-store.ts";
 export { POLICIES, type PolicyName } from "./create-order.ts";
 export {
@@ -27,6 +28,7 @@ export type { WaterMarks } from "./evictor.ts";
 export type { GpuMirror } from "./gpu-mirror.ts";
 export { createInspector, type InspectorParts } from "./inspect/create-inspector.ts";
 export type * from "./inspect/inspector.ts";
+export type { CopyEnd, LentBlock, LentSlot } from "./lent-slot.ts";
 export type { LifecycleLimits, LifecycleParts } from "./lifecycle/context.ts";
 export { createLifecycle, type OwnLifecycle } from "./lifecycle/create-lifecycle.ts";
 export type * from "./lifecycle/lifecycle.ts";

@@ -160,7 +160,7 @@ export class Reservation {
       table.addAlias(node, batch.aliasLo[i]!, batch.aliasHi[i]!);
     }
     const offset = slots.offsetOf(slot);
-    const state = { writing: true, committing: false, reads: 0 };
+    const state = { writing: true, committing: false, reads: 0, copies: null };
     this.#holder.keep({ node, slot, generation, offset, bytes, ...state });
     stats.reservedBlocks++;
     out.slot[i] = slot;

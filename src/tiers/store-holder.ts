@@ -10,10 +10,17 @@ import {
 import type { SessionPage } from "../leases/index.ts";
 import { Acquiring } from "./acquiring.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
-import type { AcquireOptions, Holder, HolderOptions, SessionStatus } from "./block-store.ts";
+import type {
+  AcquireOptions,
+  Holder,
+  HolderOptions,
+  SessionStatus,
+  SlotNames,
+} from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
 import { HeldSlots } from "./held-slots.ts";
 import type { Hold } from "./hold.ts";
+import type { LentBlock, LentSlot } from "./lent-slot.ts";
 import { matchBlocks } from "./matching.ts";
 import { Reservation } from "./reservation.ts";
 import { resolveHashes } from "./resolve-hashes.ts";
@@ -58,17 +65,30 @@ export class StoreHolder implements Holder {
       else hold.committing = true;
       holds.push(hold);
     }
-    return commitHolds(this.#store, handles, holds, (hold) => this.#slots.forget(hold));
+    const commit = () =>
+      commitHolds(this.#store, handles, holds, (hold) => this.#slots.forget(hold));
+    const copied = holds.filter((hold) => hold?.copies?.underWay === true);
+    if (copied.length === 0) return commit();
+    return Promise.all(copied.map((hold) => hold!.copies!.over())).then(async () => {
+      await commit();
+    });
+  }
+
+  lendWritten(handles: SlotNames, i: number): LentSlot | null {
+    const hold = this.#slots.written(handles, i);
+    return hold === null ? null : this.#slots.lendWritten(hold);
+  }
+
+  lendRead(handles: SlotNames, i: number): LentBlock | null {
+    const hold = this.#slots.find(handles, i);
+    return hold === null || hold.reads === 0 ? null : this.#slots.lendRead(hold);
   }
 
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
       const hold = this.#slots.written(handles, i);
       handles.outcome[i] = hold === null ? BlockOutcome.stale : BlockOutcome.ok;
-      if (hold === null) continue;
-      this.#slots.forget(hold);
-      this.#store.slots.release(hold.slot);
-      this.#slots.dropWriter(hold);
+      if (hold !== null) this.#slots.abort(hold);
     }
   }
 
