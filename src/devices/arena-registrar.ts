@@ -1,7 +1,7 @@
 import { assert } from "../core/index.ts";
 import type { GpuFault, Gpus } from "../native/index.ts";
 
-/** A registration of 1 GiB takes the driver a fraction of a second, one of a page nearly as long. */
+/** Few registrations for a large arena, none so long that it holds up the end of the agent. */
 const SLICE_BYTES = 2 ** 30;
 
 export interface ArenaRegistrarOptions {

@@ -1,3 +1,4 @@
+export { ArenaRegistrar, type ArenaRegistrarOptions } from "./arena-registrar.ts";
 export { counted, type Finding } from "./finding.ts";
 export { cudaError, cudaVersion, gpuFinding, gpuName } from "./gpu-words.ts";
 export {

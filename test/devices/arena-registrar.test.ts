@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { ArenaRegistrar } from "../../src/devices/arena-registrar.ts";
+import { ArenaRegistrar } from "../../src/devices/index.ts";
 import type { GpuFault, GpuOutcome } from "../../src/native/index.ts";
 
 /** A driver whose registrations end when the test says so. */
@@ -29,7 +29,7 @@ function open(arenaBytes: number, sliceBytes: number) {
 const REFUSED: GpuFault = { ok: false, status: "device_failed", code: 2, leaked: false };
 
 describe("the registrar", () => {
-  test("registers whole slices as they are backed, one at a time, and the rest at the end", async () => {
+  test("registers whole slices as they are backed, one at a time, the rest last", async () => {
     const { gpus, registrar } = open(100, 30);
     registrar.ready(29);
     expect(gpus.asked).toEqual([]);

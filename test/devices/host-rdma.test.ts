@@ -79,7 +79,7 @@ describe("ports", () => {
     await host[Symbol.asyncDispose]();
   });
 
-  test("one that never had a cable is nothing to wake anybody for, beside one that works", async () => {
+  test("one that never had a cable is no problem, beside one that works", async () => {
     const second = down({ ...PORT, index: 1, number: 2 });
     const { host, health } = open([PORT, second]);
     expect(health.list()).toEqual([]);

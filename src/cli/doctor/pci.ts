@@ -59,7 +59,7 @@ export function pciAdvice(
 ): { readonly isBad: boolean; readonly advice: string } | null {
   const { lanes, node, isTranslated } = facts;
   if (isNarrow(facts)) {
-    const advice = `it has ${lanes?.now} of ${lanes?.most} lanes: reseat it, or see the slot in BIOS`;
+    const advice = `only ${lanes?.now} of ${lanes?.most} lanes: reseat it, or see its slot in BIOS`;
     return { isBad: true, advice };
   }
   if (node !== null && allowed !== null && !allowed.has(node)) {

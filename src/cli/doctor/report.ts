@@ -48,7 +48,10 @@ function oneLine(text: string): string {
   return text.replace(/[^\x20-\x7e]+/g, " ").trim();
 }
 
-/** An aligned table: status, name, what was found; path and advice below their line. Ends with a line feed. */
+/**
+ * An aligned table: status, name, what was found; path and advice below their line. Ends with a
+ * line feed.
+ */
 export function formatDoctor(report: DoctorReport): string {
   const width = Math.max(...report.checks.map(({ name }) => name.length));
   const lines: string[] = [];

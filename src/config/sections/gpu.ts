@@ -7,9 +7,9 @@ const enabled = withDefault({
   standard: "auto",
   reload: false,
   doc:
-    "Whether engines may have their GPU memory copied by the agent. `auto` opens the driver where " +
-    "there is one and says in a line why not, `require` refuses the start without a usable GPU, " +
-    "`off` opens nothing: each GPU that is opened holds a context of this process in its memory.",
+    "Whether engines may have their GPU memory copied by the agent. `auto` opens the driver " +
+    "where there is one and says in a line why not, `require` refuses the start without a usable " +
+    "GPU, `off` opens nothing: a GPU that is opened holds a context of the agent in its memory.",
 });
 
 const library = optional({
