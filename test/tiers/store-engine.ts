@@ -262,7 +262,7 @@ export class StoreEngine {
   }
 }
 
-function handleBatch(handles: readonly Handle[]): HandleBatch {
+export function handleBatch(handles: readonly Handle[]): HandleBatch {
   const batch = createHandleBatch(Math.max(1, handles.length));
   batch.count = handles.length;
   handles.forEach(({ slot, generation }, i) => {
