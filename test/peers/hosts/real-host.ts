@@ -24,6 +24,7 @@ import { QuicTransport } from "../../../src/peers/transports/quic/index.ts";
 import { StreamTransport } from "../../../src/peers/transports/stream/index.ts";
 import { Namespaces, TieredStore } from "../../../src/tiers/index.ts";
 import { StoreEngine } from "../../tiers/store-engine.ts";
+import { LIMITS, type TransportMaker } from "../transports/contract-kit.ts";
 
 export const MIB = 2 ** 20;
 /** The namespace of all blocks here. */
@@ -52,6 +53,10 @@ export interface RealHostOptions {
   readonly limits?: Partial<PullLimits>;
   /** Stands before what the store serves. */
   readonly wrap?: (inner: PeerServer, region: Region) => PeerServer;
+  /** Where it listens, if not on this machine alone. */
+  readonly listenAt?: string;
+  /** Makes transports that need more than a certificate, as for their contract suite. */
+  readonly makers?: Partial<Record<TransportName, TransportMaker>>;
   /** Where lanes of this host are said to be taken, instead of where they are. */
   readonly lanesPort?: (real: number) => number;
 }
@@ -72,10 +77,12 @@ export class RealHost implements AsyncDisposable {
   holders: (key: Uint8Array) => readonly WorkerId[] = () =>
     this.members.list().map(({ worker }) => worker);
   readonly serving: BlockServer;
+  readonly #listenAt: string;
 
   constructor(options: RealHostOptions) {
     const native = loadNative();
     this.worker = options.worker as WorkerId;
+    this.#listenAt = options.listenAt ?? "127.0.0.1";
     this.region = takeRegion(options.arenaBytes);
     this.queue = new Queue(native, { entries: 64, threads: 2, watches: 8 });
     const namespaces = new Namespaces();
@@ -119,7 +126,7 @@ export class RealHost implements AsyncDisposable {
   async listen(): Promise<this> {
     for (const transport of this.transports) {
       await transport.register(this.region);
-      const endpoint = { host: "127.0.0.1", port: 0 };
+      const endpoint = { host: this.#listenAt, port: 0 };
       this.endpoints[transport.name] = await transport.listen(endpoint, this.server);
     }
     return this;
@@ -178,9 +185,14 @@ function takeRegion(bytes: number): Region {
   return Region.create(loadNative(), { bytes, hugePages: "off", lockMemory: "off" });
 }
 
-function makeTransport(name: TransportName, { trust, lanesPort }: RealHostOptions): Transport {
+function makeTransport(name: TransportName, options: RealHostOptions): Transport {
+  const { trust, lanesPort, makers } = options;
   const native = loadNative();
   const common = { trust, clock: systemClock, log: () => undefined };
+  const maker = makers?.[name];
+  if (maker !== undefined) {
+    return maker.make({ ...common, random: systemRandom, native, limits: LIMITS });
+  }
   if (name === "quic") return new QuicTransport({ ...common, native });
   if (name !== "stream") throw new Error(`no transport ${name} here`);
   return new StreamTransport({
