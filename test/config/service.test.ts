@@ -72,6 +72,12 @@ describe("config/hearth.service", () => {
     expect(Number(valuesOf("LimitNOFILE")[0])).toBeGreaterThan(clientsMax * 2);
   });
 
+  test("lets it open GPUs and RDMA devices, and no others", () => {
+    expect(valuesOf("PrivateDevices")).toEqual(["no"]);
+    expect(valuesOf("DevicePolicy")).toEqual(["closed"]);
+    expect(valuesOf("DeviceAllow")).toEqual(["char-nvidia* rw", "char-infiniband* rw"]);
+  });
+
   test("closes the environment and leaves the JIT its memory", () => {
     const unset = valuesOf("UnsetEnvironment").join(" ").split(" ");
     expect(unset).toContain("BUN_OPTIONS");
