@@ -1,4 +1,10 @@
-import type { BlockName, BlockResult, CommandOrigin, OutcomeCounts } from "../../core/index.ts";
+import type {
+  BlockName,
+  BlockResult,
+  CommandOrigin,
+  NamespaceIndex,
+  OutcomeCounts,
+} from "../../core/index.ts";
 import type { BudgetFigures } from "../../leases/index.ts";
 
 /** What one operation came to. */
@@ -70,9 +76,21 @@ export interface BlockSourcePort {
   ): Promise<readonly BlockResult[]>;
 }
 
-/** Takes blocks from RAM to an engine's GPU; registered by the engine plane, where one can. */
+/** A block in RAM that is wanted on the GPU of an engine of its namespace. */
+export interface OfferedBlock {
+  readonly namespace: NamespaceIndex;
+  readonly layer: number;
+  /** 32 bytes. */
+  readonly digest: Uint8Array;
+}
+
+/** Takes blocks from RAM to an engine's GPU: the engine plane, where engines ask for them. */
 export interface GpuSink {
-  offer(blocks: readonly BlockName[]): Promise<readonly BlockResult[]>;
+  /**
+   * One result for each: `done`, `missing` (it was gone when the engine came for it), or `deferred`
+   * with the reason. Ends by itself, also where no engine answers; and soon once the signal fires.
+   */
+  offer(blocks: readonly OfferedBlock[], signal: AbortSignal): Promise<readonly BlockResult[]>;
 }
 
 /**

@@ -1,7 +1,7 @@
-import { Tier } from "../../blocks/index.ts";
-import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import { type TableView, Tier } from "../../blocks/index.ts";
+import { type BlockName, type BlockResult, DIGEST_BYTES, type NodeId } from "../../core/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import type { GpuSink, LifecycleReport, WarmOptions } from "./lifecycle.ts";
+import type { GpuSink, LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
 import { NamedBlocks } from "./named-blocks.ts";
 import { ALREADY, DONE, MISSING, reportOf } from "./outcomes.ts";
 import { Slices } from "./slices.ts";
@@ -41,7 +41,18 @@ export async function warm(
   const onGpu = warming.namesOnGpu();
   const results = blocks.resultsOf(await warming.run());
   await warming.pullMissing(names, results);
-  if (options.target === "gpu") await offer(sink, names, results, onGpu);
+  if (options.target === "gpu") {
+    for (const i of results.keys()) if (onGpu[i]) results[i] = ALREADY;
+    const isHere = ({ outcome }: BlockResult) => outcome === "done" || outcome === "already";
+    const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]!));
+    const came = await offer(
+      context,
+      sink,
+      places.map((i) => names[i]!),
+      signal,
+    );
+    for (const [k, i] of places.entries()) results[i] = came[k]!;
+  }
   return reportOf(results, { bytes: warming.bytes });
 }
 
@@ -199,15 +210,27 @@ const RESULTS = {
 
 /** Blocks that are in RAM now go on to the engine that takes them. */
 async function offer(
+  context: LifecycleContext,
   sink: GpuSink | null,
   names: readonly BlockName[],
-  results: BlockResult[],
-  onGpu: readonly boolean[],
-): Promise<void> {
-  const isHere = ({ outcome }: BlockResult) => outcome === "done" || outcome === "already";
-  for (const i of results.keys()) if (onGpu[i]) results[i] = ALREADY;
-  const places = [...results.keys()].filter((i) => !onGpu[i] && isHere(results[i]!));
-  if (places.length === 0) return;
-  const offered = await sink?.offer(places.map((i) => names[i]!));
-  for (const [k, i] of places.entries()) results[i] = offered?.[k] ?? NO_SINK;
+  signal: AbortSignal,
+): Promise<BlockResult[]> {
+  const { table } = context.store;
+  const wanted = new NamedBlocks(context, names, Tier.ram);
+  const results = wanted.nodes.map((node) =>
+    table.isResident(node, Tier.gpu) ? ALREADY : NO_SINK,
+  );
+  const places = [...results.keys()].filter((at) => results[at] === NO_SINK);
+  if (sink !== null && places.length > 0) {
+    const blocks = places.map((at) => offeredOf(table, wanted.nodes[at]!));
+    const answers = await sink.offer(blocks, signal);
+    for (const [k, at] of places.entries()) results[at] = answers[k] ?? NO_SINK;
+  }
+  return wanted.resultsOf(results);
+}
+
+function offeredOf(table: TableView, node: NodeId): OfferedBlock {
+  const digest = new Uint8Array(DIGEST_BYTES);
+  table.readDigest(node, digest, 0);
+  return { namespace: table.namespaceOf(node), layer: table.layerOf(node), digest };
 }

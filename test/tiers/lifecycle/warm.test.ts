@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { Tier } from "../../../src/blocks/index.ts";
-import type { BlockResult } from "../../../src/core/index.ts";
+import { type BlockResult, LAYER_ALL, type NamespaceIndex } from "../../../src/core/index.ts";
 import type { BlockSourcePort } from "../../../src/tiers/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
-import { chain } from "../names.ts";
+import { chain, digestOf } from "../names.ts";
 import { PeerHost } from "../peers/peer-kit.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { openStoreKit } from "../store-kit.ts";
@@ -251,7 +251,10 @@ describeNative("Warm flow", () => {
       "already",
       "missing",
     ]);
-    expect(offered).toEqual([named("a"), named("b")]);
+    const namespace = 1 as NamespaceIndex;
+    expect(offered).toEqual(
+      ["a", "b"].map((name) => ({ namespace, layer: LAYER_ALL, digest: digestOf(name) })),
+    );
     life.own.setGpuSink(null);
     expect(outcomes((await warm()).results)[0]).toBe("deferred gpu_sink");
   });
