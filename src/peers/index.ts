@@ -12,6 +12,7 @@ export {
   type QuicOptions,
   QuicTransport,
 } from "./transports/quic/index.ts";
+export * from "./transports/rdma/index.ts";
 export * from "./transports/stream/index.ts";
 export * from "./trust/index.ts";
 export type * from "./trust.ts";

@@ -81,6 +81,11 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
     if (signal.aborted) this.#onAbort();
   }
 
+  /** Why it came to nothing; null as long as it goes on. */
+  get fault(): LinkFault | null {
+    return this.#fault;
+  }
+
   receive(message: Own | CommonMessage): void {
     if (message.kind === "bye") {
       const { fault, why } = message as Extract<CommonMessage, { kind: "bye" }>;

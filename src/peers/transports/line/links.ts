@@ -33,8 +33,8 @@ export interface LinksOptions<Own> {
 export interface TakenLink<Own> extends LineHandler<Own> {
   readonly peer: PeerIdentity;
   end(kind: LinkFaultKind, why: string): void;
-  /** Resolves when nothing of it is under way. */
-  quiet(): Promise<void>;
+  /** Resolves when it has ended, and nothing of it is under way. */
+  readonly torn: Promise<void>;
 }
 
 /** Makes a link of a line whose peer was verified; `onOver` says that it lends nothing any more. */
@@ -192,7 +192,7 @@ export class Links<Own> {
     const served = [...this.#served.keys()];
     for (const link of served) link.end("closed", "it is closing");
     await Promise.all(asked.map((link) => link[Symbol.asyncDispose]()));
-    await Promise.all(served.map((link) => link.quiet()));
+    await Promise.all(served.map((link) => link.torn));
   }
 }
 

@@ -81,6 +81,7 @@ export class ServedLink<Own extends { readonly kind: string }>
   readonly #signs: LifeSigns;
   readonly #setUp: Disposable;
   #isOver = false;
+  readonly #torn = Promise.withResolvers<void>();
   /** All that was under way has ended. */
   #quiet: (() => void)[] = [];
 
@@ -222,18 +223,19 @@ export class ServedLink<Own extends { readonly kind: string }>
         const fields = { peer: this.peer.worker, why: messageOf(thrown) };
         log("error", "what carried a link's payload could not be closed", fields);
       })
-      .finally(() => this.#onOver());
+      .finally(() => {
+        this.#onOver();
+        this.#torn.resolve();
+      });
   }
 
   async #tearDown(): Promise<void> {
     await this.#payload.close();
-    await this.quiet();
+    if (this.#running.size > 0) await new Promise<void>((resolve) => this.#quiet.push(resolve));
   }
 
-  /** Resolves when nothing of it is under way. */
-  quiet(): Promise<void> {
-    if (this.#running.size === 0) return Promise.resolve();
-    return new Promise((resolve) => this.#quiet.push(resolve));
+  get torn(): Promise<void> {
+    return this.#torn.promise;
   }
 }
 

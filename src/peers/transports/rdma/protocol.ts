@@ -1,0 +1,2 @@
+/** Names what is spoken in the handshake. */
+export const RDMA_PROTOCOL = "hearth-rdma/1";
