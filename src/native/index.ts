@@ -48,6 +48,7 @@ export {
 export { type Build, loadNative, Native, nativeAvailable, type SocketPeer } from "./native.ts";
 export { openGpus } from "./native-gpus.ts";
 export { openLanes } from "./native-lanes.ts";
+export { openRdma } from "./native-rdma.ts";
 export {
   type PlainListener,
   type PlainPull,
