@@ -9,6 +9,7 @@ export {
 export { benchDecide, type DecideBenchOptions, type DecideBenchResult } from "./decide/index.ts";
 export { benchEngine, type EngineBenchOptions, type EngineBenchResult } from "./engine-bench.ts";
 export { serveEngineBench, startBenchServer } from "./engine-server.ts";
+export { benchGpu, type GpuBenchOptions, type GpuBenchResult } from "./gpu/index.ts";
 export { benchHash, type HashBench } from "./hash-bench.ts";
 export { type HttpLoadOptions, type HttpLoadResult, loadHttp } from "./http-load.ts";
 export { benchIndex, type IndexBenchOptions, type IndexBenchResult } from "./index-bench.ts";

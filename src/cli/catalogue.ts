@@ -197,6 +197,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-ssd.ts"),
   },
   {
+    name: "bench gpu",
+    summary: "measure copies between the arena and a GPU beside a plain loop",
+    load: () => import("./commands/bench-gpu.ts"),
+  },
+  {
     name: "bench peer",
     summary: "measure pulls between two hosts beside bare programs",
     load: () => import("./commands/bench-peer.ts"),

@@ -1,4 +1,5 @@
 export { ABI_HASH, FUNCTIONS, LANE_CIPHER, OPERATION, STATUS, STRUCTS } from "./abi.gen.ts";
+export { BareCuda, type BareCudaOptions, isStandInCuda } from "./bare-cuda.ts";
 export {
   type BlockDisk,
   type BlockTransfer,

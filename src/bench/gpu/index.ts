@@ -1,0 +1,1 @@
+export { benchGpu, type GpuBenchOptions, type GpuBenchResult } from "./gpu-bench.ts";
