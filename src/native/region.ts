@@ -1,6 +1,6 @@
 import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { assert } from "../core/index.ts";
-import { STRUCTS } from "./abi.gen.ts";
+import { STATUS, STRUCTS } from "./abi.gen.ts";
 import type { NativeBuffer } from "./buffers.ts";
 import { nativeBuffer } from "./buffers.ts";
 import { writeStruct } from "./layout.ts";
@@ -14,6 +14,8 @@ const WISHES: Record<Wish, number> = { off: 0, try: 1, require: 2 };
 const COPY = STRUCTS.CopyRequest.fields;
 const NOTHING_WRONG = 0xffff_ffff_ffff_ffffn;
 const FLAG_LOCK_REFUSED = 1;
+/** Of a node that does not exist. */
+const EINVAL = 22;
 const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 /** Bun's limit for one view of native memory. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
@@ -195,6 +197,19 @@ export class Region implements Disposable {
     this.#span(offset, bytes, seed);
     const code = this.#native.symbols.hearth_region_fill(this.#request.bytes);
     this.#native.check("hearth_region_fill", code);
+  }
+
+  /**
+   * Pages of the span that are not there yet come from this NUMA node, as long as it has any. False
+   * where the kernel knows no nodes, or not this one; then they come from anywhere.
+   */
+  preferNode(offset: number, bytes: number, node: number): boolean {
+    const bind = this.#native.symbols.hearth_region_bind;
+    const code = bind(this.handle, offset, bytes, node);
+    if (code === STATUS.unsupported || code === STATUS.not_permitted) return false;
+    if (code === STATUS.system && this.#native.symbols.hearth_last_errno() === EINVAL) return false;
+    this.#native.check("hearth_region_bind", code);
+    return true;
   }
 
   /** First offset in the span at which the bytes are not those of `seed`; null where all are. */

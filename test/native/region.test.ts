@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { openSync, writeFileSync } from "node:fs";
+import { existsSync, openSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { loadNative, NativeError, nativeBuffer, Queue, Region } from "../../src/native/index.ts";
 import { describeNative, withTempDir } from "../support/index.ts";
@@ -155,5 +155,17 @@ describeNative("regions", () => {
       expect(statusOf(map)).not.toBe("ok");
       native.closeFd(fd);
     });
+  });
+
+  test("a node is preferred for whole pages; one that does not exist is no fault", () => {
+    using region = arena();
+    expect(region.preferNode(0, 8_192, 1_023)).toBe(false);
+    expect(statusOf(() => region.preferNode(1, 4_096, 0))).toBe("bad_request");
+    expect(statusOf(() => region.preferNode(0, 4_096, 1_024))).toBe("bad_request");
+    expect(statusOf(() => region.preferNode(MIB, 4_096, 0))).toBe("out_of_range");
+    // Node 0 is there on each kernel that knows nodes at all.
+    expect(region.preferNode(0, MIB, 0)).toBe(existsSync("/sys/devices/system/node/node0"));
+    region.fill(0, MIB, 3n);
+    expect(region.firstWrong(0, MIB, 3n)).toBeNull();
   });
 });

@@ -74,6 +74,10 @@ pub fn regionInfo(handle: u64, info: ?*types.RegionInfo) Error!void {
     (try required(info)).* = (try memory.table.get(handle)).info(handle);
 }
 
+pub fn regionBind(handle: u64, offset: u64, bytes: u64, node: u32) Error!void {
+    try (try memory.table.get(handle)).prefer(offset, bytes, node);
+}
+
 pub fn copyIn(request: ?*const types.CopyRequest, sum: ?*u64) Error!void {
     const wanted = try required(request);
     const to = try (try memory.table.get(wanted.region)).writableSpan(wanted.offset, wanted.bytes);

@@ -55,6 +55,11 @@ pub const exports = struct {
         return code(calls.regionInfo(handle, info));
     }
 
+    /// Pages of the span that are not there yet come from this NUMA node, as long as it has any.
+    pub fn hearth_region_bind(handle: u64, offset: u64, bytes: u64, node: u32) callconv(.c) i32 {
+        return code(calls.regionBind(handle, offset, bytes, node));
+    }
+
     pub fn hearth_region_close(handle: u64) callconv(.c) i32 {
         return code(memory.table.close(handle));
     }

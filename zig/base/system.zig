@@ -10,6 +10,7 @@ pub const System = struct {
     const madv_populate_write = 23;
     const madv_collapse = 25;
     const huge_page_bytes = 2 * 1024 * 1024;
+    const nodes_max = 1024;
 
     pub fn memfdCreate(name: [*:0]const u8, flags: u32) Error!i32 {
         return @intCast(try errno.check(linux.memfd_create(name, flags)));
@@ -104,6 +105,22 @@ pub const System = struct {
 
     pub fn lock(address: [*]const u8, bytes: u64) Error!void {
         _ = try errno.check(linux.mlock(address, bytes));
+    }
+
+    /// Pages of the span come from this NUMA node as long as it has any. For shared memory the
+    /// file remembers it, not the mapping: it holds for everybody who touches them first.
+    pub fn prefer(address: [*]u8, bytes: u64, node: u32) Error!void {
+        const mpol_preferred = 1;
+        var nodes: [nodes_max / 64]u64 = @splat(0);
+        if (node >= nodes_max) return error.BadRequest;
+        nodes[node / 64] = @as(u64, 1) << @intCast(node % 64);
+        const at = @intFromPtr(address);
+        // The kernel counts one bit less than it is told.
+        const bits = nodes_max + 1;
+        const mask = @intFromPtr(&nodes);
+        _ = try errno.check(
+            linux.syscall6(.mbind, at, bytes, mpol_preferred, mask, bits, 0),
+        );
     }
 
     pub fn close(fd: i32) void {

@@ -150,6 +150,15 @@ pub fn RegionOf(comptime System: type) type {
             return self.span(offset, bytes);
         }
 
+        /// The span's pages will come from this NUMA node where it has any left. Before they are
+        /// populated: what is there already stays where it is.
+        pub fn prefer(self: *Self, offset: u64, bytes: u64, node: u32) Error!void {
+            const page: u64 = self.page_bytes;
+            if (offset % page != 0 or bytes % page != 0) return error.BadRequest;
+            const pages = try self.writableSpan(offset, bytes);
+            try System.prefer(pages.ptr, pages.len, node);
+        }
+
         /// Backs the span with memory and locks it as wished. Called from the queue's threads.
         pub fn populate(self: *Self, offset: u64, bytes: u64) Error!void {
             if (offset % 4096 != 0 or bytes % 4096 != 0) return error.BadRequest;

@@ -4,7 +4,7 @@ const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 const System = @import("../base/system.zig").System;
 
-pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, collapse, lock };
+pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, collapse, lock, prefer };
 
 pub const FailingSystem = struct {
     pub var failing: Call = .none;
@@ -78,6 +78,11 @@ pub const FailingSystem = struct {
     pub fn collapse(address: [*]u8, bytes: u64) Error!void {
         try gate(.collapse);
         return System.collapse(address, bytes);
+    }
+
+    pub fn prefer(address: [*]u8, bytes: u64, node: u32) Error!void {
+        try gate(.prefer);
+        return System.prefer(address, bytes, node);
     }
 
     pub fn lock(address: [*]const u8, bytes: u64) Error!void {
@@ -167,4 +172,36 @@ test "an arena is sealed against resizing" {
     const foreign: @import("../abi/types.zig").MapRequest =
         .{ .bytes = 2 << 20, .fd = region.fd, .writable = 0 };
     try std.testing.expectError(error.OutOfRange, Region.mapForeign(foreign));
+}
+
+test "a node is preferred for whole pages that are there to be written" {
+    var region = try Region.create(request(0));
+    defer region.destroy();
+    try std.testing.expectError(error.BadRequest, region.prefer(1, 4096, 0));
+    try std.testing.expectError(error.BadRequest, region.prefer(0, 4095, 0));
+    try std.testing.expectError(error.OutOfRange, region.prefer(1 << 20, 4096, 0));
+    FailingSystem.failing = .prefer;
+    try std.testing.expectError(error.OutOfMemory, region.prefer(0, 4096, 0));
+    FailingSystem.failing = .none;
+    region.prefer(4096, 8192, 0) catch |err| switch (err) {
+        // A kernel without NUMA.
+        error.Unsupported => return error.SkipZigTest,
+        else => return err,
+    };
+    try std.testing.expectEqual(preferred, try policyAt(region.base + 4096));
+    try std.testing.expectEqual(0, try policyAt(region.base));
+    region.writable = false;
+    try std.testing.expectError(error.NotPermitted, region.prefer(4096, 8192, 0));
+}
+
+const preferred = 1;
+
+/// How the kernel chooses the node of the page there.
+fn policyAt(address: [*]u8) !u32 {
+    const linux = std.os.linux;
+    const by_address = 2;
+    var mode: u32 = 0;
+    const at = @intFromPtr(address);
+    const result = linux.syscall5(.get_mempolicy, @intFromPtr(&mode), 0, 0, at, by_address);
+    return if (linux.errno(result) == .SUCCESS) mode else error.System;
 }
