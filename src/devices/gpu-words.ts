@@ -49,8 +49,10 @@ export function gpuName({ name, pci }: Pick<GpuDevice, "name" | "pci">): string 
   return `${name} at ${pci}`;
 }
 
+type Named = Pick<GpuDevice, "name" | "memoryBytes">;
+
 /** What opening the driver came to. */
-export function gpuFinding(info: GpusInfo, devices: readonly GpuDevice[]): Finding {
+export function gpuFinding(info: GpusInfo, devices: readonly Named[]): Finding {
   switch (info.state) {
     case "ready":
       return { kind: "usable", text: readyText(info, devices), fix: null };
@@ -102,7 +104,7 @@ function versionText({ driverVersion }: GpusInfo): string {
   return driverVersion === 0 ? "" : ` (CUDA ${cudaVersion(driverVersion)})`;
 }
 
-function readyText(info: GpusInfo, devices: readonly GpuDevice[]): string {
+function readyText(info: GpusInfo, devices: readonly Named[]): string {
   const kinds = new Map<string, number>();
   for (const { name, memoryBytes } of devices) {
     const kind = `${name} with ${formatBytes(memoryBytes)}`;

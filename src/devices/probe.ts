@@ -9,10 +9,10 @@ import {
   Region,
 } from "../native/index.ts";
 
-/** What a look at the GPUs came to. */
+/** What a look at the GPUs came to; plain enough for JSON, like the look at the ports. */
 export interface GpuProbe {
   readonly info: GpusInfo;
-  readonly devices: readonly GpuDevice[];
+  readonly devices: readonly Omit<GpuDevice, "uuid">[];
   /** Whether memory could be registered; null where no GPU can be used. */
   readonly registered: GpuOutcome | null;
 }
@@ -28,12 +28,13 @@ export async function probeGpus(native: Native, library: string | null): Promise
   });
   const { info } = gpus;
   const registered = info.state === "ready" ? await gpus.register(0, TRIED_BYTES) : null;
-  return { info, devices: gpus.devices(), registered };
+  const devices = gpus.devices().map(({ uuid: _, ...device }) => device);
+  return { info, devices, registered };
 }
 
 /** What a look at the RDMA devices came to. */
 export interface RdmaProbe {
   readonly state: RdmaState;
   readonly errno: number;
-  readonly ports: readonly RdmaPort[];
+  readonly ports: readonly Omit<RdmaPort, "gid">[];
 }

@@ -1,10 +1,12 @@
 import type { RdmaPort, RdmaState } from "../native/index.ts";
 import { counted, type Finding } from "./finding.ts";
 
+type Named = Pick<RdmaPort, "device" | "number" | "state" | "linkLayer" | "speed">;
+
 /** What opening the verbs came to. */
 export function rdmaFinding(
   { state, errno }: { readonly state: RdmaState; readonly errno: number },
-  ports: readonly RdmaPort[],
+  ports: readonly Named[],
 ): Finding {
   switch (state) {
     case "ready":
@@ -56,7 +58,7 @@ export function portName({ device, number }: Pick<RdmaPort, "device" | "number">
 }
 
 /** One port, with what there is to do about it where it is not active. */
-export function portFinding(port: RdmaPort): Finding {
+export function portFinding(port: Named): Finding {
   const layer = port.linkLayer === "infiniband" ? "InfiniBand" : "Ethernet";
   const speed = port.speed === 0 ? "" : ` ${Math.round(port.speed / 1000)} Gb/s`;
   const name = `${portName(port)} ${layer}${speed}`;
@@ -86,7 +88,7 @@ export function portFinding(port: RdmaPort): Finding {
   }
 }
 
-function portsText(ports: readonly RdmaPort[]): string {
+function portsText(ports: readonly Named[]): string {
   const active = ports.filter(({ state }) => state === "active").length;
   const names = ports.map((port) => portFinding(port).text).join(", ");
   return `${counted(ports.length, "RDMA port")}, ${active} active: ${names}`;

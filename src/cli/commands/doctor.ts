@@ -1,11 +1,11 @@
 import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
-import { HearthError } from "../../core/index.ts";
-import { probeGpus } from "../../devices/index.ts";
+import { HearthError, selfCommand } from "../../core/index.ts";
+import { type GpuProbe, probeGpus } from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
-import { formatDoctor, type Probe, runDoctor } from "../doctor/index.ts";
+import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
 import { jsonFlag, optional, repeated } from "../flags.ts";
-import { bytes, text } from "../kinds.ts";
+import { bytes, choice, text } from "../kinds.ts";
 import { printJson } from "../output.ts";
 
 /** Where the agent listens unless a configuration says otherwise. */
@@ -29,6 +29,7 @@ export const command = defineCommand({
     ),
     path: repeated(text("FOLDER"), "try O_DIRECT in this folder"),
     nats: optional(text("URL"), "NATS server to reach"),
+    look: optional(choice(["gpus"]), "print what one library says (started by the doctor itself)"),
     json: jsonFlag,
   },
   examples: [
@@ -42,6 +43,13 @@ export const command = defineCommand({
   exits: ["configRefused", "hostCannot"],
   async run({ flags, io, clock }) {
     const config = flags.config === null ? null : await readConfig(flags.config);
+    if (flags.look !== null) {
+      printJson(io, await probeGpus(loadNative(), config?.gpu.library ?? null));
+      return "ok";
+    }
+    const named = flags.config === null ? [] : ["--config", flags.config];
+    const look = (what: string) =>
+      lookInChild<GpuProbe>([...selfCommand(), "doctor", "--look", what, ...named], clock, LOOK_MS);
     const report = await runDoctor({
       clock,
       ramBytes: flags.ram ?? config?.kv.ramBytes ?? null,
@@ -51,7 +59,7 @@ export const command = defineCommand({
       notifySocket: process.env.NOTIFY_SOCKET,
       probeLibrary,
       probeIoUring: () => loadNative().probeIoUring(),
-      probeGpus: () => probeGpus(loadNative(), config?.gpu.library ?? null),
+      lookAtGpus: () => look("gpus"),
     });
     if (flags.json) printJson(io, report);
     else io.out.write(formatDoctor(report));

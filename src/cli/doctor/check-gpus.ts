@@ -1,7 +1,7 @@
 import { formatBytes } from "../../core/index.ts";
 import { cudaError, type GpuProbe, gpuFinding } from "../../devices/index.ts";
-import type { GpuDevice } from "../../native/index.ts";
 import { type HostFiles, hasLibrary } from "./host-files.ts";
+import type { Looked } from "./look.ts";
 import { nodesAllowed, pciAdvice, pciFacts, pciWords } from "./pci.ts";
 import { absent, type Check, ok, warn, withPath } from "./report.ts";
 
@@ -11,17 +11,24 @@ const BATCHES_SINCE = "12.8";
 
 /** What the GPUs' checks go by beside files. */
 export interface GpuGrounds {
-  /** Null: the driver was not opened. */
-  readonly probe: GpuProbe | null;
+  /** Null: nobody looked. */
+  readonly looked: Looked<GpuProbe> | null;
   /** Whether the arena gets huge pages here. */
   readonly hasHugePages: boolean;
   /** Whether there is an RDMA device beside the GPUs. */
   readonly hasNic: boolean;
 }
 
+type Gpu = GpuProbe["devices"][number];
+
 /** The driver, then each GPU. */
 export function checkGpus(files: HostFiles, grounds: GpuGrounds): Check[] {
-  const { probe } = grounds;
+  const { looked } = grounds;
+  if (looked?.ok === false) {
+    const advice = "see dmesg (Xid) and nvidia-smi: the agent would not come through its start";
+    return [warn(NAME, `the driver ${looked.why}`, advice)];
+  }
+  const probe = looked?.found ?? null;
   const checks = [checkDriver(files, probe)];
   if (probe?.info.state !== "ready") return checks;
   return [...checks, ...probe.devices.map((device) => checkGpu(files, device, probe, grounds))];
@@ -60,12 +67,7 @@ function checkDriver(files: HostFiles, probe: GpuProbe | null): Check {
   return absent(NAME, "no NVIDIA GPU and no driver; the RAM tier works without");
 }
 
-function checkGpu(
-  files: HostFiles,
-  device: GpuDevice,
-  probe: GpuProbe,
-  grounds: GpuGrounds,
-): Check {
+function checkGpu(files: HostFiles, device: Gpu, probe: GpuProbe, grounds: GpuGrounds): Check {
   const { name, memoryBytes, pci, lost } = device;
   const check = `GPU ${pci}`;
   const facts = pciFacts(files, `/sys/bus/pci/devices/${pci.toLowerCase()}`);
@@ -95,7 +97,7 @@ function pathOf({ info, registered }: GpuProbe): string {
 
 /** The one thing, where anything is left. */
 function faster(
-  { hasDmaBuf }: GpuDevice,
+  { hasDmaBuf }: Gpu,
   { info }: GpuProbe,
   { hasHugePages, hasNic }: GpuGrounds,
 ): string | undefined {

@@ -5,8 +5,8 @@ import {
   type RdmaProbe,
   rdmaFinding,
 } from "../../devices/index.ts";
-import type { RdmaPort } from "../../native/index.ts";
 import { type HostFiles, hasLibrary } from "./host-files.ts";
+import type { Looked } from "./look.ts";
 import { nodesAllowed, pciAdvice, pciFacts, pciWords } from "./pci.ts";
 import { absent, type Check, ok, warn, withPath } from "./report.ts";
 
@@ -17,15 +17,22 @@ const MTU_WANTED = 4096;
 
 /** What the ports' checks go by beside files. */
 export interface RdmaGrounds {
-  /** Null: the verbs were not opened. */
-  readonly probe: RdmaProbe | null;
+  /** Null: nobody looked. */
+  readonly looked: Looked<RdmaProbe> | null;
   /** Whether the arena gets huge pages here. */
   readonly hasHugePages: boolean;
 }
 
+type Port = RdmaProbe["ports"][number];
+
 /** The verbs, then each port. */
 export function checkRdma(files: HostFiles, grounds: RdmaGrounds): Check[] {
-  const { probe } = grounds;
+  const { looked } = grounds;
+  if (looked?.ok === false) {
+    const advice = "see dmesg and ibv_devinfo: the agent would not come through its start";
+    return [warn(NAME, `libibverbs ${looked.why}`, advice)];
+  }
+  const probe = looked?.found ?? null;
   const finding = probe === null ? null : rdmaFinding(probe, probe.ports);
   if (probe === null || finding?.kind === "absent") {
     const host = checkHost(files);
@@ -79,7 +86,7 @@ function checkHost(files: HostFiles): Check {
   return ok(NAME, found);
 }
 
-function checkPort(files: HostFiles, port: RdmaPort, { hasHugePages }: RdmaGrounds): Check {
+function checkPort(files: HostFiles, port: Port, { hasHugePages }: RdmaGrounds): Check {
   const name = `RDMA ${portName(port)}`;
   const finding = portFinding(port);
   const facts = pciFacts(files, `/sys/class/infiniband/${port.device}/device`);
@@ -93,13 +100,13 @@ function checkPort(files: HostFiles, port: RdmaPort, { hasHugePages }: RdmaGroun
   return withPath(ok(name, text, bus?.advice ?? faster(port, hasHugePages)), path);
 }
 
-function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: RdmaPort): string {
+function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: Port): string {
   if (linkLayer === "infiniband") return `LID ${lid}, MTU ${mtu}`;
   return `RoCE v${isRoceV2 ? 2 : 1} by GID ${gidIndex}, MTU ${mtu}`;
 }
 
 /** The one thing, where anything is left. */
-function faster(port: RdmaPort, hasHugePages: boolean): string | undefined {
+function faster(port: Port, hasHugePages: boolean): string | undefined {
   if (port.mtu < MTU_WANTED) {
     return port.linkLayer === "ethernet"
       ? `jumbo frames: set the network device's MTU to 4200; READs go in ${port.mtu} bytes now`

@@ -23,6 +23,7 @@ import {
   type Probe,
 } from "./check-system.ts";
 import { type HostFiles, hostFiles } from "./host-files.ts";
+import type { Looked } from "./look.ts";
 import type { Check, DoctorReport } from "./report.ts";
 
 export interface DoctorOptions {
@@ -48,9 +49,9 @@ export interface DoctorOptions {
   readonly probeLibrary?: () => Probe;
   /** Makes an io_uring and closes it. Called only where the library loads. */
   readonly probeIoUring?: () => Probe;
-  /** Open the devices and close them again. Called only where the library loads. */
-  readonly probeGpus?: () => Promise<GpuProbe>;
-  readonly probeRdma?: () => Promise<RdmaProbe>;
+  /** Open devices and close them again. Called only where the library loads. Never reject. */
+  readonly lookAtGpus?: () => Promise<Looked<GpuProbe>>;
+  readonly lookAtRdma?: () => Promise<Looked<RdmaProbe>>;
 }
 
 const NATS_TIMEOUT_MS = 2_000;
@@ -65,21 +66,19 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
   }
 }
 
-/** Null where nobody looks, or the look fails: then files alone are gone by. */
-async function looked<Found>(probe: (() => Promise<Found>) | undefined): Promise<Found | null> {
-  return probe === undefined ? null : probe().catch(() => null);
-}
-
 /** What there is of devices, by the library that opens them where there is one. */
 async function checkDevices(
   files: HostFiles,
-  { probeGpus, probeRdma }: Pick<DoctorOptions, "probeGpus" | "probeRdma">,
+  { lookAtGpus, lookAtRdma }: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma">,
   hasHugePages: boolean,
 ): Promise<Check[]> {
-  const hasNic = files.list("/sys/class/infiniband").length > 0;
-  const gpus = { probe: await looked(probeGpus), hasHugePages, hasNic };
-  const rdma = { probe: await looked(probeRdma), hasHugePages };
-  return [...checkGpus(files, gpus), ...checkRdma(files, rdma)];
+  const [gpus, rdma] = await Promise.all([lookAtGpus?.() ?? null, lookAtRdma?.() ?? null]);
+  const ports = rdma?.ok === true ? rdma.found.ports : [];
+  const hasNic = ports.length > 0 || files.list("/sys/class/infiniband").length > 0;
+  return [
+    ...checkGpus(files, { looked: gpus, hasHugePages, hasNic }),
+    ...checkRdma(files, { looked: rdma, hasHugePages }),
+  ];
 }
 
 /** Looks at everything the agent needs or could use. Changes nothing and never rejects. */
