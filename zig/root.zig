@@ -26,6 +26,10 @@ test {
     _ = @import("net/unix.zig");
     _ = @import("net/worker.zig");
     _ = @import("prefix/index.zig");
+    _ = @import("rdma/library.zig");
+    _ = @import("rdma/memory.zig");
+    _ = @import("rdma/port.zig");
+    _ = @import("rdma/read.zig");
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");

@@ -27,6 +27,11 @@ pub fn check(result: usize) Error!usize {
     };
 }
 
+/// The errno of a call that is not the kernel's, for `lastErrno`.
+pub fn keep(code: i32) void {
+    last = code;
+}
+
 /// No errno so far: what `lastErrno` says from now on is of a later call.
 pub fn forget() void {
     last = 0;

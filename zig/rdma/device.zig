@@ -1,0 +1,165 @@
+//! A device: its context, the one protection domain of everything here (whoever is in the cluster
+//! trusts each other so far), and the completion queue of all its queue pairs.
+
+const std = @import("std");
+const linux = std.os.linux;
+const wakes = @import("../base/wake.zig");
+const verbs = @import("verbs.zig");
+const library = @import("library.zig");
+const memory = @import("memory.zig");
+const Symbols = @import("symbols.zig").Symbols;
+const Hub = @import("hub.zig").Hub;
+
+/// READs in flight of one queue pair: devices that take more gain nothing by it.
+pub const window_max = 32;
+/// Completions that may wait: more links than that leaves room for take turns.
+const completions_max = 16_384;
+
+pub const Device = struct {
+    hub: *Hub,
+    name: [verbs.name_bytes]u8,
+    numa_node: i32,
+    context: *verbs.Context,
+    domain: memory.Domain,
+    has_dma_buf: bool,
+    channel: *verbs.CompChannel,
+    queue: *verbs.Cq,
+    /// READs that fit into the queue, over all links.
+    room: u32,
+    reads_out: u32,
+    reads_in: u32,
+    port_count: u8,
+    slices: []memory.Slice = &.{},
+    wake_fd: i32,
+    thread: ?std.Thread = null,
+    /// Posted, and their completions not seen.
+    in_flight: std.atomic.Value(u32) = .init(0),
+    /// A link waits for room in the queue.
+    starved: bool = false,
+    /// Links that wait for what is in flight, so that somebody looks at the clock.
+    flushing: u32 = 0,
+    /// It failed and works no more in this process.
+    fatal: bool = false,
+
+    pub const OpenError = error{
+        /// `errno` says why.
+        Refused,
+        OutOfMemory,
+    };
+
+    pub fn open(
+        device: *Device,
+        hub: *Hub,
+        found: *verbs.Device,
+        links: u32,
+        errno: *i32,
+    ) OpenError!void {
+        const symbols = &hub.symbols;
+        const context = symbols.ibv_open_device(found) orelse return refused(errno);
+        errdefer _ = symbols.ibv_close_device(context);
+        var attr = std.mem.zeroes(verbs.DeviceAttr);
+        if (symbols.ibv_query_device(context, &attr) != 0) return refused(errno);
+        const pd = symbols.ibv_alloc_pd(context) orelse return refused(errno);
+        errdefer _ = symbols.ibv_dealloc_pd(pd);
+        const channel = symbols.ibv_create_comp_channel(context) orelse return refused(errno);
+        errdefer _ = symbols.ibv_destroy_comp_channel(channel);
+        const wanted = @min(links * window_max, completions_max);
+        const depth: c_int = @intCast(@min(wanted, @max(attr.max_cqe, 1)));
+        const queue = symbols.ibv_create_cq(context, depth, null, channel, 0) orelse
+            return refused(errno);
+        errdefer _ = symbols.ibv_destroy_cq(queue);
+        neverBlock(channel.fd);
+        neverBlock(context.async_fd);
+        const wake_fd = wakes.create() catch return error.OutOfMemory;
+        errdefer _ = linux.close(wake_fd);
+        const slices = try hub.allocator.alloc(memory.Slice, memory.slicesOf(hub.region.bytes));
+        for (slices) |*slice| slice.* = .{};
+        device.* = .{
+            .hub = hub,
+            .name = found.name,
+            .numa_node = numaNodeOf(&found.ibdev_path),
+            .context = context,
+            .domain = .of(symbols, pd),
+            .has_dma_buf = false,
+            .channel = channel,
+            .queue = queue,
+            .room = @intCast(depth),
+            .reads_out = @intCast(std.math.clamp(attr.max_qp_init_rd_atom, 1, window_max)),
+            .reads_in = @intCast(std.math.clamp(attr.max_qp_rd_atom, 1, window_max)),
+            .port_count = attr.phys_port_cnt,
+            .slices = slices,
+            .wake_fd = wake_fd,
+        };
+        device.has_dma_buf = device.domain.takesDmaBuf();
+    }
+
+    /// Its thread has ended and its links are gone.
+    pub fn close(device: *Device) void {
+        const symbols = &device.hub.symbols;
+        for (device.slices) |slice| {
+            // What refuses goes with the context.
+            if (slice.mr) |mr| _ = symbols.ibv_dereg_mr(mr);
+        }
+        device.hub.allocator.free(device.slices);
+        _ = symbols.ibv_destroy_cq(device.queue);
+        _ = symbols.ibv_destroy_comp_channel(device.channel);
+        _ = symbols.ibv_dealloc_pd(device.domain.pd);
+        _ = symbols.ibv_close_device(device.context);
+        _ = linux.close(device.wake_fd);
+    }
+
+    /// Whether memory can be registered: the errno, or 0. Where the limit of locked memory does not
+    /// cover the region, its first slice is tried and kept, else a page.
+    pub fn probe(device: *Device) i32 {
+        const region = device.hub.region;
+        const is_limited = lockedBytesMax() < region.bytes;
+        const bytes = if (is_limited) @min(region.bytes, memory.slice_bytes) else 4096;
+        switch (device.domain.register(region.base[0..bytes], verbs.access_local_write)) {
+            .errno => |errno| return errno,
+            .mr => |mr| if (is_limited) {
+                device.slices[0] = .{ .state = .ready, .mr = mr };
+            } else {
+                _ = device.hub.symbols.ibv_dereg_mr(mr);
+            },
+        }
+        return 0;
+    }
+
+    pub fn wake(device: *Device) void {
+        wakes.ring(device.wake_fd);
+    }
+};
+
+/// At once: what is undone on the way out has errnos of its own.
+fn refused(errno: *i32) Device.OpenError {
+    errno.* = library.lastErrno();
+    return error.Refused;
+}
+
+fn neverBlock(fd: i32) void {
+    const flags = linux.fcntl(fd, linux.F.GETFL, 0);
+    const nonblock: u32 = @bitCast(linux.O{ .NONBLOCK = true });
+    // Whoever cannot be told waits only for what poll() said is there.
+    _ = linux.fcntl(fd, linux.F.SETFL, flags | nonblock);
+}
+
+fn lockedBytesMax() u64 {
+    var limit: linux.rlimit = undefined;
+    if (linux.errno(linux.getrlimit(.MEMLOCK, &limit)) != .SUCCESS) return 0;
+    return limit.cur;
+}
+
+/// -1 where the host does not say.
+fn numaNodeOf(folder: *const [verbs.path_bytes]u8) i32 {
+    var path: [verbs.path_bytes + 32]u8 = undefined;
+    const text = std.mem.sliceTo(folder, 0);
+    const whole = std.fmt.bufPrintZ(&path, "{s}/device/numa_node", .{text}) catch return -1;
+    const fd = linux.open(whole, .{ .CLOEXEC = true }, 0);
+    if (linux.errno(fd) != .SUCCESS) return -1;
+    defer _ = linux.close(@intCast(fd));
+    var digits: [16]u8 = undefined;
+    const count = linux.read(@intCast(fd), &digits, digits.len);
+    if (linux.errno(count) != .SUCCESS) return -1;
+    const number = std.mem.trim(u8, digits[0..count], " \n");
+    return std.fmt.parseInt(i32, number, 10) catch -1;
+}

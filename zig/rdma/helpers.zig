@@ -1,0 +1,110 @@
+//! Threads for what takes its time: connecting and ending queue pairs, registering memory,
+//! checksums.
+
+const std = @import("std");
+const linux = std.os.linux;
+const verbs = @import("verbs.zig");
+const library = @import("library.zig");
+const pair = @import("pair.zig");
+const Device = @import("device.zig").Device;
+const Hub = @import("hub.zig").Hub;
+const Link = @import("link.zig").Link;
+const Loan = @import("loan.zig").Loan;
+const Read = @import("read.zig").Read;
+
+pub const Job = union(enum) {
+    connect: *Link,
+    /// Stop its queue pair.
+    sever: *Link,
+    /// Take its queue pair away.
+    destroy: *Link,
+    lend: *Loan,
+    take_back: *Loan,
+    hash: *Read,
+    slice: struct { device: *Device, index: usize },
+};
+
+/// How often, and how long apart, a device is asked to give something up that it still has.
+const tries_max = 100;
+const try_again_ns = 10 * std.time.ns_per_ms;
+
+pub fn run(hub: *Hub) void {
+    hub.mutex.lock();
+    defer hub.mutex.unlock();
+    while (true) {
+        // Those that remain are of nobody: no link is left.
+        if (hub.stopping) return;
+        if (hub.jobs.count == 0) {
+            hub.work.wait(&hub.mutex);
+            continue;
+        }
+        do(hub, hub.jobs.pop());
+    }
+}
+
+/// With the mutex held, which is let go for what takes its time.
+fn do(hub: *Hub, job: Job) void {
+    switch (job) {
+        .connect => |link| {
+            hub.mutex.unlock();
+            const code = pair.connect(link);
+            hub.mutex.lock();
+            link.connected(code);
+        },
+        .sever => |link| {
+            hub.mutex.unlock();
+            link.is_stopped = pair.stop(link);
+            hub.mutex.lock();
+            link.severed();
+        },
+        .destroy => |link| {
+            hub.mutex.unlock();
+            const errno = insist(hub.symbols.ibv_destroy_qp, link.qp);
+            hub.mutex.lock();
+            // Memory that a device may still write to can never be used again.
+            if (errno != 0 and !link.is_stopped) @panic("a device gives a queue pair not up");
+            link.destroyed();
+        },
+        .lend => |loan| {
+            const device = loan.link.port.?.device;
+            hub.mutex.unlock();
+            const outcome = device.domain.register(loan.span, verbs.access_remote_read);
+            hub.mutex.lock();
+            switch (outcome) {
+                .mr => |mr| loan.registered(mr, 0),
+                .errno => |errno| loan.registered(null, errno),
+            }
+        },
+        .take_back => |loan| {
+            hub.mutex.unlock();
+            const errno = insist(hub.symbols.ibv_dereg_mr, loan.mr.?);
+            hub.mutex.lock();
+            loan.returned(errno);
+        },
+        .hash => |read| {
+            const filled = read.arrived;
+            hub.mutex.unlock();
+            const sum = read.hash(filled);
+            hub.mutex.lock();
+            read.hashedUpTo(filled, sum);
+        },
+        .slice => |slice| hub.registerSlice(slice.device, slice.index),
+    }
+}
+
+/// 0, or the errno with which a device refused to the last.
+fn insist(call: anytype, object: anytype) i32 {
+    var errno: c_int = 0;
+    for (0..tries_max) |_| {
+        errno = call(object);
+        if (errno == 0) return 0;
+        pause();
+    }
+    return if (errno < 0) library.lastErrno() else errno;
+}
+
+fn pause() void {
+    const time: linux.timespec = .{ .sec = 0, .nsec = try_again_ns };
+    // Woken early is as good.
+    _ = linux.nanosleep(&time, null);
+}

@@ -1,0 +1,313 @@
+//! RDMA of this process: devices and ports, links between queue pairs, spans that are lent and
+//! spans that are read. The event loop begins and ends things; a thread for each device sees
+//! completions; a few helpers register memory, take checksums and end queue pairs; one eventfd says
+//! that events wait. All of it is bounded, and the events have room for what may come of it.
+
+const std = @import("std");
+const linux = std.os.linux;
+const sync = @import("../base/mutex.zig");
+const wakes = @import("../base/wake.zig");
+const types = @import("../abi/rdma_types.zig");
+const regions = @import("../mem/root.zig").table;
+const Region = @import("../mem/root.zig").Region;
+const Fifo = @import("../base/fifo.zig").Fifo;
+const verbs = @import("verbs.zig");
+const library = @import("library.zig");
+const memory = @import("memory.zig");
+const opening = @import("opening.zig");
+const ports_file = @import("port.zig");
+const completions = @import("completions.zig");
+const helpers = @import("helpers.zig");
+const Symbols = @import("symbols.zig").Symbols;
+const Device = @import("device.zig").Device;
+const link_file = @import("link.zig");
+const Link = link_file.Link;
+const Loan = @import("loan.zig").Loan;
+const Read = @import("read.zig").Read;
+const Error = @import("../abi/status.zig").Error;
+
+/// Checksums at the speed of a fast port want more than one.
+const helpers_count = 4;
+pub const links_max = 1024;
+const spans_max = 65_536;
+
+pub const Port = struct {
+    device: *Device,
+    now: types.RdmaPort,
+    /// An event of it waits to be reaped: it says what is so then.
+    is_told: bool = false,
+};
+
+pub const Hub = struct {
+    allocator: std.mem.Allocator,
+    region: *Region,
+    symbols: Symbols,
+    event_fd: i32,
+    gid_index: u32,
+    devices: []Device = &.{},
+    ports: []Port = &.{},
+    mutex: sync.Mutex = .{},
+    /// There is a job.
+    work: sync.Condition = .{},
+    jobs: Fifo(helpers.Job) = .{ .items = &.{} },
+    done: Fifo(types.RdmaDone) = .{ .items = &.{} },
+    /// The eventfd was written and its events not all reaped.
+    woken: bool = false,
+    links: []Link = &.{},
+    reads: []Read = &.{},
+    free_reads: Fifo(*Read) = .{ .items = &.{} },
+    loans: []Loan = &.{},
+    free_loans: Fifo(*Loan) = .{ .items = &.{} },
+    /// Begun, and their last event not reaped.
+    links_unreaped: u32 = 0,
+    reads_unreaped: u32 = 0,
+    loans_unreaped: u32 = 0,
+    /// Bytes that may be lent beside those that are.
+    window_left: u64,
+    helpers: [helpers_count]std.Thread = undefined,
+    helpers_started: usize = 0,
+    stopping: bool = false,
+
+    pub const Opened = union(enum) {
+        ready: *Hub,
+        none: struct { state: types.RdmaState, errno: i32 = 0 },
+    };
+
+    pub fn create(allocator: std.mem.Allocator, request: types.RdmaRequest) Error!Opened {
+        if (request.links == 0 or request.links > links_max) return error.BadRequest;
+        if (request.reads == 0 or request.reads > spans_max) return error.BadRequest;
+        if (request.window_spans == 0 or request.window_spans > spans_max) return error.BadRequest;
+        if (request.window_bytes == 0) return error.BadRequest;
+        const symbols = library.open(@ptrFromInt(request.library)) catch |err| return .{
+            .none = .{ .state = switch (err) {
+                error.NoLibrary => .no_library,
+                error.TooOld => .too_old,
+            } },
+        };
+        const region = try regions.acquire(request.region);
+        errdefer regions.release(region);
+        if (!region.writable) return error.NotPermitted;
+        const hub = try allocator.create(Hub);
+        errdefer allocator.destroy(hub);
+        hub.* = .{
+            .allocator = allocator,
+            .region = region,
+            .symbols = symbols,
+            .event_fd = -1,
+            .gid_index = request.gid_index,
+            .window_left = request.window_bytes,
+        };
+        errdefer hub.undo();
+        const outcome = try opening.open(hub, &request);
+        if (outcome.state != .ready) {
+            hub.undo();
+            allocator.destroy(hub);
+            regions.release(region);
+            return .{ .none = .{ .state = outcome.state, .errno = outcome.errno } };
+        }
+        hub.event_fd = try wakes.create();
+        try hub.makeTables(&request);
+        try hub.startThreads();
+        return .{ .ready = hub };
+    }
+
+    fn makeTables(hub: *Hub, request: *const types.RdmaRequest) Error!void {
+        const allocator = hub.allocator;
+        hub.links = try allocator.alloc(Link, request.links);
+        for (hub.links, 0..) |*link, slot| link.* = .{ .hub = hub, .slot = @intCast(slot) };
+        hub.reads = try allocator.alloc(Read, request.reads);
+        hub.free_reads.items = try allocator.alloc(*Read, request.reads);
+        for (hub.reads) |*read| hub.free_reads.push(read);
+        hub.loans = try allocator.alloc(Loan, request.window_spans);
+        hub.free_loans.items = try allocator.alloc(*Loan, request.window_spans);
+        for (hub.loans) |*loan| hub.free_loans.push(loan);
+        // Each of them has at most one job at a time, and so many events that are not reaped.
+        const slices = hub.devices.len * memory.slicesOf(hub.region.bytes);
+        const jobs = hub.links.len + hub.reads.len + hub.loans.len + slices;
+        hub.jobs.items = try allocator.alloc(helpers.Job, jobs);
+        const events = hub.links.len + hub.reads.len + 2 * hub.loans.len + hub.ports.len;
+        hub.done.items = try allocator.alloc(types.RdmaDone, events);
+    }
+
+    fn startThreads(hub: *Hub) Error!void {
+        for (hub.devices) |*device| {
+            // With libc, a spawn fails only for want of memory or of a free process slot.
+            device.thread = std.Thread.spawn(.{}, completions.run, .{device}) catch
+                return error.OutOfMemory;
+        }
+        for (&hub.helpers) |*thread| {
+            thread.* = std.Thread.spawn(.{}, helpers.run, .{hub}) catch return error.OutOfMemory;
+            hub.helpers_started += 1;
+        }
+    }
+
+    /// Takes back what there is of it. No link is left.
+    fn undo(hub: *Hub) void {
+        const allocator = hub.allocator;
+        hub.mutex.lock();
+        hub.stopping = true;
+        hub.work.broadcast();
+        hub.mutex.unlock();
+        for (hub.devices) |*device| {
+            device.wake();
+            if (device.thread) |thread| thread.join();
+        }
+        for (hub.helpers[0..hub.helpers_started]) |thread| thread.join();
+        for (hub.devices) |*device| device.close();
+        allocator.free(hub.devices);
+        allocator.free(hub.ports);
+        allocator.free(hub.links);
+        allocator.free(hub.reads);
+        allocator.free(hub.free_reads.items);
+        allocator.free(hub.loans);
+        allocator.free(hub.free_loans.items);
+        allocator.free(hub.jobs.items);
+        allocator.free(hub.done.items);
+        if (hub.event_fd >= 0) _ = linux.close(hub.event_fd);
+    }
+
+    /// Frees everything; `Busy` where a link is left.
+    pub fn close(hub: *Hub) Error!void {
+        {
+            hub.mutex.lock();
+            defer hub.mutex.unlock();
+            for (hub.links) |*link| if (link.phase != .free) return error.Busy;
+        }
+        const region = hub.region;
+        const allocator = hub.allocator;
+        hub.undo();
+        allocator.destroy(hub);
+        regions.release(region);
+    }
+
+    pub fn port(hub: *Hub, index: u32) Error!types.RdmaPort {
+        hub.mutex.lock();
+        defer hub.mutex.unlock();
+        if (index >= hub.ports.len) return error.OutOfRange;
+        return hub.ports[index].now;
+    }
+
+    /// With the mutex held. One wake serves all events until they are reaped.
+    pub fn tell(hub: *Hub, event: types.RdmaDone) void {
+        hub.done.push(event);
+        if (hub.woken) return;
+        hub.woken = true;
+        wakes.ring(hub.event_fd);
+    }
+
+    /// With the mutex held.
+    pub fn give(hub: *Hub, job: helpers.Job) void {
+        hub.jobs.push(job);
+        hub.work.signal();
+    }
+
+    /// With the mutex held. The local key of a slice; null where it is not there yet.
+    pub fn sliceKey(hub: *Hub, device: *Device, index: usize) ?u32 {
+        const slice = &device.slices[index];
+        switch (slice.state) {
+            .ready => return slice.mr.?.lkey,
+            .registering => {},
+            .absent => {
+                slice.state = .registering;
+                hub.give(.{ .slice = .{ .device = device, .index = index } });
+            },
+        }
+        return null;
+    }
+
+    /// In a helper, with the mutex held, which is let go meanwhile. Reads that wait for it go on,
+    /// or end.
+    pub fn registerSlice(hub: *Hub, device: *Device, index: usize) void {
+        const offset = index * memory.slice_bytes;
+        const bytes = @min(hub.region.bytes - offset, memory.slice_bytes);
+        const span = hub.region.base[offset..][0..bytes];
+        hub.mutex.unlock();
+        const outcome = device.domain.register(span, verbs.access_local_write);
+        hub.mutex.lock();
+        const slice = &device.slices[index];
+        switch (outcome) {
+            .mr => |mr| slice.* = .{ .state = .ready, .mr = mr },
+            .errno => |errno| {
+                // The next read tries again.
+                slice.state = .absent;
+                for (hub.links) |*link| {
+                    if (link.isOpen() and link.port.?.device == device) {
+                        link.endReadsInto(index, errno);
+                    }
+                }
+            },
+        }
+        completions.pumpAll(hub, device);
+    }
+
+    /// Moves up to `out.len` events; never waits.
+    pub fn reap(hub: *Hub, out: []types.RdmaDone) u32 {
+        hub.mutex.lock();
+        defer hub.mutex.unlock();
+        const count = @min(out.len, hub.done.count);
+        for (out[0..count]) |*event| {
+            event.* = hub.done.pop();
+            switch (@as(types.RdmaEvent, @enumFromInt(event.event))) {
+                .ended => hub.links_unreaped -= 1,
+                .read => hub.reads_unreaped -= 1,
+                .returned => hub.loans_unreaped -= 1,
+                .lent => if (event.fault != 0) {
+                    hub.loans_unreaped -= 1;
+                },
+                .port => hub.ports[@intCast(event.token)].is_told = false,
+            }
+        }
+        if (hub.done.count == 0) hub.woken = false;
+        return @intCast(count);
+    }
+
+    /// Asks the ports of a device anew; what its links go out of and has changed ends them. Without
+    /// the mutex: the device may take its time to answer.
+    pub fn refresh(hub: *Hub, device: *Device) void {
+        for (hub.ports, 0..) |*each, index| {
+            if (each.device != device) continue;
+            hub.mutex.lock();
+            var now = each.now;
+            const is_fatal = device.fatal;
+            hub.mutex.unlock();
+            const asking: ports_file.Asking = .{
+                .symbols = &hub.symbols,
+                .context = device.context,
+                .gid_index = hub.gid_index,
+            };
+            if (is_fatal) {
+                now.state = @intFromEnum(types.RdmaPortState.fatal);
+            } else {
+                asking.ask(&now);
+            }
+            hub.mutex.lock();
+            defer hub.mutex.unlock();
+            hub.change(@intCast(index), &now);
+        }
+    }
+
+    fn change(hub: *Hub, index: u32, now: *const types.RdmaPort) void {
+        const each = &hub.ports[index];
+        const was = each.now;
+        each.now = now.*;
+        const is_active = now.state == @intFromEnum(types.RdmaPortState.active);
+        const is_elsewhere = now.lid != was.lid or now.gid_index != was.gid_index or
+            !std.mem.eql(u8, &now.gid, &was.gid);
+        if (!is_active or is_elsewhere) {
+            for (hub.links) |*link| {
+                if (link.port == each) link.fail(.port, 0);
+            }
+        }
+        if (now.state == was.state and !is_elsewhere and now.speed == was.speed) return;
+        if (each.is_told) return;
+        each.is_told = true;
+        hub.tell(.{
+            .token = index,
+            .result = 0,
+            .key = 0,
+            .event = @intFromEnum(types.RdmaEvent.port),
+            .fault = 0,
+            .code = 0,
+        });
+    }
+};

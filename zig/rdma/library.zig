@@ -1,0 +1,51 @@
+//! libibverbs, opened at run time. It is never closed again: providers keep threads and hooks of
+//! their own.
+
+const std = @import("std");
+const verbs = @import("verbs.zig");
+const Symbols = @import("symbols.zig").Symbols;
+
+extern "c" fn dlvsym(
+    library: *anyopaque,
+    name: [*:0]const u8,
+    version: [*:0]const u8,
+) ?*anyopaque;
+
+pub const OpenError = error{
+    /// The dynamic linker does not find it.
+    NoLibrary,
+    /// It lacks a call that is needed.
+    TooOld,
+};
+
+/// `path` null: as the dynamic linker finds it.
+pub fn open(path: ?[*:0]const u8) OpenError!Symbols {
+    const name = path orelse verbs.library_name;
+    const library = std.c.dlopen(name, .{ .NOW = true }) orelse return error.NoLibrary;
+    var symbols: Symbols = undefined;
+    inline for (@typeInfo(Symbols).@"struct".fields) |field| {
+        const found = find(library, field.name);
+        if (@typeInfo(field.type) == .optional) {
+            @field(symbols, field.name) = @ptrCast(@alignCast(found));
+        } else {
+            @field(symbols, field.name) = @ptrCast(@alignCast(found orelse return error.TooOld));
+        }
+    }
+    return symbols;
+}
+
+fn find(library: *anyopaque, name: [*:0]const u8) ?*anyopaque {
+    return dlvsym(library, name, verbs.symbol_version) orelse std.c.dlsym(library, name);
+}
+
+/// Of the library's last call in this thread. A call that failed and says nothing had an error of
+/// input or output.
+pub fn lastErrno() i32 {
+    const code = std.c._errno().*;
+    return if (code == 0) @intFromEnum(std.os.linux.E.IO) else code;
+}
+
+test "a library that is none" {
+    try std.testing.expectError(error.NoLibrary, open("/nowhere/libibverbs.so.1"));
+    try std.testing.expectError(error.TooOld, open("libc.so.6"));
+}

@@ -1,0 +1,361 @@
+//! A link: one queue pair to one queue pair of another host, what is read over it, and what is lent
+//! to the other side. With the hub's mutex held unless said otherwise.
+
+const std = @import("std");
+const linux = std.os.linux;
+const monotonic = @import("../base/monotonic.zig");
+const types = @import("../abi/rdma_types.zig");
+const verbs = @import("verbs.zig");
+const pair = @import("pair.zig");
+const device_file = @import("device.zig");
+const hub_file = @import("hub.zig");
+const Hub = hub_file.Hub;
+const Port = hub_file.Port;
+const Read = @import("read.zig").Read;
+const Loan = @import("loan.zig").Loan;
+const Error = @import("../abi/status.zig").Error;
+
+/// How long a queue pair that was stopped may take to give back what is in flight.
+const flush_ns = 2 * std.time.ns_per_s;
+/// The header's bits of a queue pair's and a packet's number.
+const number_bits = 24;
+
+pub const Phase = enum {
+    free,
+    /// Its queue pair is being made.
+    opening,
+    made,
+    /// A helper has it.
+    connecting,
+    connected,
+    /// It ends: a helper stops its queue pair.
+    failing,
+    /// What was in flight comes back.
+    flushing,
+    /// A helper takes its queue pair away.
+    destroying,
+    /// Without a queue pair; helpers may have reads and loans of it.
+    gone,
+    /// It said so; whoever has its name does not know it yet.
+    ended,
+};
+
+/// A READ that was posted; they are over in the order in which they were posted.
+const Piece = struct { read: *Read, bytes: u32 };
+
+/// Goes through a link's reads or loans; the one it is at may leave meanwhile.
+fn Each(comptime T: type) type {
+    return struct {
+        next: ?*std.DoublyLinkedList.Node,
+
+        fn step(each: *@This()) ?*T {
+            const node = each.next orelse return null;
+            each.next = node.next;
+            return @alignCast(@fieldParentPtr("node", node));
+        }
+    };
+}
+
+pub const Link = struct {
+    hub: *Hub,
+    slot: u16,
+    /// Tells a completion from one of those who had the slot before.
+    generation: u32 = 0,
+    phase: Phase = .free,
+    is_named: bool = false,
+    request: types.RdmaLinkRequest = undefined,
+    port: ?*Port = null,
+    qp: *verbs.Qp = undefined,
+    psn: u32 = 0,
+    other: types.RdmaAddress = undefined,
+    /// READs in flight, at most.
+    window: u32 = 0,
+    pieces: [device_file.window_max]Piece = undefined,
+    /// The oldest piece in flight is so many-th.
+    first: u32 = 0,
+    in_flight: u32 = 0,
+    reads: std.DoublyLinkedList = .{},
+    loans: std.DoublyLinkedList = .{},
+    fault: types.RdmaFault = .none,
+    code: i32 = 0,
+    /// The device said that the queue pair does nothing any more.
+    is_stopped: bool = false,
+    /// When a queue pair that flushes has to be done.
+    deadline: u64 = 0,
+
+    /// Without the mutex. Its queue pair is made here and now; `address` is what others need.
+    pub fn create(
+        hub: *Hub,
+        request: types.RdmaLinkRequest,
+        address: *types.RdmaAddress,
+    ) Error!*Link {
+        if (!isSound(&request)) return error.BadRequest;
+        const link = try take(hub, request);
+        errdefer link.putBack();
+        const port = link.port.?;
+        const window = @min(port.now.reads_out, device_file.window_max);
+        link.qp = try pair.make(port.device, window, port.now.number);
+        var random: [4]u8 = undefined;
+        // It keeps packets of queue pairs that had the number before apart, and hides nothing.
+        if (linux.getrandom(&random, random.len, 0) != random.len) random = @splat(7);
+        link.psn = std.mem.readInt(u32, &random, .little) >> (32 - number_bits);
+        address.* = .{
+            .gid = port.now.gid,
+            .queue_pair = link.qp.qp_num,
+            .psn = link.psn,
+            .lid = port.now.lid,
+            .mtu = port.now.mtu,
+            .reads_out = port.now.reads_out,
+            .reads_in = port.now.reads_in,
+        };
+        hub.mutex.lock();
+        defer hub.mutex.unlock();
+        link.phase = .made;
+        // It may have gone down in between.
+        if (!isActive(port)) link.fail(.port, 0);
+        return link;
+    }
+
+    fn isSound(request: *const types.RdmaLinkRequest) bool {
+        if (request.timeout < 1 or request.timeout > 31) return false;
+        if (request.retries < 1 or request.retries > 6) return false;
+        if (request.traffic_class > 255 or request.service_level > 15) return false;
+        return request.piece_bytes > 0 and request.piece_bytes % 4096 == 0;
+    }
+
+    fn isActive(port: *const Port) bool {
+        return port.now.state == @intFromEnum(types.RdmaPortState.active);
+    }
+
+    fn take(hub: *Hub, request: types.RdmaLinkRequest) Error!*Link {
+        hub.mutex.lock();
+        defer hub.mutex.unlock();
+        if (request.port >= hub.ports.len) return error.OutOfRange;
+        const port = &hub.ports[request.port];
+        if (!isActive(port)) return error.DeviceFailed;
+        if (hub.links_unreaped == hub.links.len) return error.Full;
+        for (hub.links) |*link| {
+            if (link.phase != .free) continue;
+            link.* = .{
+                .hub = hub,
+                .slot = link.slot,
+                .generation = link.generation +% 1,
+                .phase = .opening,
+                .is_named = true,
+                .request = request,
+                .port = port,
+            };
+            hub.links_unreaped += 1;
+            return link;
+        }
+        return error.Full;
+    }
+
+    fn putBack(link: *Link) void {
+        link.hub.mutex.lock();
+        defer link.hub.mutex.unlock();
+        link.hub.links_unreaped -= 1;
+        link.phase = .free;
+    }
+
+    /// Says where the other side is. A device that refuses ends the link.
+    pub fn connect(link: *Link, other: types.RdmaAddress) Error!void {
+        if (pair.mtuOf(link, &other) == null) return error.BadRequest;
+        if (other.queue_pair >> number_bits != 0 or other.psn >> number_bits != 0) {
+            return error.BadRequest;
+        }
+        if (other.reads_out == 0 or other.reads_in == 0) return error.BadRequest;
+        switch (link.phase) {
+            .made => {},
+            .connecting, .connected => return error.Exists,
+            else => return error.Closed,
+        }
+        link.other = other;
+        link.window = @min(link.port.?.now.reads_out, other.reads_in, device_file.window_max);
+        link.phase = .connecting;
+        link.hub.give(.{ .connect = link });
+    }
+
+    /// The helper that connected it is done; `code` is 0, or why it is not.
+    pub fn connected(link: *Link, code: i32) void {
+        if (link.phase == .failing) return link.hub.give(.{ .sever = link });
+        link.phase = .connected;
+        if (code != 0) return link.fail(.broken, -code);
+        var loans: Each(Loan) = .{ .next = link.loans.first };
+        while (loans.step()) |loan| {
+            if (loan.state == .held) loan.tellLent();
+        }
+        link.pump();
+    }
+
+    pub fn isOpen(link: *const Link) bool {
+        return switch (link.phase) {
+            .made, .connecting, .connected => true,
+            else => false,
+        };
+    }
+
+    /// Posts what there is room for, the oldest read first.
+    pub fn pump(link: *Link) void {
+        var reads: Each(Read) = .{ .next = link.reads.first };
+        while (reads.step()) |read| {
+            if (link.phase != .connected) return;
+            while (read.wantsMore()) {
+                if (link.in_flight == link.window) return;
+                if (!link.postOne(read)) break;
+            }
+        }
+    }
+
+    /// False where `read` has to wait.
+    fn postOne(link: *Link, read: *Read) bool {
+        const device = link.port.?.device;
+        if (device.in_flight.load(.monotonic) >= device.room) {
+            device.starved = true;
+            return false;
+        }
+        const piece = read.nextPiece(link.pieceMax());
+        const key = link.hub.sliceKey(device, piece.slice) orelse return false;
+        const sequence = link.first +% link.in_flight;
+        const tag = @as(u64, link.generation) << 32 | @as(u64, link.slot) << 16;
+        const errno = pair.postRead(link.qp, .{
+            .id = tag | (sequence & 0xffff),
+            .to = piece.to,
+            .local_key = key,
+            .from = piece.from,
+            .remote_key = read.key,
+        });
+        if (errno != 0) {
+            link.fail(.broken, verbs.wc_general_err);
+            return false;
+        }
+        const bytes: u32 = @intCast(piece.to.len);
+        link.pieces[sequence % device_file.window_max] = .{ .read = read, .bytes = bytes };
+        link.in_flight += 1;
+        _ = device.in_flight.fetchAdd(1, .monotonic);
+        read.posted += bytes;
+        read.in_flight += 1;
+        return true;
+    }
+
+    fn pieceMax(link: *const Link) u64 {
+        return @min(link.request.piece_bytes, link.port.?.now.message_bytes_max);
+    }
+
+    /// A READ of it is over.
+    pub fn complete(link: *Link, sequence: u16, status: c_int) void {
+        if (link.in_flight == 0 or @as(u16, @truncate(link.first)) != sequence) {
+            // Nothing that is known about what is in flight holds any more.
+            return link.fail(.broken, verbs.wc_general_err);
+        }
+        const piece = link.pieces[link.first % device_file.window_max];
+        link.first +%= 1;
+        link.in_flight -= 1;
+        _ = link.port.?.device.in_flight.fetchSub(1, .monotonic);
+        const read = piece.read;
+        read.in_flight -= 1;
+        if (status == verbs.wc_success) read.arrived += piece.bytes;
+        if (status != verbs.wc_success and link.isOpen()) {
+            link.fail(.broken, status);
+        } else {
+            read.check();
+        }
+        if (link.phase == .flushing and link.in_flight == 0) link.takeAway();
+        link.pump();
+    }
+
+    /// Reads whose next piece lies in a slice that could not be registered.
+    pub fn endReadsInto(link: *Link, slice: usize, errno: i32) void {
+        var reads: Each(Read) = .{ .next = link.reads.first };
+        while (reads.step()) |read| {
+            if (!read.wantsMore()) continue;
+            if (read.nextPiece(link.pieceMax()).slice == slice) read.end(.unregistered, errno);
+        }
+    }
+
+    /// Whoever has the name gives it up.
+    pub fn unname(link: *Link) void {
+        link.is_named = false;
+        if (link.phase == .ended) link.phase = .free else link.fail(.cancelled, 0);
+    }
+
+    /// The first reason counts. Everything under way on it ends with it.
+    pub fn fail(link: *Link, fault: types.RdmaFault, code: i32) void {
+        if (!link.isOpen()) return;
+        const is_free = link.phase != .connecting;
+        link.phase = .failing;
+        link.fault = fault;
+        link.code = code;
+        // A helper that connects it severs it then.
+        if (is_free) link.hub.give(.{ .sever = link });
+        var reads: Each(Read) = .{ .next = link.reads.first };
+        while (reads.step()) |read| {
+            read.end(fault, code);
+        }
+        var loans: Each(Loan) = .{ .next = link.loans.first };
+        while (loans.step()) |loan| {
+            loan.takeBack(fault);
+        }
+    }
+
+    /// Its queue pair was told to stop.
+    pub fn severed(link: *Link) void {
+        link.phase = .flushing;
+        link.deadline = monotonic.now() + flush_ns;
+        const device = link.port.?.device;
+        device.flushing += 1;
+        if (link.in_flight == 0) link.takeAway() else device.wake();
+    }
+
+    /// What is in flight came back, or will not: with the queue pair, the device forgets it.
+    pub fn takeAway(link: *Link) void {
+        link.port.?.device.flushing -= 1;
+        link.phase = .destroying;
+        link.hub.give(.{ .destroy = link });
+    }
+
+    /// Its queue pair is gone: nothing of it touches the region any more.
+    pub fn destroyed(link: *Link) void {
+        const device = link.port.?.device;
+        link.phase = .gone;
+        _ = device.in_flight.fetchSub(link.in_flight, .monotonic);
+        link.in_flight = 0;
+        var reads: Each(Read) = .{ .next = link.reads.first };
+        while (reads.step()) |read| {
+            read.in_flight = 0;
+            read.check();
+        }
+        link.endIfDone();
+    }
+
+    pub fn endIfDone(link: *Link) void {
+        if (link.phase != .gone) return;
+        if (link.reads.first != null or link.loans.first != null) return;
+        link.phase = if (link.is_named) .ended else .free;
+        link.hub.tell(.{
+            .token = link.request.token,
+            .result = 0,
+            .key = 0,
+            .event = @intFromEnum(types.RdmaEvent.ended),
+            .fault = @intFromEnum(link.fault),
+            .code = link.code,
+        });
+    }
+
+    /// The live read with a token.
+    pub fn findRead(link: *Link, token: u64) ?*Read {
+        var reads: Each(Read) = .{ .next = link.reads.first };
+        while (reads.step()) |read| {
+            if (read.token == token) return read;
+        }
+        return null;
+    }
+
+    pub fn findLoan(link: *Link, token: u64) ?*Loan {
+        var loans: Each(Loan) = .{ .next = link.loans.first };
+        while (loans.step()) |loan| {
+            if (loan.token == token) return loan;
+        }
+        return null;
+    }
+};
