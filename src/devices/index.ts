@@ -13,5 +13,5 @@ export {
   type HostRdmaReport,
   type RdmaPortReport,
 } from "./host-rdma.ts";
-export { type GpuProbe, probeGpus, type RdmaProbe } from "./probe.ts";
+export { type GpuProbe, probeGpus, probeRdma, type RdmaProbe } from "./probe.ts";
 export { portFinding, portName, rdmaFinding } from "./rdma-words.ts";

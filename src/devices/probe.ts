@@ -4,6 +4,8 @@ import {
   type GpusInfo,
   type Native,
   openGpus,
+  openRdma,
+  type RdmaOptions,
   type RdmaPort,
   type RdmaState,
   Region,
@@ -37,4 +39,18 @@ export interface RdmaProbe {
   readonly state: RdmaState;
   readonly errno: number;
   readonly ports: readonly Omit<RdmaPort, "gid">[];
+}
+
+/** Opens the RDMA devices, and closes them again. */
+export async function probeRdma(
+  native: Native,
+  choice: Pick<RdmaOptions, "library" | "devices" | "gidIndex">,
+): Promise<RdmaProbe> {
+  using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
+  await using rdma = openRdma(native, {
+    ...{ ...choice, region, windowBytes: TRIED_BYTES, windowSpans: 1, linksMax: 1, readsMax: 1 },
+    onPort: () => undefined,
+  });
+  const ports = rdma.ports().map(({ gid: _, ...port }) => port);
+  return { state: rdma.state, errno: rdma.errno, ports };
 }

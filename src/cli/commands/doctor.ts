@@ -1,6 +1,6 @@
 import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
 import { HearthError, selfCommand } from "../../core/index.ts";
-import { type GpuProbe, probeGpus } from "../../devices/index.ts";
+import { type GpuProbe, probeGpus, probeRdma, type RdmaProbe } from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
 import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
@@ -16,7 +16,7 @@ export const command = defineCommand({
     "Looks at what this host offers and says what to do about what is missing: native " +
       "library, memory and its limits, huge pages, io_uring, O_DIRECT, NUMA, CUDA, RDMA, NATS, " +
       "the engine socket. Changes nothing; where O_DIRECT is tried, a small file exists for a " +
-      "moment. GPUs are opened and closed again.",
+      "moment. GPUs and RDMA devices are opened and closed again.",
     "ok: as it should be. warn: works, but worse than it could. fail: the agent cannot run " +
       "like this. absent: not there, and not needed.",
   ],
@@ -29,7 +29,10 @@ export const command = defineCommand({
     ),
     path: repeated(text("FOLDER"), "try O_DIRECT in this folder"),
     nats: optional(text("URL"), "NATS server to reach"),
-    look: optional(choice(["gpus"]), "print what one library says (started by the doctor itself)"),
+    look: optional(
+      choice(["gpus", "rdma"]),
+      "print what one library says (started by the doctor itself)",
+    ),
     json: jsonFlag,
   },
   examples: [
@@ -44,12 +47,12 @@ export const command = defineCommand({
   async run({ flags, io, clock }) {
     const config = flags.config === null ? null : await readConfig(flags.config);
     if (flags.look !== null) {
-      printJson(io, await probeGpus(loadNative(), config?.gpu.library ?? null));
+      printJson(io, await lookHere(flags.look, config));
       return "ok";
     }
     const named = flags.config === null ? [] : ["--config", flags.config];
-    const look = (what: string) =>
-      lookInChild<GpuProbe>([...selfCommand(), "doctor", "--look", what, ...named], clock, LOOK_MS);
+    const look = <Found>(what: string) =>
+      lookInChild<Found>([...selfCommand(), "doctor", "--look", what, ...named], clock, LOOK_MS);
     const report = await runDoctor({
       clock,
       ramBytes: flags.ram ?? config?.kv.ramBytes ?? null,
@@ -59,13 +62,21 @@ export const command = defineCommand({
       notifySocket: process.env.NOTIFY_SOCKET,
       probeLibrary,
       probeIoUring: () => loadNative().probeIoUring(),
-      lookAtGpus: () => look("gpus"),
+      lookAtGpus: () => look<GpuProbe>("gpus"),
+      lookAtRdma: () => look<RdmaProbe>("rdma"),
     });
     if (flags.json) printJson(io, report);
     else io.out.write(formatDoctor(report));
     return report.ok ? "ok" : "hostCannot";
   },
 });
+
+/** What the library of one kind of device says in this process. */
+function lookHere(what: "gpus" | "rdma", config: Config | null): Promise<GpuProbe | RdmaProbe> {
+  const native = loadNative();
+  if (what === "gpus") return probeGpus(native, config?.gpu.library ?? null);
+  return probeRdma(native, { library: null, devices: null, gidIndex: null });
+}
 
 async function readConfig(path: string): Promise<Config> {
   const result = await loadConfig(path, readMachineFacts());
