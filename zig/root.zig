@@ -16,6 +16,8 @@ test {
     _ = @import("base/faults.zig");
     _ = @import("base/fifo.zig");
     _ = @import("base/handles.zig");
+    _ = @import("gpu/gpus.zig");
+    _ = @import("gpu/runs.zig");
     _ = @import("hash/root.zig");
     _ = @import("io/queue.zig");
     _ = @import("mem/root.zig");

@@ -1,0 +1,102 @@
+import { expect } from "bun:test";
+import {
+  type GpuDevice,
+  type GpuMemory,
+  type GpuOpened,
+  type GpuPiece,
+  type Gpus,
+  type GpusOptions,
+  loadNative,
+  openGpus,
+  Region,
+} from "../../src/native/index.ts";
+import { standIn } from "../support/stand-ins.ts";
+
+export const MIB = 2 ** 20;
+export const KIB = 2 ** 10;
+
+export interface Bed {
+  readonly gpus: Gpus;
+  readonly region: Region;
+  readonly lost: GpuDevice[];
+  readonly cuda: ReturnType<typeof standIn>;
+}
+
+export interface BedOptions extends Partial<GpusOptions> {
+  readonly plan?: string;
+  readonly bytes?: number;
+  /** Whether all of the region is registered before the test begins. */
+  readonly isRegistered?: boolean;
+  /** The test leaves a device behind that cannot be stopped: the region stays open. */
+  readonly leaks?: boolean;
+}
+
+/** GPUs of the stand-in over a region; when `use` is over nothing of the driver's may be open. */
+export async function withGpus(options: BedOptions, use: (bed: Bed) => Promise<void>) {
+  const { plan = "", bytes = 16 * MIB, isRegistered = true, leaks = false, ...rest } = options;
+  const cuda = standIn("libcuda.so.1");
+  cuda.configure(plan);
+  const native = loadNative();
+  const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });
+  const lost: GpuDevice[] = [];
+  const gpus = openGpus(native, {
+    region,
+    library: cuda.path,
+    jobsMax: 256,
+    piecesMax: 65_536,
+    onLost: (device) => lost.push(device),
+    ...rest,
+  });
+  try {
+    if (isRegistered && gpus.info.state === "ready") {
+      expect(await gpus.register(0, bytes)).toEqual({ ok: true });
+    }
+    await use({ gpus, region, lost, cuda });
+    await gpus[Symbol.asyncDispose]();
+    if (leaks) expect(() => region[Symbol.dispose]()).toThrow("busy");
+    else {
+      expectNothingOpen(cuda.counters());
+      region[Symbol.dispose]();
+    }
+  } finally {
+    cuda.configure("+release");
+    await gpus[Symbol.asyncDispose]();
+    cuda.configure("");
+  }
+}
+
+export function expectNothingOpen(counters: Readonly<Record<string, number>>) {
+  const left = Object.entries(counters).filter(
+    ([name, count]) => (name.startsWith("open.") || name.startsWith("misuse.")) && count !== 0,
+  );
+  expect(left).toEqual([]);
+}
+
+/** The memory that a job opened. */
+export async function opened(opening: Promise<GpuOpened>): Promise<GpuMemory> {
+  const result = await opening;
+  if (!result.ok) throw new Error(`not opened: ${result.status} ${result.code}`);
+  return result.memory;
+}
+
+export function piece(regionOffset: number, memoryOffset: number, bytes: number): GpuPiece {
+  return { regionOffset, memoryOffset, bytes };
+}
+
+/** `count` pieces of `bytes`, far apart on both sides and in turned order on the device's. */
+export function scattered(count: number, bytes: number, regionStart = 0): GpuPiece[] {
+  return Array.from({ length: count }, (_, index) =>
+    piece(regionStart + index * bytes * 2, (count - 1 - index) * bytes, bytes),
+  );
+}
+
+/** Whether content survives the way to the device and back, to another place of the region. */
+export async function goesAround(bed: Bed, memory: GpuMemory, bytes: number, seed: bigint) {
+  const { gpus, region } = bed;
+  const half = region.bytes / 2;
+  region.fill(0, bytes, seed);
+  region.fill(half, bytes, seed + 1n);
+  expect(await gpus.toGpu(memory, [piece(0, 0, bytes)])).toEqual({ ok: true });
+  expect(await gpus.fromGpu(memory, [piece(half, 0, bytes)])).toEqual({ ok: true });
+  expect(region.firstWrong(half, bytes, seed)).toBe(null);
+}

@@ -1,0 +1,53 @@
+//! What a CUresult means for the device it came from.
+
+const std = @import("std");
+const driver = @import("driver.zig");
+const Error = @import("../abi/status.zig").Error;
+
+pub const success: driver.Result = 0;
+pub const out_of_memory: driver.Result = 2;
+pub const no_device: driver.Result = 100;
+pub const not_ready: driver.Result = 600;
+pub const already_registered: driver.Result = 712;
+pub const not_supported: driver.Result = 801;
+pub const system_not_ready: driver.Result = 802;
+/// Also what a device is lost with that brought nothing to an end in time.
+pub const timeout: driver.Result = 909;
+
+/// After these the context is of no use any more: every later call answers the same.
+pub fn isFatal(result: driver.Result) bool {
+    return switch (result) {
+        // The driver is shutting down; the context is none, or was destroyed.
+        4, 201, 709 => true,
+        // Exclusive, or gone; memory or links with errors that cannot be corrected.
+        46, 214, 220 => true,
+        // Illegal address, launch timeout, assert, and the exceptions of kernels and hardware.
+        700, 702, 710, 714...719 => true,
+        timeout => true,
+        else => false,
+    };
+}
+
+/// Keeps the code of the last call that was refused.
+pub const Caller = struct {
+    driver: *const driver.Driver,
+    code: driver.Result = 0,
+
+    pub fn check(caller: *Caller, result: driver.Result) Error!void {
+        if (result == success) return;
+        caller.code = result;
+        if (isFatal(result)) return error.Lost;
+        return error.DeviceFailed;
+    }
+
+    /// A call that this driver does not have.
+    pub fn need(caller: *Caller, call: anytype) Error!@typeInfo(@TypeOf(call)).optional.child {
+        caller.code = 0;
+        return call orelse error.Unsupported;
+    }
+
+    /// As `check`, where there is nothing more to do about it.
+    pub fn ignore(caller: *Caller, result: driver.Result) void {
+        if (result != success) caller.code = result;
+    }
+};

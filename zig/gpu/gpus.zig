@@ -1,0 +1,326 @@
+//! GPUs: the event loop submits jobs, a thread for each device does them, and one eventfd says that
+//! completions wait. All of it is bounded: so many jobs that are not reaped, so many pieces.
+//!
+//! A driver may hang in any call. A watch sees a device's thread that no longer goes on, gives the
+//! device up and speaks for it: its jobs end, its thread is left to itself with all that it may
+//! still touch, and the region stays open for ever.
+
+const std = @import("std");
+const linux = std.os.linux;
+const sync = @import("../base/mutex.zig");
+const wakes = @import("../base/wake.zig");
+const monotonic = @import("../base/monotonic.zig");
+const Fifo = @import("../base/fifo.zig").Fifo;
+const types = @import("../abi/gpu_types.zig");
+const status = @import("../abi/status.zig");
+const Region = @import("../mem/root.zig").Region;
+const cuda = @import("driver.zig");
+const caller_file = @import("caller.zig");
+const memories = @import("memories.zig");
+const slices_file = @import("slices.zig");
+const making = @import("making.zig");
+const worker_file = @import("worker.zig");
+const Worker = worker_file.Worker;
+const Job = worker_file.Job;
+const Outcome = worker_file.Outcome;
+const Error = status.Error;
+
+pub const Next = union(enum) { job: Job, stop, none };
+
+pub const Gpus = struct {
+    allocator: std.mem.Allocator,
+    driver: cuda.Driver,
+    region: ?*Region,
+    slices: slices_file.Slices = .{ .items = &.{} },
+    jobs_max: u32,
+    pieces_max: u32,
+    give_up_ns: u64,
+    event_fd: i32 = -1,
+    watch_fd: i32 = -1,
+    watch: ?std.Thread = null,
+    mutex: sync.Mutex = .{},
+    workers: []Worker = &.{},
+    /// What the workers are made in.
+    room: []Worker = &.{},
+    done: Fifo(types.GpuDone) = .{ .items = &.{} },
+    /// The eventfd was written and its completions not all reaped.
+    woken: bool = false,
+    /// Submitted and not reaped.
+    unreaped: u32 = 0,
+    /// Submitted and not completed.
+    outstanding: u32 = 0,
+    /// Of what is not completed.
+    pieces: u32 = 0,
+    stopping: bool = false,
+    /// A device may still write to the region: it never closes again.
+    keeps_region: bool = false,
+
+    pub fn info(gpus: *const Gpus, index: u32) Error!types.GpuDevice {
+        if (index >= gpus.workers.len) return error.OutOfRange;
+        return gpus.workers[index].told();
+    }
+
+    pub fn submit(gpus: *Gpus, request: types.GpuJob) Error!void {
+        const operation = std.enums.fromInt(types.GpuOperation, request.operation) orelse
+            return error.BadRequest;
+        errdefer dropDescriptor(operation, request.fd);
+        var job: Job = .{ .request = request, .operation = operation };
+        switch (operation) {
+            .import_ipc => job.handle = (try at(cuda.IpcHandle, request.buffer)).*,
+            .export_ipc => _ = try at(cuda.IpcHandle, request.buffer),
+            .to_gpu, .from_gpu => job.pieces = try gpus.copyPieces(request),
+            else => {},
+        }
+        errdefer gpus.freePieces(job.pieces);
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        const worker = try gpus.workerOf(operation, request);
+        if (worker.has_ended) return error.Closed;
+        const spare: u32 = if (operation == .end) @intCast(gpus.workers.len) else 0;
+        if (gpus.unreaped >= gpus.jobs_max + spare) return error.Full;
+        const count: u32 = @intCast(job.pieces.len);
+        if (count > gpus.pieces_max - gpus.pieces) return error.Full;
+        gpus.unreaped += 1;
+        gpus.outstanding += 1;
+        gpus.pieces += count;
+        worker.jobs.push(job);
+        if (worker.is_abandoned) gpus.failJobs(worker) else worker.wake();
+        if (gpus.outstanding == 1) wakes.ring(gpus.watch_fd);
+    }
+
+    fn at(comptime T: type, address: u64) Error!*T {
+        return @as(?*T, @ptrFromInt(address)) orelse error.NullArgument;
+    }
+
+    fn copyPieces(gpus: *Gpus, request: types.GpuJob) Error![]types.GpuPiece {
+        if (request.count == 0) return &.{};
+        if (request.count > gpus.pieces_max) return error.Full;
+        const given = @as(?[*]const types.GpuPiece, @ptrFromInt(request.buffer)) orelse
+            return error.NullArgument;
+        return gpus.allocator.dupe(types.GpuPiece, given[0..request.count]);
+    }
+
+    pub fn freePieces(gpus: *Gpus, pieces: []types.GpuPiece) void {
+        gpus.allocator.free(pieces);
+    }
+
+    /// What is for all devices goes to the first that works.
+    fn workerOf(
+        gpus: *Gpus,
+        operation: types.GpuOperation,
+        request: types.GpuJob,
+    ) Error!*Worker {
+        const index = switch (operation) {
+            .register => return gpus.healthy() orelse &gpus.workers[0],
+            .import_ipc, .import_fd, .allocate, .end => request.device,
+            else => memories.deviceOf(request.memory),
+        };
+        if (index < gpus.workers.len) return &gpus.workers[index];
+        return switch (operation) {
+            .import_ipc, .import_fd, .allocate, .end => error.OutOfRange,
+            else => error.StaleHandle,
+        };
+    }
+
+    fn healthy(gpus: *Gpus) ?*Worker {
+        for (gpus.workers) |*worker| {
+            if (!worker.isLost() and !worker.has_ended) return worker;
+        }
+        return null;
+    }
+
+    /// For a device's thread, which is from now on at work if it has or gets something to do.
+    pub fn takeJob(gpus: *Gpus, worker: *Worker, is_busy: bool) Next {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        if (worker.is_abandoned) return .stop;
+        worker.is_working = is_busy or worker.jobs.count > 0;
+        if (worker.jobs.count == 0) return if (gpus.stopping) .stop else .none;
+        const job = worker.jobs.pop();
+        if (job.adopt_from == null) {
+            const token = job.request.token;
+            worker.taken[worker.taken_count] =
+                .{ .token = token, .pieces = @intCast(job.pieces.len) };
+            worker.taken_count += 1;
+        }
+        return .{ .job = job };
+    }
+
+    pub fn complete(gpus: *Gpus, worker: *Worker, token: u64, outcome: Outcome) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        if (worker.is_abandoned) return;
+        const index = for (worker.taken[0..worker.taken_count], 0..) |taken, index| {
+            if (taken.token == token) break index;
+        } else unreachable;
+        gpus.settle(worker.taken[index], outcome);
+        worker.taken_count -= 1;
+        worker.taken[index] = worker.taken[worker.taken_count];
+    }
+
+    /// With the mutex held. One wake serves all completions until they are reaped.
+    fn settle(gpus: *Gpus, taken: worker_file.Taken, outcome: Outcome) void {
+        gpus.done.push(.{
+            .token = taken.token,
+            .result = outcome.result,
+            .status = @intFromEnum(outcome.status),
+            .code = outcome.code,
+        });
+        gpus.outstanding -= 1;
+        gpus.pieces -= taken.pieces;
+        if (gpus.woken) return;
+        gpus.woken = true;
+        wakes.ring(gpus.event_fd);
+    }
+
+    /// Writes to memory of whoever waits; it is gone when nobody does.
+    pub fn hand(gpus: *Gpus, worker: *Worker, buffer: u64, handle: *const cuda.IpcHandle) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        if (worker.is_abandoned) return;
+        @as(*cuda.IpcHandle, @ptrFromInt(buffer)).* = handle.*;
+    }
+
+    pub fn tellOpen(gpus: *Gpus, worker: *Worker) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        worker.is_open = true;
+    }
+
+    pub fn tellEnded(gpus: *Gpus, worker: *Worker) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        worker.has_ended = true;
+    }
+
+    pub fn hasAbandoned(gpus: *Gpus, worker: *Worker) bool {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        return worker.is_abandoned;
+    }
+
+    pub fn keepRegion(gpus: *Gpus) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        gpus.keeps_region = true;
+    }
+
+    pub fn failQueued(gpus: *Gpus, worker: *Worker) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        gpus.failJobs(worker);
+    }
+
+    /// Ends what no call was made for. With the mutex held.
+    fn failJobs(gpus: *Gpus, worker: *Worker) void {
+        for (0..worker.jobs.count) |_| {
+            const job = worker.jobs.pop();
+            const is_end = job.operation == .end and job.adopt_from == null;
+            if (is_end and !worker.is_abandoned) {
+                worker.jobs.push(job);
+                continue;
+            }
+            if (job.adopt_from != null) continue;
+            dropDescriptor(job.operation, job.request.fd);
+            gpus.freePieces(job.pieces);
+            const code = worker.lost.load(.acquire);
+            const outcome: Outcome = if (is_end) .{} else .{ .status = .lost, .code = code };
+            const token = job.request.token;
+            gpus.settle(.{ .token = token, .pieces = @intCast(job.pieces.len) }, outcome);
+        }
+    }
+
+    /// Lets another device register what the context of a lost one had.
+    pub fn handOver(gpus: *Gpus, from: *Worker) void {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        if (gpus.stopping) return;
+        const heir = gpus.healthy() orelse return;
+        heir.jobs.push(.{
+            .request = std.mem.zeroes(types.GpuJob),
+            .operation = .register,
+            .adopt_from = from.index,
+        });
+        heir.wake();
+        wakes.ring(gpus.watch_fd);
+    }
+
+    /// Moves up to `out.len` completions; never waits.
+    pub fn reap(gpus: *Gpus, out: []types.GpuDone) u32 {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        const count: u32 = @intCast(@min(out.len, gpus.done.count));
+        for (out[0..count]) |*done| done.* = gpus.done.pop();
+        gpus.unreaped -= count;
+        if (gpus.done.count == 0) gpus.woken = false;
+        return count;
+    }
+
+    /// With a thread of its own: looks whether the devices' threads go on.
+    pub fn watchLoop(gpus: *Gpus) void {
+        const step_ns = std.math.clamp(gpus.give_up_ns / 8, std.time.ns_per_ms, std.time.ns_per_s);
+        const step: linux.timespec = .{
+            .sec = @intCast(step_ns / std.time.ns_per_s),
+            .nsec = @intCast(step_ns % std.time.ns_per_s),
+        };
+        while (true) {
+            const must_look = gpus.look() orelse return;
+            var polled =
+                [_]linux.pollfd{.{ .fd = gpus.watch_fd, .events = linux.POLL.IN, .revents = 0 }};
+            var limit = step;
+            _ = linux.ppoll(&polled, 1, if (must_look) &limit else null, null);
+            if (polled[0].revents == 0) continue;
+            var count: u64 = 0;
+            _ = linux.read(gpus.watch_fd, std.mem.asBytes(&count), 8);
+        }
+    }
+
+    /// Whether there is something to look at; null where it is over.
+    fn look(gpus: *Gpus) ?bool {
+        gpus.mutex.lock();
+        defer gpus.mutex.unlock();
+        if (gpus.stopping) return null;
+        const now = monotonic.now();
+        var must_look = gpus.outstanding > 0;
+        for (gpus.workers) |*worker| {
+            if (worker.is_abandoned or !worker.is_working) continue;
+            must_look = true;
+            // It gives itself up after half of that, where it still can.
+            const silent_ns = now -| worker.alive_at.load(.acquire);
+            if (silent_ns > 2 * gpus.give_up_ns) gpus.abandon(worker);
+        }
+        return must_look;
+    }
+
+    /// With the mutex held.
+    fn abandon(gpus: *Gpus, worker: *Worker) void {
+        worker.is_abandoned = true;
+        worker.is_open = true;
+        worker.has_ended = false;
+        gpus.keeps_region = true;
+        _ = worker.lost.cmpxchgStrong(0, caller_file.timeout, .acq_rel, .acquire);
+        const code = worker.lost.load(.acquire);
+        for (worker.taken[0..worker.taken_count]) |taken| {
+            gpus.settle(taken, .{ .status = .lost, .code = code, .result = 1 });
+        }
+        worker.taken_count = 0;
+        gpus.failJobs(worker);
+    }
+
+    /// Frees everything; `Busy` where something is not reaped or a device was not ended.
+    pub fn close(gpus: *Gpus) Error!void {
+        {
+            gpus.mutex.lock();
+            defer gpus.mutex.unlock();
+            if (gpus.unreaped > 0) return error.Busy;
+            for (gpus.workers) |*worker| {
+                if (!worker.has_ended and !worker.is_abandoned) return error.Busy;
+            }
+        }
+        making.destroy(gpus);
+    }
+};
+
+fn dropDescriptor(operation: types.GpuOperation, fd: i32) void {
+    if (operation == .import_fd and fd >= 0) _ = linux.close(fd);
+}

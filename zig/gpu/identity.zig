@@ -1,0 +1,64 @@
+//! What is known of a device without using it.
+
+const std = @import("std");
+const linux = std.os.linux;
+const types = @import("../abi/gpu_types.zig");
+const cuda = @import("driver.zig");
+const Caller = @import("caller.zig").Caller;
+const Error = @import("../abi/status.zig").Error;
+
+pub const Identity = struct {
+    device: cuda.Device,
+    /// As it is told, less what changes.
+    told: types.GpuDevice,
+};
+
+pub fn identify(caller: *Caller, ordinal: c_int) Error!Identity {
+    const driver = caller.driver;
+    var device: cuda.Device = 0;
+    try caller.check(driver.cuDeviceGet(&device, ordinal));
+    var told = std.mem.zeroes(types.GpuDevice);
+    var uuid: cuda.Uuid = undefined;
+    try caller.check((driver.cuDeviceGetUuid_v2 orelse driver.cuDeviceGetUuid)(&uuid, device));
+    told.uuid = uuid.bytes;
+    try caller.check(driver.cuDeviceGetName(&told.name, told.name.len, device));
+    try caller.check(driver.cuDeviceGetPCIBusId(&told.pci, told.pci.len, device));
+    for (&told.pci) |*letter| letter.* = std.ascii.toLower(letter.*);
+    var bytes: usize = 0;
+    try caller.check(driver.cuDeviceTotalMem_v2(&bytes, device));
+    told.memory_bytes = bytes;
+    const major = attribute(driver, .capability_major, device) orelse 0;
+    const minor = attribute(driver, .capability_minor, device) orelse 0;
+    told.capability = @intCast(@max(0, major * 10 + minor));
+    told.has_dma_buf = @intFromBool((attribute(driver, .dma_buf, device) orelse 0) > 0);
+    told.numa_node = attribute(driver, .host_numa_node, device) orelse -1;
+    // Drivers before 12.2 do not tell, and the kernel does.
+    if (told.numa_node < 0) told.numa_node = numaNodeOf(&told.pci);
+    return .{ .device = device, .told = told };
+}
+
+/// Null for what the driver does not know.
+fn attribute(driver: *const cuda.Driver, which: cuda.Attribute, device: cuda.Device) ?c_int {
+    var value: c_int = 0;
+    return if (driver.cuDeviceGetAttribute(&value, which, device) == 0) value else null;
+}
+
+/// -1 where the kernel does not know it either.
+fn numaNodeOf(pci: *const [16]u8) i32 {
+    const end = std.mem.indexOfScalar(u8, pci, 0) orelse pci.len;
+    var path: [64]u8 = undefined;
+    const text = std.fmt.bufPrintZ(
+        &path,
+        "/sys/bus/pci/devices/{s}/numa_node",
+        .{pci[0..end]},
+    ) catch unreachable;
+    const opened = linux.open(text, .{ .CLOEXEC = true }, 0);
+    if (linux.errno(opened) != .SUCCESS) return -1;
+    const fd: i32 = @intCast(opened);
+    defer _ = linux.close(fd);
+    var digits: [16]u8 = undefined;
+    const count = linux.read(fd, &digits, digits.len);
+    if (linux.errno(count) != .SUCCESS) return -1;
+    const number = std.mem.trim(u8, digits[0..count], " \n");
+    return std.fmt.parseInt(i32, number, 10) catch -1;
+}

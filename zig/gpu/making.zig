@@ -1,0 +1,228 @@
+//! How GPUs are found and opened, and what goes when they are closed.
+
+const std = @import("std");
+const linux = std.os.linux;
+const pause = @import("../base/faults.zig").pause;
+const wakes = @import("../base/wake.zig");
+const types = @import("../abi/gpu_types.zig");
+const regions = @import("../mem/root.zig").table;
+const cuda = @import("driver.zig");
+const caller_file = @import("caller.zig");
+const identity = @import("identity.zig");
+const memories = @import("memories.zig");
+const slices = @import("slices.zig");
+const copies = @import("copies.zig");
+const Caller = caller_file.Caller;
+const Gpus = @import("gpus.zig").Gpus;
+const Identity = identity.Identity;
+const worker_file = @import("worker.zig");
+const Worker = worker_file.Worker;
+const Memory = memories.Memory;
+const Error = @import("../abi/status.zig").Error;
+
+const devices_max = 64;
+const jobs_max = 65_536;
+const pieces_max = 1 << 24;
+const slices_max = 8192;
+
+/// GPUs to use, or why there are none.
+pub const Made = struct {
+    gpus: ?*Gpus = null,
+    state: types.GpuState,
+    version: u32 = 0,
+    code: i32 = 0,
+};
+
+pub fn open(allocator: std.mem.Allocator, request: types.GpusRequest) Error!Made {
+    if (request.jobs == 0 or request.jobs > jobs_max) return error.BadRequest;
+    if (request.pieces == 0 or request.pieces > pieces_max) return error.BadRequest;
+    if (request.give_up_ms == 0) return error.BadRequest;
+    const path: ?[*:0]const u8 = @ptrFromInt(request.library);
+    return switch (cuda.Driver.open(path orelse "libcuda.so.1")) {
+        .no_library => .{ .state = .no_library },
+        .lacks => .{ .state = .too_old },
+        .driver => |driver| create(allocator, driver, request),
+    };
+}
+
+/// With a driver that is there, or one that is simulated.
+pub fn create(
+    allocator: std.mem.Allocator,
+    driver: cuda.Driver,
+    request: types.GpusRequest,
+) Error!Made {
+    var caller: Caller = .{ .driver = &driver };
+    var identities: [devices_max]Identity = undefined;
+    const found = find(&caller, &identities) catch |err| switch (err) {
+        error.DeviceFailed, error.Lost => return .{
+            .state = switch (caller.code) {
+                caller_file.no_device => .no_device,
+                caller_file.system_not_ready => .not_ready,
+                else => .failed,
+            },
+            .version = versionOf(&driver),
+            .code = caller.code,
+        },
+        else => return err,
+    };
+    const version = versionOf(&driver);
+    if (found.len == 0) {
+        return .{ .state = .no_device, .version = version, .code = caller_file.no_device };
+    }
+    const gpus = try make(allocator, driver, request, found);
+    waitForAll(gpus);
+    const code = for (gpus.workers) |*worker| {
+        if (!worker.isLost()) return .{ .gpus = gpus, .state = .ready, .version = version };
+    } else gpus.workers[0].lost.load(.acquire);
+    destroy(gpus);
+    return .{ .state = .failed, .version = version, .code = code };
+}
+
+fn versionOf(driver: *const cuda.Driver) u32 {
+    var version: c_int = 0;
+    if (driver.cuDriverGetVersion(&version) != caller_file.success) return 0;
+    return @intCast(@max(0, version));
+}
+
+fn find(caller: *Caller, identities: []Identity) Error![]Identity {
+    try caller.check(caller.driver.cuInit(0));
+    var count: c_int = 0;
+    try caller.check(caller.driver.cuDeviceGetCount(&count));
+    const known = @min(@as(usize, @intCast(@max(0, count))), identities.len);
+    for (identities[0..known], 0..) |*found, ordinal| {
+        found.* = try identity.identify(caller, @intCast(ordinal));
+    }
+    return identities[0..known];
+}
+
+fn make(
+    allocator: std.mem.Allocator,
+    driver: cuda.Driver,
+    request: types.GpusRequest,
+    found: []const Identity,
+) Error!*Gpus {
+    const gpus = try allocator.create(Gpus);
+    errdefer allocator.destroy(gpus);
+    gpus.* = .{
+        .allocator = allocator,
+        .driver = driver,
+        .region = null,
+        .jobs_max = request.jobs,
+        .pieces_max = request.pieces,
+        .give_up_ns = @as(u64, request.give_up_ms) * std.time.ns_per_ms,
+    };
+    if (request.region != 0) gpus.region = try regions.acquire(request.region);
+    errdefer if (gpus.region) |region| regions.release(region);
+    errdefer freeTables(gpus);
+    gpus.slices.items = try allocator.alloc(slices.Slice, slices_max);
+    const spare = 2 * found.len;
+    gpus.done.items = try allocator.alloc(types.GpuDone, request.jobs + spare);
+    gpus.room = try allocator.alloc(Worker, found.len);
+    errdefer stop(gpus);
+    gpus.event_fd = try wakes.create();
+    gpus.watch_fd = try wakes.create();
+    for (gpus.room, found, 0..) |*worker, known, index| {
+        worker.* = try makeWorker(gpus, known, @intCast(index), request.jobs + spare);
+        worker.memories.caller = &worker.caller;
+        gpus.workers = gpus.room[0 .. index + 1];
+    }
+    for (gpus.workers) |*worker| try worker.start();
+    gpus.watch = std.Thread.spawn(.{}, Gpus.watchLoop, .{gpus}) catch return error.OutOfMemory;
+    return gpus;
+}
+
+fn makeWorker(gpus: *Gpus, found: Identity, index: u32, jobs: usize) Error!Worker {
+    const allocator = gpus.allocator;
+    const items = try allocator.alloc(Memory, memories.memories_max);
+    errdefer allocator.free(items);
+    @memset(items, .{});
+    const taken = try allocator.alloc(worker_file.Taken, jobs);
+    errdefer allocator.free(taken);
+    const queue = try allocator.alloc(worker_file.Job, jobs);
+    errdefer allocator.free(queue);
+    const to = try allocator.alloc(u64, copies.batch_max);
+    errdefer allocator.free(to);
+    const from = try allocator.alloc(u64, copies.batch_max);
+    errdefer allocator.free(from);
+    const bytes = try allocator.alloc(usize, copies.batch_max);
+    errdefer allocator.free(bytes);
+    const wake_fd = try wakes.create();
+    return .{
+        .hub = gpus,
+        .index = index,
+        .identity = found,
+        .caller = .{ .driver = &gpus.driver },
+        .wake_fd = wake_fd,
+        .memories = .{
+            .caller = undefined,
+            .device = index,
+            .ordinal = found.device,
+            .items = items,
+        },
+        .ways = .{ .{}, .{} },
+        .batch = .{
+            .to = to,
+            .from = from,
+            .bytes = bytes,
+            .is_offered = gpus.driver.hasBatches(),
+        },
+        .jobs = .{ .items = queue },
+        .taken = taken,
+    };
+}
+
+/// The watch ends it where a driver hangs.
+fn waitForAll(gpus: *Gpus) void {
+    while (true) {
+        {
+            gpus.mutex.lock();
+            defer gpus.mutex.unlock();
+            const waiting = for (gpus.workers) |*worker| {
+                if (!worker.is_open) break true;
+            } else false;
+            if (!waiting) return;
+        }
+        pause(1);
+    }
+}
+
+/// Ends the threads, less those that are stuck; whether all have ended.
+fn stop(gpus: *Gpus) void {
+    gpus.mutex.lock();
+    gpus.stopping = true;
+    for (gpus.workers) |*worker| worker.wake();
+    gpus.mutex.unlock();
+    for (gpus.workers) |*worker| {
+        if (worker.thread) |thread| if (worker.is_abandoned) thread.detach() else thread.join();
+    }
+    if (gpus.watch) |watch| {
+        wakes.ring(gpus.watch_fd);
+        watch.join();
+    }
+}
+
+pub fn destroy(gpus: *Gpus) void {
+    stop(gpus);
+    if (gpus.region) |region| if (!gpus.keeps_region) regions.release(region);
+    for (gpus.workers) |*worker| if (worker.is_abandoned) return;
+    freeTables(gpus);
+    gpus.allocator.destroy(gpus);
+}
+
+fn freeTables(gpus: *Gpus) void {
+    const allocator = gpus.allocator;
+    for (gpus.workers) |*worker| {
+        allocator.free(worker.memories.items);
+        allocator.free(worker.taken);
+        allocator.free(worker.jobs.items);
+        allocator.free(worker.batch.to);
+        allocator.free(worker.batch.from);
+        allocator.free(worker.batch.bytes);
+        _ = linux.close(worker.wake_fd);
+    }
+    if (gpus.event_fd >= 0) _ = linux.close(gpus.event_fd);
+    if (gpus.watch_fd >= 0) _ = linux.close(gpus.watch_fd);
+    allocator.free(gpus.room);
+    allocator.free(gpus.slices.items);
+    allocator.free(gpus.done.items);
+}

@@ -1,0 +1,84 @@
+//! Registers parts of the region with the driver, so that copies need no detour through a buffer
+//! of its own and do not block.
+
+const std = @import("std");
+const cuda = @import("driver.zig");
+const caller_file = @import("caller.zig");
+const Worker = @import("worker.zig").Worker;
+const Slice = @import("slices.zig").Slice;
+const Error = @import("../abi/status.zig").Error;
+
+const page_bytes = 4096;
+
+/// What of the span is not registered yet. What was until an error stays so.
+pub fn register(worker: *Worker, offset: u64, bytes: u64) Error!void {
+    const region = worker.hub.region orelse return error.OutOfRange;
+    if (offset % page_bytes != 0 or bytes % page_bytes != 0) return error.BadRequest;
+    _ = try region.span(offset, bytes);
+    const slices = &worker.hub.slices;
+    const end = offset + bytes;
+    var at = offset;
+    while (at < end) {
+        const reach = slices.reachAt(at, end);
+        const slice: Slice = .{ .offset = at, .bytes = reach.end - at, .owner = worker.index };
+        if (!reach.is_registered) try registerSlice(worker, slice);
+        at = reach.end;
+        // Pinning a gigabyte of pages takes its time.
+        worker.poll();
+        if (worker.isLost()) return error.Lost;
+    }
+}
+
+fn registerSlice(worker: *Worker, wanted: Slice) Error!void {
+    var slice = wanted;
+    const slices = &worker.hub.slices;
+    if (!slices.hasRoom()) return error.Full;
+    const caller = &worker.caller;
+    const address = worker.hub.region.?.base + slice.offset;
+    const call = caller.driver.cuMemHostRegister_v2;
+    const code = call(address, slice.bytes, cuda.register_portable);
+    // Somebody else in this process did it: as good, and theirs to end.
+    slice.is_ours = code != caller_file.already_registered;
+    if (slice.is_ours) try caller.check(code);
+    const is_new = slices.add(slice) catch |err| {
+        unregisterSlice(worker, slice);
+        return err;
+    };
+    // Two devices at the same time: the other's is listed.
+    if (!is_new) unregisterSlice(worker, slice);
+}
+
+fn unregisterSlice(worker: *Worker, slice: Slice) void {
+    if (!slice.is_ours) return;
+    const caller = &worker.caller;
+    const address = worker.hub.region.?.base + slice.offset;
+    caller.ignore(caller.driver.cuMemHostUnregister(address));
+}
+
+/// Ends what this device registered.
+pub fn unregister(worker: *Worker) Error!void {
+    worker.caller.code = 0;
+    while (worker.hub.slices.takeOf(worker.index)) |slice| {
+        worker.beat();
+        unregisterSlice(worker, slice);
+        if (caller_file.isFatal(worker.caller.code)) return error.Lost;
+    }
+}
+
+/// What was registered in the context of a device that is lost went with it; the others' copies
+/// want it back.
+pub fn adopt(worker: *Worker, owner: u32) void {
+    if (worker.isLost()) return;
+    while (worker.hub.slices.takeOf(owner)) |slice| {
+        worker.caller.code = 0;
+        const again: Slice =
+            .{ .offset = slice.offset, .bytes = slice.bytes, .owner = worker.index };
+        registerSlice(worker, again) catch |err| {
+            // Its copies block from now on, and are counted.
+            if (err != error.Lost) continue;
+            return worker.lose(worker.caller.code);
+        };
+        worker.poll();
+        if (worker.isLost()) return;
+    }
+}
