@@ -230,13 +230,6 @@ export class Native {
     return [this.#answerView.getInt32(0, true), this.#answerView.getInt32(4, true)];
   }
 
-  /** Two connected ends that keep messages apart, for descriptors to travel over. */
-  socketPair(): readonly [number, number] {
-    const out = this.#answer.bytes;
-    this.check("hearth_socket_pair", this.symbols.hearth_socket_pair(out));
-    return [this.#answerView.getInt32(0, true), this.#answerView.getInt32(4, true)];
-  }
-
   /**
    * Tunes the UDP sockets of this process that are bound to `port`, which the runtime made and has
    * no options for: a peer that is gone no longer fails sends to others (IP_RECVERR off), and both
