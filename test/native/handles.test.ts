@@ -79,6 +79,18 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_prefix_save_end: (handle) => symbols.hearth_prefix_save_end(handle),
     hearth_prefix_load: (handle) => symbols.hearth_prefix_load(handle, memory.bytes, 0),
     hearth_prefix_load_end: (handle) => symbols.hearth_prefix_load_end(handle),
+    hearth_rdma_port: (handle) => symbols.hearth_rdma_port(handle, 0, out.bytes),
+    hearth_rdma_reap: (handle) => symbols.hearth_rdma_reap(handle, memory.bytes, 1),
+    hearth_rdma_close: (handle) => symbols.hearth_rdma_close(handle),
+    hearth_rdma_link_create: (handle) =>
+      symbols.hearth_rdma_link_create(handle, memory.bytes, out.bytes, memory.bytes),
+    hearth_rdma_link_connect: (handle) => symbols.hearth_rdma_link_connect(handle, memory.bytes),
+    hearth_rdma_lend: (handle) => symbols.hearth_rdma_lend(handle, memory.bytes),
+    hearth_rdma_return: (handle) => symbols.hearth_rdma_return(handle, 1),
+    hearth_rdma_read: (handle) => symbols.hearth_rdma_read(handle, memory.bytes),
+    hearth_rdma_cancel: (handle) => symbols.hearth_rdma_cancel(handle, 1),
+    hearth_rdma_arrived: (handle) => symbols.hearth_rdma_arrived(handle, 1, out.bytes),
+    hearth_rdma_link_end: (handle) => symbols.hearth_rdma_link_end(handle),
   };
 }
 
@@ -98,6 +110,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_disk_create: [0, 0],
   hearth_lanes_create: [0, 0],
   hearth_prefix_create: [0, 0],
+  hearth_rdma_create: [0, 0],
   hearth_plain_listen: [0],
   hearth_plain_pull: [0],
   hearth_records_seal: [0, 0, 1, 0, 1],
