@@ -64,7 +64,7 @@ describeNative("the stand-in for CUDA's driver", () => {
     expect(cuda.counters()).toEqual({});
   });
 
-  test("takes its plan from the environment, and its memory is out of the host's reach", async () => {
+  test("plans by the environment, and memory that is out of the host's reach", async () => {
     expect(await touch(cuda.path, "cuMemAlloc_v2=2")).toEqual({ text: "0 0 0 2\n", signal: null });
     // No byte is printed: who reads the address dies of it.
     expect(await touch(cuda.path, "")).toEqual({ text: "0 0 0 0\n", signal: "SIGSEGV" });

@@ -16,12 +16,13 @@ export const command = defineCommand({
     "Copies an arena like an agent's to memory of a GPU and back, in jobs of 64 MiB as engines " +
       "ask for them, and compares every byte that comes back. In the same rounds a plain loop " +
       "over the driver copies pinned memory of its own.",
-    "h2d is to the GPU, d2h from it; 10^9 bytes a second, medians of the rounds. h2d_gbps: pieces " +
-      "of 16 MiB. h2d_1mib_gbps: of 1 MiB. scatter_gbps, gather_gbps: of 64 KiB, to the GPU and " +
-      "from it; no two pieces are neighbours on both sides. bare_h2d_gbps: the plain loop, 16 MiB " +
-      "a call. bare_64kib_h2d_gbps: the same, 64 KiB a call. NAME_of_bare: over the plain loop of " +
-      "16 MiB. pageable: copies that blocked a thread. wrong: round trips after which a byte was " +
-      "another. stand_in: the library is the tests' own, and the rates say nothing of a GPU.",
+    "h2d is to the GPU, d2h from it; 10^9 bytes a second, medians of the rounds. h2d_gbps: " +
+      "pieces of 16 MiB. h2d_1mib_gbps: of 1 MiB. scatter_gbps, gather_gbps: of 64 KiB, to the " +
+      "GPU and from it; no two pieces are neighbours on both sides. bare_h2d_gbps: the plain " +
+      "loop, 16 MiB a call. bare_64kib_h2d_gbps: the same, 64 KiB a call. NAME_of_bare: over the " +
+      "plain loop of 16 MiB. pageable: copies that blocked a thread. wrong: round trips after " +
+      "which a byte was another. stand_in: the library is the tests' own, and the rates say " +
+      "nothing of a GPU.",
   ],
   arguments: {},
   flags: {
