@@ -1,5 +1,6 @@
 import { type NamespaceIndex, yieldToLoop } from "../core/index.ts";
 import type { Holder } from "../tiers/index.ts";
+import type { GpuLine, WarmEngine } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
   consumeOutput,
@@ -34,6 +35,8 @@ export interface Greeted {
   readonly namespaceKey: Uint8Array;
   readonly blockTokens: number;
   readonly holder: Holder;
+  readonly gpu: GpuLine;
+  readonly warm: WarmEngine;
 }
 
 /** Answers a frame into the connection's output, or says why it is refused. */

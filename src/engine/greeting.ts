@@ -2,6 +2,7 @@ import { toHex } from "../core/index.ts";
 import { decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import type { Connection, FrameHandler } from "./connection.ts";
+import type { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
   CHECKSUM_XXH3_64,
@@ -21,6 +22,8 @@ export interface GreetingContext {
   readonly hashing: Hashing;
   readonly limits: EngineLimits;
   readonly incarnation: bigint;
+  readonly gpu: GpuPlane;
+  readonly warm: WarmDesk;
   draining(): boolean;
   /** Sends what waits in the connection's output with a descriptor on it; bytes sent, or null. */
   sendFd(connection: Connection, fd: number): number | null;
@@ -43,7 +46,7 @@ export function createGreeting(context: GreetingContext): FrameHandler {
     }
     const refused = admit(context, connection, hello.value);
     if (refused !== null) return refused;
-    return answer(context, connection, frame.requestId);
+    return answer(context, connection, frame.requestId, hello.value.features);
   };
 }
 
@@ -68,6 +71,8 @@ function admit(
     namespaceKey: key,
     blockTokens,
     holder: context.store.openHolder({ namespace, handlesMax }),
+    gpu: context.gpu.open(),
+    warm: context.warm.open(namespace),
   };
   const fields = { connection: connection.id, name: hello.name, namespace: toHex(key.slice(0, 8)) };
   context.log("info", "an engine connected", fields);
@@ -78,13 +83,14 @@ function answer(
   context: GreetingContext,
   connection: Connection,
   requestId: number,
+  features: number,
 ): Refusal | null {
   const { limits, store } = context;
   const greeted = connection.greeted!;
   encodeHelloReply(connection.output, requestId, {
     version: PROTOCOL_VERSION,
     checksumAlgorithm: CHECKSUM_XXH3_64,
-    features: 0,
+    features: features & context.gpu.features,
     namespaceId: greeted.namespaceKey,
     incarnation: context.incarnation,
     arenaBytes: store.arena.bytes,

@@ -11,6 +11,7 @@ import {
   type Holder,
 } from "../tiers/index.ts";
 import type { Connection } from "./connection.ts";
+import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
   type AcquireOptions,
@@ -61,7 +62,7 @@ export interface DigestMaker {
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
 }
 
-export interface HandlerContext {
+export interface HandlerContext extends Omit<GpuHandlerContext, "itemsMax" | "answerLater"> {
   readonly store: BlockStore;
   readonly digests: DigestMaker;
   readonly limits: EngineLimits;
@@ -99,7 +100,14 @@ export function createHandlers(context: HandlerContext): Handler {
     named: { count: 0, layer: 0, digests: new Uint8Array(new ArrayBuffer(frameBytesMax)) },
     session: { session: 0n },
   };
+  const gpuContext = {
+    ...context,
+    itemsMax,
+    answerLater: (connection: Connection, answered: Promise<void>) =>
+      answerLater(context, connection, answered),
+  };
   const table: Handlers = {
+    ...gpuMemoryHandlers(gpuContext),
     ...lookupHandlers(context, scratch),
     ...slotHandlers(context, scratch),
     ...gpuHandlers(context, scratch),

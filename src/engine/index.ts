@@ -1,7 +1,8 @@
 export { type ClientOptions, EngineClient } from "./client.ts";
 export { Connection, type Wire } from "./connection.ts";
-export type { EngineStats } from "./engine-stats.ts";
+export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./frame-handler.ts";
+export { GpuPlane, type GpuPlaneOptions, WarmDesk, type WarmDeskOptions } from "./gpu/index.ts";
 export { ENGINE_LIMITS, type EngineLimits } from "./limits.ts";
 export {
   type BlockItems,
@@ -11,4 +12,5 @@ export {
   Outcome,
   outcomeName,
 } from "./protocol/index.ts";
-export { EngineServer, type EngineServerOptions } from "./server.ts";
+export { EngineServer } from "./server.ts";
+export type { EngineServerOptions } from "./server-options.ts";

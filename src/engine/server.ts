@@ -1,36 +1,17 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { type Clock, messageOf, sleep } from "../core/index.ts";
-import type { Hashing } from "../identity/index.ts";
-import { type Native, NativeError, type Queue, type SocketPeer } from "../native/index.ts";
-import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
-import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import { messageOf, sleep } from "../core/index.ts";
+import { type Native, NativeError, type SocketPeer } from "../native/index.ts";
+import type { GpuSink } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 import { createFrameHandler } from "./frame-handler.ts";
+import { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
 import { FrameStatus } from "./protocol/index.ts";
+import type { EngineServerOptions } from "./server-options.ts";
 import { takeSocketPath } from "./socket-path.ts";
-
-export interface EngineServerOptions {
-  readonly socketPath: string;
-  /** Group that may connect beside the agent's own; null = the agent's. */
-  readonly socketGroup: number | null;
-  readonly limits: EngineLimits;
-  readonly store: BlockStore;
-  readonly namespaces: Namespaces;
-  readonly native: Native;
-  readonly hashing: Hashing;
-  readonly queue: Queue;
-  readonly clock: Clock;
-  readonly incarnation: bigint;
-  readonly frames: FrameCounts;
-  /** One request's blocks were looked up in RAM. */
-  lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
-  /** Called with one line and fields for what an operator should see. */
-  log(level: "info" | "warn" | "error", text: string, fields?: Record<string, unknown>): void;
-}
 
 const HELLO_MS = 5_000;
 /** A check that comes so much later than it should was held up by a pause. */
@@ -66,6 +47,8 @@ export class EngineServer implements AsyncDisposable {
   readonly #zombies = new Set<Client>();
   readonly #turnedAway = new Set<Client>();
   readonly #handle: FrameHandler;
+  readonly #gpu: GpuPlane;
+  readonly #warm: WarmDesk;
   #listener: UnixSocketListener<Client | null> | null = null;
   #timer: Disposable | null = null;
   #draining = false;
@@ -78,8 +61,13 @@ export class EngineServer implements AsyncDisposable {
   constructor(options: EngineServerOptions) {
     this.#options = options;
     this.#limits = options.limits;
+    const { clock, limits, log, native } = options;
+    this.#gpu = new GpuPlane({ gpus: options.gpus ?? null, native, stats: this.stats, log });
+    this.#warm = new WarmDesk({ clock, itemsMax: limits.itemsMax });
     this.#handle = createFrameHandler({
       ...options,
+      gpu: this.#gpu,
+      warm: this.#warm,
       digests: options.native,
       nowMs: () => options.clock.monotonicMs(),
       draining: () => this.#draining,
@@ -97,14 +85,19 @@ export class EngineServer implements AsyncDisposable {
     return this.#clients.size;
   }
 
-  /** Slots held by connections, and by processes that lost theirs. */
+  /** Takes blocks from RAM to engines that wait for them. */
+  get gpuSink(): GpuSink {
+    return this.#warm;
+  }
+
+  /** Slots held by connections, and by processes or devices that may still touch theirs. */
   held(): { readonly held: number; readonly quarantined: number } {
     const sum = (clients: Set<Client>) => {
       let total = 0;
       for (const { connection } of clients) total += connection.greeted?.holder.held ?? 0;
       return total;
     };
-    return { held: sum(this.#clients), quarantined: sum(this.#zombies) };
+    return { held: sum(this.#clients), quarantined: sum(this.#zombies) + this.#gpu.orphans };
   }
 
   /** Listens. Throws SOCKET_IN_USE where another agent answers there. */
@@ -264,8 +257,13 @@ export class EngineServer implements AsyncDisposable {
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
     this.#endings++;
-    const holder = client.connection.greeted?.holder;
+    const { greeted } = client.connection;
+    const holder = greeted?.holder;
     holder?.abandon();
+    if (greeted) {
+      this.#gpu.close(greeted.gpu);
+      greeted.warm.close();
+    }
     if (client.dead || holder === undefined || holder.held === 0) {
       this.#bury(client);
       return;
@@ -357,6 +355,7 @@ export class EngineServer implements AsyncDisposable {
   /** Hands out nothing new and waits until nobody holds anything, the deadline, or `hurry`. */
   async drain(deadlineMs: number, hurry: AbortSignal): Promise<void> {
     this.#draining = true;
+    this.#warm.stop();
     this.#listener?.stop(false);
     const { clock } = this.#options;
     const end = clock.monotonicMs() + deadlineMs;

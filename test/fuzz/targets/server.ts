@@ -1,4 +1,11 @@
-import { Connection, createFrameHandler, ENGINE_LIMITS } from "../../../src/engine/index.ts";
+import {
+  Connection,
+  createFrameHandler,
+  ENGINE_LIMITS,
+  emptyEngineStats,
+  GpuPlane,
+  WarmDesk,
+} from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Namespaces } from "../../../src/tiers/index.ts";
@@ -23,6 +30,9 @@ export function serverTarget(): Target {
     namespaces: new Namespaces(),
     hashing: native,
     digests: native,
+    native,
+    gpu: new GpuPlane({ gpus: null, native, stats: emptyEngineStats(), log: () => undefined }),
+    warm: new WarmDesk({ clock, itemsMax: 256 }),
     limits: { ...ENGINE_LIMITS, itemsMax: 256 },
     incarnation: 1n,
     frames: createFrameCounts(),
@@ -65,6 +75,8 @@ export function serverTarget(): Target {
         connection.receive(input);
       } finally {
         const holder = connection.greeted?.holder;
+        connection.greeted?.warm.close();
+        connection.greeted?.gpu.close();
         holder?.abandon();
         holder?.buried();
         must((holder?.held ?? 0) === 0, "a buried holder holds nothing");

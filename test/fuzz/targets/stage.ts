@@ -5,6 +5,9 @@ import {
   createFrameHandler,
   ENGINE_LIMITS,
   type EngineLimits,
+  emptyEngineStats,
+  GpuPlane,
+  WarmDesk,
 } from "../../../src/engine/index.ts";
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
@@ -86,6 +89,14 @@ export class Stage implements AsyncDisposable {
       namespaces,
       hashing: this.#native,
       digests: this.#native,
+      native: this.#native,
+      gpu: new GpuPlane({
+        gpus: null,
+        native: this.#native,
+        stats: emptyEngineStats(),
+        log: () => undefined,
+      }),
+      warm: new WarmDesk({ clock: this.#clock, itemsMax: LIMITS.itemsMax }),
       limits: LIMITS,
       incarnation: 1n,
       frames: createFrameCounts(),
