@@ -72,7 +72,7 @@ export function gpuFinding(info: GpusInfo, devices: readonly Named[]): Finding {
       return {
         kind: "broken",
         text: `the GPU's driver is not ready: ${cudaError(info.code)}`,
-        fix: notReadyFix(info.code),
+        fix: driverFix(info.code),
       };
     case "too_old":
       return {
@@ -84,20 +84,26 @@ export function gpuFinding(info: GpusInfo, devices: readonly Named[]): Finding {
       return {
         kind: "broken",
         text: `the GPU's driver cannot be opened: ${cudaError(info.code)}`,
-        fix: "see nvidia-smi and dmesg (Xid), and whether the unit may open /dev/nvidia*",
+        fix: driverFix(info.code),
       };
     default:
       return info.state satisfies never;
   }
 }
 
-const NOT_READY = 802;
-const MISMATCH = 803;
+/** What to do about codes that say it. */
+const FIXES: Readonly<Record<number, string>> = {
+  2: "free memory on the GPU: each process that opens it has a context there",
+  46: "another process has the GPU to itself: nvidia-smi -c DEFAULT, and see who it is",
+  802: "start nvidia-fabricmanager where GPUs hang on NVSwitch",
+  803: "restart the host, or reload the kernel module: the driver was updated under it",
+  804: "install the driver that belongs to this library, or drop the compatibility package",
+};
 
-function notReadyFix(code: number): string {
-  if (code === MISMATCH) return "restart the host, or reload the module: the driver was updated";
-  if (code === NOT_READY) return "start nvidia-fabricmanager where GPUs hang on NVSwitch";
-  return "load the kernel module (nvidia-smi does), and start nvidia-persistenced";
+function driverFix(code: number): string {
+  return (
+    FIXES[code] ?? "see nvidia-smi and dmesg (Xid), and whether the unit may open /dev/nvidia*"
+  );
 }
 
 function versionText({ driverVersion }: GpusInfo): string {

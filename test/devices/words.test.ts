@@ -32,8 +32,9 @@ describe("words", () => {
 
   test("a driver that is not ready is told what it lacks", () => {
     expect(gpus("not_ready", 802).fix).toContain("fabricmanager");
-    expect(gpus("not_ready", 803).fix).toContain("the driver was updated");
-    expect(gpus("not_ready", 3).fix).toContain("kernel module");
+    expect(gpus("failed", 803).fix).toContain("the driver was updated");
+    expect(gpus("failed", 46).fix).toContain("another process");
+    expect(gpus("failed", 999).fix).toContain("dmesg");
     expect(gpus("not_ready", 802).text).toContain("CUDA error 802 (system not ready)");
   });
 
