@@ -1,6 +1,6 @@
 import { accessSync, constants } from "node:fs";
 import type { Socket } from "bun";
-import { HearthError } from "../core/index.ts";
+import { HearthError, sleep, systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
 import {
   consumeOutput,
@@ -19,6 +19,9 @@ import {
   pendingOutput,
   type Refusal,
 } from "./protocol/index.ts";
+
+/** How long an answer with a descriptor may take. */
+const ANSWER_MS = 5_000;
 
 type Decode = (frame: Frame) => Refusal | null;
 
@@ -107,6 +110,45 @@ export class ClientLine {
       const id = this.send(encode, reject);
       if (id !== null) this.#waiting.set(id, { decode, resolve, reject });
     });
+  }
+
+  /**
+   * As `request`; resolves with the descriptor that came with the answer, or null. Until then
+   * nothing else may read the socket, which would lose it: answers are looked for now and then.
+   */
+  async requestFd(
+    native: Native,
+    encode: (output: Output, id: number) => void,
+    decode: Decode,
+  ): Promise<number | null> {
+    const bytes = new Uint8Array(4096);
+    const deadline = systemClock.monotonicMs() + ANSWER_MS;
+    let fd: number | null = null;
+    let isAnswered = false;
+    this.#socket!.pause();
+    const answered = this.request(encode, decode).finally(() => {
+      isAnswered = true;
+    });
+    answered.catch(() => undefined);
+    this.flush();
+    for (let pauseMs = 0.1; !isAnswered; pauseMs = Math.min(20, pauseMs * 2)) {
+      const received = native.receiveFd(socketFd(this.#socket!), bytes);
+      if (typeof received !== "string") {
+        fd = received.fd ?? fd;
+        this.#receive(bytes.subarray(0, received.count));
+      } else if (received !== "try_again" || systemClock.monotonicMs() > deadline) {
+        this.#end(new HearthError("ENGINE_CLOSED", "the agent did not answer with a descriptor"));
+      }
+      await sleep(systemClock, pauseMs);
+    }
+    this.#socket!.resume();
+    try {
+      await answered;
+      return fd;
+    } catch (error) {
+      if (fd !== null) native.closeFd(fd);
+      throw error;
+    }
   }
 
   /**

@@ -1,6 +1,7 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, Region } from "../native/index.ts";
 import type { HandleBatch } from "../tiers/index.ts";
+import { ClientGpu } from "./client-gpu.ts";
 import { ClientLine } from "./client-line.ts";
 import {
   type AcquireOptions,
@@ -30,6 +31,7 @@ import {
   encodeSessionCommitRequest,
   encodeSessionListRequest,
   encodeSessionRequest,
+  Feature,
   type Frame,
   type HandleItems,
   type HelloReply,
@@ -61,10 +63,13 @@ const HELLO_MS = 5_000;
 export class EngineClient implements AsyncDisposable {
   readonly hello: HelloReply;
   readonly arena: Region;
+  /** Of use where `hello.features` has `Feature.gpu`. */
+  readonly gpu: ClientGpu;
   readonly #line: ClientLine;
 
-  private constructor(line: ClientLine, hello: HelloReply, arena: Region) {
+  private constructor(native: Native, line: ClientLine, hello: HelloReply, arena: Region) {
     this.#line = line;
+    this.gpu = new ClientGpu(line, native);
     this.hello = hello;
     this.arena = arena;
   }
@@ -76,14 +81,14 @@ export class EngineClient implements AsyncDisposable {
       encodeHelloRequest(line.output, 0, {
         versionMin: PROTOCOL_VERSION,
         versionMax: PROTOCOL_VERSION,
-        features: 0,
+        features: Feature.gpu,
         name: options.name,
         manifest: options.manifest,
       });
       const received = await receiveHello(native, line, options.signal);
       const { hello, arena } = mapArena(native, line, received);
       line.start(hello.frameBytesMax);
-      return new EngineClient(line, hello, arena);
+      return new EngineClient(native, line, hello, arena);
     } catch (error) {
       line.close();
       throw error;
@@ -232,6 +237,7 @@ export class EngineClient implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#line.close();
     await this.#line.closed;
+    this.gpu.close();
     this.arena[Symbol.dispose]();
   }
 }

@@ -53,15 +53,16 @@ export function gpuMemoryHandlers(context: GpuHandlerContext): Partial<Record<nu
       encodeGpuDevicesReply(connection.output, frame.requestId, { hasChannel, devices });
       return null;
     },
-    [Op.gpuRegister]: (connection, frame) => {
+    [Op.gpuRegister]: (connection, frame, holder) => {
       if (context.draining()) return refusal(FrameStatus.draining, DRAINING);
       const items = decodeGpuRegisterRequest(frame);
       if (!items.ok) return items.refusal;
       const { requestId } = frame;
-      const registered = connection.greeted!.gpu.register(items.value);
-      const answer = registered.then((answers) =>
-        encodeGpuRegisterReply(connection.output, requestId, answers),
-      );
+      const { gpu: line } = connection.greeted!;
+      const answer = line.register(items.value).then((answers) => {
+        holder.near(line.node);
+        encodeGpuRegisterReply(connection.output, requestId, answers);
+      });
       context.answerLater(connection, answer);
       return null;
     },

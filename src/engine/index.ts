@@ -1,4 +1,5 @@
 export { type ClientOptions, EngineClient } from "./client.ts";
+export type { ClientGpu, ClientMemory } from "./client-gpu.ts";
 export { Connection, type Wire } from "./connection.ts";
 export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./frame-handler.ts";
@@ -6,11 +7,14 @@ export { GpuPlane, type GpuPlaneOptions, WarmDesk, type WarmDeskOptions } from "
 export { ENGINE_LIMITS, type EngineLimits } from "./limits.ts";
 export {
   type BlockItems,
+  createPieceItems,
   type DigestItems,
+  Feature,
   FrameStatus,
   Op,
   Outcome,
   outcomeName,
+  type PieceItems,
 } from "./protocol/index.ts";
 export { EngineServer } from "./server.ts";
 export type { EngineServerOptions } from "./server-options.ts";

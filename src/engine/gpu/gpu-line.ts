@@ -63,6 +63,14 @@ export class GpuLine {
     return theirs;
   }
 
+  /** The NUMA node that its memories are near; null: none is known, or they are near several. */
+  get node(): number | null {
+    const devices = this.devices();
+    const memories = [...this.#memories.values()];
+    const nodes = new Set(memories.map(({ memory }) => devices[memory.device]?.numaNode ?? null));
+    return nodes.size === 1 ? ([...nodes][0] ?? null) : null;
+  }
+
   /** Descriptors are taken at once, in the order of the items that say they came before. */
   register(items: readonly GpuMemoryItem[]): Promise<GpuRegistered[]> {
     const taken = items.map((item) => ({
