@@ -122,7 +122,7 @@ export class Agent {
       native,
       hashing: native,
       queue: this.#ground.queue,
-      ...{ gpus: this.devices.gpus },
+      gpus: this.devices.gpus,
       clock,
       incarnation: this.incarnation,
       frames: this.frames,
