@@ -49,6 +49,17 @@ export const PEER_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
+    keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream"],
+    find({ peers: { listenRdma, listenStream, lanesPort } }) {
+      if (listenRdma === "off" || listenRdma.port === 0 || listenStream === "off") return null;
+      return unless(
+        listenRdma.port !== listenStream.port && listenRdma.port !== lanesPort,
+        `${listenRdma.port} is the port of listen_stream or lanes_port, too`,
+        'use another one, or "off"',
+      );
+    },
+  },
+  {
     keys: ["peers.advertise", "peers.listen_stream", "peers.listen_quic"],
     find({ peers: { advertise, listenStream, listenQuic } }) {
       const loopback = listensOnLoopback([listenStream, listenQuic]);

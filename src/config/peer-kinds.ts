@@ -10,7 +10,7 @@ import {
 import { quoteText } from "./problems.ts";
 
 /** Ways to move blocks that this version has, the one that is tried first in front. */
-const TRANSPORT_NAMES = ["stream", "quic"] as const;
+const TRANSPORT_NAMES = ["rdma", "stream", "quic"] as const;
 export type TransportWord = (typeof TRANSPORT_NAMES)[number];
 
 const list = namesKind(TRANSPORT_NAMES);
@@ -22,7 +22,7 @@ export const transportsKind: Kind<readonly TransportWord[] | "auto"> = {
   read(raw) {
     if (raw === "auto") return { ok: true, value: raw };
     const read = list.read(raw);
-    const instead = `use "auto", or ${TRANSPORT_NAMES.join(" and ")} with commas between them`;
+    const instead = `use "auto", or some of ${TRANSPORT_NAMES.join(", ")} with commas between`;
     if (!read.ok) return { ...read, instead };
     if (read.value.length === 0) return { ok: false, what: "names no transport", instead };
     return { ok: true, value: read.value as readonly TransportWord[] };
@@ -89,6 +89,32 @@ export const namespacesKind: Kind<readonly string[] | "any"> = {
     return { ok: true, value: Object.freeze([...new Set(keys)]) };
   },
   write: (keys) => (keys === "any" ? keys : keys.join(",")),
+};
+
+const RDMA_DEVICES_MAX = 16;
+const RDMA_DEVICE = /^[A-Za-z0-9_.-]{1,63}$/;
+
+/** Names of devices with commas between them, or the word `any`. */
+export const rdmaDevicesKind: Kind<readonly string[] | "any"> = {
+  name: "any or list of devices",
+  range: `"any", or up to ${RDMA_DEVICES_MAX} names of devices with commas between them`,
+  read(raw) {
+    const instead = 'use "any", or names as in "mlx5_0,mlx5_1"';
+    if (typeof raw !== "string") {
+      return { ok: false, what: `is ${typeName(raw)}, not a string`, instead };
+    }
+    if (raw === "any") return { ok: true, value: raw };
+    const names = [...new Set(raw.split(",").map((name) => name.trim()))];
+    const wrong = names.find((name) => !RDMA_DEVICE.test(name));
+    if (wrong !== undefined) {
+      return { ok: false, what: `names ${quoteText(wrong)}, no device`, instead };
+    }
+    if (names.length > RDMA_DEVICES_MAX) {
+      return { ok: false, what: `names more than ${RDMA_DEVICES_MAX} devices`, instead };
+    }
+    return { ok: true, value: Object.freeze(names) };
+  },
+  write: (names) => (names === "any" ? names : names.join(",")),
 };
 
 /** How payload on plain TCP is sealed. */

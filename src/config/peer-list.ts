@@ -12,12 +12,15 @@ export interface ListedPeer {
   readonly host: string;
   readonly streamPort: number | null;
   readonly quicPort: number | null;
+  readonly rdmaPort: number | null;
 }
 
 const PEERS_MAX = 1_024;
 const PORT_MAX = 65_535;
-const PEER = /^([^@]*)@(?:\[([^\]]+)\]|([^[\]:@/]*)):([0-9]{0,5})(?:\/([0-9]{1,5}))?$/;
-const INSTEAD = 'write it as in "gpu-02@10.0.0.2:7172/7173": worker, host, ports of stream/quic';
+const PEER =
+  /^([^@]*)@(?:\[([^\]]+)\]|([^[\]:@/]*)):([0-9]{0,5})(?:\/([0-9]{0,5}))?(?:\/([0-9]{1,5}))?$/;
+const INSTEAD =
+  'write it as in "gpu-02@10.0.0.2:7172/7173/7175": worker, host, ports of stream/quic/rdma';
 
 type Refuse = (what: string) => { ok: false; what: string; instead: string };
 const refuse: Refuse = (what) => ({ ok: false, what, instead: INSTEAD });
@@ -25,7 +28,7 @@ const refuse: Refuse = (what) => ({ ok: false, what, instead: INSTEAD });
 function readPeer(text: string): Read<ListedPeer> {
   const match = PEER.exec(text);
   if (match === null) return refuse(`names ${quoteText(text)}, which is no peer`);
-  const [, worker = "", bracketed, plain, stream, quic] = match;
+  const [, worker = "", bracketed, plain, ...digits] = match;
   if (!isWorkerId(worker)) return refuse(`names ${quoteText(text)} without a worker id`);
   const host = bracketed ?? plain ?? "";
   if (bracketed !== undefined && isLinkLocal(bracketed)) {
@@ -34,12 +37,13 @@ function readPeer(text: string): Read<ListedPeer> {
   }
   const isHost = bracketed === undefined ? isIPv4(host) || isHostName(host) : isIP(host) === 6;
   if (!isHost) return refuse(`holds no address or host name: ${quoteText(host)}`);
-  const [streamPort, quicPort] = [portOf(stream), portOf(quic)];
-  if (streamPort === undefined || quicPort === undefined) {
+  const ports = digits.map(portOf);
+  if (ports.includes(undefined)) {
     return refuse(`names ${quoteText(text)}; ports go from 1 to ${PORT_MAX}`);
   }
-  if (streamPort === null && quicPort === null) return refuse(`names ${quoteText(text)}, no port`);
-  return { ok: true, value: Object.freeze({ worker, host, streamPort, quicPort }) };
+  const [streamPort = null, quicPort = null, rdmaPort = null] = ports;
+  if (ports.every((port) => port === null)) return refuse(`names ${quoteText(text)}, no port`);
+  return { ok: true, value: Object.freeze({ worker, host, streamPort, quicPort, rdmaPort }) };
 }
 
 /** Null: none is given. Undefined: it is none. */
@@ -49,16 +53,20 @@ function portOf(digits: string | undefined): number | null | undefined {
   return port >= 1 && port <= PORT_MAX ? port : undefined;
 }
 
-function formatPeer({ worker, host, streamPort, quicPort }: ListedPeer): string {
+function formatPeer({ worker, host, ...ports }: ListedPeer): string {
   const place = host.includes(":") ? `[${host}]` : host;
-  const quic = quicPort === null ? "" : `/${quicPort}`;
-  return `${worker}@${place}:${streamPort ?? ""}${quic}`;
+  const all = [ports.streamPort, ports.quicPort, ports.rdmaPort];
+  const last = all.findLastIndex((port) => port !== null);
+  const written = all.slice(0, last + 1).map((port) => port ?? "");
+  return `${worker}@${place}:${written.join("/")}`;
 }
 
-/** `gpu-02@10.0.0.2:7172/7173,gpu-03@[fd00::3]:7172`. */
+/** `gpu-02@10.0.0.2:7172/7173/7175,gpu-03@[fd00::3]:7172`. */
 export const peerListKind: Kind<readonly ListedPeer[]> = {
   name: "list of peers",
-  range: "worker@host:stream/quic with commas between them; one of the ports may be left out",
+  range:
+    "worker@host:stream/quic/rdma with commas between them; ports of others than one may be left " +
+    "out",
   read(raw) {
     if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`);
     const texts = raw.split(",").map((text) => text.trim());

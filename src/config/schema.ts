@@ -10,6 +10,7 @@ import { logSection } from "./sections/log.ts";
 import { natsSection } from "./sections/nats.ts";
 import { nodeSection } from "./sections/node.ts";
 import { peersSection } from "./sections/peers.ts";
+import { rdmaSection } from "./sections/rdma.ts";
 import type { KeySpec } from "./spec.ts";
 
 /**
@@ -24,6 +25,7 @@ export const SCHEMA = {
   control: controlSection,
   nats: natsSection,
   peers: peersSection,
+  rdma: rdmaSection,
   events: eventsSection,
   api: apiSection,
   log: logSection,

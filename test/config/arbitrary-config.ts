@@ -102,6 +102,19 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       library: fc.option(absolutePath(60)),
       register: fc.boolean(),
     }),
+    rdma: fc.record({
+      enabled: word("auto", "off"),
+      library: fc.option(absolutePath(60)),
+      devices: fc.constantFrom<Config["rdma"]["devices"]>("any", ["mlx5_0"], ["rxe0", "mlx5_1"]),
+      gidIndex: fc.option(fc.nat(255)),
+      rails: fc.integer({ min: 1, max: 8 }),
+      trafficClass: fc.nat(255),
+      serviceLevel: fc.nat(15),
+      timeout: fc.integer({ min: 8, max: 20 }),
+      retries: fc.integer({ min: 1, max: 6 }),
+      readBytes: word(65_536, 2 ** 20, 2 ** 24),
+      windowBytes: fc.integer({ min: 2 ** 20, max: 2 ** 40 }),
+    }),
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),
   })
@@ -149,6 +162,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         ...draw.engineEvents,
       },
       gpu: draw.gpu,
+      rdma: draw.rdma,
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,

@@ -16,6 +16,7 @@ const listed: fc.Arbitrary<NonNullable<Peers["peers"]>> = fc.uniqueArray(
     host: word("10.0.0.2", "fd00::3", "gpu-2.example", "127.0.0.1"),
     streamPort: fc.integer({ min: 1, max: 65_535 }),
     quicPort: fc.option(fc.integer({ min: 1, max: 65_535 })),
+    rdmaPort: fc.option(fc.integer({ min: 1, max: 65_535 })),
   }),
   { selector: ({ worker }) => worker, minLength: 1, maxLength: 4 },
 );
@@ -24,16 +25,18 @@ const places = fc
   .record({
     stream: fc.boolean(),
     quic: fc.boolean(),
+    rdma: fc.boolean(),
     isHere: fc.boolean(),
     port: fc.nat(65_535),
     elsewhere: word("10.0.0.1", "gpu-1.example", "fd00::1"),
   })
-  .map(({ stream, quic, isHere, port, elsewhere }) => {
+  .map(({ stream, quic, rdma, isHere, port, elsewhere }) => {
     const host = isHere ? "127.0.0.1" : "0.0.0.0";
     const address = { host, port, loopback: isHere };
     return {
       listenStream: stream ? address : ("off" as const),
       listenQuic: quic ? address : ("off" as const),
+      listenRdma: rdma ? { ...address, port: 0 } : ("off" as const),
       advertise: isHere ? "127.0.0.1" : elsewhere,
     };
   });
@@ -52,7 +55,11 @@ export const arbitraryPeers: fc.Arbitrary<Peers> = fc
     listed: fc.option(listed),
     announceMs: word(0, 500, 5_000),
     summaryMs: word(0, 200, 600_000),
-    transports: fc.constantFrom<Peers["transports"]>("auto", ["stream"], ["quic", "stream"]),
+    transports: fc.constantFrom<Peers["transports"]>(
+      "auto",
+      ["stream"],
+      ["quic", "stream", "rdma"],
+    ),
     encrypt: fc.boolean(),
     cipher: word("aegis-128l", "aes-128-gcm"),
     bytes: fc.integer({ min: MIB, max: 2 ** 40 }),

@@ -110,7 +110,7 @@ const NAMES: readonly BadFile[] = [
     `${KV}[fabric]\nlisten = "a"\n`,
     ["3:2 fabric", "unknown section"],
   ],
-  ["another one", `${KV}[fabric]\n`, ["3:2 fabric", "[nats] [peers] [events] [api] [log]"]],
+  ["another one", `${KV}[fabric]\n`, ["3:2 fabric", "[nats] [peers] [rdma] [events] [api] [log]"]],
   [
     "section of a later version, dotted",
     `fabric.url = "x"\n${KV}`,

@@ -4,6 +4,10 @@ function peers(...lines: string[]): string {
   return `${KV}[peers]\n${lines.join("\n")}\n`;
 }
 
+function rdma(...lines: string[]): string {
+  return `${KV}[rdma]\n${lines.join("\n")}\n`;
+}
+
 const FILES = 'cert_file = "/c"\nkey_file = "/k"\nca_file = "/a"';
 
 /** [peers]: each key alone, and those that depend on another. */
@@ -53,7 +57,20 @@ export const PEERS: readonly BadFile[] = [
   ["no transport", peers('transport = "none"'), ["4:13 peers.transport", "no transport"]],
   ["unknown transport", peers('transport = "tcp"'), ["4:13 peers.transport", '"auto"']],
   ["transports as an array", peers('transport = ["quic"]'), ["4:13 peers.transport", "an array"]],
-  ["a transport of another version", peers('transport = "rdma"'), ["4:13 peers.transport", "rdma"]],
+  ["a transport twice wrong", peers('transport = "rdma,tcp"'), ["4:13 peers.transport", "tcp"]],
+  ["peer with four ports", peers('peers = "a@h:1/2/3/4"'), ["4:9 peers.peers", "is no peer"]],
+  ["peer with RDMA port 0", peers('peers = "a@h:1/2/0"'), ["4:9 peers.peers", "1 to 65535"]],
+  ["RDMA device with a slash", rdma('devices = "mlx5_0/1"'), ["4:11 rdma.devices", "no device"]],
+  ["RDMA devices as a number", rdma("devices = 5"), ["4:11 rdma.devices", "not a string"]],
+  ["RDMA required", rdma('enabled = "require"'), ["4:11 rdma.enabled", '"auto"']],
+  ["no rail", rdma("rails = 0"), ["4:9 rdma.rails", "too small"]],
+  ["retries for ever", rdma("retries = 7"), ["4:11 rdma.retries", "too large"]],
+  ["reads of odd bytes", rdma('read_bytes = "100000B"'), ["4:14 rdma.read_bytes", "multiple"]],
+  [
+    "one port for requests of two transports",
+    peers('listen_rdma = "0.0.0.0:7172"'),
+    ["4:15 peers.listen_rdma", "listen_stream or lanes_port"],
+  ],
   ["unknown cipher", peers('cipher = "rc4"'), ["4:10 peers.cipher", "aegis-128l"]],
   ["listener without a port", peers('listen_quic = "::"'), ["4:15 peers.listen_quic", '"off"']],
   ["listener as a number", peers("listen_stream = 7172"), ["4:17 peers.listen_stream", '"off"']],

@@ -30,7 +30,7 @@ describe("the files of a cluster", () => {
         {
           worker: other.node.id,
           host: other.peers.advertise!,
-          ...{ streamPort: 7172, quicPort: 7173 },
+          ...{ streamPort: 7172, quicPort: 7173, rdmaPort: null },
         },
       ]);
     }

@@ -101,6 +101,7 @@ const DEFAULTS: Config = {
     cluster: "hearth",
     listenStream: { host: "0.0.0.0", port: 7172, loopback: false },
     listenQuic: { host: "0.0.0.0", port: 7173, loopback: false },
+    listenRdma: { host: "0.0.0.0", port: 7175, loopback: false },
     lanesPort: 7174,
     advertise: "test-host",
     peers: null,
@@ -121,6 +122,19 @@ const DEFAULTS: Config = {
     cooldownMaxMs: 60_000,
     prefillTokensPerSecond: null,
     serveNamespaces: "any",
+  },
+  rdma: {
+    enabled: "auto",
+    library: null,
+    devices: "any",
+    gidIndex: null,
+    rails: 1,
+    trafficClass: 0,
+    serviceLevel: 0,
+    timeout: 14,
+    retries: 6,
+    readBytes: 256 * 1024,
+    windowBytes: GIB / 4,
   },
   events: {
     mode: "ring",
@@ -292,7 +306,7 @@ describe("config/hearth.toml", () => {
     expect(config.kv.indexDir).toBe("/var/cache/hearth/index");
     expect(configOf(all.replace("ssd_gib = 500", 'ssd = "500GiB"'))).toEqual(config);
     expect(config.api.tokenFile).toBe("/etc/hearth/token");
-    const place = { host: "10.0.0.2", streamPort: 7172, quicPort: 7173 };
+    const place = { host: "10.0.0.2", streamPort: 7172, quicPort: 7173, rdmaPort: 7175 };
     expect(config.peers.peers).toEqual([{ worker: "gpu-02" as WorkerId, ...place }]);
     expect(configOf(all.replace("ram_gib = 8", 'ram = "8GiB"'))).toEqual(config);
   });

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { peerListKind } from "../../src/config/peer-list.ts";
 import { configOf, NO_FACTS } from "./arbitrary-config.ts";
 
 function peersOf(lines: string, hostname: string | null = "gpu-01") {
@@ -7,13 +8,32 @@ function peersOf(lines: string, hostname: string | null = "gpu-01") {
 }
 
 describe("[peers]", () => {
-  test("names hosts with one transport or both, by name and by either kind of address", () => {
-    const list = "a@10.0.0.2:7172/7173, b@[fd00::3]:7172,c@gpu-3.example:/7173";
-    expect(peersOf(`peers = "${list}"`).peers as unknown).toEqual([
-      { worker: "a", host: "10.0.0.2", streamPort: 7172, quicPort: 7173 },
-      { worker: "b", host: "fd00::3", streamPort: 7172, quicPort: null },
-      { worker: "c", host: "gpu-3.example", streamPort: null, quicPort: 7173 },
-    ]);
+  test("names hosts with some transports or all, by name and by either kind of address", () => {
+    const list = [
+      ["a@10.0.0.2:7172/7173/7175", "a", "10.0.0.2", 7172, 7173, 7175],
+      ["b@[fd00::3]:7172", "b", "fd00::3", 7172, null, null],
+      ["c@gpu-3.example:/7173", "c", "gpu-3.example", null, 7173, null],
+      ["d@10.0.0.4:7172//7175", "d", "10.0.0.4", 7172, null, 7175],
+      ["e@10.0.0.5://7175", "e", "10.0.0.5", null, null, 7175],
+    ] as const;
+    const { peers } = peersOf(`peers = "${list.map(([text]) => text).join(", ")}"`);
+    const named = list.map(([_, worker, host, streamPort, quicPort, rdmaPort]) => {
+      return { worker, host, streamPort, quicPort, rdmaPort };
+    });
+    expect(peers as unknown).toEqual(named);
+    expect(peerListKind.write(peers!)).toBe(list.map(([text]) => text).join(","));
+  });
+
+  test("RDMA listens beside the others, and nowhere where they do not", () => {
+    const rdma = (lines: string) => peersOf(lines).listenRdma as unknown;
+    expect(rdma("")).toMatchObject({ host: "0.0.0.0", port: 7175 });
+    expect(rdma('listen_stream = "[::1]:1"\nlisten_quic = "off"')).toMatchObject({
+      host: "::1",
+      port: 7175,
+    });
+    const free = 'listen_stream = "127.0.0.1:0"\nlisten_quic = "127.0.0.1:0"';
+    expect(rdma(free)).toMatchObject({ host: "127.0.0.1", port: 0 });
+    expect(rdma('listen_stream = "off"\nlisten_quic = "off"')).toBe("off");
   });
 
   test("others reach a host where it listens, or under its name", () => {

@@ -23,6 +23,7 @@ import { type KeySpec, optional, section, withDefault } from "../spec.ts";
 const PATH_BYTES_MAX = 4095;
 const MIB = 2 ** 20;
 const MINUTE_MS = 60_000;
+const RDMA_PORT = 7175;
 /** Addresses that stand for all of a machine's. */
 const WILDCARDS = ["0.0.0.0", "::"];
 
@@ -106,6 +107,29 @@ const lanesPort = withDefault({
     "record by record. 0 takes a free one: then the firewall must let all of them through.",
 });
 
+const listenRdma: KeySpec<ListenAddress | "off"> = {
+  key: "listen_rdma",
+  kind: listenOrOffKind,
+  standard: {
+    is: "derived",
+    words: "port 7175 of the address of `listen_stream`, or of `listen_quic`",
+    needs: ["peers.listen_stream", "peers.listen_quic"],
+    from({ value }) {
+      const stream = value<ListenAddress | "off">("peers.listen_stream");
+      const listens = stream === "off" ? value<ListenAddress | "off">("peers.listen_quic") : stream;
+      if (listens === "off") return "off";
+      // Whoever takes any free port for those does not want a certain one for this.
+      return Object.freeze({ ...listens, port: listens.port === 0 ? 0 : RDMA_PORT });
+    },
+  },
+  reload: false,
+  doc:
+    "Where hosts connect with TLS over TCP to agree on blocks that they then read by RDMA. Listened " +
+    "on only where [rdma] has a device to use, and `trusted_network` is set. `off` serves nobody " +
+    "that way.",
+  example: "0.0.0.0:7175",
+};
+
 const advertise: KeySpec<string | null> = {
   key: "advertise",
   kind: hostKind as KeySpec<string | null>["kind"],
@@ -133,10 +157,10 @@ const peers = optional({
   kind: peerListKind,
   reload: true,
   doc:
-    "Hosts that blocks may be pulled from: `worker@host:stream/quic` with commas between them, " +
-    "where a host without one of the transports leaves out its port (`:7172`, `:/7173`). Hosts " +
-    "that announce themselves over NATS need not stand here.",
-  example: "gpu-02@10.0.0.2:7172/7173",
+    "Hosts that blocks may be pulled from: `worker@host:stream/quic/rdma` with commas between " +
+    "them, where a host without one of the transports leaves out its port (`:7172`, `:/7173`, " +
+    "`:7172//7175`). Hosts that announce themselves over NATS need not stand here.",
+  example: "gpu-02@10.0.0.2:7172/7173/7175",
 });
 
 const announceMs = withDefault({
@@ -166,8 +190,9 @@ const transports = withDefault({
   standard: "auto",
   reload: true,
   doc:
-    "How blocks travel: `stream` (TLS, then sealed TCP), `quic`, or both in the order in which " +
-    "they are tried. `auto` goes by what both hosts have, then by what was measured.",
+    "How blocks travel: `rdma`, `stream` (TLS, then sealed TCP), `quic`, or some of them in the " +
+    "order in which they are tried. `auto` goes by what both hosts have, then by what was " +
+    "measured.",
 });
 
 const encrypt = withDefault({
@@ -193,7 +218,9 @@ const trustedNetwork = withDefault({
   kind: booleanKind,
   standard: false,
   reload: false,
-  doc: "Says that nobody else is on the network between the hosts; see `encrypt`.",
+  doc:
+    "Says that nobody else is on the network between the hosts; see `encrypt`. RDMA, which nothing " +
+    "seals, is used only with it.",
 });
 
 const bytesMax = size(
@@ -286,6 +313,7 @@ export const peersSection = section("Pulling blocks from other hosts, and servin
   cluster,
   listenStream,
   listenQuic,
+  listenRdma,
   lanesPort,
   advertise,
   peers,
