@@ -124,9 +124,9 @@ const listenRdma: KeySpec<ListenAddress | "off"> = {
   },
   reload: false,
   doc:
-    "Where hosts connect with TLS over TCP to agree on blocks that they then read by RDMA. Listened " +
-    "on only where [rdma] has a device to use, and `trusted_network` is set. `off` serves nobody " +
-    "that way.",
+    "Where hosts connect with TLS over TCP to agree on blocks that they then read by RDMA. It is " +
+    "listened on only where [rdma] has a device to use, and `trusted_network` is set. `off` " +
+    "serves nobody that way.",
   example: "0.0.0.0:7175",
 };
 
@@ -219,8 +219,8 @@ const trustedNetwork = withDefault({
   standard: false,
   reload: false,
   doc:
-    "Says that nobody else is on the network between the hosts; see `encrypt`. RDMA, which nothing " +
-    "seals, is used only with it.",
+    "Says that nobody else is on the network between the hosts; see `encrypt`. RDMA, which " +
+    "nothing seals, is used only with it.",
 });
 
 const bytesMax = size(

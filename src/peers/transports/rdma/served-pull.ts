@@ -36,8 +36,8 @@ interface Loan {
 const NO_WINDOW: RdmaWindow = { address: 0n, key: 0 };
 
 /**
- * One pull whose blocks are read by the asker's device. Each is lent alone, read-only, and let go of
- * when nobody can read it any more: after the asker said so, or its time is over.
+ * One pull whose blocks are read by the asker's device. Each is lent alone, read-only, and comes
+ * back when nobody can read it any more: after the asker said so, or its time is over.
  */
 export class RdmaServedPull implements RunningPull, Sender {
   readonly #options: RdmaServedPullOptions;
