@@ -54,6 +54,12 @@ export class DeviceRoom implements AsyncDisposable {
     return this.#rdma?.rdma ?? null;
   }
 
+  /** NUMA nodes that memory should be near: of GPUs, or of NICs where there are none. */
+  get nodes(): readonly (number | null)[] {
+    const devices = this.gpus?.devices() ?? this.rdma?.ports() ?? [];
+    return devices.map(({ numaNode }) => numaNode);
+  }
+
   get gpuReport(): HostGpusReport | null {
     return this.#gpus?.report() ?? null;
   }

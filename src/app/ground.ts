@@ -4,6 +4,7 @@ import { type Native, Queue, type Region } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers/index.ts";
 import { queueThreads } from "./agent-limits.ts";
+import { placeArena } from "./arena-places.ts";
 import { DeviceRoom } from "./device-room.ts";
 
 export interface GroundParts {
@@ -45,6 +46,9 @@ export function layGround(parts: GroundParts, inherited: Region | null): Ground 
   };
   const region = inherited ?? createArena(native, arena);
   const devices = devicesAt(parts, region);
+  const { logger } = parts;
+  const { nodes } = devices;
+  const places = placeArena(region, { nodes, isNew: inherited === null, logger });
   const queue = new Queue(native, {
     entries: QUEUE_ENTRIES,
     threads: queueThreads(),
@@ -61,6 +65,7 @@ export function layGround(parts: GroundParts, inherited: Region | null): Ground 
     gpuWindowBlocks: config.engine.gpuWindowBlocks,
     policy: kv.policy,
     marks: { high: kv.highWater, low: kv.lowWater },
+    parts: places,
   });
   store.sessions.setIdle(config.engine.sessionIdleMs);
   const growth = new ArenaGrowth(region, queue, arena, (bytes) => {

@@ -1,6 +1,6 @@
 import { assert, type NodeId } from "../core/index.ts";
 import { type ArenaLimits, arenaLimits, extentBytesFor, roundUp } from "./arena-geometry.ts";
-import { ExtentLists } from "./extent-lists.ts";
+import { ANY_ZONE, ExtentLists } from "./extent-lists.ts";
 import { restoreSlots, type SlotLayout } from "./restore-slots.ts";
 import {
   NO_SLOT,
@@ -8,6 +8,7 @@ import {
   type SlotAllocator,
   type SlotAllocatorOptions,
   SlotState,
+  ZONES_MAX,
 } from "./slot-allocator.ts";
 import { verifySlots } from "./slot-integrity.ts";
 import { SlotRecords } from "./slot-records.ts";
@@ -17,13 +18,22 @@ export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocato
   const { arenaBytes, slotBytesMax, extentBytes } = options;
   assert(arenaBytes >= 4096 && slotBytesMax >= 1, "an arena holds at least a slot");
   assert(slotBytesMax <= arenaBytes, "the longest slot fits the arena");
-  return new ExtentSlots(arenaLimits(arenaBytes, slotBytesMax, extentBytes));
+  const limits = arenaLimits(arenaBytes, slotBytesMax, extentBytes);
+  return new ExtentSlots(limits, zoneEnds(options));
+}
+
+function zoneEnds({ arenaBytes, zoneEnds: ends = [arenaBytes] }: SlotAllocatorOptions): number[] {
+  assert(ends.length > 0 && ends.length <= ZONES_MAX, "an arena has one zone to eight");
+  assert(ends.at(-1) === arenaBytes, "zones cover the arena");
+  for (const [i, end] of ends.entries())
+    assert(end > (ends[i - 1] ?? 0), "zones follow each other");
+  return [...ends];
 }
 
 /**
- * Extents below `unopened` have been in use; those of them in no class wait in a list. A slot's
- * place is its offset in granules; an extent's slots hang together in a chain, those handed out
- * last first.
+ * Extents of a zone below its mark in `unopened` have been in use; those of them in no class wait
+ * in a list. A slot's place is its offset in granules; an extent's slots hang together in a chain,
+ * those handed out last first.
  */
 export class ExtentSlots implements SlotAllocator {
   readonly limits: ArenaLimits;
@@ -35,13 +45,19 @@ export class ExtentSlots implements SlotAllocator {
   quarantinedSlots = 0;
   extentBytes = 0;
   extentCount = 0;
-  unopened = 0;
+  /** Of each zone: the first extent that was never in use, and that behind its last one. */
+  readonly unopened: Int32Array;
+  readonly zoneStop: Int32Array;
+  readonly #zoneEnds: readonly number[];
   private lastGeneration = 0;
 
-  constructor(limits: ArenaLimits) {
+  constructor(limits: ArenaLimits, ends: readonly number[]) {
     this.limits = limits;
+    this.#zoneEnds = ends;
     this.records = new SlotRecords(limits.arenaBytes / limits.granule);
-    this.extents = new ExtentLists(limits.extentsMax);
+    this.extents = new ExtentLists(limits.extentsMax, ends.length);
+    this.unopened = new Int32Array(ends.length);
+    this.zoneStop = new Int32Array(ends.length);
   }
 
   get arenaBytes(): number {
@@ -53,24 +69,32 @@ export class ExtentSlots implements SlotAllocator {
     this.readyBytes = Math.min(this.arenaBytes, this.readyBytes + bytes);
   }
 
-  reserve(bytes: number): number {
+  reserve(bytes: number, zone: number = ANY_ZONE): number {
     const { extents, records } = this;
     const slotBytes = this.slotBytesFor(bytes);
     if (slotBytes > this.limits.slotBytesMax) return NO_SLOT;
     if (this.usedSlots === 0) this.divide(slotBytes);
     const sizeClass = extents.classFor(slotBytes);
     if (sizeClass < 0) return NO_SLOT;
-    let extent = extents.fullest(sizeClass);
-    if (extent < 0) {
-      extent = this.openExtent(slotBytes);
-      if (extent < 0) return NO_SLOT;
-      extents.assign(extent, sizeClass, this.capacity(extent, slotBytes));
+    let extent = this.extentWithRoom(sizeClass, slotBytes, zone);
+    if (extent < 0 && zone !== ANY_ZONE) {
+      extent = this.extentWithRoom(sizeClass, slotBytes, ANY_ZONE);
     }
+    if (extent < 0) return NO_SLOT;
 
     let slot = extents.firstFree[extent]!;
     if (slot !== NO_SLOT) extents.firstFree[extent] = records.linkOf(slot);
     else slot = this.takeFresh(extent, slotBytes);
     return this.handOut(slot, extent, slotBytes);
+  }
+
+  /** An extent of the class in the zone with a free slot, opened for it if need be; -1: none. */
+  private extentWithRoom(sizeClass: number, slotBytes: number, zone: number): number {
+    const fullest = this.extents.fullest(sizeClass, zone);
+    if (fullest >= 0) return fullest;
+    const opened = this.openExtent(slotBytes, zone);
+    if (opened >= 0) this.extents.assign(opened, sizeClass, this.capacity(opened, slotBytes));
+    return opened;
   }
 
   private handOut(slot: number, extent: number, slotBytes: number): number {
@@ -173,7 +197,7 @@ export class ExtentSlots implements SlotAllocator {
     const floor = after < 0 ? -1 : extents.usedBytesOf(after);
     let best = -1;
     let bestBytes = Number.POSITIVE_INFINITY;
-    for (let extent = 0; extent < this.unopened; extent++) {
+    for (let extent = 0; extent < this.extentCount; extent++) {
       if (extents.classOf[extent] === -1 || extents.unmovable[extent] !== 0) continue;
       if (extents.slotBytesOf(extent) === slotBytes) continue;
       if (this.bytesOfExtent(extent) < slotBytes) continue;
@@ -226,11 +250,13 @@ export class ExtentSlots implements SlotAllocator {
     return restoreSlots(this, layout);
   }
 
-  /** Opens the next extent that was never in use, for slots of this length. */
-  openNext(slotBytes: number): boolean {
+  /** Opens this extent, whose zone was in use up to it, for slots of this length. */
+  openNext(extent: number, slotBytes: number): boolean {
     const sizeClass = this.extents.classFor(slotBytes);
-    if (sizeClass < 0 || this.unopened >= this.extentCount) return false;
-    const extent = this.unopened++;
+    if (sizeClass < 0 || extent >= this.extentCount) return false;
+    const zone = this.extents.zoneOf[extent]!;
+    assert(this.unopened[zone] === extent, "the extents of a zone are opened in their order");
+    this.unopened[zone] = extent + 1;
     this.extents.assign(extent, sizeClass, this.capacity(extent, slotBytes));
     return true;
   }
@@ -244,8 +270,16 @@ export class ExtentSlots implements SlotAllocator {
   divideInto(extentBytes: number): void {
     this.extentBytes = extentBytes;
     this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
-    this.unopened = 0;
     this.extents.reset();
+    let first = 0;
+    for (const [zone, end] of this.#zoneEnds.entries()) {
+      // An extent that lies in two zones belongs to the one it begins in.
+      const stop = Math.min(this.extentCount, Math.ceil(end / extentBytes));
+      this.unopened[zone] = first;
+      this.zoneStop[zone] = stop;
+      this.extents.zoneOf.fill(zone, first, stop);
+      first = stop;
+    }
   }
 
   /** What `freeSlots` is where the next reservation divides the arena anew. */
@@ -256,16 +290,22 @@ export class ExtentSlots implements SlotAllocator {
     return Math.floor(this.readyBytes / extentBytes) * (extentBytes / slotBytes);
   }
 
-  /** An extent in no class that has room for such a slot, or -1. */
-  private openExtent(slotBytes: number): number {
+  /** An extent of the zone in no class that has room for such a slot, or -1. */
+  private openExtent(slotBytes: number, zone: number): number {
     const last = this.extentCount - 1;
     const unfit = this.bytesOfExtent(last) < slotBytes ? last : -1;
-    const returned = this.extents.takeReturned(unfit);
-    if (returned >= 0) return returned;
-    const fresh = this.unopened;
-    if (fresh >= this.openCount() || fresh === unfit) return -1;
-    this.unopened++;
-    return fresh;
+    const [from, to] = zone === ANY_ZONE ? [0, this.extents.zones] : [zone, zone + 1];
+    for (let at = from; at < to; at++) {
+      const returned = this.extents.takeReturned(unfit, at);
+      if (returned >= 0) return returned;
+    }
+    for (let at = from; at < to; at++) {
+      const fresh = this.unopened[at]!;
+      if (fresh >= Math.min(this.zoneStop[at]!, this.openCount()) || fresh === unfit) continue;
+      this.unopened[at] = fresh + 1;
+      return fresh;
+    }
+    return -1;
   }
 
   /** A slot of the extent that did not exist so far. */

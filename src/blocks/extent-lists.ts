@@ -7,10 +7,14 @@ export const CLASSES_MAX = 64;
 export const EIGHTHS = 8;
 const IN_NO_LIST = -1;
 
+/** No zone is wanted more than another. */
+export const ANY_ZONE = -1;
+
 /**
  * Which extent belongs to which size class, and how full it is. Invariants: an extent with a free
- * slot stands in the list of its class and eighth; one in no class either waits in the list of
- * those given back or was never in use; a class without extents is free to become another's.
+ * slot stands in the list of its zone, class and eighth; one in no class either waits in the list
+ * of those given back of its zone or was never in use; a class without extents is free to become
+ * another's.
  */
 export class ExtentLists {
   /** -1: none. */
@@ -26,20 +30,26 @@ export class ExtentLists {
   /** The ends of the chain of slots handed out at least once. */
   readonly newest: Int32Array;
   readonly eldest: Int32Array;
-  /** `class × 8 + eighth`, or -1. */
+  /** `(zone × 64 + class) × 8 + eighth`, or -1. */
   readonly listOf: Int16Array;
+  /** Part of the arena that the extent lies in. */
+  readonly zoneOf: Uint8Array;
   /** -1 at the end. */
   readonly next: Int32Array;
   readonly prev: Int32Array;
-  readonly heads = new Int32Array(CLASSES_MAX * EIGHTHS).fill(-1);
-  firstReturned = -1;
+  readonly heads: Int32Array;
+  /** Of each zone. */
+  readonly firstReturned: Int32Array;
   assigned = 0;
   readonly classBytes = new Float64Array(CLASSES_MAX);
   readonly classExtents = new Int32Array(CLASSES_MAX);
   readonly classSlots = new Int32Array(CLASSES_MAX);
   readonly classUsed = new Int32Array(CLASSES_MAX);
 
-  constructor(extentsMax: number) {
+  constructor(extentsMax: number, zones: number) {
+    this.heads = new Int32Array(zones * CLASSES_MAX * EIGHTHS).fill(-1);
+    this.firstReturned = new Int32Array(zones).fill(-1);
+    this.zoneOf = new Uint8Array(extentsMax);
     this.classOf = new Int16Array(extentsMax).fill(-1);
     this.used = new Int32Array(extentsMax);
     this.capacity = new Int32Array(extentsMax);
@@ -56,7 +66,16 @@ export class ExtentLists {
   /** Forgets the extents of an empty arena. */
   reset(): void {
     assert(this.assigned === 0, "only an empty arena is divided anew");
-    this.firstReturned = -1;
+    this.firstReturned.fill(-1);
+  }
+
+  get zones(): number {
+    return this.firstReturned.length;
+  }
+
+  /** The list of a class's emptiest extents in a zone; the fuller ones follow it. */
+  firstList(sizeClass: number, zone: number): number {
+    return (zone * CLASSES_MAX + sizeClass) * EIGHTHS;
   }
 
   hasClassFor(slotBytes: number): boolean {
@@ -86,9 +105,13 @@ export class ExtentLists {
   }
 
   /** An extent of the class with a free slot, the fullest to an eighth; -1: none. */
-  fullest(sizeClass: number): number {
-    for (let list = sizeClass * EIGHTHS + EIGHTHS - 1; list >= sizeClass * EIGHTHS; list--) {
-      if (this.heads[list] !== -1) return this.heads[list]!;
+  fullest(sizeClass: number, zone: number): number {
+    const [from, to] = zone === ANY_ZONE ? [0, this.zones] : [zone, zone + 1];
+    for (let eighth = EIGHTHS - 1; eighth >= 0; eighth--) {
+      for (let at = from; at < to; at++) {
+        const head = this.heads[this.firstList(sizeClass, at) + eighth]!;
+        if (head !== -1) return head;
+      }
     }
     return -1;
   }
@@ -99,7 +122,7 @@ export class ExtentLists {
     this.classExtents[sizeClass] = this.classExtents[sizeClass]! + 1;
     this.classSlots[sizeClass] = this.classSlots[sizeClass]! + slots;
     this.assigned++;
-    this.enter(extent, sizeClass * EIGHTHS);
+    this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]!));
   }
 
   /** One more slot of the extent exists. */
@@ -117,7 +140,8 @@ export class ExtentLists {
     this.classUsed[sizeClass] = this.classUsed[sizeClass]! + by;
     const slots = this.capacity[extent]!;
     const eighth = Math.floor((used * EIGHTHS) / slots);
-    const list = used === slots ? IN_NO_LIST : sizeClass * EIGHTHS + eighth;
+    const first = this.firstList(sizeClass, this.zoneOf[extent]!);
+    const list = used === slots ? IN_NO_LIST : first + eighth;
     if (list === this.listOf[extent]) return;
     this.leave(extent);
     if (list !== IN_NO_LIST) this.enter(extent, list);
@@ -136,17 +160,18 @@ export class ExtentLists {
     this.newest[extent] = 0;
     this.eldest[extent] = 0;
     this.assigned--;
-    this.next[extent] = this.firstReturned;
-    this.firstReturned = extent;
+    const zone = this.zoneOf[extent]!;
+    this.next[extent] = this.firstReturned[zone]!;
+    this.firstReturned[zone] = extent;
   }
 
-  /** The extent given back last, other than `unfit`; -1: none. */
-  takeReturned(unfit: number): number {
+  /** The extent of the zone given back last, other than `unfit`; -1: none. */
+  takeReturned(unfit: number, zone: number): number {
     const { next } = this;
-    const first = this.firstReturned;
+    const first = this.firstReturned[zone]!;
     if (first === -1) return -1;
     if (first !== unfit) {
-      this.firstReturned = next[first]!;
+      this.firstReturned[zone] = next[first]!;
       return first;
     }
     const second = next[first]!;

@@ -54,7 +54,7 @@ export function restoreSlots(slots: ExtentSlots, layout: SlotLayout): Int32Array
     // One without blocks is opened and closed again: extents are opened in their order.
     const { slotBytes, entries } = extents.get(number) ?? { slotBytes: 0, entries: [] };
     const unit = slotBytes === 0 ? slots.limits.granule : slotBytes;
-    if (!slots.openNext(unit)) return null;
+    if (!slots.openNext(number, unit)) return null;
     let next = number * layout.extentBytes;
     for (const entry of entries) {
       for (; next < layout.offsets[entry]!; next += unit) spare.push(slots.takeNext(number, unit));

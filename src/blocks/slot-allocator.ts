@@ -2,6 +2,8 @@ import type { NodeId } from "../core/index.ts";
 import type { SlotLayout } from "./restore-slots.ts";
 
 export const SLOT_ALIGN = 4096;
+/** Parts of an arena that may be wanted more than others. */
+export const ZONES_MAX = 8;
 /** No slot: what `reserve` answers when there is none. */
 export const NO_SLOT = 0;
 
@@ -15,6 +17,8 @@ export interface SlotAllocatorOptions {
   readonly slotBytesMax: number;
   /** Wanted bytes of an extent. Default: arena / 64, but 64 MiB at most. */
   readonly extentBytes?: number;
+  /** Where each zone of the arena ends, in order; the last where the arena does. Default: one. */
+  readonly zoneEnds?: readonly number[];
 }
 
 export interface SizeClass {
@@ -34,7 +38,8 @@ export interface SizeClass {
  *   of its own slot. So an arena of N slots holds exactly N as long as one size is in use. Another
  *   class loses less than one of its slots at the end of each extent it takes.
  * - An extent whose slots are all free belongs to no class any more. Slots come from the fullest
- *   extents of the class (to an eighth), so that others empty out.
+ *   extents of the class (to an eighth), so that others empty out. Where a zone is asked for, its
+ *   extents come first, also those that have to be opened; then those of any zone.
  * - A slot's number is unique among those in use, its generation unique among the last 2^32
  *   reservations of all slots. Neither is used again before `release`; a quarantined slot is
  *   released by `bury` alone.
@@ -60,9 +65,9 @@ export interface SlotAllocator {
 
   /**
    * A slot for `bytes` in state `reserved`, or NO_SLOT: nothing free (or longer than
-   * `slotBytesMax`).
+   * `slotBytesMax`). `zone`: where it should lie, if there is room; else anywhere.
    */
-  reserve(bytes: number): number;
+  reserve(bytes: number, zone?: number): number;
   /** `reserved` → `live`. */
   publish(slot: number): void;
   /** `reserved` or `live` → `free`. */

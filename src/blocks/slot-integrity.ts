@@ -5,10 +5,10 @@ import { NO_SLOT, SlotState } from "./slot-allocator.ts";
 
 /** Checks every invariant of the allocator; INTERNAL names the first broken one. */
 export function verifySlots(slots: ExtentSlots): void {
-  const { extents, extentCount, unopened, limits } = slots;
+  const { extents, extentCount, limits } = slots;
   assert(slots.readyBytes >= 0 && slots.readyBytes <= limits.arenaBytes, "ready lies in the arena");
-  assert(unopened <= extentCount && extentCount <= limits.extentsMax, "extents in use exist");
-  assert(extentCount === 0 || unopened <= slots.openCount(), "extents in use are ready");
+  assert(extentCount <= limits.extentsMax, "extents exist");
+  verifyZones(slots);
   const totals = { slots: 0, bytes: 0, quarantined: 0 };
   for (let extent = 0; extent < extentCount; extent++) {
     if (extents.classOf[extent] !== -1) verifyExtent(slots, extent, totals);
@@ -18,8 +18,29 @@ export function verifySlots(slots: ExtentSlots): void {
   assert(totals.bytes === slots.usedBytes, "the bytes in use are counted");
   assert(totals.quarantined === slots.quarantinedSlots, "the slots in quarantine are counted");
   verifyClasses(extents, extentCount);
-  verifyReturned(extents, unopened);
+  verifyReturned(slots);
   verifyRecords(slots);
+}
+
+/** Zones lie side by side, and what was in use of them is ready. */
+function verifyZones(slots: ExtentSlots): void {
+  const { extents, extentCount, unopened, zoneStop } = slots;
+  let first = 0;
+  for (let zone = 0; zone < extents.zones; zone++) {
+    const [mark, stop] = [unopened[zone]!, zoneStop[zone]!];
+    assert(first <= mark && mark <= stop, "the extents of a zone in use are its own");
+    assert(mark === first || mark <= slots.openCount(), "extents in use are ready");
+    for (let extent = first; extent < stop; extent++) {
+      assert(extents.zoneOf[extent] === zone, "an extent knows its zone");
+    }
+    first = stop;
+  }
+  assert(first === extentCount, "each extent has a zone");
+}
+
+/** Whether the extent was in use at least once. */
+function wasOpened(slots: ExtentSlots, extent: number): boolean {
+  return extent < slots.unopened[slots.extents.zoneOf[extent]!]!;
 }
 
 function verifyExtent(
@@ -30,7 +51,7 @@ function verifyExtent(
   const { extents } = slots;
   const slotBytes = extents.slotBytesOf(extent);
   const fresh = extents.fresh[extent]!;
-  assert(extent < slots.unopened, "an extent with a class was opened");
+  assert(wasOpened(slots, extent), "an extent with a class was opened");
   assert(
     extents.capacity[extent] === slots.capacity(extent, slotBytes),
     "an extent has the slots its length allows",
@@ -88,7 +109,8 @@ function verifyRecords(slots: ExtentSlots): void {
 function verifyPlace(extents: ExtentLists, extent: number): void {
   const used = extents.used[extent]!;
   const slots = extents.capacity[extent]!;
-  const list = extents.classOf[extent]! * EIGHTHS + Math.floor((used * EIGHTHS) / slots);
+  const first = extents.firstList(extents.classOf[extent]!, extents.zoneOf[extent]!);
+  const list = first + Math.floor((used * EIGHTHS) / slots);
   assert(extents.listOf[extent] === (used === slots ? -1 : list), "an extent is in its list");
 }
 
@@ -114,13 +136,15 @@ function verifyClasses(extents: ExtentLists, extentCount: number): void {
       assert(!lengths.has(extents.classBytes[sizeClass]!), "a slot length has one class");
       lengths.add(extents.classBytes[sizeClass]!);
     }
-    for (let eighth = 0; eighth < EIGHTHS; eighth++) verifyList(extents, sizeClass, eighth);
+    for (let zone = 0; zone < extents.zones; zone++) {
+      const list = extents.firstList(sizeClass, zone);
+      for (let i = 0; i < EIGHTHS; i++) verifyList(extents, sizeClass, list + i);
+    }
   }
   assert(assigned === extents.assigned, "extents with a class are counted");
 }
 
-function verifyList(extents: ExtentLists, sizeClass: number, eighth: number): void {
-  const list = sizeClass * EIGHTHS + eighth;
+function verifyList(extents: ExtentLists, sizeClass: number, list: number): void {
   let before = -1;
   let length = 0;
   for (let extent = extents.heads[list]!; extent !== -1; extent = extents.next[extent]!) {
@@ -133,11 +157,17 @@ function verifyList(extents: ExtentLists, sizeClass: number, eighth: number): vo
   assert(length === members, "an extent list holds all its members");
 }
 
-function verifyReturned(extents: ExtentLists, unopened: number): void {
+function verifyReturned(slots: ExtentSlots): void {
+  const { extents, extentCount, unopened, zoneStop } = slots;
   let returned = 0;
-  for (let at = extents.firstReturned; at !== -1; at = extents.next[at]!) {
-    assert(extents.classOf[at] === -1 && at < unopened, "an extent given back has no class");
-    assert(++returned <= unopened, "the list of extents given back ends");
+  let opened = 0;
+  for (let zone = 0; zone < extents.zones; zone++) {
+    opened += unopened[zone]! - (zone === 0 ? 0 : zoneStop[zone - 1]!);
+    for (let at = extents.firstReturned[zone]!; at !== -1; at = extents.next[at]!) {
+      assert(extents.classOf[at] === -1, "an extent given back has no class");
+      assert(wasOpened(slots, at) && extents.zoneOf[at] === zone, "it waits in its own zone");
+      assert(++returned <= extentCount, "the list of extents given back ends");
+    }
   }
-  assert(returned + extents.assigned === unopened, "no extent is lost");
+  assert(returned + extents.assigned === opened, "no extent is lost");
 }

@@ -62,6 +62,12 @@ export interface Holder {
   readonly held: number;
 
   /**
+   * What it reserves from now on lies near this NUMA node where there is room, since the device
+   * that copies is there; null: anywhere.
+   */
+  near(node: number | null): void;
+
+  /**
    * Length of the leading run present on any tier of `tiers` (0 = all); `best[i]` is the best
    * tier's bit, 0 behind that run.
    */

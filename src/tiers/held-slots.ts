@@ -1,3 +1,4 @@
+import { ANY_ZONE } from "../blocks/index.ts";
 import { BlockOutcome, type NamespaceIndex, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import { isWhole } from "./commit.ts";
@@ -14,6 +15,8 @@ export class HeldSlots {
   readonly namespace: NamespaceIndex;
   /** Blocks on their way for this holder, each of which takes a handle when it is here. */
   coming = 0;
+  /** Where what it takes should lie. */
+  zone: number = ANY_ZONE;
   readonly #max: number;
   /** By slot: a slot is either written by this holder or read by it. */
   readonly #holds = new Map<number, Hold>();

@@ -1,5 +1,6 @@
 export { BlockFlag, BlockOutcome, CommitFlag } from "../core/index.ts";
 export { ArenaGrowth, type ArenaOptions, createArena } from "./arena.ts";
+export { type ArenaPart, planArenaParts } from "./arena-parts.ts";
 export {
   type AddressBatch,
   createAddressBatch,

@@ -1,4 +1,4 @@
-import { type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
+import { ANY_ZONE, type BlockTable, NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../core/index.ts";
 import { type Cause, type Departures, EVICTED } from "./departures.ts";
 import type { VictimOrder } from "./policy/index.ts";
@@ -79,10 +79,11 @@ export class RamTier {
 
   /**
    * A reserved slot for so many bytes, or NO_SLOT where nothing may be dropped for it.
-   * `mayRelieve`: whether what somebody keeps may be let go of for it.
+   * `mayRelieve`: whether what somebody keeps may be let go of for it. `zone`: where it should lie;
+   * what is dropped for it lies where it lay.
    */
-  takeSlot(bytes: number, mayRelieve = true): number {
-    const slot = this.#parts.slots.reserve(bytes);
+  takeSlot(bytes: number, mayRelieve = true, zone: number = ANY_ZONE): number {
+    const slot = this.#parts.slots.reserve(bytes, zone);
     return slot === NO_SLOT ? this.#reclaim(bytes, mayRelieve) : slot;
   }
 

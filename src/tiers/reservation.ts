@@ -24,6 +24,8 @@ const TABLE_RETRIES = 4;
 export interface SlotTaker {
   /** Whether one slot more may be held. */
   readonly hasRoom: boolean;
+  /** Where in the arena they should lie. */
+  readonly zone: number;
   keep(hold: Hold): void;
 }
 
@@ -132,7 +134,8 @@ export class Reservation {
     const { ram, slots } = this.#store;
     const bytes = batch.bytes[i]!;
     if (bytes >= this.#fullFrom) return NO_SLOT;
-    const slot = reachable ? ram.takeSlot(bytes) : slots.reserve(bytes);
+    const { zone } = this.#holder;
+    const slot = reachable ? ram.takeSlot(bytes, true, zone) : slots.reserve(bytes, zone);
     // A frame only takes: what there was no room for once, there is none for later.
     if (slot === NO_SLOT && reachable) this.#fullFrom = bytes;
     return slot;

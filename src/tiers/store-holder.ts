@@ -49,6 +49,10 @@ export class StoreHolder implements Holder {
     return this.#slots.count;
   }
 
+  near(node: number | null): void {
+    this.#slots.zone = this.#store.zoneNear(node);
+  }
+
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number {
     return matchBlocks(this.#store, this.#namespace, batch, tiers, best);
   }

@@ -1,4 +1,5 @@
 import {
+  ANY_ZONE,
   type BlockTable,
   createBlockTable,
   createSlotAllocator,
@@ -11,6 +12,7 @@ import { assert, type Clock, NO_NODE, type NodeId, type Random } from "../core/i
 import type { BlockIndex } from "../index/index.ts";
 import { type ReliefLevel, Sessions } from "../leases/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
+import type { ArenaPart } from "./arena-parts.ts";
 import type { AddressBatch } from "./batches.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import { createOrder, type PolicyName } from "./create-order.ts";
@@ -45,6 +47,8 @@ export interface TieredStoreOptions {
   /** Blocks of engines' GPUs that are mirrored, all engines together. */
   readonly gpuWindowBlocks: number;
   readonly marks: WaterMarks;
+  /** What of the arena lies near which NUMA node. Default: nothing is known of it. */
+  readonly parts?: readonly ArenaPart[];
   /** What leaves RAM first. */
   readonly policy: PolicyName;
   /** Those of the process; without them no block can come from another host. */
@@ -123,6 +127,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly clock: Clock;
   readonly #startSeconds: number;
   readonly #startMs: number;
+  readonly #parts: readonly ArenaPart[];
   #ssd: SsdTier | null = null;
   #peers: PeerTier | null = null;
   #relieve: Relieve = () => false;
@@ -150,7 +155,13 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.residency = new StoreResidency(this.table);
     order = createOrder(options.policy, this.table);
     const slotBytesMax = this.blockBytesMax;
-    this.slots = createSlotAllocator({ arenaBytes: region.bytes, slotBytesMax });
+    this.#parts = options.parts ?? [];
+    const zoneEnds = this.#parts.map(({ offset, bytes }) => offset + bytes);
+    this.slots = createSlotAllocator({
+      arenaBytes: region.bytes,
+      slotBytesMax,
+      ...(zoneEnds.length > 1 ? { zoneEnds } : {}),
+    });
     const { table, slots, stats, departures } = this;
     this.sessions = new Sessions(table, clock);
     this.ram = new RamTier({
@@ -266,6 +277,11 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const { digests, parents, keyBytes, parentKeyBytes, layer } = batch;
     this.#native.blockKeys(digests.subarray(0, bytes), layer, keyBytes);
     if (withParents) this.#native.blockKeys(parents.subarray(0, bytes), layer, parentKeyBytes);
+  }
+
+  /** Where slots near this NUMA node lie: a zone of the allocator's. */
+  zoneNear(node: number | null): number {
+    return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
 
   openHolder(options: HolderOptions): Holder {

@@ -2,6 +2,7 @@ import type { NamespaceIndex } from "../../src/core/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
 import { loadNative, Queue, Region } from "../../src/native/index.ts";
 import {
+  type ArenaPart,
   Namespaces,
   type StoreSnapshot,
   TieredStore,
@@ -15,6 +16,7 @@ export interface StoreKitOptions {
   readonly blocksMax?: number;
   readonly gpuWindowBlocks?: number;
   readonly marks?: WaterMarks;
+  readonly parts?: readonly ArenaPart[];
   /** Bytes ready from the start; all by default. */
   readonly readyBytes?: number;
 }
@@ -59,6 +61,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     // Nothing leaves in the background unless a test asks for it.
     policy: "lru",
     marks: options.marks ?? { high: 1, low: 1 },
+    parts: options.parts ?? [],
   });
   store.slots.addReady(options.readyBytes ?? bytes);
   const engines: StoreEngine[] = [];
