@@ -9,7 +9,7 @@ import {
   EngineServer,
 } from "../../src/engine/index.ts";
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
-import { loadNative, Queue, Region } from "../../src/native/index.ts";
+import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
 import {
   type BlockStore,
@@ -18,6 +18,7 @@ import {
   TieredStore,
 } from "../../src/tiers/index.ts";
 import { waitFor } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 import { Engine } from "./engine.ts";
 import { RawEngine } from "./raw-engine.ts";
 
@@ -34,6 +35,10 @@ export interface AgentKitOptions {
   readonly watches?: number;
   /** Bytes of the arena that are ready; all by default. */
   readonly readyBytes?: number;
+  /** What CUDA's stand-in plays; without it the agent has no GPUs. */
+  readonly gpuPlan?: string;
+  /** How long a device may end nothing before it is given up. */
+  readonly giveUpMs?: number;
   /** Stands between the server and the store: for faults that a right store does not have. */
   readonly wrapStore?: (store: BlockStore) => BlockStore;
 }
@@ -78,6 +83,27 @@ export function manifestBytes(tenant = "test"): Uint8Array {
   );
 }
 
+/** The agent's GPUs: the stand-in's, with all of the arena registered. */
+async function openGpuBed(options: AgentKitOptions, native: Native, region: Region) {
+  const cuda = standIn("libcuda.so.1");
+  cuda.configure(options.gpuPlan!);
+  const gpus = openGpus(native, {
+    region,
+    library: cuda.path,
+    jobsMax: 256,
+    piecesMax: 65_536,
+    ...(options.giveUpMs === undefined ? {} : { giveUpMs: options.giveUpMs }),
+    onLost: () => undefined,
+  });
+  if (gpus.info.state === "ready") await gpus.register(0, region.bytes);
+  const close = async () => {
+    cuda.configure("+release");
+    await gpus[Symbol.asyncDispose]();
+    cuda.configure("");
+  };
+  return { gpus, close };
+}
+
 export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit> {
   const native = loadNative();
   const clock = options.clock ?? systemClock;
@@ -100,6 +126,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
   store.slots.addReady(options.readyBytes ?? bytes);
   const frames = createFrameCounts();
   const logs: LogLine[] = [];
+  const gpus = options.gpuPlan === undefined ? null : await openGpuBed(options, native, region);
   const server = new EngineServer({
     socketPath,
     socketGroup: options.socketGroup ?? null,
@@ -111,12 +138,14 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     queue,
     clock,
     incarnation: 77n,
+    gpus: gpus?.gpus ?? null,
     frames,
     lookedUp: () => undefined,
     log: (level, text, fields) => logs.push({ level, text, fields: fields ?? {} }),
   });
   const close = async () => {
     await server[Symbol.asyncDispose]();
+    await gpus?.close();
     await store[Symbol.asyncDispose]();
     await queue[Symbol.asyncDispose]();
     region[Symbol.dispose]();

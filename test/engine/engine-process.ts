@@ -2,15 +2,15 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { waitFor } from "../support/index.ts";
 
-const CHILD = join(import.meta.dir, "children", "engine-child.ts");
+const CHILDREN = join(import.meta.dir, "children");
 
-/** An engine in another process; see children/engine-child.ts for what it understands. */
+/** An engine in another process; see children/ for what each kind understands. */
 export class EngineProcess implements AsyncDisposable {
   readonly #process: Bun.Subprocess<"pipe", "pipe", "inherit">;
   readonly #lines: AsyncIterator<string>;
 
-  private constructor(socketPath: string, tenant: string) {
-    this.#process = Bun.spawn([process.execPath, CHILD, socketPath, tenant], {
+  private constructor(socketPath: string, tenant: string, child: string) {
+    this.#process = Bun.spawn([process.execPath, join(CHILDREN, child), socketPath, tenant], {
       stdin: "pipe",
       stdout: "pipe",
       stderr: "inherit",
@@ -18,8 +18,12 @@ export class EngineProcess implements AsyncDisposable {
     this.#lines = linesOf(this.#process.stdout);
   }
 
-  static async start(socketPath: string, tenant = "test"): Promise<EngineProcess> {
-    const engine = new EngineProcess(socketPath, tenant);
+  static async start(
+    socketPath: string,
+    tenant = "test",
+    child = "engine-child.ts",
+  ): Promise<EngineProcess> {
+    const engine = new EngineProcess(socketPath, tenant, child);
     const first = await engine.answer();
     if (first !== "ready") throw new Error(`an engine said ${JSON.stringify(first)}`);
     return engine;
