@@ -95,13 +95,10 @@ export class NativeRdmaLink implements RdmaLink {
       if (done.fault !== "none") resolve({ ok: false, fault: done.fault });
       return "over";
     });
-    this.#loans.set(token, loan);
     const { hearth_rdma_lend: call } = this.#native.symbols;
     const fault = this.#submit("hearth_rdma_lend", call, token, offset, bytes, null);
-    if (fault !== null) {
-      this.#loans.delete(token);
-      resolve({ ok: false, fault });
-    }
+    if (fault === null) this.#loans.set(token, loan);
+    else resolve({ ok: false, fault });
     return { token, lent: promise };
   }
 
