@@ -10,7 +10,7 @@ import {
   openGpus,
   Region,
 } from "../../src/native/index.ts";
-import { standIn } from "../support/stand-ins.ts";
+import { type StandIn, standIn } from "../support/stand-ins.ts";
 
 export const MIB = 2 ** 20;
 export const KIB = 2 ** 10;
@@ -19,10 +19,12 @@ export interface Bed {
   readonly gpus: Gpus;
   readonly region: Region;
   readonly lost: GpuDevice[];
-  readonly cuda: ReturnType<typeof standIn>;
+  readonly cuda: StandIn;
 }
 
-export interface BedOptions extends Partial<GpusOptions> {
+export interface BedOptions extends Partial<Omit<GpusOptions, "library">> {
+  /** Another than the one that all tests share. */
+  readonly library?: StandIn;
   readonly plan?: string;
   readonly bytes?: number;
   /** Whether all of the region is registered before the test begins. */
@@ -33,8 +35,15 @@ export interface BedOptions extends Partial<GpusOptions> {
 
 /** GPUs of the stand-in over a region; when `use` is over nothing of the driver's may be open. */
 export async function withGpus(options: BedOptions, use: (bed: Bed) => Promise<void>) {
-  const { plan = "", bytes = 16 * MIB, isRegistered = true, leaks = false, ...rest } = options;
-  const cuda = standIn("libcuda.so.1");
+  const {
+    plan = "",
+    bytes = 16 * MIB,
+    isRegistered = true,
+    leaks = false,
+    library,
+    ...rest
+  } = options;
+  const cuda = library ?? standIn("libcuda.so.1");
   cuda.configure(plan);
   const native = loadNative();
   const region = Region.create(native, { bytes, hugePages: "off", lockMemory: "off" });

@@ -88,6 +88,24 @@ describeNative("GPUs", () => {
     },
   );
 
+  test("a driver of before 13.0 has batches of another shape", async () => {
+    await withTempDir(async (folder) => {
+      const path = join(folder, "libcuda.so.1");
+      const older = standInLacking("libcuda.so.1", ["cuMemcpyBatchAsync_v2"], path);
+      await withGpus({ library: older }, async ({ gpus, region, cuda: driver }) => {
+        const memory = await opened(gpus.allocate(0, MIB));
+        const pieces = scattered(8, 64 * KIB);
+        region.fill(0, 2 * MIB, 5n);
+        const sums = pieces.map((one) => region.checksum(one.regionOffset, one.bytes));
+        expect(await gpus.toGpu(memory, pieces)).toEqual({ ok: true });
+        region.fill(0, 2 * MIB, 6n);
+        expect(await gpus.fromGpu(memory, pieces)).toEqual({ ok: true });
+        expect(pieces.map((one) => region.checksum(one.regionOffset, one.bytes))).toEqual(sums);
+        expect(driver.counters()["calls.cuMemcpyBatchAsync"]).toBe(2);
+      });
+    });
+  });
+
   test("neighbours are one copy", async () => {
     await withGpus({}, async ({ gpus, cuda: driver }) => {
       const memory = await opened(gpus.allocate(0, 4 * MIB));

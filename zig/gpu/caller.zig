@@ -17,8 +17,8 @@ pub const timeout: driver.Result = 909;
 /// After these the context is of no use any more: every later call answers the same.
 pub fn isFatal(result: driver.Result) bool {
     return switch (result) {
-        // The driver is shutting down; the context is none, or was destroyed.
-        4, 201, 709 => true,
+        // The driver is shutting down; the context was destroyed.
+        4, 709 => true,
         // Exclusive, or gone; memory or links with errors that cannot be corrected.
         46, 214, 220 => true,
         // Illegal address, launch timeout, assert, and the exceptions of kernels and hardware.

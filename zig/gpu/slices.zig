@@ -130,7 +130,8 @@ test "a registration ends at the grid, at what is there, and at its own end" {
     try testing.expectEqual(5000, slices.reachAt(4096, 5000).end);
     _ = try slices.add(.{ .offset = 8192, .bytes = 4096, .owner = 0 });
     try testing.expectEqual(8192, slices.reachAt(0, gib).end);
-    try testing.expectEqual(Extent{ .is_registered = true, .end = 9000 }, slices.reachAt(8192, 9000));
+    const inside: Extent = .{ .is_registered = true, .end = 9000 };
+    try testing.expectEqual(inside, slices.reachAt(8192, 9000));
     _ = try slices.add(.{ .offset = 4096, .bytes = 4096, .owner = 0 });
     try testing.expect(!slices.hasRoom());
     try testing.expectError(error.Full, slices.add(.{ .offset = 0, .bytes = 4096, .owner = 0 }));

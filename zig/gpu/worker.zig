@@ -147,7 +147,8 @@ pub const Worker = struct {
     pub fn rest(worker: *Worker) void {
         worker.looks +|= 1;
         if (worker.inFlight() > 0 and worker.looks < looks_max) return std.atomic.spinLoopHint();
-        var polled = [_]linux.pollfd{.{ .fd = worker.wake_fd, .events = linux.POLL.IN, .revents = 0 }};
+        var polled =
+            [_]linux.pollfd{.{ .fd = worker.wake_fd, .events = linux.POLL.IN, .revents = 0 }};
         const step_ns = @min(@as(u64, worker.looks) * 500, step_ns_max);
         var step: linux.timespec = .{ .sec = 0, .nsec = @intCast(step_ns) };
         const limit = if (worker.inFlight() > 0) &step else null;
