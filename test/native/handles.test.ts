@@ -40,6 +40,7 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_region_copy_out: (handle) => symbols.hearth_region_copy_out(copy(handle), out.bytes),
     hearth_region_checksum: (handle) => symbols.hearth_region_checksum(span(handle), out.bytes),
     hearth_region_fill: (handle) => symbols.hearth_region_fill(span(handle)),
+    hearth_region_bind: (handle) => symbols.hearth_region_bind(handle, 0, PAGE, 0),
     hearth_region_check: (handle) => symbols.hearth_region_check(span(handle), out.bytes),
     hearth_queue_submit: (handle) => symbols.hearth_queue_submit(handle, memory.bytes, 0),
     hearth_queue_reap: (handle) => symbols.hearth_queue_reap(handle, memory.bytes, 1),
@@ -79,6 +80,19 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_prefix_save_end: (handle) => symbols.hearth_prefix_save_end(handle),
     hearth_prefix_load: (handle) => symbols.hearth_prefix_load(handle, memory.bytes, 0),
     hearth_prefix_load_end: (handle) => symbols.hearth_prefix_load_end(handle),
+    ...callsOfDevices(native),
+  };
+}
+
+/** Of GPUs and RDMA. */
+function callsOfDevices({ symbols }: Native): Record<string, (handle: number) => number> {
+  const memory = nativeBuffer(PAGE);
+  const out = nativeBuffer(256);
+  return {
+    hearth_gpus_device: (handle) => symbols.hearth_gpus_device(handle, 0, out.bytes),
+    hearth_gpus_submit: (handle) => symbols.hearth_gpus_submit(handle, memory.bytes),
+    hearth_gpus_reap: (handle) => symbols.hearth_gpus_reap(handle, memory.bytes, 1),
+    hearth_gpus_close: (handle) => symbols.hearth_gpus_close(handle),
     hearth_rdma_port: (handle) => symbols.hearth_rdma_port(handle, 0, out.bytes),
     hearth_rdma_reap: (handle) => symbols.hearth_rdma_reap(handle, memory.bytes, 1),
     hearth_rdma_close: (handle) => symbols.hearth_rdma_close(handle),
@@ -111,6 +125,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_lanes_create: [0, 0],
   hearth_prefix_create: [0, 0],
   hearth_rdma_create: [0, 0],
+  hearth_gpus_create: [0, 0],
   hearth_plain_listen: [0],
   hearth_plain_pull: [0],
   hearth_records_seal: [0, 0, 1, 0, 1],
@@ -129,6 +144,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_blake3_derive_key: [0, 1, 0, 1, 0],
   hearth_xxh3_64: [0, 1, 0],
   hearth_xxh3_128: [0, 1, 0],
+  hearth_socket_pair: [0],
   hearth_socket_peer: [-1, 0],
   hearth_socket_peer_groups: [-1, 0, 1],
   hearth_socket_send_fd: [-1, 0, 1, 0],
