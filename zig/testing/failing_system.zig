@@ -4,7 +4,19 @@ const std = @import("std");
 const Error = @import("../abi/status.zig").Error;
 const System = @import("../base/system.zig").System;
 
-pub const Call = enum { none, memfd, truncate, seal, map, huge, dump, populate, collapse, lock, prefer };
+pub const Call = enum {
+    none,
+    memfd,
+    truncate,
+    seal,
+    map,
+    huge,
+    dump,
+    populate,
+    collapse,
+    lock,
+    prefer,
+};
 
 pub const FailingSystem = struct {
     pub var failing: Call = .none;
