@@ -2,7 +2,7 @@ import type { Bus } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
 import type { Clock, Random } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
-import type { Native, Region } from "../native/index.ts";
+import type { Native, Rdma, Region } from "../native/index.ts";
 import type { Health, Logger, Metrics } from "../observability/index.ts";
 import {
   Announcer,
@@ -21,12 +21,14 @@ import {
   type TransportName,
   type WatchedTrust,
   type Whereabouts,
+  withDevices,
 } from "../peers/index.ts";
 import { createAddressBatch, type Namespaces, type TieredStore } from "../tiers/index.ts";
 import { pullLimitsOf, serveLimitsOf } from "./peer-limits.ts";
 import { PeerNews } from "./peer-news.ts";
 import type { PeerSource } from "./peer-source.ts";
 import { PeerTransports } from "./peer-transports.ts";
+import { devicesInUse, mayUseRdma } from "./rdma-options.ts";
 import { PEERS_STOP_MS } from "./stop-times.ts";
 
 export interface PeerRoomParts {
@@ -39,6 +41,8 @@ export interface PeerRoomParts {
   readonly metrics: Pick<Metrics, "pulled">;
   readonly events: EventLog;
   readonly region: Region;
+  /** Null where RDMA is off. */
+  readonly rdma: Rdma | null;
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly incarnation: bigint;
@@ -57,7 +61,8 @@ interface Ground {
   readonly news: PeerNews;
   readonly server: BlockServer;
   readonly transports: PeerTransports;
-  readonly hardware: HardwareReport;
+  /** As it is now. */
+  readonly hardware: () => HardwareReport;
 }
 
 /** Pulling from other hosts and serving them, from the first listener to the last loan. */
@@ -92,7 +97,7 @@ export class PeerRoom implements AsyncDisposable {
    * Throws CONFIG_INVALID where the files are not good, or an address cannot be listened on.
    */
   static async open(parts: PeerRoomParts): Promise<PeerRoom | null> {
-    const { config, native, region, clock, logger } = parts;
+    const { config, native, region, clock, logger, rdma } = parts;
     const { certFile, keyFile, caFile, cluster, peers } = config.peers;
     if (certFile === null || keyFile === null || caFile === null) {
       if (peers !== null) logger.warn("peers.peers has no effect: peers.cert_file is not set", {});
@@ -103,12 +108,14 @@ export class PeerRoom implements AsyncDisposable {
     const files = { certFile, keyFile, caFile };
     const tell = (told: Parameters<PeerNews["trust"]>[0]) => news.trust(told);
     const trust = await openTrust({ files, cluster, worker: config.node.id, clock, tell });
-    const hardware = readHardware();
+    const fixed = readHardware([]);
+    const usable = mayUseRdma(config) ? rdma : null;
+    const hardware = () => withDevices(fixed, devicesInUse(usable));
     const server = serverOf(parts, hardware);
     const { metrics } = parts;
-    const own = { native, region, clock, log, trust, metrics, cores: hardware.cores };
+    const own = { native, region, clock, log, trust, metrics, rdma, cores: fixed.cores };
     try {
-      const transports = await PeerTransports.open({ ...own, config: config.peers }, server);
+      const transports = await PeerTransports.open({ ...own, config }, server);
       logger.info("peers are listened to", { ...placesOf(transports) });
       return new PeerRoom(parts, { trust, news, server, transports, hardware });
     } catch (thrown) {
@@ -184,7 +191,12 @@ export class PeerRoom implements AsyncDisposable {
     const { cluster } = config.peers;
     const self = config.node.id;
     return createPuller({
-      self: { worker: self, incarnation, hardware },
+      self: {
+        ...{ worker: self, incarnation },
+        get hardware() {
+          return hardware();
+        },
+      },
       blocks: store.peerBlocks,
       transports: transports.all,
       members: this.members,
@@ -210,7 +222,7 @@ export class PeerRoom implements AsyncDisposable {
     if (bus === null || everyMs === 0) return null;
     const worker = config.node.id;
     const { hardware, server } = this.#ground;
-    const self = { cluster, worker, incarnation, everyMs, hardware, endpoints: this.endpoints };
+    const self = { cluster, worker, incarnation, everyMs, endpoints: this.endpoints };
     return new Announcer({
       bus,
       members: this.members,
@@ -221,7 +233,7 @@ export class PeerRoom implements AsyncDisposable {
       everyMs,
       self: () => {
         const served = namespaces.keys().filter((key) => server.isServed(key));
-        return { ...self, namespaces: served.map((key) => key.toHex()) };
+        return { ...self, hardware: hardware(), namespaces: served.map((key) => key.toHex()) };
       },
     });
   }
@@ -235,16 +247,17 @@ function logOf({ logger }: Pick<PeerRoomParts, "logger">): TransportLog {
 }
 
 function listedOf({ peers: { peers } }: Config): ListedMember[] {
-  return (peers ?? []).map(({ worker, host, streamPort, quicPort }) => ({
+  return (peers ?? []).map(({ worker, host, streamPort, quicPort, rdmaPort }) => ({
     worker,
     endpoints: {
+      ...(rdmaPort === null ? {} : { rdma: { host, port: rdmaPort } }),
       ...(streamPort === null ? {} : { stream: { host, port: streamPort } }),
       ...(quicPort === null ? {} : { quic: { host, port: quicPort } }),
     },
   }));
 }
 
-function serverOf(parts: PeerRoomParts, hardware: HardwareReport): BlockServer {
+function serverOf(parts: PeerRoomParts, hardware: () => HardwareReport): BlockServer {
   const { config, clock, random, store, namespaces, incarnation } = parts;
   const modelOf = (key: Uint8Array) => {
     const namespace = namespaces.find(key);
@@ -254,7 +267,7 @@ function serverOf(parts: PeerRoomParts, hardware: HardwareReport): BlockServer {
     blocks: store.peerBlocks,
     namespaceOf: (key) => namespaces.find(key),
     modelOf,
-    hello: () => ({ worker: config.node.id, incarnation, hardware }),
+    hello: () => ({ worker: config.node.id, incarnation, hardware: hardware() }),
     limits: serveLimitsOf(config),
     clock,
     random,

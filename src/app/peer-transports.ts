@@ -1,6 +1,6 @@
 import type { Config } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
-import { type Native, openLanes, type Region } from "../native/index.ts";
+import { type Native, openLanes, type Rdma, type Region } from "../native/index.ts";
 import type { Metrics } from "../observability/index.ts";
 import {
   acceptedCiphers,
@@ -9,6 +9,7 @@ import {
   measured,
   type PeerServer,
   QuicTransport,
+  RdmaTransport,
   StreamTransport,
   type Transport,
   type TransportLog,
@@ -16,9 +17,10 @@ import {
   type TransportObserver,
   type Trust,
 } from "../peers/index.ts";
+import { linkSettingsOf, mayUseRdma } from "./rdma-options.ts";
 
 export interface PeerTransportParts {
-  readonly config: Config["peers"];
+  readonly config: Pick<Config, "peers" | "rdma">;
   readonly native: Native;
   readonly region: Region;
   readonly clock: Clock;
@@ -26,6 +28,8 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<Metrics, "pulled">;
   readonly cores: number;
+  /** Null where RDMA is off; its state says whether there is a device. */
+  readonly rdma: Rdma | null;
 }
 
 type Listening = Partial<Record<TransportName, Endpoint>>;
@@ -45,12 +49,14 @@ export class PeerTransports implements AsyncDisposable {
   /** Throws CONFIG_INVALID, with what to change, where one cannot listen. */
   static async open(parts: PeerTransportParts, server: PeerServer): Promise<PeerTransports> {
     const { config, region, log } = parts;
+    const { listenStream, listenQuic, listenRdma } = config.peers;
     const wanted = transportsOf(parts);
     const transports = new PeerTransports(wanted, log);
     try {
       for (const transport of wanted) await transport.register(region);
-      await transports.#listen("stream", config.listenStream, server);
-      await transports.#listen("quic", config.listenQuic, server);
+      await transports.#listen("rdma", listenRdma, server);
+      await transports.#listen("stream", listenStream, server);
+      await transports.#listen("quic", listenQuic, server);
     } catch (thrown) {
       await transports[Symbol.asyncDispose]();
       throw thrown;
@@ -106,7 +112,23 @@ function transportsOf(parts: PeerTransportParts): Transport[] {
   const { native, clock, log, trust, metrics } = parts;
   const quic = new QuicTransport({ native, clock, log, trust });
   const observer = observerOf(metrics);
-  return [streamOf(parts), quic].map((one) => measured(one, clock, observer));
+  const rdma = rdmaOf(parts);
+  const all = [...(rdma === null ? [] : [rdma]), streamOf(parts), quic];
+  return all.map((one) => measured(one, clock, observer));
+}
+
+/** Null where there is no device, which whoever opened them has said, or where it may not be. */
+function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transport | null {
+  if (rdma?.state !== "ready") return null;
+  if (!config.peers.trustedNetwork) {
+    const text = "RDMA is not used between hosts: it would carry blocks in the clear";
+    log("info", text, { fix: "peers.trusted_network = true, where nobody else is on the network" });
+  }
+  if (!mayUseRdma(config)) return null;
+  return new RdmaTransport({
+    ...{ trust, clock, log, rdmaOf: () => rdma },
+    ...{ settings: linkSettingsOf(config.rdma), rails: config.rdma.rails },
+  });
 }
 
 /** Only the time that blocks take is charted; the rest is counted by the puller and the server. */
@@ -114,7 +136,7 @@ function observerOf(metrics: Pick<Metrics, "pulled">): TransportObserver {
   const ignored = () => undefined;
   return {
     answered(transport, kind, _bytes, seconds) {
-      if (kind === "came" && transport !== "rdma") metrics.pulled(transport, seconds);
+      if (kind === "came") metrics.pulled(transport, seconds);
     },
     ...{ dialled: ignored, called: ignored, pulled: ignored, lent: ignored },
   };
@@ -127,8 +149,8 @@ function streamOf({ config, native, clock, log, trust, cores }: PeerTransportPar
     clock,
     log,
     openLanes: (region) => openLanes(native, { region, threads, socketBytes }),
-    ciphers: acceptedCiphers(config),
+    ciphers: acceptedCiphers(config.peers),
     lanes,
-    lanesPort: config.lanesPort,
+    lanesPort: config.peers.lanesPort,
   });
 }

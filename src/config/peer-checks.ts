@@ -30,6 +30,22 @@ export const PEER_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
+    keys: ["peers.transport", "peers.trusted_network", "rdma.enabled"],
+    find({ peers, rdma }) {
+      if (peers.transports === "auto" || !peers.transports.includes("rdma")) return null;
+      if (rdma.enabled === "off")
+        return {
+          what: "rdma is asked for, and rdma.enabled is off",
+          instead: 'leave rdma out, or set enabled = "auto" below [rdma]',
+        };
+      return unless(
+        peers.trustedNetwork,
+        "rdma carries blocks in the clear, and trusted_network is not set",
+        "set trusted_network = true where nobody else is on it, or leave rdma out",
+      );
+    },
+  },
+  {
     keys: ["peers.listen_stream", "peers.listen_quic"],
     find({ peers: { listenStream: stream, listenQuic: quic } }) {
       return unless(

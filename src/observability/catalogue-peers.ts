@@ -14,7 +14,7 @@ export const PULL_OUTCOME_LABELS = [
 ] as const;
 
 /** Ways to move blocks that this version has. */
-export const TRANSPORT_LABELS = ["stream", "quic"] as const;
+export const TRANSPORT_LABELS = ["rdma", "stream", "quic"] as const;
 export type TransportLabel = (typeof TRANSPORT_LABELS)[number];
 
 export const PEER_STATES = ["linked", "dialling", "idle", "down"] as const;

@@ -1,5 +1,5 @@
 export * from "./directory/index.ts";
-export { type HardwarePlaces, readHardware } from "./hardware.ts";
+export { readHardware, withDevices } from "./hardware.ts";
 export type * from "./messages.ts";
 export * from "./pull/index.ts";
 export * from "./serve/index.ts";

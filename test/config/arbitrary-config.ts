@@ -162,7 +162,9 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         ...draw.engineEvents,
       },
       gpu: draw.gpu,
-      rdma: draw.rdma,
+      rdma: draw.peers.transports.includes("rdma")
+        ? { ...draw.rdma, enabled: "auto" as const }
+        : draw.rdma,
       control: {
         ...draw.pinShares,
         leaseTtlMaxMs: draw.leaseTtlMaxMs,

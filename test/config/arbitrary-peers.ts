@@ -89,7 +89,7 @@ export const arbitraryPeers: fc.Arbitrary<Peers> = fc
       transports: draw.transports,
       encrypt: draw.encrypt,
       cipher: draw.cipher,
-      trustedNetwork: !draw.encrypt,
+      trustedNetwork: !draw.encrypt || draw.transports.includes("rdma"),
       bytesMax: draw.bytes,
       peerBytesMax: part,
       namespaceBytesMax: part,

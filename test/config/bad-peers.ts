@@ -58,6 +58,12 @@ export const PEERS: readonly BadFile[] = [
   ["unknown transport", peers('transport = "tcp"'), ["4:13 peers.transport", '"auto"']],
   ["transports as an array", peers('transport = ["quic"]'), ["4:13 peers.transport", "an array"]],
   ["a transport twice wrong", peers('transport = "rdma,tcp"'), ["4:13 peers.transport", "tcp"]],
+  ["RDMA in the clear", peers('transport = "rdma"'), ["4:13 peers.transport", "trusted_network"]],
+  [
+    "RDMA asked for and off",
+    `${peers('transport = "rdma,quic"', "trusted_network = true")}[rdma]\nenabled = "off"\n`,
+    ["4:13 peers.transport", "rdma.enabled is off"],
+  ],
   ["peer with four ports", peers('peers = "a@h:1/2/3/4"'), ["4:9 peers.peers", "is no peer"]],
   ["peer with RDMA port 0", peers('peers = "a@h:1/2/0"'), ["4:9 peers.peers", "1 to 65535"]],
   ["RDMA device with a slash", rdma('devices = "mlx5_0/1"'), ["4:11 rdma.devices", "no device"]],

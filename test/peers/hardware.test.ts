@@ -1,20 +1,16 @@
 import { expect, test } from "bun:test";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
-import { readHardware } from "../../src/peers/index.ts";
+import { readHardware, withDevices } from "../../src/peers/index.ts";
 import { tempDir } from "../support/index.ts";
 
 const dir = tempDir();
 
-test("what a host has is read off its folders", () => {
-  const infiniband = join(dir, "infiniband");
-  for (const name of ["mlx5_1", "mlx5_0", "not a name"]) {
-    mkdirSync(join(infiniband, name), { recursive: true });
-  }
+test("what a host has is read off its files, and what it can use is told to it", () => {
   const cpuInfo = join(dir, "cpuinfo");
   writeFileSync(cpuInfo, "processor\t: 0\nflags\t\t: fpu sse4_2 aes avx\n");
-  expect(readHardware({ infiniband, cpuInfo })).toEqual({
+  expect(readHardware(["mlx5_1", "not a name", "mlx5_0"], cpuInfo)).toEqual({
     hasRdmaNic: true,
     rdmaDevices: ["mlx5_0", "mlx5_1"],
     cores: availableParallelism(),
@@ -23,16 +19,21 @@ test("what a host has is read off its folders", () => {
 });
 
 test("what cannot be read is not there", () => {
-  const nowhere = { infiniband: join(dir, "none"), cpuInfo: join(dir, "none") };
-  expect(readHardware(nowhere)).toMatchObject({
+  expect(readHardware([], join(dir, "none"))).toMatchObject({
     hasRdmaNic: false,
     rdmaDevices: [],
     hasAes: false,
   });
 });
 
+test("no more devices are told of than others take", () => {
+  const many = Array.from({ length: 20 }, (_, index) => `rxe${10 + index}`);
+  const { rdmaDevices } = withDevices(readHardware([]), many);
+  expect(rdmaDevices).toEqual(many.slice(0, 16));
+});
+
 test("this host says what it is", () => {
-  const { cores, rdmaDevices, hasRdmaNic } = readHardware();
+  const { cores, rdmaDevices, hasRdmaNic } = readHardware([]);
   expect(cores).toBeGreaterThan(0);
   expect(hasRdmaNic).toBe(rdmaDevices.length > 0);
 });

@@ -40,8 +40,13 @@ export function isUsable(
 ): boolean {
   if (transport.unsupported !== null || record.endpoints[transport.name] === undefined)
     return false;
-  if (transport.name === "rdma" && !(own.hasRdmaNic && peer?.hasRdmaNic === true)) return false;
+  if (transport.name === "rdma" && !(own.hasRdmaNic && hasRdma(peer, transports))) return false;
   return transports === "auto" || transports.includes(transport.name);
+}
+
+/** Of a peer that has not said what it has, it is tried only where the operator asks for it. */
+function hasRdma(peer: HardwareReport | null, transports: PullLimits["transports"]): boolean {
+  return peer === null ? transports !== "auto" : peer.hasRdmaNic;
 }
 
 function rankBySpeed(ways: Way[], { random }: ChoiceParts): Way[] {

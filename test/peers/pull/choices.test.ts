@@ -26,6 +26,19 @@ test("both sides have RDMA: it goes first", async () => {
   expect(await usedBy(kit)).toEqual(["rdma"]);
 });
 
+test("a peer that has not said what it has is asked by RDMA where the operator says so", async () => {
+  const all = ["quic", "rdma", "stream"] as const;
+  await using measured = new PullKit({ transports: all, hasRdmaNic: true });
+  expect(await usedBy(measured)).toEqual(["stream"]);
+  await using told = new PullKit({
+    ...{ transports: all, hasRdmaNic: true },
+    limits: { transports: ["rdma", "quic"] },
+  });
+  expect(await usedBy(told)).toEqual(["rdma"]);
+  await using without = new PullKit({ transports: all, limits: { transports: ["rdma", "quic"] } });
+  expect(await usedBy(without)).toEqual(["quic"]);
+});
+
 test("the configuration's order counts, and what it leaves out is not used", async () => {
   await using first = new PullKit({
     transports: ["stream", "quic"],
