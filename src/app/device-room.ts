@@ -4,7 +4,7 @@ import {
   type Finding,
   HostGpus,
   type HostGpusReport,
-  type HostRdma,
+  HostRdma,
   type HostRdmaReport,
 } from "../devices/index.ts";
 import {
@@ -12,11 +12,16 @@ import {
   type GpusOptions,
   type Native,
   openGpus,
+  openRdma,
   type Rdma,
+  type RdmaOptions,
   type Region,
 } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import { DEVICES_STOP_MS } from "./stop-times.ts";
+
+/** Spans that are lent at a time, queue pairs, and reads under way: more than peers ask for. */
+const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
 
 export interface DeviceRoomParts {
   readonly config: Config;
@@ -36,7 +41,7 @@ export class DeviceRoom implements AsyncDisposable {
   private constructor(parts: DeviceRoomParts) {
     this.#parts = parts;
     this.#gpus = openHostGpus(parts);
-    this.#rdma = null;
+    this.#rdma = openHostRdma(parts);
   }
 
   /** Throws UNSUPPORTED where a GPU is required and none can be used. */
@@ -49,9 +54,9 @@ export class DeviceRoom implements AsyncDisposable {
     return this.#gpus?.usable ?? null;
   }
 
-  /** Null where peers or RDMA are off. Its `state` says what opening it came to. */
+  /** Null where peers or RDMA are off, or it cannot be used; its ports may be down all the same. */
   get rdma(): Rdma | null {
-    return this.#rdma?.rdma ?? null;
+    return this.#rdma?.isUsable === true ? this.#rdma.rdma : null;
   }
 
   /** NUMA nodes that memory should be near: of GPUs, or of NICs where there are none. */
@@ -98,6 +103,23 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
     });
   }
   return gpus;
+}
+
+/** Opened for peers alone, and where what is read may go over the network in the clear. */
+function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
+  const { config, native, region, clock, health, logger } = parts;
+  const { enabled, library, devices: named, gidIndex, windowBytes } = config.rdma;
+  const { certFile, trustedNetwork } = config.peers;
+  if (enabled === "off" || certFile === null || !trustedNetwork) return null;
+  const devices = named === "any" ? null : named;
+  const host = new HostRdma({
+    verbs: { region, library, devices, gidIndex, windowBytes, ...RDMA_BOUNDS },
+    ...{ clock, health },
+    log: (level, text, fields) => logger.log(level, text, fields),
+    open: (options: RdmaOptions) => openRdma(native, options),
+  });
+  tell(logger, "RDMA", host.finding);
+  return host;
 }
 
 /** One line; what is broken has had its own as a health code. */

@@ -18,6 +18,7 @@ const RESULTS: Readonly<Record<number, string>> = {
   700: "illegal address",
   702: "launch timeout",
   710: "assert",
+  709: "context destroyed",
   712: "memory already registered",
   714: "hardware stack error",
   715: "illegal instruction",
@@ -30,6 +31,7 @@ const RESULTS: Readonly<Record<number, string>> = {
   802: "system not ready",
   803: "driver and library do not match",
   804: "compatibility not supported on this device",
+  909: "timeout",
   999: "unknown error",
 };
 

@@ -75,7 +75,8 @@ export const command = defineCommand({
 function lookHere(what: "gpus" | "rdma", config: Config | null): Promise<GpuProbe | RdmaProbe> {
   const native = loadNative();
   if (what === "gpus") return probeGpus(native, config?.gpu.library ?? null);
-  return probeRdma(native, { library: null, devices: null, gidIndex: null });
+  const { library = null, devices = "any", gidIndex = null } = config?.rdma ?? {};
+  return probeRdma(native, { library, devices: devices === "any" ? null : devices, gidIndex });
 }
 
 async function readConfig(path: string): Promise<Config> {
