@@ -73,3 +73,12 @@ export {
   type SsdSpeedResult,
   serveFilesBench,
 } from "./ssd/index.ts";
+export {
+  benchTtft,
+  TTFT_COMPUTES,
+  TTFT_PROMPTS,
+  TTFT_SHAPES,
+  type TtftBenchOptions,
+  type TtftRow,
+  type TtftShape,
+} from "./ttft/index.ts";

@@ -202,6 +202,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/bench-gpu.ts"),
   },
   {
+    name: "bench ttft",
+    summary: "measure the first token of prompts computed and restored to a GPU",
+    load: () => import("./commands/bench-ttft.ts"),
+  },
+  {
     name: "bench peer",
     summary: "measure pulls between two hosts beside bare programs",
     load: () => import("./commands/bench-peer.ts"),

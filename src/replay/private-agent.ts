@@ -16,7 +16,7 @@ export interface PrivateAgentOptions {
   /** Further keys of its configuration, by section, written as in a file: `"60s"`. */
   readonly settings?: Partial<
     Record<
-      "kv" | "control" | "node" | "nats" | "peers" | "events",
+      "kv" | "gpu" | "control" | "node" | "nats" | "peers" | "events",
       Readonly<Record<string, string>>
     >
   >;
@@ -165,6 +165,9 @@ export function agentConfigText(
     'lock_memory = "off"',
     'huge_pages = "try"',
     ...more("kv"),
+    "[gpu]",
+    // Who does not ask for a GPU takes no memory of one.
+    ...(settings.gpu === undefined ? ['enabled = "off"'] : more("gpu")),
     "[control]",
     ...more("control"),
     "[engine]",

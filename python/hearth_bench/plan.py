@@ -1,0 +1,70 @@
+"""What is to be measured, as the benchmark says it in one line of JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import List, Optional
+
+#: At least so many tokens of a prompt are computed, however much of it is restored.
+COMPUTED_MIN = 64
+_BYTES_PER_VALUE = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A dense transformer with grouped queries; 16 bits a value."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    socket: str
+    #: The driver's library; None as the dynamic linker finds it.
+    library: Optional[str]
+    #: Of torch: "cuda:0", or "cpu" with memory of the stand-in.
+    device: str
+    #: "torch", or "hash": no transformer, for hosts without PyTorch.
+    compute: str
+    shape: Shape
+    block_tokens: int
+    prompts: List[int]
+    rounds: int
+    #: Connections that load layers in turn.
+    connections: int
+
+    @staticmethod
+    def read(line: str) -> "Plan":
+        fields = json.loads(line)
+        return Plan(**{**fields, "shape": Shape(**fields["shape"])})
+
+    @property
+    def half_bytes(self) -> int:
+        """Keys, or values, of one block in one layer."""
+        shape = self.shape
+        return self.block_tokens * shape.kv_heads * shape.head_dim * _BYTES_PER_VALUE
+
+    @property
+    def pages(self) -> int:
+        """Blocks of the longest prompt."""
+        return max(self.prompts) // self.block_tokens
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the paged cache: layer, keys and values, page."""
+        return self.shape.layers * 2 * self.pages * self.half_bytes
+
+    def offset(self, layer: int, which: int, page: int) -> int:
+        """Where the keys (0) or values (1) of a page lie."""
+        return ((layer * 2 + which) * self.pages + page) * self.half_bytes
+
+    def restored_blocks(self, tokens: int) -> int:
+        """Whole blocks in front of the tokens that are computed."""
+        return max(0, tokens - COMPUTED_MIN) // self.block_tokens
