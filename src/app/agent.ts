@@ -214,6 +214,7 @@ export class Agent {
     const openControl = async (ledger: HoldLedger | null) => {
       const all = { ...own, config: () => this.#config };
       this.#control = await ControlRoom.open(all, ledger, this.#handed);
+      this.#control.lifecycle.setGpuSink(this.engine.gpuSink);
     };
     this.#cold = await ColdTier.open({ ...own, recovered: openControl });
     if (this.#cold === null) await openControl(null);
