@@ -72,6 +72,7 @@ class NativeGpus implements Gpus {
   #nextToken = 1;
   #last: readonly GpuDevice[] = [];
   #closing: Promise<void> | null = null;
+  #isClosed = false;
 
   constructor(native: Native, options: GpusOptions) {
     this.#native = native;
@@ -110,7 +111,7 @@ class NativeGpus implements Gpus {
   }
 
   devices(): readonly GpuDevice[] {
-    if (this.#closing !== null) return this.#last;
+    if (this.#isClosed) return this.#last;
     return Array.from({ length: this.#deviceCount }, (_, index) => this.#readDevice(index));
   }
 
@@ -316,11 +317,12 @@ class NativeGpus implements Gpus {
 
   async #close(): Promise<void> {
     if (this.#events === null) return;
-    this.#last = this.devices();
     await this.#idle();
-    const indexes = this.#last.map((device) => device.index);
+    const indexes = this.devices().map((device) => device.index);
     await Promise.all(indexes.map((device) => this.#run({ operation: GPU_OPERATION.end, device })));
     await this.#events.stop();
+    this.#last = this.devices();
+    this.#isClosed = true;
     const code = this.#native.symbols.hearth_gpus_close(this.#handle);
     this.#native.check("hearth_gpus_close", code);
   }

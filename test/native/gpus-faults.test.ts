@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
 import { openSync } from "node:fs";
-import type { GpuMemory, Gpus } from "../../src/native/index.ts";
+import { type GpuMemory, type Gpus, loadNative, openGpus } from "../../src/native/index.ts";
 import { describeNative } from "../support/native.ts";
+import { standIn } from "../support/stand-ins.ts";
 import { waitFor } from "../support/wait.ts";
 import { type Bed, goesAround, KIB, MIB, opened, piece, scattered, withGpus } from "./gpus-kit.ts";
 
@@ -271,6 +272,41 @@ describeNative("GPUs that hang", () => {
       const lost = bed.gpus.devices().map((device) => device.lost);
       expect(lost.toSorted()).toEqual([TIMEOUT, null]);
       await goesAround(bed, await allocated(bed, lost.indexOf(null)), MIB, 6n);
+    });
+  });
+
+  test("a driver that does not answer at all is none", async () => {
+    const cuda = standIn("libcuda.so.1");
+    cuda.configure("cuInit=hang");
+    await using gpus = openGpus(loadNative(), {
+      region: null,
+      library: cuda.path,
+      jobsMax: 1,
+      piecesMax: 1,
+      giveUpMs: 50,
+      onLost: () => {},
+    });
+    expect(gpus.info).toMatchObject({ state: "failed", code: TIMEOUT });
+    cuda.configure("");
+  });
+
+  test("closing ends, too, and tells what was lost meanwhile", async () => {
+    await withGpus({ plan: "stall", giveUpMs: GIVE_UP_MS }, async (bed) => {
+      const memory = await allocated(bed);
+      const copied = bed.gpus.toGpu(memory, [piece(0, 0, KIB)]);
+      await bed.gpus[Symbol.asyncDispose]();
+      expect(await copied).toEqual(LOST);
+      expect(bed.lost.length).toBe(1);
+      expect(bed.gpus.devices()[0]!.lost).toBe(TIMEOUT);
+    });
+  });
+
+  test("closing ends where a call for it hangs", async () => {
+    await withGpus({ giveUpMs: GIVE_UP_MS, leaks: true }, async (bed) => {
+      await allocated(bed);
+      bed.cuda.configure("+cuMemFree_v2=hang");
+      await bed.gpus[Symbol.asyncDispose]();
+      expect(bed.gpus.devices()[0]!.lost).toBe(TIMEOUT);
     });
   });
 });

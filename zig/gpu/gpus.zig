@@ -296,7 +296,6 @@ pub const Gpus = struct {
     fn abandon(gpus: *Gpus, worker: *Worker) void {
         worker.is_abandoned = true;
         worker.is_open = true;
-        worker.has_ended = false;
         gpus.keeps_region = true;
         _ = worker.lost.cmpxchgStrong(0, caller_file.timeout, .acq_rel, .acquire);
         const code = worker.lost.load(.acquire);
@@ -323,4 +322,10 @@ pub const Gpus = struct {
 
 fn dropDescriptor(operation: types.GpuOperation, fd: i32) void {
     if (operation == .import_fd and fd >= 0) _ = linux.close(fd);
+}
+
+test {
+    _ = @import("runs.zig");
+    _ = @import("slices.zig");
+    _ = @import("test_gpus.zig");
 }

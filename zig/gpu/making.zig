@@ -8,19 +8,17 @@ const types = @import("../abi/gpu_types.zig");
 const regions = @import("../mem/root.zig").table;
 const cuda = @import("driver.zig");
 const caller_file = @import("caller.zig");
-const identity = @import("identity.zig");
+const finding = @import("finding.zig");
 const memories = @import("memories.zig");
 const slices = @import("slices.zig");
 const copies = @import("copies.zig");
-const Caller = caller_file.Caller;
 const Gpus = @import("gpus.zig").Gpus;
-const Identity = identity.Identity;
+const Identity = @import("identity.zig").Identity;
 const worker_file = @import("worker.zig");
 const Worker = worker_file.Worker;
 const Memory = memories.Memory;
 const Error = @import("../abi/status.zig").Error;
 
-const devices_max = 64;
 const jobs_max = 65_536;
 const pieces_max = 1 << 24;
 const slices_max = 8192;
@@ -51,48 +49,30 @@ pub fn create(
     driver: cuda.Driver,
     request: types.GpusRequest,
 ) Error!Made {
-    var caller: Caller = .{ .driver = &driver };
-    var identities: [devices_max]Identity = undefined;
-    const found = find(&caller, &identities) catch |err| switch (err) {
-        error.DeviceFailed, error.Lost => return .{
-            .state = switch (caller.code) {
-                caller_file.no_device => .no_device,
-                caller_file.system_not_ready => .not_ready,
-                else => .failed,
-            },
-            .version = versionOf(&driver),
-            .code = caller.code,
-        },
-        else => return err,
-    };
-    const version = versionOf(&driver);
-    if (found.len == 0) {
-        return .{ .state = .no_device, .version = version, .code = caller_file.no_device };
+    const give_up_ns = @as(u64, request.give_up_ms) * std.time.ns_per_ms;
+    const found = try finding.find(allocator, driver, give_up_ns);
+    var made: Made = .{ .state = .no_device, .version = found.version, .code = found.code };
+    if (found.code != caller_file.success) {
+        made.state = switch (found.code) {
+            caller_file.no_device => .no_device,
+            caller_file.system_not_ready => .not_ready,
+            else => .failed,
+        };
+        return made;
     }
-    const gpus = try make(allocator, driver, request, found);
+    made.code = caller_file.no_device;
+    if (found.count == 0) return made;
+    const gpus = try make(allocator, driver, request, found.identities[0..found.count]);
     waitForAll(gpus);
-    const code = for (gpus.workers) |*worker| {
-        if (!worker.isLost()) return .{ .gpus = gpus, .state = .ready, .version = version };
-    } else gpus.workers[0].lost.load(.acquire);
-    destroy(gpus);
-    return .{ .state = .failed, .version = version, .code = code };
-}
-
-fn versionOf(driver: *const cuda.Driver) u32 {
-    var version: c_int = 0;
-    if (driver.cuDriverGetVersion(&version) != caller_file.success) return 0;
-    return @intCast(@max(0, version));
-}
-
-fn find(caller: *Caller, identities: []Identity) Error![]Identity {
-    try caller.check(caller.driver.cuInit(0));
-    var count: c_int = 0;
-    try caller.check(caller.driver.cuDeviceGetCount(&count));
-    const known = @min(@as(usize, @intCast(@max(0, count))), identities.len);
-    for (identities[0..known], 0..) |*found, ordinal| {
-        found.* = try identity.identify(caller, @intCast(ordinal));
+    made.code = gpus.workers[0].lost.load(.acquire);
+    for (gpus.workers) |*worker| {
+        if (worker.isLost()) continue;
+        made = .{ .gpus = gpus, .state = .ready, .version = found.version };
+        return made;
     }
-    return identities[0..known];
+    destroy(gpus);
+    made.state = .failed;
+    return made;
 }
 
 fn make(
