@@ -22,8 +22,8 @@ export const command = defineCommand({
       "values come back from an agent of the benchmark's own, layer by layer into a paged cache " +
       "on the GPU while the layers before are computed; then only the last tokens are. A Python " +
       "process with PyTorch is the engine, with a transformer of these shapes and random weights.",
-    "prefill_ms: all tokens computed. ram_ms: restored from RAM, computed_tokens computed. ratio: " +
-      "the one over the other. ram_gbps: 10^9 bytes a second from the first request to the " +
+    "prefill_ms: all tokens computed. ram_ms: restored from RAM, computed_tokens computed. " +
+      "ratio: the one over the other. ram_gbps: 10^9 bytes a second from the first request to the " +
       "last layer. bare_gbps: a plain copy of pinned memory, in the same run. identical: the " +
       "logits are those of the cache that never left the GPU, bit by bit. ssd_: the same after a " +
       "restart of the agent, so that SSD alone has them. Medians of the rounds. stand_in: the " +
