@@ -1,11 +1,13 @@
 import { expect, test } from "bun:test";
-import { describeNative, waitFor } from "../support/index.ts";
+import { join } from "node:path";
+import { describeNative, makeCluster, tempDir, waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 const MIB = 2 ** 20;
 /** What the agent says of GPUs, whatever it is. */
 const OF_GPUS = /GPU/;
+const OF_RDMA = /RDMA/;
 
 describeNative("an agent's GPUs", () => {
   const cuda = standIn("libcuda.so.1");
@@ -65,5 +67,68 @@ describeNative("an agent's GPUs", () => {
     await using agent = await start("", { enabled: "off", library: cuda.path });
     expect((await agent.status()).gpu).toBeNull();
     expect(said(agent)).toEqual([]);
+  });
+});
+
+describeNative("an agent's RDMA", () => {
+  const verbs = standIn("libibverbs.so.1");
+  const folder = tempDir();
+  const { certFile, keyFile, caFile } = makeCluster(join(folder, "ca")).files("gpu-01");
+  const trusted = {
+    ...{ cert_file: certFile, key_file: keyFile, ca_file: caFile, cluster: "test" },
+    ...{ listen_stream: "127.0.0.1:0", listen_quic: "off", listen_rdma: "127.0.0.1:0" },
+    ...{ lanes_port: 0, summaries: "off", trusted_network: true },
+  };
+
+  /** An agent with peers on RDMA devices of this plan. */
+  const start = (plan: string, peers: ConfigKeys["peers"] = trusted, library = verbs.path) =>
+    AgentProcess.start({
+      config: { node: { id: "gpu-01" }, gpu: { enabled: "off" }, rdma: { library }, peers },
+      environment: { STANDIN_VERBS: `dir=${folder};${plan}` },
+    });
+
+  const said = (agent: AgentProcess) => agent.log.filter(({ message }) => OF_RDMA.test(message));
+
+  test("is shown with its ports", async () => {
+    await using agent = await start("");
+    const { rdma, health } = await agent.status();
+    expect(rdma).toMatchObject({ found: "usable", fix: null });
+    expect(rdma.ports).toMatchObject([{ state: "active", gbit_per_second: 100 }]);
+    expect(health).toEqual([]);
+    expect(await agent.metric("hearth_rdma_ports", 'state="active"')).toBe(1);
+    expect(said(agent).map(({ level }) => level)).toEqual(["info"]);
+    expect(await agent.kill("SIGTERM")).toBe(0);
+  });
+
+  const CASES: [what: string, plan: string, level: string, says: string, code: string | null][] = [
+    ["no device", "no-device", "info", "it shows no RDMA device", null],
+    ["too little memory to lock", "memlock", "warn", "LimitMEMLOCK", "RDMA_MEMLOCK"],
+    ["a device that may not be used", "reg=13", "warn", "errno 13", "RDMA_DEVICE"],
+  ];
+  test.each(CASES)("%s: one line, and peers go on", async (_, plan, level, says, code) => {
+    await using agent = await start(plan);
+    const lines = said(agent);
+    expect(lines.map((line) => line.level)).toEqual([level]);
+    expect(`${lines[0]?.message} ${lines[0]?.details}`).toContain(says);
+    const { rdma, health } = await agent.status();
+    expect(rdma.ports).toEqual([]);
+    expect(health.map((problem: { code: string }) => problem.code)).toEqual(code ? [code] : []);
+    expect(agent.log.some(({ message }) => message === "peers are listened to")).toBe(true);
+  });
+
+  test("a port that is down is the matter, and peers go on", async () => {
+    await using agent = await start("port=down");
+    const { rdma, health } = await agent.status();
+    expect(rdma.ports).toMatchObject([{ state: "down" }]);
+    expect(health.map(({ code }: { code: string }) => code)).toEqual(["RDMA_PORT_DOWN"]);
+    expect(await agent.metric("hearth_health", 'code="RDMA_PORT_DOWN"')).toBe(1);
+  });
+
+  test("is not opened on a network that others are on, nor without peers", async () => {
+    await using shared = await start("", { ...trusted, trusted_network: false });
+    expect((await shared.status()).rdma).toBeNull();
+    await using alone = await start("", {});
+    expect((await alone.status()).rdma).toBeNull();
+    expect([...said(shared), ...said(alone)]).toEqual([]);
   });
 });

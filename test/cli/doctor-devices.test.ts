@@ -1,7 +1,11 @@
 import { describe, expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { lookInChild } from "../../src/cli/doctor/index.ts";
 import { systemClock } from "../../src/core/index.ts";
 import type { GpuProbe, RdmaProbe } from "../../src/devices/index.ts";
+import { describeNative, tempDir } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 import { hostMaker, POOL } from "./doctor-host.ts";
 
 const { find } = hostMaker();
@@ -188,5 +192,43 @@ describe("a look in another process", () => {
     expect(late).toEqual({ ok: false, why: "does not answer for 0.05 s" });
     const check = await find("CUDA", {}, { lookAtGpus: async () => late as never });
     expect(check).toMatchObject({ status: "warn", found: "the driver does not answer for 0.05 s" });
+  });
+});
+
+describeNative("the doctor on stand-ins", () => {
+  const MAIN = join(import.meta.dir, "../../src/main.ts");
+  const folder = tempDir();
+  const config = join(folder, "hearth.toml");
+  const libraryOf = (name: "libcuda.so.1" | "libibverbs.so.1") =>
+    `library = ${JSON.stringify(standIn(name).path)}`;
+  const lines = ["[kv]", "ram_gib = 1", "[gpu]", libraryOf("libcuda.so.1")];
+  writeFileSync(config, [...lines, "[rdma]", libraryOf("libibverbs.so.1")].join("\n"));
+
+  async function diagnose(environment: Record<string, string>) {
+    const command = [process.execPath, MAIN, "doctor", "--config", config, "--json"];
+    const verbs = `dir=${folder};${environment.STANDIN_VERBS ?? ""}`;
+    const env = { ...process.env, ...environment, STANDIN_VERBS: verbs };
+    const child = Bun.spawn(command, { stdout: "pipe", stderr: "inherit", env });
+    const { checks } = JSON.parse(await new Response(child.stdout).text());
+    const ofDevices = /^(CUDA|GPU|RDMA)/;
+    return checks.filter(({ name }: { name: string }) => ofDevices.test(name));
+  }
+
+  test("says of each device what it is and how blocks go", async () => {
+    expect(await diagnose({ STANDIN_CUDA: "devices=2" })).toMatchObject([
+      { name: "CUDA", status: "ok" },
+      { name: "GPU 0000:3b:00.0", path: expect.stringContaining("DMA between GPU and registered") },
+      { name: "GPU 0000:3c:00.0", path: expect.stringContaining("many pieces a call") },
+      { name: "RDMA", status: "ok", found: "1 of 1 port can be used" },
+      { name: "RDMA standin0/1", path: expect.stringContaining("READs") },
+    ]);
+  });
+
+  test("says in one check each that a driver is not ready, and that memory is locked", async () => {
+    const amiss = { STANDIN_CUDA: "init=802", STANDIN_VERBS: "memlock" };
+    expect(await diagnose(amiss)).toMatchObject([
+      { name: "CUDA", status: "warn", advice: expect.stringContaining("fabricmanager") },
+      { name: "RDMA", status: "warn", advice: expect.stringContaining("LimitMEMLOCK=infinity") },
+    ]);
   });
 });
