@@ -31,7 +31,7 @@ const RESULTS: Readonly<Record<number, string>> = {
   802: "system not ready",
   803: "driver and library do not match",
   804: "compatibility not supported on this device",
-  909: "timeout",
+  909: "no answer in time",
   999: "unknown error",
 };
 

@@ -57,10 +57,11 @@ export class HostGpus implements AsyncDisposable {
       library,
       jobsMax: JOBS_MAX,
       piecesMax: PIECES_MAX,
-      onLost: (device) => this.#lost(device),
+      onLost: (device) => this.#tellLost(device),
     });
     this.finding = gpuFinding(this.#gpus.info, this.#gpus.devices());
     if (this.finding.kind === "broken") health.raise("GPU_DRIVER", textOf(this.finding));
+    this.#tellLost(null);
     this.#registrar =
       registers && this.usable !== null
         ? new ArenaRegistrar({
@@ -98,10 +99,15 @@ export class HostGpus implements AsyncDisposable {
     await this.#gpus[Symbol.asyncDispose]();
   }
 
-  #lost(device: GpuDevice): void {
-    const lost = this.#gpus.devices().filter((one) => one.lost !== null);
-    const all = lost.some(({ index }) => index === device.index) ? lost : [...lost, device];
-    const words = all.map((one) => `${gpuName(one)}: ${cudaError(one.lost ?? 0)}`);
+  /** Also of those that could not be opened beside others. */
+  #tellLost(latest: GpuDevice | null): void {
+    const known = this.#gpus.devices();
+    const lost = known.filter((one) => one.lost !== null || one.index === latest?.index);
+    if (lost.length === 0) return;
+    const words = lost.map((one) => {
+      const code = one.lost ?? latest?.lost ?? null;
+      return `${gpuName(one)}: ${code === null ? "no code" : cudaError(code)}`;
+    });
     this.#health.raise("GPU_LOST", words.join("; "));
   }
 

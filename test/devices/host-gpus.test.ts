@@ -92,6 +92,14 @@ describeNative("the GPUs of a host", () => {
     await gpus.free(good.memory);
   });
 
+  test("one that cannot be opened beside another is an error from the start", async () => {
+    await using opened = open("devices=2;cuDevicePrimaryCtxRetain=46@2");
+    const { host, details } = opened;
+    expect(host.finding.kind).toBe("usable");
+    expect(details("GPU_LOST")).toEndWith(": CUDA error 46 (device unavailable)");
+    expect(host.report().gpus.filter(({ lost }) => lost !== null).length).toBe(1);
+  });
+
   test.each([
     ["init=100", "absent", null],
     ["devices=0", "absent", null],
