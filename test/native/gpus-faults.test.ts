@@ -138,7 +138,7 @@ describeNative("GPUs that are lost", () => {
     ["copy=700@1", "on the stream"],
     ["cuEventRecord=700@1", "at its event"],
     ["cuEventQuery=719@1", "when looked at"],
-    ["cuStreamWaitEvent=700@1", "at the other way"],
+    ["delay=20;cuStreamWaitEvent=700@1", "at the other way"],
   ])("%s: %s", async (plan) => {
     await withGpus({ plan: `devices=2;${plan}` }, async (bed) => {
       const { gpus } = bed;
