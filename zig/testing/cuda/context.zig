@@ -142,6 +142,7 @@ fn retain(out: ?*types.Handle, index: i32) Fault!void {
     try state.checkLost(device);
     if (device.retains == 0) state.count("open.contexts", 1);
     device.retains += 1;
+    device.is_reset = false;
     to.* = device;
 }
 
@@ -154,13 +155,16 @@ fn release(index: i32) Fault!void {
     }
     device.retains -= 1;
     if (device.retains > 0) return;
+    device.is_reset = false;
     state.count("open.contexts", -1);
     destroy(device);
 }
 
-/// Ends the context without waiting for what is queued. Who retained it holds it still, anew.
+/// Ends the context without waiting for what is queued. Who retained it gives it back still.
 fn reset(index: i32) Fault!void {
-    destroy(try state.deviceAt(index));
+    const device = try state.deviceAt(index);
+    device.is_reset = device.retains > 0;
+    destroy(device);
 }
 
 fn setCurrent(handle: types.Handle) Fault!void {

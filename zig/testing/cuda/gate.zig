@@ -39,7 +39,7 @@ fn missing(needs: Needs) ?i32 {
     if (!state.is_initialized) return codes.not_initialized;
     if (needs == .driver) return null;
     const device = state.current orelse return codes.invalid_context;
-    if (device.retains == 0) return codes.context_destroyed;
+    if (device.retains == 0 or device.is_reset) return codes.context_destroyed;
     return if (device.lost != 0) device.lost else null;
 }
 

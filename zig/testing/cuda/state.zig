@@ -16,6 +16,8 @@ pub const Device = struct {
     retains: u32 = 0,
     /// Of its streams, those included that were destroyed and have work left.
     threads: u32 = 0,
+    /// It was reset: who holds it holds nothing until it is retained anew.
+    is_reset: bool = false,
     /// The code with which it was lost, or 0.
     lost: i32 = 0,
     used_bytes: u64 = 0,
