@@ -7,12 +7,15 @@
 """
 
 from .client import Client
+from .cuda import CudaError
 from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError
+from .gpu import GpuMemory, LayerLoads, Piece
 from .held import ReadableBlock, WritableSlot
 from .layout import (
     LAYER_ALL,
     Block,
     FrameStatus,
+    GpuDevice,
     Hello,
     Match,
     Outcome,
@@ -20,6 +23,7 @@ from .layout import (
     SessionPage,
     SessionStatus,
     Tier,
+    WarmOffer,
 )
 from .manifest import Manifest
 from .xxh3 import xxh3_64
@@ -29,12 +33,17 @@ __all__ = [
     "Block",
     "Client",
     "ConnectionClosed",
+    "CudaError",
     "FrameStatus",
+    "GpuDevice",
+    "GpuMemory",
     "HearthError",
     "Hello",
+    "LayerLoads",
     "Manifest",
     "Match",
     "Outcome",
+    "Piece",
     "ProtocolError",
     "ReadableBlock",
     "RefusedError",
@@ -42,6 +51,7 @@ __all__ = [
     "SessionPage",
     "SessionStatus",
     "Tier",
+    "WarmOffer",
     "WritableSlot",
     "xxh3_64",
 ]

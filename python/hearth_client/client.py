@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Dict, Iterator, List, Optional, Sequence, Type, TypeVar, Union
 
 from . import protocol
-from .calls import Calls, reader_of_outcomes
+from .calls import reader_of_outcomes
 from .connection import Connection
 from .errors import HearthError, RefusedError
+from .gpu import GpuCalls
 from .held import Held, ReadableBlock, WritableSlot
 from .layout import (
     LAYER_ALL,
@@ -28,7 +29,7 @@ from .manifest import Manifest
 _AnyHeld = TypeVar("_AnyHeld", WritableSlot, ReadableBlock)
 
 
-class Client(Calls):
+class Client(GpuCalls):
     """A connection to the agent on this host, and the arena mapped into this process.
 
     All methods may be called from several threads; one request is on its way at a time. Expected
@@ -78,6 +79,7 @@ class Client(Calls):
                 pass  # The connection is over already, which is what close is for.
             finally:
                 self._held.clear()
+                self._close_gpu()
                 self._connection.close()
             self._arena.release()
             try:

@@ -6,11 +6,12 @@ import array
 import mmap
 import os
 import socket
-from typing import List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from . import protocol
 from .errors import ConnectionClosed, ProtocolError, RefusedError
-from .layout import CHECKSUM_XXH3_64, HEADER_BYTES, VERSION, Header, Hello, Op
+from .layout import CHECKSUM_XXH3_64, FEATURE_GPU, HEADER_BYTES, VERSION, Header, Hello, Op
 
 _RECEIVE_BYTES = 64 * 1024
 #: Before the greeting is answered the agent's own limit is not known.
@@ -24,9 +25,16 @@ class Connection:
     arena: mmap.mmap
 
     def __init__(self, path: str, manifest: bytes, name: str, timeout: float) -> None:
+        #: In seconds, of each wait.
+        self.timeout = timeout
         self._buffer = bytearray()
         self._frame_bytes_max = _FIRST_FRAME_BYTES_MAX
         self._next_id = 1
+        #: Requests sent ahead whose replies have not been asked for, and those that came.
+        self._ahead: Set[int] = set()
+        self._replies: Dict[int, Tuple[Header, bytes]] = {}
+        #: None: descriptors are not looked for.
+        self._descriptors: Optional[List[int]] = None
         self._socket: Optional[socket.socket] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(timeout)
@@ -69,15 +77,34 @@ class Connection:
             self._explain_then_close()
             raise ConnectionClosed(f"sending failed: {error}") from error
 
+    def send_ahead(self, request_id: int, frame: bytes) -> None:
+        """Sends a request whose reply is received later, whatever is asked in between."""
+        self.send(frame)
+        self._ahead.add(request_id)
+
     def receive(self, request_id: int, op: Op) -> Tuple[int, bytes]:
         """Count and body of the reply to this request; refusals are raised."""
+        self._ahead.discard(request_id)
         while True:
-            header, body = self._next_frame()
+            header, body = self._replies.pop(request_id, None) or self._next_frame()
+            if header.request_id in self._ahead and header.request_id != request_id:
+                self._replies[header.request_id] = (header, body)
+                continue
             if header.status != 0:
                 self._refuse(header, body)
             if (header.op, header.request_id) != (op, request_id):
                 raise self.broken(f"a reply to {header.request_id}, which was not asked")
             return header.count, body
+
+    @contextmanager
+    def descriptors(self) -> Iterator[List[int]]:
+        """Collects the descriptors that come with replies read meanwhile; they are the caller's."""
+        found: List[int] = []
+        self._descriptors = found
+        try:
+            yield found
+        finally:
+            self._descriptors = None
 
     def broken(self, why: object) -> ProtocolError:
         """Ends a connection whose other side does not keep to the protocol."""
@@ -124,12 +151,19 @@ class Connection:
     def _fill(self, wanted: int) -> None:
         while len(self._buffer) < wanted:
             try:
-                chunk = self._open().recv(_RECEIVE_BYTES)
+                chunk = self._receive_chunk(self._open())
             except OSError as error:
                 # Also after a timeout: the reply may still come, and nobody would wait for it.
                 self.close()
                 raise ConnectionClosed(f"receiving failed: {error}") from error
             self._take(chunk)
+
+    def _receive_chunk(self, sock: socket.socket) -> bytes:
+        if self._descriptors is None:
+            return sock.recv(_RECEIVE_BYTES)
+        chunk, descriptors = _receive_descriptors(sock)
+        self._descriptors.extend(descriptors)
+        return chunk
 
     def _take(self, chunk: bytes) -> None:
         if not chunk:
@@ -139,7 +173,7 @@ class Connection:
 
     def _greet(self, manifest: bytes, name: str) -> None:
         request_id = self.next_id()
-        self.send(protocol.hello_request(request_id, name, manifest))
+        self.send(protocol.hello_request(request_id, name, manifest, FEATURE_GPU))
         descriptors: List[int] = []
         try:
             # A plain recv() would drop the arena, which comes with the reply's first byte.

@@ -16,6 +16,11 @@ PING_BYTES_MAX = 64
 #: The layer of a block whose layers all lie in one object.
 LAYER_ALL = 0xFFFF_FFFF
 
+#: A bit of the greeting's features: the agent copies from and to GPUs.
+FEATURE_GPU = 1
+GPU_UUID_BYTES = 16
+GPU_HANDLE_BYTES = 64
+
 FLAG_REPLY = 1
 FLAG_NO_REPLY = 2
 
@@ -39,6 +44,12 @@ class Op(IntEnum):
     SESSION_STATUS = 14
     ALIAS = 15
     SESSION_LIST = 16
+    GPU_DEVICES = 17
+    GPU_REGISTER = 18
+    GPU_UNREGISTER = 19
+    GPU_STORE = 20
+    GPU_LOAD = 21
+    GPU_WARM = 22
 
 
 class FrameStatus(IntEnum):
@@ -71,6 +82,7 @@ class Outcome(IntEnum):
     PENDING = 8
     SKIPPED = 9
     REJECTED = 10
+    DEVICE = 11
 
 
 class Tier(IntFlag):
@@ -198,6 +210,57 @@ class SessionPage(NamedTuple):
 
     next: int
     sessions: List[SessionItem]
+
+
+class GpuDevice(NamedTuple):
+    """A GPU that the agent copies from and to."""
+
+    uuid: bytes
+    memory_bytes: int
+    #: None: not known.
+    numa: Optional[int]
+    dma_buf: bool
+    batches: bool
+    #: Nothing of it works until the agent is started again.
+    lost: bool
+
+
+class GpuMemoryItem(NamedTuple):
+    """Memory for the agent; ``handle`` None: its descriptor was sent before."""
+
+    uuid: bytes
+    offset: int
+    length: int
+    allocation_bytes: int
+    handle: Optional[bytes]
+
+
+class GpuRegistered(NamedTuple):
+    """Answer for one memory: its number is 0 unless the outcome is OK."""
+
+    outcome: Outcome
+    memory: int
+    #: The driver's CUresult where the outcome is DEVICE.
+    code: int
+
+
+class CopyItem(NamedTuple):
+    """A piece as it goes on the wire."""
+
+    slot: int
+    generation: int
+    memory: int
+    slot_offset: int
+    memory_offset: int
+    length: int
+
+
+class WarmOffer(NamedTuple):
+    """Blocks that somebody wants on the GPU; number 0 without blocks: none came."""
+
+    number: int
+    layer: int
+    digests: List[bytes]
 
 
 Handle = Tuple[int, int]

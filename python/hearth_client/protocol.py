@@ -41,7 +41,7 @@ from .layout import (
 _HEADER = Struct("<IBBHII")
 _HELLO_HEAD = Struct("<4sHHII32sII")
 _HELLO_REPLY = Struct("<HHI32sQQQQIIIIII")
-_TWO = Struct("<II")
+TWO = Struct("<II")
 _FOUR = Struct("<IIII")
 _RESERVE_HEAD = Struct("<IIQ")
 _BLOCK = Struct("<32s32sQII")
@@ -104,7 +104,7 @@ def read_error(body: Readable) -> str:
     """The text of a reply whose status is not 0."""
     if len(body) < 8:
         raise ValueError("an error reply cut short")
-    length, reserved = _TWO.unpack_from(body)
+    length, reserved = TWO.unpack_from(body)
     if reserved != 0 or len(body) != 8 + _padded(length):
         raise ValueError("an error reply whose lengths do not agree")
     _check_zero(body, 8 + length)
@@ -124,12 +124,12 @@ def _check_zero(body: Readable, start: int) -> None:
         raise ValueError("padding that is not zero")
 
 
-def _check_length(op: Op, body: Readable, wanted: int) -> None:
+def check_length(op: Op, body: Readable, wanted: int) -> None:
     if len(body) != wanted:
         raise ValueError(f"{op.name}: a body of {len(body)} bytes instead of {wanted}")
 
 
-def _outcome(value: int) -> Outcome:
+def read_outcome(value: int) -> Outcome:
     return Outcome(value)  # ValueError for a number that is none
 
 
@@ -146,13 +146,13 @@ def _tiers(tiers: int) -> int:
     return int(tiers)
 
 
-def _u64(value: int, what: str) -> int:
+def check_u64(value: int, what: str) -> int:
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{what} {value} is not an unsigned 64-bit number")
     return value
 
 
-def _u32(value: int, what: str) -> int:
+def check_u32(value: int, what: str) -> int:
     if not 0 <= value < 1 << 32:
         raise ValueError(f"{what} {value} is not an unsigned 32-bit number")
     return value
@@ -161,7 +161,7 @@ def _u32(value: int, what: str) -> int:
 # --- hello, ping, names ---------------------------------------------------------------------------
 
 
-def hello_request(request_id: int, name: str, manifest: bytes) -> bytes:
+def hello_request(request_id: int, name: str, manifest: bytes, features: int = 0) -> bytes:
     encoded = name.encode("utf-8")
     if len(encoded) > NAME_BYTES:
         raise ValueError(f"a client's name is at most {NAME_BYTES} bytes, not {len(encoded)}")
@@ -169,12 +169,13 @@ def hello_request(request_id: int, name: str, manifest: bytes) -> bytes:
         raise ValueError("a client's name has no control characters")
     if len(manifest) > MANIFEST_BYTES_MAX:
         raise ValueError(f"a manifest is at most {MANIFEST_BYTES_MAX} bytes")
-    head = _HELLO_HEAD.pack(MAGIC, VERSION, VERSION, 0, 0, encoded, len(manifest), 0)
+    fields = (MAGIC, VERSION, VERSION, features, 0, encoded, len(manifest), 0)
+    head = _HELLO_HEAD.pack(*fields)
     return request(Op.HELLO, request_id, 0, head + _pad(manifest))
 
 
 def read_hello(count: int, body: Readable) -> Hello:
-    _check_length(Op.HELLO, body, _HELLO_REPLY.size)
+    check_length(Op.HELLO, body, _HELLO_REPLY.size)
     *fields, reserved = _HELLO_REPLY.unpack_from(body)
     if count != 0 or reserved != 0:
         raise ValueError("HELLO: a reserved field in use")
@@ -193,12 +194,12 @@ def identify_request(
     """``items`` are packed little-endian: u32 tokens, 32-byte keys or u64 hashes."""
     if len(items) != count * _IDENTIFY_ITEM_BYTES[kind]:
         raise ValueError(f"{count} items do not have {len(items)} bytes")
-    head = _TWO.pack(kind, _u32(layer, "layer"))
+    head = TWO.pack(kind, check_u32(layer, "layer"))
     return request(Op.IDENTIFY, request_id, count, head + _pad(items))
 
 
 def read_identify(count: int, body: Readable) -> List[bytes]:
-    _check_length(Op.IDENTIFY, body, count * DIGEST_BYTES)
+    check_length(Op.IDENTIFY, body, count * DIGEST_BYTES)
     return [bytes(body[at : at + DIGEST_BYTES]) for at in range(0, len(body), DIGEST_BYTES)]
 
 
@@ -211,7 +212,7 @@ def alias_request(
 ) -> bytes:
     """``items`` are pairs of digest and alias: 8 bytes little-endian, or 32 bytes of SHA-256."""
     wanted = 8 if kind == AliasKind.ENGINE_HASH else 32
-    parts = [_TWO.pack(_u32(layer, "layer"), kind)]
+    parts = [TWO.pack(check_u32(layer, "layer"), kind)]
     for digest, alias in items:
         if len(alias) != wanted:
             raise ValueError(f"an alias of this kind is {wanted} bytes, not {len(alias)}")
@@ -224,13 +225,13 @@ def alias_request(
 
 
 def match_request(request_id: int, layer: int, tiers: int, digests: Sequence[bytes]) -> bytes:
-    head = _TWO.pack(_u32(layer, "layer"), _tiers(tiers))
+    head = TWO.pack(check_u32(layer, "layer"), _tiers(tiers))
     return request(Op.MATCH, request_id, len(digests), head + _digests(digests))
 
 
 def read_match(count: int, body: Readable) -> Match:
-    _check_length(Op.MATCH, body, 8 + _padded(count))
-    leading, reserved = _TWO.unpack_from(body)
+    check_length(Op.MATCH, body, 8 + _padded(count))
+    leading, reserved = TWO.unpack_from(body)
     if leading > count or reserved != 0:
         raise ValueError("MATCH: more leading blocks than asked for, or a reserved field in use")
     _check_zero(body, 8 + count)
@@ -249,18 +250,18 @@ def acquire_request(
     digests: Sequence[bytes],
 ) -> bytes:
     head = _FOUR.pack(
-        _u32(layer, "layer"), _tiers(tiers), _u32(deadline_ms, "deadline_ms"), int(stop_at_miss)
+        check_u32(layer, "layer"), _tiers(tiers), check_u32(deadline_ms, "deadline_ms"), int(stop_at_miss)
     )
     return request(Op.ACQUIRE, request_id, len(digests), head + _digests(digests))
 
 
 def read_acquire(count: int, body: Readable) -> List[Acquired]:
-    _check_length(Op.ACQUIRE, body, count * _ACQUIRED.size)
+    check_length(Op.ACQUIRE, body, count * _ACQUIRED.size)
     answers = []
     for outcome, *rest in _ACQUIRED.iter_unpack(body):
         if outcome != Outcome.OK and any(rest):
             raise ValueError("ACQUIRE: a block that was not acquired has a slot")
-        answers.append(Acquired(_outcome(outcome), *rest))
+        answers.append(Acquired(read_outcome(outcome), *rest))
     return answers
 
 
@@ -272,37 +273,37 @@ def _blocks(blocks: Sequence[Block]) -> bytes:
     for block in blocks:
         parent = _NO_DIGEST if block.parent is None else block.parent
         _digests([block.digest, parent])
-        alias = 0 if block.alias is None else _u64(block.alias, "alias")
+        alias = 0 if block.alias is None else check_u64(block.alias, "alias")
         flags = int(block.transient) | (0 if block.alias is None else 2)
-        length = _u32(block.length, "a block's length")
+        length = check_u32(block.length, "a block's length")
         parts.append(_BLOCK.pack(block.digest, parent, alias, length, flags))
     return b"".join(parts)
 
 
 def reserve_request(request_id: int, layer: int, session: int, blocks: Sequence[Block]) -> bytes:
-    head = _RESERVE_HEAD.pack(_u32(layer, "layer"), 0, _u64(session, "session"))
+    head = _RESERVE_HEAD.pack(check_u32(layer, "layer"), 0, check_u64(session, "session"))
     return request(Op.RESERVE, request_id, len(blocks), head + _blocks(blocks))
 
 
 def read_reserve(count: int, body: Readable) -> List[Slot]:
-    _check_length(Op.RESERVE, body, count * _SLOT.size)
+    check_length(Op.RESERVE, body, count * _SLOT.size)
     answers = []
     for outcome, *rest in _SLOT.iter_unpack(body):
         if outcome != Outcome.OK and any(rest):
             raise ValueError("RESERVE: a block without a slot has one")
-        answers.append(Slot(_outcome(outcome), *rest))
+        answers.append(Slot(read_outcome(outcome), *rest))
     return answers
 
 
 def _handle(slot: int, generation: int) -> bytes:
-    return _TWO.pack(_u32(slot, "slot"), _u32(generation, "generation"))
+    return TWO.pack(check_u32(slot, "slot"), check_u32(generation, "generation"))
 
 
 def commit_request(request_id: int, items: Sequence[Commit], no_reply: bool = False) -> bytes:
     parts = []
     for item in items:
         given = item.checksum is not None
-        checksum = 0 if item.checksum is None else _u64(item.checksum, "checksum")
+        checksum = 0 if item.checksum is None else check_u64(item.checksum, "checksum")
         handle = _handle(item.slot, item.generation)
         parts.append(handle + _COMMIT_REST.pack(checksum, int(given), 0))
     return request(Op.COMMIT, request_id, len(items), b"".join(parts), no_reply)
@@ -317,12 +318,12 @@ def handles_request(
 
 
 def read_outcomes(op: Op, count: int, body: Readable) -> List[Outcome]:
-    _check_length(op, body, count * _TWO.size)
+    check_length(op, body, count * TWO.size)
     outcomes = []
-    for outcome, reserved in _TWO.iter_unpack(body):
+    for outcome, reserved in TWO.iter_unpack(body):
         if reserved != 0:
             raise ValueError(f"{op.name}: a reserved field in use")
-        outcomes.append(_outcome(outcome))
+        outcomes.append(read_outcome(outcome))
     return outcomes
 
 
@@ -332,47 +333,47 @@ def read_outcomes(op: Op, count: int, body: Readable) -> List[Outcome]:
 def gpu_stored_request(
     request_id: int, layer: int, blocks: Sequence[Block], no_reply: bool = False
 ) -> bytes:
-    body = _TWO.pack(_u32(layer, "layer"), 0) + _blocks(blocks)
+    body = TWO.pack(check_u32(layer, "layer"), 0) + _blocks(blocks)
     return request(Op.GPU_STORED, request_id, len(blocks), body, no_reply)
 
 
 def gpu_evicted_request(
     request_id: int, layer: int, digests: Sequence[bytes], no_reply: bool = False
 ) -> bytes:
-    body = _TWO.pack(_u32(layer, "layer"), 0) + _digests(digests)
+    body = TWO.pack(check_u32(layer, "layer"), 0) + _digests(digests)
     return request(Op.GPU_EVICTED, request_id, len(digests), body, no_reply)
 
 
 def session_commit_request(
     request_id: int, session: int, layer: int, digest: bytes, no_reply: bool = False
 ) -> bytes:
-    head = _SESSION_COMMIT.pack(_u64(session, "session"), _u32(layer, "layer"), 0)
+    head = _SESSION_COMMIT.pack(check_u64(session, "session"), check_u32(layer, "layer"), 0)
     return request(Op.SESSION_COMMIT, request_id, 1, head + _digests([digest]), no_reply)
 
 
 def session_request(op: Op, request_id: int, session: int, no_reply: bool = False) -> bytes:
     """SESSION_RELEASE and SESSION_STATUS, which have one shape."""
-    return request(op, request_id, 0, _SESSION.pack(_u64(session, "session")), no_reply)
+    return request(op, request_id, 0, _SESSION.pack(check_u64(session, "session")), no_reply)
 
 
 def read_session_status(count: int, body: Readable) -> SessionStatus:
-    _check_length(Op.SESSION_STATUS, body, _SESSION_STATUS.size)
+    check_length(Op.SESSION_STATUS, body, _SESSION_STATUS.size)
     outcome, reserved, *rest = _SESSION_STATUS.unpack_from(body)
     if count != 1 or reserved != 0:
         raise ValueError("SESSION_STATUS: a reserved field in use")
-    return SessionStatus(_outcome(outcome), *rest)
+    return SessionStatus(read_outcome(outcome), *rest)
 
 
 def session_list_request(request_id: int, session: int, after: int, most: int) -> bytes:
     """``session`` 0: all; ``most`` 0: as many as the agent gives."""
     head = _SESSION_LIST.pack(
-        _u64(session, "session"), _u64(after, "after"), _u32(most, "most"), 0
+        check_u64(session, "session"), check_u64(after, "after"), check_u32(most, "most"), 0
     )
     return request(Op.SESSION_LIST, request_id, 0, head)
 
 
 def read_session_list(count: int, body: Readable) -> SessionPage:
-    _check_length(Op.SESSION_LIST, body, _SESSION.size + count * _SESSION_ITEM.size)
+    check_length(Op.SESSION_LIST, body, _SESSION.size + count * _SESSION_ITEM.size)
     (following,) = _SESSION.unpack_from(body)
     items = _SESSION_ITEM.iter_unpack(bytes(body[_SESSION.size :]))
     return SessionPage(following, [SessionItem(*fields) for fields in items])

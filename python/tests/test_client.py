@@ -108,7 +108,7 @@ class Replies(unittest.TestCase):
             "of another length": reply(b"12345678", 1),
             "for fewer blocks": reply(b"", 0),
             "for more blocks": reply(ok * 2, 2),
-            "with an unknown outcome": reply(slot(11), 1),
+            "with an unknown outcome": reply(slot(12), 1),
             "with a slot for a block that has none": reply(pack("<IIIIQ", 2, 1, 0, 0, 0), 1),
             "with a slot that is too small": reply(slot(0, 1, 511, 0), 1),
             "outside the arena": reply(slot(0, 1, 512, (1 << 16) - 511), 1),

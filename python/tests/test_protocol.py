@@ -4,22 +4,27 @@ import struct
 import unittest
 from typing import Callable, Dict, List
 
-from hearth_client import layout, protocol as p
+from hearth_client import layout, protocol as p, protocol_gpu as g
 from hearth_client.layout import (
     LAYER_ALL as ALL,
     Acquired,
     AliasKind,
     Block,
     Commit,
+    CopyItem,
+    GpuDevice,
+    GpuMemoryItem,
+    GpuRegistered,
     IdentifyKind,
     Op,
     Outcome,
     Slot,
     Tier,
+    WarmOffer,
 )
 from hearth_client.manifest import Manifest
 
-from .golden import A, B, C, FOLDER, golden
+from .golden import A, B, C, FOLDER, golden, sequence
 
 HASH = 0xFEDC_BA98_7654_3210
 MANIFEST = Manifest(
@@ -31,6 +36,8 @@ MANIFEST = Manifest(
     extra={"b": "2", "a": "\u00e9"},
 )
 TOKENS = struct.pack("<5I", 1, 2, 3, 70_000, 0xFFFF_FFFE)
+
+UUIDS = [sequence(0xD0)[:16], sequence(0x10)[:16]]
 
 REQUESTS: Dict[str, bytes] = {
     "hello": p.hello_request(1, "golden", MANIFEST.encode()),
@@ -62,6 +69,27 @@ REQUESTS: Dict[str, bytes] = {
         18, AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
     ),
     "alias.sha256": p.alias_request(19, AliasKind.SHA256, 7, [(A, C)]),
+    "gpu-devices": g.gpu_devices_request(22, True),
+    "gpu-register": g.gpu_register_request(
+        23,
+        [
+            GpuMemoryItem(UUIDS[0], 2 << 20, 1 << 30, 2 << 30, sequence(0x80) + sequence(0xA0)),
+            GpuMemoryItem(UUIDS[1], 0, 5 << 30, 5 << 30, None),
+        ],
+    ),
+    "gpu-unregister": g.gpu_unregister_request(24, [1, 9]),
+    "gpu-store": g.gpu_copy_request(
+        Op.GPU_STORE,
+        25,
+        [
+            CopyItem(12, 3, 1, 0, 6 << 30, 65_536),
+            CopyItem(12, 3, 1, 65_536, 1 << 20, 65_536),
+        ],
+    ),
+    "gpu-load": g.gpu_copy_request(
+        Op.GPU_LOAD, 26, [CopyItem(13, 1, 2, 4_096, 8_192, 131_072)], verify=True
+    ),
+    "gpu-warm": g.gpu_warm_request(27, 7, 30_000, [Outcome.OK, Outcome.MISS]),
 }
 
 OFFSET = 5 * 2**30 - 262_144
@@ -119,6 +147,25 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
         ),
     ),
     "alias": (outcomes(Op.ALIAS), [Outcome.OK]),
+    "gpu-devices": (
+        g.read_gpu_devices,
+        (
+            True,
+            [
+                GpuDevice(UUIDS[0], 80 << 30, 1, True, True, False),
+                GpuDevice(UUIDS[1], 40 << 30, None, False, False, True),
+            ],
+        ),
+    ),
+    "gpu-register": (
+        g.read_gpu_register,
+        [GpuRegistered(Outcome.OK, 1, 0), GpuRegistered(Outcome.DEVICE, 0, 201)],
+    ),
+    "gpu-unregister": (outcomes(Op.GPU_UNREGISTER), [Outcome.OK, Outcome.STALE]),
+    "gpu-store": (outcomes(Op.GPU_STORE), [Outcome.OK, Outcome.DEVICE]),
+    "gpu-load": (outcomes(Op.GPU_LOAD), [Outcome.CORRUPT]),
+    "gpu-warm": (g.read_gpu_warm, WarmOffer(8, ALL, [A, B])),
+    "gpu-warm.none": (g.read_gpu_warm, WarmOffer(0, 0, [])),
     "error": (
         lambda _count, body: p.read_error(body),
         "MATCH comes after HELLO: greet first",
@@ -197,6 +244,11 @@ class Lies(unittest.TestCase):
             lambda: p.ping_request(1, bytes(72)),
             lambda: p.alias_request(1, AliasKind.SHA256, ALL, [(A, b"12345678")]),
             lambda: p.identify_request(1, IdentifyKind.TOKENS, ALL, 2, bytes(4)),
+            lambda: g.gpu_register_request(1, [GpuMemoryItem(A[:15], 0, 1, 1, None)]),
+            lambda: g.gpu_register_request(1, [GpuMemoryItem(UUIDS[0], 0, 1, 1, b"short")]),
+            lambda: g.gpu_register_request(1, [GpuMemoryItem(UUIDS[0], -1, 1, 1, None)]),
+            lambda: g.gpu_copy_request(Op.GPU_LOAD, 1, [CopyItem(1, 1, 1, 0, 1 << 64, 1)]),
+            lambda: g.gpu_warm_request(1, 1, 1 << 32, []),
             lambda: p.request(Op.RESERVE, 1, 0, bytes(16), no_reply=True),
         ]
         for index, call in enumerate(calls):

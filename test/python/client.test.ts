@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openAgent } from "../engine/agent-kit.ts";
 import { describePython, pythonEnvironment } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 
 const ROOT = join(import.meta.dir, "../..");
 const EXAMPLE = join(ROOT, "python/example.py");
@@ -15,10 +16,11 @@ interface Run {
 
 /** Runs Python against an agent in this process, which must go on serving meanwhile. */
 async function runWithAgent(python: string, words: readonly string[]): Promise<Run> {
-  await using agent = await openAgent({ slots: 512 });
+  await using agent = await openAgent({ slots: 512, gpuPlan: "" });
+  const cuda = standIn("libcuda.so.1").path;
   const child = Bun.spawn([python, ...words], {
     cwd: ROOT,
-    env: { ...pythonEnvironment(), HEARTH_SOCKET: agent.socketPath },
+    env: { ...pythonEnvironment(), HEARTH_SOCKET: agent.socketPath, HEARTH_TEST_CUDA: cuda },
     stdin: "ignore",
     stdout: "pipe",
     stderr: "pipe",

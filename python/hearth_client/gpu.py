@@ -1,0 +1,326 @@
+"""GPU memory that the agent copies from and to."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import protocol_gpu as frames
+from .calls import Calls, reader_of_outcomes
+from .connection import Connection
+from .cuda import CudaError, open_cuda
+from .errors import HearthError
+from .held import Held
+from .layout import (
+    FEATURE_GPU,
+    CopyItem,
+    GpuDevice,
+    GpuMemoryItem,
+    GpuRegistered,
+    Op,
+    Outcome,
+    WarmOffer,
+)
+
+#: Requests sent ahead of their replies; the agent takes 64 from a connection.
+_AHEAD_MAX = 32
+
+
+class GpuMemory:
+    """Memory on a GPU that the agent knows. Unregister it before it is freed."""
+
+    def __init__(self, pointer: int, length: int, parts: List[Tuple[int, int, int]]) -> None:
+        self.pointer = pointer
+        self.length = length
+        #: First byte, length and number of each part: allocations that lie next to each other.
+        self.parts = parts
+
+
+class Piece(NamedTuple):
+    """Bytes of a block that is held, and where they lie in the memory."""
+
+    block: Held
+    block_offset: int
+    memory_offset: int
+    length: int
+
+
+class GpuCalls(Calls):
+    """What a Client can do with a GPU. Use Client."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._channel: Optional[socket.socket] = None
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the agent copies from and to GPUs."""
+        return bool(self.hello.features & FEATURE_GPU)
+
+    def gpu_devices(self) -> List[GpuDevice]:
+        """The GPUs that the agent copies from and to."""
+        return self._ask(
+            Op.GPU_DEVICES,
+            lambda number: frames.gpu_devices_request(number, False),
+            frames.read_gpu_devices,
+        )[1]
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def register_gpu_memory(
+        self, memory: Any, length: Optional[int] = None, *, library: Optional[str] = None
+    ) -> GpuMemory:
+        """Hands memory to the agent: a contiguous tensor, or an address and a length in bytes.
+
+        Memory of any allocator: by its IPC handle, or by a descriptor where it is mapped (PyTorch's
+        expandable segments, vLLM's sleep mode). CudaError where neither goes, or the agent's driver
+        refuses it; ValueError where the agent does, which a device that it does not have is.
+        """
+        pointer, size = _address_of(memory, length)
+        with self._lock:
+            items = [self._hand_over(one) for one in open_cuda(library).share(pointer, size)]
+            answers = self._ask(
+                Op.GPU_REGISTER,
+                lambda number: frames.gpu_register_request(number, [item for _, item in items]),
+                frames.read_gpu_register,
+            )
+            self._same_length(answers, len(items))
+            parts = [
+                (start, item.length, answer.memory) for (start, item), answer in zip(items, answers)
+            ]
+            registered = GpuMemory(pointer, size, parts)
+            bad = [answer for answer in answers if answer.outcome != Outcome.OK]
+            if bad:
+                self._drop([number for _start, _length, number in parts if number != 0])
+                raise _refused(bad[0])
+            return registered
+
+    def _hand_over(self, shared: Any) -> Tuple[int, GpuMemoryItem]:
+        """Where the part lies, and what is said of it; its descriptor is on its way."""
+        if shared.descriptor is not None:
+            try:
+                socket.send_fds(self._open_channel(), [b"\0"], [shared.descriptor])
+            except OSError as error:
+                raise HearthError(f"a descriptor could not be sent: {error}") from error
+            finally:
+                os.close(shared.descriptor)
+        item = GpuMemoryItem(
+            shared.uuid, shared.offset, shared.length, shared.allocation_bytes, shared.handle
+        )
+        return shared.pointer, item
+
+    def _open_channel(self) -> socket.socket:
+        if self._channel is None:
+            with self._connection.descriptors() as found:
+                came, _devices = self._ask(
+                    Op.GPU_DEVICES,
+                    lambda number: frames.gpu_devices_request(number, True),
+                    frames.read_gpu_devices,
+                )
+            if not came and not found:
+                raise CudaError("GPU_DEVICES", 0, "the agent has no GPU")
+            if not came or len(found) != 1:
+                for descriptor in found:
+                    os.close(descriptor)
+                raise self._connection.broken(f"{len(found)} descriptors instead of one")
+            self._channel = socket.socket(fileno=found[0])
+            self._channel.settimeout(self._connection.timeout)
+        return self._channel
+
+    def unregister_gpu_memory(self, memory: GpuMemory) -> None:
+        """Takes it back. When this returns nothing is copied from or to it any more."""
+        with self._lock:
+            self._drop([number for _start, _length, number in memory.parts])
+            memory.parts = []
+
+    def _drop(self, numbers: List[int]) -> List[Outcome]:
+        if not numbers:
+            return []
+        return self._outcomes(
+            Op.GPU_UNREGISTER,
+            len(numbers),
+            lambda number: frames.gpu_unregister_request(number, numbers),
+        )
+
+    def _close_gpu(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    # --- copies -----------------------------------------------------------------------------------
+
+    def store_from_gpu(self, memory: GpuMemory, pieces: Sequence[Piece]) -> List[Outcome]:
+        """Copies to slots that are reserved; one outcome for each piece.
+
+        What writes the memory must have ended: synchronise its stream or an event before. Commit
+        the slots afterwards; one of which a piece was not OK can only be aborted.
+        """
+        return self._copy(Op.GPU_STORE, memory, pieces, False)
+
+    def load_to_gpu(
+        self, memory: GpuMemory, pieces: Sequence[Piece], *, verify: bool = False
+    ) -> List[Outcome]:
+        """Copies from blocks that are acquired; the bytes are there when this returns.
+
+        With ``verify`` the agent hashes them: CORRUPT where they are not what was committed.
+        """
+        return self._copy(Op.GPU_LOAD, memory, pieces, verify)
+
+    def load_layers_to_gpu(
+        self, memory: GpuMemory, layers: Sequence[Sequence[Piece]], *, verify: bool = False
+    ) -> "LayerLoads":
+        """Asks for all layers at once; they come in this order, while earlier ones are computed.
+
+        Release the blocks when the last layer was waited for.
+        """
+        cut = [_Layer(self._frames_of(memory, pieces), len(pieces)) for pieces in layers]
+        return LayerLoads(self, cut, verify)
+
+    def _copy(
+        self, op: Op, memory: GpuMemory, pieces: Sequence[Piece], verify: bool
+    ) -> List[Outcome]:
+        outcomes = [Outcome.OK] * len(pieces)
+        for places, items in self._frames_of(memory, pieces):
+            _spread(places, self._copy_frame(op, items, verify), outcomes)
+        return outcomes
+
+    def _copy_frame(self, op: Op, items: List[CopyItem], verify: bool) -> List[Outcome]:
+        return self._outcomes(
+            op,
+            len(items),
+            lambda number: frames.gpu_copy_request(op, number, items, verify),
+        )
+
+    def _frames_of(
+        self, memory: GpuMemory, pieces: Sequence[Piece]
+    ) -> List[Tuple[List[int], List[CopyItem]]]:
+        """Items of a frame each, with the places of the pieces they belong to."""
+        with self._lock:
+            self._check_pieces(memory, pieces)
+            split = [(at, item) for at, one in enumerate(pieces) for item in _items(memory, one)]
+        most = self.hello.items_max
+        parts = [split[start : start + most] for start in range(0, len(split), most)]
+        return [([at for at, _ in part], [item for _, item in part]) for part in parts]
+
+    def _check_pieces(self, memory: GpuMemory, pieces: Sequence[Piece]) -> None:
+        if not memory.parts:
+            raise ValueError("memory that is not registered any more")
+        for _block, _offset, memory_offset, length in pieces:
+            if memory_offset < 0 or length <= 0 or memory_offset + length > memory.length:
+                raise ValueError(f"{length} bytes at {memory_offset} are not in {memory.length}")
+
+    # --- offers -----------------------------------------------------------------------------------
+
+    def gpu_warm(
+        self,
+        last: Optional[WarmOffer] = None,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        wait_ms: int = 10_000,
+    ) -> WarmOffer:
+        """Says what became of the blocks of the ``last`` offer, and waits for the next.
+
+        Nothing is held: acquire the blocks and load them. A Client does nothing else while it waits
+        here, so give this one of its own.
+        """
+        offer = 0 if last is None else last.number
+        given = list(outcomes) if offer != 0 else []
+        self._check_items(len(given))
+        return self._ask(
+            Op.GPU_WARM,
+            lambda number: frames.gpu_warm_request(number, offer, wait_ms, given),
+            frames.read_gpu_warm,
+        )
+
+
+class _Layer(NamedTuple):
+    frames: List[Tuple[List[int], List[CopyItem]]]
+    pieces: int
+
+
+class LayerLoads:
+    """Layers on their way to a GPU, the first one first."""
+
+    def __init__(self, calls: GpuCalls, layers: List[_Layer], verify: bool) -> None:
+        self._calls = calls
+        self._verify = verify
+        self._unsent = [(at, part) for at, layer in enumerate(layers) for part in layer.frames]
+        #: Request id, layer and places of each frame on its way.
+        self._sent: List[Tuple[int, int, List[int]]] = []
+        self._outcomes = [[Outcome.OK] * layer.pieces for layer in layers]
+        #: Frames of each layer that are not answered.
+        self._missing = [len(layer.frames) for layer in layers]
+        with calls._lock:
+            self._send()
+
+    def __len__(self) -> int:
+        return len(self._missing)
+
+    def __iter__(self) -> Iterator[List[Outcome]]:
+        for layer in range(len(self)):
+            yield self.wait(layer)
+
+    def wait(self, layer: int) -> List[Outcome]:
+        """The outcomes of a layer's pieces, when it and all before it are there."""
+        with self._calls._lock:
+            while any(self._missing[: layer + 1]):
+                number, of, places = self._sent.pop(0)
+                count, body = self._calls._connection.receive(number, Op.GPU_LOAD)
+                self._send()
+                _spread(places, self._read(count, body, len(places)), self._outcomes[of])
+                self._missing[of] -= 1
+        return self._outcomes[layer]
+
+    def _read(self, count: int, body: bytes, wanted: int) -> List[Outcome]:
+        try:
+            answers = reader_of_outcomes(Op.GPU_LOAD)(count, body)
+        except ValueError as error:
+            raise self._calls._connection.broken(error) from error
+        return self._calls._same_length(answers, wanted)
+
+    def _send(self) -> None:
+        connection = self._calls._connection
+        while self._unsent and len(self._sent) < _AHEAD_MAX:
+            layer, (places, items) = self._unsent.pop(0)
+            number = connection.next_id()
+            frame = frames.gpu_copy_request(Op.GPU_LOAD, number, items, self._verify)
+            connection.send_ahead(number, frame)
+            self._sent.append((number, layer, places))
+
+
+def _address_of(memory: Any, length: Optional[int]) -> Tuple[int, int]:
+    if isinstance(memory, int):
+        if length is None:
+            raise ValueError("an address comes with its length in bytes")
+        return memory, length
+    if not memory.is_contiguous():
+        raise ValueError("a tensor that is not contiguous has no one address")
+    size: int = memory.numel() * memory.element_size()
+    pointer: int = memory.data_ptr()
+    return pointer, size if length is None else length
+
+
+def _items(memory: GpuMemory, piece: Piece) -> Iterator[CopyItem]:
+    """The piece, cut where the memory's parts meet."""
+    slot, generation = piece.block.handle
+    at = memory.pointer + piece.memory_offset
+    end = at + piece.length
+    for start, length, number in memory.parts:
+        first, last = max(at, start), min(end, start + length)
+        if first < last:
+            offset = piece.block_offset + first - at
+            yield CopyItem(slot, generation, number, offset, first - start, last - first)
+
+
+def _spread(places: List[int], answers: List[Outcome], outcomes: List[Outcome]) -> None:
+    """A piece that was cut is as good as the worst of its parts."""
+    for place, answer in zip(places, answers):
+        if answer != Outcome.OK:
+            outcomes[place] = answer
+
+
+def _refused(answer: GpuRegistered) -> Union[CudaError, ValueError]:
+    if answer.outcome == Outcome.DEVICE:
+        return CudaError("the agent's driver", answer.code, "it does not take this memory")
+    return ValueError(f"the agent does not take this memory: {answer.outcome.name.lower()}")

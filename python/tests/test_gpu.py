@@ -1,0 +1,169 @@
+"""The client's GPU side and a running agent: HEARTH_SOCKET names its socket, HEARTH_TEST_CUDA the
+driver's library, which may be a stand-in."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import unittest
+from typing import List
+
+from hearth_client import Block, Client, CudaError, Manifest, Outcome, Piece
+
+from .cuda_memory import CudaMemory, Tensor
+
+SOCKET = os.environ.get("HEARTH_SOCKET", "")
+LIBRARY = os.environ.get("HEARTH_TEST_CUDA", "")
+BLOCK_BYTES = 4096
+#: What a block's halves lie apart on the GPU, as keys and values do.
+HALF = BLOCK_BYTES // 2
+APART = 65_536
+
+
+def payload(digest: bytes) -> bytes:
+    return digest * (BLOCK_BYTES // len(digest))
+
+
+@unittest.skipUnless(SOCKET and LIBRARY, "HEARTH_SOCKET and HEARTH_TEST_CUDA name no agent and GPU")
+class Gpu(unittest.TestCase):
+    def setUp(self) -> None:
+        self.salt = f"{self.id()}-{os.getpid()}-{time.time_ns()}"
+        self.client = self.connect()
+        self.cuda = CudaMemory(LIBRARY)
+        self.digests = self.client.identify(list(range(16)))
+
+    def connect(self) -> Client:
+        manifest = Manifest("gpu-test", "bfloat16", "test:flat", 4, tenant_salt=self.salt)
+        client = Client(SOCKET, manifest, name="python gpu test")
+        self.addCleanup(client.close)
+        return client
+
+    def pieces(self, blocks: List[object]) -> List[Piece]:
+        """The second half of each block lies first, far from the first."""
+        return [
+            Piece(block, half * HALF, (1 - half) * APART + at * HALF, HALF)  # type: ignore[arg-type]
+            for at, block in enumerate(blocks)
+            for half in (0, 1)
+        ]
+
+    def compute(self, pointer: int) -> None:
+        for at, digest in enumerate(self.digests):
+            for half in (0, 1):
+                data = payload(digest)[half * HALF : (half + 1) * HALF]
+                self.cuda.write(pointer + (1 - half) * APART + at * HALF, data)
+
+    def store(self, memory: object, pointer: int) -> None:
+        self.compute(pointer)
+        parents = [None, *self.digests]
+        slots = self.client.reserve(
+            [Block(digest, BLOCK_BYTES, parent) for digest, parent in zip(self.digests, parents)]
+        )
+        outcomes = self.client.store_from_gpu(memory, self.pieces(slots))  # type: ignore[arg-type]
+        self.assertEqual(outcomes, [Outcome.OK] * 8)
+        self.assertEqual(self.client.commit(slots), [Outcome.OK] * 4)
+
+    def check(self, pointer: int) -> None:
+        """Stored from the GPU, read in the arena; loaded, and read on the GPU."""
+        memory = self.client.register_gpu_memory(pointer, 2 * APART, library=LIBRARY)
+        self.store(memory, pointer)
+        self.assertEqual(self.client.get(self.digests), [payload(one) for one in self.digests])
+        self.cuda.write(pointer, bytes(2 * APART))
+        with self.client.acquired(self.digests) as blocks:
+            loaded = self.client.load_to_gpu(memory, self.pieces(blocks), verify=True)
+        self.assertEqual(loaded, [Outcome.OK] * 8)
+        for at, digest in enumerate(self.digests):
+            first = self.cuda.read(pointer + APART + at * HALF, HALF)
+            second = self.cuda.read(pointer + at * HALF, HALF)
+            self.assertEqual(first + second, payload(digest))
+        self.client.unregister_gpu_memory(memory)
+        with self.assertRaises(ValueError):
+            self.client.load_to_gpu(memory, [])
+
+    def test_allocated_memory(self) -> None:
+        self.check(self.cuda.allocate(2 * APART))
+
+    def test_a_part_of_an_allocation(self) -> None:
+        self.check(self.cuda.allocate(4 * APART) + APART)
+
+    def test_mapped_memory_of_several_segments(self) -> None:
+        start, size = self.cuda.mapped(2)
+        # The parts of a block lie in both segments, and one piece in both.
+        self.check(start + size - APART - 5 * HALF // 2)
+
+    def test_a_tensor(self) -> None:
+        pointer = self.cuda.allocate(2 * APART)
+        memory = self.client.register_gpu_memory(Tensor(pointer, [2, APART // 2]), library=LIBRARY)
+        self.assertEqual((memory.pointer, memory.length), (pointer, 2 * APART))
+        with self.assertRaises(ValueError):
+            self.client.register_gpu_memory(Tensor(pointer, [2, 2], False), library=LIBRARY)
+
+    def test_layers_come_in_order_whatever_is_asked_in_between(self) -> None:
+        pointer = self.cuda.allocate(2 * APART)
+        memory = self.client.register_gpu_memory(pointer, 2 * APART, library=LIBRARY)
+        self.store(memory, pointer)
+        with self.client.acquired(self.digests) as blocks:
+            layers = [[piece] for piece in self.pieces(blocks)] * 10
+            loads = self.client.load_layers_to_gpu(memory, layers)
+            self.assertEqual(len(loads), 80)
+            self.assertEqual(loads.wait(3), [Outcome.OK])
+            self.assertEqual(self.client.match(self.digests).leading, 4)
+            self.assertEqual(list(loads), [[Outcome.OK]] * 80)
+
+    def test_what_is_not_the_connections(self) -> None:
+        pointer = self.cuda.allocate(2 * APART)
+        memory = self.client.register_gpu_memory(pointer, 2 * APART, library=LIBRARY)
+        self.store(memory, pointer)
+        with self.connect() as other, self.client.acquired(self.digests) as blocks:
+            pieces = self.pieces(blocks)
+            theirs = other.register_gpu_memory(pointer, 2 * APART, library=LIBRARY)
+            other.unregister_gpu_memory(theirs)
+            self.assertEqual(other.load_to_gpu(memory, pieces[:1]), [Outcome.STALE])
+            wrong = [piece._replace(block_offset=BLOCK_BYTES - 1) for piece in pieces[:1]]
+            self.assertEqual(self.client.load_to_gpu(memory, wrong), [Outcome.REJECTED])
+            far = [piece._replace(memory_offset=2 * APART) for piece in pieces[:1]]
+            with self.assertRaises(ValueError):
+                self.client.load_to_gpu(memory, far)
+
+    def test_what_is_no_memory_of_a_gpu(self) -> None:
+        with self.assertRaises(CudaError) as caught:
+            self.client.register_gpu_memory(4096, 4096, library=LIBRARY)
+        self.assertNotEqual(caught.exception.code, 0)
+        with self.assertRaises(CudaError):
+            self.client.register_gpu_memory(4096, 4096, library="/nonexistent/libcuda.so.1")
+        with self.assertRaises(ValueError):
+            self.client.register_gpu_memory(4096)
+
+    def test_devices(self) -> None:
+        self.assertTrue(self.client.has_gpu)
+        (device,) = self.client.gpu_devices()
+        self.assertFalse(device.lost)
+
+    def test_nothing_is_offered_where_nobody_wants_a_block(self) -> None:
+        offer = self.client.gpu_warm(wait_ms=20)
+        self.assertEqual((offer.number, offer.digests), (0, []))
+        again = self.client.gpu_warm(offer, [], wait_ms=20)
+        self.assertEqual(again.number, 0)
+
+    def test_several_threads(self) -> None:
+        pointer = self.cuda.allocate(2 * APART)
+        memory = self.client.register_gpu_memory(pointer, 2 * APART, library=LIBRARY)
+        self.store(memory, pointer)
+        seen: List[List[Outcome]] = []
+        with self.client.acquired(self.digests) as blocks:
+            pieces = self.pieces(blocks)
+
+            def load() -> None:
+                for _ in range(20):
+                    seen.append(self.client.load_to_gpu(memory, pieces))
+
+            threads = [threading.Thread(target=load) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+        self.assertEqual(seen, [[Outcome.OK] * 8] * 80)
+
+
+if __name__ == "__main__":
+    unittest.main()
