@@ -1,4 +1,5 @@
 export { ArenaRegistrar, type ArenaRegistrarOptions } from "./arena-registrar.ts";
+export { type DirectFinding, type DirectOptions, probeDirect } from "./direct.ts";
 export { counted, type Finding } from "./finding.ts";
 export { cudaError, cudaVersion, gpuFinding, gpuName } from "./gpu-words.ts";
 export {

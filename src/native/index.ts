@@ -85,5 +85,11 @@ export type {
   RdmaState,
   RdmaWindow,
 } from "./rdma.ts";
+export {
+  type DirectOutcome,
+  type DirectStep,
+  type DirectTrial,
+  tryDirect,
+} from "./rdma-direct.ts";
 export { Region, type RegionState, type Wish } from "./region.ts";
 export { NativeError, type StatusName } from "./status.ts";

@@ -125,6 +125,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_lanes_create: [0, 0],
   hearth_prefix_create: [0, 0],
   hearth_rdma_create: [0, 0],
+  hearth_rdma_direct: [0, 0],
   hearth_gpus_create: [0, 0],
   hearth_plain_listen: [0],
   hearth_plain_pull: [0],

@@ -5,6 +5,8 @@ const handles = @import("../base/handles.zig");
 const types = @import("rdma_types.zig");
 const calls = @import("calls.zig");
 const hub_file = @import("../rdma/hub.zig");
+const direct = @import("../rdma/direct.zig");
+const memory = @import("../mem/root.zig");
 const Hub = hub_file.Hub;
 const Link = @import("../rdma/link.zig").Link;
 const Loan = @import("../rdma/loan.zig").Loan;
@@ -50,6 +52,26 @@ pub fn port(handle: u64, index: u32, out: ?*types.RdmaPort) Error!void {
 
 pub fn reap(handle: u64, done: ?[*]types.RdmaDone, count: u32) Error!u32 {
     return (try hubs.get(handle)).reap((try required(done))[0..count]);
+}
+
+pub fn tryDirect(
+    request: ?*const types.RdmaDirectRequest,
+    out: ?*types.RdmaDirect,
+) Error!void {
+    const wanted = (try required(request)).*;
+    const answer = try required(out);
+    if (wanted.bytes == 0 or wanted.bytes > std.math.maxInt(i32)) return error.BadRequest;
+    const region = try memory.table.acquire(wanted.region);
+    defer memory.table.release(region);
+    answer.* = direct.run(&.{
+        .library = if (wanted.library == 0) null else @ptrFromInt(wanted.library),
+        .device = wanted.device,
+        .port = wanted.port,
+        .gid_index = wanted.gid_index,
+        .source = try region.span(wanted.offset, wanted.bytes),
+        .fd = wanted.fd,
+        .offset = wanted.buffer_offset,
+    });
 }
 
 pub fn close(handle: u64) Error!void {

@@ -23,6 +23,14 @@ pub const exports = struct {
         return codeOrCount(rdma_calls.reap(handle, done, count));
     }
 
+    /// Tries whether a NIC writes to a GPU's memory; returns within a few seconds.
+    pub fn hearth_rdma_direct(
+        request: ?*const types.RdmaDirectRequest,
+        out: ?*types.RdmaDirect,
+    ) callconv(.c) i32 {
+        return code(rdma_calls.tryDirect(request, out));
+    }
+
     /// `busy` while there are links, or events that are not reaped.
     pub fn hearth_rdma_close(handle: u64) callconv(.c) i32 {
         return code(rdma_calls.close(handle));

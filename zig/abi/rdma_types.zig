@@ -50,6 +50,25 @@ pub const RdmaFault = enum(u32) {
     port = 5,
 };
 
+/// What kept a NIC from writing to a GPU's memory.
+pub const RdmaDirectStep = enum(u32) {
+    /// Nothing: the READ has ended well. Whether its bytes arrived is another question.
+    works = 0,
+    /// The library is missing, or lacks a call that is needed.
+    library = 1,
+    device = 2,
+    port = 3,
+    /// The region's memory could not be registered.
+    memory = 4,
+    /// The GPU's could not.
+    dma_buf = 5,
+    pair = 6,
+    /// `code` is the status of the completion.
+    read = 7,
+    /// It did not end in time.
+    late = 8,
+};
+
 pub const RdmaRequest = extern struct {
     /// The arena that is read from and written to; it cannot close before.
     region: u64,
@@ -146,6 +165,31 @@ pub const RdmaSpan = extern struct {
     reserved: u32,
 };
 
+/// A READ out of the region, into a buffer that a GPU's driver exported.
+pub const RdmaDirectRequest = extern struct {
+    region: u64,
+    offset: u64,
+    bytes: u64,
+    /// As in `RdmaRequest`.
+    library: u64,
+    /// Ends at the first zero byte.
+    device: [64]u8,
+    /// Where in the buffer.
+    buffer_offset: u64,
+    /// The buffer; it stays the caller's.
+    fd: i32,
+    port: u32,
+    gid_index: u32,
+    reserved: u32,
+};
+
+pub const RdmaDirect = extern struct {
+    /// A `RdmaDirectStep`.
+    step: u32,
+    /// The errno behind it, or 0.
+    code: i32,
+};
+
 pub const RdmaDone = extern struct {
     token: u64,
     result: u64,
@@ -160,10 +204,12 @@ pub const RdmaDone = extern struct {
 pub const enums = .{
     .{ .name = "RDMA_STATE", .type = RdmaState },
     .{ .name = "RDMA_PORT_STATE", .type = RdmaPortState },
+    .{ .name = "RDMA_DIRECT_STEP", .type = RdmaDirectStep },
     .{ .name = "RDMA_EVENT", .type = RdmaEvent },
     .{ .name = "RDMA_FAULT", .type = RdmaFault },
 };
 
 pub const all = .{
-    RdmaRequest, RdmaInfo, RdmaPort, RdmaAddress, RdmaLinkRequest, RdmaSpan, RdmaDone,
+    RdmaRequest,       RdmaInfo,   RdmaPort, RdmaAddress, RdmaLinkRequest, RdmaSpan,
+    RdmaDirectRequest, RdmaDirect, RdmaDone,
 };
