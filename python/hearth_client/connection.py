@@ -86,7 +86,8 @@ class Connection:
         """Count and body of the reply to this request; refusals are raised."""
         self._ahead.discard(request_id)
         while True:
-            header, body = self._replies.pop(request_id, None) or self._next_frame()
+            early = request_id in self._replies
+            header, body = self._replies.pop(request_id) if early else self._next_frame()
             if header.request_id in self._ahead and header.request_id != request_id:
                 self._replies[header.request_id] = (header, body)
                 continue

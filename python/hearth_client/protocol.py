@@ -249,9 +249,8 @@ def acquire_request(
     stop_at_miss: bool,
     digests: Sequence[bytes],
 ) -> bytes:
-    head = _FOUR.pack(
-        check_u32(layer, "layer"), _tiers(tiers), check_u32(deadline_ms, "deadline_ms"), int(stop_at_miss)
-    )
+    deadline = check_u32(deadline_ms, "deadline_ms")
+    head = _FOUR.pack(check_u32(layer, "layer"), _tiers(tiers), deadline, int(stop_at_miss))
     return request(Op.ACQUIRE, request_id, len(digests), head + _digests(digests))
 
 

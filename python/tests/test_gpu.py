@@ -7,9 +7,19 @@ import os
 import threading
 import time
 import unittest
-from typing import List
+from typing import List, Sequence, Union
 
-from hearth_client import Block, Client, CudaError, Manifest, Outcome, Piece
+from hearth_client import (
+    Block,
+    Client,
+    CudaError,
+    GpuMemory,
+    Manifest,
+    Outcome,
+    Piece,
+    ReadableBlock,
+    WritableSlot,
+)
 
 from .cuda_memory import CudaMemory, Tensor
 
@@ -39,10 +49,10 @@ class Gpu(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def pieces(self, blocks: List[object]) -> List[Piece]:
+    def pieces(self, blocks: Sequence[Union[WritableSlot, ReadableBlock]]) -> List[Piece]:
         """The second half of each block lies first, far from the first."""
         return [
-            Piece(block, half * HALF, (1 - half) * APART + at * HALF, HALF)  # type: ignore[arg-type]
+            Piece(block, half * HALF, (1 - half) * APART + at * HALF, HALF)
             for at, block in enumerate(blocks)
             for half in (0, 1)
         ]
@@ -53,13 +63,13 @@ class Gpu(unittest.TestCase):
                 data = payload(digest)[half * HALF : (half + 1) * HALF]
                 self.cuda.write(pointer + (1 - half) * APART + at * HALF, data)
 
-    def store(self, memory: object, pointer: int) -> None:
+    def store(self, memory: GpuMemory, pointer: int) -> None:
         self.compute(pointer)
         parents = [None, *self.digests]
         slots = self.client.reserve(
             [Block(digest, BLOCK_BYTES, parent) for digest, parent in zip(self.digests, parents)]
         )
-        outcomes = self.client.store_from_gpu(memory, self.pieces(slots))  # type: ignore[arg-type]
+        outcomes = self.client.store_from_gpu(memory, self.pieces(slots))
         self.assertEqual(outcomes, [Outcome.OK] * 8)
         self.assertEqual(self.client.commit(slots), [Outcome.OK] * 4)
 
