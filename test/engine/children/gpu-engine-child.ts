@@ -1,6 +1,6 @@
 /**
- * An engine with a GPU, the stand-in's, in a process of its own: a handle of memory cannot be opened
- * in the process that exported it. Words: SOCKET TENANT. Each line of standard input is
+ * An engine with a GPU, the stand-in's, in a process of its own: a handle of memory cannot be
+ * opened in the process that exported it. Words: SOCKET TENANT. Each line of standard input is
  * `[command, ...arguments]`; each is answered by a line with its result.
  */
 import { createPieceItems, EngineClient, type PieceItems } from "../../../src/engine/index.ts";
