@@ -96,7 +96,8 @@ export class RealHost implements AsyncDisposable {
     this.store.slots.addReady(options.arenaBytes);
     this.members = new KnownMembers({ self: this.worker, clock: systemClock });
     this.transports = options.transports.map((name) => makeTransport(name, options));
-    const hardware = { hasRdmaNic: false, rdmaDevices: [], cores: 2, hasAes: true };
+    const hasRdmaNic = options.transports.includes("rdma");
+    const hardware = { hasRdmaNic, rdmaDevices: [], cores: 2, hasAes: true };
     const self = { worker: this.worker, incarnation: 1n, hardware };
     this.serving = new BlockServer({
       blocks: this.store.peerBlocks,

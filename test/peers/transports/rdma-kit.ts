@@ -1,10 +1,50 @@
-import type { RdmaLinkSettings } from "../../../src/native/index.ts";
+import type { RdmaLinkSettings, RdmaOptions, Region } from "../../../src/native/index.ts";
 import type { RdmaLimits } from "../../../src/peers/index.ts";
+import { nativeVerdict } from "../../support/native.ts";
+import { type StandIn, standIn } from "../../support/stand-ins.ts";
 import type { ContractLimits } from "./contract-kit.ts";
 
 export const LINK_SETTINGS: RdmaLinkSettings = {
   ...{ timeout: 14, retries: 6, trafficClass: 0, serviceLevel: 0, pieceBytes: 256 * 1024 },
 };
+
+/** Null where tests run on a host's own library and devices. */
+export function standInVerbs(): StandIn | null {
+  return process.env.HEARTH_TEST_VERBS === undefined ? standIn("libibverbs.so.1") : null;
+}
+
+/**
+ * This process and those it starts from now on meet in this folder, so that others' tests are apart.
+ * Answers what ends that.
+ */
+export function meetIn(folder: string): () => void {
+  if (nativeVerdict().kind !== "ready") return () => undefined;
+  process.env.STANDIN_VERBS = `dir=${folder}`;
+  planVerbs("");
+  return () => {
+    delete process.env.STANDIN_VERBS;
+    standInVerbs()?.configure("");
+  };
+}
+
+/** Begins anew with these devices and faults. */
+export function planVerbs(plan: string): void {
+  standInVerbs()?.configure(`${process.env.STANDIN_VERBS};${plan}`);
+}
+
+/** The library that tests open: that of a host with devices, where it is named, or the stand-in. */
+export function verbsLibrary(): string {
+  return process.env.HEARTH_TEST_VERBS ?? standIn("libibverbs.so.1").path;
+}
+
+export function verbsOptions(region: Region, more: Partial<RdmaOptions> = {}): RdmaOptions {
+  return {
+    ...{ region, library: verbsLibrary(), devices: null, gidIndex: null },
+    ...{ windowBytes: 256 * 2 ** 20, windowSpans: 1_024, linksMax: 64, readsMax: 1_024 },
+    onPort: () => undefined,
+    ...more,
+  };
+}
 
 /** Those of the contract in the words of this transport. */
 export function rdmaLimitsOf(limits: ContractLimits): Partial<RdmaLimits> {
