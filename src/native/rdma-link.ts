@@ -36,7 +36,6 @@ export class NativeRdmaLink implements RdmaLink {
   readonly #ending = Promise.withResolvers<RdmaFault>();
   /** Loans that can be read, or are about to be: when they cannot any more. */
   readonly #loans = new Map<number, PromiseWithResolvers<void>>();
-  #fault: RdmaFault | null = null;
   #isNamed = true;
 
   constructor(native: Native, handle: number, address: RdmaAddress, waits: RdmaWaits) {
@@ -51,7 +50,6 @@ export class NativeRdmaLink implements RdmaLink {
   tell({ fault }: RdmaDone): void {
     assert(fault !== "none", "a link ends for a reason");
     assert(this.#loans.size === 0, "nothing is lent by a link that has ended");
-    this.#fault = fault;
     this.#unname();
     this.#ending.resolve(fault);
   }
@@ -96,9 +94,9 @@ export class NativeRdmaLink implements RdmaLink {
       return "over";
     });
     const { hearth_rdma_lend: call } = this.#native.symbols;
-    const fault = this.#submit("hearth_rdma_lend", call, token, offset, bytes, null);
-    if (fault === null) this.#loans.set(token, loan);
-    else resolve({ ok: false, fault });
+    const refused = this.#submit("hearth_rdma_lend", call, token, offset, bytes, null);
+    if (refused === null) this.#loans.set(token, loan);
+    else void refused.then((fault) => resolve({ ok: false, fault }));
     return { token, lent: promise };
   }
 
@@ -123,12 +121,12 @@ export class NativeRdmaLink implements RdmaLink {
       return "over";
     });
     const { hearth_rdma_read: call } = this.#native.symbols;
-    const fault = this.#submit("hearth_rdma_read", call, token, offset, bytes, window);
-    if (fault !== null) resolve({ ok: false, fault });
+    const refused = this.#submit("hearth_rdma_read", call, token, offset, bytes, window);
+    void refused?.then((fault) => resolve({ ok: false, fault }));
     return { token, done: promise };
   }
 
-  /** Null: its events will come. */
+  /** Null: its events will come. Else why not, which the link may have to say first. */
   #submit(
     name: string,
     call: (link: number, span: Uint8Array) => number,
@@ -136,7 +134,7 @@ export class NativeRdmaLink implements RdmaLink {
     offset: number,
     bytes: number,
     window: RdmaWindow | null,
-  ): RdmaFault | null {
+  ): Promise<RdmaFault> | null {
     const { fields } = SPAN;
     const view = this.#spanView;
     view.setBigUint64(fields.token.offset, BigInt(token), true);
@@ -147,9 +145,9 @@ export class NativeRdmaLink implements RdmaLink {
     const code = this.#isNamed ? call(this.#handle, this.#span) : STATUS.closed;
     if (code >= 0) return null;
     this.#waits.forget(token);
-    if (code === STATUS.full) return "full";
+    if (code === STATUS.full) return Promise.resolve("full");
     if (code !== STATUS.closed) this.#native.check(name, code);
-    return this.#fault ?? "cancelled";
+    return this.ended;
   }
 
   cancel(token: number): void {

@@ -118,7 +118,10 @@ export interface RdmaLink extends AsyncDisposable {
   readonly address: RdmaAddress;
   /** Resolves when it has ended and nothing of it touches the region any more. */
   readonly ended: Promise<RdmaFault>;
-  /** Throws NativeError where the device refuses. */
+  /**
+   * Throws NativeError where the address is none. It does not wait: what is read meanwhile begins
+   * when the device is ready, a device that refuses ends the link with `broken`.
+   */
   connect(other: RdmaAddress): void;
   /** Lets the other side read the span until `takeBack`. */
   lend(offset: number, bytes: number): { readonly token: number; readonly lent: Promise<Lent> };

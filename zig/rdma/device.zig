@@ -98,7 +98,7 @@ pub const Device = struct {
         const symbols = &device.hub.symbols;
         for (device.slices) |slice| {
             // What refuses goes with the context.
-            if (slice.mr) |mr| _ = symbols.ibv_dereg_mr(mr);
+            if (slice.mr) |mr| _ = library.insist(symbols.ibv_dereg_mr, mr);
         }
         device.hub.allocator.free(device.slices);
         _ = symbols.ibv_destroy_cq(device.queue);
@@ -119,7 +119,7 @@ pub const Device = struct {
             .mr => |mr| if (is_limited) {
                 device.slices[0] = .{ .state = .ready, .mr = mr };
             } else {
-                _ = device.hub.symbols.ibv_dereg_mr(mr);
+                _ = library.insist(device.hub.symbols.ibv_dereg_mr, mr);
             },
         }
         return 0;

@@ -2,7 +2,6 @@
 //! checksums.
 
 const std = @import("std");
-const linux = std.os.linux;
 const verbs = @import("verbs.zig");
 const library = @import("library.zig");
 const pair = @import("pair.zig");
@@ -23,10 +22,6 @@ pub const Job = union(enum) {
     hash: *Read,
     slice: struct { device: *Device, index: usize },
 };
-
-/// How often, and how long apart, a device is asked to give something up that it still has.
-const tries_max = 100;
-const try_again_ns = 10 * std.time.ns_per_ms;
 
 pub fn run(hub: *Hub) void {
     hub.mutex.lock();
@@ -59,7 +54,7 @@ fn do(hub: *Hub, job: Job) void {
         },
         .destroy => |link| {
             hub.mutex.unlock();
-            const errno = insist(hub.symbols.ibv_destroy_qp, link.qp);
+            const errno = library.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
             // Memory that a device may still write to can never be used again.
             if (errno != 0 and !link.is_stopped) @panic("a device gives a queue pair not up");
@@ -77,7 +72,7 @@ fn do(hub: *Hub, job: Job) void {
         },
         .take_back => |loan| {
             hub.mutex.unlock();
-            const errno = insist(hub.symbols.ibv_dereg_mr, loan.mr.?);
+            const errno = library.insist(hub.symbols.ibv_dereg_mr, loan.mr.?);
             hub.mutex.lock();
             loan.returned(errno);
         },
@@ -90,21 +85,4 @@ fn do(hub: *Hub, job: Job) void {
         },
         .slice => |slice| hub.registerSlice(slice.device, slice.index),
     }
-}
-
-/// 0, or the errno with which a device refused to the last.
-fn insist(call: anytype, object: anytype) i32 {
-    var errno: c_int = 0;
-    for (0..tries_max) |_| {
-        errno = call(object);
-        if (errno == 0) return 0;
-        pause();
-    }
-    return if (errno < 0) library.lastErrno() else errno;
-}
-
-fn pause() void {
-    const time: linux.timespec = .{ .sec = 0, .nsec = try_again_ns };
-    // Woken early is as good.
-    _ = linux.nanosleep(&time, null);
 }

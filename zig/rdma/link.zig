@@ -304,7 +304,8 @@ pub const Link = struct {
         link.deadline = monotonic.now() + flush_ns;
         const device = link.port.?.device;
         device.flushing += 1;
-        if (link.in_flight == 0) link.takeAway() else device.wake();
+        // A device that failed gives nothing back.
+        if (link.in_flight == 0 or device.fatal) link.takeAway() else device.wake();
     }
 
     /// What is in flight came back, or will not: with the queue pair, the device forgets it.
