@@ -41,7 +41,7 @@ export interface PeerRoomParts {
   readonly metrics: Pick<Metrics, "pulled">;
   readonly events: EventLog;
   readonly region: Region;
-  /** Null where RDMA is off. */
+  /** Null where RDMA is off, or cannot be used. */
   readonly rdma: Rdma | null;
   readonly store: TieredStore;
   readonly namespaces: Namespaces;

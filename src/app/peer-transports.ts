@@ -28,7 +28,7 @@ export interface PeerTransportParts {
   readonly trust: Trust;
   readonly metrics: Pick<Metrics, "pulled">;
   readonly cores: number;
-  /** Null where RDMA is off; its state says whether there is a device. */
+  /** Null where RDMA is off, or cannot be used. */
   readonly rdma: Rdma | null;
 }
 
@@ -117,14 +117,9 @@ function transportsOf(parts: PeerTransportParts): Transport[] {
   return all.map((one) => measured(one, clock, observer));
 }
 
-/** Null where there is no device, which whoever opened them has said, or where it may not be. */
+/** Null where it may not be, or there is no device: whoever opened those has said so. */
 function rdmaOf({ config, clock, log, trust, rdma }: PeerTransportParts): Transport | null {
-  if (rdma?.state !== "ready") return null;
-  if (!config.peers.trustedNetwork) {
-    const text = "RDMA is not used between hosts: it would carry blocks in the clear";
-    log("info", text, { fix: "peers.trusted_network = true, where nobody else is on the network" });
-  }
-  if (!mayUseRdma(config)) return null;
+  if (rdma === null || !mayUseRdma(config)) return null;
   return new RdmaTransport({
     ...{ trust, clock, log, rdmaOf: () => rdma },
     ...{ settings: linkSettingsOf(config.rdma), rails: config.rdma.rails },

@@ -1,26 +1,7 @@
 import type { Config } from "../config/index.ts";
-import type { Rdma, RdmaLinkSettings, RdmaOptions, Region } from "../native/index.ts";
+import type { Rdma, RdmaLinkSettings } from "../native/index.ts";
 
-/** Queue pairs of this host: 512 links of others and as many of ours, over one rail. */
-const LINKS_MAX = 1_024;
-/** Blocks that are read at a time, and that are lent. */
-const READS_MAX = 8_192;
-const SPANS_MAX = 8_192;
-
-/** What opening the devices is told. */
-export function verbsOf(
-  { library, devices, gidIndex, rails, windowBytes }: Config["rdma"],
-  region: Region,
-): Omit<RdmaOptions, "onPort"> {
-  return {
-    ...{ region, library, gidIndex, windowBytes },
-    devices: devices === "any" ? null : devices,
-    windowSpans: SPANS_MAX,
-    linksMax: LINKS_MAX * rails,
-    readsMax: READS_MAX,
-  };
-}
-
+/** How queue pairs are set. */
 export function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
   const { timeout, retries, trafficClass, serviceLevel, readBytes } = config;
   return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
