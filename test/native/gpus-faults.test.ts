@@ -173,6 +173,20 @@ describeNative("GPUs that are lost", () => {
     });
   });
 
+  test("their registrations go while nobody copies", async () => {
+    await withGpus({ plan: "devices=2;delay=3" }, async (bed) => {
+      const { gpus, cuda } = bed;
+      const second = await allocated(bed, 1);
+      const copy = () => gpus.toGpu(second, scattered(2, KIB));
+      const jobs = Array.from({ length: 40 }, copy);
+      cuda.configure("+cuMemAlloc_v2=700@1");
+      expect(await gpus.allocate(0, KIB)).toMatchObject({ status: "lost", code: 700 });
+      jobs.push(copy());
+      for (const end of await Promise.all(jobs)) expect(end).toEqual({ ok: true });
+      expect(cuda.counters()["misuse.unregistered-under-copy"] ?? 0).toBe(0);
+    });
+  });
+
   test("all of them: nothing hangs", async () => {
     await withGpus({ plan: "devices=2;copy=714@1+" }, async (bed) => {
       const memories = [await allocated(bed), await allocated(bed, 1)];

@@ -32,15 +32,22 @@ pub fn isFatal(result: driver.Result) bool {
 pub const Caller = struct {
     driver: *const driver.Driver,
     code: driver.Result = 0,
+    /// Nobody waits for this thread any more: it is to leave the driver alone.
+    is_given_up: std.atomic.Value(bool) = .init(false),
 
     pub fn check(caller: *Caller, result: driver.Result) Error!void {
+        if (caller.isGivenUp()) return error.Lost;
         if (result == success) return;
         caller.code = result;
         if (isFatal(result)) return error.Lost;
         return error.DeviceFailed;
     }
 
-    /// A call that this driver does not have.
+    pub fn isGivenUp(caller: *const Caller) bool {
+        return caller.is_given_up.load(.acquire);
+    }
+
+    /// A call that this driver may not have.
     pub fn need(caller: *Caller, call: anytype) Error!@typeInfo(@TypeOf(call)).optional.child {
         caller.code = 0;
         return call orelse error.Unsupported;

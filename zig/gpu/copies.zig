@@ -132,6 +132,8 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     if (other.eventOf(memory)) |event| {
         try caller.check(driver.cuStreamWaitEvent(way.stream.?, event, 0));
     }
+    // Where the device is lost from here on, all of its copies are counted out together.
+    while (!worker.hub.mayTouch(worker)) try worker.wait();
     var outcome: Outcome = .{};
     issue(worker, job.pieces, memory, is_to_gpu) catch |err| {
         if (err == error.Lost) return err;
@@ -152,8 +154,8 @@ pub fn begin(worker: *Worker, job: *const Job, memory: *Memory) Error!void {
     worker.looks = 0;
     // Without its event nobody could be made to wait for it.
     while (recorded != caller_file.success and way.flights.count > 0) {
-        worker.rest();
-        worker.poll();
+        // Then it was completed with all the others.
+        worker.wait() catch return;
     }
 }
 

@@ -9,6 +9,7 @@ const std = @import("std");
 const linux = std.os.linux;
 const sync = @import("../base/mutex.zig");
 const wakes = @import("../base/wake.zig");
+const pause = @import("../base/faults.zig").pause;
 const monotonic = @import("../base/monotonic.zig");
 const Fifo = @import("../base/fifo.zig").Fifo;
 const types = @import("../abi/gpu_types.zig");
@@ -54,6 +55,8 @@ pub const Gpus = struct {
     stopping: bool = false,
     /// A device may still write to the region: it never closes again.
     keeps_region: bool = false,
+    /// Devices for which the others are to issue no copies.
+    quiet: std.atomic.Value(u32) = .init(0),
 
     pub fn info(gpus: *const Gpus, index: u32) Error!types.GpuDevice {
         if (index >= gpus.workers.len) return error.OutOfRange;
@@ -230,6 +233,34 @@ pub const Gpus = struct {
         }
     }
 
+    /// Counts a copy in that is about to be issued; false where it has to wait.
+    pub fn mayTouch(gpus: *Gpus, worker: *Worker) bool {
+        _ = worker.touching.fetchAdd(1, .seq_cst);
+        if (gpus.quiet.load(.seq_cst) == 0) return true;
+        worker.untouch();
+        return false;
+    }
+
+    /// Waits until no other device copies, and lets none of them begin before `goOn`. One that
+    /// hangs is not waited for longer than it takes to give it up.
+    pub fn quieten(gpus: *Gpus, worker: *Worker) void {
+        _ = gpus.quiet.fetchAdd(1, .seq_cst);
+        const end = monotonic.now() + 3 * gpus.give_up_ns;
+        while (monotonic.now() < end) {
+            const is_busy = for (gpus.workers) |*other| {
+                if (other.isLost() or other.caller.isGivenUp()) continue;
+                if (other.touching.load(.seq_cst) > 0) break true;
+            } else false;
+            if (!is_busy) return;
+            worker.beat();
+            pause(1);
+        }
+    }
+
+    pub fn goOn(gpus: *Gpus) void {
+        _ = gpus.quiet.fetchSub(1, .seq_cst);
+    }
+
     /// Lets another device register what the context of a lost one had.
     pub fn handOver(gpus: *Gpus, from: *Worker) void {
         gpus.mutex.lock();
@@ -295,6 +326,7 @@ pub const Gpus = struct {
     /// With the mutex held.
     fn abandon(gpus: *Gpus, worker: *Worker) void {
         worker.is_abandoned = true;
+        worker.caller.is_given_up.store(true, .release);
         worker.is_open = true;
         gpus.keeps_region = true;
         _ = worker.lost.cmpxchgStrong(0, caller_file.timeout, .acq_rel, .acquire);

@@ -15,6 +15,8 @@ pub const Slice = struct {
     owner: u32,
     /// Not where the driver knew it before: then it is somebody else's to end.
     is_ours: bool = true,
+    /// Not once the context is gone.
+    is_live: bool = true,
 
     fn end(slice: Slice) u64 {
         return slice.offset + slice.bytes;
@@ -42,7 +44,7 @@ pub const Slices = struct {
         }
         const slice = slices.items[index];
         if (slice.offset > offset) return .{ .is_registered = false, .end = slice.offset };
-        return .{ .is_registered = true, .end = slice.end() };
+        return .{ .is_registered = slice.is_live, .end = slice.end() };
     }
 
     /// Where the next registration may reach that begins at `offset`, before `end`.
@@ -72,6 +74,23 @@ pub const Slices = struct {
         slices.items[index] = slice;
         slices.count += 1;
         return true;
+    }
+
+    pub fn hasOf(slices: *Slices, owner: u32) bool {
+        slices.mutex.lock();
+        defer slices.mutex.unlock();
+        return for (slices.items[0..slices.count]) |slice| {
+            if (slice.owner == owner) break true;
+        } else false;
+    }
+
+    /// The context of their owner is gone.
+    pub fn expire(slices: *Slices, owner: u32) void {
+        slices.mutex.lock();
+        defer slices.mutex.unlock();
+        for (slices.items[0..slices.count]) |*slice| {
+            if (slice.owner == owner) slice.is_live = false;
+        }
     }
 
     /// Takes one of those that a device registered.
@@ -116,6 +135,9 @@ test "extents follow what was registered, in any order" {
     try testing.expectEqual(Extent{ .is_registered = false, .end = 8192 }, slices.extentAt(4096));
     try testing.expectEqual(Extent{ .is_registered = true, .end = 12288 }, slices.extentAt(8192));
     try testing.expectEqual(std.math.maxInt(u64), slices.extentAt(12288).end);
+    slices.expire(0);
+    try testing.expectEqual(Extent{ .is_registered = false, .end = 4096 }, slices.extentAt(0));
+    try testing.expect(slices.hasOf(0) and slices.hasOf(1) and !slices.hasOf(2));
     try testing.expectEqual(8192, slices.takeOf(1).?.offset);
     try testing.expectEqual(null, slices.takeOf(1));
     try testing.expectEqual(std.math.maxInt(u64), slices.extentAt(4096).end);

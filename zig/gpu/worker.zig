@@ -66,6 +66,8 @@ pub const Worker = struct {
 
     lost: std.atomic.Value(i32) = .init(0),
     pageable: std.atomic.Value(u64) = .init(0),
+    /// Copies that are issued or under way.
+    touching: std.atomic.Value(u32) = .init(0),
     /// When this thread last showed that it goes on.
     alive_at: std.atomic.Value(u64) = .init(0),
 
@@ -104,8 +106,8 @@ pub const Worker = struct {
 
     /// The device could not be opened: it is listed, and of no use.
     fn refuse(worker: *Worker) void {
-        const code = worker.caller.code;
-        worker.lost.store(code, .release);
+        if (worker.caller.isGivenUp()) return;
+        worker.lost.store(worker.caller.code, .release);
         for (&worker.ways) |*way| way.close(&worker.caller);
         worker.release();
         worker.is_stopped = true;
@@ -170,11 +172,16 @@ pub const Worker = struct {
                 if (code != caller_file.success) return worker.lose(code);
                 const flight = way.land();
                 flight.memory.copies -= 1;
+                worker.untouch();
                 worker.looks = 0;
                 worker.complete(flight.token, flight.outcome);
             }
             if (way.isStalled(worker.hub.give_up_ns)) return worker.lose(caller_file.timeout);
         }
+    }
+
+    pub fn untouch(worker: *Worker) void {
+        _ = worker.touching.fetchSub(1, .seq_cst);
     }
 
     pub fn complete(worker: *Worker, token: u64, outcome: Outcome) void {
@@ -277,12 +284,20 @@ pub const Worker = struct {
     /// Ends the context, with which everything under way on the device ends. Where that fails the
     /// device may go on writing to the region for ever, and those who wait are told so.
     pub fn lose(worker: *Worker, code: cuda.Result) void {
+        if (worker.caller.isGivenUp()) return;
         worker.lost.store(code, .release);
         worker.hub.failQueued(worker);
+        // What it had registered goes with its context, and others may be copying there.
+        const is_owner = worker.hub.slices.hasOf(worker.index);
+        if (is_owner) worker.hub.quieten(worker);
+        defer if (is_owner) worker.hub.goOn();
         worker.beat();
         const driver = worker.caller.driver;
         worker.caller.ignore(driver.cuCtxSetCurrent(null));
-        worker.is_stopped = driver.cuDevicePrimaryCtxReset_v2(worker.identity.device) == 0;
+        const reset = driver.cuDevicePrimaryCtxReset_v2(worker.identity.device);
+        worker.hub.slices.expire(worker.index);
+        if (worker.caller.isGivenUp()) return;
+        worker.is_stopped = reset == caller_file.success;
         worker.release();
         if (!worker.is_stopped) worker.hub.keepRegion();
         for (&worker.ways) |*way| {
@@ -294,6 +309,7 @@ pub const Worker = struct {
             way.forget();
         }
         worker.memories.forgetAll();
+        worker.touching.store(0, .seq_cst);
         worker.hub.handOver(worker);
     }
 
