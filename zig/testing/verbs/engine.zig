@@ -195,8 +195,8 @@ const Outcome = union(enum) { done: u64, unreachable_for_now, failed: u32 };
 /// Without the lock, and while nobody can take memory away.
 fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     const fabric = pair.context.fabric;
-    fabric.enter(.to_copy);
-    defer fabric.leave();
+    fabric.lock.lock();
+    defer fabric.lock.unlock();
     var bytes: u64 = 0;
     const rights: u32 = if (work.opcode == layout.Opcode.read) Access.local_write else 0;
     var pieces: [pairs.sges_max][]u8 = undefined;
@@ -214,10 +214,13 @@ fn execute(pair: *Pair, work: *const Work, flips: bool) Outcome {
     else
         Access.remote_write;
     if (other.rights & wanted == 0) return refuse(other, Status.remote_access);
-    const from = spanOf(fabric, work.key, other.domain, work.remote, bytes, wanted) orelse
-        return refuse(other, Status.remote_access);
     // Nobody may write to the other side in what is tested: that the right is there is too much.
     if (work.opcode != layout.Opcode.read) return refuse(other, Status.remote_access);
+    const lent = fabric.memoryOf(work.key) orelse return refuse(other, Status.remote_access);
+    fabric.hold(lent);
+    defer fabric.letGo(lent);
+    const from = spanOf(fabric, work.key, other.domain, work.remote, bytes, wanted) orelse
+        return refuse(other, Status.remote_access);
     return read(pieces[0..work.sges_count], other, from, flips);
 }
 
@@ -259,7 +262,8 @@ fn otherSide(pair: *Pair, fabric: *fabrics.Fabric) ?*fabrics.Pair {
     const attr = &pair.attr;
     if (!pair.context.isPortUp()) return null;
     const other = fabric.pairOf(attr.dest_qp_num) orelse return null;
-    const is_ready = other.state == State.ready_to_receive or other.state == State.ready_to_send;
+    const now = @atomicLoad(u32, &other.state, .acquire);
+    const is_ready = now == State.ready_to_receive or now == State.ready_to_send;
     if (!is_ready or @atomicLoad(u32, &other.is_port_up, .acquire) == 0) return null;
     if (other.destination != pair.qp.qp_num or other.mtu != attr.path_mtu) return null;
     if (other.receive_psn != attr.sq_psn) return null;

@@ -4,18 +4,21 @@
 
 const std = @import("std");
 const linux = std.os.linux;
+const monotonic = @import("monotonic");
 const Mutex = @import("mutex").Mutex;
 
 const pairs_max = 4096;
 const memories_max = 32768;
 const key_shift = 8;
 const number_shift = 12;
-const lock_shared = 1;
-const lock_exclusive = 2;
-const lock_without_wait = 4;
-const lock_none = 8;
-/// After so many tries, of a fifth of a millisecond each, it is looked why nobody lets go.
-const lock_tries = 500;
+/// Of the open file, not of the process: whoever dies leaves none.
+const set_lock = 37;
+const lock_shared = 0;
+const lock_exclusive = 1;
+const lock_none = 2;
+/// After so long it is looked why nobody lets go, and after so long nobody is waited for.
+const look_ns = 100 * std.time.ns_per_ms;
+const patience_ns = 5 * std.time.ns_per_s;
 
 pub const Pair = extern struct {
     owner: i32,
@@ -65,19 +68,53 @@ pub const Fabric = struct {
     path: [128]u8 = @splat(0),
     fd: i32,
     file: *File,
+    /// Held for copies, and while memory of this process goes.
     lock: Mutex = .{},
 
-    /// Until `leave` nobody changes what is there: a copy can be made.
-    pub fn enter(fabric: *Fabric, how: enum { to_copy, to_change }) void {
+    pub fn newDomain(fabric: *Fabric) u32 {
+        return @atomicRmw(u32, &fabric.file.next_domain, .Add, 1, .monotonic) + 1;
+    }
+
+    /// Until `letGo` the memory stays what it is, if its key still opens it.
+    pub fn hold(fabric: *Fabric, memory: *const Memory) void {
+        fabric.range(fabric.placeOf(memory), lock_shared);
+    }
+
+    pub fn letGo(fabric: *Fabric, memory: *const Memory) void {
+        fabric.range(fabric.placeOf(memory), lock_none);
+    }
+
+    /// Nobody reads the memory any more when it returns.
+    pub fn remove(fabric: *Fabric, memory: *Memory) void {
         fabric.lock.lock();
-        const operation: i32 = if (how == .to_copy) lock_shared else lock_exclusive;
-        const mode = operation | lock_without_wait;
-        var tries: u32 = 0;
-        while (linux.errno(linux.flock(fabric.fd, mode)) != .SUCCESS) : (tries +|= 1) {
+        defer fabric.lock.unlock();
+        @atomicStore(i32, &memory.owner, 0, .release);
+        fabric.range(fabric.placeOf(memory), lock_exclusive);
+        fabric.range(fabric.placeOf(memory), lock_none);
+    }
+
+    fn placeOf(fabric: *Fabric, memory: *const Memory) u64 {
+        return @intFromPtr(memory) - @intFromPtr(fabric.file);
+    }
+
+    /// Locks the byte of the file that stands for an entry; the first, for the making of entries.
+    fn range(fabric: *Fabric, place: u64, kind: i16) void {
+        const wanted: linux.Flock = .{
+            .type = kind,
+            .whence = linux.SEEK.SET,
+            .start = @intCast(place),
+            .len = 1,
+            .pid = 0,
+            ._unused = {},
+        };
+        const began = monotonic.now();
+        while (linux.errno(linux.fcntl(fabric.fd, set_lock, @intFromPtr(&wanted))) != .SUCCESS) {
+            const waited = monotonic.now() - began;
             // Who stands still with the lock, as tests make processes do, holds up nobody: what it
             // copies was copied before it could be stopped.
-            if (tries > lock_tries and fabric.someoneIsStopped()) return;
-            const time: linux.timespec = .{ .sec = 0, .nsec = std.time.ns_per_ms / 5 };
+            if (waited > look_ns and fabric.someoneIsStopped()) return;
+            if (waited > patience_ns) return;
+            const time: linux.timespec = .{ .sec = 0, .nsec = std.time.ns_per_ms / 10 };
             _ = linux.nanosleep(&time, null);
         }
     }
@@ -93,18 +130,10 @@ pub const Fabric = struct {
         return false;
     }
 
-    pub fn leave(fabric: *Fabric) void {
-        _ = linux.flock(fabric.fd, lock_none);
-        fabric.lock.unlock();
-    }
-
-    /// The rest is called between `enter` and `leave`.
-    pub fn newDomain(fabric: *Fabric) u32 {
-        fabric.file.next_domain += 1;
-        return fabric.file.next_domain;
-    }
-
+    /// In state reset: nobody sends to it.
     pub fn addPair(fabric: *Fabric) ?*Pair {
+        fabric.range(0, lock_exclusive);
+        defer fabric.range(0, lock_none);
         const file = fabric.file;
         for (0..pairs_max) |_| {
             file.next_pair = (file.next_pair + 1) % pairs_max;
@@ -123,18 +152,22 @@ pub const Fabric = struct {
         return null;
     }
 
-    pub fn addMemory(fabric: *Fabric) ?*Memory {
+    /// With what it is; its key is stored last.
+    pub fn addMemory(fabric: *Fabric, wanted: Memory) ?*Memory {
+        fabric.range(0, lock_exclusive);
+        defer fabric.range(0, lock_none);
         const file = fabric.file;
         for (0..memories_max) |_| {
             file.next_memory = (file.next_memory + 1) % memories_max;
             const memory = &file.memories[file.next_memory];
             if (memory.owner != 0 and isAlive(memory.owner, memory.since)) continue;
             const uses = memory.uses +% 1;
-            memory.* = std.mem.zeroes(Memory);
+            memory.* = wanted;
             memory.owner = linux.getpid();
             memory.since = startOf(memory.owner);
             memory.uses = uses;
-            memory.key = ((file.next_memory + 1) << key_shift) | (uses & 0xff);
+            const key = ((file.next_memory + 1) << key_shift) | (uses & 0xff);
+            @atomicStore(u32, &memory.key, key, .release);
             return memory;
         }
         return null;
@@ -142,14 +175,17 @@ pub const Fabric = struct {
 
     pub fn pairOf(fabric: *Fabric, number: u32) ?*Pair {
         const pair = &fabric.file.pairs[number % pairs_max];
-        return if (pair.owner != 0 and pair.number == number) pair else null;
+        const owner = @atomicLoad(i32, &pair.owner, .acquire);
+        return if (owner != 0 and pair.number == number) pair else null;
     }
 
     pub fn memoryOf(fabric: *Fabric, key: u32) ?*Memory {
         const place = key >> key_shift;
         if (place == 0 or place > memories_max) return null;
         const memory = &fabric.file.memories[place - 1];
-        return if (memory.owner != 0 and memory.key == key) memory else null;
+        const owner = @atomicLoad(i32, &memory.owner, .acquire);
+        const is_it = owner != 0 and @atomicLoad(u32, &memory.key, .acquire) == key;
+        return if (is_it) memory else null;
     }
 };
 

@@ -37,8 +37,6 @@ export fn ibv_alloc_pd(opened: *layout.Context) ?*layout.Pd {
     if (state.entered(.ibv_alloc_pd)) |code| return failed(*layout.Pd, code);
     const context = Context.of(opened);
     const domain = allocator.create(Domain) catch return failed(*layout.Pd, 12);
-    context.fabric.enter(.to_change);
-    defer context.fabric.leave();
     domain.* = .{
         .pd = .{ .context = opened, .handle = context.fabric.newDomain() },
         .era = state.era,
@@ -169,17 +167,16 @@ const Span = struct {
 fn add(pd: *layout.Pd, span: Span) ?*layout.Mr {
     const context = Context.of(pd.context);
     const kept = allocator.create(Registered) catch return failed(*layout.Mr, 12);
-    context.fabric.enter(.to_change);
-    defer context.fabric.leave();
-    const entry = context.fabric.addMemory() orelse {
+    var wanted = std.mem.zeroes(fabrics.Memory);
+    wanted.domain = pd.handle;
+    wanted.rights = span.rights;
+    wanted.address = span.address;
+    wanted.base = span.base;
+    wanted.bytes = span.bytes;
+    const entry = context.fabric.addMemory(wanted) orelse {
         allocator.destroy(kept);
         return failed(*layout.Mr, @intFromEnum(linux.E.NOMEM));
     };
-    entry.domain = pd.handle;
-    entry.rights = span.rights;
-    entry.address = span.address;
-    entry.base = span.base;
-    entry.bytes = span.bytes;
     kept.* = .{
         .mr = .{
             .context = pd.context,
@@ -245,10 +242,7 @@ export fn ibv_dereg_mr(mr: *layout.Mr) i32 {
     defer state.lock.unlock();
     if (state.entered(.ibv_dereg_mr)) |code| return code;
     const kept: *Registered = @fieldParentPtr("mr", mr);
-    const fabric = Context.of(mr.context).fabric;
-    fabric.enter(.to_change);
-    kept.entry.owner = 0;
-    fabric.leave();
+    Context.of(mr.context).fabric.remove(kept.entry);
     if (kept.mapped) |mapped| _ = linux.munmap(mapped.ptr, mapped.len);
     Domain.of(mr.pd).children -= 1;
     if (kept.era == state.era) state.registered_bytes -= mr.length;

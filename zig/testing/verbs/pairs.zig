@@ -62,9 +62,7 @@ pub const Pair = struct {
     pub fn setState(pair: *Pair, value: u32) void {
         pair.qp.state = value;
         pair.attr.qp_state = value;
-        pair.context.fabric.enter(.to_change);
-        pair.entry.state = value;
-        pair.context.fabric.leave();
+        @atomicStore(u32, &pair.entry.state, value, .release);
     }
 
     fn waitUntilIdle(pair: *Pair) void {
@@ -121,8 +119,6 @@ fn make(pd: *layout.Pd, init: *layout.QpInitAttr) !*Pair {
     errdefer allocator.destroy(pair);
     const works = try allocator.alloc(Work, init.cap.max_send_wr);
     errdefer allocator.free(works);
-    context.fabric.enter(.to_change);
-    defer context.fabric.leave();
     const entry = context.fabric.addPair() orelse return error.Full;
     entry.domain = pd.handle;
     pair.* = .{
@@ -160,9 +156,7 @@ export fn ibv_destroy_qp(qp: *layout.Qp) i32 {
     while (link.* != pair) link = &link.*.?.next;
     link.* = pair.next;
     pair.waitUntilIdle();
-    pair.context.fabric.enter(.to_change);
-    pair.entry.owner = 0;
-    pair.context.fabric.leave();
+    @atomicStore(i32, &pair.entry.owner, 0, .release);
     Queue.of(qp.send_cq).children -= 1;
     Queue.of(qp.recv_cq).children -= 1;
     Domain.of(qp.pd).children -= 1;
@@ -310,8 +304,6 @@ fn publish(pair: *Pair) void {
     const own = &pair.attr;
     const index = pair.context.index;
     const gid = queries.gidOf(index, own.port_num, own.ah_attr.grh.sgid_index);
-    pair.context.fabric.enter(.to_change);
-    defer pair.context.fabric.leave();
     pair.entry.destination = own.dest_qp_num;
     pair.entry.receive_psn = own.rq_psn;
     pair.entry.send_psn = own.sq_psn;
