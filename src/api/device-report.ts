@@ -51,8 +51,27 @@ const port = t.Object({
   dma_buf: t.Boolean({ description: "Whether it can reach memory of other devices" }),
 });
 
+const direct = t.Object({
+  gpu: t.String({ description: "Name and address of the GPU" }),
+  port: nullable(t.String({ description: "The port that was tried; null: none is active" })),
+  works: t.Boolean({ description: "Whether what it wrote to the GPU's memory arrived" }),
+  text,
+  fix,
+});
+
 /** `rdma` of the status. */
 export const rdmaStatus = t.Union(
-  [t.Object({ found, text, fix, ports: t.Array(port) }), t.Null()],
+  [
+    t.Object({
+      found,
+      text,
+      fix,
+      ports: t.Array(port),
+      direct: t.Array(direct, {
+        description: "Tried at the start, for each GPU; blocks go through RAM whatever came of it",
+      }),
+    }),
+    t.Null(),
+  ],
   { description: "RDMA devices; null where peers, or RDMA among them, are off" },
 );

@@ -142,6 +142,7 @@ export class Agent {
       if (!agent.#ground.growth.complete) await agent.#ground.growth.first();
       await agent.#openCold();
       crashPoint("start.recovered");
+      await agent.devices.tryDirect();
       await agent.engine.start();
       await agent.#openBusAndPeers();
     } catch (error) {

@@ -27,7 +27,10 @@ export function gpuStatus({ gpuReport: report }: DeviceRoom): StatusReport["gpu"
   };
 }
 
-export function rdmaStatus({ rdmaReport: report }: DeviceRoom): StatusReport["rdma"] {
+export function rdmaStatus({
+  rdmaReport: report,
+  direct,
+}: Pick<DeviceRoom, "rdmaReport" | "direct">): StatusReport["rdma"] {
   if (report === null) return null;
   const { finding, ports } = report;
   return {
@@ -43,6 +46,9 @@ export function rdmaStatus({ rdmaReport: report }: DeviceRoom): StatusReport["rd
       relaxed_ordering: port.hasRelaxedOrdering,
       dma_buf: port.hasDmaBuf,
     })),
+    direct: direct.map(({ kind, gpu, port, text, fix }) => {
+      return { gpu, port, works: kind === "usable", text, fix };
+    }),
   };
 }
 

@@ -1,11 +1,14 @@
 import type { Config } from "../config/index.ts";
-import { type Clock, HearthError } from "../core/index.ts";
+import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import {
+  counted,
+  type DirectFinding,
   type Finding,
   HostGpus,
   type HostGpusReport,
   HostRdma,
   type HostRdmaReport,
+  probeDirect,
 } from "../devices/index.ts";
 import {
   type Gpus,
@@ -37,6 +40,7 @@ export class DeviceRoom implements AsyncDisposable {
   readonly #parts: DeviceRoomParts;
   readonly #gpus: HostGpus | null;
   readonly #rdma: HostRdma | null;
+  #direct: readonly DirectFinding[] = [];
 
   private constructor(parts: DeviceRoomParts) {
     this.#parts = parts;
@@ -65,12 +69,42 @@ export class DeviceRoom implements AsyncDisposable {
     return devices.map(({ numaNode }) => numaNode);
   }
 
+  /** For each GPU whether a NIC reaches its memory; empty where there are not both. */
+  get direct(): readonly DirectFinding[] {
+    return this.#direct;
+  }
+
   get gpuReport(): HostGpusReport | null {
     return this.#gpus?.report() ?? null;
   }
 
   get rdmaReport(): HostRdmaReport | null {
     return this.#rdma?.report() ?? null;
+  }
+
+  /**
+   * Tries whether NICs reach the memory of GPUs, where there are both. A NIC that does not answer
+   * holds the event loop for seconds: for the time before engines are served. Never throws.
+   */
+  async tryDirect(): Promise<void> {
+    const { config, native, logger } = this.#parts;
+    const { gpus, rdma } = this;
+    if (gpus === null || rdma === null) return;
+    const libraries = { gpuLibrary: config.gpu.library, rdmaLibrary: config.rdma.library };
+    try {
+      this.#direct = await probeDirect(native, { ...libraries, ports: rdma.ports() });
+    } catch (thrown) {
+      logger.warn(`whether NICs reach GPUs could not be tried: ${messageOf(thrown)}`, {});
+    }
+    const works = this.#direct.filter(({ kind }) => kind === "usable");
+    const first = this.#direct.find(({ kind }) => kind !== "usable");
+    if (works.length > 0) {
+      logger.info(`NICs reach the memory of ${counted(works.length, "GPU")} by dma-buf`, {});
+    }
+    if (first !== undefined) {
+      const { gpu, text, fix } = first;
+      logger.info(`NICs reach GPU memory ${text}`, { gpu, fix });
+    }
   }
 
   /** So many bytes of the arena, from its start, are backed by memory now. */

@@ -8,6 +8,8 @@ const MIB = 2 ** 20;
 /** What the agent says of GPUs, whatever it is. */
 const OF_GPUS = /GPU/;
 const OF_RDMA = /RDMA/;
+type Gpu = ConfigKeys["gpu"];
+const NO_GPU: Gpu = { enabled: "off" };
 
 describeNative("an agent's GPUs", () => {
   const cuda = standIn("libcuda.so.1");
@@ -81,9 +83,9 @@ describeNative("an agent's RDMA", () => {
   };
 
   /** An agent with peers on RDMA devices of this plan. */
-  const start = (plan: string, peers: ConfigKeys["peers"] = trusted, library = verbs.path) =>
+  const start = (plan: string, peers: ConfigKeys["peers"] = trusted, gpu: Gpu = NO_GPU) =>
     AgentProcess.start({
-      config: { node: { id: "gpu-01" }, gpu: { enabled: "off" }, rdma: { library }, peers },
+      config: { node: { id: "gpu-01" }, gpu, rdma: { library: verbs.path }, peers },
       environment: { STANDIN_VERBS: `dir=${folder};${plan}` },
     });
 
@@ -122,6 +124,19 @@ describeNative("an agent's RDMA", () => {
     expect(rdma.ports).toMatchObject([{ state: "down" }]);
     expect(health.map(({ code }: { code: string }) => code)).toEqual(["RDMA_PORT_DOWN"]);
     expect(await agent.metric("hearth_health", 'code="RDMA_PORT_DOWN"')).toBe(1);
+  });
+
+  test("that reaches GPUs is told, and where it does not, why", async () => {
+    const library = standIn("libcuda.so.1").path;
+    await using agent = await start("", trusted, { library });
+    const { rdma } = await agent.status();
+    expect(rdma.direct).toMatchObject([{ port: "standin0/1", works: true, fix: null }]);
+    await using without = await start("dmabuf=off", trusted, { library });
+    const { direct } = (await without.status()).rdma;
+    expect(direct).toMatchObject([{ works: false, text: expect.stringContaining("through RAM") }]);
+    const lines = [agent, without].flatMap(({ log }) => log);
+    const said = lines.filter(({ message }) => message.startsWith("NICs reach"));
+    expect(said.map(({ level }) => level)).toEqual(["info", "info"]);
   });
 
   test("is not opened on a network that others are on, nor without peers", async () => {
