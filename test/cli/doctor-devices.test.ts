@@ -221,7 +221,18 @@ describeNative("the doctor on stand-ins", () => {
       { name: "GPU 0000:3c:00.0", path: expect.stringContaining("many pieces a call") },
       { name: "RDMA", status: "ok", found: "1 of 1 port can be used" },
       { name: "RDMA standin0/1", path: expect.stringContaining("READs") },
+      { name: "GPUDirect", status: "ok", found: "dma-buf works with 2 of 2 GPUs" },
     ]);
+  });
+
+  test("says why a NIC does not reach a GPU, and what would help", async () => {
+    const checks = await diagnose({ STANDIN_CUDA: "dma-buf=off" });
+    expect(checks.at(-1)).toMatchObject({
+      name: "GPUDirect",
+      found: expect.stringContaining("through RAM: the driver exports no memory"),
+      path: expect.stringContaining("RAM"),
+      advice: expect.stringContaining("open kernel modules"),
+    });
   });
 
   test("says in one check each that a driver is not ready, and that memory is locked", async () => {

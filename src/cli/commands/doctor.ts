@@ -1,6 +1,13 @@
 import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
 import { HearthError, selfCommand } from "../../core/index.ts";
-import { type GpuProbe, probeGpus, probeRdma, type RdmaProbe } from "../../devices/index.ts";
+import {
+  type DirectFinding,
+  type GpuProbe,
+  probeDirect,
+  probeGpus,
+  probeRdma,
+  type RdmaProbe,
+} from "../../devices/index.ts";
 import { loadNative, nativeAvailable } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
 import { formatDoctor, LOOK_MS, lookInChild, type Probe, runDoctor } from "../doctor/index.ts";
@@ -30,7 +37,7 @@ export const command = defineCommand({
     path: repeated(text("FOLDER"), "try O_DIRECT in this folder"),
     nats: optional(text("URL"), "NATS server to reach"),
     look: optional(
-      choice(["gpus", "rdma"]),
+      choice(["gpus", "rdma", "direct"]),
       "print what one library says (started by the doctor itself)",
     ),
     json: jsonFlag,
@@ -64,6 +71,7 @@ export const command = defineCommand({
       probeIoUring: () => loadNative().probeIoUring(),
       lookAtGpus: () => look<GpuProbe>("gpus"),
       lookAtRdma: () => look<RdmaProbe>("rdma"),
+      lookAtDirect: () => look<readonly DirectFinding[]>("direct"),
     });
     if (flags.json) printJson(io, report);
     else io.out.write(formatDoctor(report));
@@ -71,12 +79,19 @@ export const command = defineCommand({
   },
 });
 
-/** What the library of one kind of device says in this process. */
-function lookHere(what: "gpus" | "rdma", config: Config | null): Promise<GpuProbe | RdmaProbe> {
+/** What the libraries of devices say in this process. */
+async function lookHere(
+  what: "gpus" | "rdma" | "direct",
+  config: Config | null,
+): Promise<GpuProbe | RdmaProbe | readonly DirectFinding[]> {
   const native = loadNative();
-  if (what === "gpus") return probeGpus(native, config?.gpu.library ?? null);
+  const gpuLibrary = config?.gpu.library ?? null;
+  if (what === "gpus") return probeGpus(native, gpuLibrary);
   const { library = null, devices = "any", gidIndex = null } = config?.rdma ?? {};
-  return probeRdma(native, { library, devices: devices === "any" ? null : devices, gidIndex });
+  const choice = { library, devices: devices === "any" ? null : devices, gidIndex };
+  const rdma = await probeRdma(native, choice);
+  if (what === "rdma") return rdma;
+  return probeDirect(native, { gpuLibrary, rdmaLibrary: library, ports: rdma.ports });
 }
 
 async function readConfig(path: string): Promise<Config> {

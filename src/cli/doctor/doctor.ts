@@ -1,5 +1,6 @@
 import { type Clock, messageOf } from "../../core/index.ts";
-import type { GpuProbe, RdmaProbe } from "../../devices/index.ts";
+import type { DirectFinding, GpuProbe, RdmaProbe } from "../../devices/index.ts";
+import { checkDirect } from "./check-direct.ts";
 import { checkDirectIo } from "./check-direct-io.ts";
 import { checkEngineSocket } from "./check-engine-socket.ts";
 import { checkGpus } from "./check-gpus.ts";
@@ -52,6 +53,8 @@ export interface DoctorOptions {
   /** Open devices and close them again. Called only where the library loads. Never reject. */
   readonly lookAtGpus?: () => Promise<Looked<GpuProbe>>;
   readonly lookAtRdma?: () => Promise<Looked<RdmaProbe>>;
+  /** Called only where there are GPUs and RDMA ports. */
+  readonly lookAtDirect?: () => Promise<Looked<readonly DirectFinding[]>>;
 }
 
 const NATS_TIMEOUT_MS = 2_000;
@@ -69,15 +72,18 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
 /** What there is of devices, by the library that opens them where there is one. */
 async function checkDevices(
   files: HostFiles,
-  { lookAtGpus, lookAtRdma }: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma">,
+  options: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma" | "lookAtDirect">,
   hasHugePages: boolean,
 ): Promise<Check[]> {
+  const { lookAtGpus, lookAtRdma, lookAtDirect } = options;
   const [gpus, rdma] = await Promise.all([lookAtGpus?.() ?? null, lookAtRdma?.() ?? null]);
   const ports = rdma?.ok === true ? rdma.found.ports : [];
   const hasNic = ports.length > 0 || files.list("/sys/class/infiniband").length > 0;
+  const hasBoth = ports.length > 0 && gpus?.ok === true && gpus.found.devices.length > 0;
   return [
     ...checkGpus(files, { looked: gpus, hasHugePages, hasNic }),
     ...checkRdma(files, { looked: rdma, hasHugePages }),
+    ...checkDirect(hasBoth ? ((await lookAtDirect?.()) ?? null) : null),
   ];
 }
 

@@ -1,0 +1,21 @@
+import type { DirectFinding } from "../../devices/index.ts";
+import type { Looked } from "./look.ts";
+import { type Check, ok, warn, withPath } from "./report.ts";
+
+const NAME = "GPUDirect";
+const PATH = "RAM, where each byte is verified, and from there to the GPU";
+
+/** Whether NICs reach the memory of GPUs; no check where there are not both. */
+export function checkDirect(looked: Looked<readonly DirectFinding[]> | null): Check[] {
+  if (looked === null) return [];
+  if (!looked.ok) {
+    const advice = "see dmesg: an IOMMU, or a NIC whose driver knows no dma-buf";
+    return [withPath(warn(NAME, `the trial ${looked.why}`, advice), PATH)];
+  }
+  const works = looked.found.filter(({ kind }) => kind === "usable");
+  const other = looked.found.find(({ kind }) => kind !== "usable");
+  const found = `dma-buf works with ${works.length} of ${looked.found.length} GPUs`;
+  if (other === undefined) return [withPath(ok(NAME, found), PATH)];
+  const text = `${found}; ${other.gpu} ${other.text}`;
+  return [withPath(ok(NAME, text, other.fix ?? undefined), PATH)];
+}
