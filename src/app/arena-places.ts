@@ -8,7 +8,7 @@ export interface PlaceOptions {
   readonly nodes: readonly (number | null)[];
   /** Its pages are not there yet; else they stay where they are. */
   readonly isNew: boolean;
-  readonly logger: Logger;
+  readonly logger: Pick<Logger, "info" | "warn">;
   /** NUMA nodes of the host that have memory. */
   readonly hostNodes?: number;
 }

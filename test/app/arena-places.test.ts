@@ -1,0 +1,47 @@
+import { expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { placeArena } from "../../src/app/arena-places.ts";
+import { loadNative, Region } from "../../src/native/index.ts";
+import { describeNative } from "../support/index.ts";
+
+const MIB = 2 ** 20;
+/** Node 0 is there where the kernel knows nodes at all; no host has the other. */
+const hasNodes = existsSync("/sys/devices/system/node/node0");
+const NO_NODE = 1_000;
+
+describeNative("an arena's places", () => {
+  function place(nodes: (number | null)[], hostNodes: number, isNew = true) {
+    using region = Region.create(loadNative(), {
+      ...{ bytes: 8 * MIB, hugePages: "off", lockMemory: "off" },
+    });
+    const said: string[] = [];
+    const logger = {
+      info: (message: string) => void said.push(`info ${message}`),
+      warn: (message: string) => void said.push(`warn ${message}`),
+    };
+    return { parts: placeArena(region, { nodes, isNew, logger, hostNodes }), said };
+  }
+
+  test.if(hasNodes)("are those of the devices, and said once", () => {
+    const { parts, said } = place([0, 0], 2);
+    expect(parts).toEqual([{ offset: 0, bytes: 8 * MIB, node: 0 }]);
+    expect(said).toEqual(["info RAM is divided among the nodes of devices"]);
+  });
+
+  test("are none on a host with one node, and nothing is said of it", () => {
+    expect(place([0], 1)).toEqual({ parts: [], said: [] });
+    expect(place([null], 2)).toEqual({ parts: [], said: [] });
+  });
+
+  test("are none where the kernel does not place memory there", () => {
+    const { parts, said } = place([0, NO_NODE], 2);
+    expect(parts).toEqual([]);
+    expect(said).toEqual(["warn the kernel places no memory by node"]);
+  });
+
+  test("are as they were for memory of the process before", () => {
+    const { parts, said } = place([0, NO_NODE], 2, false);
+    expect(parts.map(({ node }) => node)).toEqual([0, NO_NODE]);
+    expect(said).toEqual([]);
+  });
+});
