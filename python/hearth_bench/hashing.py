@@ -23,11 +23,8 @@ class Hashing:
         for block in range(len(tokens) // plan.block_tokens):
             known = array("I", tokens[: (block + 1) * plan.block_tokens]).tobytes()
             for layer in range(plan.shape.layers):
-                for which in (0, 1):
-                    seed = b"%d %d " % (layer, which) + known
-                    at = plan.offset(layer, which, table[block])
-                    values = hashlib.shake_128(seed).digest(plan.half_bytes)
-                    self.memory.mirror[at : at + plan.half_bytes] = values
+                values = hashlib.shake_128(b"%d " % layer + known).digest(plan.page_bytes)
+                self._page(layer, table[block])[:] = values
         return self._logits(tokens, plan.restored_blocks(len(tokens)), table, None)
 
     def finish(
@@ -47,7 +44,10 @@ class Hashing:
             if arrived is not None:
                 arrived(layer)
             for page in table[:blocks]:
-                for which in (0, 1):
-                    at = plan.offset(layer, which, page)
-                    state.update(self.memory.mirror[at : at + plan.half_bytes])
+                state.update(self._page(layer, page))
         return state.digest()
+
+    def _page(self, layer: int, page: int) -> memoryview:
+        length = self._plan.page_bytes
+        start = layer * self._plan.layer_bytes + page * length
+        return memoryview(self.memory.mirror)[start : start + length]

@@ -46,10 +46,10 @@ class Plan:
         return Plan(**{**fields, "shape": Shape(**fields["shape"])})
 
     @property
-    def half_bytes(self) -> int:
-        """Keys, or values, of one block in one layer."""
+    def page_bytes(self) -> int:
+        """Keys, then values, of one block in one layer."""
         shape = self.shape
-        return self.block_tokens * shape.kv_heads * shape.head_dim * _BYTES_PER_VALUE
+        return 2 * self.block_tokens * shape.kv_heads * shape.head_dim * _BYTES_PER_VALUE
 
     @property
     def pages(self) -> int:
@@ -57,13 +57,13 @@ class Plan:
         return max(self.prompts) // self.block_tokens
 
     @property
-    def memory_bytes(self) -> int:
-        """Of the paged cache: layer, keys and values, page."""
-        return self.shape.layers * 2 * self.pages * self.half_bytes
+    def layer_bytes(self) -> int:
+        """All pages of one layer, which lie together in the memory."""
+        return self.pages * self.page_bytes
 
-    def offset(self, layer: int, which: int, page: int) -> int:
-        """Where the keys (0) or values (1) of a page lie."""
-        return ((layer * 2 + which) * self.pages + page) * self.half_bytes
+    @property
+    def memory_bytes(self) -> int:
+        return self.shape.layers * self.layer_bytes
 
     def restored_blocks(self, tokens: int) -> int:
         """Whole blocks in front of the tokens that are computed."""

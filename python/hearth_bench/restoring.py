@@ -46,21 +46,18 @@ class Agent:
         return self._clients[0].identify(tokens)
 
     def _pieces(self, layer: int, slots: Sequence[Any], table: Sequence[int]) -> List[Piece]:
-        """Keys and values of a block lie apart in the memory and together in its slot."""
-        plan = self._plan
-        return [
-            Piece(slot, which * plan.half_bytes, plan.offset(layer, which, page), plan.half_bytes)
-            for slot, page in zip(slots, table)
-            for which in (0, 1)
-        ]
+        """A page for each block."""
+        length = self._plan.page_bytes
+        start = layer * self._plan.layer_bytes
+        return [Piece(slot, 0, start + page * length, length) for slot, page in zip(slots, table)]
 
     def store(self, digests: Sequence[bytes], table: Sequence[int]) -> None:
         """All layers of these blocks, from their pages. RuntimeError where one finds no room."""
         client, memory = self._clients[0], self._memories[0]
-        length = 2 * self._plan.half_bytes
+        length = self._plan.page_bytes
         parents: List[Optional[bytes]] = [None, *digests[:-1]]
         blocks = [Block(digest, length, parent) for digest, parent in zip(digests, parents)]
-        step = client.hello.items_max // 2
+        step = client.hello.items_max
         for layer in range(self._plan.shape.layers):
             for first in range(0, len(blocks), step):
                 slots = client.reserve(blocks[first : first + step], layer=layer)
@@ -75,15 +72,15 @@ class Agent:
     def load(self, number: int, layer: int, digests: Sequence[bytes], table: Sequence[int]) -> None:
         """One layer of these blocks, into their pages."""
         client, memory = self._clients[number], self._memories[number]
-        step = client.hello.items_max // 2
+        step = client.hello.items_max
         for first in range(0, len(digests), step):
             part = digests[first : first + step]
             with client.acquired(part, layer=layer, deadline_ms=_PATIENCE_MS) as blocks:
                 _all_ok("acquire", [block.outcome for block in blocks])
                 pieces = self._pieces(layer, blocks, table[first : first + step])
                 _all_ok("load", client.load_to_gpu(memory, pieces))
-        plan = self._plan
-        self._memory.arrived(plan.offset(layer, 0, 0), plan.offset(1, 0, 0))
+        length = self._plan.layer_bytes
+        self._memory.arrived(layer * length, length)
 
     @property
     def plan(self) -> Plan:

@@ -35,7 +35,7 @@ class Transformer:
             self.memory = mirrored
             raw = torch.frombuffer(mirrored.mirror, dtype=torch.uint8)
         shape = plan.shape
-        sizes = (shape.layers, 2, plan.pages, plan.block_tokens, shape.kv_heads, shape.head_dim)
+        sizes = (shape.layers, plan.pages, 2, plan.block_tokens, shape.kv_heads, shape.head_dim)
         self._cache = raw.view(torch.bfloat16).view(sizes)
         random = torch.Generator(device=self._device).manual_seed(_SEED)
         self._embedding = self._weights(random, shape.vocabulary, shape.hidden)
@@ -99,9 +99,9 @@ class Transformer:
             self._keep(index, k, v, pages)
         else:
             arrived(index)
-            past = self._cache[index].index_select(1, pages).flatten(1, 2)
-            k = torch.cat((past[0], k))
-            v = torch.cat((past[1], v))
+            past = self._cache[index].index_select(0, pages)
+            k = torch.cat((past[:, 0].flatten(0, 1), k))
+            v = torch.cat((past[:, 1].flatten(0, 1), v))
         out = self._attended(q, k, v, mask)
         x = x + out.reshape(count, -1) @ w_out.T
         gate, up = (_normed(torch, x) @ w_up.T).chunk(2, dim=-1)
@@ -113,17 +113,25 @@ class Transformer:
         whole = blocks * self._plan.block_tokens
         for which, values in enumerate((k, v)):
             paged = values[:whole].unflatten(0, (blocks, self._plan.block_tokens))
-            self._cache[index, which].index_copy_(0, pages[:blocks], paged)
+            self._cache[index, :, which].index_copy_(0, pages[:blocks], paged)
 
     def _attended(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        """Everything from the first token on, or the last tokens to all of them by a mask."""
         torch = self._torch
-        each = self._plan.shape.heads // self._plan.shape.kv_heads
-        k = k.repeat_interleave(each, dim=1)
-        v = v.repeat_interleave(each, dim=1)
-        batched = [one.transpose(0, 1).unsqueeze(0) for one in (q, k, v)]
         attention = torch.nn.functional.scaled_dot_product_attention
-        out = attention(*batched, attn_mask=mask, is_causal=mask is None)
-        return out.squeeze(0).transpose(0, 1)
+        shape = self._plan.shape
+        each = shape.heads // shape.kv_heads
+        if mask is None:
+            k = k.repeat_interleave(each, dim=1)
+            v = v.repeat_interleave(each, dim=1)
+            batched = [one.transpose(0, 1).unsqueeze(0) for one in (q, k, v)]
+            return attention(*batched, is_causal=True).squeeze(0).transpose(0, 1)
+        # Queries of a group stand behind each other: the many keys need not be repeated for each.
+        count = q.shape[0]
+        q = q.unflatten(1, (shape.kv_heads, each)).permute(1, 2, 0, 3).flatten(1, 2)
+        keys, values = k.transpose(0, 1), v.transpose(0, 1)
+        out = attention(q[None], keys[None], values[None], attn_mask=mask.repeat(each, 1))[0]
+        return out.unflatten(1, (each, count)).permute(2, 0, 1, 3).flatten(1, 2)
 
     def _rotary(self, start: int, end: int) -> Any:
         torch = self._torch

@@ -93,7 +93,7 @@ class Bench:
         self, event: str, prompt: Prompt, restored: List[Dict[str, Any]], **more: Any
     ) -> None:
         plan = self._plan
-        length = prompt.blocks * plan.shape.layers * 2 * plan.half_bytes
+        length = prompt.blocks * plan.shape.layers * plan.page_bytes
         tokens = prompt.blocks * plan.block_tokens
         emit(
             event=event,

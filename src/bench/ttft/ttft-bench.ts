@@ -3,6 +3,7 @@ import { gpuFinding, probeGpus } from "../../devices/index.ts";
 import { isStandInCuda, type Native } from "../../native/index.ts";
 import { type AgentStatus, PrivateAgent } from "../../replay/index.ts";
 import { median } from "../quantiles.ts";
+import { makeBenchFolder } from "../ssd/index.ts";
 import { type Measured, TtftDriver } from "./ttft-driver.ts";
 import { needsOf, type TtftPlan } from "./ttft-plan.ts";
 
@@ -51,10 +52,11 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
   const { python, driver: folder, ssdDir, signal, onProgress, ...plan } = options;
   await mustHaveGpu(native, plan.library);
   const needs = needsOf({ socket: "", ...plan });
+  using own = ssdDir === null ? null : makeBenchFolder(ssdDir, needs.ssdBytes);
   await using agent = await PrivateAgent.start({
     ramBytes: needs.ramBytes,
-    ssdBytes: ssdDir === null ? null : needs.ssdBytes,
-    ...(ssdDir === null ? {} : { ssdDir }),
+    ssdBytes: own === null ? null : needs.ssdBytes,
+    ...(own === null ? {} : { ssdDir: own.path }),
     blocksMax: Math.max(65_536, 2 * needs.blocks),
     policy: "lru",
     settings: {
@@ -72,7 +74,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
   await using driver = new TtftDriver(python, folder, said, signal);
   const fromRam = await phase(driver, "stored", (at) => onProgress(`${at} tokens from RAM`));
   const fromSsd: Measured[] = [];
-  for (let round = 0; ssdDir !== null && round < plan.rounds; round++) {
+  for (let round = 0; own !== null && round < plan.rounds; round++) {
     onProgress(`round ${round + 1} from SSD`);
     await settled(agent, needs.blocks, signal);
     await agent.restart("SIGTERM", signal);

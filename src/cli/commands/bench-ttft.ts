@@ -23,8 +23,8 @@ export const command = defineCommand({
       "on the GPU while the layers before are computed; then only the last tokens are. A Python " +
       "process with PyTorch is the engine, with a transformer of these shapes and random weights.",
     "prefill_ms: all tokens computed. ram_ms: restored from RAM, computed_tokens computed. " +
-      "ratio: the one over the other. ram_gbps: 10^9 bytes a second from the first request to the " +
-      "last layer. bare_gbps: a plain copy of pinned memory, in the same run. identical: the " +
+      "ratio: the one over the other. ram_gbps: 10^9 bytes a second from the first request to " +
+      "the last layer. bare_gbps: a plain copy of pinned memory, in the same run. identical: the " +
       "logits are those of the cache that never left the GPU, bit by bit. ssd_: the same after a " +
       "restart of the agent, so that SSD alone has them. Medians of the rounds. stand_in: the " +
       "driver's library is the tests' own, and the times say nothing of a GPU.",
@@ -36,7 +36,7 @@ export const command = defineCommand({
     rounds: withDefault(integer({ min: 1, max: 1000 }), 3, "measurements of each time"),
     device: withDefault(text("NAME"), "cuda:0", "of PyTorch; cpu with a --library for tests"),
     compute: withDefault(choice(TTFT_COMPUTES), "torch", "hash: hashes, without PyTorch"),
-    blockTokens: withDefault(integer({ min: 1, max: 4096 }), 64, "tokens in a block"),
+    blockTokens: withDefault(integer({ min: 1, max: 4096 }), 128, "tokens in a block"),
     connections: withDefault(integer({ min: 1, max: 16 }), 2, "that load layers in turn"),
     dir: optional(text("DIR"), "a folder on the drive to measure; by default TMPDIR or /var/tmp"),
     withoutSsd: toggle("do not measure from SSD"),
