@@ -134,7 +134,7 @@ const DEFAULTS: Config = {
     timeout: 14,
     retries: 6,
     readBytes: 256 * 1024,
-    windowBytes: GIB / 4,
+    windowBytes: GIB,
   },
   events: {
     mode: "ring",

@@ -100,12 +100,12 @@ const readBytes = withDefault({
 
 const windowBytes = withDefault({
   key: "window_bytes",
-  kind: sizeKind({ min: MIB, max: 2 ** 40, example: "256MiB" }),
-  standard: "256MiB",
+  kind: sizeKind({ min: MIB, max: 2 ** 40, example: "1GiB" }),
+  standard: "1GiB",
   reload: false,
   doc:
     "Bytes of RAM that peers can read at a time: the blocks that are lent to them just then, and " +
-    "nothing beside. Above the longest block.",
+    "nothing beside. Where it is full they are told to come again; see `peers.serve_bytes_max`.",
 });
 
 export const rdmaSection = section("Blocks between hosts by RDMA; see `peers.listen_rdma`.", {

@@ -14,7 +14,7 @@ export function standInVerbs(): StandIn | null {
 }
 
 /**
- * This process and those it starts from now on meet in this folder, so that others' tests are apart.
+ * This process and those it starts from now on meet in this folder, apart from others' tests.
  * Answers what ends that.
  */
 export function meetIn(folder: string): () => void {

@@ -1,0 +1,268 @@
+import { afterAll, beforeEach, expect, test } from "bun:test";
+import { systemClock } from "../../../src/core/index.ts";
+import { loadNative, openRdma, type Rdma } from "../../../src/native/index.ts";
+import type { Endpoint, PeerLink } from "../../../src/peers/index.ts";
+import { type RdmaLimits, RdmaTransport } from "../../../src/peers/index.ts";
+import { makeCluster } from "../../support/cluster.ts";
+import { describeNative, tempDir, waitFor } from "../../support/index.ts";
+import { RegionServer } from "../../support/region-server.ts";
+import {
+  chalk,
+  LIMITS,
+  type LogLine,
+  MIB,
+  placesFor,
+  pullPlaces,
+  regionOf,
+  untouchedPlace,
+} from "./contract-kit.ts";
+import {
+  LINK_SETTINGS,
+  meetIn,
+  planVerbs,
+  rdmaLimitsOf,
+  standInVerbs,
+  verbsOptions,
+} from "./rdma-kit.ts";
+
+/** Devices on which things go wrong on demand, which only the stand-in's do. */
+const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNative : () => {};
+
+interface Side {
+  readonly limits?: Partial<RdmaLimits>;
+  readonly windowBytes?: number;
+  readonly windowSpans?: number;
+}
+
+class RdmaHost implements AsyncDisposable {
+  readonly transport: RdmaTransport;
+  readonly server: RegionServer;
+  readonly log: LogLine[] = [];
+  readonly region;
+  #rdma: Rdma | null = null;
+
+  constructor(
+    trust: ConstructorParameters<typeof RdmaTransport>[0]["trust"],
+    at: number,
+    side: Side,
+  ) {
+    const { limits, ...more } = side;
+    this.region = regionOf(at);
+    this.server = new RegionServer(this.region);
+    this.transport = new RdmaTransport({
+      ...{ trust, clock: systemClock, rails: 1, settings: LINK_SETTINGS },
+      log: (level, text, fields) => void this.log.push({ level, text, fields }),
+      rdmaOf: (region) => {
+        this.#rdma = openRdma(loadNative(), verbsOptions(region, more));
+        return this.#rdma;
+      },
+      limits: { ...rdmaLimitsOf({ ...LIMITS, progressMs: 600 }), ...limits },
+    });
+  }
+
+  async listen(): Promise<Endpoint> {
+    await this.transport.register(this.region);
+    return await this.transport.listen({ host: "127.0.0.1", port: 0 }, this.server);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.transport[Symbol.asyncDispose]();
+    await this.#rdma?.[Symbol.asyncDispose]();
+  }
+}
+
+/** A holder and an asker on one stand-in. Nothing is left open when it has ended. */
+class RdmaPair implements AsyncDisposable {
+  readonly holder: RdmaHost;
+  readonly asker: RdmaHost;
+  #endpoint: Endpoint = { host: "127.0.0.1", port: 0 };
+
+  private constructor(holder: Side, asker: Side) {
+    const cluster = makeCluster();
+    this.holder = new RdmaHost(cluster.trust("holder"), 0, holder);
+    this.asker = new RdmaHost(cluster.trust("asker"), 1, asker);
+  }
+
+  static async make(plan: string, holder: Side = {}, asker: Side = {}): Promise<RdmaPair> {
+    planVerbs(plan);
+    const pair = new RdmaPair(holder, asker);
+    pair.#endpoint = await pair.holder.listen();
+    await pair.asker.transport.register(pair.asker.region);
+    return pair;
+  }
+
+  dial() {
+    const target = { ...this.#endpoint, worker: "holder" as never };
+    return this.asker.transport.dial(target, new AbortController().signal);
+  }
+
+  async link(): Promise<PeerLink> {
+    const dialled = await this.dial();
+    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
+    return dialled.link;
+  }
+
+  /** Blocks of the holder and chalked places for them. */
+  places(count: number, bytes: number) {
+    const items = Array.from({ length: count }, (_, at) => this.holder.server.put(at + 1, bytes));
+    const places = placesFor(items);
+    chalk(this.asker.region, places);
+    return places;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.asker[Symbol.asyncDispose]();
+    await this.holder[Symbol.asyncDispose]();
+    const { lent, serving, releasedTwice } = this.holder.server;
+    expect({ lent, serving, releasedTwice }).toEqual({ lent: 0, serving: 0, releasedTwice: 0 });
+    const counters = Object.entries(standInVerbs()!.counters());
+    expect(counters.filter(([name, count]) => name.startsWith("open.") && count > 0)).toEqual([]);
+  }
+}
+
+describeStandIn("an RDMA transport, when", () => {
+  afterAll(meetIn(tempDir()));
+  beforeEach(() => planVerbs(""));
+
+  test("a read fails: the link ends on both sides, and another one works", async () => {
+    await using pair = await RdmaPair.make("read=10@3");
+    const { server } = pair.holder;
+    const places = pair.places(6, 100_000);
+    const link = await pair.link();
+    const { fault, results } = await pullPlaces(link, places);
+    expect(fault).toMatchObject({ kind: "broken" });
+    expect((await link.ended).kind).toBe("broken");
+    for (const [index, result] of results.entries()) {
+      const { offset } = places[index]!;
+      if (result?.kind !== "came") continue;
+      expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
+    }
+    expect(results.filter((result) => result?.kind === "came").length).toBeLessThan(6);
+    await waitFor(() => server.lent === 0 && pair.holder.transport.inboundLinks === 0);
+    await using another = await pair.link();
+    expect((await pullPlaces(another, places)).fault).toBeNull();
+  });
+
+  test("a read hangs: the pull stalls, the link ends, and nothing is written after", async () => {
+    await using pair = await RdmaPair.make("hang@3");
+    const places = pair.places(6, 100_000);
+    const link = await pair.link();
+    const { fault } = await pullPlaces(link, places);
+    expect(fault).toMatchObject({ kind: "stalled" });
+    expect(await link.ended).toMatchObject({ kind: "stalled" });
+    chalk(pair.asker.region, places);
+    standInVerbs()!.configure("+release");
+    await waitFor(() => pair.holder.server.lent === 0);
+    await using another = await pair.link();
+    expect((await pullPlaces(another, places.slice(0, 1))).fault).toBeNull();
+    for (const place of places.slice(1)) {
+      expect(untouchedPlace(pair.asker.region, place)).toBe(true);
+    }
+  });
+
+  test("a bit is flipped on the way: the checksum is of what lies here", async () => {
+    await using pair = await RdmaPair.make("flip@2");
+    const { server } = pair.holder;
+    const places = pair.places(3, 100_000);
+    await using link = await pair.link();
+    const { fault, results } = await pullPlaces(link, places);
+    expect(fault).toBeNull();
+    const wrong = results.filter((result, index) => {
+      if (result?.kind !== "came") throw new Error("all of them come");
+      const { offset } = places[index]!;
+      expect(result.checksum).toBe(pair.asker.region.checksum(offset, 100_000));
+      return result.checksum !== server.header(index + 1).checksum;
+    });
+    expect(wrong).toHaveLength(1);
+  });
+
+  test("a loan ends while it is read: the read comes to nothing, the block is let go", async () => {
+    const side = { limits: { lentMs: 60 } };
+    await using pair = await RdmaPair.make("delay=300", side);
+    const { server, region } = pair.holder;
+    server.onServe = (served) => {
+      if (served.kind !== "block") return served;
+      const release = () => {
+        served.release();
+        region.fill(served.offset, served.header.bytes, 99n);
+      };
+      return { ...served, release };
+    };
+    const places = pair.places(1, 4 * MIB);
+    const link = await pair.link();
+    const { fault, results } = await pullPlaces(link, places);
+    // Whichever is first: that it is lost was said, or its read failed.
+    if (fault === null) expect(results[0]).toMatchObject({ kind: "busy" });
+    else expect(fault.kind).toBe("broken");
+    expect(server.released).toBe(1);
+    await link[Symbol.asyncDispose]();
+  });
+
+  test("the port goes down: the link ends; without a port nobody is dialled", async () => {
+    await using pair = await RdmaPair.make("");
+    const places = pair.places(2, 100_000);
+    const link = await pair.link();
+    expect((await pullPlaces(link, places)).fault).toBeNull();
+    standInVerbs()!.configure("+port=down");
+    expect(await link.ended).toMatchObject({ kind: "broken" });
+    await waitFor(() => pair.holder.transport.inboundLinks === 0);
+    await waitFor(async () => {
+      const dialled = await pair.dial();
+      return !dialled.ok && dialled.fault.why.includes("no RDMA port");
+    });
+    standInVerbs()!.configure("+port=up");
+    await waitFor(async () => {
+      const dialled = await pair.dial();
+      return dialled.ok && (await pullPlaces(dialled.link, places)).fault === null;
+    });
+  });
+
+  test("the window is full: blocks are busy or wait, the link goes on", async () => {
+    await using pair = await RdmaPair.make("", { windowSpans: 2 });
+    const places = pair.places(24, 50_000);
+    await using link = await pair.link();
+    const { fault, results } = await pullPlaces(link, places);
+    expect(fault).toBeNull();
+    const kinds = results.map((result) => result!.kind);
+    expect(new Set(kinds)).toEqual(new Set(["came", "busy"]));
+    const again = places.slice(0, 1);
+    await waitFor(async () => (await pullPlaces(link, again)).results[0]?.kind === "came");
+  });
+
+  test("memory cannot be registered: the block is busy, which is logged", async () => {
+    await using pair = await RdmaPair.make("");
+    const places = pair.places(2, 50_000);
+    await using link = await pair.link();
+    expect((await pullPlaces(link, places)).fault).toBeNull();
+    standInVerbs()!.configure("+reg=12@1+");
+    const { fault, results } = await pullPlaces(link, places.slice(0, 1));
+    expect(fault).toBeNull();
+    expect(results[0]).toMatchObject({ kind: "busy" });
+    expect(pair.holder.log.some(({ text }) => text.includes("lent to a device"))).toBe(true);
+  });
+
+  test("a queue pair cannot be made: the dial is refused in words, on both sides", async () => {
+    await using pair = await RdmaPair.make("ibv_create_qp=12@1;ibv_create_qp=12@3");
+    const first = await pair.dial();
+    expect(first).toMatchObject({ ok: false, fault: { kind: "refused" } });
+    expect(pair.holder.log.some(({ text }) => text.includes("no queue pair"))).toBe(true);
+    // The other side's was made by then.
+    expect(await pair.dial()).toMatchObject({ ok: false, fault: { kind: "broken" } });
+    expect((await pair.dial()).ok).toBe(true);
+    await waitFor(() => pair.holder.transport.inboundLinks === 1);
+  });
+
+  test("there is no device: it says so, and fails nobody else", async () => {
+    planVerbs("no-device");
+    const host = new RdmaHost(makeCluster().trust("holder"), 0, {});
+    await using _ = host;
+    await host.transport.register(host.region);
+    expect(host.transport.unsupported).toContain("no RDMA device");
+    const target = { host: "127.0.0.1", port: 1, worker: "other" as never };
+    const dialled = await host.transport.dial(target, new AbortController().signal);
+    expect(dialled).toMatchObject({ ok: false, fault: { kind: "unsupported" } });
+    const listening = host.transport.listen({ host: "127.0.0.1", port: 0 }, host.server);
+    expect(listening).rejects.toMatchObject({ code: "UNSUPPORTED" });
+    await listening.catch(() => undefined);
+  });
+});
