@@ -5,6 +5,7 @@ import { conversations } from "./targets/conversations.ts";
 import { engineBatches } from "./targets/engine-events.ts";
 import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
+import { gpuCopies } from "./targets/gpu-copies.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
@@ -29,6 +30,7 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   json,
   members,
   frames: peerFrames,
+  "gpu-copies": gpuCopies,
   records,
   commands: jsonCommands,
   "packed-commands": packedCommands,

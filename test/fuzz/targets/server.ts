@@ -12,6 +12,7 @@ import { Namespaces } from "../../../src/tiers/index.ts";
 import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
 import { goldenFrames } from "../corpus.ts";
 import { must, type Target } from "../target.ts";
+import { FakeGpus } from "./fake-gpus.ts";
 
 const SLOTS = 64;
 const SETTLE_EVERY = 200;
@@ -21,6 +22,11 @@ export function serverTarget(): Target {
   const native = loadNative();
   const kit = openStoreKit({ arenaBytes: SLOTS * PAGE, blocksMax: 512, gpuWindowBlocks: 64 });
   const { store, clock } = kit;
+  // The device that the golden frames name.
+  const gpus = new FakeGpus(
+    Uint8Array.from({ length: 16 }, (_, i) => 0xd0 + i),
+    2 ** 37,
+  );
   let fault: unknown = null;
   const onFault = (_connection: Connection, error: unknown) => {
     fault = error;
@@ -31,7 +37,7 @@ export function serverTarget(): Target {
     hashing: native,
     digests: native,
     native,
-    gpu: new GpuPlane({ gpus: null, native, stats: emptyEngineStats(), log: () => undefined }),
+    gpu: new GpuPlane({ gpus, native, stats: emptyEngineStats(), log: () => undefined }),
     warm: new WarmDesk({ clock, itemsMax: 256 }),
     limits: { ...ENGINE_LIMITS, itemsMax: 256 },
     incarnation: 1n,
@@ -49,13 +55,15 @@ export function serverTarget(): Target {
   const settle = () => {
     store.verifyIntegrity();
     must(store.slots.quarantinedSlots === 0, "the dead hold nothing");
+    must(gpus.openMemories === 0, "memory is given back");
     must(fault === null, `no commit fails: ${String(fault)}`);
   };
   return {
     name: "server",
     // Nearly all of the agent lies behind a hello that is right.
     corpus: frames.map((frame) => new Uint8Array(Buffer.concat([hello, frame]))),
-    run(input, saw) {
+    async run(input, saw) {
+      if (++runs % SETTLE_EVERY === 0) settle();
       const wire = {
         write(bytes: Uint8Array) {
           for (let at = 0; at + 16 <= bytes.length; at += bytes[at]! + 256 * bytes[at + 1]!) {
@@ -79,9 +87,10 @@ export function serverTarget(): Target {
         connection.greeted?.gpu.close();
         holder?.abandon();
         holder?.buried();
+        // What a device copies is held until it has ended.
+        while (connection.working > 0) await new Promise((resolve) => setImmediate(resolve));
         must((holder?.held ?? 0) === 0, "a buried holder holds nothing");
       }
-      if (++runs % SETTLE_EVERY === 0) settle();
     },
     settle,
     close: () => kit[Symbol.asyncDispose]() as Promise<void>,
