@@ -1,4 +1,4 @@
-import type { Config } from "../config/index.ts";
+import { type Config, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import {
   counted,
@@ -142,9 +142,8 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
 /** Opened for peers alone, and where what is read may go over the network in the clear. */
 function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
-  const { enabled, library, devices: named, gidIndex, windowBytes } = config.rdma;
-  const { certFile, trustedNetwork } = config.peers;
-  if (enabled === "off" || certFile === null || !trustedNetwork) return null;
+  if (config.peers.certFile === null || !mayUseRdma(config)) return null;
+  const { library, devices: named, gidIndex, windowBytes } = config.rdma;
   const devices = named === "any" ? null : named;
   const host = new HostRdma({
     verbs: { region, library, devices, gidIndex, windowBytes, ...RDMA_BOUNDS },

@@ -1,5 +1,5 @@
 import type { Bus } from "../bus/index.ts";
-import type { Config } from "../config/index.ts";
+import { type Config, mayUseRdma } from "../config/index.ts";
 import type { Clock, Random } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { Native, Rdma, Region } from "../native/index.ts";
@@ -28,7 +28,7 @@ import { pullLimitsOf, serveLimitsOf } from "./peer-limits.ts";
 import { PeerNews } from "./peer-news.ts";
 import type { PeerSource } from "./peer-source.ts";
 import { PeerTransports } from "./peer-transports.ts";
-import { devicesInUse, mayUseRdma } from "./rdma-options.ts";
+import { devicesInUse } from "./rdma-options.ts";
 import { PEERS_STOP_MS } from "./stop-times.ts";
 
 export interface PeerRoomParts {

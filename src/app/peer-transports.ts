@@ -1,4 +1,4 @@
-import type { Config } from "../config/index.ts";
+import { type Config, mayUseRdma } from "../config/index.ts";
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import { type Native, openLanes, type Rdma, type Region } from "../native/index.ts";
 import type { Metrics } from "../observability/index.ts";
@@ -17,7 +17,7 @@ import {
   type TransportObserver,
   type Trust,
 } from "../peers/index.ts";
-import { linkSettingsOf, mayUseRdma } from "./rdma-options.ts";
+import { linkSettingsOf } from "./rdma-options.ts";
 
 export interface PeerTransportParts {
   readonly config: Pick<Config, "peers" | "rdma">;

@@ -7,13 +7,6 @@ export function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
   return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
 }
 
-/** Whether blocks may go between hosts in the clear, which is how RDMA carries them. */
-export function mayUseRdma({ peers, rdma }: Pick<Config, "peers" | "rdma">): boolean {
-  const { transports, trustedNetwork } = peers;
-  const isWanted = transports === "auto" || transports.includes("rdma");
-  return isWanted && trustedNetwork && rdma.enabled !== "off";
-}
-
 /** Names of the devices over which blocks can go now. */
 export function devicesInUse(rdma: Rdma | null): readonly string[] {
   const ports = rdma?.ports() ?? [];

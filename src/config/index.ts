@@ -6,6 +6,7 @@ export { loadConfig } from "./load.ts";
 export { CONFIG_BYTES_MAX, type ConfigResult, type Overrides, parseConfig } from "./parse.ts";
 export type { ListedPeer } from "./peer-list.ts";
 export { type ConfigProblem, formatProblem } from "./problems.ts";
+export { mayUseRdma } from "./rdma-use.ts";
 export { diffReload, type KeyChange, type ReloadDiff } from "./reload.ts";
 export { renderConfig, renderConfigReference, renderSampleConfig } from "./render.ts";
 export {

@@ -142,6 +142,12 @@ describe("RDMA", () => {
     expect([found.status, found.advice]).toEqual([status, expect.stringContaining(says)]);
   });
 
+  test("a configuration that does not allow it takes other ways", async () => {
+    const found = await find("RDMA mlx5_0/1", {}, { ...rdma(RDMA), mayUseRdma: false });
+    expect(found).toMatchObject({ status: "ok", path: "TLS over TCP, and QUIC" });
+    expect(found.advice).toStartWith("peers.trusted_network");
+  });
+
   test("InfiniBand goes by its LID", async () => {
     const found = await check({}, { ...PORT, linkLayer: "infiniband", lid: 7, isRoceV2: false });
     expect(found.path).toEndWith("LID 7, MTU 4096");
@@ -202,7 +208,9 @@ describeNative("the doctor on stand-ins", () => {
   const libraryOf = (name: "libcuda.so.1" | "libibverbs.so.1") =>
     `library = ${JSON.stringify(standIn(name).path)}`;
   const lines = ["[kv]", "ram_gib = 1", "[gpu]", libraryOf("libcuda.so.1")];
-  writeFileSync(config, [...lines, "[rdma]", libraryOf("libibverbs.so.1")].join("\n"));
+  const rdma = ["[rdma]", libraryOf("libibverbs.so.1")];
+  const trusted = ["[peers]", "trusted_network = true"];
+  writeFileSync(config, [...lines, ...rdma, ...trusted].join("\n"));
 
   async function diagnose(environment: Record<string, string>) {
     const command = [process.execPath, MAIN, "doctor", "--config", config, "--json"];

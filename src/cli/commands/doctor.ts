@@ -1,4 +1,10 @@
-import { type Config, formatProblem, loadConfig, readMachineFacts } from "../../config/index.ts";
+import {
+  type Config,
+  formatProblem,
+  loadConfig,
+  mayUseRdma,
+  readMachineFacts,
+} from "../../config/index.ts";
 import { HearthError, selfCommand } from "../../core/index.ts";
 import {
   type DirectFinding,
@@ -69,6 +75,7 @@ export const command = defineCommand({
       notifySocket: process.env.NOTIFY_SOCKET,
       probeLibrary,
       probeIoUring: () => loadNative().probeIoUring(),
+      mayUseRdma: config === null || mayUseRdma(config),
       lookAtGpus: () => look<GpuProbe>("gpus"),
       lookAtRdma: () => look<RdmaProbe>("rdma"),
       lookAtDirect: () => look<readonly DirectFinding[]>("direct"),

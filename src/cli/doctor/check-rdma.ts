@@ -11,6 +11,8 @@ import { nodesAllowed, pciAdvice, pciFacts, pciWords } from "./pci.ts";
 import { absent, type Check, ok, warn, withPath } from "./report.ts";
 
 const NAME = "RDMA";
+const NOT_ALLOWED =
+  "peers.trusted_network, where nobody else is on it, and rdma.enabled: what is read is not sealed";
 const OTHER_WAYS = "TLS over TCP, and QUIC";
 /** The longest path MTU that there is, in bytes; a network device needs 4200 for it. */
 const MTU_WANTED = 4096;
@@ -21,6 +23,8 @@ export interface RdmaGrounds {
   readonly looked: Looked<RdmaProbe> | null;
   /** Whether the arena gets huge pages here. */
   readonly hasHugePages: boolean;
+  /** Whether the configuration lets RDMA be used between hosts. */
+  readonly isAllowed: boolean;
 }
 
 type Port = RdmaProbe["ports"][number];
@@ -86,7 +90,7 @@ function checkHost(files: HostFiles): Check {
   return ok(NAME, found);
 }
 
-function checkPort(files: HostFiles, port: Port, { hasHugePages }: RdmaGrounds): Check {
+function checkPort(files: HostFiles, port: Port, grounds: RdmaGrounds): Check {
   const name = `RDMA ${portName(port)}`;
   const finding = portFinding(port);
   const facts = pciFacts(files, `/sys/class/infiniband/${port.device}/device`);
@@ -94,10 +98,11 @@ function checkPort(files: HostFiles, port: Port, { hasHugePages }: RdmaGrounds):
   if (finding.kind !== "usable") {
     return withPath(warn(name, text, finding.fix ?? "see ibv_devinfo"), OTHER_WAYS);
   }
+  if (!grounds.isAllowed) return withPath(ok(name, text, NOT_ALLOWED), OTHER_WAYS);
   const path = `READs of other hosts' RAM into ours, ${addressWords(port)}`;
   const bus = pciAdvice(facts, nodesAllowed(files));
   if (bus?.isBad === true) return withPath(warn(name, text, bus.advice), path);
-  return withPath(ok(name, text, bus?.advice ?? faster(port, hasHugePages)), path);
+  return withPath(ok(name, text, bus?.advice ?? faster(port, grounds.hasHugePages)), path);
 }
 
 function addressWords({ linkLayer, isRoceV2, gidIndex, lid, mtu }: Port): string {

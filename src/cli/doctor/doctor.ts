@@ -50,6 +50,8 @@ export interface DoctorOptions {
   readonly probeLibrary?: () => Probe;
   /** Makes an io_uring and closes it. Called only where the library loads. */
   readonly probeIoUring?: () => Probe;
+  /** Whether the configuration lets RDMA be used between hosts; true where none is given. */
+  readonly mayUseRdma?: boolean;
   /** Open devices and close them again. Called only where the library loads. Never reject. */
   readonly lookAtGpus?: () => Promise<Looked<GpuProbe>>;
   readonly lookAtRdma?: () => Promise<Looked<RdmaProbe>>;
@@ -72,7 +74,7 @@ function tried(probe: (() => Probe) | undefined): Probe | null {
 /** What there is of devices, by the library that opens them where there is one. */
 async function checkDevices(
   files: HostFiles,
-  options: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma" | "lookAtDirect">,
+  options: Pick<DoctorOptions, "lookAtGpus" | "lookAtRdma" | "lookAtDirect" | "mayUseRdma">,
   hasHugePages: boolean,
 ): Promise<Check[]> {
   const { lookAtGpus, lookAtRdma, lookAtDirect } = options;
@@ -82,7 +84,7 @@ async function checkDevices(
   const hasBoth = ports.length > 0 && gpus?.ok === true && gpus.found.devices.length > 0;
   return [
     ...checkGpus(files, { looked: gpus, hasHugePages, hasNic }),
-    ...checkRdma(files, { looked: rdma, hasHugePages }),
+    ...checkRdma(files, { looked: rdma, hasHugePages, isAllowed: options.mayUseRdma ?? true }),
     ...checkDirect(hasBoth ? ((await lookAtDirect?.()) ?? null) : null),
   ];
 }
