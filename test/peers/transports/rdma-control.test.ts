@@ -1,4 +1,6 @@
 import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import fc from "fast-check";
 import type { RdmaAddress } from "../../../src/native/index.ts";
 import { LINK_FAULTS } from "../../../src/peers/index.ts";
@@ -106,6 +108,17 @@ describe("messages of an RDMA link", () => {
       expect(encodeControl(said).toHex()).toBe(hex.replaceAll(" ", ""));
       expect(decodeControl(withoutLength(encodeControl(said)))).toEqual(said);
     }
+  });
+
+  test("are printed in the documentation as they are", () => {
+    const text = readFileSync(join(import.meta.dir, "../../../docs/wire-protocol.md"), "utf8");
+    const [, section = ""] = /### Over RDMA\n(.*?)\n## /s.exec(text) ?? [];
+    const printed = [...section.matchAll(/```\n(.*?)```/gs)].map(([, block]) =>
+      block!.replaceAll(/#.*/g, "").replaceAll(/\s/g, ""),
+    );
+    const shown = ["hello", "welcome", "lent", "taken"];
+    const golden = GOLDEN.filter(([{ kind }]) => shown.includes(kind));
+    expect(printed).toEqual(golden.map(([, hex]) => hex.replaceAll(" ", "")));
   });
 
   test("come back as they were said", () => {
