@@ -14,7 +14,7 @@ export const SUITES = {
 
 const ADDRESS = "10.77.0.1";
 const BOOT_LIMIT_S = 120;
-const SUITE_LIMIT_S = 300;
+const SUITE_LIMIT_S = 480;
 
 /** Debian's own programs speak over the device: if they cannot, no case of ours means anything. */
 const PINGPONG = `

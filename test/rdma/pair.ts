@@ -5,7 +5,7 @@ import { Machine, type Wire } from "./machine.ts";
 import type { Bed } from "./packages.ts";
 
 const BOOT_LIMIT_S = 120;
-const SUITE_LIMIT_S = 300;
+const SUITE_LIMIT_S = 480;
 const MEMORY_MIB = 2_048;
 
 /** What runs in the near guest, in this order: the last one cuts the other's power. */

@@ -4,6 +4,7 @@ import { createTrust } from "../../../src/peers/trust/index.ts";
 import { RealHost } from "../../peers/hosts/real-host.ts";
 import type { TransportMaker } from "../../peers/transports/contract-kit.ts";
 import type { BlockSpec } from "../../tiers/names.ts";
+import { PATIENT } from "./patient.ts";
 import { MAKER, type Place } from "./places.ts";
 
 /** The rail first, and what blocks go by when it is down. */
@@ -17,9 +18,10 @@ export async function storeAt(place: Place, credentials: Credentials): Promise<R
   const host = new RealHost({
     ...{ worker: credentials.worker, trust: createTrust(credentials, systemClock) },
     ...{ arenaBytes: ARENA_BYTES, transports: WAYS, listenAt: place.net },
-    makers: { rdma: maker },
+    makers: { rdma: { ...maker, make: (parts) => maker.make({ ...parts, limits: PATIENT }) } },
     // Emulated processors are slow, and the host may have other work.
-    limits: { dialMs: 10_000, progressMs: 10_000 },
+    // In this order always: by speed, which says nothing here, the stream may be the better one.
+    limits: { dialMs: 15_000, progressMs: 5_000, transports: WAYS },
   });
   return await host.listen();
 }

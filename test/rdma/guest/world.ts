@@ -4,7 +4,6 @@ import {
   type ContractLimits,
   dial,
   Host,
-  LIMITS,
   regionOf,
   type TransportMaker,
 } from "../../peers/transports/contract-kit.ts";
@@ -12,10 +11,8 @@ import { makeCluster, type TestCluster } from "../../support/cluster.ts";
 import { waitFor } from "../../support/index.ts";
 import { RegionServer } from "../../support/region-server.ts";
 import { Far } from "./far.ts";
+import { PATIENT } from "./patient.ts";
 import { MAKER, NEAR } from "./places.ts";
-
-/** Emulated processors are slow, and the host may have other work. */
-const PATIENT: ContractLimits = { ...LIMITS, progressMs: 5_000, handshakeMs: 10_000 };
 
 const { maker } = (await import(MAKER)) as { maker: TransportMaker };
 
