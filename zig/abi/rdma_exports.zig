@@ -31,7 +31,7 @@ pub const exports = struct {
         return code(rdma_calls.tryDirect(request, out));
     }
 
-    /// `busy` while there are links, or events that are not reaped.
+    /// `busy` while there are links.
     pub fn hearth_rdma_close(handle: u64) callconv(.c) i32 {
         return code(rdma_calls.close(handle));
     }
@@ -47,6 +47,7 @@ pub const exports = struct {
         return code(rdma_calls.linkCreate(handle, request, out, address));
     }
 
+    /// Returns before the device has done it; one that refuses ends the link.
     pub fn hearth_rdma_link_connect(
         link: u64,
         address: ?*const types.RdmaAddress,

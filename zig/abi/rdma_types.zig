@@ -38,7 +38,8 @@ pub const RdmaEvent = enum(u32) {
 
 pub const RdmaFault = enum(u32) {
     none = 0,
-    /// The queue pair failed; `code` is the status of the completion (ibv_wc_status).
+    /// The queue pair failed; `code` is the status of the completion (ibv_wc_status), or below
+    /// zero: the errno with which the device refused to connect it.
     broken = 1,
     /// This side ended it, or gave the read up.
     cancelled = 2,

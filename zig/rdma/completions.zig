@@ -17,7 +17,7 @@ const tick_ms = 50;
 
 pub fn run(device: *Device) void {
     var busy_at: u64 = 0;
-    while (!isStopping(device)) {
+    while (!device.hub.stopping.load(.acquire)) {
         if (poll(device) > 0) {
             busy_at = monotonic.now();
             continue;
@@ -32,12 +32,6 @@ pub fn run(device: *Device) void {
         if (poll(device) > 0) continue;
         sleep(device);
     }
-}
-
-fn isStopping(device: *Device) bool {
-    device.hub.mutex.lock();
-    defer device.hub.mutex.unlock();
-    return device.hub.stopping;
 }
 
 /// How many READs were over.

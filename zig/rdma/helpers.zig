@@ -28,7 +28,7 @@ pub fn run(hub: *Hub) void {
     defer hub.mutex.unlock();
     while (true) {
         // Those that remain are of nobody: no link is left.
-        if (hub.stopping) return;
+        if (hub.stopping.load(.acquire)) return;
         if (hub.jobs.count == 0) {
             hub.work.wait(&hub.mutex);
             continue;
@@ -57,7 +57,7 @@ fn do(hub: *Hub, job: Job) void {
             const errno = library.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
             // Memory that a device may still write to can never be used again.
-            if (errno != 0 and !link.is_stopped) @panic("a device gives a queue pair not up");
+            if (errno != 0 and !link.is_stopped) @panic("a device neither stops a queue pair nor gives it up");
             link.destroyed();
         },
         .lend => |loan| {

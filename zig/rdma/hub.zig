@@ -66,7 +66,7 @@ pub const Hub = struct {
     window_left: u64,
     helpers: [helpers_count]std.Thread = undefined,
     helpers_started: usize = 0,
-    stopping: bool = false,
+    stopping: std.atomic.Value(bool) = .init(false),
 
     pub const Opened = union(enum) {
         ready: *Hub,
@@ -145,7 +145,7 @@ pub const Hub = struct {
     fn undo(hub: *Hub) void {
         const allocator = hub.allocator;
         hub.mutex.lock();
-        hub.stopping = true;
+        hub.stopping.store(true, .release);
         hub.work.broadcast();
         hub.mutex.unlock();
         for (hub.devices) |*device| {
@@ -291,8 +291,7 @@ pub const Hub = struct {
         const was = each.now;
         each.now = now.*;
         const is_active = now.state == @intFromEnum(types.RdmaPortState.active);
-        const is_elsewhere = now.lid != was.lid or now.gid_index != was.gid_index or
-            !std.mem.eql(u8, &now.gid, &was.gid);
+        const is_elsewhere = link_file.isElsewhere(&was, now);
         if (!is_active or is_elsewhere) {
             for (hub.links) |*link| {
                 if (link.port == each) link.fail(.port, 0);

@@ -40,6 +40,12 @@ pub const Phase = enum {
     ended,
 };
 
+/// Whether others reach a port by another address than before.
+pub fn isElsewhere(was: *const types.RdmaPort, now: *const types.RdmaPort) bool {
+    if (was.lid != now.lid or was.gid_index != now.gid_index) return true;
+    return !std.mem.eql(u8, &was.gid, &now.gid);
+}
+
 /// A READ that was posted; they are over in the order in which they were posted.
 const Piece = struct { read: *Read, bytes: u32 };
 
@@ -65,6 +71,8 @@ pub const Link = struct {
     is_named: bool = false,
     request: types.RdmaLinkRequest = undefined,
     port: ?*Port = null,
+    /// The port as it was when the link was made: what the other side was told.
+    local: types.RdmaPort = undefined,
     qp: *verbs.Qp = undefined,
     psn: u32 = 0,
     other: types.RdmaAddress = undefined,
@@ -93,26 +101,27 @@ pub const Link = struct {
         const link = try take(hub, request);
         errdefer link.putBack();
         const port = link.port.?;
-        const window = @min(port.now.reads_out, device_file.window_max);
-        link.qp = try pair.make(port.device, window, port.now.number);
+        const local = &link.local;
+        const window = @min(local.reads_out, device_file.window_max);
+        link.qp = try pair.make(port.device, window, local.number);
         var random: [4]u8 = undefined;
         // It keeps packets of queue pairs that had the number before apart, and hides nothing.
         if (linux.getrandom(&random, random.len, 0) != random.len) random = @splat(7);
         link.psn = std.mem.readInt(u32, &random, .little) >> (32 - number_bits);
         address.* = .{
-            .gid = port.now.gid,
+            .gid = local.gid,
             .queue_pair = link.qp.qp_num,
             .psn = link.psn,
-            .lid = port.now.lid,
-            .mtu = port.now.mtu,
-            .reads_out = port.now.reads_out,
-            .reads_in = port.now.reads_in,
+            .lid = local.lid,
+            .mtu = local.mtu,
+            .reads_out = local.reads_out,
+            .reads_in = local.reads_in,
         };
         hub.mutex.lock();
         defer hub.mutex.unlock();
         link.phase = .made;
-        // It may have gone down in between.
-        if (!isActive(port)) link.fail(.port, 0);
+        // It may have gone down or elsewhere in between.
+        if (!isActive(port) or isElsewhere(local, &port.now)) link.fail(.port, 0);
         return link;
     }
 
@@ -144,6 +153,7 @@ pub const Link = struct {
                 .is_named = true,
                 .request = request,
                 .port = port,
+                .local = port.now,
             };
             hub.links_unreaped += 1;
             return link;
@@ -171,7 +181,7 @@ pub const Link = struct {
             else => return error.Closed,
         }
         link.other = other;
-        link.window = @min(link.port.?.now.reads_out, other.reads_in, device_file.window_max);
+        link.window = @min(link.local.reads_out, other.reads_in, device_file.window_max);
         link.phase = .connecting;
         link.hub.give(.{ .connect = link });
     }
@@ -239,7 +249,7 @@ pub const Link = struct {
     }
 
     fn pieceMax(link: *const Link) u64 {
-        return @min(link.request.piece_bytes, link.port.?.now.message_bytes_max);
+        return @min(link.request.piece_bytes, link.local.message_bytes_max);
     }
 
     /// A READ of it is over.

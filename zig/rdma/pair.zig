@@ -49,7 +49,7 @@ fn refused(code: i32) Error {
 /// What packets may hold: the lower of both. Null where the other side's is none.
 pub fn mtuOf(link: *const Link, other: *const types.RdmaAddress) ?c_int {
     const theirs = ports.mtuNumber(other.mtu) orelse return null;
-    const ours = ports.mtuNumber(link.port.?.now.mtu) orelse return null;
+    const ours = ports.mtuNumber(link.local.mtu) orelse return null;
     return @min(ours, theirs);
 }
 
@@ -76,7 +76,7 @@ pub fn connect(link: *Link) i32 {
 }
 
 fn readyAttr(link: *const Link) verbs.QpAttr {
-    const port = &link.port.?.now;
+    const port = &link.local;
     const other = &link.other;
     // A LID names nobody in another subnet.
     const is_routed = port.link_layer != verbs.link_layer_infiniband or
