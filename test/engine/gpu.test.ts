@@ -190,10 +190,10 @@ describeNative("when things go wrong with a GPU", () => {
       engine.tell("store");
       await untilCopying(before);
       await engine.kill();
-      await waitFor(() => agent.server.connections === 0);
+      // Its death is known, and a copy is left that nobody waits for.
+      await waitFor(() => agent.server.held().quarantined === 1);
       // The device may still write there.
       expect(agent.store.snapshot().slotsQuarantined).toBe(3);
-      expect(agent.server.held().quarantined).toBeGreaterThan(0);
       cuda.configure("+release");
       await agent.untilNothingHeld();
       await waitFor(() => cuda.counters()["open.imports"] === 0);
@@ -209,7 +209,7 @@ describeNative("when things go wrong with a GPU", () => {
       engine.tell("storeAndCommit");
       await untilCopying(before);
       await engine.kill();
-      await waitFor(() => agent.server.connections === 0);
+      await waitFor(() => agent.server.held().quarantined === 1);
       cuda.configure("+release");
       await agent.untilNothingHeld();
       await using reader = await agent.connect();
