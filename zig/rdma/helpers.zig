@@ -57,7 +57,7 @@ fn do(hub: *Hub, job: Job) void {
             const errno = library.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
             // Memory that a device may still write to can never be used again.
-            if (errno != 0 and !link.is_stopped) @panic("a device neither stops a queue pair nor gives it up");
+            if (errno != 0 and !link.is_stopped) @panic("a queue pair that nothing stops");
             link.destroyed();
         },
         .lend => |loan| {
