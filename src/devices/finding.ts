@@ -12,3 +12,9 @@ export interface Finding {
 export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
 }
+
+/** Of a library that the configuration names and that is none. */
+export function wrongPath(key: string, path: string): Finding {
+  const fix = `name the library itself in ${key}, or leave it to the dynamic linker`;
+  return { kind: "broken", text: `${key} ${path} cannot be opened`, fix };
+}

@@ -1,6 +1,6 @@
 import { formatBytes } from "../core/index.ts";
 import type { GpuDevice, GpusInfo } from "../native/index.ts";
-import { counted, type Finding } from "./finding.ts";
+import { counted, type Finding, wrongPath } from "./finding.ts";
 
 /** CUresults that operators meet, as cuda.h names them. */
 const RESULTS: Readonly<Record<number, string>> = {
@@ -53,12 +53,17 @@ export function gpuName({ name, pci }: Pick<GpuDevice, "name" | "pci">): string 
 
 type Named = Pick<GpuDevice, "name" | "memoryBytes">;
 
-/** What opening the driver came to. */
-export function gpuFinding(info: GpusInfo, devices: readonly Named[]): Finding {
+/** What opening the driver came to; `library` is the path that was asked for, if one was. */
+export function gpuFinding(
+  info: GpusInfo,
+  devices: readonly Named[],
+  library: string | null = null,
+): Finding {
   switch (info.state) {
     case "ready":
       return { kind: "usable", text: readyText(info, devices), fix: null };
     case "no_library":
+      if (library !== null) return wrongPath("gpu.library", library);
       return {
         kind: "absent",
         text: "no libcuda.so.1: no NVIDIA driver is installed",

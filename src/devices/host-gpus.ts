@@ -59,7 +59,7 @@ export class HostGpus implements AsyncDisposable {
       piecesMax: PIECES_MAX,
       onLost: (device) => this.#tellLost(device),
     });
-    this.finding = gpuFinding(this.#gpus.info, this.#gpus.devices());
+    this.finding = gpuFinding(this.#gpus.info, this.#gpus.devices(), library);
     if (this.finding.kind === "broken") health.raise("GPU_DRIVER", textOf(this.finding));
     this.#tellLost(null);
     this.#registrar =

@@ -51,7 +51,7 @@ export class HostRdma implements AsyncDisposable {
     const { verbs, health, open } = options;
     this.#options = options;
     this.rdma = open({ ...verbs, onPort: () => this.#changed() });
-    this.finding = rdmaFinding(this.rdma, this.rdma.ports());
+    this.finding = rdmaFinding(this.rdma, this.rdma.ports(), verbs.library);
     if (this.finding.kind === "broken") {
       const { text, fix } = this.finding;
       const code = this.rdma.state === "memlock" ? "RDMA_MEMLOCK" : "RDMA_DEVICE";

@@ -13,6 +13,8 @@ import {
 
 /** What a look at the GPUs came to; plain enough for JSON, like the look at the ports. */
 export interface GpuProbe {
+  /** Path that the configuration names, if it names one. */
+  readonly library: string | null;
   readonly info: GpusInfo;
   readonly devices: readonly Omit<GpuDevice, "uuid">[];
   /** Whether memory could be registered; null where no GPU can be used. */
@@ -31,11 +33,13 @@ export async function probeGpus(native: Native, library: string | null): Promise
   const { info } = gpus;
   const registered = info.state === "ready" ? await gpus.register(0, TRIED_BYTES) : null;
   const devices = gpus.devices().map(({ uuid: _, ...device }) => device);
-  return { info, devices, registered };
+  return { library, info, devices, registered };
 }
 
 /** What a look at the RDMA devices came to. */
 export interface RdmaProbe {
+  /** Path that the configuration names, if it names one. */
+  readonly library: string | null;
   readonly state: RdmaState;
   readonly errno: number;
   readonly ports: readonly Omit<RdmaPort, "gid">[];
@@ -52,5 +56,5 @@ export async function probeRdma(
     onPort: () => undefined,
   });
   const ports = rdma.ports().map(({ gid: _, ...port }) => port);
-  return { state: rdma.state, errno: rdma.errno, ports };
+  return { library: choice.library, state: rdma.state, errno: rdma.errno, ports };
 }

@@ -1,17 +1,19 @@
 import type { RdmaPort, RdmaState } from "../native/index.ts";
-import { counted, type Finding } from "./finding.ts";
+import { counted, type Finding, wrongPath } from "./finding.ts";
 
 type Named = Pick<RdmaPort, "device" | "number" | "state" | "linkLayer" | "speed">;
 
-/** What opening the verbs came to. */
+/** What opening the verbs came to; `library` is the path that was asked for, if one was. */
 export function rdmaFinding(
   { state, errno }: { readonly state: RdmaState; readonly errno: number },
   ports: readonly Named[],
+  library: string | null = null,
 ): Finding {
   switch (state) {
     case "ready":
       return { kind: "usable", text: portsText(ports), fix: null };
     case "no_library":
+      if (library !== null) return wrongPath("rdma.library", library);
       return {
         kind: "absent",
         text: "no libibverbs.so.1: no RDMA here",

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { describeNative, makeCluster, tempDir, waitFor } from "../support/index.ts";
+import { describeNative, makeCluster, noteSkip, tempDir, waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
@@ -38,7 +39,7 @@ describeNative("an agent's GPUs", () => {
   });
 
   const CASES: [what: string, plan: string, library: string, level: string, says: string][] = [
-    ["no driver", "", "/nowhere/libcuda.so.1", "info", "no NVIDIA driver is installed"],
+    ["a path that is no library", "", "/nowhere/cuda.so", "warn", "/nowhere/cuda.so cannot be"],
     ["a driver without a device", "init=100", cuda.path, "info", "the driver shows no GPU"],
     ["a driver that is not ready", "init=802", cuda.path, "warn", "system not ready"],
   ];
@@ -55,6 +56,21 @@ describeNative("an agent's GPUs", () => {
       expect(await engine.put("a")).toEqual(["ok"]);
     },
   );
+
+  // Where the linker finds a driver there is one.
+  const cache = readFileSync("/etc/ld.so.cache", "latin1");
+  const hasDriver = cache.includes("libcuda.so.1\0");
+  if (hasDriver) noteSkip("an agent without a driver", "this host has libcuda.so.1");
+
+  test.skipIf(hasDriver)("no driver: one line, and engines are served", async () => {
+    await using agent = await start("", {});
+    const [line, ...others] = said(agent);
+    expect([line?.level, others]).toEqual(["info", []]);
+    expect(line?.message).toContain("no NVIDIA driver is installed");
+    expect((await agent.status()).health).toEqual([]);
+    await using engine = await agent.connect();
+    expect(await engine.put("a")).toEqual(["ok"]);
+  });
 
   test("that are required and cannot be used refuse the start with what to do", async () => {
     const gpu = { enabled: "require", library: cuda.path };

@@ -15,6 +15,7 @@ const GPU: GpuProbe["devices"][number] = {
   ...{ numaNode: 1, capability: 90, hasDmaBuf: true, lost: null, pageableCopies: 0 },
 };
 const GPUS: GpuProbe = {
+  library: null,
   info: { state: "ready", driverVersion: 12_080, code: 0, hasBatches: true },
   devices: [GPU],
   registered: { ok: true },
@@ -24,7 +25,7 @@ const PORT: RdmaProbe["ports"][number] = {
   ...{ lid: 0, linkLayer: "ethernet", mtu: 4096, readsOut: 16, readsIn: 16, speed: 200_000 },
   ...{ messageBytesMax: 2 ** 30, numaNode: 1, hasRelaxedOrdering: true, hasDmaBuf: true },
 };
-const RDMA: RdmaProbe = { state: "ready", errno: 0, ports: [PORT] };
+const RDMA: RdmaProbe = { library: null, state: "ready", errno: 0, ports: [PORT] };
 
 const gpus = (found: GpuProbe) => ({ lookAtGpus: async () => ({ ok: true as const, found }) });
 const rdma = (found: RdmaProbe) => ({ lookAtRdma: async () => ({ ok: true as const, found }) });
@@ -94,8 +95,15 @@ describe("a GPU", () => {
   });
 });
 
+const NO_LIBRARY = { ...GPUS.info, state: "no_library" } as const;
+
 describe("the driver", () => {
-  const none = { info: { ...GPUS.info, hasBatches: false }, devices: [], registered: null };
+  const none = {
+    library: null,
+    info: { ...GPUS.info, hasBatches: false },
+    devices: [],
+    registered: null,
+  };
   const state = (name: GpuProbe["info"]["state"], code = 0) =>
     gpus({ ...none, info: { ...none.info, state: name, code } });
 
@@ -110,6 +118,10 @@ describe("the driver", () => {
     ["a driver that is not ready", {}, state("not_ready", 802), "warn", "system not ready"],
     ["a driver that is too old", {}, state("too_old"), "warn", "lacks calls"],
     ["a driver that fails", {}, state("failed", 999), "warn", "CUDA error 999"],
+    [
+      ...["a path that is no library", {}, gpus({ ...none, library: "/x", info: NO_LIBRARY })],
+      ...["warn", "gpu.library /x cannot be opened"],
+    ],
   ] as const)("%s", async (_what, changes, look, status, says) => {
     const check = await find("CUDA", changes as Record<string, string>, look as object);
     expect([check.status, check.found]).toEqual([status, expect.stringContaining(says)]);
@@ -154,7 +166,11 @@ describe("RDMA", () => {
   });
 
   test("too little memory to lock, and ports that are all down, take other ways", async () => {
-    const memlock = await find("RDMA", {}, rdma({ state: "memlock", errno: 12, ports: [] }));
+    const memlock = await find(
+      "RDMA",
+      {},
+      rdma({ ...RDMA, state: "memlock", errno: 12, ports: [] }),
+    );
     expect(memlock.status).toBe("warn");
     expect(memlock.advice).toContain("LimitMEMLOCK=infinity");
     expect(memlock.path).toBe("TLS over TCP, and QUIC");
@@ -166,7 +182,7 @@ describe("RDMA", () => {
   });
 
   test("no device is nothing to look at, one that the verbs do not show is", async () => {
-    const none = rdma({ state: "no_device", errno: 0, ports: [] });
+    const none = rdma({ ...RDMA, state: "no_device", ports: [] });
     expect((await find("RDMA", {}, none)).status).toBe("absent");
     const kernel = {
       "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",

@@ -30,6 +30,17 @@ describe("words", () => {
     expect(new Set(findings.map(({ text }) => text)).size).toBe(findings.length);
   });
 
+  test("a library that the configuration names and that is none is not nothing", () => {
+    const info = { state: "no_library", code: 0, driverVersion: 0, hasBatches: false } as const;
+    const nowhere = [
+      gpuFinding(info, [], "/nowhere/a.so"),
+      rdmaFinding({ state: "no_library", errno: 0 }, [], "/nowhere/b.so"),
+    ];
+    expect(nowhere.map(({ kind }) => kind)).toEqual(["broken", "broken"]);
+    expect(nowhere[0]?.text).toBe("gpu.library /nowhere/a.so cannot be opened");
+    expect(nowhere[1]?.fix).toContain("rdma.library");
+  });
+
   test("a driver that is not ready is told what it lacks", () => {
     expect(gpus("not_ready", 802).fix).toContain("fabricmanager");
     expect(gpus("failed", 803).fix).toContain("the driver was updated");

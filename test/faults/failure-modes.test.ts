@@ -26,7 +26,7 @@ function declares(file: string, name: string): boolean {
   if (!existsSync(path)) return false;
   const source = readFileSync(path, "utf8").replaceAll(/["`] \+\s+["`]/g, "");
   const literal = RegExp.escape(name);
-  const before = "(?:test|it|Contract|name:|\\[|\\]\\)\\()\\(?\\s*";
+  const before = "(?:test|it|Contract|name:|\\[|\\)\\()\\(?\\s*";
   const declared = new RegExp(`${before}["\`][^"\`\\n]*${literal}`);
   return declared.test(source);
 }

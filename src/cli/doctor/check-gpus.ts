@@ -40,7 +40,7 @@ function checkDriver(files: HostFiles, probe: GpuProbe | null): Check {
     files.text("/proc/driver/nvidia/version") ?? "",
   )?.[1];
   const driver = version === undefined ? "" : `, driver ${version}`;
-  const finding = probe === null ? null : gpuFinding(probe.info, probe.devices);
+  const finding = probe === null ? null : gpuFinding(probe.info, probe.devices, probe.library);
   if (finding?.kind === "usable") return ok(NAME, `${finding.text}${driver}`);
   if (finding?.kind === "broken") return warn(NAME, `${finding.text}${driver}`, finding.fix ?? "");
   const hasDriver =

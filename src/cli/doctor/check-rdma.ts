@@ -37,7 +37,7 @@ export function checkRdma(files: HostFiles, grounds: RdmaGrounds): Check[] {
     return [warn(NAME, `libibverbs ${looked.why}`, advice)];
   }
   const probe = looked?.found ?? null;
-  const finding = probe === null ? null : rdmaFinding(probe, probe.ports);
+  const finding = probe === null ? null : rdmaFinding(probe, probe.ports, probe.library);
   if (probe === null || finding?.kind === "absent") {
     const host = checkHost(files);
     const isHidden = finding !== null && host.status === "ok";
