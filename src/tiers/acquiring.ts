@@ -137,7 +137,7 @@ export class Acquiring {
   ): Promise<HandleBatch> {
     const { store, namespace } = this.#held;
     // Only now that all others are held: what makes room for these must not be one of them.
-    const read = new ComingBlocks(store, reads);
+    const read = new ComingBlocks(store, reads, this.#held.zone);
     const fetched = new FetchedBlocks(store, namespace, fetches);
     this.#fetched.add(fetched);
     out.waitedFor = fetches.length > 0 ? Tier.peer : Tier.ssd;

@@ -12,12 +12,15 @@ const READS_A_SLICE = 256;
 export class ComingBlocks {
   readonly #store: TieredStore;
   readonly #nodes: readonly NodeId[];
+  readonly #zone: number;
   readonly #reads: Promise<ReadOutcome>[] = [];
   readonly #came = new Map<number, ReadOutcome>();
 
-  constructor(store: TieredStore, nodes: readonly NodeId[]) {
+  /** `zone`: where in the arena they should lie. */
+  constructor(store: TieredStore, nodes: readonly NodeId[], zone: number) {
     this.#store = store;
     this.#nodes = nodes;
+    this.#zone = zone;
   }
 
   /** Begins to read them all; resolves when they have come, or after `ms`. */
@@ -27,7 +30,7 @@ export class ComingBlocks {
     const late = Promise.withResolvers<void>();
     using _timer = clock.after(ms, late.resolve);
     for (const [at, node] of this.#nodes.entries()) {
-      const read = ssd!.bring(node);
+      const read = ssd!.bring(node, { zone: this.#zone });
       this.#reads.push(read);
       void read.then((outcome) => this.#came.set(at, outcome));
       if (this.#reads.length % READS_A_SLICE === 0) await yieldToLoop();

@@ -137,7 +137,7 @@ class Warming {
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
     else if (!table.lock(node)) this.#results[at] = UNREADABLE;
     else {
-      const read = ssd!.bring(node, "warm").then((outcome) => {
+      const read = ssd!.bring(node, { warm: true }).then((outcome) => {
         // Nobody asked for it yet: it comes into the order by itself.
         if (outcome === "ok") ram.settleFresh(node);
         const isThere = table.isResident(node, Tier.ssd);

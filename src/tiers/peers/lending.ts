@@ -52,7 +52,7 @@ export class Lending {
     const { table, ssd, ram, clock } = this.#store;
     const late = Promise.withResolvers<"late">();
     using _timer = clock.after(deadlineMs, () => late.resolve("late"));
-    const read = ssd!.bring(node, warm ? "warm" : "read", false).then((outcome) => {
+    const read = ssd!.bring(node, { warm, mayRelieve: false }).then((outcome) => {
       // Nobody here asked for it: it comes into the order by itself.
       if (outcome === "ok") ram.settleFresh(node);
       return outcome;

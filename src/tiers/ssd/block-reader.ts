@@ -13,6 +13,14 @@ export type ReadOutcome = "ok" | "miss" | "full";
 /** `stale`: sound, and not what the table knows; `error`: the medium does not give it back. */
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved";
 
+export interface BringOptions {
+  /** No request waits for it: it comes after what else wants the disk, until one does. */
+  readonly warm?: boolean;
+  /** As of `RamTier.takeSlot`. */
+  readonly mayRelieve?: boolean;
+  readonly zone?: number;
+}
+
 /**
  * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
  * read is believed only after it was checked; a mismatch is read once more, then the block is
@@ -54,19 +62,17 @@ export class BlockReader {
     return this.#reads.has(node);
   }
 
-  /**
-   * Brings a block that is on SSD into RAM. The caller holds a lock on the node until it is done.
-   * `warm`: no request waits for it, so it comes after what else wants the disk, until one does.
-   * `mayRelieve`: as of `RamTier.takeSlot`.
-   */
-  bring(node: NodeId, work: "read" | "warm" = "read", mayRelieve = true): Promise<ReadOutcome> {
+  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until then. */
+  bring(node: NodeId, options: BringOptions = {}): Promise<ReadOutcome> {
+    const { warm = false, mayRelieve = true, zone } = options;
+    const work = warm ? "warm" : "read";
     const under = this.#reads.get(node);
     if (under !== undefined) {
       this.#parts.stats.sharedReads++;
       if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
       return under;
     }
-    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve);
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve, zone);
     if (slot === NO_SLOT) return Promise.resolve("full");
     if (work === "warm") this.#warming.add(node);
     const read = this.#read(node, slot, work).finally(() => {

@@ -2,7 +2,7 @@ import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
-import { BlockReader, type ReadOutcome } from "./block-reader.ts";
+import { BlockReader, type BringOptions, type ReadOutcome } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
 import { Copies, type PersistReport } from "./copies.ts";
 import { Gate, ReadBreaker } from "./gates.ts";
@@ -210,8 +210,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /** Brings a block into RAM; see `BlockReader.bring`. */
-  bring(node: NodeId, work: "read" | "warm" = "read", mayRelieve = true): Promise<ReadOutcome> {
-    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, work, mayRelieve);
+  bring(node: NodeId, options?: BringOptions): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, options);
   }
 
   /** A reader's deadline passed before its block was there. */

@@ -19,6 +19,7 @@ import {
   Region,
 } from "../../../src/native/index.ts";
 import {
+  type ArenaPart,
   Namespaces,
   type PolicyName,
   type SsdCondition,
@@ -51,6 +52,7 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly readDeadlineMs?: number;
   readonly blocksMax?: number;
   readonly policy?: PolicyName;
+  readonly parts?: readonly ArenaPart[];
   readonly clock?: ManualClock;
   /** The library as the store is given it. */
   readonly native?: Native;
@@ -122,6 +124,7 @@ function openStore(
     gpuWindowBlocks: 16,
     marks: { high: 1, low: 1 },
     policy: options.policy ?? "lru",
+    parts: options.parts ?? [],
   });
   store.slots.addReady(region.bytes);
   return store;

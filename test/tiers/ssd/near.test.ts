@@ -1,0 +1,29 @@
+import { expect } from "bun:test";
+import { SLOT_BYTES } from "./ssd-kit.ts";
+import { describeSsd } from "./use-kit.ts";
+
+/** An extent is 64 MiB, and a part has two. Pages that are not touched take no memory. */
+const HALF = 128 * 2 ** 20;
+const SLOTS = (2 * HALF) / SLOT_BYTES;
+const parts = [
+  { offset: 0, bytes: HALF, node: 0 },
+  { offset: HALF, bytes: HALF, node: 3 },
+];
+
+describeSsd("SSD tier: what comes up", (it) => {
+  it("lies near the device of who reads it first", { slots: SLOTS, parts }, async ({ kit }) => {
+    const engine = kit.engine();
+    for (const name of ["a", "b", "c"]) expect(await engine.put(name)).toEqual(["ok"]);
+    await kit.settled();
+    kit.leaveRam();
+    const [near, far] = [kit.engine(), kit.engine()];
+    near.holder.near(3);
+    far.holder.near(0);
+    const [here, again, there] = await Promise.all([
+      ...[near.fetch(["a"]), far.fetch(["a"]), far.fetch(["b"])],
+    ]);
+    expect(here![0]!.offset).toBeGreaterThanOrEqual(HALF);
+    expect(again![0]!.offset).toBe(here![0]!.offset);
+    expect(there![0]!.offset).toBeLessThan(HALF);
+  });
+});
