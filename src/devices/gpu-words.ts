@@ -85,7 +85,7 @@ export function gpuFinding(
       return {
         kind: "broken",
         text: `the driver's library lacks calls that are needed${versionText(info)}`,
-        fix: "update the NVIDIA driver to one for CUDA 11.3 or later",
+        fix: "update the NVIDIA driver to one for CUDA 11.0 or later",
       };
     case "failed":
       return {

@@ -41,7 +41,7 @@ export function rdmaFinding(
       return {
         kind: "broken",
         text: "libibverbs.so.1 lacks calls that are needed",
-        fix: "update rdma-core to release 28 or later",
+        fix: "update rdma-core to release 32 or later",
       };
     case "failed":
       return {
