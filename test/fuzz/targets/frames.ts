@@ -1,4 +1,5 @@
 import { type Random, randomBelow } from "../../../src/core/index.ts";
+import { RDMA_CODEC } from "../../../src/peers/transports/rdma/control/index.ts";
 import {
   decodeControl,
   encodeControl,
@@ -88,6 +89,15 @@ function readControl(bytes: Uint8Array, saw: Saw): void {
   must(Buffer.compare(again, bytes) === 0, "a control message encodes to what it was");
 }
 
+/** The same for the RDMA transport, all of whose messages have one encoding but for texts. */
+function readRdmaControl(bytes: Uint8Array, saw: Saw): void {
+  const said = RDMA_CODEC.decode(bytes);
+  saw(`rdma control ${said?.kind ?? null}`);
+  if (said === null || ["end", "bye"].includes(said.kind)) return;
+  const again = RDMA_CODEC.encode(said).subarray(LENGTH_BYTES);
+  must(Buffer.compare(again, bytes) === 0, "a control message of RDMA encodes to what it was");
+}
+
 function readFilter(input: Uint8Array, saw: Saw): void {
   const read = readKeyFilter(input);
   saw(`filter ${read.ok ? "read" : shapeOf(read.why)}`);
@@ -103,6 +113,7 @@ function run(input: Uint8Array, saw: Saw): void {
     must(Buffer.compare(message, pieces.messages[i]!) === 0, "and the same");
     decodeAll(message, saw);
     readControl(message, saw);
+    readRdmaControl(message, saw);
   }
   if (whole.fault !== null) saw(shapeOf(whole.fault));
   converse(whole.messages, saw);
@@ -114,10 +125,10 @@ function joined(messages: readonly Uint8Array[]): Uint8Array {
   return new Uint8Array(Buffer.concat(messages.map((message) => withLength(message))));
 }
 
-/** A message of the stream transport: its kind right, its fields mostly zeros. */
+/** A message of the stream or RDMA transport: its kind right, its fields mostly zeros. */
 function control(random: Random): Uint8Array {
   const bytes = new Uint8Array(1 + randomBelow(random, 70));
-  bytes[0] = 1 + randomBelow(random, 15);
+  bytes[0] = 1 + randomBelow(random, 18);
   for (let i = randomBelow(random, 8); i > 0; i--) {
     bytes[randomBelow(random, bytes.length)] = randomBelow(random, 8);
   }
