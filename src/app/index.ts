@@ -1,4 +1,5 @@
 export { Agent, type AgentParts, type AgentState } from "./agent.ts";
+export { type PlaceOptions, placeArena } from "./arena-places.ts";
 export { ControlBus, type ControlBusParts } from "./control-bus.ts";
 export { ControlRoom, type ControlRoomParts } from "./control-room.ts";
 export { hostProblems, routerProblems } from "./host-problems.ts";

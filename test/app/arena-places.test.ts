@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { placeArena } from "../../src/app/arena-places.ts";
+import { placeArena } from "../../src/app/index.ts";
 import { loadNative, Region } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 
