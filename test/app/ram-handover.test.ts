@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { describeNative, describePython } from "../support/index.ts";
+import { describeNative, describePython, waitFor } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 import { digestOf } from "../tiers/names.ts";
 import { AgentProcess, type AgentProcessOptions, FROM_CHECKOUT } from "./agent-process.ts";
 
@@ -62,6 +63,22 @@ const NONE = BLOCKS.map(() => "miss");
 
 describeNative("RAM over a restart", () => {
   describePython("under a manager that keeps descriptors", () => {
+    test("what GPUs' drivers know of it is told anew", async () => {
+      const gpu = { library: standIn("libcuda.so.1").path };
+      await using agent = await started({ config: { gpu } });
+      const status = async () => (await fetch(`${await urlOf(agent)}/v1/status`)).json();
+      const isRegistered = async () => {
+        const { gpu: now, arena } = (await status()) as Record<string, Record<string, unknown>>;
+        return now?.registered_bytes === arena?.bytes;
+      };
+      await waitFor(isRegistered);
+      await restarted(agent, "SIGUSR1");
+      expect(said(agent, "RAM of the process before is taken over")).toHaveLength(1);
+      await waitFor(isRegistered);
+      expect(await found(agent)).toEqual(ALL);
+      expect(agent.log.filter(({ level }) => level === "error")).toEqual([]);
+    });
+
     test("a planned one takes all of it over, again and again", async () => {
       await using agent = await started();
       for (let round = 1; round <= 3; round++) {
