@@ -20,9 +20,9 @@ import {
   type Holder,
   TieredStore,
 } from "../../../src/tiers/index.ts";
+import { FakeGpus } from "../../support/fake-gpus.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Saw, type Target } from "../target.ts";
-import { FakeGpus } from "./fake-gpus.ts";
 import { Script } from "./script.ts";
 
 const ARENA_BYTES = 2 ** 19;

@@ -9,10 +9,10 @@ import {
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Namespaces } from "../../../src/tiers/index.ts";
+import { FakeGpus } from "../../support/fake-gpus.ts";
 import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
 import { goldenFrames } from "../corpus.ts";
 import { must, type Target } from "../target.ts";
-import { FakeGpus } from "./fake-gpus.ts";
 
 const SLOTS = 64;
 const SETTLE_EVERY = 200;

@@ -5,7 +5,7 @@ import type {
   GpuOutcome,
   GpuPiece,
   Gpus,
-} from "../../../src/native/index.ts";
+} from "../../src/native/index.ts";
 
 const DONE: GpuOutcome = { ok: true };
 const FAILED = { ok: false, status: "device_failed", code: 1, leaked: false } as const;
@@ -51,7 +51,7 @@ export class FakeGpus implements Gpus {
   exportIpc = async () => FAILED;
   exportFd = async () => FAILED;
   exportDmaBuf = async () => FAILED;
-  importFd = async (): Promise<GpuOpened> => FAILED;
+  importFd: Gpus["importFd"] = async () => FAILED;
 
   importIpc(device: number, _handle: Uint8Array, bytes: number): Promise<GpuOpened> {
     return this.allocate(device, bytes);
