@@ -24,20 +24,21 @@ const look_ns = 5 * std.time.ns_per_ms;
 const retry_ns = std.time.ns_per_ms;
 
 var wake_fd: i32 = -1;
-var is_started = false;
+/// The process whose thread it is: a child that was forked has none.
+var started_in: i32 = 0;
 
 pub fn start() !void {
-    if (is_started) return;
+    if (started_in == linux.getpid()) return;
     const fd = linux.eventfd(0, linux.EFD.CLOEXEC | linux.EFD.NONBLOCK);
     if (linux.errno(fd) != .SUCCESS) return error.System;
     wake_fd = @intCast(fd);
     const thread = try std.Thread.spawn(.{ .stack_size = 2 << 20 }, run, .{});
     thread.detach();
-    is_started = true;
+    started_in = linux.getpid();
 }
 
 pub fn wake() void {
-    if (!is_started) return;
+    if (started_in == 0) return;
     const one: u64 = 1;
     const written = linux.write(wake_fd, @ptrCast(&one), 8);
     std.debug.assert(linux.errno(written) == .SUCCESS or linux.errno(written) == .AGAIN);

@@ -230,15 +230,18 @@ fn isAlive(pid: i32, since: u64) bool {
     return since == startOf(pid) and since != 0;
 }
 
+var own_pid: i32 = 0;
 var own_start: u64 = 0;
 
 /// When the process began, in ticks since boot; 0 for one that is gone or dead.
 fn startOf(pid: i32) u64 {
-    const is_own = pid == linux.getpid();
-    if (is_own and own_start != 0) return own_start;
+    if (pid == own_pid) return own_start;
     const status = statusOf(pid) orelse return 0;
     if (status.state == 'Z' or status.state == 'X') return 0;
-    if (is_own) own_start = status.start;
+    if (pid == linux.getpid()) {
+        own_pid = pid;
+        own_start = status.start;
+    }
     return status.start;
 }
 

@@ -48,7 +48,7 @@ test "each step of the state machine demands its attributes and no others" {
         .{ .from = State.ready_to_receive, .to = State.ready_to_send, .mask = support.send_mask },
     };
     const qp = both.asker.qp;
-    var attr = both.asker.attributesFor(&both.owner);
+    var attr = both.asker.attributesFor(both.owner.card());
     attr.qp_state = State.reset;
     try expectEqual(0, support.modify(qp, &attr, layout.Mask.state));
     for (steps) |case| {

@@ -38,6 +38,13 @@ pub const send_mask = Mask.state | Mask.timeout | Mask.retries | Mask.rnr_retrie
 /// The table's first global address of RoCE v2.
 const global_entry = 3;
 
+pub const Card = extern struct {
+    gid: layout.Gid,
+    address: u64,
+    number: u32,
+    key: u32,
+};
+
 /// One end: a device, a completion queue and a queue pair on it.
 pub const Side = struct {
     context: *layout.Context,
@@ -95,13 +102,23 @@ pub const Side = struct {
         try std.testing.expectEqual(0, ibv_close_device(side.context));
     }
 
-    pub fn attributesFor(side: *const Side, other: *const Side) layout.QpAttr {
+    /// What the other side has to know.
+    pub fn card(side: *const Side) Card {
+        return .{
+            .gid = side.gid,
+            .address = @intFromPtr(side.memory.ptr),
+            .number = side.qp.qp_num,
+            .key = side.mr.rkey,
+        };
+    }
+
+    pub fn attributesFor(side: *const Side, other: Card) layout.QpAttr {
         var attr = std.mem.zeroes(layout.QpAttr);
         attr.port_num = 1;
         attr.qp_access_flags = Access.remote_read;
         attr.path_mtu = 5;
-        attr.dest_qp_num = other.qp.qp_num;
-        attr.rq_psn = other.qp.qp_num & 0xfff;
+        attr.dest_qp_num = other.number;
+        attr.rq_psn = other.number & 0xfff;
         attr.sq_psn = side.qp.qp_num & 0xfff;
         attr.max_rd_atomic = 16;
         attr.max_dest_rd_atomic = 16;
@@ -114,7 +131,7 @@ pub const Side = struct {
         return attr;
     }
 
-    pub fn connect(side: *Side, other: *const Side) !void {
+    pub fn connect(side: *Side, other: Card) !void {
         var attr = side.attributesFor(other);
         attr.qp_state = State.init;
         try std.testing.expectEqual(0, ibv_modify_qp(side.qp, &attr, init_mask));
@@ -171,8 +188,8 @@ pub const Couple = struct {
             .asker = try .make(into, Access.local_write | Access.relaxed_ordering),
             .owner = try .make(from, Access.remote_read),
         };
-        try couple.asker.connect(&couple.owner);
-        try couple.owner.connect(&couple.asker);
+        try couple.asker.connect(couple.owner.card());
+        try couple.owner.connect(couple.asker.card());
         return couple;
     }
 
