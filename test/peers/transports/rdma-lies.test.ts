@@ -1,0 +1,244 @@
+import { expect, test } from "bun:test";
+import type { PullItem } from "../../../src/peers/index.ts";
+import type { RdmaControl } from "../../../src/peers/transports/rdma/control/index.ts";
+import { encodeFrame, encodeRefusal, encodeRequest } from "../../../src/peers/wire/index.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
+import { chalk, placesFor, pullPlaces, untouchedPlace } from "./contract-kit.ts";
+import { PORT } from "./plain-rdma.ts";
+import { PlainPair, pullBody, type RawRdma } from "./rdma-plain-kit.ts";
+
+const FIND = encodeRequest({ op: "find", names: [] });
+const HELLO: RdmaControl = { kind: "hello", version: 1, wanted: 1, rails: [PORT] };
+const { gid, lid, mtu, readsOut, readsIn } = PORT;
+const ADDRESS = { gid, lid, mtu, readsOut, readsIn, queuePair: 77, psn: 1 };
+const JOIN: RdmaControl = { kind: "join", addresses: [ADDRESS] };
+const WINDOW = { address: 0x7000_0000_0000n, key: 4_000 };
+
+describeNative("an RDMA transport and those who ask it", () => {
+  test("what makes no sense ends the link, and is said", async () => {
+    await using pair = await PlainPair.make();
+    const item = pair.holder.server.put(1, 1_000);
+    const pull: RdmaControl = { kind: "pull", id: 0, body: pullBody([item]) };
+    const nonsense: Record<string, readonly RdmaControl[]> = {
+      "before it said hello": [JOIN],
+      "hello twice": [HELLO, HELLO],
+      "which queue pairs": [HELLO, pull],
+      "joined twice": [HELLO, JOIN, JOIN],
+      "other rails": [HELLO, { kind: "join", addresses: [ADDRESS, ADDRESS] }],
+      "as a pull": [HELLO, JOIN, { kind: "pull", id: 0, body: FIND }],
+      "a link of its own": [HELLO, JOIN, { kind: "part", id: 0, body: FIND }],
+      "was not lent": [HELLO, JOIN, pull, { kind: "taken", id: 0, index: 0 }],
+    };
+    for (const [words, messages] of Object.entries(nonsense)) {
+      await using raw = await pair.raw();
+      raw.say(...messages);
+      const bye = await raw.hear("bye");
+      expect(bye.fault).toBe("protocol");
+      expect(bye.why).toContain(words);
+      await raw.over();
+    }
+    await waitFor(() => pair.holder.transport.inboundLinks === 0 && pair.holder.server.lent === 0);
+    expect([...pair.fabric.links.values()].every(({ lent }) => lent === 0)).toBe(true);
+  });
+
+  test("ports that reach none of ours are refused in words", async () => {
+    await using pair = await PlainPair.make();
+    await using raw = await pair.raw();
+    raw.say({ ...HELLO, rails: [{ ...PORT, linkLayer: "infiniband" }] });
+    expect(await raw.hear("bye")).toMatchObject({ fault: "refused" });
+    await raw.over();
+    expect(pair.fabric.links.size).toBe(0);
+  });
+
+  test("who never joins is not waited for", async () => {
+    await using pair = await PlainPair.make({ limits: { setUpMs: 200 } });
+    await using raw = await pair.raw();
+    raw.say(HELLO);
+    await raw.over();
+    const whys = pair.holder.log.map(({ fields }) => String(fields.why));
+    expect(whys.some((why) => why.includes("queue pairs did not come"))).toBe(true);
+    await waitFor(() => [...pair.fabric.links.values()].every(({ fault }) => fault !== null));
+  });
+
+  test("a block that is never taken comes back in its time, and cannot be read then", async () => {
+    await using pair = await PlainPair.make({ limits: { lentMs: 100 } });
+    const { server } = pair.holder;
+    const item = server.put(1, 1_000);
+    await using asker = await pair.joined();
+    const { raw } = asker;
+    raw.say({ kind: "pull", id: 0, body: pullBody([item]) });
+    const { window } = await raw.hear("lent");
+    expect(server.lent).toBe(1);
+    expect(await raw.hear("lost")).toMatchObject({ id: 0, index: 0 });
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    const read = asker.pair.read(window, 0, 1_000);
+    expect(await read.done).toEqual({ ok: false, fault: "broken" });
+    await raw.over();
+  });
+
+  test("after a cancel the asker has a moment to let go", async () => {
+    await using pair = await PlainPair.make({ limits: { graceMs: 100 } });
+    const { server } = pair.holder;
+    const items = [1, 2].map((seed) => server.put(seed, 1_000));
+    await using asker = await pair.joined();
+    const { raw } = asker;
+    raw.say({ kind: "pull", id: 0, body: pullBody(items) });
+    await waitFor(() => raw.heard.filter(({ kind }) => kind === "lent").length === 2);
+    raw.say({ kind: "cancel", id: 0 }, { kind: "taken", id: 0, index: 0 });
+    await waitFor(() => server.released === 1);
+    expect(raw.heard.some(({ kind }) => kind === "lost")).toBe(false);
+    expect(await raw.hear("lost")).toMatchObject({ id: 0, index: 1 });
+    await waitFor(() => server.lent === 0 && server.serving === 0);
+    raw.say({ kind: "taken", id: 0, index: 0 }, { kind: "ping", nonce: 3 });
+    expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 3 });
+  });
+
+  test("a block is read through its own window alone", async () => {
+    await using pair = await PlainPair.make();
+    const { server } = pair.holder;
+    const item = server.put(1, 1_000);
+    server.put(2, 4_096);
+    await using asker = await pair.joined();
+    asker.raw.say({ kind: "pull", id: 0, body: pullBody([item]) });
+    const { window } = await asker.raw.hear("lent");
+    const beyond = asker.pair.read(window, 0, 1_001);
+    expect(await beyond.done).toEqual({ ok: false, fault: "broken" });
+    await asker.raw.over();
+    await waitFor(() => server.lent === 0);
+  });
+});
+
+type Answer = (
+  pull: Extract<RdmaControl, { kind: "pull" }>,
+  item: PullItem,
+  pair: PlainPair,
+) => readonly RdmaControl[];
+
+/** Says welcome as a holder does. */
+async function welcome(pair: PlainPair, link: RawRdma): Promise<void> {
+  await link.hear("hello");
+  const queuePair = pair.holder.rdma.link(0, {} as never);
+  const pairs = [{ rail: 0, address: queuePair.address }];
+  link.say({ kind: "welcome", version: 1, requests: 8, pairs });
+  await link.hear("join");
+}
+
+/** Dials a holder that behaves until a pull comes, which it answers with `answer`. */
+async function pullFrom(answer: Answer) {
+  await using pair = await PlainPair.make({}, { limits: { stallMs: 600, progressMs: 100 } });
+  const item = pair.holder.server.put(1, 10_000);
+  const heard: RdmaControl[] = [];
+  await using holder = await pair.rawHolder(async (link) => {
+    await welcome(pair, link);
+    link.say(...answer(await link.hear("pull"), item, pair));
+    await link.hear("taken").catch(() => undefined);
+    heard.push(...link.heard);
+  });
+  await using link = await pair.link(holder.port);
+  const places = placesFor([item, { ...item, bytesMax: 20_000 }]);
+  chalk(pair.asker.region, places);
+  const outcome = await pullPlaces(link, places);
+  const areUntouched = places.every((place) => untouchedPlace(pair.asker.region, place));
+  return { outcome, fault: link.fault, areUntouched, reads: pair.fabric.reads };
+}
+
+describeNative("an RDMA transport and those it asks", () => {
+  test("answers to a hello that make no sense end the dial", async () => {
+    await using pair = await PlainPair.make();
+    const pairs = [{ rail: 0, address: ADDRESS }];
+    const answers: Record<string, RdmaControl> = {
+      "was not offered": {
+        ...{ kind: "welcome", version: 1, requests: 8 },
+        pairs: [{ rail: 1, address: ADDRESS }],
+      },
+      "what was not offered": { kind: "welcome", version: 2, requests: 8, pairs },
+      "did not say welcome": { kind: "pong", nonce: 0 },
+      "too full": { kind: "bye", fault: "refused", why: "too full" },
+    };
+    for (const [words, answer] of Object.entries(answers)) {
+      await using holder = await pair.rawHolder(async (link) => {
+        await link.hear("hello");
+        link.say(answer);
+      });
+      const dialled = await pair.dial(holder.port);
+      expect(dialled.ok).toBe(false);
+      if (!dialled.ok) expect(dialled.fault.why).toContain(words);
+    }
+    expect(pair.fabric.links.size).toBe(0);
+  });
+
+  const header = (pair: PlainPair) => pair.holder.server.header(1);
+  const LIES: Record<string, Answer> = {
+    "another address": ({ id }, _, pair) => {
+      const body = encodeFrame(0, { ...header(pair), layer: 4 });
+      return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
+    },
+    "longer than was accepted": ({ id }, _, pair) => {
+      const body = encodeFrame(0, { ...header(pair), bytes: 10_001 });
+      return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
+    },
+    "a rail that there is not": ({ id }, _, pair) => [
+      { kind: "lent", id, rail: 1, window: WINDOW, body: encodeFrame(0, header(pair)) },
+    ],
+    "lent no block": ({ id }, _, pair) => [
+      { kind: "part", id, body: encodeFrame(0, header(pair)) },
+    ],
+    "lent what it refuses": ({ id }) => {
+      const body = encodeRefusal(0, { kind: "absent" });
+      return [{ kind: "lent", id, rail: 0, window: WINDOW, body }];
+    },
+    "second answer": ({ id }) => {
+      const body = encodeRefusal(0, { kind: "absent" });
+      return [1, 2].map(() => ({ kind: "part", id, body }) as const);
+    },
+    "lost what it never had": ({ id }) => [{ kind: "lost", id, index: 0 }],
+    "not asked": ({ id }, _, pair) => [
+      { kind: "lent", id: id + 5, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) },
+    ],
+    "not spoken here": ({ id }) => [{ kind: "part", id, body: new Uint8Array(9) }],
+    "a link of ours": ({ id }) => [{ kind: "taken", id, index: 0 }],
+  };
+  for (const [words, lie] of Object.entries(LIES)) {
+    test(`${words}: the pull and its link end, and nothing is read`, async () => {
+      const { outcome, fault, areUntouched, reads } = await pullFrom(lie);
+      expect(outcome.fault).toEqual(fault);
+      expect(fault?.kind).toBe("protocol");
+      expect(fault?.why).toContain(words);
+      expect(outcome.results.every((result) => result?.kind !== "came")).toBe(true);
+      expect([areUntouched, reads]).toEqual([true, 0]);
+    });
+  }
+
+  test("a window that opens nothing: the queue pair fails, and the link with it", async () => {
+    const { outcome, fault, areUntouched } = await pullFrom(({ id }, _, pair) => [
+      { kind: "lent", id, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) },
+    ]);
+    expect(outcome.fault?.kind).toBe("broken");
+    expect(fault?.kind).toBe("broken");
+    expect(areUntouched).toBe(true);
+  });
+
+  test("a block that is lent for a pull that is over goes back at once", async () => {
+    await using pair = await PlainPair.make();
+    const item = pair.holder.server.put(1, 10_000);
+    const { promise, resolve } = Promise.withResolvers<RawRdma>();
+    await using holder = await pair.rawHolder(async (link) => {
+      await welcome(pair, link);
+      resolve(link);
+    });
+    await using link = await pair.link(holder.port);
+    const raw = await promise;
+    const abort = new AbortController();
+    const pulled = pullPlaces(link, placesFor([item]), { signal: abort.signal });
+    const { id } = await raw.hear("pull");
+    abort.abort();
+    expect((await pulled).fault?.kind).toBe("aborted");
+    await raw.hear("cancel");
+    raw.say({ kind: "lent", id, rail: 0, window: WINDOW, body: encodeFrame(0, header(pair)) });
+    expect(await raw.hear("taken")).toEqual({ kind: "taken", id, index: 0 });
+    raw.say({ kind: "lost", id, index: 0 }, { kind: "busy", id, retryAfterMs: 1 });
+    raw.say({ kind: "end", id, fault: "broken", why: "" }, { kind: "ping", nonce: 5 });
+    expect(await raw.hear("pong")).toEqual({ kind: "pong", nonce: 5 });
+    expect([link.fault, pair.fabric.reads]).toEqual([null, 0]);
+  });
+});

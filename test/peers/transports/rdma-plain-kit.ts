@@ -1,0 +1,132 @@
+import type { TLSSocket } from "node:tls";
+import { systemClock } from "../../../src/core/index.ts";
+import type { Rdma, Region } from "../../../src/native/index.ts";
+import {
+  type Credentials,
+  type Endpoint,
+  type PeerLink,
+  type PullItem,
+  type RdmaLimits,
+  RdmaTransport,
+  type Trust,
+} from "../../../src/peers/index.ts";
+import {
+  decodeControl,
+  encodeControl,
+  type RdmaControl,
+} from "../../../src/peers/transports/rdma/control/index.ts";
+import { encodeRequest } from "../../../src/peers/wire/index.ts";
+import { makeCluster, type TestCluster } from "../../support/cluster.ts";
+import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
+import { type LogLine, regionOf } from "./contract-kit.ts";
+import { PlainFabric } from "./plain-rdma.ts";
+import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
+import { LINK_SETTINGS } from "./rdma-kit.ts";
+
+const SPOKEN = { protocol: "hearth-rdma/1", encode: encodeControl, decode: decodeControl };
+
+export interface PlainSide {
+  readonly limits?: Partial<RdmaLimits>;
+  readonly rails?: number;
+}
+
+/** An RDMA transport over plain memory, with what it serves and what it logged. */
+export class PlainHost implements AsyncDisposable {
+  readonly transport: RdmaTransport;
+  readonly region: Region;
+  readonly server: RegionServer;
+  readonly log: LogLine[] = [];
+  readonly rdma: Rdma;
+  endpoint: Endpoint = { host: "127.0.0.1", port: 0 };
+
+  constructor(fabric: PlainFabric, trust: Trust, region: Region, side: PlainSide) {
+    this.region = region;
+    this.server = new RegionServer(region);
+    this.rdma = fabric.open(region);
+    this.transport = new RdmaTransport({
+      ...{ trust, clock: systemClock, settings: LINK_SETTINGS, rails: side.rails ?? 1 },
+      log: (level, text, fields) => void this.log.push({ level, text, fields }),
+      rdmaOf: () => this.rdma,
+      limits: side.limits ?? {},
+    });
+  }
+
+  async listen(): Promise<void> {
+    await this.transport.register(this.region);
+    this.endpoint = await this.transport.listen(this.endpoint, this.server);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.transport[Symbol.asyncDispose]();
+    await this.rdma[Symbol.asyncDispose]();
+  }
+}
+
+/** One end of an RDMA link's TLS connection that says whatever a test wants. */
+export type RawRdma = RawLine<RdmaControl>;
+
+/** A holder and an asker of one cluster over plain memory. */
+export class PlainPair implements AsyncDisposable {
+  readonly cluster: TestCluster = makeCluster();
+  readonly fabric = new PlainFabric();
+  readonly holder: PlainHost;
+  readonly asker: PlainHost;
+
+  private constructor(holder: PlainSide, asker: PlainSide) {
+    const { cluster, fabric } = this;
+    this.holder = new PlainHost(fabric, cluster.trust("holder"), regionOf(0), holder);
+    this.asker = new PlainHost(fabric, cluster.trust("asker"), regionOf(1), asker);
+  }
+
+  static async make(holder: PlainSide = {}, asker: PlainSide = {}): Promise<PlainPair> {
+    const pair = new PlainPair(holder, asker);
+    await pair.holder.listen();
+    await pair.asker.transport.register(pair.asker.region);
+    return pair;
+  }
+
+  dial(port = this.holder.endpoint.port) {
+    const target = { host: "127.0.0.1", port, worker: "holder" as never };
+    return this.asker.transport.dial(target, new AbortController().signal);
+  }
+
+  async link(port?: number): Promise<PeerLink> {
+    const dialled = await this.dial(port);
+    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
+    return dialled.link;
+  }
+
+  async raw(): Promise<RawRdma> {
+    const credentials: Credentials = this.cluster.host("raw-asker");
+    const socket = await connectRaw(this.holder.endpoint, credentials, SPOKEN.protocol);
+    return new RawLine<RdmaControl>(socket, SPOKEN);
+  }
+
+  /** A raw asker that has joined, and its end of the queue pair. */
+  async joined() {
+    const raw = await this.raw();
+    const [port] = this.asker.rdma.ports();
+    raw.say({ kind: "hello", version: 1, wanted: 1, rails: [port!] });
+    const { pairs } = await raw.hear("welcome");
+    const pair = this.asker.rdma.link(0, LINK_SETTINGS);
+    pair.connect(pairs[0]!.address);
+    raw.say({ kind: "join", addresses: [pair.address] });
+    return { raw, pair, [Symbol.asyncDispose]: () => raw[Symbol.asyncDispose]() };
+  }
+
+  /** A holder that says whatever a test wants. */
+  rawHolder(onLink: (link: RawRdma) => unknown): Promise<RawListener> {
+    const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
+    return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.asker[Symbol.asyncDispose]();
+    await this.holder[Symbol.asyncDispose]();
+  }
+}
+
+/** The body of a pull. */
+export function pullBody(items: readonly PullItem[], deadlineMs = 30_000): Uint8Array {
+  return encodeRequest({ op: "pull", namespace: NAMESPACE, items, deadlineMs });
+}
