@@ -53,6 +53,6 @@ export function rdmaLimitsOf(limits: ContractLimits): Partial<RdmaLimits> {
     ...{ linksMax, handshakeMs, setUpMs: handshakeMs, linkRequestsMax: requestsMax },
     ...{ stallMs: progressMs, progressMs: progressMs / 5, graceMs: progressMs / 2 },
     ...{ pingMs: progressMs / 2, silentMs: 3 * progressMs, judgeMs: progressMs / 5 },
-    lentMs: 4 * progressMs,
+    lentMs: 10 * progressMs,
   };
 }

@@ -15,6 +15,6 @@ export const RDMA_LIMITS: RdmaLimits = {
   ...LINE_LIMITS,
   // A queue pair each, of which devices have tens of thousands; the native library keeps a table.
   linksMax: 512,
-  lentMs: 10_000,
+  lentMs: 30_000,
   graceMs: 1_000,
 };
