@@ -4,7 +4,17 @@ import { type GpuMemory, type Gpus, loadNative, openGpus } from "../../src/nativ
 import { describeNative } from "../support/native.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { waitFor } from "../support/wait.ts";
-import { type Bed, goesAround, KIB, MIB, opened, piece, scattered, withGpus } from "./gpus-kit.ts";
+import {
+  type Bed,
+  goesAround,
+  gpuThreadsEnd,
+  KIB,
+  MIB,
+  opened,
+  piece,
+  scattered,
+  withGpus,
+} from "./gpus-kit.ts";
 
 const OUT_OF_MEMORY = 2;
 const INVALID_CONTEXT = 201;
@@ -12,7 +22,7 @@ const ILLEGAL_ADDRESS = 700;
 const NOT_SUPPORTED = 801;
 const TIMEOUT = 909;
 /** Short for a device, long for a busy host. */
-const GIVE_UP_MS = 200;
+const GIVE_UP_MS = 400;
 
 const LOST = { ok: false, status: "lost", code: TIMEOUT, leaked: false } as const;
 const LEAKED = { ...LOST, leaked: true } as const;
@@ -234,7 +244,7 @@ describeNative("GPUs that hang", () => {
   });
 
   test("slow is not hanging: each end is a sign of life", async () => {
-    await withGpus({ plan: "delay=60", giveUpMs: GIVE_UP_MS }, async ({ gpus }) => {
+    await withGpus({ plan: "delay=100", giveUpMs: GIVE_UP_MS }, async ({ gpus }) => {
       const memory = await opened(gpus.allocate(0, MIB));
       const jobs = Array.from({ length: 8 }, () => gpus.toGpu(memory, [piece(0, 0, KIB)]));
       for (const end of await Promise.all(jobs)) expect(end).toEqual({ ok: true });
@@ -282,7 +292,7 @@ describeNative("GPUs that hang", () => {
 
   test("one that hangs when it is opened is listed as lost", async () => {
     const plan = "devices=2;cuDevicePrimaryCtxRetain=hang@2";
-    await withGpus({ plan, giveUpMs: 100, leaks: true }, async (bed) => {
+    await withGpus({ plan, giveUpMs: GIVE_UP_MS, leaks: true }, async (bed) => {
       const lost = bed.gpus.devices().map((device) => device.lost);
       expect(lost.toSorted()).toEqual([TIMEOUT, null]);
       await goesAround(bed, await allocated(bed, lost.indexOf(null)), MIB, 6n);
@@ -301,6 +311,8 @@ describeNative("GPUs that hang", () => {
       onLost: () => {},
     });
     expect(gpus.info).toMatchObject({ state: "failed", code: TIMEOUT });
+    cuda.configure("+release");
+    await gpuThreadsEnd();
     cuda.configure("");
   });
 

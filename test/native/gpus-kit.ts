@@ -1,4 +1,5 @@
 import { expect } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
 import {
   type GpuDevice,
   type GpuMemory,
@@ -11,6 +12,7 @@ import {
   Region,
 } from "../../src/native/index.ts";
 import { type StandIn, standIn } from "../support/stand-ins.ts";
+import { waitFor } from "../support/wait.ts";
 
 export const MIB = 2 ** 20;
 export const KIB = 2 ** 10;
@@ -70,8 +72,28 @@ export async function withGpus(options: BedOptions, use: (bed: Bed) => Promise<v
   } finally {
     cuda.configure("+release");
     await gpus[Symbol.asyncDispose]();
+    await gpuThreadsEnd();
     cuda.configure("");
   }
+}
+
+/** One that was left to itself in a call ends when the call does. */
+export async function gpuThreadsEnd() {
+  await waitFor(() => !threadNames().some((name) => name.startsWith("hearth-gpu")));
+}
+
+/** Of this process. */
+function threadNames(): string[] {
+  const names: string[] = [];
+  for (const id of readdirSync("/proc/self/task")) {
+    try {
+      names.push(readFileSync(`/proc/self/task/${id}/comm`, "utf8"));
+    } catch (thrown) {
+      // It has ended since.
+      if (!(thrown instanceof Error)) throw thrown;
+    }
+  }
+  return names;
 }
 
 export function expectNothingOpen(counters: Readonly<Record<string, number>>) {

@@ -33,6 +33,7 @@ const Asking = struct {
     phase: std.atomic.Value(Phase) = .init(.asking),
 
     fn run(asking: *Asking) void {
+        nameThread("hearth-gpu-ask");
         var caller: Caller = .{ .driver = &asking.driver };
         const found = &asking.found;
         found.count = ask(&caller, found) catch |err| none: {
@@ -69,6 +70,12 @@ const Asking = struct {
         return true;
     }
 };
+
+/// For those who look at the threads of a process, at one that hangs for instance.
+pub fn nameThread(name: [*:0]const u8) void {
+    // It cannot fail for a name that is readable.
+    _ = linux.prctl(@intFromEnum(linux.PR.SET_NAME), @intFromPtr(name), 0, 0, 0);
+}
 
 /// The code `timeout` where the driver does not answer.
 pub fn find(allocator: std.mem.Allocator, driver: cuda.Driver, limit_ns: u64) Error!Found {

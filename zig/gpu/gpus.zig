@@ -259,6 +259,7 @@ pub const Gpus = struct {
 
     pub fn goOn(gpus: *Gpus) void {
         _ = gpus.quiet.fetchSub(1, .seq_cst);
+        for (gpus.workers) |*worker| worker.wake();
     }
 
     /// Lets another device register what the context of a lost one had.

@@ -49,8 +49,8 @@ pub fn create(
     driver: cuda.Driver,
     request: types.GpusRequest,
 ) Error!Made {
-    const give_up_ns = @as(u64, request.give_up_ms) * std.time.ns_per_ms;
-    const found = try finding.find(allocator, driver, give_up_ns);
+    const limit_ns = 2 * @as(u64, request.give_up_ms) * std.time.ns_per_ms;
+    const found = try finding.find(allocator, driver, limit_ns);
     var made: Made = .{ .state = .no_device, .version = found.version, .code = found.code };
     if (found.code != caller_file.success) {
         made.state = switch (found.code) {

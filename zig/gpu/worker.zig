@@ -12,6 +12,7 @@ const status = @import("../abi/status.zig");
 const cuda = @import("driver.zig");
 const caller_file = @import("caller.zig");
 const copies = @import("copies.zig");
+const finding = @import("finding.zig");
 const registering = @import("registering.zig");
 const memories_file = @import("memories.zig");
 const Caller = caller_file.Caller;
@@ -89,6 +90,8 @@ pub const Worker = struct {
 
     fn run(worker: *Worker) void {
         worker.open() catch worker.refuse();
+        // The driver's own threads, begun until here, would have the name as well.
+        finding.nameThread("hearth-gpu");
         worker.hub.tellOpen(worker);
         while (worker.take()) |job| worker.perform(job);
         if (!worker.has_ended and !worker.hub.hasAbandoned(worker)) worker.finish();
@@ -298,7 +301,8 @@ pub const Worker = struct {
         worker.hub.slices.expire(worker.index);
         if (worker.caller.isGivenUp()) return;
         worker.is_stopped = reset == caller_file.success;
-        worker.release();
+        // Releasing one that lives on would wait for what is under way.
+        if (worker.is_stopped) worker.release() else worker.has_context = false;
         if (!worker.is_stopped) worker.hub.keepRegion();
         for (&worker.ways) |*way| {
             while (way.flights.count > 0) worker.complete(way.flights.pop().token, .{
