@@ -188,7 +188,7 @@ const transports = withDefault({
   key: "transport",
   kind: transportsKind,
   standard: "auto",
-  reload: true,
+  reload: false,
   doc:
     "How blocks travel: `rdma`, `stream` (TLS, then sealed TCP), `quic`, or some of them in the " +
     "order in which they are tried. `auto` goes by what both hosts have, then by what was " +
