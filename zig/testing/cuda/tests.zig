@@ -282,35 +282,3 @@ test "a call that hangs comes back when it is released" {
     other.join();
     try bench.end();
 }
-
-test "memory is opened by its handle in another process, once" {
-    var bench = try Bench.begin("");
-    var handle: types.IpcHandle = undefined;
-    try expectEqual(0, sharing.cuIpcGetMemHandle(&handle, bench.memory));
-    const child = std.os.linux.fork();
-    if (child == 0) std.os.linux.exit_group(fillFromAfar(handle));
-    var status: u32 = 0;
-    try expectEqual(child, std.os.linux.waitpid(@intCast(child), &status, 0));
-    try expectEqual(0, status);
-    var back: [10]u8 = undefined;
-    const from = bench.memory + 3 * mib;
-    try expectEqual(0, copying.cuMemcpyDtoH_v2(@intFromPtr(&back), from, back.len));
-    try expect(std.mem.allEqual(u8, &back, 9));
-    try bench.end();
-}
-
-/// In the other process; 0, or which step failed.
-fn fillFromAfar(handle: types.IpcHandle) i32 {
-    var first: types.Pointer = 0;
-    var second: types.Pointer = 0;
-    var stream: types.Handle = null;
-    if (sharing.cuIpcOpenMemHandle_v2(&first, handle, 1) != 0) return 1;
-    if (sharing.cuIpcOpenMemHandle_v2(&second, handle, 1) != 0 or first != second) return 2;
-    if (timing.cuStreamCreate(&stream, 1) != 0) return 3;
-    if (copying.cuMemsetD8Async(first + 3 * mib, 9, 10, stream) != 0) return 4;
-    if (timing.cuStreamSynchronize(stream) != 0) return 5;
-    if (sharing.cuIpcCloseMemHandle(first) != 0) return 6;
-    if ((counted("open.imports") orelse 0) != 1) return 7;
-    if (sharing.cuIpcCloseMemHandle(first) != 0) return 8;
-    return if (sharing.cuIpcCloseMemHandle(first) == 1) 0 else 9;
-}
