@@ -53,9 +53,9 @@ pub fn build(b: *std.Build) void {
             .link_libc = true,
             .pic = true,
         });
-        for ([_][]const u8{ "mutex", "monotonic" }) |shared| {
-            module.addAnonymousImport(shared, .{
-                .root_source_file = b.path(b.fmt("zig/base/{s}.zig", .{shared})),
+        for ([_][]const u8{ "base/mutex", "base/monotonic", "rdma/verbs" }) |shared| {
+            module.addAnonymousImport(std.fs.path.basename(shared), .{
+                .root_source_file = b.path(b.fmt("zig/{s}.zig", .{shared})),
             });
         }
         const stand_in = b.addLibrary(.{

@@ -57,6 +57,7 @@ export fn ibv_wc_status_str(status: u32) [*:0]const u8 {
 
 test {
     _ = @import("plan.zig");
+    _ = @import("test_layout.zig");
     _ = @import("test_pairs.zig");
     _ = @import("test_processes.zig");
 }
