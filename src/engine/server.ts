@@ -314,6 +314,8 @@ export class EngineServer implements AsyncDisposable {
       const { connection } = client;
       const holder = connection.greeted?.holder;
       const held = holder?.held ?? 0;
+      // Who waits for an answer of ours is not silent.
+      if (connection.working > 0) connection.lastFrameMs = now;
       if (connection.stalledSinceMs !== null) {
         if (now - connection.stalledSinceMs > limits.unreadMs) this.#cut(client, "unread");
       } else if (holder === undefined && !this.#draining) {

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 import { batchOf } from "../tiers/names.ts";
 import { openAgent } from "./agent-kit.ts";
 import { EngineProcess } from "./engine-process.ts";
@@ -58,6 +59,26 @@ describeNative("the lease", () => {
     clock.stall(LEASE_MS * 3);
     expect(agent.server.stats.cutOff).toBe(0);
     // From here on the lease counts as always.
+    clock.advance(LEASE_MS + LOOK_MS);
+    expect(agent.server.stats.cutOff).toBe(1);
+  });
+
+  test("who waits for a device of the agent is not silent", async () => {
+    const clock = new ManualClock();
+    const limits = { leaseMs: LEASE_MS };
+    await using agent = await openAgent({ clock, slots: 4, limits, gpuPlan: "" });
+    const child = "gpu-engine-child.ts";
+    await using engine = await EngineProcess.start(agent.socketPath, "test", child);
+    await engine.ask("register", "ipc");
+    await engine.ask("reserve", "a");
+    const cuda = standIn("libcuda.so.1");
+    cuda.configure("+stall");
+    engine.tell("store");
+    await waitFor(() => agent.frames.list().some(({ operation }) => operation === "gpuStore"));
+    clock.advance(3 * LEASE_MS);
+    expect(agent.server.stats.cutOff).toBe(0);
+    cuda.configure("+release");
+    expect(await engine.answer()).toEqual([0, 0, 0]);
     clock.advance(LEASE_MS + LOOK_MS);
     expect(agent.server.stats.cutOff).toBe(1);
   });
