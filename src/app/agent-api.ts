@@ -142,7 +142,7 @@ function observe(agent: Agent, logger: Logger): void {
   const { peers, feed } = agent;
   if (peers !== null) metrics.observePeers(() => peersSnapshot(peers));
   if (feed !== null) metrics.observeFeed(() => feedSnapshot(feed));
-  metrics.observeDevices(() => devicesSnapshot(agent.devices));
+  metrics.observeDevices(() => devicesSnapshot(agent.devices, engine.stats));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
     eventLoopLagSeconds: lag.longestSeconds(),

@@ -52,11 +52,14 @@ export function rdmaStatus({
   };
 }
 
-export function devicesSnapshot({ gpuReport, rdmaReport }: DeviceRoom): DevicesSnapshot {
-  return { ...gpuCounts(gpuReport), ports: portCounts(rdmaReport) };
+export function devicesSnapshot(
+  { gpuReport, rdmaReport }: DeviceRoom,
+  copies: DevicesSnapshot["copies"],
+): DevicesSnapshot {
+  return { ...gpuCounts(gpuReport), copies, ports: portCounts(rdmaReport) };
 }
 
-function gpuCounts(report: HostGpusReport | null): Omit<DevicesSnapshot, "ports"> {
+function gpuCounts(report: HostGpusReport | null): Omit<DevicesSnapshot, "ports" | "copies"> {
   const gpus = report?.gpus ?? [];
   const lost = gpus.filter((gpu) => gpu.lost !== null).length;
   return {

@@ -23,6 +23,24 @@ export const DEVICE_METRICS = {
     help: "Copies that held up their thread, since their part of RAM was not registered",
     labels: {},
   },
+  gpuBytes: {
+    name: "hearth_gpu_bytes_total",
+    type: "counter",
+    help: "Bytes that were copied for engines, from their GPU memory (stored) or to it (loaded)",
+    labels: { direction: ["stored", "loaded"] },
+  },
+  gpuFailures: {
+    name: "hearth_gpu_copy_failures_total",
+    type: "counter",
+    help: "Copies that a GPU or its driver did not make",
+    labels: {},
+  },
+  gpuLeakedSlots: {
+    name: "hearth_gpu_leaked_slots",
+    type: "gauge",
+    help: "Slots that a lost GPU may write to until the agent ends: nothing else is put there",
+    labels: {},
+  },
   rdmaPorts: {
     name: "hearth_rdma_ports",
     type: "gauge",

@@ -8,6 +8,13 @@ export interface DevicesSnapshot {
   readonly gpus: Counts<typeof GPU_STATES>;
   readonly registeredBytes: number;
   readonly pageableCopies: number;
+  /** For engines. */
+  readonly copies: {
+    readonly gpuStoredBytes: number;
+    readonly gpuLoadedBytes: number;
+    readonly gpuFailures: number;
+    readonly gpuLeakedSlots: number;
+  };
   readonly ports: Counts<typeof RDMA_PORT_STATES>;
 }
 
@@ -15,6 +22,11 @@ export function writeDevices(registry: MetricRegistry, devices: DevicesSnapshot)
   for (const state of GPU_STATES) registry.set("gpus", devices.gpus[state], { state });
   registry.set("gpuRegisteredBytes", devices.registeredBytes);
   registry.set("gpuPageableCopies", devices.pageableCopies);
+  const { gpuStoredBytes, gpuLoadedBytes, gpuFailures, gpuLeakedSlots } = devices.copies;
+  registry.set("gpuBytes", gpuStoredBytes, { direction: "stored" });
+  registry.set("gpuBytes", gpuLoadedBytes, { direction: "loaded" });
+  registry.set("gpuFailures", gpuFailures);
+  registry.set("gpuLeakedSlots", gpuLeakedSlots);
   for (const state of RDMA_PORT_STATES) {
     registry.set("rdmaPorts", devices.ports[state], { state });
   }

@@ -1,4 +1,4 @@
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describeNative, makeCluster, noteSkip, tempDir, waitFor } from "../support/index.ts";
@@ -6,6 +6,8 @@ import { standIn } from "../support/stand-ins.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 const MIB = 2 ** 20;
+// Each test starts agents.
+setDefaultTimeout(60_000);
 /** What the agent says of GPUs, whatever it is. */
 const OF_GPUS = /GPU/;
 const OF_RDMA = /RDMA/;
@@ -33,6 +35,7 @@ describeNative("an agent's GPUs", () => {
     expect(health).toEqual([]);
     expect(await agent.metric("hearth_gpus", 'state="ok"')).toBe(2);
     expect(await agent.metric("hearth_gpu_registered_bytes")).toBe(16 * MIB);
+    expect(await agent.metric("hearth_gpu_bytes_total")).toBe(0);
     expect(said(agent).map(({ level }) => level)).toEqual(["info"]);
     expect(await agent.kill("SIGTERM")).toBe(0);
     expect(agent.log.filter(({ level }) => level !== "info")).toEqual([]);

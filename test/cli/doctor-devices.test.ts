@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { lookInChild } from "../../src/cli/doctor/index.ts";
@@ -9,6 +9,8 @@ import { standIn } from "../support/stand-ins.ts";
 import { hostMaker, POOL } from "./doctor-host.ts";
 
 const { find } = hostMaker();
+// Some look from processes of their own.
+setDefaultTimeout(60_000);
 
 const GPU: GpuProbe["devices"][number] = {
   ...{ index: 0, name: "NVIDIA H100", pci: "0000:3B:00.0", memoryBytes: 80 * 2 ** 30 },
