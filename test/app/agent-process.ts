@@ -83,7 +83,11 @@ export class AgentProcess implements AsyncDisposable {
       kv: { ram: "16MiB", lock_memory: "off", ...keys.kv },
       engine: { socket: this.socketPath, ...keys.engine },
       ...{ node: { ...keys.node }, control: { ...keys.control }, nats: { ...keys.nats } },
-      ...{ peers: { ...keys.peers }, events: { ...keys.events }, gpu: { ...keys.gpu } },
+      ...{
+        peers: { ...keys.peers },
+        events: { ...keys.events },
+        gpu: keys.gpu ?? { enabled: "off" },
+      },
       ...(keys.rdma === undefined ? {} : { rdma: keys.rdma }),
       api: { listen: "127.0.0.1:0", ...keys.api },
       log: { format: "json", ...keys.log },
