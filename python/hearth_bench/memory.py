@@ -84,6 +84,8 @@ class MirroredMemory:
 
     def written(self) -> None:
         self._copy("cuMemcpyHtoD_v2", self.pointer, self._host, self.bytes)
+        # From memory that is not pinned the call may come back before the last bytes are there.
+        self._call("cuCtxSynchronize")
 
     def arrived(self, offset: int, length: int) -> None:
         # The context belongs to each thread by itself.

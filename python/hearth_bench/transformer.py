@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence
 
+import torch
+
 from .computing import Arrived
 from .memory import CudaMemory, MirroredMemory
 from .plan import Plan, Shape
@@ -21,9 +23,6 @@ class Transformer:
     """All layers, and their paged keys and values."""
 
     def __init__(self, plan: Plan) -> None:
-        import torch
-
-        self._torch = torch
         self._plan = plan
         self._device = torch.device(plan.device)
         if self._device.type == "cuda":
@@ -43,7 +42,6 @@ class Transformer:
         self._layers = [self._layer(random, shape) for _ in range(shape.layers)]
 
     def _weights(self, random: Any, rows: int, columns: int) -> Any:
-        torch = self._torch
         empty = torch.empty(rows, columns, dtype=torch.bfloat16, device=self._device)
         return empty.normal_(0.0, _SCALE, generator=random)
 
@@ -66,7 +64,6 @@ class Transformer:
         return self._run(tokens, blocks, table[:blocks], arrived)
 
     def _run(self, tokens: Sequence[int], blocks: int, table: List[int], arrived: Arrived) -> Any:
-        torch = self._torch
         start = blocks * self._plan.block_tokens
         with torch.inference_mode():
             ids = torch.tensor(tokens[start:], device=self._device)
@@ -76,25 +73,24 @@ class Transformer:
             mask = None if start == 0 else self._mask(start, len(tokens))
             for index, weights in enumerate(self._layers):
                 x = self._one(index, weights, x, rotary, mask, pages, arrived)
-            logits = _normed(torch, x[-1:]) @ self._head.T
+            logits = _normed(x[-1:]) @ self._head.T
             # To the host: this waits for everything before it.
             return logits.cpu()
 
     def same(self, one: Any, other: Any) -> bool:
-        return bool(self._torch.equal(one, other))
+        return bool(torch.equal(one, other))
 
     def _one(
         self, index: int, weights: Any, x: Any, rotary: Any, mask: Any, pages: Any, arrived: Arrived
     ) -> Any:
-        torch = self._torch
         shape = self._plan.shape
         w_qkv, w_out, w_up, w_down = weights
         count = x.shape[0]
-        qkv = (_normed(torch, x) @ w_qkv.T).view(count, -1, shape.head_dim)
+        qkv = (_normed(x) @ w_qkv.T).view(count, -1, shape.head_dim)
         sizes = (shape.heads, shape.kv_heads, shape.kv_heads)
         q, k, v = torch.split(qkv, sizes, dim=1)
-        q = _rotated(torch, _normed(torch, q), rotary)
-        k = _rotated(torch, _normed(torch, k), rotary)
+        q = _rotated(_normed(q), rotary)
+        k = _rotated(_normed(k), rotary)
         if mask is None:
             self._keep(index, k, v, pages)
         else:
@@ -104,7 +100,7 @@ class Transformer:
             v = torch.cat((past[:, 1].flatten(0, 1), v))
         out = self._attended(q, k, v, mask)
         x = x + out.reshape(count, -1) @ w_out.T
-        gate, up = (_normed(torch, x) @ w_up.T).chunk(2, dim=-1)
+        gate, up = (_normed(x) @ w_up.T).chunk(2, dim=-1)
         return x + (torch.nn.functional.silu(gate) * up) @ w_down.T
 
     def _keep(self, index: int, k: Any, v: Any, pages: Any) -> None:
@@ -117,7 +113,6 @@ class Transformer:
 
     def _attended(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
         """Everything from the first token on, or the last tokens to all of them by a mask."""
-        torch = self._torch
         attention = torch.nn.functional.scaled_dot_product_attention
         shape = self._plan.shape
         each = shape.heads // shape.kv_heads
@@ -134,7 +129,6 @@ class Transformer:
         return out.unflatten(1, (each, count)).permute(2, 0, 1, 3).flatten(1, 2)
 
     def _rotary(self, start: int, end: int) -> Any:
-        torch = self._torch
         half = self._plan.shape.head_dim // 2
         steps = torch.arange(half, device=self._device, dtype=torch.float32)
         positions = torch.arange(start, end, device=self._device, dtype=torch.float32)
@@ -142,18 +136,17 @@ class Transformer:
         return angles.cos()[:, None].bfloat16(), angles.sin()[:, None].bfloat16()
 
     def _mask(self, start: int, end: int) -> Any:
-        torch = self._torch
         rows = torch.arange(start, end, device=self._device)
         return torch.arange(end, device=self._device)[None, :] <= rows[:, None]
 
 
-def _normed(torch: Any, x: Any) -> Any:
+def _normed(x: Any) -> Any:
     """RMSNorm with weights of one."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-def _rotated(torch: Any, x: Any, rotary: Any) -> Any:
+def _rotated(x: Any, rotary: Any) -> Any:
     cos, sin = rotary
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,7 +1,7 @@
 """Time to the first token with a prompt computed, and with its keys and values restored.
 
-Reads the plan from the first line of standard input and measures with everything in RAM; each
-further line ``ssd`` says that the agent began anew and has all of it on SSD alone. Writes events
+Its argument is what computes, "torch" or "hash". When that is there, it says so, reads the plan from
+the first line of standard input and measures with everything in RAM; each further line ``ssd`` says that the agent began anew and has all of it on SSD alone. Writes events
 to standard output, one line of JSON each. Ends with standard input.
 """
 
@@ -11,7 +11,7 @@ import json
 import random
 import sys
 from time import perf_counter
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 from .computing import Computing
 from .hashing import Hashing
@@ -37,9 +37,9 @@ class Prompt:
 
 
 class Bench:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, computing: Computing) -> None:
         self._plan = plan
-        self._computing = _computing(plan)
+        self._computing = computing
         self._agent = Agent(plan, self._computing.memory)
         self._prompts: List[Prompt] = []
 
@@ -108,12 +108,13 @@ class Bench:
         )
 
 
-def _computing(plan: Plan) -> Computing:
-    if plan.compute == "hash":
-        return Hashing(plan)
+def _find(compute: str) -> Callable[[Plan], Computing]:
+    """What computes. ImportError where PyTorch is wanted and not there."""
+    if compute == "hash":
+        return Hashing
     from .transformer import Transformer
 
-    return Transformer(plan)
+    return Transformer
 
 
 def emit(**fields: Any) -> None:
@@ -121,8 +122,13 @@ def emit(**fields: Any) -> None:
 
 
 def main() -> None:
-    bench = Bench(Plan.read(sys.stdin.readline()))
-    emit(event="ready")
+    make = _find(sys.argv[1])
+    emit(event="started")
+    line = sys.stdin.readline()
+    if not line:
+        return
+    plan = Plan.read(line)
+    bench = Bench(plan, make(plan))
     bench.ram()
     bench.leave()
     emit(event="stored")

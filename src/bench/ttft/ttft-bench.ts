@@ -4,16 +4,12 @@ import { isStandInCuda, type Native } from "../../native/index.ts";
 import { type AgentStatus, PrivateAgent } from "../../replay/index.ts";
 import { median } from "../quantiles.ts";
 import { makeBenchFolder } from "../ssd/index.ts";
-import { type Measured, TtftDriver } from "./ttft-driver.ts";
+import { type Measured, TtftDriver, type TtftDriverOptions } from "./ttft-driver.ts";
 import { needsOf, type TtftPlan } from "./ttft-plan.ts";
 
-export interface TtftBenchOptions extends Omit<TtftPlan, "socket"> {
-  /** The interpreter, and the folder of the packages it runs. */
-  readonly python: string;
-  readonly driver: string;
+export interface TtftBenchOptions extends Omit<TtftPlan, "socket">, TtftDriverOptions {
   /** Null: nothing is measured from SSD. */
   readonly ssdDir: string | null;
-  readonly signal: AbortSignal;
   onProgress(what: string): void;
 }
 
@@ -49,8 +45,11 @@ const POLL_MS = 20;
  * UNSUPPORTED without a GPU, or where the driver cannot run.
  */
 export async function benchTtft(native: Native, options: TtftBenchOptions): Promise<TtftRow[]> {
-  const { python, driver: folder, ssdDir, signal, onProgress, ...plan } = options;
+  const { python: _python, driver: _folder, ssdDir, signal, onProgress, ...plan } = options;
   await mustHaveGpu(native, plan.library);
+  onProgress("the driver starts");
+  await using driver = new TtftDriver(options);
+  await driver.next();
   const needs = needsOf({ socket: "", ...plan });
   using own = ssdDir === null ? null : makeBenchFolder(ssdDir, needs.ssdBytes);
   await using agent = await PrivateAgent.start({
@@ -69,9 +68,7 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     },
     signal,
   });
-  const said: TtftPlan = { ...plan, socket: agent.socketPath };
-  onProgress("the driver starts");
-  await using driver = new TtftDriver(python, folder, said, signal);
+  driver.begin({ ...plan, socket: agent.socketPath });
   const fromRam = await phase(driver, "stored", (at) => onProgress(`${at} tokens from RAM`));
   const fromSsd: Measured[] = [];
   for (let round = 0; own !== null && round < plan.rounds; round++) {

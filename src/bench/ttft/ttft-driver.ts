@@ -15,7 +15,15 @@ export interface Measured {
   readonly identical: boolean;
   readonly bare_gbps: number;
 }
-export type DriverEvent = Measured | { readonly event: "ready" | "stored" | "done" };
+export type DriverEvent = Measured | { readonly event: "started" | "stored" | "done" };
+
+export interface TtftDriverOptions {
+  /** The interpreter, and the folder of the packages it runs. */
+  readonly python: string;
+  readonly driver: string;
+  readonly compute: TtftPlan["compute"];
+  readonly signal: AbortSignal;
+}
 
 const WORDS_KEPT = 4_000;
 
@@ -26,9 +34,9 @@ export class TtftDriver implements AsyncDisposable {
   readonly #signal: AbortSignal;
   readonly #words: Promise<string>;
 
-  constructor(python: string, folder: string, plan: TtftPlan, signal: AbortSignal) {
+  constructor({ python, driver: folder, compute, signal }: TtftDriverOptions) {
     this.#signal = signal;
-    this.#process = Bun.spawn([python, "-m", "hearth_bench.ttft"], {
+    this.#process = Bun.spawn([python, "-m", "hearth_bench.ttft", compute], {
       env: { ...process.env, PYTHONPATH: folder },
       stdin: "pipe",
       stdout: "pipe",
@@ -37,7 +45,6 @@ export class TtftDriver implements AsyncDisposable {
     signal.addEventListener("abort", this.#kill);
     this.#events = linesOf(this.#process.stdout);
     this.#words = this.#process.stderr.text();
-    this.#say(JSON.stringify(plan));
   }
 
   readonly #kill = () => this.#process.kill("SIGKILL");
@@ -45,6 +52,11 @@ export class TtftDriver implements AsyncDisposable {
   #say(line: string): void {
     this.#process.stdin.write(`${line}\n`);
     this.#process.stdin.flush();
+  }
+
+  /** Once it has said that it started: there is an agent to be measured. */
+  begin(plan: TtftPlan): void {
+    this.#say(JSON.stringify(plan));
   }
 
   /** The agent began anew and has everything on SSD alone. */

@@ -26,7 +26,7 @@ export const command = defineCommand({
   ],
   arguments: {},
   flags: {
-    bytes: withDefault(bytes({ min: UNIT }), 256 * MIB, "copied each way by each measurement"),
+    bytes: withDefault(bytes({ min: UNIT }), 512 * MIB, "copied each way by each measurement"),
     rounds: withDefault(integer({ min: 1, max: 10_000 }), 9, "measurements of each rate"),
     device: withDefault(integer({ min: 0, max: 63 }), 0, "which GPU, counted as the driver does"),
     library: optional(text("FILE"), "the driver's library; libcuda.so.1 by default"),
