@@ -35,7 +35,7 @@ step() {
 }
 enter="/bin/busybox chroot /host /bin/sh /run/out/enter.sh"
 suite() {
-  step "$1" "$2" $enter bun --config=/run/out/bunfig.toml test --timeout 60000 "./$3" \\
+  step "$1" "$2" $enter bun --config=/run/out/bunfig.toml test --timeout 120000 "./$3" \\
     --reporter=junit "--reporter-outfile=/run/out/$1.xml"
 }
 `;

@@ -1,3 +1,5 @@
+import { PATIENCE } from "./patience.ts";
+
 /**
  * Waits until `condition` holds and gives back what it returned. Tests wait for what must happen,
  * never for a time; `ms` is only the point at which it is called a failure. A condition that throws
@@ -8,7 +10,7 @@ export async function waitFor<T>(
   ms = 5_000,
   what = "the condition",
 ): Promise<NonNullable<T>> {
-  const deadline = performance.now() + ms;
+  const deadline = performance.now() + ms * PATIENCE;
   let lastThrown: unknown;
   for (;;) {
     try {
@@ -19,7 +21,7 @@ export async function waitFor<T>(
       lastThrown = thrown;
     }
     if (performance.now() > deadline) {
-      throw new Error(`${what} did not hold within ${ms} ms`, { cause: lastThrown });
+      throw new Error(`${what} did not hold within ${ms * PATIENCE} ms`, { cause: lastThrown });
     }
     await Bun.sleep(2);
   }

@@ -13,6 +13,7 @@ import type {
   Trust,
 } from "../../../src/peers/index.ts";
 import { makeCluster, type TestCluster } from "../../support/cluster.ts";
+import { PATIENCE } from "../../support/patience.ts";
 import { NAMESPACE, RegionServer, testRegion } from "../../support/region-server.ts";
 
 /** The bounds that every transport has, small enough to be met in a test. */
@@ -45,8 +46,8 @@ export interface TransportMaker {
 export const LIMITS: ContractLimits = {
   linksMax: 8,
   requestsMax: 32,
-  progressMs: 1_500,
-  handshakeMs: 2_000,
+  progressMs: 1_500 * PATIENCE,
+  handshakeMs: 2_000 * PATIENCE,
 };
 
 export const MIB = 2 ** 20;

@@ -9,7 +9,8 @@ done
 PATH=/usr/bin:/bin:/usr/sbin:/sbin
 . /run/out/paths.sh
 export PATH HOME=/run/tmp TMPDIR=/run/tmp LANG=C.UTF-8 NO_COLOR=1
-export HEARTH_TEST_NATIVE=ready HEARTH_TEST_VERBS=/run/verbs/libibverbs.so.1
+export HEARTH_TEST_NATIVE=ready HEARTH_TEST_PATIENCE=3
+export HEARTH_TEST_VERBS=/run/verbs/libibverbs.so.1
 export LD_LIBRARY_PATH=/run/verbs
 export RDMAV_DRIVERS="$verbs/libibverbs/librxe"
 ulimit -l unlimited

@@ -1,4 +1,8 @@
 import { type ContractLimits, LIMITS } from "../../peers/transports/contract-kit.ts";
 
-/** Emulated processors are slow, and the host may have other work. */
-export const PATIENT: ContractLimits = { ...LIMITS, progressMs: 5_000, handshakeMs: 15_000 };
+/** Two guests share the processors of one host: twice the patience of one. */
+export const PATIENT: ContractLimits = {
+  ...LIMITS,
+  progressMs: 2 * LIMITS.progressMs,
+  handshakeMs: 2 * LIMITS.handshakeMs,
+};
