@@ -38,6 +38,7 @@ export class ExtentLists {
   readonly next: Int32Array;
   readonly prev: Int32Array;
   readonly heads: Int32Array;
+  readonly zones: number;
   /** Of each zone. */
   readonly firstReturned: Int32Array;
   assigned = 0;
@@ -47,6 +48,7 @@ export class ExtentLists {
   readonly classUsed = new Int32Array(CLASSES_MAX);
 
   constructor(extentsMax: number, zones: number) {
+    this.zones = zones;
     this.heads = new Int32Array(zones * CLASSES_MAX * EIGHTHS).fill(-1);
     this.firstReturned = new Int32Array(zones).fill(-1);
     this.zoneOf = new Uint8Array(extentsMax);
@@ -67,10 +69,6 @@ export class ExtentLists {
   reset(): void {
     assert(this.assigned === 0, "only an empty arena is divided anew");
     this.firstReturned.fill(-1);
-  }
-
-  get zones(): number {
-    return this.firstReturned.length;
   }
 
   /** The list of a class's emptiest extents in a zone; the fuller ones follow it. */
@@ -106,10 +104,12 @@ export class ExtentLists {
 
   /** An extent of the class with a free slot, the fullest to an eighth; -1: none. */
   fullest(sizeClass: number, zone: number): number {
-    const [from, to] = zone === ANY_ZONE ? [0, this.zones] : [zone, zone + 1];
+    const { heads, zones } = this;
+    const from = zone === ANY_ZONE ? 0 : zone;
+    const to = zone === ANY_ZONE ? zones : zone + 1;
     for (let eighth = EIGHTHS - 1; eighth >= 0; eighth--) {
       for (let at = from; at < to; at++) {
-        const head = this.heads[this.firstList(sizeClass, at) + eighth]!;
+        const head = heads[this.firstList(sizeClass, at) + eighth]!;
         if (head !== -1) return head;
       }
     }
