@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { lookInChild } from "../../src/cli/doctor/index.ts";
 import { systemClock } from "../../src/core/index.ts";
-import type { GpuProbe, RdmaProbe } from "../../src/devices/index.ts";
+import type { DirectFinding, GpuProbe, RdmaProbe } from "../../src/devices/index.ts";
 import { describeNative, tempDir } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { hostMaker, POOL } from "./doctor-host.ts";
@@ -194,6 +194,42 @@ describe("RDMA", () => {
     const check = await find("RDMA", kernel, none);
     expect(check.status).toBe("warn");
     expect(check.found).toContain("it shows no RDMA device");
+  });
+});
+
+describe("GPUDirect", () => {
+  const finding = (kind: "usable" | "broken", text: string, fix: string | null): DirectFinding => {
+    return { kind, text, fix, gpu: "NVIDIA H100 at 0000:3b:00.0", port: "mlx5_0/1" };
+  };
+  const check = (changes: Record<string, string>, ...found: DirectFinding[]) =>
+    find("GPUDirect", changes, {
+      ...gpus(GPUS),
+      ...rdma(RDMA),
+      lookAtDirect: async () => ({ ok: true, found }),
+    });
+
+  test("that works needs nothing", async () => {
+    const works = await check({}, finding("usable", "dma-buf works with mlx5_0/1", null));
+    expect(works).toMatchObject({ status: "ok", found: "dma-buf works with 1 of 1 GPUs" });
+    expect(works.advice).toBeUndefined();
+  });
+
+  test("that does not says why, and whether the older module would help", async () => {
+    const broken = finding("broken", "through RAM: the driver exports no memory", "open modules");
+    expect((await check({}, broken)).found).not.toContain("peermem");
+    const module = { "/sys/module/nvidia_peermem/version": "1\n" };
+    const check_ = await check(module, broken);
+    expect(check_).toMatchObject({ status: "ok", advice: "open modules" });
+    expect(check_.found).toContain("nvidia_peermem is loaded");
+  });
+
+  test("is not looked at without both", async () => {
+    const alone = find(
+      "GPUDirect",
+      {},
+      { ...gpus(GPUS), lookAtDirect: () => expect.unreachable() },
+    );
+    await expect(alone).rejects.toThrow("no check GPUDirect");
   });
 });
 

@@ -85,7 +85,7 @@ async function checkDevices(
   return [
     ...checkGpus(files, { looked: gpus, hasHugePages, hasNic }),
     ...checkRdma(files, { looked: rdma, hasHugePages, isAllowed: options.mayUseRdma ?? true }),
-    ...checkDirect(hasBoth ? ((await lookAtDirect?.()) ?? null) : null),
+    ...checkDirect(files, hasBoth ? ((await lookAtDirect?.()) ?? null) : null),
   ];
 }
 
