@@ -109,8 +109,8 @@ export class PeerRoom implements AsyncDisposable {
     const tell = (told: Parameters<PeerNews["trust"]>[0]) => news.trust(told);
     const trust = await openTrust({ files, cluster, worker: config.node.id, clock, tell });
     const fixed = readHardware([]);
-    const usable = mayUseRdma(config) ? rdma : null;
-    const hardware = () => withDevices(fixed, devicesInUse(usable));
+    const devices = devicesInUse(mayUseRdma(config) ? rdma : null, clock);
+    const hardware = () => withDevices(fixed, devices());
     const server = serverOf(parts, hardware);
     const { metrics } = parts;
     const own = { native, region, clock, log, trust, metrics, rdma, cores: fixed.cores };

@@ -1,4 +1,5 @@
 import type { Config } from "../config/index.ts";
+import type { Clock } from "../core/index.ts";
 import type { Rdma, RdmaLinkSettings } from "../native/index.ts";
 
 /** How queue pairs are set. */
@@ -7,8 +8,22 @@ export function linkSettingsOf(config: Config["rdma"]): RdmaLinkSettings {
   return { timeout, retries, trafficClass, serviceLevel, pieceBytes: readBytes };
 }
 
-/** Names of the devices over which blocks can go now. */
-export function devicesInUse(rdma: Rdma | null): readonly string[] {
-  const ports = rdma?.ports() ?? [];
-  return [...new Set(ports.filter(({ state }) => state === "active").map(({ device }) => device))];
+/** Asked for with each request to a peer, and looked at so often. */
+const LOOK_MS = 250;
+
+/** Names of the devices over which blocks can go now; null: of none. */
+export function devicesInUse(
+  rdma: Rdma | null,
+  clock: Pick<Clock, "monotonicMs">,
+): () => readonly string[] {
+  let names: readonly string[] = [];
+  let lookedMs = Number.NEGATIVE_INFINITY;
+  return () => {
+    const nowMs = clock.monotonicMs();
+    if (rdma === null || nowMs - lookedMs < LOOK_MS) return names;
+    lookedMs = nowMs;
+    const active = rdma.ports().filter(({ state }) => state === "active");
+    names = [...new Set(active.map(({ device }) => device))];
+    return names;
+  };
 }

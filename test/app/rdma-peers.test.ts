@@ -113,17 +113,4 @@ describeNative("agents with RDMA devices", () => {
       }),
     TIMEOUT_MS,
   );
-
-  test(
-    "do not use them on a network that nobody has declared trusted",
-    () =>
-      withTempDir(async (folder) => {
-        await using hosts = await pair(folder, "", { trusted_network: false });
-        const { b } = hosts;
-        await waitFor(() => hosts.reads(), TIMEOUT_MS, "blocks of the other host");
-        expect(await b.metric("hearth_peer_blocks_total", "stream")).toBe(3);
-        expect((await b.logged("peers are listened to")).rdma).toBeUndefined();
-      }),
-    TIMEOUT_MS,
-  );
 });

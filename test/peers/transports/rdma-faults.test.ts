@@ -30,7 +30,7 @@ const describeStandIn = process.env.HEARTH_TEST_VERBS === undefined ? describeNa
 
 interface Side {
   readonly limits?: Partial<RdmaLimits>;
-  readonly windowBytes?: number;
+  readonly rails?: number;
   readonly windowSpans?: number;
 }
 
@@ -46,11 +46,11 @@ class RdmaHost implements AsyncDisposable {
     at: number,
     side: Side,
   ) {
-    const { limits, ...more } = side;
+    const { limits, rails = 1, ...more } = side;
     this.region = regionOf(at);
     this.server = new RegionServer(this.region);
     this.transport = new RdmaTransport({
-      ...{ trust, clock: systemClock, rails: 1, settings: LINK_SETTINGS },
+      ...{ trust, clock: systemClock, rails, settings: LINK_SETTINGS },
       log: (level, text, fields) => void this.log.push({ level, text, fields }),
       rdmaOf: (region) => {
         this.#rdma = openRdma(loadNative(), verbsOptions(region, more));
@@ -215,6 +215,24 @@ describeStandIn("an RDMA transport, when", () => {
       const dialled = await pair.dial();
       return dialled.ok && (await pullPlaces(dialled.link, places)).fault === null;
     });
+  });
+
+  test("there are two rails: a link has both, and ends with either of them", async () => {
+    await using pair = await RdmaPair.make("devices=2", { rails: 2 }, { rails: 8 });
+    const places = pair.places(6, 100_000);
+    const link = await pair.link();
+    const before = standInVerbs()!.counters();
+    expect(before["open.qps"]).toBe(4);
+    const { fault } = await pullPlaces(link, places);
+    expect(fault).toBeNull();
+    for (const [index, { offset }] of places.entries()) {
+      expect(pair.asker.region.firstWrong(offset, 100_000, BigInt(index + 1))).toBeNull();
+    }
+    standInVerbs()!.configure("+port=down/1");
+    expect(await link.ended).toMatchObject({ kind: "broken" });
+    await using another = await pair.link();
+    await waitFor(() => standInVerbs()!.counters()["open.qps"] === 2);
+    expect((await pullPlaces(another, places)).fault).toBeNull();
   });
 
   test("the window is full: blocks are busy or wait, the link goes on", async () => {

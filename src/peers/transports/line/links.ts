@@ -78,7 +78,7 @@ export class Links<Own> {
     return this.#served.size;
   }
 
-  /** Takes links from now on, as soon as `take` is there. Resolves with where it listens. */
+  /** Listens, and says where; those who come are made links as `takeWith` says. */
   async listen(endpoint: Endpoint): Promise<{ address: string; port: number }> {
     assert(this.#tls === null, "a transport listens once");
     const { trust, protocol, limits, key } = this.#options;

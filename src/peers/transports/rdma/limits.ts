@@ -15,6 +15,8 @@ export const RDMA_LIMITS: RdmaLimits = {
   ...LINE_LIMITS,
   // A queue pair each, of which devices have tens of thousands; the native library keeps a table.
   linksMax: 512,
+  // Each waits for a round trip before its device reads, and for another before it comes back.
+  lentMax: 16,
   lentMs: 30_000,
   graceMs: 1_000,
 };

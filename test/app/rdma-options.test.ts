@@ -1,0 +1,25 @@
+import { expect, test } from "bun:test";
+import { devicesInUse } from "../../src/app/rdma-options.ts";
+import type { Rdma, RdmaPort } from "../../src/native/index.ts";
+import { ManualClock } from "../support/index.ts";
+
+test("devices in use are those with an active port, as of a moment ago", () => {
+  const clock = new ManualClock();
+  const port = (device: string, state: RdmaPort["state"]) => ({ device, state }) as RdmaPort;
+  let looks = 0;
+  let ports = [port("a", "active"), port("a", "active"), port("b", "down"), port("c", "active")];
+  const rdma = {
+    ports() {
+      looks++;
+      return ports;
+    },
+  } as unknown as Rdma;
+  const devices = devicesInUse(rdma, clock);
+  expect(devices()).toEqual(["a", "c"]);
+  ports = [port("a", "fatal"), port("b", "active")];
+  expect(devices()).toEqual(["a", "c"]);
+  expect(looks).toBe(1);
+  clock.advance(250);
+  expect(devices()).toEqual(["b"]);
+  expect(devicesInUse(null, clock)()).toEqual([]);
+});
