@@ -136,6 +136,6 @@ export function checkNuma(files: HostFiles): Check {
   return ok(
     "NUMA",
     `${nodes.length} memory nodes (${cpus.join("; ")})`,
-    "keep the agent on the node of its GPU: NUMAPolicy=bind and NUMAMask= in the unit, or numactl",
+    "let the agent have memory of each node with a GPU or NIC: it puts blocks near them by itself",
   );
 }
