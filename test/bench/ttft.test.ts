@@ -40,6 +40,7 @@ describeNative("bench ttft", () => {
       expect(readdirSync(dir)).toEqual([]);
       for (const row of rows) {
         expect(row).toMatchObject({ ram_identical: true, ssd_identical: true, stand_in: true });
+        expect(row.pageable).toBe(0);
         const blocks = (row.prompt_tokens - row.computed_tokens) / 16;
         expect(row.mib).toBe((blocks * BLOCK_BYTES * LAYERS) / 2 ** 20);
         for (const name of ["prefill_ms", "ram_ms", "ram_ratio", "ram_gbps", "bare_gbps"]) {

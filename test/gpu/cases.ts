@@ -99,9 +99,12 @@ export async function checkRates({ library, isReal }: CaseOptions): Promise<Case
   ]);
 }
 
-function notIdentical(row: Record<string, unknown>): string[] {
+function notRestored(row: Record<string, unknown>): string[] {
   const wrong = ["ram_identical", "ssd_identical"].filter((key) => row[key] === false);
-  return wrong.map((key) => `${key}: what came back is not what was kept`);
+  return [
+    ...wrong.map((key) => `${key}: what came back is not what was kept`),
+    ...(row.pageable === 0 ? [] : [`${row.pageable} copies were not asynchronous`]),
+  ];
 }
 
 /** An engine without PyTorch: every byte that is restored decides about what it computes. */
@@ -115,7 +118,7 @@ export async function checkEngine(options: CaseOptions): Promise<CaseResult> {
     ...["ttft", "--library", library, "--python", python, ...shape, ...where],
     ...["--prompts", "300,1000", "--rounds", "2"],
   ]);
-  return verdict(name, ran, notIdentical);
+  return verdict(name, ran, notRestored);
 }
 
 /** The shapes of Qwen3-14B; those of a toy where there is no real GPU. */
@@ -137,7 +140,7 @@ export async function checkTtft(options: CaseOptions): Promise<CaseResult> {
   const words = ["ttft", "--library", library, "--python", python, ...where];
   const ran = await bench([...words, ...(isReal ? [] : toy)]);
   return verdict(name, ran, (row) => [
-    ...notIdentical(row),
+    ...notRestored(row),
     ...(isReal && row.prompt_tokens === LONG_PROMPT ? below(row, { ram_ratio: RATIO }) : []),
   ]);
 }

@@ -33,7 +33,17 @@ export interface TtftRow {
   /** A plain copy of pinned memory, in the same run. */
   readonly bareGbps: number;
   readonly ssd: Restored | null;
+  /** Copies of the whole run, until SSD was measured, that were not asynchronous. */
+  readonly pageable: number;
   readonly isStandIn: boolean;
+}
+
+/** Of what an agent with a GPU says. */
+interface GpuStatus extends Pick<AgentStatus, "arena"> {
+  readonly gpu: {
+    readonly registered_bytes: number;
+    readonly devices: readonly { readonly pageable_copies: number }[];
+  };
 }
 
 const SETTLE_MS = 600_000;
@@ -68,21 +78,25 @@ export async function benchTtft(native: Native, options: TtftBenchOptions): Prom
     },
     signal,
   });
+  await registered(agent, signal);
   driver.begin({ ...plan, socket: agent.socketPath });
   const fromRam = await phase(driver, "stored", (at) => onProgress(`${at} tokens from RAM`));
+  const { gpu } = await agent.get<GpuStatus>("/v1/status");
+  const pageable = gpu.devices.reduce((sum, { pageable_copies: count }) => sum + count, 0);
   const fromSsd: Measured[] = [];
   for (let round = 0; own !== null && round < plan.rounds; round++) {
     onProgress(`round ${round + 1} from SSD`);
     await settled(agent, needs.blocks, signal);
     await agent.restart("SIGTERM", signal);
     await mustBeOnSsd(agent, needs.blocks);
+    await registered(agent, signal);
     driver.beginAnew();
     fromSsd.push(...(await phase(driver, "done", () => undefined)));
   }
   const isStandIn = isStandInCuda(plan.library);
   return fromRam.map((one) => {
     const again = fromSsd.filter(({ prompt_tokens }) => prompt_tokens === one.prompt_tokens);
-    return rowOf(one, again, isStandIn);
+    return { ...rowOf(one, again), pageable, isStandIn };
   });
 }
 
@@ -112,12 +126,30 @@ async function phase(
 }
 
 /** Everything is on SSD. */
-async function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
+function settled(agent: PrivateAgent, blocks: number, signal: AbortSignal): Promise<void> {
+  return until("write all blocks to SSD", signal, async () => {
+    const { ssd } = await agent.status();
+    return ssd?.queued_blocks === 0 && ssd.blocks >= blocks;
+  });
+}
+
+/** All of RAM is known to the driver: until then copies are slower, and block a thread. */
+function registered(agent: PrivateAgent, signal: AbortSignal): Promise<void> {
+  return until("register its RAM with the driver", signal, async () => {
+    const { gpu, arena } = await agent.get<GpuStatus>("/v1/status");
+    return gpu.registered_bytes >= arena.bytes;
+  });
+}
+
+async function until(
+  what: string,
+  signal: AbortSignal,
+  holds: () => Promise<boolean>,
+): Promise<void> {
   const deadline = systemClock.monotonicMs() + SETTLE_MS;
-  const isThere = ({ ssd }: AgentStatus) => ssd?.queued_blocks === 0 && ssd.blocks >= blocks;
-  while (!isThere(await agent.status())) {
+  while (!(await holds())) {
     if (systemClock.monotonicMs() > deadline) {
-      throw new HearthError("DEADLINE", "the agent did not write all blocks to SSD");
+      throw new HearthError("DEADLINE", `the agent did not ${what}`);
     }
     await sleep(systemClock, POLL_MS, signal);
   }
@@ -128,7 +160,7 @@ async function mustBeOnSsd(agent: PrivateAgent, blocks: number): Promise<void> {
   assert(ssd !== null && ssd.blocks >= blocks && ram.blocks === 0, "RAM is empty and SSD is not");
 }
 
-function rowOf(one: Measured, again: readonly Measured[], isStandIn: boolean): TtftRow {
+function rowOf(one: Measured, again: readonly Measured[]): Omit<TtftRow, "pageable" | "isStandIn"> {
   assert(one.prefill_ms !== undefined, "what is in RAM was computed before");
   const prefillMs = median(one.prefill_ms);
   return {
@@ -139,7 +171,6 @@ function rowOf(one: Measured, again: readonly Measured[], isStandIn: boolean): T
     ram: restoredOf([one], prefillMs),
     bareGbps: one.bare_gbps,
     ssd: again.length === 0 ? null : restoredOf(again, prefillMs),
-    isStandIn,
   };
 }
 

@@ -26,7 +26,8 @@ export const command = defineCommand({
       "ratio: the one over the other. ram_gbps: 10^9 bytes a second from the first request to " +
       "the last layer. bare_gbps: a plain copy of pinned memory, in the same run. identical: the " +
       "logits are those of the cache that never left the GPU, bit by bit. ssd_: the same after a " +
-      "restart of the agent, so that SSD alone has them. Medians of the rounds. stand_in: the " +
+      "restart of the agent, so that SSD alone has them. Medians of the rounds. pageable: " +
+      "copies that blocked a thread of the agent. stand_in: the " +
       "driver's library is the tests' own, and the times say nothing of a GPU.",
   ],
   arguments: {},
@@ -79,6 +80,7 @@ export const command = defineCommand({
         ssd_ratio: ssd?.ratio ?? null,
         ssd_gbps: ssd?.gbps ?? null,
         ssd_identical: ssd?.identical ?? null,
+        pageable: row.pageable,
         stand_in: row.isStandIn,
       })),
       json,
