@@ -32,6 +32,7 @@ test {
     _ = @import("rdma/memory.zig");
     _ = @import("rdma/port.zig");
     _ = @import("rdma/read.zig");
+    _ = @import("rdma/test_hub.zig");
     _ = @import("store/disk.zig");
     _ = @import("store/folder.zig");
     _ = @import("store/job.zig");

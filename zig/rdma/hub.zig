@@ -84,6 +84,15 @@ pub const Hub = struct {
                 error.TooOld => .too_old,
             } },
         };
+        return createWith(allocator, request, symbols);
+    }
+
+    /// With the calls of a library, or of whatever stands for one.
+    pub fn createWith(
+        allocator: std.mem.Allocator,
+        request: types.RdmaRequest,
+        symbols: Symbols,
+    ) Error!Opened {
         const region = try regions.acquire(request.region);
         errdefer regions.release(region);
         if (!region.writable) return error.NotPermitted;
