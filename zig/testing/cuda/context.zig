@@ -52,11 +52,10 @@ fn destroy(device: *Device) void {
 
 /// As a process that begins: no context, no memory, nothing counted.
 pub fn forgetAll() void {
-    for (&state.devices, 0..) |*device, index| {
-        destroy(device);
-        device.* = .{ .index = @intCast(index) };
-    }
+    for (&state.devices) |*device| destroy(device);
+    // What a lost device could not free is taken from what it counts as used.
     vmm.forgetAll();
+    for (&state.devices, 0..) |*device, index| device.* = .{ .index = @intCast(index) };
     state.is_initialized = false;
     state.copies = 0;
     state.forgetCounts();
