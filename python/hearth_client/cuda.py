@@ -62,9 +62,13 @@ class Cuda:
         """The memory at ``pointer``, allocation by allocation."""
         if pointer <= 0 or length <= 0:
             raise ValueError("memory on a GPU has an address and a length")
-        device = self._device_of(pointer)
-        before = self._enter(device)
+        before = self._current()
         try:
+            # A thread without a context may be answered nothing; whose it is does not matter.
+            if not before.value:
+                self._enter(0)
+            device = self._device_of(pointer)
+            self._enter(device)
             uuid = self._uuid(device)
             at, end = pointer, pointer + length
             while at < end:
@@ -83,17 +87,19 @@ class Cuda:
         self._call("cuPointerGetAttribute", out, attribute, ctypes.c_uint64(pointer))
         return ordinal.value
 
-    def _enter(self, ordinal: int) -> ctypes.c_void_p:
-        """Makes the device's context this thread's; the one that was before."""
-        before, context = ctypes.c_void_p(), ctypes.c_void_p()
-        device = ctypes.c_int()
-        self._call("cuCtxGetCurrent", ctypes.byref(before))
+    def _current(self) -> ctypes.c_void_p:
+        context = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        return context
+
+    def _enter(self, ordinal: int) -> None:
+        """Makes the device's context this thread's."""
+        context, device = ctypes.c_void_p(), ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
         if ordinal not in self._contexts:
             self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
             self._contexts[ordinal] = context
         self._call("cuCtxSetCurrent", self._contexts[ordinal])
-        return before
 
     def _uuid(self, ordinal: int) -> bytes:
         uuid, device = _Uuid(), ctypes.c_int()

@@ -66,6 +66,8 @@ class CudaMemory:
     def write(self, pointer: int, data: bytes) -> None:
         size = ctypes.c_size_t(len(data))
         self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), ctypes.c_char_p(data), size)
+        # It returns when the bytes are on their way.
+        self._call("cuCtxSynchronize")
 
     def read(self, pointer: int, length: int) -> bytes:
         data = ctypes.create_string_buffer(length)

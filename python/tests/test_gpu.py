@@ -144,6 +144,18 @@ class Gpu(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.client.register_gpu_memory(4096)
 
+    def test_a_thread_without_a_context(self) -> None:
+        pointer = self.cuda.allocate(2 * APART)
+        seen: List[int] = []
+
+        def register() -> None:
+            seen.append(self.client.register_gpu_memory(pointer, 4096, library=LIBRARY).length)
+
+        thread = threading.Thread(target=register)
+        thread.start()
+        thread.join(30)
+        self.assertEqual(seen, [4096])
+
     def test_devices(self) -> None:
         self.assertTrue(self.client.has_gpu)
         (device,) = self.client.gpu_devices()

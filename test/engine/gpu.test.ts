@@ -233,6 +233,7 @@ describeNative("when things go wrong with a GPU", () => {
       expect(await engine.ask("register", "ipc")).toMatchObject({ outcome: Outcome.device });
       expect(await engine.ask("devices")).toMatchObject({ devices: [{ isLost: true }] });
       await using reader = await agent.connect();
+      expect(reader.client.hello.features).toBe(0);
       expect(await reader.put("x")).toEqual(["ok"]);
       expect(await reader.get("r", "x")).toEqual(["ok", "ok"]);
       expect(agent.server.stats.gpuFailures).toBeGreaterThan(0);

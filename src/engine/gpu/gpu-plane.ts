@@ -30,7 +30,8 @@ export class GpuPlane {
 
   /** What the hello's answer may say. */
   get features(): number {
-    return this.#gpus === null ? 0 : Feature.gpu;
+    const isThere = this.#gpus?.devices().some((device) => device.lost === null);
+    return isThere ? Feature.gpu : 0;
   }
 
   get hasBatches(): boolean {
