@@ -1,8 +1,9 @@
 """Time to the first token with a prompt computed, and with its keys and values restored.
 
-Its argument is what computes, "torch" or "hash". When that is there, it says so, reads the plan from
-the first line of standard input and measures with everything in RAM; each further line ``ssd`` says that the agent began anew and has all of it on SSD alone. Writes events
-to standard output, one line of JSON each. Ends with standard input.
+Its argument is what computes, "torch" or "hash". When that is there, it says so, reads the plan
+from the first line of standard input and measures with everything in RAM; each further line
+``ssd`` says that the agent began anew and has all of it on SSD alone. Writes events to standard
+output, one line of JSON each. Ends with standard input.
 """
 
 from __future__ import annotations
