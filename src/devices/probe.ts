@@ -22,6 +22,8 @@ export interface GpuProbe {
 }
 
 const TRIED_BYTES = 2 * 2 ** 20;
+/** More than may be locked where nobody raised the limit; less is no trial of what an agent needs. */
+const LOCKED_BYTES = 64 * 2 ** 20;
 
 /** Opens the GPUs, registers a little memory, and closes all of it again. */
 export async function probeGpus(native: Native, library: string | null): Promise<GpuProbe> {
@@ -50,9 +52,13 @@ export async function probeRdma(
   native: Native,
   choice: Pick<RdmaOptions, "library" | "devices" | "gidIndex">,
 ): Promise<RdmaProbe> {
-  using region = Region.create(native, { bytes: TRIED_BYTES, hugePages: "off", lockMemory: "off" });
+  using region = Region.create(native, {
+    bytes: LOCKED_BYTES,
+    hugePages: "off",
+    lockMemory: "off",
+  });
   await using rdma = openRdma(native, {
-    ...{ ...choice, region, windowBytes: TRIED_BYTES, windowSpans: 1, linksMax: 1, readsMax: 1 },
+    ...{ ...choice, region, windowBytes: LOCKED_BYTES, windowSpans: 1, linksMax: 1, readsMax: 1 },
     onPort: () => undefined,
   });
   const ports = rdma.ports().map(({ gid: _, ...port }) => port);
