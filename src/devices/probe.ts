@@ -22,7 +22,7 @@ export interface GpuProbe {
 }
 
 const TRIED_BYTES = 2 * 2 ** 20;
-/** More than may be locked where nobody raised the limit; less is no trial of what an agent needs. */
+/** More than may be locked where nobody raised the limit: less would try nothing. */
 const LOCKED_BYTES = 64 * 2 ** 20;
 
 /** Opens the GPUs, registers a little memory, and closes all of it again. */
