@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { describeNative } from "../support/index.ts";
+import { standIn } from "../support/stand-ins.ts";
 
 const MAIN = join(import.meta.dir, "../../src/main.ts");
 
@@ -42,6 +43,20 @@ describeNative("bench peer", () => {
       expect(row.of_tcp).toBeCloseTo(row.gbps / row.tcp_gbps);
       expect(row).toMatchObject({ wrong: 0, iperf3_gbps: null });
     }
+  }, 60_000);
+
+  test("rdma, over the library that is named", async () => {
+    const rdma = ["--transport", "rdma", "--library", standIn("libibverbs.so.1").path];
+    const { code, err, rows } = await benchPeer(...rdma, "--rounds", "0", "--pulls", "100");
+    expect({ code, err }).toEqual({ code: 0, err: "" });
+    expect(rows).toMatchObject([{ transport: "rdma", pulls: 100, wrong: 0 }]);
+  }, 60_000);
+
+  test("rdma without a device ends in words", async () => {
+    const rdma = ["--transport", "rdma", "--library", "/nowhere/libibverbs.so.1"];
+    const { code, err } = await benchPeer(...rdma, "--rounds", "0", "--pulls", "100");
+    expect(code).not.toBe(0);
+    expect(err).toContain("libibverbs");
   }, 60_000);
 
   test("many pulls: the longest of them, and memory", async () => {

@@ -26,6 +26,7 @@ export interface Load {
 export interface PairOptions {
   readonly regionBytes: number;
   readonly lanes: number;
+  readonly verbs: string | null;
   readonly signal: AbortSignal;
 }
 

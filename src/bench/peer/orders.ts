@@ -4,7 +4,7 @@ import type { Credentials } from "../../peers/index.ts";
  * What moves the blocks. `tcp` and `bare-quic`: a program that does nothing else; `stream-plain`:
  * without seals, as on a network that is declared trusted.
  */
-export const CARRIERS = ["tcp", "stream", "stream-plain", "quic", "bare-quic"] as const;
+export const CARRIERS = ["tcp", "stream", "stream-plain", "rdma", "quic", "bare-quic"] as const;
 export type Carrier = (typeof CARRIERS)[number];
 
 /** The first line that a process of the benchmark reads; keys are nowhere else. */
@@ -14,6 +14,8 @@ export interface Setup {
   readonly credentials: Credentials;
   readonly regionBytes: number;
   readonly lanes: number;
+  /** Path of the verbs' library; null: as the dynamic linker finds it. */
+  readonly verbs: string | null;
 }
 
 /** Blocks to pull: so many of them asked for and not there yet. */

@@ -4,7 +4,7 @@ import { benchCluster, CarrierPair, type Load, type Measured } from "./carrier-p
 import { Iperf } from "./iperf.ts";
 import type { Carrier } from "./orders.ts";
 
-export const BENCH_TRANSPORTS = ["quic", "stream"] as const;
+export const BENCH_TRANSPORTS = ["quic", "stream", "rdma"] as const;
 export type BenchTransport = (typeof BENCH_TRANSPORTS)[number];
 
 export interface PeerBenchOptions {
@@ -16,6 +16,8 @@ export interface PeerBenchOptions {
   readonly rounds: number;
   /** Connections that carry payload of the stream transport. */
   readonly lanes: number;
+  /** Path of the verbs' library; null: as the dynamic linker finds it. */
+  readonly verbs: string | null;
   /** The program to compare with, too; null: none. */
   readonly iperf: string | null;
   readonly signal: AbortSignal;
@@ -53,6 +55,7 @@ const CONNECTIONS_MAX = 4;
 const CARRIERS_OF: Readonly<Record<BenchTransport, readonly Carrier[]>> = {
   quic: ["quic", "bare-quic"],
   stream: ["stream", "stream-plain"],
+  rdma: ["rdma"],
 };
 
 /**
@@ -60,14 +63,14 @@ const CARRIERS_OF: Readonly<Record<BenchTransport, readonly Carrier[]>> = {
  * hits all of them.
  */
 export async function benchPeer(options: PeerBenchOptions): Promise<PeerRow[]> {
-  const { transports, signal, lanes, onProgress } = options;
+  const { transports, signal, lanes, verbs, onProgress } = options;
   const carriers: Carrier[] = ["tcp", ...transports.flatMap((name) => CARRIERS_OF[name])];
   const credentials = benchCluster();
   const regionBytes = regionBytesOf(options);
   await using started = new AsyncDisposableStack();
   const pairs: CarrierPair[] = [];
   for (const carrier of carriers) {
-    const own = { regionBytes, lanes, signal };
+    const own = { regionBytes, lanes, verbs, signal };
     pairs.push(started.use(await CarrierPair.start(carrier, credentials, own)));
   }
   const rows: PeerRow[] = [];
@@ -135,6 +138,7 @@ class Race {
 
   rowsOf(transport: BenchTransport): PeerRow[] {
     if (transport === "quic") return [this.#row(transport, "quic", "bare-quic")];
+    if (transport === "rdma") return [this.#row(transport, "rdma", "tcp")];
     return (["stream", "stream-plain"] as const).map((carrier) =>
       this.#row(transport, carrier, "tcp"),
     );
@@ -157,7 +161,7 @@ class Race {
     const ms = measured.flatMap((one) => one.ms);
     return {
       transport,
-      sealed: carrier !== "stream-plain",
+      sealed: carrier !== "stream-plain" && carrier !== "rdma",
       block_bytes: this.#size.blockBytes,
       in_flight: this.#size.inFlight,
       gbps,

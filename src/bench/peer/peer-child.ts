@@ -1,7 +1,13 @@
 import { availableParallelism } from "node:os";
 import { stringifyJson, systemClock, unreachable } from "../../core/index.ts";
-import { type Native, openLanes, Region } from "../../native/index.ts";
-import { createTrust, laneShape, QuicTransport, StreamTransport } from "../../peers/index.ts";
+import { type Native, openLanes, openRdma, type Rdma, Region } from "../../native/index.ts";
+import {
+  createTrust,
+  laneShape,
+  QuicTransport,
+  RdmaTransport,
+  StreamTransport,
+} from "../../peers/index.ts";
 import { linesOf } from "../lines.ts";
 import { BareQuic } from "./bare-quic.ts";
 import type { BenchSide, News, Order, Setup } from "./orders.ts";
@@ -10,6 +16,8 @@ import { TransportSide } from "./transport-side.ts";
 
 const MIB = 2 ** 20;
 const MICROS = 1e6;
+/** As the configuration has it by default. */
+const READ_BYTES = 256 * 1024;
 /** A link waits for its turn while others are measured. */
 const IDLE_MS = 3_600_000;
 
@@ -26,12 +34,18 @@ export async function servePeerBench(native: Native): Promise<void> {
   });
   // Every page is there, and no two blocks are equal.
   region.fill(0, region.bytes, setup.role === "holder" ? 1n : 2n);
-  await using side = await sideOf(native, region, setup);
+  await using stack = new AsyncDisposableStack();
+  const side = stack.use(await sideOf(native, region, setup, stack));
   await say({ did: "start", port: side.port });
   for await (const line of lines) await obey(side, JSON.parse(line) as Order);
 }
 
-async function sideOf(native: Native, region: Region, setup: Setup): Promise<BenchSide> {
+async function sideOf(
+  native: Native,
+  region: Region,
+  setup: Setup,
+  stack: AsyncDisposableStack,
+): Promise<BenchSide> {
   const { carrier, role } = setup;
   switch (carrier) {
     case "tcp":
@@ -39,6 +53,10 @@ async function sideOf(native: Native, region: Region, setup: Setup): Promise<Ben
     case "stream":
     case "stream-plain":
       return TransportSide.start(streamOf(native, setup), region, role);
+    case "rdma": {
+      const rdma = stack.use(rdmaOf(native, region, setup));
+      return TransportSide.start(rdmaTransport(rdma, setup), region, role);
+    }
     case "quic":
       return TransportSide.start(quicOf(native, setup), region, role);
     case "bare-quic":
@@ -64,6 +82,22 @@ function streamOf(native: Native, { carrier, credentials, lanes }: Setup): Strea
     openLanes: (region) => openLanes(native, { region, threads, socketBytes }),
     lanes,
     lanesPort: 0,
+  });
+}
+
+function rdmaOf(native: Native, region: Region, { verbs: library }: Setup): Rdma {
+  return openRdma(native, {
+    ...{ region, library, devices: null, gidIndex: null, onPort: () => {} },
+    ...{ windowBytes: region.bytes, windowSpans: 1_024, linksMax: 16, readsMax: 1_024 },
+  });
+}
+
+function rdmaTransport(rdma: Rdma, { credentials }: Setup): RdmaTransport {
+  const trust = createTrust(credentials, systemClock);
+  const settings = { timeout: 14, retries: 6, trafficClass: 0, serviceLevel: 0 };
+  return new RdmaTransport({
+    ...{ trust, clock: systemClock, log: () => {}, rails: 1, rdmaOf: () => rdma },
+    settings: { ...settings, pieceBytes: READ_BYTES },
   });
 }
 

@@ -9,6 +9,7 @@ export interface PeerPullsOptions {
   readonly inFlight: number;
   readonly pulls: number;
   readonly lanes: number;
+  readonly verbs: string | null;
   readonly signal: AbortSignal;
   readonly onProgress: (text: string) => void;
 }
@@ -39,12 +40,12 @@ const WARM_PARTS = PARTS / 5;
 
 /** So many pulls by each transport, one transport behind the other. */
 export async function benchPeerPulls(options: PeerPullsOptions): Promise<PeerPullsRow[]> {
-  const { transports, blockBytes, inFlight, lanes, signal } = options;
+  const { transports, blockBytes, inFlight, lanes, verbs, signal } = options;
   const regionBytes = Math.max(REGION_BYTES, blockBytes * inFlight);
   const credentials = benchCluster();
   const rows: PeerPullsRow[] = [];
   for (const transport of transports) {
-    const own = { regionBytes, lanes, signal };
+    const own = { regionBytes, lanes, verbs, signal };
     await using pair = await CarrierPair.start(transport, credentials, own);
     rows.push(await pullMany(pair, transport, options));
   }

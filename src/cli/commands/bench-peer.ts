@@ -8,8 +8,8 @@ import {
 } from "../../bench/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
-import { jsonFlag, toggle, withDefault } from "../flags.ts";
-import { bytes, choice, integer, list } from "../kinds.ts";
+import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
+import { bytes, choice, integer, list, text } from "../kinds.ts";
 import { printRows } from "../output.ts";
 import { createProgress } from "../progress.ts";
 
@@ -26,11 +26,12 @@ export const command = defineCommand({
       "of a cluster that lives as long as the benchmark, each block a request of its own, each " +
       "byte checked after it has arrived. Round after round the same is done by programs that " +
       "do nothing else, and check nothing.",
-    "stream comes sealed and not sealed. gbps: 10^9 bytes of payload a second. p50_ms, p99_ms: " +
-      "of a block, from its request to its last byte. cpu_s_per_gb: processor time of both " +
-      "ends. bare_gbps: bare node:quic for quic, blocking sockets for stream. tcp_gbps: " +
-      "blocking sockets, the better of one connection and several. iperf3_gbps: where iperf3 is " +
-      "installed. wrong: blocks that did not come as they were. Medians of the rounds.",
+    "stream comes sealed and not sealed, rdma never sealed. gbps: 10^9 bytes of payload a " +
+      "second. p50_ms, p99_ms: of a block, from its request to its last byte. cpu_s_per_gb: " +
+      "processor time of both ends. bare_gbps: bare node:quic for quic, blocking sockets for " +
+      "the others. tcp_gbps: blocking sockets, the better of one connection and several. " +
+      "iperf3_gbps: where iperf3 is installed. wrong: blocks that did not come as they were. " +
+      "Medians of the rounds.",
     "Then each transport pulls --pulls blocks of 1 MiB over one link, 8 at a time: the longest " +
       "of them, and what both processes have in memory, after a fifth of the pulls and at most " +
       "from then on, an arena of 64 MiB included.",
@@ -40,7 +41,12 @@ export const command = defineCommand({
   ],
   arguments: {},
   flags: {
-    transport: withDefault(list(choice(BENCH_TRANSPORTS)), BENCH_TRANSPORTS, "which to measure"),
+    transport: withDefault(
+      list(choice(BENCH_TRANSPORTS)),
+      ["quic", "stream"],
+      "which to measure; rdma needs a device whose ports reach each other",
+    ),
+    library: optional(text("FILE"), "the verbs' library for rdma; libibverbs.so.1 by default"),
     blockBytes: withDefault(
       list(bytes({ min: 4 * KIB, max: 64 * MIB })),
       [256 * KIB, MIB, 4 * MIB, 16 * MIB],
@@ -75,6 +81,7 @@ export const command = defineCommand({
       words: "bench peer --transport stream --block-bytes 4MiB --in-flight 8 --pulls 0",
       what: "one rate of the fast path",
     },
+    { words: "bench peer --transport rdma,stream --pulls 0", what: "what a NIC is worth" },
     { words: "bench peer --rounds 0", what: "the longest of many pulls, and memory" },
   ],
   exits: ["hostCannot", "interrupted"],
@@ -87,7 +94,7 @@ export const command = defineCommand({
     }
     const progress = createProgress({ io, clock, json });
     const common = {
-      ...{ transports, lanes: own.lanes, signal: interrupt() },
+      ...{ transports, lanes: own.lanes, verbs: own.library ?? null, signal: interrupt() },
       onProgress: (what: string) => progress.update(what),
     };
     const iperf = withoutIperf ? null : Iperf.find();
