@@ -49,14 +49,14 @@ export class BareCuda implements Disposable {
       this.#call("cuInit", 0);
       const number = Number(this.#made("cuDeviceGet", device)) | 0;
       const context = this.#made("cuDevicePrimaryCtxRetain", number);
-      this.#ends.push(() => this.#call("cuDevicePrimaryCtxRelease_v2", number));
+      this.#ends.push(() => this.#calls.cuDevicePrimaryCtxRelease_v2(number));
       this.#call("cuCtxSetCurrent", context);
       this.#host = this.#made("cuMemHostAlloc", bytes, 0);
-      this.#ends.push(() => this.#call("cuMemFreeHost", this.#host));
+      this.#ends.push(() => this.#calls.cuMemFreeHost(this.#host));
       this.#memory = this.#made("cuMemAlloc_v2", bytes);
-      this.#ends.push(() => this.#call("cuMemFree_v2", this.#memory));
+      this.#ends.push(() => this.#calls.cuMemFree_v2(this.#memory));
       this.#stream = this.#made("cuStreamCreate", NON_BLOCKING);
-      this.#ends.push(() => this.#call("cuStreamDestroy_v2", this.#stream));
+      this.#ends.push(() => this.#calls.cuStreamDestroy_v2(this.#stream));
     } catch (thrown) {
       this[Symbol.dispose]();
       throw thrown;
@@ -80,6 +80,7 @@ export class BareCuda implements Disposable {
     return Bun.nanoseconds() - start;
   }
 
+  /** Where the device is lost the driver gives nothing back, and says so to nobody. */
   [Symbol.dispose](): void {
     for (const end of this.#ends.splice(0).reverse()) end();
   }

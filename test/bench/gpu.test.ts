@@ -54,6 +54,17 @@ describeNative("bench gpu", () => {
     expect(record.wrong).toBe(1);
   });
 
+  test.each(["copy=700@1300", "copy=700@20"])(
+    "%s: a lost device ends it in words",
+    async (plan) => {
+      cuda.configure(plan);
+      const { code, err } = await benchGpu(...quick);
+      cuda.configure("");
+      expect(code).toBe(4);
+      expect(err).toContain("CUDA error 700");
+    },
+  );
+
   test("no driver, no GPU, none of that number: refused in words", async () => {
     const none = await benchGpu("--library", "/nowhere/libcuda.so.1");
     expect(none).toMatchObject({ code: 4, err: expect.stringContaining("no libcuda.so.1") });

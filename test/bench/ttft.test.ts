@@ -52,6 +52,14 @@ describeNative("bench ttft", () => {
       }
     }, 60_000);
 
+    test("one bit that changed on its way is seen in the logits", async () => {
+      const words = ["--python", python, "--prompts", "100", "--block-tokens", "16"];
+      const more = ["--rounds", "1", "--without-ssd"];
+      const { code, err, rows } = await benchTtft([...tiny, ...words, ...more], "flip@5");
+      expect({ code, err }).toEqual({ code: 0, err: "" });
+      expect(rows).toMatchObject([{ ram_identical: false, ssd_identical: null }]);
+    }, 60_000);
+
     test("a driver that cannot run says why", async () => {
       const words = ["--python", python, "--driver", tempDir(), "--without-ssd"];
       const { code, err } = await benchTtft([...tiny, ...words]);
