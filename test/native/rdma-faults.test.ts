@@ -67,7 +67,7 @@ describeNative("RDMA and what goes wrong", () => {
       [`ibv_open_device=${EACCES}@1`, "not_permitted", EACCES],
       [`ibv_open_device=${EIO}@1`, "failed", EIO],
       [`ibv_query_device=${EIO}@1`, "failed", EIO],
-      [`ibv_alloc_pd=${ENOMEM}@1`, "failed", ENOMEM],
+      [`ibv_alloc_pd=${EIO}@1`, "failed", EIO],
       [`ibv_create_comp_channel=${EIO}@1`, "failed", EIO],
       [`ibv_create_cq=${EIO}@1`, "failed", EIO],
     ])("with %s it says %s", async (plan, state, errno) => {
@@ -75,6 +75,13 @@ describeNative("RDMA and what goes wrong", () => {
       expect(side.rdma.state as string).toBe(state);
       expect(side.rdma.errno).toBe(errno);
       expect(() => side.rdma.link(0, SETTINGS)).toThrow("unsupported");
+    });
+
+    test("queues that cannot be locked want a higher limit, where there is one", async () => {
+      await using side = openSide(library(`ibv_create_cq=${ENOMEM}@1`));
+      const limits = await Bun.file("/proc/self/limits").text();
+      const isUnlimited = /Max locked memory +unlimited/.test(limits);
+      expect(side.rdma.state).toBe(isUnlimited ? "failed" : "memlock");
     });
 
     test("one device that cannot be opened does not matter where another can", async () => {
@@ -184,6 +191,19 @@ describeNative("RDMA and what goes wrong", () => {
     await waitFor(() => fake().counters()["calls.ibv_post_send"] === 4);
     reader.cancel(token);
     expect(reader.arrived(token)).toBe(0);
+    await reader[Symbol.asyncDispose]();
+    expect(await done).toEqual({ ok: false, fault: "cancelled" });
+    asker.arena.fill(0, MIB, 9n);
+    fake().configure("+release");
+    expect(asker.arena.firstWrong(0, MIB, 9n)).toBe(null);
+  });
+
+  test("what hangs and cannot be stopped is over when its queue pair is taken away", async () => {
+    // One change of state for each side's beginning, two to connect it, then the end of this one.
+    await using pair = openPair({ plan: `hang@1;ibv_modify_qp=${EINVAL}@7` });
+    const { asker, reader } = pair;
+    const { done } = reader.read(await lend(pair, 0, MIB), 0, MIB);
+    await waitFor(() => fake().counters()["calls.ibv_post_send"] === 4);
     await reader[Symbol.asyncDispose]();
     expect(await done).toEqual({ ok: false, fault: "cancelled" });
     asker.arena.fill(0, MIB, 9n);

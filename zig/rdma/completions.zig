@@ -77,22 +77,22 @@ pub fn pumpAll(hub: *Hub, device: *const Device) void {
 
 fn sleep(device: *Device) void {
     const in = linux.POLL.IN;
+    // A device that is gone for good says nothing more, and that all the time.
+    const is_gone = device.fatal;
     var waits = [_]linux.pollfd{
-        .{ .fd = device.channel.fd, .events = in, .revents = 0 },
         .{ .fd = device.wake_fd, .events = in, .revents = 0 },
-        // A device that is gone for good says nothing more, and that all the time.
-        .{ .fd = if (device.fatal) -1 else device.context.async_fd, .events = in, .revents = 0 },
+        .{ .fd = if (is_gone) -1 else device.channel.fd, .events = in, .revents = 0 },
+        .{ .fd = if (is_gone) -1 else device.context.async_fd, .events = in, .revents = 0 },
     };
     // Whatever it returns, what is there is looked at.
     _ = linux.poll(&waits, waits.len, timeoutOf(device));
-    if (waits[0].revents & in != 0) takeWake(device);
-    if (waits[1].revents & in != 0) {
+    if (waits[0].revents & in != 0) {
         var count: u64 = 0;
         _ = linux.read(device.wake_fd, std.mem.asBytes(&count), 8);
     }
-    if (waits[2].revents & in != 0) {
-        takeAsync(device);
-    } else if (waits[2].revents != 0) fatal(device);
+    if (waits[1].revents & in != 0) takeWake(device);
+    if (waits[2].revents & in != 0) takeAsync(device);
+    if ((waits[1].revents | waits[2].revents) & ~@as(i16, in) != 0) fatal(device);
     takeAwayLate(device);
 }
 

@@ -143,7 +143,8 @@ fn neverBlock(fd: i32) void {
     _ = linux.fcntl(fd, linux.F.SETFL, flags | nonblock);
 }
 
-fn lockedBytesMax() u64 {
+/// What this process may lock; the largest number where nothing limits it.
+pub fn lockedBytesMax() u64 {
     var limit: linux.rlimit = undefined;
     if (linux.errno(linux.getrlimit(.MEMLOCK, &limit)) != .SUCCESS) return 0;
     return limit.cur;

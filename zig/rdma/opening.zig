@@ -7,10 +7,15 @@ const verbs = @import("verbs.zig");
 const library = @import("library.zig");
 const port_file = @import("port.zig");
 const hub_file = @import("hub.zig");
-const Device = @import("device.zig").Device;
+const device_file = @import("device.zig");
+const Device = device_file.Device;
 const Hub = hub_file.Hub;
 const Port = hub_file.Port;
 const Error = @import("../abi/status.zig").Error;
+
+const enomem = @intFromEnum(linux.E.NOMEM);
+/// RLIM_INFINITY.
+const unlimited = std.math.maxInt(u64);
 
 pub const Outcome = struct { state: types.RdmaState, errno: i32 = 0 };
 
@@ -51,12 +56,15 @@ fn openOne(device: *Device, hub: *Hub, found: *verbs.Device, links: u32) Error!O
     var errno: i32 = 0;
     device.open(hub, found, links, &errno) catch |err| switch (err) {
         error.OutOfMemory => return error.OutOfMemory,
-        error.Refused => return .{ .state = stateOf(errno), .errno = errno },
+        error.Refused => {
+            // Queues are locked memory, too: where that has a limit, it is what they lack.
+            const is_limit = errno == enomem and device_file.lockedBytesMax() != unlimited;
+            return .{ .state = if (is_limit) .memlock else stateOf(errno), .errno = errno };
+        },
     };
     errno = device.probe();
     if (errno == 0) return .{ .state = .ready };
     device.close();
-    const enomem = @intFromEnum(linux.E.NOMEM);
     return .{ .state = if (errno == enomem) .memlock else stateOf(errno), .errno = errno };
 }
 
