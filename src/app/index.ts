@@ -6,6 +6,7 @@ export { hostProblems, routerProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
 export { PeerSource } from "./peer-source.ts";
+export { devicesInUse } from "./rdma-options.ts";
 export {
   type CommanderOptions,
   createCommander,

@@ -12,7 +12,12 @@ export {
   type QuicOptions,
   QuicTransport,
 } from "./transports/quic/index.ts";
-export * from "./transports/rdma/index.ts";
+export {
+  RDMA_LIMITS,
+  type RdmaLimits,
+  RdmaTransport,
+  type RdmaTransportOptions,
+} from "./transports/rdma/index.ts";
 export * from "./transports/stream/index.ts";
 export * from "./trust/index.ts";
 export type * from "./trust.ts";

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { devicesInUse } from "../../src/app/rdma-options.ts";
+import { devicesInUse } from "../../src/app/index.ts";
 import type { Rdma, RdmaPort } from "../../src/native/index.ts";
 import { ManualClock } from "../support/index.ts";
 

@@ -1,5 +1,4 @@
 import { describe, expect, test } from "bun:test";
-import { peerListKind } from "../../src/config/peer-list.ts";
 import { configOf, NO_FACTS } from "./arbitrary-config.ts";
 
 function peersOf(lines: string, hostname: string | null = "gpu-01") {
@@ -21,7 +20,6 @@ describe("[peers]", () => {
       return { worker, host, streamPort, quicPort, rdmaPort };
     });
     expect(peers as unknown).toEqual(named);
-    expect(peerListKind.write(peers!)).toBe(list.map(([text]) => text).join(","));
   });
 
   test("RDMA listens beside the others, and nowhere where they do not", () => {

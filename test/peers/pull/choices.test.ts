@@ -26,7 +26,7 @@ test("both sides have RDMA: it goes first", async () => {
   expect(await usedBy(kit)).toEqual(["rdma"]);
 });
 
-test("a peer that has not said what it has is asked by RDMA where the operator says so", async () => {
+test("a peer that said nothing of itself is asked by RDMA where the operator says so", async () => {
   const all = ["quic", "rdma", "stream"] as const;
   await using measured = new PullKit({ transports: all, hasRdmaNic: true });
   expect(await usedBy(measured)).toEqual(["stream"]);
@@ -35,7 +35,8 @@ test("a peer that has not said what it has is asked by RDMA where the operator s
     limits: { transports: ["rdma", "quic"] },
   });
   expect(await usedBy(told)).toEqual(["rdma"]);
-  await using without = new PullKit({ transports: all, limits: { transports: ["rdma", "quic"] } });
+  const wants = { transports: ["rdma", "quic"] } as const;
+  await using without = new PullKit({ transports: all, limits: wants });
   expect(await usedBy(without)).toEqual(["quic"]);
 });
 

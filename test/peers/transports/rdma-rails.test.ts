@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { RdmaPort } from "../../../src/native/index.ts";
-import { pairRails, usablePorts } from "../../../src/peers/transports/rdma/rails.ts";
+import { pairRails, usablePorts } from "../../../src/peers/transports/rdma/index.ts";
 import { PORT } from "./plain-rdma.ts";
 
 function ip(address: string): Uint8Array {
