@@ -280,6 +280,22 @@ describe("ctl status", () => {
     },
   );
 
+  test("each of its GPUs and ports", async () => {
+    const gpu = { name: "NVIDIA L4", pci: "0000:01:00.0", lost: null };
+    const lost = { ...gpu, pci: "0000:02:00.0", lost: "CUDA error 719 (launch failed)" };
+    const devices = {
+      gpu: { found: "usable", text: "2 GPUs", devices: [gpu, lost] },
+      rdma: { found: "usable", ports: [{ name: "mlx5_0/1", state: "down" }] },
+    };
+    const status = () => Response.json({ ...STATUS, ...devices });
+    await using agent = new FakeAgent({ "GET /v1/status": status });
+    const { out } = await ctl(agent, "status");
+    expect(out).toContain("gpu.text                2 GPUs\n");
+    expect(out).toContain("\nGPU NVIDIA L4 at 0000:01:00.0: ok\n");
+    expect(out).toContain("0000:02:00.0: lost, CUDA error 719 (launch failed)\n");
+    expect(out).toContain("\nRDMA port mlx5_0/1: down\n");
+  });
+
   test("what it is and holds, and what is the matter", async () => {
     await using agent = new FakeAgent({});
     const { code, out } = await ctl(agent, "status");

@@ -98,6 +98,13 @@ function printStatus(io: Io, document: Json): void {
   // Whole: `hearth ctl explain --tokens` wants one.
   const keys = Array.isArray(namespaces) ? namespaces : [];
   for (const key of keys) io.out.write(`namespace ${textOf(key)}\n`);
+  for (const { name, pci, lost } of listOf(members.gpu, "devices")) {
+    const state = lost === null ? "ok" : `lost, ${textOf(lost)}`;
+    io.out.write(`GPU ${textOf(name)} at ${textOf(pci)}: ${state}\n`);
+  }
+  for (const { name, state } of listOf(members.rdma, "ports")) {
+    io.out.write(`RDMA port ${textOf(name)}: ${textOf(state)}\n`);
+  }
   for (const problem of listOf({ health }, "health")) {
     const { severity, code, meaning } = problem;
     io.out.write(`${textOf(severity)} ${textOf(code)}: ${textOf(meaning)}\n`);
