@@ -217,6 +217,17 @@ describeNative("when things go wrong with a GPU", () => {
     });
   });
 
+  test("a copy changes a bit on its way to a slot", async () => {
+    await withEngine({}, async ({ agent, engine }) => {
+      await engine.ask("reserve", ...NAMES);
+      standIn("libcuda.so.1").configure("+flip@1");
+      expect(await engine.ask("store")).toEqual(ok(9));
+      const outcomes = (await engine.ask("commitChecked")) as number[];
+      expect([...outcomes].sort()).toEqual([Outcome.ok, Outcome.ok, Outcome.corrupt]);
+      agent.expectNothingHeld();
+    });
+  });
+
   test("the device is lost while it copies", async () => {
     await withEngine({}, async ({ agent, engine }) => {
       await put(engine, "r");

@@ -5,10 +5,11 @@
  */
 import { createPieceItems, EngineClient, type PieceItems } from "../../../src/engine/index.ts";
 import { type GpuMemory, loadNative, openGpus, Region } from "../../../src/native/index.ts";
+import { CommitFlag } from "../../../src/tiers/index.ts";
 import { standIn } from "../../support/stand-ins.ts";
 import { seedOf } from "../../tiers/names.ts";
 import { manifestBytes } from "../agent-kit.ts";
-import { Engine, type Handle } from "../engine.ts";
+import { Engine, type Handle, handleBatch } from "../engine.ts";
 
 const MEMORY_BYTES = 2 ** 21;
 /** Where the engine's part of its allocation begins. */
@@ -119,6 +120,16 @@ const commands: Record<string, (...words: string[]) => unknown> = {
   },
   store: async () => copy("store", await compute()),
   commit: () => engine.commit(held),
+  /** With the checksums of what this engine computed. */
+  async commitChecked() {
+    const batch = handleBatch(held);
+    for (const [at, { bytes }] of held.entries()) {
+      batch.flags[at] = CommitFlag.checksumGiven;
+      batch.checksum[at] = scratch.checksum(at * PLACE_BYTES, bytes);
+    }
+    await client.commit(batch);
+    return [...batch.outcome];
+  },
   abort: () => engine.abort(held),
   /** Both are sent before either is answered. */
   async storeAndCommit() {
