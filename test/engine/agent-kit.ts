@@ -99,7 +99,11 @@ async function openGpuBed(options: AgentKitOptions, native: Native, region: Regi
   const close = async () => {
     cuda.configure("+release");
     await gpus[Symbol.asyncDispose]();
+    const left = Object.entries(cuda.counters()).filter(
+      ([name, count]) => /^(open|misuse)\./.test(name) && count !== 0,
+    );
     cuda.configure("");
+    if (left.length > 0) throw new Error(`left open in the driver: ${JSON.stringify(left)}`);
   };
   return { gpus, close };
 }
