@@ -8,6 +8,7 @@ import {
   type HostGpusReport,
   HostRdma,
   type HostRdmaReport,
+  kernelRdmaDevices,
   probeDirect,
 } from "../devices/index.ts";
 import {
@@ -142,7 +143,11 @@ function openHostGpus({ config, native, region, health, logger }: DeviceRoomPart
 /** Opened for peers alone, and where what is read may go over the network in the clear. */
 function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
   const { config, native, region, clock, health, logger } = parts;
-  if (config.peers.certFile === null || !mayUseRdma(config)) return null;
+  if (config.peers.certFile === null) return null;
+  if (!mayUseRdma(config)) {
+    tellUnused(parts);
+    return null;
+  }
   const { library, devices: named, gidIndex, windowBytes } = config.rdma;
   const devices = named === "any" ? null : named;
   const host = new HostRdma({
@@ -153,6 +158,15 @@ function openHostRdma(parts: DeviceRoomParts): HostRdma | null {
   });
   tell(logger, "RDMA", host.finding);
   return host;
+}
+
+/** Whoever bought a NIC wonders; `off` needs no word. */
+function tellUnused({ config, logger }: DeviceRoomParts): void {
+  const { peers, rdma } = config;
+  const devices = kernelRdmaDevices();
+  if (peers.trustedNetwork || rdma.enabled === "off" || devices.length === 0) return;
+  const fix = "set peers.trusted_network where nobody else is on the network between the hosts";
+  logger.info("no RDMA is used: what it reads is not sealed", { devices: devices.join(" "), fix });
 }
 
 /** One line; what is broken has had its own as a health code. */

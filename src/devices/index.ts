@@ -15,5 +15,6 @@ export {
   type HostRdmaReport,
   type RdmaPortReport,
 } from "./host-rdma.ts";
+export { kernelRdmaDevices } from "./kernel-rdma.ts";
 export { type GpuProbe, probeGpus, probeRdma, type RdmaProbe } from "./probe.ts";
 export { portFinding, portName, rdmaFinding } from "./rdma-words.ts";
