@@ -21,7 +21,9 @@ function spoilt(
 }
 
 describeNative("bad credentials", () => {
-  const names = ["stream", "quic"].filter((name) => existsSync(join(FOLDER, `${name}-maker.ts`)));
+  const names = ["stream", "quic", "rdma"].filter((name) =>
+    existsSync(join(FOLDER, `${name}-maker.ts`)),
+  );
   test.each(names)(
     "get nobody in over %s, and good ones do",
     async (name) => {

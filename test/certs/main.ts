@@ -1,10 +1,10 @@
-/** `bun run test:certs`: bad certificates, shown to both transports in both directions. */
+/** `bun run test:certs`: bad certificates, shown to all transports in both directions. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
-import { ensureHost } from "../../scripts/lib/native-build.ts";
+import { ensureHost, ensureStandIns } from "../../scripts/lib/native-build.ts";
 import type { TransportMaker } from "../peers/transports/contract-kit.ts";
 import { type CertsReport, runCerts, violationsOf } from "./certs.ts";
 
-const TRANSPORTS = ["stream", "quic"] as const;
+const TRANSPORTS = ["stream", "quic", "rdma"] as const;
 
 const HELP = `
 Shows bad credentials to a good host that listens, and to a good host that calls: expired ones, of
@@ -39,7 +39,9 @@ const names = TRANSPORTS.filter(
   (name) => options.transport === undefined || options.transport === name,
 );
 if (names.length === 0) fail(`--transport is one of ${TRANSPORTS.join(", ")}`);
-const native = await ensureHost();
+const library = await ensureHost();
+const native =
+  library.kind === "fresh" || library.kind === "built" ? await ensureStandIns() : library;
 if (native.kind === "failed" || native.kind === "skipped") fail(`no native library: ${native.why}`);
 
 function printTable({ results, good, leaks, seconds }: CertsReport): void {
