@@ -9,6 +9,8 @@ import { Neighbour } from "./neighbour.ts";
 
 const STEPS = 1_500;
 const AT_ONCE = 12;
+/** What random traffic is to come across. */
+const COUNTED = ["acquireHitsPeer", "acquireHitsSsd", "lentBlocks", "peerCorruptBlocks"] as const;
 const NAMES: readonly BlockName[] = [
   ..."a/b/c/d a/b/c/e a/b/f a/g h/i/j h/i/k l/m/n/o p q r/s t/u v/w/x".split(" "),
 ];
@@ -86,6 +88,7 @@ function step(host: Host, random: Random): Promise<unknown> {
 }
 
 describeNative("two hosts that pull from each other", () => {
+  const came = new Map<(typeof COUNTED)[number], number>();
   for (const seed of [1, 2, 3]) {
     test(`no wrong byte and nothing left behind, whatever happens (${seed})`, async () => {
       await withTempDir(async (dir) => {
@@ -111,13 +114,15 @@ describeNative("two hosts that pull from each other", () => {
         }
         expect(hosts.map(({ wrong }) => wrong)).toEqual([0, 0]);
         expect(Math.min(...hosts.map(({ hits }) => hits))).toBeGreaterThan(100);
-        // It was worth while: each of these came to pass.
-        const counted = ["acquireHitsPeer", "acquireHitsSsd", "lentBlocks"] as const;
-        for (const what of [...counted, "peerCorruptBlocks"] as const) {
+        for (const what of COUNTED) {
           const times = hosts.reduce((sum, { kit }) => sum + kit.store.stats[what], 0);
-          expect({ what, times }).not.toEqual({ what, times: 0 });
+          came.set(what, (came.get(what) ?? 0) + times);
         }
       });
     }, 60_000);
   }
+
+  test("it was worth while: each of these came to pass in one of them", () => {
+    expect(COUNTED.filter((what) => (came.get(what) ?? 0) === 0)).toEqual([]);
+  });
 });
