@@ -6,6 +6,7 @@ import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHost, ensureStandIns } from "../../scripts/lib/native-build.ts";
 import { ROOT } from "../../scripts/lib/paths.ts";
 import { seconds } from "../../scripts/lib/run.ts";
+import { messageOf } from "../../src/core/index.ts";
 import type { CaseResult } from "./lane.ts";
 import { runOne } from "./one.ts";
 import { bedRefusal, KERNELS, type KernelName, prepareBed } from "./packages.ts";
@@ -111,4 +112,10 @@ async function main(): Promise<boolean> {
 
 process.on("SIGINT", () => process.exit(130));
 process.on("SIGTERM", () => process.exit(143));
-process.exit((await main()) ? 0 : 1);
+try {
+  process.exitCode = (await main()) ? 0 : 1;
+} catch (thrown) {
+  say(messageOf(thrown));
+  process.exitCode = 1;
+}
+process.exit();

@@ -115,7 +115,7 @@ class Apt {
       ...{ "Dir::State": folder, "Dir::State::status": at("status"), "Dir::Cache": at("cache") },
       ...{ "Dir::Etc::sourcelist": at("sources.list"), "Dir::Etc::sourceparts": "/dev/null" },
       ...{ "APT::Architecture": "amd64", "APT::Sandbox::User": "", "Acquire::Languages": "none" },
-      "Acquire::Retries": "3",
+      ...{ "Acquire::Retries": "3", "APT::Update::Error-Mode": "any" },
       "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
     };
     this.#options = Object.entries(options).flatMap(([key, value]) => ["-o", `${key}=${value}`]);
@@ -184,7 +184,10 @@ export async function prepareBed(
   }
   const startMs = performance.now();
   const stage = `${folder}.${process.pid}`;
-  rmSync(stage, { recursive: true, force: true });
+  const clear = () => rmSync(stage, { recursive: true, force: true });
+  // Also where somebody interrupts it.
+  process.once("exit", clear);
+  clear();
   mkdirSync(stage, { recursive: true });
   try {
     const bed = await make(stage, kernel);
@@ -194,6 +197,6 @@ export async function prepareBed(
     say(`kernel ${bed.kernel} and its packages in ${seconds(performance.now() - startMs)}`);
     return { ...bed, ...places };
   } finally {
-    rmSync(stage, { recursive: true, force: true });
+    clear();
   }
 }
