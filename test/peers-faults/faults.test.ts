@@ -6,7 +6,7 @@ import { runFaults } from "./run.ts";
 const PULLS = 200;
 
 describeNative("pulls from hosts that die, lie, hang and flood, in short", () => {
-  test.each(["stream", "quic"] as const)(
+  test.each(["stream", "quic", "rdma"] as const)(
     "over %s",
     async (transport) => {
       const options = { pulls: PULLS, seed: 1, transports: [transport], onPhase: () => undefined };

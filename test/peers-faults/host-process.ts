@@ -12,7 +12,7 @@ import type {
 } from "../../src/peers/index.ts";
 import { createTrust } from "../../src/peers/index.ts";
 import { RealHost } from "../peers/hosts/real-host.ts";
-import { LIMITS, putAll } from "./world.ts";
+import { LIMITS, MAKERS, putAll } from "./world.ts";
 
 export interface HostSpec {
   readonly worker: string;
@@ -67,7 +67,8 @@ const spec = JSON.parse(process.env.HOST_SPEC!) as HostSpec;
 const { worker, transport, credentials, arenaBytes, names, killAt, peers, wanted } = spec;
 const host = await new RealHost({
   ...{ worker, trust: createTrust(credentials, systemClock), transports: [transport], arenaBytes },
-  limits: LIMITS,
+  limits: { ...LIMITS, transports: [transport] },
+  makers: MAKERS,
   ...(killAt === undefined ? {} : { wrap: (inner) => new MortalServer(inner, killAt) }),
 }).listen();
 await putAll(host.engine(), names);

@@ -1,6 +1,6 @@
 /** `bun run test:peers`: pulls from hosts that die, lie, hang and flood. */
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
-import { ensureHost } from "../../scripts/lib/native-build.ts";
+import { ensureHost, ensureStandIns } from "../../scripts/lib/native-build.ts";
 import { systemClock } from "../../src/core/index.ts";
 import type { TransportName } from "../../src/peers/index.ts";
 import { jsonOf, tableOf } from "./report.ts";
@@ -13,7 +13,7 @@ checksums; turned bits and other blocks' bytes; stalls, drips and cuts; a host t
 floods; and askers that vanish. No wrong byte may come out, no slot, loan or stream may stay taken,
 and with one of three hosts hung the 99th percentile is at most twice that of healthy hosts.
 
-  bun run test:peers                            20,000 pulls over both transports
+  bun run test:peers                            20,000 pulls over all transports
   bun run test:peers -- --pulls 2000            a short run
   bun run test:peers -- --transport stream      one transport, or several with commas
   bun run test:peers -- --seed 7                other lies
@@ -22,7 +22,7 @@ and with one of three hosts hung the 99th percentile is at most twice that of he
 Exit codes: 0 all is well; 1 a promise was broken; 2 wrong usage.
 `;
 
-const TRANSPORTS = ["stream", "quic"];
+const TRANSPORTS = ["stream", "quic", "rdma"];
 
 const options = scriptOptions(HELP, {
   pulls: { type: "string", default: "20000" },
@@ -47,7 +47,9 @@ const seed = wholeNumber("seed", 0);
 const transports = options.transport.split(",");
 for (const name of transports)
   if (!TRANSPORTS.includes(name)) fail(`--transport ${name} is none of ${TRANSPORTS.join(", ")}`);
-const native = await ensureHost();
+const library = await ensureHost();
+const native =
+  library.kind === "fresh" || library.kind === "built" ? await ensureStandIns() : library;
 if (native.kind === "failed" || native.kind === "skipped") fail(`no pulls: ${native.why}`);
 
 const began = systemClock.monotonicMs();

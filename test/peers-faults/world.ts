@@ -1,6 +1,7 @@
 import { type Random, randomBelow, seededRandom } from "../../src/core/index.ts";
 import type { PullLimits, TransportName } from "../../src/peers/index.ts";
 import { RealHost } from "../peers/hosts/real-host.ts";
+import { maker as rdma } from "../peers/transports/rdma-maker.ts";
 import { makeCluster } from "../support/cluster.ts";
 import { waitFor } from "../support/wait.ts";
 import type { StoreEngine } from "../tiers/store-engine.ts";
@@ -27,6 +28,9 @@ export const LIMITS: Partial<PullLimits> = {
   cooldownMaxMs: 60,
   mirrorPulls: false,
 };
+
+/** What a transport asks for beside a certificate. */
+export const MAKERS = { rdma };
 
 export interface Holder {
   readonly host: RealHost;
@@ -58,6 +62,7 @@ export class World implements AsyncDisposable {
     let server: LyingServer | undefined;
     const host = await new RealHost({
       ...{ worker, trust: this.cluster.trust(worker), transports: [this.transport] },
+      makers: MAKERS,
       ...{ arenaBytes: HOLDER_BYTES, ...(lanesPort === undefined ? {} : { lanesPort }) },
       wrap: (inner, region) => {
         server = new LyingServer(inner, region, this.random);
@@ -82,7 +87,8 @@ export class World implements AsyncDisposable {
     const worker = `asker-${this.#askers++}`;
     const asker = await new RealHost({
       ...{ worker, trust: this.cluster.trust(worker), transports: [this.transport] },
-      ...{ arenaBytes: ASKER_BYTES, limits: { ...LIMITS, ...limits } },
+      ...{ arenaBytes: ASKER_BYTES, makers: MAKERS },
+      limits: { ...LIMITS, transports: [this.transport], ...limits },
     }).listen();
     asker.meet(others);
     const workers = others.map((host) => host.worker);
