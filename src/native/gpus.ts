@@ -40,7 +40,7 @@ export interface GpuMemory {
   readonly bytes: number;
 }
 
-/** Bytes to copy between the region and a device's memory. */
+/** Bytes to copy between the region and a device's memory. A job writes none of them twice. */
 export interface GpuPiece {
   readonly regionOffset: number;
   readonly memoryOffset: number;

@@ -51,7 +51,6 @@ describeNative("GPUs of which a call fails", () => {
   } as const;
 
   test.each([
-    "cuMemcpyBatchAsync_v2=2@1",
     "no-batch;cuMemcpyHtoDAsync_v2=2@1",
     "no-batch;cuMemcpyHtoDAsync_v2=2@3",
     "cuEventRecord=2@1",
@@ -65,6 +64,19 @@ describeNative("GPUs of which a call fails", () => {
       expect(back).toEqual({ ok: true });
       await goesAround(bed, memory, MIB, 4n);
       expect(bed.lost).toEqual([]);
+    });
+  });
+
+  test("many pieces that are refused together are copied one by one", async () => {
+    await withGpus({ plan: "cuMemcpyBatchAsync_v2=1@1" }, async (bed) => {
+      const memory = await allocated(bed);
+      expect(await copyBoth(bed.gpus, memory)).toEqual({ there: { ok: true }, back: { ok: true } });
+      expect(bed.cuda.counters()).toMatchObject({
+        "calls.cuMemcpyBatchAsync_v2": 2,
+        "calls.cuMemcpyHtoDAsync_v2": 4,
+      });
+      bed.cuda.configure("+cuMemcpyBatchAsync_v2=1;cuMemcpyHtoDAsync_v2=2@3");
+      expect(await bed.gpus.toGpu(memory, scattered(4, 64 * KIB))).toEqual(failed);
     });
   });
 

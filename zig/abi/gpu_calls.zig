@@ -29,7 +29,7 @@ pub fn create(request: ?*const types.GpusRequest, info: ?*types.GpusInfo) Error!
     out.handle = try all.add(gpus);
     out.event_fd = gpus.event_fd;
     out.devices = @intCast(gpus.workers.len);
-    out.has_batches = @intFromBool(gpus.driver.hasBatches());
+    out.has_batches = @intFromBool(gpus.hasBatches());
 }
 
 pub fn device(handle: u64, index: u32, out: ?*types.GpuDevice) Error!void {

@@ -18,8 +18,8 @@ const Error = status.Error;
 
 /// Copies under way in one direction: enough that the device never waits for this thread.
 pub const flights_max = 32;
-/// Of one call.
-pub const batch_max = 4096;
+/// Of one call: drivers are known that do not survive tens of thousands.
+pub const batch_max = 1024;
 /// The slowest that is no stall: 100 MB/s.
 const ns_per_byte = 10;
 
@@ -212,8 +212,11 @@ fn flush(worker: *Worker, is_to_gpu: bool) Error!void {
     const stream = worker.ways[@intFromBool(is_to_gpu)].stream.?;
     if (batch.count > 1 and batch.is_offered) {
         const code = callBatch(worker, stream);
-        if (code != caller_file.not_supported) return worker.caller.check(code);
-        batch.is_offered = false;
+        if (code == caller_file.success or caller_file.isFatal(code)) {
+            return worker.caller.check(code);
+        }
+        if (code == caller_file.not_supported) batch.is_offered = false;
+        // One by one those that are possible are made, a second time too, without harm.
     }
     const driver = worker.caller.driver;
     for (batch.to[0..batch.count], batch.from[0..batch.count], batch.bytes[0..batch.count]) //

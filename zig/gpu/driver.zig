@@ -72,6 +72,8 @@ pub const range_dma_buf: c_int = 1;
 pub const Attribute = enum(c_int) {
     capability_major = 75,
     capability_minor = 76,
+    /// Registered memory has the same address for the device as for the host.
+    host_pointers = 91,
     gpudirect_with_vmm = 110,
     dma_buf = 124,
     host_numa_node = 134,

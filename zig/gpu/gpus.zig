@@ -63,6 +63,13 @@ pub const Gpus = struct {
         return gpus.workers[index].told();
     }
 
+    /// Whether a device takes many pieces in one call.
+    pub fn hasBatches(gpus: *const Gpus) bool {
+        return for (gpus.workers) |*worker| {
+            if (worker.batch.is_offered) break true;
+        } else false;
+    }
+
     pub fn submit(gpus: *Gpus, request: types.GpuJob) Error!void {
         const operation = std.enums.fromInt(types.GpuOperation, request.operation) orelse
             return error.BadRequest;

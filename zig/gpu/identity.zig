@@ -11,6 +11,9 @@ pub const Identity = struct {
     device: cuda.Device,
     /// As it is told, less what changes.
     told: types.GpuDevice,
+    /// Else a batch with the host's addresses is an illegal access (WSL 2), where single copies
+    /// translate them.
+    takes_host_pointers: bool,
 };
 
 pub fn identify(caller: *Caller, ordinal: c_int) Error!Identity {
@@ -34,7 +37,9 @@ pub fn identify(caller: *Caller, ordinal: c_int) Error!Identity {
     told.numa_node = attribute(driver, .host_numa_node, device) orelse -1;
     // Drivers before 12.2 do not tell, and the kernel does.
     if (told.numa_node < 0) told.numa_node = numaNodeOf(&told.pci);
-    return .{ .device = device, .told = told };
+    // Drivers that do not know the question always do.
+    const takes_host_pointers = attribute(driver, .host_pointers, device) != 0;
+    return .{ .device = device, .told = told, .takes_host_pointers = takes_host_pointers };
 }
 
 /// Null for what the driver does not know.

@@ -144,7 +144,7 @@ fn makeWorker(gpus: *Gpus, found: Identity, index: u32, jobs: usize) Error!Worke
             .to = to,
             .from = from,
             .bytes = bytes,
-            .is_offered = gpus.driver.hasBatches(),
+            .is_offered = gpus.driver.hasBatches() and found.takes_host_pointers,
         },
         .jobs = .{ .items = queue },
         .taken = taken,

@@ -119,6 +119,30 @@ test "without memory they are not opened, and leave nothing" {
     try testing.checkAllAllocationFailures(testing.allocator, openAndEnd, .{});
 }
 
+fn withoutHostPointers(
+    value: *c_int,
+    which: cuda.Attribute,
+    _: cuda.Device,
+) callconv(.c) cuda.Result {
+    value.* = @intFromBool(which != .host_pointers);
+    return 0;
+}
+
+fn withoutAnswers(_: *c_int, _: cuda.Attribute, _: cuda.Device) callconv(.c) cuda.Result {
+    return 1;
+}
+
+test "batches are offered only where a device takes the host's addresses" {
+    var driver = simulated;
+    driver.cuMemcpyBatchAsync_v2 = @ptrCast(&counted);
+    for ([_]bool{ false, true }) |takes| {
+        driver.cuDeviceGetAttribute = if (takes) &withoutAnswers else &withoutHostPointers;
+        const gpus = (try making.create(testing.allocator, driver, request)).gpus.?;
+        try testing.expectEqual(takes, gpus.workers[0].batch.is_offered);
+        try end(gpus);
+    }
+}
+
 test "they close only when all is reaped and every device has ended" {
     const gpus = (try making.create(testing.allocator, simulated, request)).gpus.?;
     try testing.expectError(error.Busy, gpus.close());
