@@ -121,7 +121,7 @@ describe("what guests say", () => {
     expect(told[1]!.words).toEqual(["the guest one ended: late", "the last words"]);
   });
 
-  test("without QEMU there is a line that says so, and a failure where it is asked for", async () => {
+  test("without QEMU there is a line that says so, and a failure where it is wanted", async () => {
     const run = async (required: string) => {
       const env = { PATH: tempDir(), REQUIRE_RDMA: required };
       const command = [process.execPath, join(dirname(import.meta.path), "main.ts"), "--json"];
