@@ -116,18 +116,18 @@ export class Peer {
    */
   async open(without: ReadonlySet<Way>): Promise<Opened> {
     let fault: LinkFault = { kind: "unreachable", why: "no transport is left to it" };
-    let tried = without.size > 0;
+    let failed = [...without].at(-1) ?? null;
     for (const way of this.usable()) {
-      if (without.has(way) || (tried && !way.breaker.allows)) continue;
+      if (without.has(way) || (failed !== null && !way.breaker.allows)) continue;
       const endpoint = this.record?.endpoints[way.transport.name];
       if (endpoint === undefined) continue;
       way.breaker.enter();
-      if (tried) this.#room.tallies.fellBack(way.transport.name);
+      if (failed !== null) this.#room.tallies.fellBack(failed.transport.name);
       const fresh = way.link === null;
       const dialled = await way.open(endpoint);
       if (dialled.ok) return { ok: true, way, link: dialled.link, fresh };
       fault = dialled.fault;
-      tried = true;
+      failed = way;
       this.failed(way, fault);
     }
     return { ok: false, fault };

@@ -25,7 +25,7 @@ export class Tallies {
     this.#byTransport[transport].bytes += bytes;
   }
 
-  /** This transport took over from one that failed. */
+  /** This transport failed, and another one took over. */
   fellBack(transport: TransportName): void {
     this.#fallbacks++;
     this.#byTransport[transport].fallbacks++;
