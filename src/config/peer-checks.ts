@@ -1,11 +1,15 @@
 import { formatDuration } from "../core/index.ts";
 import { exactBytes } from "./kinds.ts";
 import { hostIsLoopback } from "./listen-address.ts";
+import { mayUseRdma } from "./rdma-use.ts";
 import type { Config } from "./schema.ts";
 import { listensOnLoopback } from "./sections/peers.ts";
 import { type SumCheck, unless } from "./sum-check.ts";
 
 type Peers = Config["peers"];
+
+/** What says whether RDMA is used. */
+const RDMA_KEYS = ["peers.transport", "peers.trusted_network", "rdma.enabled"];
 
 /** Rules of [peers]. */
 export const PEER_CHECKS: readonly SumCheck[] = [
@@ -30,7 +34,7 @@ export const PEER_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
-    keys: ["peers.transport", "peers.trusted_network", "rdma.enabled"],
+    keys: RDMA_KEYS,
     find({ peers, rdma }) {
       if (peers.transports === "auto" || !peers.transports.includes("rdma")) return null;
       if (rdma.enabled === "off")
@@ -65,8 +69,11 @@ export const PEER_CHECKS: readonly SumCheck[] = [
       ),
   },
   {
-    keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream"],
-    find({ peers: { listenRdma, listenStream, lanesPort } }) {
+    keys: ["peers.listen_rdma", "peers.lanes_port", "peers.listen_stream", ...RDMA_KEYS],
+    find(config) {
+      const { listenRdma, listenStream, lanesPort } = config.peers;
+      // Its standard must be in nobody's way who has no use for it.
+      if (!mayUseRdma(config)) return null;
       if (listenRdma === "off" || listenRdma.port === 0 || listenStream === "off") return null;
       return unless(
         listenRdma.port !== listenStream.port && listenRdma.port !== lanesPort,

@@ -74,7 +74,7 @@ export const PEERS: readonly BadFile[] = [
   ["reads of odd bytes", rdma('read_bytes = "100000B"'), ["4:14 rdma.read_bytes", "multiple"]],
   [
     "one port for requests of two transports",
-    peers('listen_rdma = "0.0.0.0:7172"'),
+    peers('listen_rdma = "0.0.0.0:7172"', "trusted_network = true"),
     ["4:15 peers.listen_rdma", "listen_stream or lanes_port"],
   ],
   ["unknown cipher", peers('cipher = "rc4"'), ["4:10 peers.cipher", "aegis-128l"]],

@@ -34,6 +34,13 @@ describe("[peers]", () => {
     expect(rdma('listen_stream = "off"\nlisten_quic = "off"')).toBe("off");
   });
 
+  test("where RDMA is not used its port is in nobody's way", () => {
+    const mine = 'listen_stream = "0.0.0.0:7175"';
+    expect(peersOf(mine).listenStream).toMatchObject({ port: 7175 });
+    expect(peersOf("lanes_port = 7175").lanesPort).toBe(7175);
+    expect(() => peersOf(`${mine}\ntrusted_network = true`)).toThrow("7175 is the port of");
+  });
+
   test("others reach a host where it listens, or under its name", () => {
     const listen = (host: string) => `listen_stream = "${host}:1"\nlisten_quic = "${host}:2"`;
     expect(peersOf("").advertise).toBe("gpu-01");
