@@ -74,6 +74,8 @@ describeNative("bench gpu", () => {
       code: 4,
       err: expect.stringContaining("the driver shows no GPU"),
     });
+    const long = await benchGpu("--library", cuda.path, "--bytes", "64GiB");
+    expect(long).toMatchObject({ code: 4, err: empty.err });
     cuda.configure("");
     const absent = await benchGpu(...quick, "--device", "1");
     expect(absent).toMatchObject({ code: 4, err: expect.stringContaining("there is no GPU 1") });

@@ -57,8 +57,9 @@ export class GpuCopies implements AsyncDisposable {
     const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
     const region = createArena(native, arena);
     const queue = new Queue(native, { entries: 64, threads: 1, watches: 8 });
-    const pieces = bytes / PIECE_BYTES_MIN;
-    const limits = { jobsMax: bytes / PIECE_BYTES_MIN, piecesMax: 2 * pieces };
+    // A copy of everything is under way at once.
+    const jobsMax = Math.ceil(bytes / JOB_BYTES) + 1;
+    const limits = { jobsMax, piecesMax: bytes / PIECE_BYTES_MIN };
     const gpus = openGpus(native, { region, library, ...limits, onLost: () => undefined });
     try {
       const device = chosen(gpus, options.device);
