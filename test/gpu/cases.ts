@@ -27,6 +27,14 @@ export interface CaseResult {
   readonly rows: readonly Record<string, unknown>[];
 }
 
+/** How many of each, and whether that will do. */
+export function tallyOf(results: readonly Pick<CaseResult, "outcome">[], isRequired: boolean) {
+  const count = (wanted: CaseResult["outcome"]) =>
+    results.filter(({ outcome }) => outcome === wanted).length;
+  const [passed, failed, skipped] = [count("ok"), count("failed"), count("skipped")];
+  return { passed, failed, skipped, isWell: failed === 0 && !(isRequired && skipped > 0) };
+}
+
 interface Ran {
   readonly code: number;
   readonly out: string;
