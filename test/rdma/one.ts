@@ -33,6 +33,14 @@ pingpong > /out/pingpong.log 2>&1
 say "end pingpong $?"
 `;
 
+/** What somebody with such a device is told. */
+const DOCTOR = `
+say "begin doctor"
+host bun src/main.ts doctor > /out/doctor.log 2>&1
+b grep -q 'ok  *RDMA rxe0/1' /out/doctor.log
+say "end doctor $?"
+`;
+
 /** One guest, both ends of every queue pair in it. */
 export async function runOne(
   bed: Bed,
@@ -49,7 +57,7 @@ export async function runOne(
   await using machine = new Machine({
     ...{ bed, name: "one", folder, cpus: 2, memoryMib: 3_072, wires: [] },
     settings: { rail: "dummy0", address: `${ADDRESS}/24` },
-    job: [JOB_HELPERS, PINGPONG, ...suites, '[ "$failures" = 0 ]\n'].join("\n"),
+    job: [JOB_HELPERS, PINGPONG, DOCTOR, ...suites, '[ "$failures" = 0 ]\n'].join("\n"),
     limitMs: (BOOT_LIMIT_S + suites.length * SUITE_LIMIT_S) * 1_000,
     onLine: (line) => {
       if (line === "up") steps.add("boot", true, (performance.now() - startMs) / 1_000, []);

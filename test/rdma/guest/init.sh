@@ -38,7 +38,7 @@ done < /modules
 
 # The RDMA device's own interface has the first address of its network.
 ip link set lo up
-if [ "$RAIL" = dummy0 ]; then ip link add dummy0 type dummy; fi
+if [ ! -e "/sys/class/net/$RAIL" ]; then ip link add "$RAIL" type dummy; fi
 ip link set "$RAIL" mtu 4200
 ip address add "$ADDRESS" dev "$RAIL"
 ip link set "$RAIL" up
