@@ -39,7 +39,7 @@ export interface GpuBenchResult {
   readonly wrong: number;
 }
 
-export const LARGE = 2 ** 24;
+const LARGE = 2 ** 24;
 const MIDDLE = 2 ** 20;
 const SMALL = 2 ** 16;
 const SIZES = { large: LARGE, middle: MIDDLE, small: SMALL } as const;

@@ -28,7 +28,7 @@ export type CommonMessage =
 type CommonKind = CommonMessage["kind"];
 
 /** The byte for each kind, the same for all transports. */
-export const COMMON_CODES: Readonly<Record<CommonKind, number>> = {
+const COMMON_CODES: Readonly<Record<CommonKind, number>> = {
   call: 3,
   answer: 4,
   lost: 8,
