@@ -21,9 +21,9 @@ const KERNEL_NAMES = Object.keys(KERNELS) as KernelName[];
 const HELP = `
 Runs what speaks RDMA on a real kernel's verbs, with no NIC: Debian's kernel and libraries in QEMU,
 with the kernel's own RDMA over Ethernet (rdma_rxe). One guest: Debian's ibv_rc_pingpong, the
-doctor, the native suite and the contract of transports. Two guests on one wire: blocks between them byte by byte, a
-peer that is killed, 2 % of all packets lost, a rail that goes down in the middle of a pull, and a
-host that loses its power.
+doctor, the native suite and the contract of transports. Two guests on one wire: blocks between them
+byte by byte, a peer that is killed, 2 % of all packets lost, a rail that goes down in the middle of
+a pull, and a host that loses its power.
 
   bun run test:rdma                      both, under three minutes from an empty cache
   bun run test:rdma -- --case pair       one of ${NAMES.join(", ")}
