@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Generator, NamedTuple, Optional, Tuple
 
 from .errors import HearthError
 
@@ -58,7 +58,7 @@ class Cuda:
             raise CudaError("dlopen", 0, str(error)) from error
         self._call("cuInit", ctypes.c_uint(0))
 
-    def share(self, pointer: int, length: int) -> Iterator[Shared]:
+    def share(self, pointer: int, length: int) -> Generator[Shared, None, None]:
         """The memory at ``pointer``, allocation by allocation."""
         if pointer <= 0 or length <= 0:
             raise ValueError("memory on a GPU has an address and a length")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from bisect import bisect_right
+from contextlib import closing
+from itertools import islice
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import protocol_gpu as frames
 from .calls import Calls, reader_of_outcomes
 from .connection import Connection
-from .cuda import CudaError, open_cuda
+from .cuda import CudaError, Shared, open_cuda
 from .errors import HearthError
 from .held import Held
 from .layout import (
@@ -23,6 +26,8 @@ from .layout import (
     WarmOffer,
 )
 
+#: Memories of one request; their descriptors wait in a socket that holds a few hundred.
+_REGISTER_MAX = 64
 #: Requests sent ahead of their replies; the agent takes 64 from a connection.
 _AHEAD_MAX = 32
 
@@ -78,37 +83,61 @@ class GpuCalls(Calls):
         refuses it; ValueError where the agent does, which a device that it does not have is.
         """
         pointer, size = _address_of(memory, length)
+        registered = GpuMemory(pointer, size, [])
         with self._lock:
-            items = [self._hand_over(one) for one in open_cuda(library).share(pointer, size)]
-            answers = self._ask(
-                Op.GPU_REGISTER,
-                lambda number: frames.gpu_register_request(number, [item for _, item in items]),
-                frames.read_gpu_register,
-            )
-            self._same_length(answers, len(items))
-            parts = [
-                (start, item.length, answer.memory) for (start, item), answer in zip(items, answers)
-            ]
-            registered = GpuMemory(pointer, size, parts)
-            bad = [answer for answer in answers if answer.outcome != Outcome.OK]
-            if bad:
-                self._drop([number for _start, _length, number in parts if number != 0])
-                raise _refused(bad[0])
+            with closing(open_cuda(library).share(pointer, size)) as shares:
+                try:
+                    while self._register_some(shares, registered):
+                        pass
+                except (HearthError, ValueError):
+                    if not self._connection.closed:
+                        self._drop([number for _start, _length, number in registered.parts])
+                    raise
             return registered
 
-    def _hand_over(self, shared: Any) -> Tuple[int, GpuMemoryItem]:
-        """Where the part lies, and what is said of it; its descriptor is on its way."""
-        if shared.descriptor is not None:
-            try:
-                socket.send_fds(self._open_channel(), [b"\0"], [shared.descriptor])
-            except OSError as error:
-                raise HearthError(f"a descriptor could not be sent: {error}") from error
-            finally:
-                os.close(shared.descriptor)
-        item = GpuMemoryItem(
-            shared.uuid, shared.offset, shared.length, shared.allocation_bytes, shared.handle
+    def _register_some(self, shares: Iterator[Shared], memory: GpuMemory) -> bool:
+        """The next parts, as many as fit a request; False when there are none left."""
+        some: List[Shared] = []
+        try:
+            # All are there before the first is sent: what is sent and not named would be taken
+            # for a part of the next memory.
+            for one in islice(shares, _REGISTER_MAX):
+                some.append(one)
+            if not some:
+                return False
+            self._send_descriptors([one.descriptor for one in some if one.descriptor is not None])
+        finally:
+            for one in some:
+                if one.descriptor is not None:
+                    os.close(one.descriptor)
+        items = [
+            GpuMemoryItem(one.uuid, one.offset, one.length, one.allocation_bytes, one.handle)
+            for one in some
+        ]
+        answers = self._ask(
+            Op.GPU_REGISTER,
+            lambda number: frames.gpu_register_request(number, items),
+            frames.read_gpu_register,
         )
-        return shared.pointer, item
+        self._same_length(answers, len(items))
+        for one, answer in zip(some, answers):
+            if answer.outcome == Outcome.OK:
+                memory.parts.append((one.pointer, one.length, answer.memory))
+        bad = [answer for answer in answers if answer.outcome != Outcome.OK]
+        if bad:
+            raise _refused(bad[0])
+        return True
+
+    def _send_descriptors(self, descriptors: List[int]) -> None:
+        if not descriptors:
+            return
+        channel = self._open_channel()
+        try:
+            for descriptor in descriptors:
+                socket.send_fds(channel, [b"\0"], [descriptor])
+        except OSError as error:
+            self._connection.close()
+            raise HearthError(f"a descriptor could not be sent: {error}") from error
 
     def _open_channel(self) -> socket.socket:
         if self._channel is None:
@@ -135,8 +164,14 @@ class GpuCalls(Calls):
             memory.parts = []
 
     def _drop(self, numbers: List[int]) -> List[Outcome]:
-        if not numbers:
-            return []
+        most = self.hello.items_max
+        outcomes: List[Outcome] = []
+        for first in range(0, len(numbers), most):
+            part = numbers[first : first + most]
+            outcomes += self._drop_some(part)
+        return outcomes
+
+    def _drop_some(self, numbers: List[int]) -> List[Outcome]:
         return self._outcomes(
             Op.GPU_UNREGISTER,
             len(numbers),
@@ -289,6 +324,10 @@ class LayerLoads:
             self._sent.append((number, layer, places))
 
 
+#: Longer than any part.
+_FAR = 1 << 64
+
+
 def _address_of(memory: Any, length: Optional[int]) -> Tuple[int, int]:
     if isinstance(memory, int):
         if length is None:
@@ -306,11 +345,14 @@ def _items(memory: GpuMemory, piece: Piece) -> Iterator[CopyItem]:
     slot, generation = piece.block.handle
     at = memory.pointer + piece.memory_offset
     end = at + piece.length
-    for start, length, number in memory.parts:
+    # The last part that begins at or before the piece: there may be thousands.
+    index = bisect_right(memory.parts, (at, _FAR, 0)) - 1
+    while index < len(memory.parts) and memory.parts[index][0] < end:
+        start, length, number = memory.parts[index]
+        index += 1
         first, last = max(at, start), min(end, start + length)
-        if first < last:
-            offset = piece.block_offset + first - at
-            yield CopyItem(slot, generation, number, offset, first - start, last - first)
+        offset = piece.block_offset + first - at
+        yield CopyItem(slot, generation, number, offset, first - start, last - first)
 
 
 def _spread(places: List[int], answers: List[Outcome], outcomes: List[Outcome]) -> None:

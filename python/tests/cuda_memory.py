@@ -43,8 +43,11 @@ class CudaMemory:
         self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(length))
         return pointer.value
 
-    def mapped(self, segments: int) -> "tuple[int, int]":
-        """So many segments next to each other; where they begin, and the length of one."""
+    def mapped(self, segments: int, hole: int = -1) -> "tuple[int, int]":
+        """So many segments next to each other; where they begin, and the length of one.
+
+        Nothing is mapped where the hole is.
+        """
         location = _Location(_ON_DEVICE, _DEVICE)
         properties = _Properties(_PINNED, _POSIX_DESCRIPTOR, location, None, 0)
         length = ctypes.c_size_t()
@@ -55,12 +58,14 @@ class CudaMemory:
         start, all_of_it = ctypes.c_uint64(), ctypes.c_size_t(segments * size)
         nothing = (zero, ctypes.c_uint64(0), ctypes.c_ulonglong(0))
         self._call("cuMemAddressReserve", ctypes.byref(start), all_of_it, *nothing)
+        access = _Access(location, _READ_WRITE)
         for segment in range(segments):
+            if segment == hole:
+                continue
             handle, at = ctypes.c_uint64(), ctypes.c_uint64(start.value + segment * size)
             self._call("cuMemCreate", ctypes.byref(handle), length, what, nothing[2])
             self._call("cuMemMap", at, length, zero, handle, nothing[2])
-        access = _Access(location, _READ_WRITE)
-        self._call("cuMemSetAccess", start, all_of_it, ctypes.byref(access), ctypes.c_size_t(1))
+            self._call("cuMemSetAccess", at, length, ctypes.byref(access), ctypes.c_size_t(1))
         return start.value, size
 
     def write(self, pointer: int, data: bytes) -> None:

@@ -101,6 +101,24 @@ class Gpu(unittest.TestCase):
         # The parts of a block lie in both segments, and one piece in both.
         self.check(start + size - APART - 5 * HALF // 2)
 
+    def test_mapped_memory_of_more_segments_than_one_request_takes(self) -> None:
+        start, size = self.cuda.mapped(66)
+        # Around the border of two requests.
+        at = start + 64 * size - APART
+        memory = self.client.register_gpu_memory(start, 66 * size, library=LIBRARY)
+        self.assertEqual(len(memory.parts), 66)
+        self.store(GpuMemory(at, 2 * APART, memory.parts), at)
+        self.assertEqual(self.client.get(self.digests), [payload(one) for one in self.digests])
+        self.client.unregister_gpu_memory(memory)
+
+    def test_a_part_that_cannot_be_exported_is_nobodys(self) -> None:
+        start, size = self.cuda.mapped(2)
+        holed, _size = self.cuda.mapped(3, hole=1)
+        with self.assertRaises(CudaError):
+            self.client.register_gpu_memory(holed, 3 * size, library=LIBRARY)
+        # What came before the hole is not taken for the first part of this.
+        self.check(start + size - APART)
+
     def test_a_tensor(self) -> None:
         pointer = self.cuda.allocate(2 * APART)
         memory = self.client.register_gpu_memory(Tensor(pointer, [2, APART // 2]), library=LIBRARY)

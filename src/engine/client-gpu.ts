@@ -15,6 +15,7 @@ import {
   encodeGpuUnregisterRequest,
   encodeGpuWarmRequest,
   GPU_HANDLE_BYTES,
+  GPU_REGISTER_MAX,
   type GpuDeviceItem,
   GpuMemoryKind,
   type GpuRegistered,
@@ -66,6 +67,14 @@ export class ClientGpu {
    * the first of them: requests whose answers are still on their way hold that up.
    */
   async register(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
+    const all: GpuRegistered[] = [];
+    for (let at = 0; at < memories.length; at += GPU_REGISTER_MAX) {
+      all.push(...(await this.#registerSome(memories.slice(at, at + GPU_REGISTER_MAX))));
+    }
+    return all;
+  }
+
+  async #registerSome(memories: readonly ClientMemory[]): Promise<GpuRegistered[]> {
     for (const one of memories) if ("fd" in one) await this.#sendDescriptor(one.fd);
     const items = memories.map((one) => {
       const handle = "fd" in one ? new Uint8Array(GPU_HANDLE_BYTES) : one.handle;
@@ -88,6 +97,8 @@ export class ClientGpu {
     this.#channel ??= await this.#openChannel();
     const sent = this.#native.sendFd(this.#channel, new Uint8Array(1), fd);
     if (typeof sent === "number") return;
+    // Those that were sent before would be taken for the next ones.
+    this.#line.close();
     throw new HearthError("ENGINE_CLOSED", `a descriptor could not be sent: ${sent}`);
   }
 

@@ -62,7 +62,9 @@ export class EngineServer implements AsyncDisposable {
     this.#options = options;
     this.#limits = options.limits;
     const { clock, limits, log, native } = options;
-    this.#gpu = new GpuPlane({ gpus: options.gpus ?? null, native, stats: this.stats, log });
+    this.#gpu = new GpuPlane({
+      ...{ gpus: options.gpus ?? null, native, stats: this.stats, clock, log },
+    });
     this.#warm = new WarmDesk({ clock, itemsMax: limits.itemsMax });
     this.#handle = createFrameHandler({
       ...options,

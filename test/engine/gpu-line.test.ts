@@ -13,7 +13,7 @@ import {
 } from "../../src/engine/protocol/index.ts";
 import { loadNative, type Native } from "../../src/native/index.ts";
 import { FakeGpus } from "../support/fake-gpus.ts";
-import { describeNative, waitFor } from "../support/index.ts";
+import { describeNative, ManualClock, waitFor } from "../support/index.ts";
 import { handleBatch } from "../tiers/store-engine.ts";
 import { openStoreKit, PAGE } from "../tiers/store-kit.ts";
 import { openAgent } from "./agent-kit.ts";
@@ -33,8 +33,9 @@ const openDescriptors = () => readdirSync("/proc/self/fd").length;
 function openLine(native: Native = loadNative()) {
   const gpus = new FakeGpus(UUID, DEVICE_BYTES);
   const stats = emptyEngineStats();
-  const plane = new GpuPlane({ gpus, native, stats, log: () => undefined });
-  return { gpus, stats, plane, line: plane.open(), native };
+  const clock = new ManualClock();
+  const plane = new GpuPlane({ gpus, native, stats, clock, log: () => undefined });
+  return { gpus, stats, plane, line: plane.open(), native, clock };
 }
 
 const outcomesOf = (answers: readonly { outcome: Outcome }[]) =>
@@ -60,16 +61,29 @@ describeNative("what a connection has of the GPUs", () => {
     expect(gpus.openMemories).toBe(0);
   });
 
-  test("64 memories at a time", async () => {
+  test("4096 memories at a time", async () => {
     const { line } = openLine();
-    const many = await line.register(new Array<GpuMemoryItem>(64).fill(memory()));
+    const many = await line.register(new Array<GpuMemoryItem>(4_096).fill(memory()));
     expect(outcomesOf(many).every((outcome) => outcome === Outcome.ok)).toBe(true);
     expect(outcomesOf(await line.register([memory()]))).toEqual([Outcome.full]);
-    expect(await line.unregister(64)).toBe(Outcome.ok);
+    expect(await line.unregister(4_096)).toBe(Outcome.ok);
     expect(await line.register([memory(), memory()])).toMatchObject([
-      { outcome: Outcome.ok, memory: 65 },
+      { outcome: Outcome.ok, memory: 4_097 },
       { outcome: Outcome.full },
     ]);
+  });
+
+  test("memory is given back for good, however many jobs the device has", async () => {
+    const { line, gpus, clock } = openLine();
+    await line.register([memory(), memory()]);
+    gpus.fullTimes = 3;
+    const unregistered = line.unregister(1);
+    line.close();
+    await waitFor(() => {
+      clock.advance(10);
+      return gpus.openMemories === 0;
+    });
+    expect(await unregistered).toBe(Outcome.ok);
   });
 
   test("a descriptor for each item that has one, and none is left open", async () => {

@@ -25,6 +25,8 @@ export class FakeGpus implements Gpus {
   /** Whether copies wait for their end. */
   holds = false;
   openMemories = 0;
+  /** So many times memory cannot be freed, for want of a place among the jobs. */
+  fullTimes = 0;
   readonly #device: GpuDevice;
   #lastId = 0;
 
@@ -63,6 +65,10 @@ export class FakeGpus implements Gpus {
   }
 
   async free(): Promise<GpuOutcome> {
+    if (this.fullTimes > 0) {
+      this.fullTimes--;
+      return { ok: false, status: "full", code: 0, leaked: false };
+    }
     this.openMemories--;
     return DONE;
   }

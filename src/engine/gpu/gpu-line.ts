@@ -1,4 +1,4 @@
-import { assert } from "../../core/index.ts";
+import { assert, type Clock, sleep } from "../../core/index.ts";
 import type { GpuDevice, GpuMemory, GpuOpened, Gpus, Native } from "../../native/index.ts";
 import type { Holder } from "../../tiers/index.ts";
 import type { EngineStats } from "../engine-stats.ts";
@@ -16,11 +16,14 @@ import { CopyFrame, outcomeOf, type RegisteredMemory } from "./copy-frame.ts";
 
 /** Requests to copy that one engine may have at work; what comes beyond them is `full`. */
 const COPIES_MAX = 64;
+/** Until memory is given back anew for which there was no place among the jobs. */
+const AGAIN_MS = 10;
 
 export interface GpuLineParts {
   readonly gpus: Gpus;
   readonly native: Native;
   readonly stats: EngineStats;
+  readonly clock: Clock;
   /** Nobody waits for this any more; it must end before the devices do. */
   inBackground(work: Promise<unknown>): void;
 }
@@ -126,7 +129,7 @@ export class GpuLine {
 
   #keep({ offset, bytes }: GpuMemoryItem, memory: GpuMemory): GpuRegistered {
     if (this.#closed) {
-      this.#parts!.inBackground(this.#parts!.gpus.free(memory));
+      this.#parts!.inBackground(this.#giveBack(memory));
       return { outcome: Outcome.device, memory: 0, code: 0 };
     }
     const number = ++this.#lastNumber;
@@ -139,8 +142,18 @@ export class GpuLine {
     const registered = this.#memories.get(number);
     if (registered === undefined) return Outcome.stale;
     this.#memories.delete(number);
-    await this.#parts!.gpus.free(registered.memory);
+    await this.#giveBack(registered.memory);
     return Outcome.ok;
+  }
+
+  /** Whatever the device is busy with: memory that stayed open would be lost to its engine. */
+  async #giveBack(memory: GpuMemory): Promise<void> {
+    const { gpus, clock } = this.#parts!;
+    while (true) {
+      const freed = await gpus.free(memory);
+      if (freed.ok || freed.status !== "full") return;
+      await sleep(clock, AGAIN_MS);
+    }
   }
 
   /**
@@ -179,8 +192,8 @@ export class GpuLine {
     if (this.#closed) return;
     this.#closed = true;
     if (this.#parts === null) return;
-    const { gpus, native, inBackground } = this.#parts;
-    for (const { memory } of this.#memories.values()) inBackground(gpus.free(memory));
+    const { native, inBackground } = this.#parts;
+    for (const { memory } of this.#memories.values()) inBackground(this.#giveBack(memory));
     this.#memories.clear();
     if (this.#channel !== null) native.closeFd(this.#channel);
     this.#channel = null;

@@ -1,4 +1,4 @@
-import { messageOf } from "../../core/index.ts";
+import { type Clock, messageOf } from "../../core/index.ts";
 import type { Gpus, Native } from "../../native/index.ts";
 import type { EngineStats } from "../engine-stats.ts";
 import { Feature } from "../protocol/index.ts";
@@ -9,6 +9,7 @@ export interface GpuPlaneOptions {
   readonly gpus: Gpus | null;
   readonly native: Native;
   readonly stats: EngineStats;
+  readonly clock: Clock;
   log(level: "info" | "warn" | "error", text: string): void;
 }
 
@@ -21,11 +22,12 @@ export class GpuPlane {
   readonly #leaving = new Set<GpuLine>();
 
   constructor(options: GpuPlaneOptions) {
-    const { gpus, native, stats } = options;
+    const { gpus, native, stats, clock } = options;
     this.#gpus = gpus?.info.state === "ready" ? gpus : null;
     this.#options = options;
     const inBackground = (work: Promise<unknown>) => this.#watch(work);
-    this.#parts = this.#gpus === null ? null : { gpus: this.#gpus, native, stats, inBackground };
+    const parts = { native, stats, clock, inBackground };
+    this.#parts = this.#gpus === null ? null : { ...parts, gpus: this.#gpus };
   }
 
   /** What the hello's answer may say. */

@@ -3,7 +3,7 @@ import { checkItems, copyIn, isZero, readSafeU64, reservedField, writeSafeU64 } 
 import type { Frame } from "./frame.ts";
 import {
   GPU_HANDLE_BYTES,
-  GPU_MEMORIES_MAX,
+  GPU_REGISTER_MAX,
   GPU_UUID_BYTES,
   GpuMemoryKind,
   Op,
@@ -68,7 +68,7 @@ export function encodeGpuRegisterRequest(
 }
 
 export function decodeGpuRegisterRequest(frame: Frame): Decoded<GpuMemoryItem[]> {
-  const bad = checkItems(frame, 0, MEMORY_BYTES, GPU_MEMORIES_MAX);
+  const bad = checkItems(frame, 0, MEMORY_BYTES, GPU_REGISTER_MAX);
   if (bad !== null) return refused(bad);
   const memories: GpuMemoryItem[] = [];
   for (let at = frame.body; at < frame.end; at += MEMORY_BYTES) {
@@ -120,7 +120,7 @@ export function encodeGpuRegisterReply(
 }
 
 export function decodeGpuRegisterReply(frame: Frame): Decoded<GpuRegistered[]> {
-  const bad = checkItems(frame, 0, REGISTERED_BYTES, GPU_MEMORIES_MAX);
+  const bad = checkItems(frame, 0, REGISTERED_BYTES, GPU_REGISTER_MAX);
   if (bad !== null) return refused(bad);
   const { view } = frame;
   const answers: GpuRegistered[] = [];

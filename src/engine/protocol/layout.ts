@@ -100,8 +100,13 @@ export type AliasKind = (typeof AliasKind)[keyof typeof AliasKind];
 
 export const GPU_UUID_BYTES = 16;
 export const GPU_HANDLE_BYTES = 64;
-/** Memories that one connection may have registered. */
-export const GPU_MEMORIES_MAX = 64;
+/** Memories of one request: their descriptors wait in a socket that holds a few hundred. */
+export const GPU_REGISTER_MAX = 64;
+/**
+ * Memories that one connection may have registered: the cache of an engine whose allocator maps
+ * pieces of 20 MiB, as PyTorch's expandable segments are, has thousands.
+ */
+export const GPU_MEMORIES_MAX = 4_096;
 
 /** `channel`: the client wants a socket for descriptors; in the answer: it comes along. */
 export const GpuDevicesFlag = { channel: 1 } as const;

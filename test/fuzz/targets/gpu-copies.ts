@@ -3,6 +3,7 @@ import {
   type Random,
   randomBelow,
   seededRandom,
+  systemClock,
 } from "../../../src/core/index.ts";
 import { emptyEngineStats, GpuPlane } from "../../../src/engine/index.ts";
 import {
@@ -79,7 +80,13 @@ class Copies {
     this.#script = new Script(input);
     this.#saw = saw;
     const stats = emptyEngineStats();
-    this.#plane = new GpuPlane({ gpus: this.#gpus, native, stats, log: () => undefined });
+    this.#plane = new GpuPlane({
+      gpus: this.#gpus,
+      native,
+      stats,
+      clock: systemClock,
+      log: () => undefined,
+    });
     this.#gpus.holds = true;
   }
 

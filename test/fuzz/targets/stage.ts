@@ -94,6 +94,7 @@ export class Stage implements AsyncDisposable {
         gpus: null,
         native: this.#native,
         stats: emptyEngineStats(),
+        clock: this.#clock,
         log: () => undefined,
       }),
       warm: new WarmDesk({ clock: this.#clock, itemsMax: LIMITS.itemsMax }),
