@@ -122,6 +122,16 @@ describeNative("blocks between an engine's GPU and slots", () => {
     });
   });
 
+  test("more memories than one request takes, each with its descriptor", async () => {
+    await withEngine({}, async ({ engine }) => {
+      expect(await engine.ask("register", "fd", "130")).toMatchObject({ memory: 131 });
+      await put(engine, "a");
+      await engine.ask("acquire", "a");
+      expect(await engine.ask("load")).toEqual(ok(3));
+      expect(await engine.ask("proves")).toEqual([true]);
+    });
+  });
+
   test("without a GPU nothing is offered and everything is refused", async () => {
     await using agent = await openAgent();
     await using engine = await startEngine(agent);

@@ -43,18 +43,19 @@ function must<Value extends { readonly ok: boolean }>(value: Value) {
   return value as Extract<Value, { readonly ok: true }>;
 }
 
-/** Allocates memory and hands it over, as a handle or as a descriptor. */
-async function register(kind: string) {
+/** Allocates memory and hands it over so many times, as a handle or as a descriptor. */
+async function register(kind: string, times = "1") {
   const exportable = kind === "fd";
   const { memory } = must(await gpus.allocate(0, MEMORY_BYTES, { exportable }));
   memories.push(memory);
   const part = { uuid, bytes: MEMORY_BYTES - PART_AT, allocationBytes: MEMORY_BYTES };
   if (exportable) {
     const { fd } = must(await gpus.exportFd(memory));
-    const [answer] = await client.gpu.register([{ ...part, offset: PART_AT, fd }]);
+    const one = { ...part, offset: PART_AT, fd };
+    const answers = await client.gpu.register(new Array(Number(times)).fill(one));
     native.closeFd(fd);
-    current = answer!.memory;
-    return answer;
+    current = answers.at(-1)!.memory;
+    return answers.at(-1);
   }
   const { handle, offset } = must(await gpus.exportIpc(memory));
   const [answer] = await client.gpu.register([{ ...part, offset: offset + PART_AT, handle }]);
