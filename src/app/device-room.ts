@@ -22,10 +22,17 @@ import {
   type Region,
 } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
+import type { ServiceManager } from "./service-manager.ts";
 import { DEVICES_STOP_MS } from "./stop-times.ts";
 
 /** Spans that are lent at a time, queue pairs, and reads under way: more than peers ask for. */
 const RDMA_BOUNDS = { windowSpans: 16_384, linksMax: 1_024, readsMax: 16_384 };
+
+/**
+ * A driver that hangs is given up after a minute, when it is asked what there is and when it is
+ * to open that. Nothing else happens meanwhile: the service manager must know before.
+ */
+const OPENING_MS = 180_000;
 
 export interface DeviceRoomParts {
   readonly config: Config;
@@ -34,6 +41,7 @@ export interface DeviceRoomParts {
   readonly logger: Logger;
   readonly health: Health;
   readonly region: Region;
+  readonly service: Pick<ServiceManager, "starting">;
 }
 
 /** GPUs and NICs of this host, from their opening until nothing of them touches the arena. */
@@ -45,6 +53,7 @@ export class DeviceRoom implements AsyncDisposable {
 
   private constructor(parts: DeviceRoomParts) {
     this.#parts = parts;
+    parts.service.starting("opening devices", OPENING_MS);
     this.#gpus = openHostGpus(parts);
     this.#rdma = openHostRdma(parts);
   }
@@ -88,9 +97,10 @@ export class DeviceRoom implements AsyncDisposable {
    * holds the event loop for seconds: for the time before engines are served. Never throws.
    */
   async tryDirect(): Promise<void> {
-    const { config, native, logger } = this.#parts;
+    const { config, native, logger, service } = this.#parts;
     const { gpus, rdma } = this;
     if (gpus === null || rdma === null) return;
+    service.starting("trying whether NICs reach GPUs", OPENING_MS);
     const libraries = { gpuLibrary: config.gpu.library, rdmaLibrary: config.rdma.library };
     try {
       this.#direct = await probeDirect(native, { ...libraries, ports: rdma.ports() });

@@ -1,19 +1,12 @@
-import type { Config } from "../config/index.ts";
-import type { Clock, Random } from "../core/index.ts";
-import { type Native, Queue, type Region } from "../native/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
+import type { Random } from "../core/index.ts";
+import { Queue, type Region } from "../native/index.ts";
 import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers/index.ts";
 import { queueThreads } from "./agent-limits.ts";
 import { placeArena } from "./arena-places.ts";
-import { DeviceRoom } from "./device-room.ts";
+import { DeviceRoom, type DeviceRoomParts } from "./device-room.ts";
 
-export interface GroundParts {
-  readonly config: Config;
-  readonly native: Native;
-  readonly clock: Clock;
+export interface GroundParts extends Omit<DeviceRoomParts, "region"> {
   readonly random: Random;
-  readonly logger: Logger;
-  readonly health: Health;
   readonly namespaces: Namespaces;
 }
 

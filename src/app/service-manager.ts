@@ -7,8 +7,11 @@ import type { Native } from "../native/index.ts";
  */
 export interface ServiceManager extends Disposable {
   ready(status: string): void;
-  /** The start goes on, and may take this much longer than the manager was told at first. */
-  starting(status: string): void;
+  /**
+   * The start goes on, and may take so much longer than the manager was told at first: half a
+   * minute unless said.
+   */
+  starting(status: string, ms?: number): void;
   status(status: string): void;
   reloading(): void;
   stopping(): void;
@@ -34,7 +37,7 @@ export function serviceEnvironment(): ServiceEnvironment {
   return { NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, FDSTORE };
 }
 
-const EXTEND_US = 30_000_000;
+const EXTEND_MS = 30_000;
 /** The arena and its record. */
 const KEPT = 2;
 
@@ -55,7 +58,8 @@ export function createServiceManager(
       ? clock.every(watchdogMs / 2, () => say("WATCHDOG=1"))
       : undefined;
   return {
-    starting: (status) => say(`EXTEND_TIMEOUT_USEC=${EXTEND_US}\nSTATUS=${status}`),
+    starting: (status, ms = EXTEND_MS) =>
+      say(`EXTEND_TIMEOUT_USEC=${ms * 1_000}\nSTATUS=${status}`),
     ready: (status) => say(`READY=1\nSTATUS=${status}`),
     status: (status) => say(`STATUS=${status}`),
     reloading: () => say(`RELOADING=1\nMONOTONIC_USEC=${native.monotonicUs()}`),

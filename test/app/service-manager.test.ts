@@ -69,6 +69,9 @@ describePython("under a service manager", (python) => {
     await using agent = await AgentProcess.start({ environment });
     const ready = await manager.until("READY=1");
     expect(ready.text).toMatch(/^READY=1\nSTATUS=\S/);
+    // A driver that hangs takes longer than the unit allows, and the event loop with it.
+    const opening = await manager.until("EXTEND_TIMEOUT_USEC=180000000\nSTATUS=opening devices");
+    expect(manager.notices.indexOf(opening)).toBeLessThan(manager.notices.indexOf(ready));
     await manager.until("STATUS=serving, 16MiB");
     await waitFor(() => manager.pings().length >= 5);
     const pings = manager.pings().map(({ us }) => us);
