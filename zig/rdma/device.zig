@@ -3,6 +3,8 @@
 
 const std = @import("std");
 const linux = std.os.linux;
+const monotonic = @import("../base/monotonic.zig");
+const pause = @import("../base/faults.zig").pause;
 const wakes = @import("../base/wake.zig");
 const verbs = @import("verbs.zig");
 const library = @import("library.zig");
@@ -14,6 +16,10 @@ const Hub = @import("hub.zig").Hub;
 pub const window_max = 32;
 /// Completions that may wait: more links than that leaves room for take turns.
 const completions_max = 16_384;
+/// How long, and how often, a device is asked to give something up that it still has.
+const patience_ns = 10 * std.time.ns_per_s;
+const ask_again_ms = 10;
+const eio = @intFromEnum(linux.E.IO);
 
 pub const Device = struct {
     hub: *Hub,
@@ -97,8 +103,8 @@ pub const Device = struct {
     pub fn close(device: *Device) void {
         const symbols = &device.hub.symbols;
         for (device.slices) |slice| {
-            // What refuses goes with the context.
-            if (slice.mr) |mr| _ = library.insist(symbols.ibv_dereg_mr, mr);
+            // What refuses goes with the context, and so do those behind it.
+            if (slice.mr) |mr| if (device.insist(symbols.ibv_dereg_mr, mr) != 0) break;
         }
         device.hub.allocator.free(device.slices);
         _ = symbols.ibv_destroy_cq(device.queue);
@@ -119,10 +125,32 @@ pub const Device = struct {
             .mr => |mr| if (is_limited) {
                 device.slices[0] = .{ .state = .ready, .mr = mr };
             } else {
-                _ = library.insist(device.hub.symbols.ibv_dereg_mr, mr);
+                _ = device.insist(device.hub.symbols.ibv_dereg_mr, mr);
             },
         }
         return 0;
+    }
+
+    /// 0, or the errno with which the device refused to the last. Without the mutex.
+    ///
+    /// Of one that is pulled, or whose driver ends, the kernel takes everything away itself: from
+    /// its beginning calls answer EIO, and that the device failed is said when it is all gone.
+    pub fn insist(device: *Device, call: anytype, object: anytype) i32 {
+        const end = monotonic.now() + patience_ns;
+        while (true) {
+            const code = call(object);
+            if (code == 0) return 0;
+            const errno = if (code < 0) library.lastErrno() else code;
+            if (errno == eio and device.hasFailed()) return 0;
+            if (monotonic.now() >= end) return errno;
+            pause(ask_again_ms);
+        }
+    }
+
+    fn hasFailed(device: *Device) bool {
+        device.hub.mutex.lock();
+        defer device.hub.mutex.unlock();
+        return device.fatal;
     }
 
     pub fn wake(device: *Device) void {

@@ -3,7 +3,6 @@
 
 const std = @import("std");
 const verbs = @import("verbs.zig");
-const library = @import("library.zig");
 const pair = @import("pair.zig");
 const Device = @import("device.zig").Device;
 const Hub = @import("hub.zig").Hub;
@@ -54,7 +53,8 @@ fn do(hub: *Hub, job: Job) void {
         },
         .destroy => |link| {
             hub.mutex.unlock();
-            const errno = library.insist(hub.symbols.ibv_destroy_qp, link.qp);
+            const device = link.port.?.device;
+            const errno = device.insist(hub.symbols.ibv_destroy_qp, link.qp);
             hub.mutex.lock();
             // Memory that a device may still write to can never be used again.
             if (errno != 0 and !link.is_stopped) @panic("a queue pair that nothing stops");
@@ -72,7 +72,8 @@ fn do(hub: *Hub, job: Job) void {
         },
         .take_back => |loan| {
             hub.mutex.unlock();
-            const errno = library.insist(hub.symbols.ibv_dereg_mr, loan.mr.?);
+            const device = loan.link.port.?.device;
+            const errno = device.insist(hub.symbols.ibv_dereg_mr, loan.mr.?);
             hub.mutex.lock();
             loan.returned(errno);
         },

@@ -11,10 +11,6 @@ extern "c" fn dlvsym(
     version: [*:0]const u8,
 ) ?*anyopaque;
 
-/// How often, and how long apart, a device is asked to give something up that it still has.
-const tries_max = 100;
-const try_again_ns = 10 * std.time.ns_per_ms;
-
 pub const OpenError = error{
     /// The dynamic linker does not find it.
     NoLibrary,
@@ -47,23 +43,6 @@ fn find(library: *anyopaque, name: [*:0]const u8) ?*anyopaque {
 pub fn lastErrno() i32 {
     const code = std.c._errno().*;
     return if (code == 0) @intFromEnum(std.os.linux.E.IO) else code;
-}
-
-/// 0, or the errno with which a device refused to the last.
-pub fn insist(call: anytype, object: anytype) i32 {
-    var errno: c_int = 0;
-    for (0..tries_max) |_| {
-        errno = call(object);
-        if (errno == 0) return 0;
-        pause();
-    }
-    return if (errno < 0) lastErrno() else errno;
-}
-
-fn pause() void {
-    const time: std.os.linux.timespec = .{ .sec = 0, .nsec = try_again_ns };
-    // Woken early is as good.
-    _ = std.os.linux.nanosleep(&time, null);
 }
 
 test "a library that is none" {

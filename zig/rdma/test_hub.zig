@@ -1,5 +1,5 @@
-//! RDMA opened with too little memory, on a device that is simulated: whatever fails on the way,
-//! nothing is left open.
+//! RDMA on a device that is simulated: opened with too little memory, nothing is left open whatever
+//! fails on the way, and what the kernel takes away with a device keeps nobody.
 
 const std = @import("std");
 const linux = std.os.linux;
@@ -9,6 +9,10 @@ const types = @import("../abi/rdma_types.zig");
 const verbs = @import("verbs.zig");
 const Symbols = @import("symbols.zig").Symbols;
 const Hub = @import("hub.zig").Hub;
+const Link = @import("link.zig").Link;
+const Loan = @import("loan.zig").Loan;
+const monotonic = @import("../base/monotonic.zig");
+const pause = @import("../base/faults.zig").pause;
 
 /// One device with one port. It completes nothing; what it gave and did not get back is counted.
 const simulated = struct {
@@ -20,6 +24,11 @@ const simulated = struct {
     var mr: verbs.Mr = undefined;
     var channel: verbs.CompChannel = undefined;
     var queue: verbs.Cq = undefined;
+    var pair: verbs.Qp = undefined;
+    /// The kernel has taken everything away: every call that it has to do with fails.
+    var is_gone: std.atomic.Value(bool) = .init(false);
+    /// Calls that failed so.
+    var refusals: std.atomic.Value(u32) = .init(0);
     const gid = [_]u8{ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 };
 
     fn devices(count: ?*c_int) callconv(.c) ?[*:null]?*verbs.Device {
@@ -122,10 +131,38 @@ const simulated = struct {
         return 0;
     }
 
+    fn createPair(_: *verbs.Pd, _: *verbs.QpInitAttr) callconv(.c) ?*verbs.Qp {
+        open += 1;
+        pair.context = &context;
+        return &pair;
+    }
+
+    fn modifyPair(_: *verbs.Qp, _: *verbs.QpAttr, _: c_int) callconv(.c) c_int {
+        return refuse();
+    }
+
+    fn refuse() c_int {
+        if (!is_gone.load(.acquire)) return 0;
+        _ = refusals.fetchAdd(1, .acq_rel);
+        return @intFromEnum(linux.E.IO);
+    }
+
+    /// It says of itself that it failed, and nothing else.
+    fn nextEvent(of: *verbs.Context, out: *verbs.AsyncEvent) callconv(.c) c_int {
+        var count: u64 = 0;
+        _ = linux.read(of.async_fd, std.mem.asBytes(&count), 8);
+        out.event_type = verbs.event_device_fatal;
+        return 0;
+    }
+
+    fn acknowledge(_: *verbs.AsyncEvent) callconv(.c) void {}
+
     /// Gives up anything that has no more to it.
     fn giveUp(comptime T: type) *const fn (*T) callconv(.c) c_int {
         return struct {
             fn call(_: *T) callconv(.c) c_int {
+                const is_taken = T == verbs.Qp or T == verbs.Mr;
+                if (is_taken and refuse() != 0) return @intFromEnum(linux.E.IO);
                 open -= 1;
                 return 0;
             }
@@ -150,15 +187,19 @@ const simulated = struct {
         all.ibv_destroy_comp_channel = destroyChannel;
         all.ibv_create_cq = createQueue;
         all.ibv_destroy_cq = giveUp(verbs.Cq);
+        all.ibv_create_qp = createPair;
+        all.ibv_modify_qp = modifyPair;
+        all.ibv_destroy_qp = giveUp(verbs.Qp);
+        all.ibv_get_async_event = nextEvent;
+        all.ibv_ack_async_event = acknowledge;
         all.ibv_reg_mr_iova2 = null;
         all.ibv_reg_dmabuf_mr = null;
         return all;
     }
 };
 
-fn openAndClose(allocator: std.mem.Allocator, region: u64) !void {
-    defer std.debug.assert(simulated.open == 0);
-    const request: types.RdmaRequest = .{
+fn requestOf(region: u64) types.RdmaRequest {
+    return .{
         .region = region,
         .library = 0,
         .window_bytes = 4096,
@@ -170,7 +211,11 @@ fn openAndClose(allocator: std.mem.Allocator, region: u64) !void {
         .gid_index = std.math.maxInt(u32),
         .reserved = 0,
     };
-    const opened = try Hub.createWith(allocator, request, simulated.symbols());
+}
+
+fn openAndClose(allocator: std.mem.Allocator, region: u64) !void {
+    defer std.debug.assert(simulated.open == 0);
+    const opened = try Hub.createWith(allocator, requestOf(region), simulated.symbols());
     const hub = opened.ready;
     const port = try hub.port(0);
     try std.testing.expectEqual(@intFromEnum(types.RdmaPortState.active), port.state);
@@ -191,5 +236,48 @@ test "whatever there is no memory for, nothing is left open" {
     const allocator = std.testing.allocator;
     try std.testing.checkAllAllocationFailures(allocator, openAndClose, .{handle});
     // Nothing holds the region any more.
+    try memory.table.close(handle);
+}
+
+/// Reaps until `event` came.
+fn awaitEvent(hub: *Hub, event: types.RdmaEvent) !void {
+    const end = monotonic.now() + 5 * std.time.ns_per_s;
+    while (monotonic.now() < end) {
+        var done: [1]types.RdmaDone = undefined;
+        if (hub.reap(&done) == 0) pause(1) else if (done[0].event == @intFromEnum(event)) return;
+    }
+    return error.TestUnexpectedResult;
+}
+
+test "what the kernel took away with a device is given up when the device says that it failed" {
+    const handle = try memory.table.add(try .create(.{
+        .bytes = 1 << 20,
+        .huge_pages = 0,
+        .lock_memory = 0,
+    }));
+    const allocator = std.testing.allocator;
+    const opened = try Hub.createWith(allocator, requestOf(handle), simulated.symbols());
+    const hub = opened.ready;
+    var address: types.RdmaAddress = undefined;
+    var request = std.mem.zeroInit(types.RdmaLinkRequest, .{ .timeout = 14, .retries = 6 });
+    request.piece_bytes = 4096;
+    const link = try Link.create(hub, request, &address);
+    hub.mutex.lock();
+    try Loan.begin(link, std.mem.zeroInit(types.RdmaSpan, .{ .bytes = 4096 }));
+    hub.mutex.unlock();
+    try awaitEvent(hub, .lent);
+    simulated.is_gone.store(true, .release);
+    // What the link had: its queue pair, and what it lent.
+    simulated.open -= 2;
+    hub.mutex.lock();
+    link.unname();
+    hub.mutex.unlock();
+    // To stop, to give both up, and again: the device may be asked long before it knows.
+    while (simulated.refusals.load(.acquire) < 5) pause(1);
+    wakes.ring(simulated.context.async_fd);
+    try awaitEvent(hub, .ended);
+    try hub.close();
+    simulated.is_gone.store(false, .release);
+    try std.testing.expectEqual(0, simulated.open);
     try memory.table.close(handle);
 }
