@@ -19,10 +19,13 @@ pub fn isFatal(result: driver.Result) bool {
     return switch (result) {
         // The driver is shutting down; the context was destroyed.
         4, 709 => true,
-        // Exclusive, or gone; memory or links with errors that cannot be corrected.
-        46, 214, 220 => true,
+        // Exclusive, or gone; memory or links with errors that cannot be corrected, or that were
+        // kept to this process.
+        46, 214, 220, 226 => true,
         // Illegal address, launch timeout, assert, and the exceptions of kernels and hardware.
-        700, 702, 710, 714...719 => true,
+        700, 702, 710, 714...719, 721 => true,
+        // Ended by the service that shares devices; a device beside the GPU failed.
+        810, 911 => true,
         timeout => true,
         else => false,
     };

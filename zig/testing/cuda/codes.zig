@@ -47,7 +47,7 @@ pub fn of(fault: Fault, lost_code: i32) i32 {
 /// that ran too long, and the faults of kernels.
 pub fn isSticky(code: i32) bool {
     return switch (code) {
-        46, 214, 220, 700, 702, 710, 714...719 => true,
+        46, 214, 220, 226, 700, 702, 710, 714...719, 721, 810, 911 => true,
         else => false,
     };
 }
@@ -64,6 +64,7 @@ pub fn name(code: i32) ?[*:0]const u8 {
         201 => "CUDA_ERROR_INVALID_CONTEXT",
         214 => "CUDA_ERROR_ECC_UNCORRECTABLE",
         220 => "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        226 => "CUDA_ERROR_CONTAINED",
         304 => "CUDA_ERROR_OPERATING_SYSTEM",
         400 => "CUDA_ERROR_INVALID_HANDLE",
         500 => "CUDA_ERROR_NOT_FOUND",
