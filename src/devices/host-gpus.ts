@@ -39,8 +39,11 @@ export interface HostGpusReport {
   readonly registeredBytes: number;
 }
 
-/** Jobs of all engines under way at a time; what is beyond is told `full`. */
-const JOBS_MAX = 4096;
+/**
+ * Jobs of all engines under way at a time; what is beyond is told `full`. A layer of a cache that
+ * is mapped in pieces takes one for each of some dozens of memories, and engines ask for many.
+ */
+const JOBS_MAX = 16_384;
 const PIECES_MAX = 2 ** 18;
 
 /** The GPUs of this host: what opening them came to, and what becomes of them. */
