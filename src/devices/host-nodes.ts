@@ -5,7 +5,7 @@ import { join } from "node:path";
 export function hostMemoryNodes(root = "/"): number {
   try {
     const path = join(root, "sys/devices/system/node/has_memory");
-    return Math.max(1, countOf(readFileSync(path, "utf8").trim()));
+    return Math.max(1, nodesOf(readFileSync(path, "utf8").trim()).size);
   } catch (thrown) {
     if (thrown instanceof Error && "code" in thrown) return 1;
     throw thrown;
@@ -13,11 +13,12 @@ export function hostMemoryNodes(root = "/"): number {
 }
 
 /** Of a list as the kernel writes it: `0-1,4`. */
-function countOf(list: string): number {
-  let count = 0;
+export function nodesOf(list: string): ReadonlySet<number> {
+  const nodes = new Set<number>();
   for (const range of list.split(",")) {
     const match = /^(\d+)(?:-(\d+))?$/.exec(range);
-    if (match !== null) count += Number(match[2] ?? match[1]) - Number(match[1]) + 1;
+    if (match === null) continue;
+    for (let node = Number(match[1]); node <= Number(match[2] ?? match[1]); node++) nodes.add(node);
   }
-  return count;
+  return nodes;
 }

@@ -8,7 +8,7 @@ export {
   type HostGpusOptions,
   type HostGpusReport,
 } from "./host-gpus.ts";
-export { hostMemoryNodes } from "./host-nodes.ts";
+export { hostMemoryNodes, nodesOf } from "./host-nodes.ts";
 export {
   HostRdma,
   type HostRdmaOptions,

@@ -1,3 +1,4 @@
+import { nodesOf } from "../../devices/index.ts";
 import type { HostFiles } from "./host-files.ts";
 
 /** What the kernel says of a device on the bus. */
@@ -43,13 +44,7 @@ export function pciWords(facts: PciFacts): string {
 export function nodesAllowed(files: HostFiles): ReadonlySet<number> | null {
   const text = files.text("/proc/self/status") ?? "";
   const list = /^Mems_allowed_list:\s*([0-9,-]+)$/m.exec(text)?.[1];
-  if (list === undefined) return null;
-  const nodes = new Set<number>();
-  for (const range of list.split(",")) {
-    const [first = 0, last = first] = range.split("-").map(Number);
-    for (let node = first; node <= last; node++) nodes.add(node);
-  }
-  return nodes;
+  return list === undefined ? null : nodesOf(list);
 }
 
 /** What is in the way of a device on the bus, the worst first; null: nothing. */
