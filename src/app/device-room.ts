@@ -129,8 +129,11 @@ export class DeviceRoom implements AsyncDisposable {
     using _late = clock.after(DEVICES_STOP_MS, () =>
       logger.warn("devices take long to let go of memory", { seconds: DEVICES_STOP_MS / 1_000 }),
     );
-    await this.#rdma?.[Symbol.asyncDispose]();
-    await this.#gpus?.[Symbol.asyncDispose]();
+    try {
+      await this.#rdma?.[Symbol.asyncDispose]();
+    } finally {
+      await this.#gpus?.[Symbol.asyncDispose]();
+    }
   }
 }
 

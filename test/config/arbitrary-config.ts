@@ -113,7 +113,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       timeout: fc.integer({ min: 8, max: 20 }),
       retries: fc.integer({ min: 1, max: 6 }),
       readBytes: word(65_536, 2 ** 20, 2 ** 24),
-      windowBytes: fc.integer({ min: 2 ** 20, max: 2 ** 40 }),
+      windowBytes: fc.integer({ min: 2 ** 26, max: 2 ** 40 }),
     }),
     level: word("error", "warn", "info", "debug"),
     format: word("text", "json"),

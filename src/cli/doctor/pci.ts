@@ -25,7 +25,7 @@ export function pciFacts(files: HostFiles, folder: string): PciFacts {
 }
 
 /** Whether the device could have more lanes. 0xff stands for a width that is not known. */
-export function isNarrow({ lanes }: PciFacts): boolean {
+function isNarrow({ lanes }: PciFacts): boolean {
   return lanes !== null && lanes.now < lanes.most && lanes.most < 0xff;
 }
 

@@ -100,12 +100,13 @@ const readBytes = withDefault({
 
 const windowBytes = withDefault({
   key: "window_bytes",
-  kind: sizeKind({ min: MIB, max: 2 ** 40, example: "1GiB" }),
+  kind: sizeKind({ min: 64 * MIB, max: 2 ** 40, example: "1GiB" }),
   standard: "1GiB",
   reload: false,
   doc:
     "Bytes of RAM that peers can read at a time: the blocks that are lent to them just then, and " +
-    "nothing beside. Where it is full they are told to come again; see `peers.serve_bytes_max`.",
+    "nothing beside. Where it is full they are told to come again, and a longer block never goes " +
+    "this way; see `peers.serve_bytes_max`.",
 });
 
 export const rdmaSection = section("Blocks between hosts by RDMA; see `peers.listen_rdma`.", {

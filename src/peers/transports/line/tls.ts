@@ -118,7 +118,7 @@ export function connectTls(
 }
 
 /** System errors say that nobody was there; what else there is comes from the handshake. */
-export function faultKindOf(code: string): LinkFaultKind {
+function faultKindOf(code: string): LinkFaultKind {
   if (code === "ECONNRESET" || code === "EPIPE") return "broken";
   const isSystems = /^(?:E[A-Z0-9]+|EAI_[A-Z]+)$/.test(code) && !code.startsWith("ERR_");
   return isSystems ? "unreachable" : "refused";
