@@ -74,7 +74,7 @@ class Cuda:
             while at < end:
                 base, size = self._range(at)
                 part = min(end, base + size) - at
-                handle, descriptor = self._export(at)
+                handle, descriptor = self._export(base, at)
                 yield Shared(uuid, at, part, at - base, size, handle, descriptor)
                 at += part
         finally:
@@ -114,13 +114,14 @@ class Cuda:
         self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), at)
         return base.value, size.value
 
-    def _export(self, pointer: int) -> Tuple[Optional[bytes], Optional[int]]:
+    def _export(self, base: int, pointer: int) -> Tuple[Optional[bytes], Optional[int]]:
         """A handle, or a descriptor where the memory is mapped and has no handle."""
-        handle, at = _IpcHandle(), ctypes.c_uint64(pointer)
-        refused = self._try("cuIpcGetMemHandle", ctypes.byref(handle), at)
+        handle = _IpcHandle()
+        # Some drivers refuse any other place than its beginning.
+        refused = self._try("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
         if refused == _SUCCESS:
             return ctypes.string_at(ctypes.byref(handle), HANDLE_BYTES), None
-        allocation = ctypes.c_uint64()
+        allocation, at = ctypes.c_uint64(), ctypes.c_uint64(pointer)
         retained = self._try("cuMemRetainAllocationHandle", ctypes.byref(allocation), at)
         if retained != _SUCCESS:
             raise self._error("cuIpcGetMemHandle", refused)

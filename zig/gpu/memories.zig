@@ -242,7 +242,8 @@ pub const Memories = struct {
         var base: cuda.Pointer = 0;
         const range = caller.driver.cuMemGetAddressRange_v2;
         try caller.check(range(&base, null, memory.pointer));
-        try caller.check(caller.driver.cuIpcGetMemHandle(out, memory.pointer));
+        // It is of all of it, and asked for by where it begins: drivers may refuse any other place.
+        try caller.check(caller.driver.cuIpcGetMemHandle(out, base));
         return memory.pointer - base;
     }
 

@@ -31,6 +31,8 @@ fn ipcHandle(out: ?*types.IpcHandle, address: Pointer) Fault!void {
     const range = memory.find(address) orelse return error.InvalidValue;
     // Memory that was mapped, or came from another process, has no handle of this kind.
     if (range.kind != .allocated) return error.InvalidValue;
+    // Some drivers take any place in it; only this one is documented.
+    if (range.address != address) return error.InvalidValue;
     const ticket: Ticket = .{
         .magic = magic,
         .pid = linux.getpid(),

@@ -248,7 +248,8 @@ test "handles are not opened where they were made, and an old driver lacks what 
     var bench = try Bench.begin("no-vmm;driver=12040");
     var handle: types.IpcHandle = undefined;
     var opened: types.Pointer = 0;
-    try expectEqual(0, sharing.cuIpcGetMemHandle(&handle, bench.memory + 100));
+    try expectEqual(1, sharing.cuIpcGetMemHandle(&handle, bench.memory + 100));
+    try expectEqual(0, sharing.cuIpcGetMemHandle(&handle, bench.memory));
     try expectEqual(201, sharing.cuIpcOpenMemHandle_v2(&opened, handle, 1));
     handle.bytes[0] ^= 1;
     try expectEqual(400, sharing.cuIpcOpenMemHandle_v2(&opened, handle, 1));
