@@ -46,7 +46,7 @@ import { PeerRoom } from "./peer-room.ts";
 import { PeerSource } from "./peer-source.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
 import type { ServiceManager } from "./service-manager.ts";
-import { DRAIN_MS, PURGES_MS } from "./stop-times.ts";
+import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS } from "./stop-times.ts";
 import { UnderWay } from "./under-way.ts";
 
 export interface AgentParts {
@@ -350,12 +350,17 @@ export class Agent {
     await this.#feed?.[Symbol.asyncDispose]();
     await this.#stopPeers();
     await this.#stopControl();
-    // What a device still writes to can be told to nobody as what it was.
-    await this.devices[Symbol.asyncDispose]();
+    // One that hangs is given up after longer than the service manager waits.
+    const copying = new UnderWay();
+    const quiet = copying
+      .run(Promise.resolve(this.devices[Symbol.asyncDispose]()))
+      .catch((why) => this.#parts.logger.error(`devices could not be closed: ${messageOf(why)}`));
+    await copying.over(this.#parts.clock, DEVICES_STOP_MS);
     if (this.#state === "draining" && this.#config.kv.ramHandover) {
-      // What an engine still reads must not be written over by a process that knows nothing of it.
+      // What an engine still reads must not be written over by a process that knows nothing of it,
+      // and what a device still writes is not what it was.
       await leaveRam(this.#parts, this.#ground.region, (arena) =>
-        held + quarantined + this.#purges.size > 0
+        held + quarantined + this.#purges.size + copying.size > 0
           ? null
           : describeRam(this.store, this.namespaces, arena, this.#handed),
       );
@@ -364,6 +369,7 @@ export class Agent {
     crashPoint("stop.store-closed");
     await this.#cold?.close();
     crashPoint("stop.index-closed");
+    await quiet;
     await this.#growing;
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
