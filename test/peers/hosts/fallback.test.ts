@@ -85,17 +85,25 @@ describeNative("a stream that", () => {
   });
 
   test("is cut in the middle: what did not come by it comes by QUIC, and is right", async () => {
-    await using world = await hosts();
-    const { holder, asker, cable } = world;
-    const engine = asker.engine();
-    const loading = read(engine, NAMES);
-    await waitFor(() => holder.serving.stats.blocks > 0);
-    cable[Symbol.dispose]();
-    expect(await loading).toEqual(NAMES.map(() => "ok"));
-    const { stream, quic } = asker.puller.stats.byTransport;
-    expect(stream.blocks + quic.blocks).toBe(6);
-    expect(quic.blocks).toBeGreaterThan(0);
-    engine.die();
-    await waitFor(() => [holder, asker].every((host) => host.leftovers().length === 0));
+    // On a fast host all may have come before the cut: then it was none in the middle.
+    let byQuic = 0;
+    for (let attempt = 0; byQuic === 0 && attempt < 50; attempt++) byQuic = await cutInTheMiddle();
+    expect(byQuic).toBeGreaterThan(0);
   });
 });
+
+/** Blocks that came by QUIC, of six of which all are right. */
+async function cutInTheMiddle(): Promise<number> {
+  await using world = await hosts();
+  const { holder, asker, cable } = world;
+  const engine = asker.engine();
+  const loading = read(engine, NAMES);
+  await waitFor(() => holder.serving.stats.blocks > 0);
+  cable[Symbol.dispose]();
+  expect(await loading).toEqual(NAMES.map(() => "ok"));
+  const { stream, quic } = asker.puller.stats.byTransport;
+  expect(stream.blocks + quic.blocks).toBe(6);
+  engine.die();
+  await waitFor(() => [holder, asker].every((host) => host.leftovers().length === 0));
+  return quic.blocks;
+}
