@@ -1,51 +1,17 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import type { ItemResult } from "../../../src/peers/index.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { placesFor, pullPlaces } from "./contract-kit.ts";
+import { anyPull, expected, stock } from "./pull-scenarios.ts";
 import { StreamPair } from "./stream-kit.ts";
 
-type Answer = "block" | "absent" | "busy" | "nothing";
-
-interface Item {
-  readonly bytes: number;
-  /** What its place has more than the block needs. */
-  readonly spare: number;
-  readonly answer: Answer;
-}
-
-interface Pull {
-  readonly items: readonly Item[];
-  /** It is given up after so many answers; null: never. */
-  readonly cancelAfter: number | null;
-}
-
-const item: fc.Arbitrary<Item> = fc.record({
-  bytes: fc.integer({ min: 1, max: 200_000 }),
-  spare: fc.constantFrom(0, 0, 0, 1, 5_000),
-  answer: fc.constantFrom<Answer>("block", "block", "block", "absent", "busy", "nothing"),
-});
-const pull: fc.Arbitrary<Pull> = fc.record({
-  items: fc.array(item, { minLength: 1, maxLength: 12 }),
-  cancelAfter: fc.option(fc.nat({ max: 6 })),
-});
 const scenario = fc.record({
-  pulls: fc.array(pull, { minLength: 1, maxLength: 4 }),
+  pulls: fc.array(anyPull, { minLength: 1, maxLength: 4 }),
   /** The lanes have no room for these, counted over all transfers. */
   full: fc.nat({ max: 3 }),
   announcedMax: fc.constantFrom(1, 3, 64),
   lentMax: fc.constantFrom(1, 2, 8),
 });
-
-/** What a pull that nobody gives up comes to, item by item; the first that is left out ends it. */
-function expected(items: readonly Item[]): (ItemResult["kind"] | undefined)[] {
-  const end = items.findIndex(({ answer }) => answer === "nothing");
-  return items.map(({ answer }, index) => {
-    if (end >= 0 && index >= end) return undefined;
-    if (answer === "block") return "came";
-    return answer === "nothing" ? undefined : answer;
-  });
-}
 
 describeNative("pulls of a stream link, whatever happens", () => {
   test("each item is answered at most once, rightly, and nothing stays behind", async () => {
@@ -56,22 +22,7 @@ describeNative("pulls of a stream link, whatever happens", () => {
           { limits: { announcedMax } },
         );
         const { server } = pair.holder;
-        const answers = new Map<string, Answer>();
-        let seed = 0;
-        const asked = pulls.map(({ items }) =>
-          items.map(({ bytes, spare, answer }) => {
-            const own = server.put(++seed, bytes);
-            answers.set(own.digest.toHex(), answer);
-            return { ...own, bytesMax: bytes + spare, seed };
-          }),
-        );
-        server.onServe = (served, { digest }) => {
-          const { index } = served;
-          const answer = answers.get(digest.toHex());
-          if (answer === "nothing") return undefined;
-          if (answer === "absent") return { index, kind: "absent" };
-          return answer === "busy" ? { index, kind: "busy", retryAfterMs: 9 } : served;
-        };
+        const asked = stock(server, pulls);
         pair.network.full = full;
         await using link = await pair.link();
         const all = placesFor(asked.flat());
