@@ -4,7 +4,6 @@ import type { Rdma, Region } from "../../../src/native/index.ts";
 import {
   type Credentials,
   type Endpoint,
-  type PeerLink,
   type PullItem,
   type RdmaLimits,
   RdmaTransport,
@@ -16,9 +15,9 @@ import {
   type RdmaControl,
 } from "../../../src/peers/transports/rdma/control/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
-import { makeCluster, type TestCluster } from "../../support/cluster.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";
+import { HostPair } from "./host-pair.ts";
 import { PlainFabric } from "./plain-rdma.ts";
 import { connectRaw, RawLine, RawListener } from "./raw-line.ts";
 import { LINK_SETTINGS } from "./rdma-kit.ts";
@@ -66,13 +65,13 @@ export class PlainHost implements AsyncDisposable {
 export type RawRdma = RawLine<RdmaControl>;
 
 /** A holder and an asker of one cluster over plain memory. */
-export class PlainPair implements AsyncDisposable {
-  readonly cluster: TestCluster = makeCluster();
+export class PlainPair extends HostPair<PlainHost> {
   readonly fabric = new PlainFabric();
   readonly holder: PlainHost;
   readonly asker: PlainHost;
 
   private constructor(holder: PlainSide, asker: PlainSide) {
+    super();
     const { cluster, fabric } = this;
     this.holder = new PlainHost(fabric, cluster.trust("holder"), regionOf(0), holder);
     this.asker = new PlainHost(fabric, cluster.trust("asker"), regionOf(1), asker);
@@ -83,17 +82,6 @@ export class PlainPair implements AsyncDisposable {
     await pair.holder.listen();
     await pair.asker.transport.register(pair.asker.region);
     return pair;
-  }
-
-  dial(port = this.holder.endpoint.port) {
-    const target = { host: "127.0.0.1", port, worker: "holder" as never };
-    return this.asker.transport.dial(target, new AbortController().signal);
-  }
-
-  async link(port?: number): Promise<PeerLink> {
-    const dialled = await this.dial(port);
-    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
-    return dialled.link;
   }
 
   async raw(): Promise<RawRdma> {
@@ -118,11 +106,6 @@ export class PlainPair implements AsyncDisposable {
   rawHolder(onLink: (link: RawRdma) => unknown): Promise<RawListener> {
     const take = (socket: TLSSocket) => onLink(new RawLine<RdmaControl>(socket, SPOKEN));
     return RawListener.listen(this.cluster.host("holder"), SPOKEN.protocol, take);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.asker[Symbol.asyncDispose]();
-    await this.holder[Symbol.asyncDispose]();
   }
 }
 

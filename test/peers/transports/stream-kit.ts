@@ -1,11 +1,11 @@
 import { systemClock } from "../../../src/core/index.ts";
 import type { Cipher, Region } from "../../../src/native/index.ts";
-import type { Endpoint, PeerLink, PullItem, Trust } from "../../../src/peers/index.ts";
+import type { Endpoint, PullItem, Trust } from "../../../src/peers/index.ts";
 import { type StreamLimits, StreamTransport } from "../../../src/peers/transports/stream/index.ts";
 import { encodeRequest } from "../../../src/peers/wire/index.ts";
-import { makeCluster, type TestCluster } from "../../support/cluster.ts";
 import { NAMESPACE, RegionServer } from "../../support/region-server.ts";
 import { type LogLine, regionOf } from "./contract-kit.ts";
+import { HostPair } from "./host-pair.ts";
 import { PlainNetwork } from "./plain-lanes.ts";
 import { RawStream } from "./raw-stream.ts";
 
@@ -49,13 +49,13 @@ export class StreamHost implements AsyncDisposable {
 }
 
 /** A holder and an asker of one cluster over plain lanes. */
-export class StreamPair implements AsyncDisposable {
-  readonly cluster: TestCluster = makeCluster();
+export class StreamPair extends HostPair<StreamHost> {
   readonly network = new PlainNetwork();
   readonly holder: StreamHost;
   readonly asker: StreamHost;
 
   private constructor(holder: StreamSide, asker: StreamSide) {
+    super();
     const { cluster, network } = this;
     this.holder = new StreamHost(network, cluster.trust("holder"), regionOf(0), holder);
     this.asker = new StreamHost(network, cluster.trust("asker"), regionOf(1), asker);
@@ -66,17 +66,6 @@ export class StreamPair implements AsyncDisposable {
     await pair.holder.listen();
     await pair.asker.transport.register(pair.asker.region);
     return pair;
-  }
-
-  dial(port = this.holder.endpoint.port) {
-    const target = { host: "127.0.0.1", port, worker: "holder" as never };
-    return this.asker.transport.dial(target, new AbortController().signal);
-  }
-
-  async link(port?: number): Promise<PeerLink> {
-    const dialled = await this.dial(port);
-    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
-    return dialled.link;
   }
 
   raw(): Promise<RawStream> {
@@ -90,11 +79,6 @@ export class StreamPair implements AsyncDisposable {
     const { session, port } = await raw.hear("welcome");
     await this.network.open(this.asker.region).dial(session, "127.0.0.1", port, 1_000);
     return raw;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.asker[Symbol.asyncDispose]();
-    await this.holder[Symbol.asyncDispose]();
   }
 }
 

@@ -1,0 +1,30 @@
+import type { Endpoint, PeerLink, Transport } from "../../../src/peers/index.ts";
+import { makeCluster, type TestCluster } from "../../support/cluster.ts";
+
+interface PairedHost extends AsyncDisposable {
+  readonly endpoint: Endpoint;
+  readonly transport: Transport;
+}
+
+/** A holder and an asker of one cluster. */
+export abstract class HostPair<Host extends PairedHost> implements AsyncDisposable {
+  readonly cluster: TestCluster = makeCluster();
+  abstract readonly holder: Host;
+  abstract readonly asker: Host;
+
+  dial(port = this.holder.endpoint.port) {
+    const target = { host: "127.0.0.1", port, worker: "holder" as never };
+    return this.asker.transport.dial(target, new AbortController().signal);
+  }
+
+  async link(port?: number): Promise<PeerLink> {
+    const dialled = await this.dial(port);
+    if (!dialled.ok) throw new Error(`${dialled.fault.kind}: ${dialled.fault.why}`);
+    return dialled.link;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.asker[Symbol.asyncDispose]();
+    await this.holder[Symbol.asyncDispose]();
+  }
+}
