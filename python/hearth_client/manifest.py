@@ -23,7 +23,7 @@ class Manifest:
     """Two engines share blocks exactly where their manifests are equal in every field.
 
     Text is compared byte for byte and never empty; what does not apply is None. One manifest has
-    one encoding, which ``docs/identity.md`` describes.
+    one encoding, which ``docs/reference/identity.md`` describes.
     """
 
     #: The model as the engine was told it: "Qwen/Qwen3-32B".

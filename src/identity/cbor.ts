@@ -1,5 +1,5 @@
 import { ByteWriter } from "./byte-writer.ts";
-import { type HashInput, wholeNumber } from "./hash-input.ts";
+import { type HashInput, isSharedText, wholeNumber } from "./hash-input.ts";
 
 const Major = { unsigned: 0x00, negative: 0x20, bytes: 0x40, text: 0x60, array: 0x80 } as const;
 const NULL = 0xf6;
@@ -36,6 +36,8 @@ function write(into: ByteWriter, value: HashInput): void {
   } else if (value instanceof Uint32Array) {
     writeHead(into, Major.array, value.length);
     for (const token of value) writeHead(into, Major.unsigned, token);
+  } else if (isSharedText(value)) {
+    write(into, value.shared);
   } else {
     writeHead(into, Major.array, value.length);
     for (const item of value) write(into, item);

@@ -36,9 +36,10 @@ export function digestsOfPrompt(
 }
 
 /**
- * Bytes of an engine's chain key: SHA-256 page keys, or u64 hashes as eight bytes little endian.
+ * Bytes of an engine's chain key: 32 of SHA-256 (SGLang, vLLM's SHA-256 kinds), 16 of XXH3-128
+ * (vLLM's xxhash kinds), or a u64 hash as eight bytes, little endian.
  */
-export type ChainKeyBytes = 8 | 32;
+export type ChainKeyBytes = 8 | 16 | 32;
 
 /**
  * Digests where the engine gives only its own chain keys (SGLang's storage calls): keyed BLAKE3 of

@@ -27,7 +27,7 @@ export interface NamesRequest {
   readonly namespaceKey: Uint8Array;
   readonly tokens: Uint32Array;
   readonly blockTokens: number;
-  readonly vllm?: Pick<VllmChain, "algorithm" | "parent" | "extraKeys">;
+  readonly vllm?: Pick<VllmChain, "algorithm" | "parent" | "extraKeys" | "keyFormat">;
   readonly sglang?: Pick<SglangChain, "prior" | "eagle">;
 }
 

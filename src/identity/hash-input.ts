@@ -1,6 +1,14 @@
 import { assert } from "../core/index.ts";
 
 /**
+ * Text that is one Python object wherever it occurs, such as a constant of a program. Pickle writes
+ * it once and refers to it afterwards.
+ */
+export interface SharedText {
+  readonly shared: string;
+}
+
+/**
  * What vLLM puts into a block hash, in Python: None, int, str, bytes, and tuples of these. A
  * `Uint32Array` stands for a tuple of token ids.
  */
@@ -9,6 +17,7 @@ export type HashInput =
   | number
   | bigint
   | string
+  | SharedText
   | Uint8Array
   | Uint32Array
   | readonly HashInput[];
@@ -19,4 +28,8 @@ export function wholeNumber(value: number | bigint): bigint {
   const whole = BigInt(value);
   assert(whole >= -(2n ** 63n) && whole < 2n ** 64n, "a number of at most 64 bits");
   return whole;
+}
+
+export function isSharedText(value: HashInput): value is SharedText {
+  return typeof value === "object" && value !== null && "shared" in value;
 }

@@ -45,8 +45,10 @@ export {
   type VllmChain,
   type VllmExtraKey,
   type VllmHashAlgorithm,
+  type VllmKeyFormat,
   vllmBlockHashes,
   vllmDigestBytes,
   vllmExternalHash,
+  vllmKeyFormatOf,
   vllmNoneHash,
 } from "./vllm-hashes.ts";

@@ -8,7 +8,7 @@ import {
 } from "./manifest.ts";
 
 /**
- * The canonical encoding; `docs/identity.md` has the same as a table, with golden vectors.
+ * The canonical encoding. `docs/reference/identity.md` has it as a table, with golden vectors.
  *
  *     encoding := "HNSM" version:u8=1 fields:u8=13 field[1] … field[13]
  *     field[t] := tag:u8=t kind:u8 length:u32le value[length]

@@ -1,6 +1,6 @@
 import { HearthError } from "../core/index.ts";
 import { ByteWriter } from "./byte-writer.ts";
-import { type HashInput, wholeNumber } from "./hash-input.ts";
+import { type HashInput, isSharedText, wholeNumber } from "./hash-input.ts";
 
 /** Opcodes of pickle protocol 5, as CPython's `pickletools` names them. */
 const Op = {
@@ -23,6 +23,8 @@ const Op = {
   TUPLE2: 0x86,
   TUPLE3: 0x87,
   EMPTY_TUPLE: 0x29,
+  BINGET: 0x68,
+  LONG_BINGET: 0x6a,
 } as const;
 
 const PROTOCOL = 5;
@@ -51,56 +53,97 @@ function writeNumber(into: ByteWriter, value: number | bigint): void {
 }
 
 function writeTokens(into: ByteWriter, tokens: Uint32Array): void {
-  openTuple(into, tokens.length);
   for (const token of tokens) {
     if (token < 0x8000_0000) writeSmall(into, token);
     else writeNumber(into, token);
   }
-  closeTuple(into, tokens.length);
 }
 
 function openTuple(into: ByteWriter, length: number): void {
   if (length > 3) into.u8(Op.MARK);
 }
 
-function closeTuple(into: ByteWriter, length: number): void {
-  if (length === 0) into.u8(Op.EMPTY_TUPLE);
-  else into.u8([Op.TUPLE1, Op.TUPLE2, Op.TUPLE3][length - 1] ?? Op.TUPLE).u8(Op.MEMOIZE);
+function writeText(into: ByteWriter, value: string): void {
+  const text = encoder.encode(value);
+  if (text.length < 0x100) into.u8(Op.SHORT_BINUNICODE).u8(text.length);
+  else into.u8(Op.BINUNICODE).u32(text.length, true);
+  into.bytes(text);
 }
 
-function write(into: ByteWriter, value: HashInput): void {
-  if (value === null) {
-    into.u8(Op.NONE);
-  } else if (typeof value === "number" || typeof value === "bigint") {
-    writeNumber(into, value);
-  } else if (typeof value === "string") {
-    const text = encoder.encode(value);
-    if (text.length < 0x100) into.u8(Op.SHORT_BINUNICODE).u8(text.length);
-    else into.u8(Op.BINUNICODE).u32(text.length, true);
-    into.bytes(text).u8(Op.MEMOIZE);
-  } else if (value instanceof Uint8Array) {
-    if (value.length < 0x100) into.u8(Op.SHORT_BINBYTES).u8(value.length);
-    else into.u8(Op.BINBYTES).u32(value.length, true);
-    into.bytes(value).u8(Op.MEMOIZE);
-  } else if (value instanceof Uint32Array) {
-    writeTokens(into, value);
-  } else {
-    openTuple(into, value.length);
-    for (const item of value) write(into, item);
-    closeTuple(into, value.length);
+function writeBytes(into: ByteWriter, value: Uint8Array): void {
+  if (value.length < 0x100) into.u8(Op.SHORT_BINBYTES).u8(value.length);
+  else into.u8(Op.BINBYTES).u32(value.length, true);
+  into.bytes(value);
+}
+
+/** Writes one value. Counts memoised objects, because a reference names an object by its count. */
+class Pickler {
+  readonly body = new ByteWriter();
+  readonly #shared = new Map<string, number>();
+  #memoised = 0;
+
+  write(value: HashInput): void {
+    const into = this.body;
+    if (value === null) {
+      into.u8(Op.NONE);
+    } else if (typeof value === "number" || typeof value === "bigint") {
+      writeNumber(into, value);
+    } else if (typeof value === "string") {
+      writeText(into, value);
+      this.#memoise();
+    } else if (value instanceof Uint8Array) {
+      writeBytes(into, value);
+      this.#memoise();
+    } else if (value instanceof Uint32Array) {
+      openTuple(into, value.length);
+      writeTokens(into, value);
+      this.#closeTuple(value.length);
+    } else if (isSharedText(value)) {
+      this.#writeShared(value.shared);
+    } else {
+      openTuple(into, value.length);
+      for (const item of value) this.write(item);
+      this.#closeTuple(value.length);
+    }
+  }
+
+  #writeShared(text: string): void {
+    const at = this.#shared.get(text);
+    if (at === undefined) {
+      this.#shared.set(text, this.#memoised);
+      this.write(text);
+    } else if (at < 0x100) {
+      this.body.u8(Op.BINGET).u8(at);
+    } else {
+      this.body.u8(Op.LONG_BINGET).u32(at, true);
+    }
+  }
+
+  #closeTuple(length: number): void {
+    if (length === 0) {
+      this.body.u8(Op.EMPTY_TUPLE);
+      return;
+    }
+    this.body.u8([Op.TUPLE1, Op.TUPLE2, Op.TUPLE3][length - 1] ?? Op.TUPLE);
+    this.#memoise();
+  }
+
+  #memoise(): void {
+    this.body.u8(Op.MEMOIZE);
+    this.#memoised++;
   }
 }
 
 /**
- * The bytes of CPython's `pickle.dumps(value, protocol=5)`, for values in which no object occurs
- * twice: CPython writes the second occurrence of the *same* object as a reference, and which
- * strings of a request are one object cannot be seen from outside. Throws UNSUPPORTED from 64 KiB
- * on, where CPython splits frames.
+ * The bytes of CPython's `pickle.dumps(value, protocol=5)`. CPython writes the second occurrence of
+ * the *same* object as a reference. Only a `SharedText` is taken as the same object: for strings of
+ * a request this is not visible from outside. Throws UNSUPPORTED from 64 KiB on, because CPython
+ * splits longer pickles into frames.
  */
 export function encodePickle(value: HashInput): Uint8Array {
-  const body = new ByteWriter();
-  write(body, value);
-  const rest = body.u8(Op.STOP).done();
+  const pickler = new Pickler();
+  pickler.write(value);
+  const rest = pickler.body.u8(Op.STOP).done();
   if (rest.length >= FRAME_BYTES_MAX) {
     const message = `only pickles below ${FRAME_BYTES_MAX} bytes are made, not of ${rest.length}`;
     throw new HearthError("UNSUPPORTED", message);

@@ -11,12 +11,34 @@ export type VllmHashAlgorithm = "sha256" | "sha256_cbor" | "xxhash" | "xxhash_cb
 /** The seed of NONE_HASH where PYTHONHASHSEED is not set (SHA-256 kinds, vLLM from 2026-08 on). */
 export const VLLM_DEFAULT_SEED = "vllm-none-hash";
 
+/** One of a block's extra keys. vLLM's order: LoRA, multimodal items, cache salt, embeddings. */
+export type VllmExtraKey =
+  /** In every block. Untagged: the name alone. */
+  | { readonly kind: "lora"; readonly name: string; readonly path: string }
+  /** One per multimodal item in the block; `offset` counts from the start of the block. */
+  | { readonly kind: "mm"; readonly identifier: string; readonly offset: number }
+  /** In block 0 only. */
+  | { readonly kind: "cache_salt"; readonly salt: string }
+  /** SHA-256 of the block's prompt embeddings. */
+  | { readonly kind: "prompt_embeds"; readonly digest: Uint8Array };
+
 /**
- * One of a block's extra keys, in vLLM's order: LoRA name (text, in every block), `[identifier,
- * offset]` of each multimodal item in the block, cache salt (text, in block 0 only), digest of
- * prompt embeddings.
+ * How vLLM writes extra keys into a hash. `tagged`: `("cache_salt", "tenant-a")`, vLLM 0.32 and
+ * later. `untagged`: `"tenant-a"`, earlier releases. KV events have the untagged form in both.
  */
-export type VllmExtraKey = string | Uint8Array | readonly [identifier: string, offset: number];
+export type VllmKeyFormat = "tagged" | "untagged";
+
+/** The first release with tagged keys. */
+const TAGGED_SINCE = [0, 32] as const;
+
+/** The format of a version as the engine reports it: "0.32.0", "0.31.1rc2", "v0.33.0+cpu". */
+export function vllmKeyFormatOf(version: string): VllmKeyFormat {
+  const match = /^v?(\d+)\.(\d+)/.exec(version);
+  if (match === null) return "tagged";
+  const [major, minor] = [Number(match[1]), Number(match[2])];
+  const isTagged = major > TAGGED_SINCE[0] || minor >= TAGGED_SINCE[1];
+  return isTagged ? "tagged" : "untagged";
+}
 
 const ALGORITHMS: Record<
   VllmHashAlgorithm,
@@ -62,6 +84,29 @@ export interface VllmChain {
    * Extra keys of block `index`, counted from the first of `tokens`; null or an empty list: none.
    */
   readonly extraKeys?: (index: number) => readonly VllmExtraKey[] | null;
+  /** `tagged` if left out. */
+  readonly keyFormat?: VllmKeyFormat;
+}
+
+/** vLLM's tags are constants of its program: one object each, however often they occur. */
+function tag(name: VllmExtraKey["kind"]): HashInput {
+  return { shared: name };
+}
+
+function keyInput(key: VllmExtraKey, format: VllmKeyFormat): HashInput {
+  const isTagged = format === "tagged";
+  switch (key.kind) {
+    case "lora":
+      return isTagged ? [tag(key.kind), key.name, key.path] : key.name;
+    case "mm":
+      return [...(isTagged ? [tag(key.kind)] : []), key.identifier, key.offset];
+    case "cache_salt":
+      return isTagged ? [tag(key.kind), key.salt] : key.salt;
+    case "prompt_embeds":
+      return isTagged ? [tag(key.kind), key.digest] : key.digest;
+    default:
+      return key satisfies never;
+  }
 }
 
 /**
@@ -75,8 +120,9 @@ export function vllmBlockHashes(hashing: Hashing, chain: VllmChain): Uint8Array[
   const hashes: Uint8Array[] = [];
   let parent = chain.parent;
   for (let at = 0; at + blockTokens <= tokens.length; at += blockTokens) {
-    const extra = chain.extraKeys?.(hashes.length) ?? null;
-    const extraOrNone = extra === null || extra.length === 0 ? null : extra;
+    const extra = chain.extraKeys?.(hashes.length) ?? [];
+    const keys = extra.map((key) => keyInput(key, chain.keyFormat ?? "tagged"));
+    const extraOrNone = keys.length === 0 ? null : keys;
     const block = tokens.subarray(at, at + blockTokens);
     parent = hashWith(hashing, algorithm, [parent, block, extraOrNone]);
     hashes.push(parent);

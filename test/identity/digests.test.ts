@@ -3,12 +3,14 @@ import { LAYER_ALL } from "../../src/core/index.ts";
 import {
   blockKeyAt,
   blockKeys,
+  type ChainKeyBytes,
   digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
   namesOfPrompt,
   sglangEventSeed,
   sglangPageHashes,
+  type VllmExtraKey,
   vllmBlockHashes,
   vllmNoneHash,
 } from "../../src/identity/index.ts";
@@ -16,6 +18,7 @@ import { loadNative, type Native } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 import golden from "./golden/digests.json";
 import manifests from "./golden/manifest.json";
+import tagged from "./golden/vllm-tagged.json";
 import { bytesOf, tokensOf } from "./golden.ts";
 
 describeNative("digests", () => {
@@ -42,7 +45,7 @@ describeNative("digests", () => {
   test("of chain keys are those written down", () => {
     for (const { key, digest } of golden.chainKeys) {
       const bytes = bytesOf(key);
-      const width = bytes.length === 8 ? 8 : 32;
+      const width = bytes.length as ChainKeyBytes;
       expect(digestsOfChainKeys(native, namespace, bytes, width).toHex()).toBe(digest);
     }
   });
@@ -72,6 +75,10 @@ describeNative("digests", () => {
   });
 });
 
+function saltOf(block: number): VllmExtraKey[] | null {
+  return block === 0 ? [{ kind: "cache_salt", salt: "salt" }] : null;
+}
+
 describeNative("names of a prompt's blocks", () => {
   let native: Native;
   beforeAll(() => {
@@ -86,7 +93,7 @@ describeNative("names of a prompt's blocks", () => {
       namespaceKey: namespace,
       tokens,
       blockTokens: 16,
-      vllm: { algorithm: "sha256", parent, extraKeys: (block) => (block === 0 ? ["salt"] : null) },
+      vllm: { algorithm: "sha256", parent, extraKeys: (block) => saltOf(block) },
       sglang: { prior: sglangEventSeed("salt") },
     });
     const digests = digestsOfPrompt(native, namespace, tokens, 16);
@@ -95,7 +102,7 @@ describeNative("names of a prompt's blocks", () => {
       parent,
       tokens,
       blockTokens: 16,
-      extraKeys: (block) => (block === 0 ? ["salt"] : null),
+      extraKeys: (block) => saltOf(block),
     });
     const prior = sglangEventSeed("salt");
     const sglang = sglangPageHashes({ tokens, pageTokens: 16, prior });
@@ -135,10 +142,11 @@ describeNative("names of a prompt's blocks", () => {
 });
 
 test("the page on identity prints the vectors that are tested", async () => {
-  const page = await Bun.file(new URL("../../docs/identity.md", import.meta.url)).text();
+  const page = await Bun.file(new URL("../../docs/reference/identity.md", import.meta.url)).text();
   const joined = page.replaceAll("\n", "");
   const [least] = manifests.cases;
   const [small, large] = golden.prompts;
+  const salted = tagged.chains.find(({ name }) => name === "salt");
   const printed = [
     least!.encoding,
     least!.namespaceKey,
@@ -149,6 +157,9 @@ test("the page on identity prints the vectors that are tested", async () => {
     small!.at.at(-1)!.digest,
     large!.at.at(-1)!.digest,
     golden.chainKeys[0]!.digest,
+    golden.chainKeys[2]!.digest,
+    salted!.hashes[0]!,
+    salted!.external[0]!,
   ];
   for (const vector of printed) expect(joined).toContain(vector);
 });

@@ -6,18 +6,38 @@ import {
   vllmBlockHashes,
   vllmDigestBytes,
   vllmExternalHash,
+  vllmKeyFormatOf,
   vllmNoneHash,
 } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 import golden from "./golden/vllm.json";
+import tagged from "./golden/vllm-tagged.json";
 import { bytesOf, type GoldenTokens, tokensOf } from "./golden.ts";
 
-type GoldenExtra = (string | [string, number] | { bytes: string })[] | null;
+type UntaggedKey = string | [string, number] | { bytes: string };
+type TaggedKey = readonly (string | number | { bytes: string })[];
 
-function extraOf(keys: GoldenExtra): VllmExtraKey[] | null {
-  if (keys === null) return null;
-  return keys.map((key) => (typeof key === "object" && "bytes" in key ? bytesOf(key.bytes) : key));
+/** A bare text is a LoRA name or a salt: both give the same bytes without tags. */
+function untaggedKey(key: UntaggedKey): VllmExtraKey {
+  if (typeof key === "string") return { kind: "cache_salt", salt: key };
+  if (Array.isArray(key)) return { kind: "mm", identifier: key[0], offset: key[1] };
+  return { kind: "prompt_embeds", digest: bytesOf(key.bytes) };
+}
+
+function taggedKey([tag, first, second]: TaggedKey): VllmExtraKey {
+  switch (tag) {
+    case "lora":
+      return { kind: tag, name: first as string, path: second as string };
+    case "mm":
+      return { kind: tag, identifier: first as string, offset: second as number };
+    case "cache_salt":
+      return { kind: tag, salt: first as string };
+    case "prompt_embeds":
+      return { kind: tag, digest: bytesOf((first as { bytes: string }).bytes) };
+    default:
+      throw new Error(`vLLM has a tag that this test does not know: ${tag}`);
+  }
 }
 
 describeNative("vLLM's block hashes", () => {
@@ -34,20 +54,46 @@ describeNative("vLLM's block hashes", () => {
 
   for (const [index, one] of golden.chains.entries()) {
     const algorithm = one.algorithm as VllmHashAlgorithm;
-    const extra = (one.extra ?? []) as GoldenExtra[];
+    const extra = (one.extra ?? []) as (UntaggedKey[] | null)[];
 
-    test(`chain ${index}: ${algorithm}, seed ${one.seed}, ${JSON.stringify(extra)}`, () => {
+    const name = `chain ${index} before 0.32: ${algorithm}, seed ${one.seed}`;
+    test(`${name}, ${JSON.stringify(extra)}`, () => {
       const hashes = vllmBlockHashes(hashing, {
         algorithm,
         parent: vllmNoneHash(hashing, algorithm, one.seed),
         tokens: tokensOf(one.tokens as GoldenTokens),
         blockTokens: one.blockTokens,
-        extraKeys: (block) => extraOf(extra[block] ?? null),
+        extraKeys: (block) => extra[block]?.map(untaggedKey) ?? null,
+        keyFormat: "untagged",
       });
       expect(hashes.map((hash) => hash.toHex())).toEqual(one.hashes);
       expect(hashes.map(vllmExternalHash).map(String)).toEqual(one.external);
     });
   }
+
+  for (const one of tagged.chains) {
+    const algorithm = one.algorithm as VllmHashAlgorithm;
+    const extra = one.extra as (TaggedKey[] | null)[];
+
+    test(`${algorithm} of vLLM 0.32: ${one.name}`, () => {
+      const hashes = vllmBlockHashes(hashing, {
+        algorithm,
+        parent: vllmNoneHash(hashing, algorithm, one.seed),
+        tokens: tokensOf(one.tokens),
+        blockTokens: one.blockTokens,
+        extraKeys: (block) => extra[block]?.map(taggedKey) ?? null,
+      });
+      expect(hashes.map((hash) => hash.toHex())).toEqual(one.hashes);
+      expect(hashes.map(vllmExternalHash).map(String)).toEqual(one.external);
+    });
+  }
+
+  test("extra keys are tagged from vLLM 0.32 on", () => {
+    const untagged = ["0.31.1", "0.9.2", "0.29.0+cpu", "v0.31.0rc2"];
+    expect(untagged.map(vllmKeyFormatOf)).toEqual(untagged.map(() => "untagged"));
+    const versions = ["0.32.0", "0.32.0+cpu", "v0.33.0rc1", "1.0.0", "dev"];
+    expect(versions.map(vllmKeyFormatOf)).toEqual(versions.map(() => "tagged"));
+  });
 
   for (const algorithm of ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] as const) {
     test(`${algorithm}: a chain goes on from any block, and an empty key list is none`, () => {
