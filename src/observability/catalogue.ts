@@ -56,6 +56,12 @@ export const FRAME_OPERATIONS = [
   "gpuStore",
   "gpuLoad",
   "gpuWarm",
+  "join",
+  "lookup",
+  "unhold",
+  "announce",
+  "command",
+  "namespace",
 ] as const;
 
 /** Statuses of its answers by their number on the wire. */

@@ -1,5 +1,6 @@
 import * as protocol from "../../src/engine/protocol/index.ts";
 import { encodeManifest } from "../../src/identity/index.ts";
+import { ENGINE_CASES } from "./protocol-engine-cases.ts";
 import { GPU_CASES } from "./protocol-gpu-cases.ts";
 import { SESSION_CASES } from "./protocol-session-cases.ts";
 import {
@@ -46,11 +47,12 @@ function blocksCase(
   decode: (
     frame: protocol.Frame,
     into: Columns,
-    options: { session: bigint },
+    options: { session: bigint; namespace?: number },
   ) => protocol.Refusal | null,
   layer: number,
   given: Parameters<typeof batchOf>[0],
   session: bigint,
+  rest: { namespace?: number } = {},
 ): Case {
   const batch = batchOf(given, layer);
   return {
@@ -66,7 +68,7 @@ function blocksCase(
         () => options,
       );
     },
-    value: { ...plain(batch, BLOCK, true), session },
+    value: { ...plain(batch, BLOCK, true), session, ...rest },
   };
 }
 
@@ -170,7 +172,7 @@ const committed = batchOf({
 });
 const pair = batchOf({ digests: [...A, ...B] }, ALL);
 const first = batchOf({ digests: A }, ALL);
-const acquireOptions: protocol.AcquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true };
+const acquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true, namespace: 0 };
 export const CASES: readonly Case[] = [
   {
     golden: "hello.request",
@@ -220,6 +222,12 @@ export const CASES: readonly Case[] = [
     count: 2,
     items: Uint8Array.from([...HASH, 1, 0, 0, 0, 0, 0, 0, 0]),
   }),
+  identifyCase("short-keys", 38, {
+    kind: 3,
+    layer: ALL,
+    count: 2,
+    items: Uint8Array.from([0xc0, 0x50].flatMap((at) => sequence(at).slice(0, 16))),
+  }),
   {
     golden: "identify.reply",
     direction: "replies",
@@ -266,6 +274,7 @@ export const CASES: readonly Case[] = [
       flags: [2, 1],
     },
     77n,
+    { namespace: 0 },
   ),
   {
     golden: "reserve.reply",
@@ -292,7 +301,7 @@ export const CASES: readonly Case[] = [
     direction: "requests",
     encode: (output) => protocol.encodeAcquireRequest(output, 11, acquireOptions, pair),
     decode(frame) {
-      const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+      const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false, namespace: 9 };
       const run = (into: Columns) => protocol.decodeAcquireRequest(frame, options, into);
       return fill(run, ["digests"], true, () => options);
     },
@@ -330,6 +339,7 @@ export const CASES: readonly Case[] = [
   outcomesCase("gpu-evicted.reply", Op.gpuEvicted, 14, [Outcome.miss]),
   ...SESSION_CASES,
   ...GPU_CASES,
+  ...ENGINE_CASES,
   aliasCase("alias.engine-hash.request", 18, 0, ALL, [...HASH, ...ZERO.slice(8)]),
   aliasCase("alias.sha256.request", 19, 1, 7, C),
   outcomesCase("alias.reply", Op.alias, 19, [Outcome.ok]),

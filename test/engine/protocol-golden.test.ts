@@ -57,6 +57,8 @@ function isLegal(one: Case, bytes: Uint8Array, at: number, value: number): boole
     return at === 0 && value < bytes.length && value % 8 === 0 && value >= 16;
   if (at !== 12) return false;
   if (one.golden === "identify.tokens.request") return value === 6;
+  if (one.golden === "lookup.tokens.request") return value === 6;
+  if (one.golden === "lookup.reply") return value >= 2 && value <= 8;
   return one.golden === "match.reply" && value >= 1 && value <= 8;
 }
 

@@ -246,14 +246,13 @@ describe("refusals", () => {
     ["undefined flags in an acquire", 12, 2, Op.acquire],
     ["undefined flags of a block", 16 + 76, 4, Op.reserve],
     ["an alias without its flag", 16 + 64, 1, Op.reserve],
-    ["a reserved field in use", 4, 1, Op.reserve],
     ["a reserved field in use", 4, 1, Op.gpuEvicted],
     ["a reserved field in use", 20, 1, Op.commit],
     ["undefined flags of a commit", 16, 2, Op.commit],
     ["a checksum without its flag", 8, 1, Op.commit],
     ["an undefined kind of alias", 4, 2, Op.alias],
     ["a u64 alias that is longer", 8 + 32 + 8, 1, Op.alias],
-    ["an undefined kind of item", 0, 3, Op.identify],
+    ["an undefined kind of item", 0, 4, Op.identify],
   ])("%s", (_what, at, value, op) => {
     expect(changed((output) => write(output, op), at, value, readInto(read))).toMatchObject({
       status: protocol.FrameStatus.malformed,

@@ -26,6 +26,8 @@ const BLOCK_FLAGS = BlockFlag.transient | BlockFlag.aliasGiven;
 export interface ReserveOptions {
   /** The conversation the blocks belong to; 0 = none. */
   session: bigint;
+  /** Handle of the namespace; 0 or absent = the connection's own. */
+  namespace?: number;
 }
 
 export interface AcquireOptions {
@@ -34,6 +36,8 @@ export interface AcquireOptions {
   /** How long a promotion may take; 0 = as long as the agent thinks right. */
   deadlineMs: number;
   stopAtMiss: boolean;
+  /** Handle of the namespace, below 65,536; 0 or absent = the connection's own. */
+  namespace?: number;
 }
 
 export function encodeReserveRequest(
@@ -41,11 +45,12 @@ export function encodeReserveRequest(
   requestId: number,
   session: bigint,
   blocks: Readonly<BlockItems>,
+  namespace = 0,
 ): void {
   const bodyBytes = 16 + blocks.count * BLOCK_ITEM_BYTES;
   const at = beginRequest(output, Op.reserve, requestId, blocks.count, bodyBytes);
   output.view.setUint32(at, blocks.layer, true);
-  output.view.setUint32(at + 4, 0, true);
+  output.view.setUint32(at + 4, namespace, true);
   output.view.setBigUint64(at + 8, session, true);
   writeBlocks(output, at + 16, blocks);
 }
@@ -57,7 +62,7 @@ export function decodeReserveRequest(
 ): Refusal | null {
   const bad = checkItems(frame, 16, BLOCK_ITEM_BYTES, into.bytes.length);
   if (bad !== null) return bad;
-  if (frame.view.getUint32(frame.body + 4, true) !== 0) return reservedField(frame);
+  options.namespace = frame.view.getUint32(frame.body + 4, true);
   options.session = frame.view.getBigUint64(frame.body + 8, true);
   return readBlocks(frame, frame.body + 16, into);
 }
@@ -180,7 +185,8 @@ export function encodeAcquireRequest(
   output.view.setUint32(at, blocks.layer, true);
   output.view.setUint32(at + 4, options.tiers, true);
   output.view.setUint32(at + 8, options.deadlineMs, true);
-  output.view.setUint32(at + 12, options.stopAtMiss ? AcquireFlag.stopAtMiss : 0, true);
+  output.view.setUint16(at + 12, options.stopAtMiss ? AcquireFlag.stopAtMiss : 0, true);
+  output.view.setUint16(at + 14, options.namespace ?? 0, true);
   copyIn(blocks.digests, digestsBytes, output.bytes, at + 16);
 }
 
@@ -193,12 +199,13 @@ export function decodeAcquireRequest(
   if (bad !== null) return bad;
   const { view, body } = frame;
   const tiers = view.getUint32(body + 4, true);
-  const flags = view.getUint32(body + 12, true);
+  const flags = view.getUint16(body + 12, true);
   if (tiers > TIER_MASK_ALL) return undefinedBits(frame, "tiers");
   if ((flags & ~AcquireFlag.stopAtMiss) !== 0) return undefinedBits(frame, "flags");
   options.tiers = tiers;
   options.deadlineMs = view.getUint32(body + 8, true);
   options.stopAtMiss = (flags & AcquireFlag.stopAtMiss) !== 0;
+  options.namespace = view.getUint16(body + 14, true);
   into.layer = view.getUint32(body, true);
   into.count = frame.count;
   copyOut(frame.bytes, body + 16, frame.count * DIGEST_BYTES, into.digests);

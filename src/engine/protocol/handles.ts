@@ -98,6 +98,10 @@ export type OutcomeOp = Exclude<
   | typeof Op.gpuDevices
   | typeof Op.gpuRegister
   | typeof Op.gpuWarm
+  | typeof Op.join
+  | typeof Op.lookup
+  | typeof Op.command
+  | typeof Op.namespace
 >;
 
 export function encodeOutcomesReply(

@@ -1,4 +1,6 @@
 export * from "./blocks.ts";
+export * from "./engine-group.ts";
+export * from "./engine-lookup.ts";
 export * from "./error-reply.ts";
 export {
   emptyFrame,

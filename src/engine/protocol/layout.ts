@@ -52,12 +52,21 @@ export const Op = {
   gpuStore: 20,
   gpuLoad: 21,
   gpuWarm: 22,
+  join: 23,
+  lookup: 24,
+  unhold: 25,
+  announce: 26,
+  command: 27,
+  namespace: 28,
 } as const;
 export type OpName = keyof typeof Op;
 export type Op = (typeof Op)[OpName];
 
-/** Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU. */
-export const Feature = { gpu: 1 } as const;
+/**
+ * Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU.
+ * `engine`: several connections form one engine; operations 23 to 28, and chain keys of 16 bytes.
+ */
+export const Feature = { gpu: 1, engine: 2 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 
@@ -90,9 +99,14 @@ export const TIER_MASK_ALL = 15;
 export const AcquireFlag = { stopAtMiss: 1 } as const;
 
 /** What the items of an IDENTIFY are, and their size on the wire in bytes. */
-export const IdentifyKind = { tokens: 0, chainKeys: 1, engineHashes: 2 } as const;
+export const IdentifyKind = { tokens: 0, chainKeys: 1, engineHashes: 2, shortKeys: 3 } as const;
 export type IdentifyKind = (typeof IdentifyKind)[keyof typeof IdentifyKind];
-export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = { 0: 4, 1: 32, 2: 8 };
+export const IDENTIFY_ITEM_BYTES: Readonly<Record<IdentifyKind, number>> = {
+  0: 4,
+  1: 32,
+  2: 8,
+  3: 16,
+};
 
 /** What the alias of an ALIAS item is: a u64 in its first eight bytes, or 32 bytes of SHA-256. */
 export const AliasKind = { engineHash: 0, sha256: 1 } as const;
@@ -120,6 +134,41 @@ export type GpuMemoryKind = (typeof GpuMemoryKind)[keyof typeof GpuMemoryKind];
 
 /** `verify`: what lies in the slots is hashed before the answer says `ok`. */
 export const GpuLoadFlag = { verify: 1 } as const;
+
+export const ENGINE_ID_BYTES = 16;
+export const SOURCE_BYTES = 64;
+export const SALT_BYTES_MAX = 4_096;
+/** Bytes of the name of one multimodal item. */
+export const MEDIA_NAME_BYTES_MAX = 256;
+/** Handles of namespaces that one connection may have beside its own. */
+export const NAMESPACES_MAX = 1_024;
+/** The longest that a LOOKUP reserves blocks and an ANNOUNCE counts; longer counts as this. */
+export const ENGINE_MS_MAX = 60_000;
+
+/** What a connection does for its engine. */
+export const EngineRole = { other: 0, scheduler: 1, worker: 2 } as const;
+export type EngineRole = (typeof EngineRole)[keyof typeof EngineRole];
+
+/** `family`: for all ranks. `digests`: the answer has the digests too. */
+export const LookupFlag = {
+  family: 1,
+  hold: 2,
+  fetch: 4,
+  wait: 8,
+  progress: 16,
+  digests: 32,
+} as const;
+
+/** `more`: another answer to the same request follows. */
+export const LookupReplyFlag = { more: 1, unknownParent: 2, budget: 4 } as const;
+
+/** What the items of an ANNOUNCE are, beside the kinds of chain keys that IDENTIFY has. */
+export const AnnounceKind = { digests: 0, chainKeys: 1, shortKeys: 3 } as const;
+export type AnnounceKind = (typeof AnnounceKind)[keyof typeof AnnounceKind];
+export const ANNOUNCE_ITEM_BYTES: Readonly<Record<AnnounceKind, number>> = { 0: 32, 1: 32, 3: 16 };
+export const AnnounceFlag = { family: 1, withdraw: 2 } as const;
+
+export const NamespaceFlag = { lora: 1, salt: 2 } as const;
 
 const OP_NAMES = namesByNumber(Op);
 const STATUS_NAMES = namesByNumber(FrameStatus);
@@ -155,6 +204,8 @@ const NO_REPLY_ALLOWED: ReadonlySet<number> = new Set([
   Op.sessionCommit,
   Op.sessionRelease,
   Op.alias,
+  Op.unhold,
+  Op.announce,
 ]);
 
 export function mayGoUnanswered(op: number): boolean {

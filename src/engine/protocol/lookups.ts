@@ -94,7 +94,7 @@ export function decodeIdentifyRequest(
   const { bytes, view, body, end, count } = frame;
   if (end - body < 8) return malformed("identify: the body is cut short");
   const kind = view.getUint32(body, true);
-  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is none of 0, 1, 2`);
+  if (!isIdentifyKind(kind)) return malformed(`identify: kind ${kind} is none of 0 to 3`);
   const itemsEnd = body + 8 + count * IDENTIFY_ITEM_BYTES[kind];
   if (end !== padded8(itemsEnd, body))
     return malformed("identify: the count and the frame's length do not agree");
@@ -114,7 +114,7 @@ function padded8(end: number, start: number): number {
 }
 
 function isIdentifyKind(kind: number): kind is IdentifyKind {
-  return kind <= IdentifyKind.engineHashes;
+  return kind <= IdentifyKind.shortKeys;
 }
 
 /** An engine hash that nobody knows has a digest of 32 zero bytes. The layer is not sent. */

@@ -21,6 +21,8 @@ const SHAPES: Readonly<Record<number, readonly [head: number, item: number]>> = 
   [Op.gpuStore]: [8, 40],
   [Op.gpuLoad]: [8, 40],
   [Op.gpuWarm]: [8, 8],
+  [Op.unhold]: [0, 8],
+  [Op.announce]: [24, 32],
 };
 
 /** Small numbers, zeros and limits: what fields hold that mean something. */

@@ -1,25 +1,33 @@
 import {
   checkPing,
   decodeAcquireReply,
+  decodeCommand,
   decodeErrorReply,
   decodeGpuDevicesReply,
   decodeGpuRegisterReply,
   decodeGpuWarmReply,
   decodeHelloReply,
   decodeIdentifyReply,
+  decodeJoinReply,
+  decodeLookupReply,
   decodeMatchReply,
+  decodeNamespaceReply,
   decodeOutcomesReply,
   decodeReserveReply,
   decodeSessionListReply,
   decodeSessionStatusReply,
   encodeAcquireReply,
+  encodeCommandReply,
   encodeErrorReply,
   encodeGpuDevicesReply,
   encodeGpuRegisterReply,
   encodeGpuWarmReply,
   encodeHelloReply,
   encodeIdentifyReply,
+  encodeJoinReply,
+  encodeLookupReply,
   encodeMatchReply,
+  encodeNamespaceReply,
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
@@ -107,6 +115,30 @@ const READERS: Readonly<Record<OpName, Read>> = {
     const offer = decodeGpuWarmReply(frame, batch);
     if (typeof offer !== "number") return offer;
     return (out) => encodeGpuWarmReply(out, frame.requestId, offer, batch);
+  },
+  join(frame) {
+    const members = decodeJoinReply(frame);
+    if (typeof members !== "number") return members;
+    return (out) => encodeJoinReply(out, frame.requestId, members);
+  },
+  lookup(frame) {
+    decodeLookupReply(frame, best, null);
+    const digests = new Uint8Array(ITEMS * 32);
+    const seen = decodeLookupReply(frame, best, digests);
+    if ("fatal" in seen) return seen;
+    return (out) => encodeLookupReply(out, frame.requestId, seen, frame.count, best, digests);
+  },
+  unhold: readOutcomes,
+  announce: readOutcomes,
+  command(frame) {
+    const receipt = decodeCommand(frame);
+    if (!receipt.ok) return receipt.refusal;
+    return (out) => encodeCommandReply(out, frame.requestId, receipt.value);
+  },
+  namespace(frame) {
+    const answer = decodeNamespaceReply(frame);
+    if (!answer.ok) return answer.refusal;
+    return (out) => encodeNamespaceReply(out, frame.requestId, answer.value);
   },
 };
 

@@ -4,8 +4,11 @@ import {
   type CopyOp,
   checkPing,
   createPieceItems,
+  type Decoded,
   decodeAcquireRequest,
   decodeAliasRequest,
+  decodeAnnounceRequest,
+  decodeCommand,
   decodeCommitRequest,
   decodeGpuCopyRequest,
   decodeGpuDevicesRequest,
@@ -17,14 +20,20 @@ import {
   decodeHandlesRequest,
   decodeHelloRequest,
   decodeIdentifyRequest,
+  decodeJoinRequest,
+  decodeLookupRequest,
   decodeMatchRequest,
+  decodeNamespaceRequest,
   decodeReserveRequest,
   decodeSessionCommitRequest,
   decodeSessionListRequest,
   decodeSessionRequest,
+  decodeUnholdRequest,
   emptyIdentifyRequest,
   encodeAcquireRequest,
   encodeAliasRequest,
+  encodeAnnounceRequest,
+  encodeCommandRequest,
   encodeCommitRequest,
   encodeGpuCopyRequest,
   encodeGpuDevicesRequest,
@@ -36,16 +45,21 @@ import {
   encodeHandlesRequest,
   encodeHelloRequest,
   encodeIdentifyRequest,
+  encodeJoinRequest,
+  encodeLookupRequest,
   encodeMatchRequest,
+  encodeNamespaceRequest,
   encodePingRequest,
   encodeReserveRequest,
   encodeSessionCommitRequest,
   encodeSessionListRequest,
   encodeSessionRequest,
+  encodeUnholdRequest,
   type Frame,
   FrameStatus,
   Op,
   type OpName,
+  type Output,
   type Refusal,
   refusal,
   wantsReply,
@@ -62,7 +76,7 @@ const BLOCK_TOKENS = 16;
 const batch = createAddressBatch(ITEMS);
 const handles = createHandleBatch(ITEMS);
 const aliases = new Uint8Array(ITEMS * 32);
-const session = { session: 0n };
+const session = { session: 0n, namespace: 0 };
 const listing = { session: 0n, after: 0, max: 0 };
 const matching = { tiers: 0 };
 const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
@@ -75,6 +89,13 @@ const wait = { offer: 0, deadlineMs: 0 };
 
 function either(refused: Refusal | null, encode: Encode): Encode | Refusal {
   return refused ?? encode;
+}
+
+function taken<Value>(
+  decoded: Decoded<Value>,
+  encode: (out: Output, value: Value) => void,
+): Encode | Refusal {
+  return decoded.ok ? (out) => encode(out, decoded.value) : decoded.refusal;
 }
 
 function readHandles(frame: Frame, op: typeof Op.abort | typeof Op.release): Encode | Refusal {
@@ -119,7 +140,7 @@ const READERS: Readonly<Record<OpName, Read>> = {
     ),
   reserve: (frame) =>
     either(decodeReserveRequest(frame, session, batch), (out) =>
-      encodeReserveRequest(out, frame.requestId, session.session, batch),
+      encodeReserveRequest(out, frame.requestId, session.session, batch, session.namespace),
     ),
   commit: (frame) =>
     either(decodeCommitRequest(frame, handles), (out) =>
@@ -173,6 +194,26 @@ const READERS: Readonly<Record<OpName, Read>> = {
   gpuWarm: (frame) =>
     either(decodeGpuWarmRequest(frame, wait, handles), (out) =>
       encodeGpuWarmRequest(out, frame.requestId, wait, handles),
+    ),
+  join: (frame) =>
+    taken(decodeJoinRequest(frame), (out, join) => encodeJoinRequest(out, frame.requestId, join)),
+  lookup: (frame) =>
+    taken(decodeLookupRequest(frame, BLOCK_TOKENS, ITEMS), (out, lookup) =>
+      encodeLookupRequest(out, frame.requestId, lookup),
+    ),
+  unhold: (frame) =>
+    taken(decodeUnholdRequest(frame, ITEMS), (out, holds) =>
+      encodeUnholdRequest(out, frame.requestId, holds, !wantsReply(frame)),
+    ),
+  announce: (frame) =>
+    taken(decodeAnnounceRequest(frame, ITEMS), (out, announced) =>
+      encodeAnnounceRequest(out, frame.requestId, announced, !wantsReply(frame)),
+    ),
+  command: (frame) =>
+    taken(decodeCommand(frame), (out, json) => encodeCommandRequest(out, frame.requestId, json)),
+  namespace: (frame) =>
+    taken(decodeNamespaceRequest(frame), (out, wanted) =>
+      encodeNamespaceRequest(out, frame.requestId, wanted),
     ),
 };
 
