@@ -4,8 +4,10 @@ import { ensureEngine } from "./kit/install.ts";
 import { type Lane, type LaneReport, runLane } from "./kit/lane.ts";
 import { ensureModel } from "./kit/model.ts";
 import { say } from "./kit/say.ts";
+import { chaos } from "./lanes/chaos.ts";
 import { endToEnd } from "./lanes/end-to-end.ts";
 import { overhead } from "./lanes/overhead.ts";
+import { pin } from "./lanes/pin.ts";
 import { prefillDecode } from "./lanes/prefill-decode.ts";
 import { tensorParallel } from "./lanes/tensor-parallel.ts";
 import { twoEngines } from "./lanes/two-engines.ts";
@@ -20,7 +22,10 @@ const VLLM_LANES: Readonly<Record<string, Lane>> = {
 };
 
 /** Lanes that run only if an option or `--only` names them. */
-const NAMED_LANES: Readonly<Record<string, Lane>> = {};
+const NAMED_LANES: Readonly<Record<string, Lane>> = {
+  chaos,
+  pin,
+};
 
 const SGLANG_LANES: Readonly<Record<string, Lane>> = {};
 
