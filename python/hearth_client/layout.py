@@ -18,6 +18,8 @@ LAYER_ALL = 0xFFFF_FFFF
 
 #: A bit of the greeting's features: the agent copies from and to GPUs.
 FEATURE_GPU = 1
+#: Several connections form one engine: operations 23 to 28, chain keys of 16 bytes.
+FEATURE_ENGINE = 2
 GPU_UUID_BYTES = 16
 GPU_HANDLE_BYTES = 64
 
@@ -50,6 +52,12 @@ class Op(IntEnum):
     GPU_STORE = 20
     GPU_LOAD = 21
     GPU_WARM = 22
+    JOIN = 23
+    LOOKUP = 24
+    UNHOLD = 25
+    ANNOUNCE = 26
+    COMMAND = 27
+    NAMESPACE = 28
 
 
 class FrameStatus(IntEnum):
@@ -102,11 +110,29 @@ class IdentifyKind(IntEnum):
     TOKENS = 0
     CHAIN_KEYS = 1
     ENGINE_HASHES = 2
+    SHORT_KEYS = 3
 
 
 class AliasKind(IntEnum):
     ENGINE_HASH = 0
     SHA256 = 1
+
+
+class Role(IntEnum):
+    """The part of an engine that a connection belongs to."""
+
+    OTHER = 0
+    SCHEDULER = 1
+    WORKER = 2
+
+
+class LookupFlag(IntFlag):
+    FAMILY = 1
+    HOLD = 2
+    FETCH = 4
+    WAIT = 8
+    PROGRESS = 16
+    DIGESTS = 32
 
 
 class Header(NamedTuple):
@@ -182,6 +208,43 @@ class Match(NamedTuple):
 
     leading: int
     best: List[Tier]
+
+
+class MediaItem(NamedTuple):
+    """A multimodal input of a prompt: its first token's index, and its name of 1 to 256 bytes."""
+
+    position: int
+    name: bytes
+
+
+class Lookup(NamedTuple):
+    """Answer of a LOOKUP; the counts are over all ranks if it was asked for the family."""
+
+    #: Blocks present without a gap.
+    leading: int
+    #: The blocks among them that are in RAM now, and reserved if that was asked for.
+    ready: int
+    #: Number of the reservation, 0: none.
+    hold: int
+    #: Another answer to the same request follows.
+    more: bool
+    #: The agent forgot the parent digest: ask with the whole prompt.
+    unknown_parent: bool
+    #: The engine's budget of reservations ended the ``ready`` run.
+    budget_reached: bool
+    #: Blocks behind ``leading`` that are being written or are announced.
+    announced: int
+    #: The bit of the best tier of each block, 0 behind ``leading``.
+    tiers: bytes
+    #: Of the connection's own rank, if they were asked for.
+    digests: List[bytes]
+
+
+class Namespace(NamedTuple):
+    """A namespace of requests with an adapter or a salt; ``handle`` counts on its connection."""
+
+    handle: int
+    namespace_id: bytes
 
 
 class SessionStatus(NamedTuple):

@@ -58,6 +58,7 @@ _IDENTIFY_ITEM_BYTES = {
     IdentifyKind.TOKENS: 4,
     IdentifyKind.CHAIN_KEYS: 32,
     IdentifyKind.ENGINE_HASHES: 8,
+    IdentifyKind.SHORT_KEYS: 16,
 }
 _NO_REPLY_ALLOWED = frozenset(
     (
@@ -70,6 +71,8 @@ _NO_REPLY_ALLOWED = frozenset(
         Op.SESSION_COMMIT,
         Op.SESSION_RELEASE,
         Op.ALIAS,
+        Op.UNHOLD,
+        Op.ANNOUNCE,
     )
 )
 
@@ -88,9 +91,9 @@ def request(op: Op, request_id: int, count: int, body: Readable, no_reply: bool 
     return header + bytes(body)
 
 
-def read_header(data: Readable, frame_bytes_max: int) -> Header:
-    """The header of a reply, from its first sixteen bytes."""
-    header = Header(*_HEADER.unpack_from(data))
+def read_header(data: Readable, frame_bytes_max: int, at: int = 0) -> Header:
+    """The header of a reply, from the sixteen bytes at ``at``."""
+    header = Header(*_HEADER.unpack_from(data, at))
     if header.length < HEADER_BYTES or header.length % 8 != 0:
         raise ValueError(f"a frame of {header.length} bytes")
     if header.length > frame_bytes_max:
@@ -105,21 +108,21 @@ def read_error(body: Readable) -> str:
     if len(body) < 8:
         raise ValueError("an error reply cut short")
     length, reserved = TWO.unpack_from(body)
-    if reserved != 0 or len(body) != 8 + _padded(length):
+    if reserved != 0 or len(body) != 8 + padded(length):
         raise ValueError("an error reply whose lengths do not agree")
-    _check_zero(body, 8 + length)
+    check_zero(body, 8 + length)
     return bytes(body[8 : 8 + length]).decode("utf-8")
 
 
-def _padded(length: int) -> int:
+def padded(length: int) -> int:
     return length + -length % 8
 
 
-def _pad(data: bytes) -> bytes:
+def pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def _check_zero(body: Readable, start: int) -> None:
+def check_zero(body: Readable, start: int) -> None:
     if any(body[start:]):
         raise ValueError("padding that is not zero")
 
@@ -133,14 +136,14 @@ def read_outcome(value: int) -> Outcome:
     return Outcome(value)  # ValueError for a number that is none
 
 
-def _digests(digests: Sequence[bytes]) -> bytes:
+def join_digests(digests: Sequence[bytes]) -> bytes:
     for digest in digests:
         if len(digest) != DIGEST_BYTES:
             raise ValueError(f"a digest is 32 bytes, not {len(digest)}")
     return b"".join(digests)
 
 
-def _tiers(tiers: int) -> int:
+def check_tiers(tiers: int) -> int:
     if tiers & ~TIER_MASK:
         raise ValueError(f"tiers {tiers:#x}: only the lowest four bits name tiers")
     return int(tiers)
@@ -158,6 +161,12 @@ def check_u32(value: int, what: str) -> int:
     return value
 
 
+def check_namespace(handle: int) -> int:
+    if not 0 <= handle < 1 << 16:
+        raise ValueError(f"namespace {handle} is not the handle of a Namespace")
+    return handle
+
+
 # --- hello, ping, names ---------------------------------------------------------------------------
 
 
@@ -171,7 +180,7 @@ def hello_request(request_id: int, name: str, manifest: bytes, features: int = 0
         raise ValueError(f"a manifest is at most {MANIFEST_BYTES_MAX} bytes")
     fields = (MAGIC, VERSION, VERSION, features, 0, encoded, len(manifest), 0)
     head = _HELLO_HEAD.pack(*fields)
-    return request(Op.HELLO, request_id, 0, head + _pad(manifest))
+    return request(Op.HELLO, request_id, 0, head + pad(manifest))
 
 
 def read_hello(count: int, body: Readable) -> Hello:
@@ -191,11 +200,11 @@ def ping_request(request_id: int, payload: bytes, no_reply: bool = False) -> byt
 def identify_request(
     request_id: int, kind: IdentifyKind, layer: int, count: int, items: bytes
 ) -> bytes:
-    """``items`` are packed little-endian: u32 tokens, 32-byte keys or u64 hashes."""
+    """``items`` are packed little-endian: u32 tokens, keys of 32 or 16 bytes, or u64 hashes."""
     if len(items) != count * _IDENTIFY_ITEM_BYTES[kind]:
         raise ValueError(f"{count} items do not have {len(items)} bytes")
     head = TWO.pack(kind, check_u32(layer, "layer"))
-    return request(Op.IDENTIFY, request_id, count, head + _pad(items))
+    return request(Op.IDENTIFY, request_id, count, head + pad(items))
 
 
 def read_identify(count: int, body: Readable) -> List[bytes]:
@@ -216,7 +225,7 @@ def alias_request(
     for digest, alias in items:
         if len(alias) != wanted:
             raise ValueError(f"an alias of this kind is {wanted} bytes, not {len(alias)}")
-        parts.append(_digests([digest]))
+        parts.append(join_digests([digest]))
         parts.append(alias.ljust(32, b"\0"))
     return request(Op.ALIAS, request_id, len(items), b"".join(parts), no_reply)
 
@@ -225,16 +234,16 @@ def alias_request(
 
 
 def match_request(request_id: int, layer: int, tiers: int, digests: Sequence[bytes]) -> bytes:
-    head = TWO.pack(check_u32(layer, "layer"), _tiers(tiers))
-    return request(Op.MATCH, request_id, len(digests), head + _digests(digests))
+    head = TWO.pack(check_u32(layer, "layer"), check_tiers(tiers))
+    return request(Op.MATCH, request_id, len(digests), head + join_digests(digests))
 
 
 def read_match(count: int, body: Readable) -> Match:
-    check_length(Op.MATCH, body, 8 + _padded(count))
+    check_length(Op.MATCH, body, 8 + padded(count))
     leading, reserved = TWO.unpack_from(body)
     if leading > count or reserved != 0:
         raise ValueError("MATCH: more leading blocks than asked for, or a reserved field in use")
-    _check_zero(body, 8 + count)
+    check_zero(body, 8 + count)
     best = bytes(body[8 : 8 + count])
     if any(tier & ~TIER_MASK for tier in best):
         raise ValueError("MATCH: a tier that is none")
@@ -248,10 +257,12 @@ def acquire_request(
     deadline_ms: int,
     stop_at_miss: bool,
     digests: Sequence[bytes],
+    namespace: int = 0,
 ) -> bytes:
     deadline = check_u32(deadline_ms, "deadline_ms")
-    head = _FOUR.pack(check_u32(layer, "layer"), _tiers(tiers), deadline, int(stop_at_miss))
-    return request(Op.ACQUIRE, request_id, len(digests), head + _digests(digests))
+    flags = int(stop_at_miss) | check_namespace(namespace) << 16
+    head = _FOUR.pack(check_u32(layer, "layer"), check_tiers(tiers), deadline, flags)
+    return request(Op.ACQUIRE, request_id, len(digests), head + join_digests(digests))
 
 
 def read_acquire(count: int, body: Readable) -> List[Acquired]:
@@ -271,7 +282,7 @@ def _blocks(blocks: Sequence[Block]) -> bytes:
     parts = []
     for block in blocks:
         parent = _NO_DIGEST if block.parent is None else block.parent
-        _digests([block.digest, parent])
+        join_digests([block.digest, parent])
         alias = 0 if block.alias is None else check_u64(block.alias, "alias")
         flags = int(block.transient) | (0 if block.alias is None else 2)
         length = check_u32(block.length, "a block's length")
@@ -279,8 +290,11 @@ def _blocks(blocks: Sequence[Block]) -> bytes:
     return b"".join(parts)
 
 
-def reserve_request(request_id: int, layer: int, session: int, blocks: Sequence[Block]) -> bytes:
-    head = _RESERVE_HEAD.pack(check_u32(layer, "layer"), 0, check_u64(session, "session"))
+def reserve_request(
+    request_id: int, layer: int, session: int, blocks: Sequence[Block], namespace: int = 0
+) -> bytes:
+    handle = check_namespace(namespace)
+    head = _RESERVE_HEAD.pack(check_u32(layer, "layer"), handle, check_u64(session, "session"))
     return request(Op.RESERVE, request_id, len(blocks), head + _blocks(blocks))
 
 
@@ -339,7 +353,7 @@ def gpu_stored_request(
 def gpu_evicted_request(
     request_id: int, layer: int, digests: Sequence[bytes], no_reply: bool = False
 ) -> bytes:
-    body = TWO.pack(check_u32(layer, "layer"), 0) + _digests(digests)
+    body = TWO.pack(check_u32(layer, "layer"), 0) + join_digests(digests)
     return request(Op.GPU_EVICTED, request_id, len(digests), body, no_reply)
 
 
@@ -347,7 +361,7 @@ def session_commit_request(
     request_id: int, session: int, layer: int, digest: bytes, no_reply: bool = False
 ) -> bytes:
     head = _SESSION_COMMIT.pack(check_u64(session, "session"), check_u32(layer, "layer"), 0)
-    return request(Op.SESSION_COMMIT, request_id, 1, head + _digests([digest]), no_reply)
+    return request(Op.SESSION_COMMIT, request_id, 1, head + join_digests([digest]), no_reply)
 
 
 def session_request(op: Op, request_id: int, session: int, no_reply: bool = False) -> bytes:

@@ -4,7 +4,7 @@ import struct
 import unittest
 from typing import Callable, Dict, List
 
-from hearth_client import layout, protocol as p, protocol_gpu as g
+from hearth_client import layout, protocol as p, protocol_engine as e, protocol_gpu as g
 from hearth_client.layout import (
     LAYER_ALL as ALL,
     Acquired,
@@ -16,8 +16,12 @@ from hearth_client.layout import (
     GpuMemoryItem,
     GpuRegistered,
     IdentifyKind,
+    Lookup,
+    MediaItem,
+    Namespace,
     Op,
     Outcome,
+    Role,
     Slot,
     Tier,
     WarmOffer,
@@ -37,6 +41,7 @@ MANIFEST = Manifest(
 )
 TOKENS = struct.pack("<5I", 1, 2, 3, 70_000, 0xFFFF_FFFE)
 
+SHORT_KEYS = [sequence(0xC0)[:16], sequence(0x50)[:16]]
 UUIDS = [sequence(0xD0)[:16], sequence(0x10)[:16]]
 
 REQUESTS: Dict[str, bytes] = {
@@ -69,6 +74,35 @@ REQUESTS: Dict[str, bytes] = {
         18, AliasKind.ENGINE_HASH, ALL, [(A, HASH.to_bytes(8, "little"))]
     ),
     "alias.sha256": p.alias_request(19, AliasKind.SHA256, 7, [(A, C)]),
+    "identify.short-keys": p.identify_request(
+        38, IdentifyKind.SHORT_KEYS, ALL, 2, b"".join(SHORT_KEYS)
+    ),
+    "acquire.namespace": p.acquire_request(39, ALL, 0, 0, True, [A, B][:1], namespace=2),
+    "namespace": e.namespace_request(31, C, "alice"),
+    "join": e.join_request(32, sequence(0x70)[:16], Role.SCHEDULER),
+    "lookup.tokens": e.lookup_request(
+        33,
+        e.LookupQuestion(
+            kind=IdentifyKind.TOKENS,
+            count=5,
+            items=TOKENS,
+            flags=63,
+            tiers=14,
+            deadline_ms=250,
+            hold_ms=10_000,
+            readers=2,
+            namespace=1,
+            parent=A,
+            source="prefill-0",
+            media=[MediaItem(16, b"image-01"), MediaItem(40, b"img")],
+        ),
+    ),
+    "lookup.short-keys": e.lookup_request(
+        34, e.LookupQuestion(IdentifyKind.SHORT_KEYS, 2, b"".join(SHORT_KEYS))
+    ),
+    "unhold": e.unhold_request(35, [9, 10], no_reply=True),
+    "announce": e.announce_request(36, IdentifyKind.SHORT_KEYS, SHORT_KEYS, 500),
+    "command": e.command_request(37, b'{"prune":{"session":"77"}}'),
     "gpu-devices": g.gpu_devices_request(22, True),
     "gpu-register": g.gpu_register_request(
         23,
@@ -147,6 +181,20 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
         ),
     ),
     "alias": (outcomes(Op.ALIAS), [Outcome.OK]),
+    "namespace": (e.read_namespace, Namespace(1, A)),
+    "join": (e.read_join, 3),
+    "lookup": (
+        e.read_lookup,
+        Lookup(2, 1, 9, False, False, True, 1, b"\2\4\0", []),
+    ),
+    "lookup.partial": (e.read_lookup, Lookup(2, 1, 10, True, False, False, 1, b"", [])),
+    "lookup.digests": (
+        lambda count, body: e.read_lookup(count, body, digests=True),
+        Lookup(1, 1, 10, False, False, False, 0, b"\2\0", [A, B]),
+    ),
+    "unhold": (outcomes(Op.UNHOLD), [Outcome.OK, Outcome.STALE]),
+    "announce": (outcomes(Op.ANNOUNCE), [Outcome.OK, Outcome.PRESENT]),
+    "command": (e.read_command, b'{"state":"done"}'),
     "gpu-devices": (
         g.read_gpu_devices,
         (
