@@ -1,9 +1,10 @@
 import type { Json, Random } from "../core/index.ts";
-import type { RouteDecision, Target, WorkerTable } from "../router/index.ts";
+import type { RouteDecision, Router, Target, WorkerTable } from "../router/index.ts";
 import type { ProxyCounts } from "./counts.ts";
 import type { Attempted } from "./dispatch.ts";
 import type { Asked } from "./exchange.ts";
 import { towardsWorker } from "./headers.ts";
+import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
 import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
 import { changeBody } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
@@ -15,6 +16,7 @@ export interface AttemptParts {
   readonly upstream: Upstream;
   readonly random: Random;
   readonly counts: ProxyCounts;
+  readonly router: Pick<Router, "getPotentialLoads">;
 }
 
 type Members = Readonly<Record<string, Json>>;
@@ -26,13 +28,28 @@ export async function attempt(
   decision: RouteDecision,
 ): Promise<Attempted> {
   const { prefill, target } = decision;
-  const isOurs = prefill !== null && prefill.url !== null && !hasOwnTransfer(asked);
-  if (!isOurs) return send(parts, asked, target, {}, asked.signal);
+  if (hasOwnTransfer(asked)) return send(parts, asked, target, {}, asked.signal);
+  const hints = (part: ServedPart, isSourceKnown = false) =>
+    kvHintMembers(parts, asked, { decision, part, isSourceKnown });
+  if (prefill === null || prefill.url === null) {
+    return send(parts, asked, target, hints("whole"), asked.signal);
+  }
   if (asked.named.model.engine === "sglang") return meet(parts, asked, target, prefill);
-  const params = await prefillVllm(settingOf(parts, asked, prefill, asked.signal), added(asked));
-  count(parts, params !== null);
-  if (params !== null) asked.flight.prefilled();
-  return send(parts, asked, target, params ?? {}, asked.signal);
+  const first = { ...added(asked), ...hints("prefill") };
+  const members = await prefillVllm(settingOf(parts, asked, prefill, asked.signal), first);
+  count(parts, members !== null);
+  if (members === null) return send(parts, asked, target, hints("whole"), asked.signal);
+  asked.flight.prefilled();
+  const said = (members.kv_transfer_params ?? {}) as Members;
+  const second = hints("decode", "hearth" in said);
+  return send(parts, asked, target, mergeTransfer(members, second), asked.signal);
+}
+
+/** Both say something of the transfer of KV; what the proxy says of hints wins. */
+function mergeTransfer(members: Members, hints: Members): Members {
+  const [said, hinted] = [members.kv_transfer_params, hints.kv_transfer_params];
+  if (said === undefined || hinted === undefined) return { ...members, ...hints };
+  return { ...hints, kv_transfer_params: { ...(said as Members), ...(hinted as Members) } };
 }
 
 /** A client that arranges the transfer of KV itself. */

@@ -1,11 +1,5 @@
 import { type Clock, HearthError, type Random, type WorkerId } from "../core/index.ts";
-import type {
-  RouteDecision,
-  RouteOutcome,
-  RouteRequest,
-  Router,
-  WorkerTable,
-} from "../router/index.ts";
+import type { RouteDecision, RouteOutcome, Router, WorkerTable } from "../router/index.ts";
 import {
   busy,
   invalid,
@@ -16,7 +10,7 @@ import {
 } from "./answers.ts";
 import type { ProxyCounts } from "./counts.ts";
 import type { DownWorkers } from "./down-workers.ts";
-import type { Asked } from "./exchange.ts";
+import { type Asked, routeRequestOf } from "./exchange.ts";
 import type { ProxySettings } from "./settings.ts";
 import type { UpstreamAnswer, UpstreamFailure, UpstreamPiece } from "./upstream/index.ts";
 
@@ -146,11 +140,11 @@ export class Dispatch {
     const resting = down.now();
     try {
       const all = [...this.#failed, ...unreachable, ...resting];
-      const outcome = await router.bestWorker(this.#request(all), this.#asked.signal);
+      const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
       // Better one that was away a moment ago than none.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;
       const fewer = [...this.#failed, ...unreachable];
-      return await router.bestWorker(this.#request(fewer), this.#asked.signal);
+      return await router.bestWorker(routeRequestOf(this.#asked, fewer), this.#asked.signal);
     } catch (thrown) {
       if (thrown instanceof HearthError && thrown.code === "ABORTED") return null;
       throw thrown;
@@ -162,22 +156,5 @@ export class Dispatch {
     const { base } = this.#asked.named;
     const targets = this.#parts.table.targets.filter(({ model }) => model === base);
     return targets.flatMap(({ url, worker }) => (url === null ? [worker] : []));
-  }
-
-  #request(excluded: readonly WorkerId[]): RouteRequest {
-    const { named, prompt, hints, flight } = this.#asked;
-    const { loraName } = named;
-    const { cacheSalt, sessionId, priority, expectedOutputTokens } = hints;
-    return {
-      model: named.base,
-      prompt: prompt.prompt,
-      requestId: flight.id,
-      ...(loraName === null ? {} : { loraName }),
-      ...(cacheSalt === null ? {} : { cacheSalt }),
-      ...(sessionId === null ? {} : { sessionId }),
-      ...(priority === null ? {} : { priority }),
-      ...(expectedOutputTokens === null ? {} : { expectedOutputTokens }),
-      overrides: { ...hints.overrides, ...(excluded.length === 0 ? {} : { excluded }) },
-    };
   }
 }

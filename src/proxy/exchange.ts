@@ -1,3 +1,5 @@
+import type { WorkerId } from "../core/index.ts";
+import type { RouteRequest } from "../router/index.ts";
 import type { Endpoint } from "./endpoint.ts";
 import type { Flight } from "./flight.ts";
 import type { Hints } from "./hints.ts";
@@ -17,4 +19,22 @@ export interface Asked {
   readonly flight: Flight;
   /** Fires when the client leaves, and when the proxy gives the request up. */
   readonly signal: AbortSignal;
+}
+
+/** The question to the router; `excluded`: workers that must not be chosen. */
+export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
+  const { named, prompt, hints, flight } = asked;
+  const { loraName } = named;
+  const { cacheSalt, sessionId, priority, expectedOutputTokens } = hints;
+  return {
+    model: named.base,
+    prompt: prompt.prompt,
+    requestId: flight.id,
+    ...(loraName === null ? {} : { loraName }),
+    ...(cacheSalt === null ? {} : { cacheSalt }),
+    ...(sessionId === null ? {} : { sessionId }),
+    ...(priority === null ? {} : { priority }),
+    ...(expectedOutputTokens === null ? {} : { expectedOutputTokens }),
+    overrides: { ...hints.overrides, ...(excluded.length === 0 ? {} : { excluded }) },
+  };
 }

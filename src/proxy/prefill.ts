@@ -29,16 +29,18 @@ export interface PrefillSetting {
 
 /**
  * vLLM: the prompt goes to the prefill worker for one token, and what it says of its KV goes to the
- * decode worker. Null where it failed: then the decode worker computes the prompt itself.
+ * decode worker. A prefill worker that takes hints stores its blocks in Hearth and need not say
+ * anything. Null if it failed: then the decode worker computes the prompt itself.
  */
 export async function prefillVllm(setting: PrefillSetting, set: Members): Promise<Members | null> {
   const { upstream, body, strip, order, signal } = setting;
+  const { kv_transfer_params: hinted = null } = set;
   const one = {
     ...set,
     max_tokens: 1,
     ...("max_completion_tokens" in body.fields ? { max_completion_tokens: 1 } : {}),
     stream: false,
-    kv_transfer_params: { ...VLLM_ASK },
+    kv_transfer_params: { ...VLLM_ASK, ...(isMembers(hinted) ? hinted : {}) },
   };
   const remove = ["stream_options", "min_tokens"];
   const bytes = changeBody(body, { set: one, remove, strip });
@@ -51,8 +53,9 @@ export async function prefillVllm(setting: PrefillSetting, set: Members): Promis
   }
   try {
     const value = parseJson(text);
-    const params = isMembers(value) ? value.kv_transfer_params : null;
-    return isMembers(params ?? null) ? { kv_transfer_params: params! } : null;
+    const params = (isMembers(value) ? value.kv_transfer_params : null) ?? null;
+    if (isMembers(params)) return { kv_transfer_params: params };
+    return hinted === null ? null : {};
   } catch {
     return null;
   }

@@ -1,6 +1,6 @@
 import { type Json, stringifyJson } from "../core/index.ts";
 import type { RouteRequest } from "../router/index.ts";
-import type { PromptMark } from "./observer.ts";
+import type { PromptMark, ReasoningTokens } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
 import { roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
@@ -11,7 +11,11 @@ export interface SeenPrompt {
   /** As the engine has them; null where they are not known. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
+  /** Tokens that open and close reasoning of the model; null if they are not known. */
+  readonly reasoning: ReasoningTokens | null;
 }
+
+type PromptTokens = Omit<SeenPrompt, "reasoning">;
 
 const TOKEN_MAX = 2 ** 32 - 1;
 
@@ -22,6 +26,16 @@ export async function promptOf(
   model: ProxyModel,
   tokens: Tokens,
 ): Promise<SeenPrompt> {
+  const prompt = await promptTokens(kind, body, model, tokens);
+  return { ...prompt, reasoning: tokens.reasoning(model.name) };
+}
+
+async function promptTokens(
+  kind: "chat" | "completions",
+  body: RequestBody,
+  model: ProxyModel,
+  tokens: Tokens,
+): Promise<PromptTokens> {
   if (kind === "chat") {
     const seen = await tokens.chat(model.name, body.text);
     if (seen !== null) return exact(seen.tokens, seen.marks);
@@ -33,11 +47,11 @@ export async function promptOf(
   return seen === null ? rough(prompt, body, model) : exact(seen.tokens, seen.marks);
 }
 
-function exact(tokens: Uint32Array, marks: readonly PromptMark[]): SeenPrompt {
+function exact(tokens: Uint32Array, marks: readonly PromptMark[]): PromptTokens {
   return { prompt: { kind: "tokens", tokens }, tokens, marks };
 }
 
-function rough(text: string, body: RequestBody, { fallback }: ProxyModel): SeenPrompt {
+function rough(text: string, body: RequestBody, { fallback }: ProxyModel): PromptTokens {
   if (fallback === "bytes") {
     return { prompt: { kind: "tokens", tokens: roughTokens(text) }, tokens: null, marks: [] };
   }

@@ -105,12 +105,12 @@ class RoutedProxy implements OpenAiProxy {
 
   constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
-    const { table, settings, random, clock } = options;
+    const { table, settings, random, clock, router } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(table, models);
     this.#models = new ModelList({ clock, table, settings, upstream });
     const counts = this.#counts;
-    const parts = { settings, table, upstream, random, counts };
+    const parts = { settings, table, upstream, random, counts, router };
     this.#dispatch = {
       ...options,
       counts,
@@ -291,7 +291,7 @@ class RoutedProxy implements OpenAiProxy {
         isSessionEnd: hints.isSessionEnd,
         tokens: prompt.tokens,
         marks: prompt.marks,
-        reasoning: this.#tokens.reasoning(named.model.name),
+        reasoning: prompt.reasoning,
         decision,
       });
     }

@@ -41,6 +41,15 @@ export interface ProxySettings {
 /** What engines refuse, or do in their own way. */
 export type EngineKind = "vllm" | "sglang";
 
+/** Actions of docs/reference/kv-hints.md. */
+export type KvHintAction = "share" | "prefetch" | "pin" | "retain" | "demote" | "transient";
+
+/**
+ * The member of a request that carries KV hints. `auto`: `kv_transfer_params` if the engine is vLLM
+ * and the worker's agent publishes block names, else `off`.
+ */
+export type KvHintsCarrier = "auto" | "off" | "kv_transfer_params" | "kv_hints";
+
 export interface ProxyModel {
   /** As clients write it and as the worker table has it. */
   readonly name: string;
@@ -60,6 +69,9 @@ export interface ProxyModel {
   readonly stripFields: readonly string[];
   /** Of SGLang's prefill workers. */
   readonly bootstrapPort: number;
+  readonly kvHints: KvHintsCarrier;
+  /** Actions that the proxy sends. */
+  readonly kvHintActions: readonly KvHintAction[];
   /** What opens and closes reasoning; null: what the vocabulary and template have. */
   readonly reasoning: { readonly start: string; readonly end: string } | null;
 }
@@ -94,5 +106,7 @@ export const PROXY_MODEL_DEFAULTS: Omit<ProxyModel, "name"> = {
   loras: [],
   stripFields: [],
   bootstrapPort: 8_998,
+  kvHints: "auto",
+  kvHintActions: ["share", "prefetch", "pin", "retain", "demote"],
   reasoning: null,
 };

@@ -41,6 +41,8 @@ export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
     loras: kept.loras,
     stripFields: kept.stripFields,
     bootstrapPort: kept.bootstrapPort,
+    kvHints: kept.kvHints,
+    kvHintActions: kept.kvHintActions,
     reasoning:
       reasoningStart === null || reasoningEnd === null
         ? null

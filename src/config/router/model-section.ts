@@ -29,6 +29,16 @@ function listKind(what: string, pattern: RegExp, words: string): Kind<readonly s
   };
 }
 
+const KV_HINTS_CARRIERS = ["auto", "off", "kv_transfer_params", "kv_hints"] as const;
+const KV_HINT_ACTIONS = ["share", "prefetch", "pin", "retain", "demote", "transient"] as const;
+type KvHintAction = (typeof KV_HINT_ACTIONS)[number];
+
+const actionsKind = listKind(
+  "KV hint actions",
+  new RegExp(`^(?:${KV_HINT_ACTIONS.join("|")})$`),
+  KV_HINT_ACTIONS.join(", "),
+) as Kind<readonly KvHintAction[]>;
+
 const model: KeySpec<string> = {
   key: "model",
   kind: patternKind({
@@ -116,6 +126,25 @@ const modelKeys = {
     doc:
       "Where SGLang's prefill workers meet those that decode " +
       "(`--disaggregation-bootstrap-port`).",
+  }),
+  kvHints: withDefault({
+    key: "kv_hints",
+    kind: choiceKind(KV_HINTS_CARRIERS),
+    standard: "auto",
+    reload: true,
+    doc:
+      "The member of a request that carries KV hints to its worker (docs/reference/kv-hints.md). " +
+      "`auto`: `kv_transfer_params` if the engine is vLLM and the worker has a Hearth agent, " +
+      "else `off`. SGLang's OpenAI server ignores hints.",
+  }),
+  kvHintActions: withDefault({
+    key: "kv_hint_actions",
+    kind: actionsKind,
+    standard: "share,prefetch,pin,retain,demote",
+    reload: true,
+    doc:
+      "The KV hints that the proxy sends. `transient` marks reasoning as not to be kept: use it " +
+      "only if the chat template drops reasoning from the next prompt.",
   }),
   reasoningStart: optional({
     key: "reasoning_start",

@@ -32,7 +32,8 @@ test("the file's defaults are the proxy's own", () => {
 test("a model's table says what the proxy is to know of it", () => {
   const more =
     'tokenizer = "/models/llama"\nloras = "a, b,a"\nstrip_fields = "nvext"\nengine = "sglang"\n' +
-    'fallback = "load"\nreasoning_start = "<think>"\nreasoning_end = "</think>"\n';
+    'fallback = "load"\nreasoning_start = "<think>"\nreasoning_end = "</think>"\n' +
+    'kv_hints = "kv_hints"\nkv_hint_actions = "pin, transient"\n';
   const config = configOf(MODEL + more);
   expect(proxyModels(config.models)[0]).toEqual({
     ...PROXY_MODEL_DEFAULTS,
@@ -42,6 +43,8 @@ test("a model's table says what the proxy is to know of it", () => {
     stripFields: ["nvext"],
     engine: "sglang",
     fallback: "load",
+    kvHints: "kv_hints",
+    kvHintActions: ["pin", "transient"],
     reasoning: { start: "<think>", end: "</think>" },
   });
   expect(configOf(renderRouterConfig(config)).models).toEqual(config.models);
@@ -50,6 +53,7 @@ test("a model's table says what the proxy is to know of it", () => {
 test("what is wrong in a model's table is told", () => {
   expect(problemsOf("[models.llama]\n")[0]).toContain("models.llama.model: is missing");
   expect(problemsOf(`${MODEL}loras = "a b"\n`)[0]).toContain("names");
+  expect(problemsOf(`${MODEL}kv_hint_actions = "pin,warm"\n`)[0]).toContain("warm");
   expect(problemsOf(`${MODEL}tokenizer = "here"\n`)[0]).toContain("absolute path");
   expect(problemsOf(`${MODEL}tokenzier = "/x"\n`)[0]).toContain("did you mean tokenizer");
   for (const spec of Object.values(ROUTER_BOOK.named.models!.keys)) {
