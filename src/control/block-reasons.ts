@@ -25,9 +25,13 @@ export const BLOCK_REASONS = {
     meaning: "done, but the disk did not confirm that it stays so after a loss of power",
   },
   full: { outcomes: ["rejected"], meaning: "a warm would push out what is in RAM and warm" },
+  gpu: {
+    outcomes: ["done"],
+    meaning: "removed from RAM and SSD; an engine keeps a copy on its GPU until it evicts it",
+  },
   gpu_sink: {
     outcomes: ["deferred"],
-    meaning: "it is in RAM, and no engine here takes blocks to its GPU by itself",
+    meaning: "in RAM; no engine here loads blocks to its GPU without a request",
   },
   interrupted: {
     outcomes: [],

@@ -161,6 +161,12 @@ class Pruning {
 
   #outcome(): BlockResult {
     if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
+    if (this.#removal.onGpu > 0) return doneExceptOnGpu(this.#removal.onGpu);
     return this.#removal.blocks > 0 ? DONE : ALREADY;
   }
+}
+
+function doneExceptOnGpu(blocks: number): BlockResult {
+  const what = `an engine keeps ${blocks} of the removed blocks on its GPU until it evicts them`;
+  return { outcome: "done", reason: `gpu: ${what}` };
 }

@@ -17,6 +17,8 @@ export class Removal {
   stuck = 0;
   /** The disk hangs: nothing more should be asked of it. */
   hung = false;
+  /** Blocks of which an engine still has a copy on its GPU. */
+  onGpu = 0;
   readonly #context: LifecycleContext;
   readonly #cause: Cause;
   #leaving: Promise<boolean>[] = [];
@@ -34,6 +36,7 @@ export class Removal {
     const { table, ram, landings } = this.#context.store;
     landings.removedNode(table, node);
     const inRam = table.isResident(node, Tier.ram);
+    if (table.isResident(node, Tier.gpu)) this.onGpu++;
     this.blocks++;
     this.bytes += table.bytesOf(node);
     // From SSD first: without either the node is gone.

@@ -124,6 +124,21 @@ describeNative("Prune flow", () => {
     expect(engine.match(["a/b"])).toEqual([1, Tier.gpu]);
   });
 
+  it("a receipt says that a GPU keeps copies of removed blocks", {}, async ({ kit, life }) => {
+    const engine = kit.engine();
+    await engine.put(...chain("a/b/c"));
+    engine.gpuStored("a/b", "a/b/c");
+    const report = await life.prune("a");
+    expect(report.counts).toMatchObject({ done: 2, held: 0 });
+    expect(report.results).toEqual([
+      {
+        outcome: "done",
+        reason: "gpu: an engine keeps 2 of the removed blocks on its GPU until it evicts them",
+      },
+    ]);
+    expect(engine.match(["a/b", "a/b/c"])).toEqual([2, Tier.gpu, Tier.gpu]);
+  });
+
   it("writes on their way to SSD are called off", { writePolicy: "write_back" }, async (t) => {
     const { kit, life, where, faults } = t;
     await kit.engine().put(...chain("a/b/c"));
