@@ -1,7 +1,8 @@
 const std = @import("std");
 
 /// `zig build` makes the library; `bindings` rewrites src/native/abi.gen.ts; `test` runs the Zig
-/// tests; `stand-ins` makes libraries that tests open instead of CUDA's and the verbs'.
+/// tests; `client` makes the library of the Python client; `stand-ins` makes libraries that tests
+/// open instead of CUDA's and the verbs'.
 pub fn build(b: *std.Build) void {
     const target = b.standardTargetOptions(.{});
     const optimize = b.standardOptimizeOption(.{});
@@ -43,6 +44,7 @@ pub fn build(b: *std.Build) void {
     });
     const test_step = b.step("test", "Run the Zig tests");
     test_step.dependOn(&b.addRunArtifact(tests).step);
+    addClient(b, target, test_step);
 
     const stand_ins = b.step("stand-ins", "Make what stands in for the libraries of devices");
     for ([_][]const u8{ "cuda", "verbs" }) |name| {
@@ -67,4 +69,49 @@ pub fn build(b: *std.Build) void {
         const own = b.addTest(.{ .root_module = module });
         test_step.dependOn(&b.addRunArtifact(own).step);
     }
+}
+
+/// The library of the Python client. It runs on every processor of the target's architecture, on
+/// any C library; for x86-64 it has a second form of its calls, for AVX2.
+fn addClient(b: *std.Build, target: std.Build.ResolvedTarget, test_step: *std.Build.Step) void {
+    const arch = target.result.cpu.arch;
+    const every: std.Target.Query = .{ .cpu_arch = arch, .os_tag = .linux, .abi = .none };
+    const module = clientModule(b, "root", b.resolveTargetQuery(every));
+    if (arch == .x86_64) {
+        var query = every;
+        query.cpu_features_add = std.Target.x86.featureSet(&.{.avx2});
+        module.addObject(b.addObject(.{
+            .name = "hearth_client_avx2",
+            .root_module = clientModule(b, "avx2", b.resolveTargetQuery(query)),
+        }));
+    }
+    const library = b.addLibrary(.{
+        .linkage = .dynamic,
+        .name = "hearth_client",
+        .root_module = module,
+    });
+    const step = b.step("client", "Make the library of the Python client");
+    step.dependOn(&b.addInstallArtifact(library, .{}).step);
+    const tests = b.addTest(.{ .root_module = clientModule(b, "root", target) });
+    test_step.dependOn(&b.addRunArtifact(tests).step);
+}
+
+fn clientModule(
+    b: *std.Build,
+    comptime root: []const u8,
+    target: std.Build.ResolvedTarget,
+) *std.Build.Module {
+    const options: std.Build.Module.CreateOptions = .{
+        .target = target,
+        .optimize = .ReleaseSafe,
+        .pic = true,
+        .strip = true,
+    };
+    var hash_options = options;
+    hash_options.root_source_file = b.path("zig/hash/root.zig");
+    var client_options = options;
+    client_options.root_source_file = b.path("zig/client/" ++ root ++ ".zig");
+    const module = b.createModule(client_options);
+    module.addImport("hash", b.createModule(hash_options));
+    return module;
 }

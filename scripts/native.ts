@@ -11,7 +11,8 @@ import { hostTarget, parseTargets, type Target } from "./lib/targets.ts";
 import { runZigTests } from "./lib/zig-tests.ts";
 
 const HELP = `
-Builds dist/native/<target>/libhearth.so and src/native/abi.gen.ts when zig/ changed.
+Builds dist/native/<target>/libhearth.so, beside it libhearth_client.so for the Python client, and
+src/native/abi.gen.ts when zig/ changed.
 
   bun run native                       for this host
   bun run native --target all          for every target (or linux-x64, linux-arm64)

@@ -41,7 +41,7 @@ class PagedMemory:
             raise ValueError(f"{len(regions)} regions: 1 to {PARTS_MAX} are allowed")
         for region in regions:
             if region.bytes < 1 or region.base < 1 or region.stride < region.bytes:
-                raise ValueError(f"{region}: base >= 1, bytes >= 1 and stride >= bytes are required")
+                raise ValueError(f"{region}: base and bytes are >= 1, stride is >= bytes")
             if region.base + region.stride > _U64_MAX:
                 raise ValueError(f"{region} reaches beyond 64 bits")
         self.regions: Tuple[Region, ...] = tuple(Region(*region) for region in regions)

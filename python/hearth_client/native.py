@@ -1,7 +1,7 @@
 """The kernels of the client: copies with checksums, and digests of blocks.
 
-``kernels()`` answers the native library ``libhearth_client.so`` (``Native``), which releases the GIL
-while it copies, or, where that cannot be loaded, the same calls in Python (``PurePython``). The
+``kernels()`` answers the native library ``libhearth_client.so`` (``Native``), which releases the
+GIL while it copies, or, if that cannot be loaded, the same calls in Python (``PurePython``). The
 library is searched in this order: the file that ``HEARTH_CLIENT_LIBRARY`` names (``none``: no
 library), ``_native/`` in this package, and the build folder of a source checkout.
 """

@@ -42,6 +42,11 @@ export function libraryFile({ target, canary }: LibraryChoice): string {
   return join(NATIVE_DIR, canary ? `${target}-canary` : target, "libhearth.so");
 }
 
+/** The library of the Python client, which `python/hearth_client/native.py` finds there. */
+export function clientLibraryFile(target: Target): string {
+  return join(NATIVE_DIR, target, "libhearth_client.so");
+}
+
 export function sha256(bytes: Uint8Array | string): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
@@ -109,23 +114,38 @@ interface Part {
   finish(): string | undefined;
 }
 
+/** The agent's library and, beside it, the one of the Python client; the canary is the former alone. */
 function libraryPart(choice: LibraryChoice, sources: string): Part {
-  const product = libraryFile(choice);
-  const stampFile = join(dirname(product), "stamp.json");
+  const { target, canary = false } = choice;
   const flags = buildArguments(choice);
   const inputs = sha256(`${sources} ${flags.join(" ")}`);
-  const stage = join(ROOT, ".zig-cache/stage", `${choice.target}-${process.pid}`);
+  const stage = join(ROOT, ".zig-cache/stage", `${target}-${process.pid}`);
+  const product = libraryFile(choice);
+  const products = [
+    { product, made: join(stage, "lib/libhearth.so"), stamp: "stamp.json" },
+    ...(canary
+      ? []
+      : [
+          {
+            product: clientLibraryFile(target),
+            made: join(stage, "lib/libhearth_client.so"),
+            stamp: "client.json",
+          },
+        ]),
+  ];
+  const stampOf = (name: string) => join(dirname(product), name);
   return {
-    label: `${choice.target}${choice.canary ? " (canary)" : ""}`,
-    isFresh: () => isFresh(product, stampFile, inputs),
-    words: ["install", ...flags, "--prefix", stage],
+    label: `${target}${canary ? " (canary)" : ""}`,
+    isFresh: () => products.every((one) => isFresh(one.product, stampOf(one.stamp), inputs)),
+    words: ["install", ...(canary ? [] : ["client"]), ...flags, "--prefix", stage],
     finish() {
-      const made = join(stage, "lib/libhearth.so");
-      if (!existsSync(made)) return `zig build left no ${made}`;
       mkdirSync(dirname(product), { recursive: true });
-      const digest = sha256(readFileSync(made));
-      renameSync(made, product);
-      writeStamp(stampFile, { inputs, product: digest });
+      for (const one of products) {
+        if (!existsSync(one.made)) return `zig build left no ${one.made}`;
+        const digest = sha256(readFileSync(one.made));
+        renameSync(one.made, one.product);
+        writeStamp(stampOf(one.stamp), { inputs, product: digest });
+      }
       rmSync(stage, { recursive: true, force: true });
       return undefined;
     },

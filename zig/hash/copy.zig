@@ -33,14 +33,18 @@ fn wholeBlocks(bytes: usize) usize {
 /// XXH3-64 with seed 0: what travels beside every payload.
 pub fn checksum(data: []const u8) u64 {
     if (data.len <= page_bytes) return xxh3.hash64(data);
-    const blocks_end = wholeBlocks(data.len);
     var long: xxh3.Long = .{};
-    var at: usize = 0;
-    while (at < blocks_end) : (at += page_bytes) {
-        prefetchNextPage(data, at);
-        long.blocks(data[at..@min(at + page_bytes, blocks_end)]);
-    }
+    hashBlocks(&long, data[0..wholeBlocks(data.len)]);
     return long.finish64(data);
+}
+
+/// Takes whole blocks that are not the end of the input.
+pub fn hashBlocks(long: *xxh3.Long, data: []const u8) void {
+    var at: usize = 0;
+    while (at < data.len) : (at += page_bytes) {
+        prefetchNextPage(data, at);
+        long.blocks(data[at..@min(at + page_bytes, data.len)]);
+    }
 }
 
 /// Copies `src` to `dst`, which are of equal length and do not overlap.

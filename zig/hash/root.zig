@@ -8,6 +8,7 @@ const short = @import("short.zig");
 const xxh3 = @import("xxh3.zig");
 const copying = @import("copy.zig");
 const pattern = @import("pattern.zig");
+const pieces = @import("pieces.zig");
 const running = @import("running.zig");
 const Blake3 = std.crypto.hash.Blake3;
 
@@ -22,6 +23,9 @@ pub const copy = copying.copy;
 pub const copyChecksum = copying.copyChecksum;
 pub const publishChecksum = copying.publishChecksum;
 pub const RunningChecksum = running.RunningChecksum;
+pub const PiecesChecksum = pieces.PiecesChecksum;
+pub const fence = @import("stream.zig").fence;
+pub const Store = @import("stream.zig").Store;
 
 pub const patternFill = pattern.patternFill;
 pub const patternCheck = pattern.patternCheck;
@@ -53,5 +57,6 @@ test {
     _ = xxh3;
     _ = copying;
     _ = pattern;
+    _ = pieces;
     _ = running;
 }

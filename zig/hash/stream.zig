@@ -46,5 +46,49 @@ inline fn store(to: [*]u8, value: Half) void {
 
 /// Orders the streamed bytes before everything that is written after.
 pub fn fence() void {
-    if (has_stream) asm volatile ("sfence" ::: .{ .memory = true });
+    if (builtin.cpu.arch == .x86_64) asm volatile ("sfence" ::: .{ .memory = true });
+}
+
+/// How a stripe of 64 bytes is written while it is hashed.
+pub const Store = enum {
+    none,
+    /// At any address, through the caches.
+    plain,
+    /// At a multiple of `streamed_align`, past the caches; `fence` must follow.
+    streamed,
+
+    pub inline fn put(comptime self: Store, to: [*]u8, stripe: @Vector(8, u64)) void {
+        switch (self) {
+            .none => {},
+            .plain => @as(*align(1) @Vector(8, u64), @ptrCast(to)).* = stripe,
+            .streamed => {
+                const words: [8]u64 = stripe;
+                const parts: [64 / streamed_align]Part = @bitCast(words);
+                inline for (parts, 0..) |part, i| putPart(to + i * streamed_align, part);
+            },
+        }
+    }
+};
+
+const has_avx = builtin.cpu.arch == .x86_64 and builtin.cpu.has(.x86, .avx);
+/// Bytes that one streaming store writes, and the alignment it needs.
+pub const streamed_align = if (has_avx) 32 else 16;
+const Part = @Vector(streamed_align / 8, u64);
+
+inline fn putPart(to: [*]u8, part: Part) void {
+    if (builtin.zig_backend != .stage2_llvm or builtin.cpu.arch != .x86_64) {
+        @as(*align(1) Part, @ptrCast(to)).* = part;
+    } else if (has_avx) {
+        asm volatile ("vmovntdq %[value], (%[to])"
+            :
+            : [value] "x" (part),
+              [to] "r" (to),
+            : .{ .memory = true });
+    } else {
+        asm volatile ("movntdq %[value], (%[to])"
+            :
+            : [value] "x" (part),
+              [to] "r" (to),
+            : .{ .memory = true });
+    }
 }

@@ -3,6 +3,7 @@
 //! library has only the 64-bit form, and none that can run behind a copy piece by piece.
 
 const std = @import("std");
+const Store = @import("stream.zig").Store;
 const assert = std.debug.assert;
 
 const prime32_1 = 0x9e3779b1;
@@ -39,6 +40,10 @@ const short_max = 240;
 
 const Stripe = @Vector(8, u64);
 
+/// How far before its use a copied byte is asked for: the processor's own prefetcher stops at the
+/// end of each page.
+const copy_ahead_bytes = 2048;
+
 /// The state of a long input: whole blocks first, then `finish64` or `finish128`.
 pub const Long = struct {
     accumulators: Stripe = .{
@@ -47,13 +52,33 @@ pub const Long = struct {
 
     /// Takes a multiple of `block_bytes` that is not the end of the input.
     pub fn blocks(self: *Long, data: []const u8) void {
+        self.pass(.none, undefined, data);
+    }
+
+    /// The same, and copies the bytes. Each byte is read once: the bytes stored are the bytes
+    /// hashed, also if another process changes `data` meanwhile. `dst` is aligned as `store` needs.
+    pub fn copyBlocks(self: *Long, comptime store: Store, dst: [*]u8, data: []const u8) void {
+        self.pass(store, dst, data);
+    }
+
+    inline fn pass(self: *Long, comptime store: Store, dst: [*]u8, data: []const u8) void {
         @setRuntimeSafety(false); // wrapping arithmetic over a length checked here
         if (data.len % block_bytes != 0) unreachable;
         var accumulators = self.accumulators;
         var at: usize = 0;
         while (at < data.len) : (at += block_bytes) {
             inline for (0..block_bytes / stripe_bytes) |i| {
-                accumulate(&accumulators, data[at + i * stripe_bytes ..].ptr, 8 * i);
+                const from = at + i * stripe_bytes;
+                if (store != .none) {
+                    // Beyond the end this asks for memory that may not exist, which is harmless.
+                    @prefetch(data.ptr + from + copy_ahead_bytes, .{ .locality = 0 });
+                }
+                const stripe = if (store == .none)
+                    stripeAt(data.ptr + from)
+                else
+                    @as(*align(1) const volatile Stripe, @ptrCast(data.ptr + from)).*;
+                accumulate(&accumulators, stripe, 8 * i);
+                store.put(dst + from, stripe);
             }
             accumulators ^= accumulators >> @splat(47);
             accumulators ^= secretAt(secret.len - stripe_bytes);
@@ -62,15 +87,27 @@ pub const Long = struct {
         self.accumulators = accumulators;
     }
 
+    /// `tail` is the end of an input of `length` bytes, behind the blocks taken: 1 to `block_bytes`
+    /// bytes. The 64 bytes before it, which were taken, lie before it in memory.
+    pub fn finishTail64(self: *Long, length: u64, tail: []const u8) u64 {
+        assert(length > short_max and tail.len > 0 and tail.len <= block_bytes);
+        for (0..(tail.len - 1) / stripe_bytes) |i| {
+            accumulate(&self.accumulators, stripeAt(tail.ptr + i * stripe_bytes), 8 * i);
+        }
+        const last = stripeAt(tail.ptr + tail.len - stripe_bytes);
+        accumulate(&self.accumulators, last, secret.len - stripe_bytes - 7);
+        return merge(self.accumulators, 11, prime64_1 *% length);
+    }
+
     /// `data` is the whole input, of which `(data.len - 1) / block_bytes` blocks were taken.
     fn finish(self: *Long, data: []const u8) void {
         assert(data.len > short_max);
         const taken = (data.len - 1) / block_bytes * block_bytes;
         const stripes = (data.len - 1 - taken) / stripe_bytes;
         for (0..stripes) |i| {
-            accumulate(&self.accumulators, data[taken + i * stripe_bytes ..].ptr, 8 * i);
+            accumulate(&self.accumulators, stripeAt(data.ptr + taken + i * stripe_bytes), 8 * i);
         }
-        const last = data[data.len - stripe_bytes ..].ptr;
+        const last = stripeAt(data.ptr + data.len - stripe_bytes);
         accumulate(&self.accumulators, last, secret.len - stripe_bytes - 7);
     }
 
@@ -92,8 +129,11 @@ pub const Long = struct {
     }
 };
 
-inline fn accumulate(accumulators: *Stripe, from: [*]const u8, secret_at: usize) void {
-    const data = @as(*align(1) const Stripe, @ptrCast(from)).*;
+inline fn stripeAt(from: [*]const u8) Stripe {
+    return @as(*align(1) const Stripe, @ptrCast(from)).*;
+}
+
+inline fn accumulate(accumulators: *Stripe, data: Stripe, secret_at: usize) void {
     const mixed = data ^ secretAt(secret_at);
     const low = mixed & @as(Stripe, @splat(0xffff_ffff));
     const swapped = @shuffle(u64, data, undefined, [8]i32{ 1, 0, 3, 2, 5, 4, 7, 6 });

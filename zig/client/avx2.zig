@@ -1,0 +1,12 @@
+//! The calls, compiled for processors with AVX2. Linked into the library beside the ones for every
+//! x86-64 processor.
+
+const std = @import("std");
+const calls = @import("calls.zig");
+
+/// As in root.zig.
+pub const panic = std.debug.no_panic;
+
+comptime {
+    @export(&calls.table, .{ .name = "hearth_client_avx2", .visibility = .hidden });
+}

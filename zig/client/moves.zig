@@ -1,0 +1,122 @@
+//! Copies between the memory of an engine and slots of the arena, with checksums.
+//!
+//! A block is a list of pieces; its slot holds them one after another. Both directions hash the
+//! bytes while they pass through registers: the checksum belongs to the bytes that were stored, and
+//! memory is read once.
+
+const std = @import("std");
+const hash = @import("hash");
+const populate = @import("populate.zig");
+
+/// `count` spans at equal distances: block b is at `base + b * stride`. As Python packs it.
+pub const Region = extern struct {
+    base: u64,
+    stride: u64,
+    bytes: u64,
+};
+
+/// A span of memory. As Python packs it.
+pub const Piece = extern struct {
+    address: u64,
+    bytes: u64,
+};
+
+comptime {
+    std.debug.assert(@sizeOf(Region) == 24 and @sizeOf(Piece) == 16);
+}
+
+/// Slots of at least so many bytes are written past the caches: the engine does not read them again
+/// soon, and fetching the lines first would be memory traffic without use.
+const streamed_min = 64 * 1024;
+/// Engine memory is written past the caches if one call writes at least so many bytes: less may
+/// still be in the cache when the engine reads it.
+const scatter_streamed_min = 8 * 1024 * 1024;
+
+/// The pieces of a block of paged memory.
+pub const Paged = struct {
+    regions: []const Region,
+    block: u64,
+
+    pub fn count(self: Paged) usize {
+        return self.regions.len;
+    }
+
+    pub fn at(self: Paged, index: usize) []u8 {
+        const region = self.regions[index];
+        const address = region.base + self.block * region.stride;
+        return @as([*]u8, @ptrFromInt(address))[0..region.bytes];
+    }
+};
+
+/// The pieces of a block that are listed.
+pub const Listed = struct {
+    pieces: []const Piece,
+
+    pub fn count(self: Listed) usize {
+        return self.pieces.len;
+    }
+
+    pub fn at(self: Listed, index: usize) []u8 {
+        const piece = self.pieces[index];
+        if (piece.bytes == 0) return &.{};
+        return @as([*]u8, @ptrFromInt(piece.address))[0..piece.bytes];
+    }
+};
+
+pub fn lengthOf(block: anytype) u64 {
+    var length: u64 = 0;
+    for (0..block.count()) |i| length += block.at(i).len;
+    return length;
+}
+
+/// Copies a block to its slot; answers the checksum.
+pub fn gather(block: anytype, slot: u64) u64 {
+    const length = lengthOf(block);
+    populate.forWriting(slot, length);
+    if (length >= streamed_min) return gatherWith(.streamed, block, slot);
+    return gatherWith(.plain, block, slot);
+}
+
+fn gatherWith(comptime store: hash.Store, block: anytype, slot: u64) u64 {
+    var checksum: hash.PiecesChecksum = .{};
+    var to: [*]u8 = @ptrFromInt(slot);
+    for (0..block.count()) |i| {
+        const piece = block.at(i);
+        checksum.copy(store, to, piece);
+        to += piece.len;
+    }
+    if (store == .streamed) hash.fence();
+    return checksum.finish();
+}
+
+/// Whether a scatter of so many bytes goes past the caches.
+pub fn scatterStreams(bytes: u64) bool {
+    return bytes >= scatter_streamed_min;
+}
+
+/// Copies a slot to a block; answers the checksum of the bytes copied. A flipped bit in the slot
+/// and a slot that changes during the copy both give another checksum.
+pub fn scatter(streamed: bool, block: anytype, slot: u64) u64 {
+    populate.forReading(slot, lengthOf(block));
+    if (streamed) return scatterWith(.streamed, block, slot);
+    return scatterWith(.plain, block, slot);
+}
+
+fn scatterWith(comptime store: hash.Store, block: anytype, slot: u64) u64 {
+    var checksum: hash.PiecesChecksum = .{};
+    var from: [*]const u8 = @ptrFromInt(slot);
+    for (0..block.count()) |i| {
+        const piece = block.at(i);
+        checksum.copy(store, piece.ptr, from[0..piece.len]);
+        from += piece.len;
+    }
+    if (store == .streamed) hash.fence();
+    return checksum.finish();
+}
+
+/// The checksum of a block.
+pub fn verify(block: anytype) u64 {
+    var checksum: hash.PiecesChecksum = .{};
+    for (0..block.count()) |i| checksum.update(block.at(i));
+    return checksum.finish();
+}

@@ -1,0 +1,142 @@
+//! libhearth_client: what the Python client calls through ctypes, which releases the GIL meanwhile.
+//! The library needs no other library. Addresses are those of the calling process; the caller
+//! vouches for them. Calls may run in any number of threads.
+//!
+//! `python/hearth_client/native.py` declares the same signatures; a change of one that exists
+//! raises `abi`.
+
+const builtin = @import("builtin");
+const std = @import("std");
+const calls = @import("calls.zig");
+const moves = @import("moves.zig");
+const processor = @import("processor.zig");
+
+const abi = 1;
+
+/// A failed assertion traps: a message would need a C library.
+pub const panic = std.debug.no_panic;
+
+/// Tests are one module, without the second level.
+const has_levels = builtin.cpu.arch == .x86_64 and !builtin.is_test;
+
+const levels = struct {
+    extern const hearth_client_avx2: calls.Table;
+};
+
+const Level = enum(u8) { unknown, base, avx2 };
+var level: std.atomic.Value(Level) = .init(.unknown);
+
+fn active() *const calls.Table {
+    if (!has_levels) return &calls.table;
+    if (level.load(.monotonic) == .unknown) {
+        level.store(if (processor.hasAvx2()) .avx2 else .base, .monotonic);
+    }
+    return if (level.load(.monotonic) == .avx2) &levels.hearth_client_avx2 else &calls.table;
+}
+
+/// The version of this interface.
+pub export fn hearth_client_abi() u32 {
+    return abi;
+}
+
+/// XXH3-64 with seed 0.
+pub export fn hearth_client_xxh3(data: ?[*]const u8, bytes: u64, out: *u64) void {
+    out.* = active().xxh3(data, bytes);
+}
+
+/// XXH3-128 with seed 0, in its canonical form: big endian.
+pub export fn hearth_client_xxh3_128(data: ?[*]const u8, bytes: u64, out: *[16]u8) void {
+    std.mem.writeInt(u128, out, calls.xxh3Wide(data, bytes), .big);
+}
+
+/// Keyed BLAKE3 of each of `count` items of `item_bytes` (4 to 64, a multiple of 4).
+pub export fn hearth_client_chain_digests(
+    key: ?[*]const u8,
+    items: ?[*]const u8,
+    item_bytes: u32,
+    count: u32,
+    out: ?[*][32]u8,
+) i32 {
+    return active().chain_digests(key, items, item_bytes, count, out);
+}
+
+/// Keyed BLAKE3 of each prefix of whole blocks; answers the number of blocks. Tokens are u32.
+pub export fn hearth_client_prefix_digests(
+    key: ?[*]const u8,
+    tokens: ?[*]const u8,
+    token_count: u64,
+    block_tokens: u32,
+    out: ?[*][32]u8,
+) i32 {
+    return active().prefix_digests(key, tokens, token_count, block_tokens, out);
+}
+
+/// The key of a namespace from its encoded manifest.
+pub export fn hearth_client_namespace_key(manifest: ?[*]const u8, bytes: u32, out: *[32]u8) i32 {
+    if (manifest == null) return -1;
+    calls.namespaceKey(manifest, bytes, out);
+    return 0;
+}
+
+/// Blocks of paged memory to slots, with their checksums.
+pub export fn hearth_client_gather(
+    regions: ?[*]const moves.Region,
+    region_count: u32,
+    block_ids: ?[*]const u32,
+    count: u32,
+    slots: ?[*]const u64,
+    checksums: ?[*]u64,
+) i32 {
+    return active().gather(regions, region_count, block_ids, count, slots, checksums);
+}
+
+/// Slots to blocks of paged memory; `out[i]` is 1 if the bytes copied have `checksums[i]`.
+pub export fn hearth_client_scatter(
+    regions: ?[*]const moves.Region,
+    region_count: u32,
+    block_ids: ?[*]const u32,
+    count: u32,
+    slots: ?[*]const u64,
+    checksums: ?[*]const u64,
+    out: ?[*]u8,
+) i32 {
+    return active().scatter(regions, region_count, block_ids, count, slots, checksums, out);
+}
+
+/// As gather; block i has the pieces `starts[i] .. starts[i + 1]`.
+pub export fn hearth_client_gather_pieces(
+    pieces: ?[*]const moves.Piece,
+    starts: ?[*]const u32,
+    count: u32,
+    slots: ?[*]const u64,
+    checksums: ?[*]u64,
+) i32 {
+    return active().gather_pieces(pieces, starts, count, slots, checksums);
+}
+
+/// As scatter, to pieces.
+pub export fn hearth_client_scatter_pieces(
+    pieces: ?[*]const moves.Piece,
+    starts: ?[*]const u32,
+    count: u32,
+    slots: ?[*]const u64,
+    checksums: ?[*]const u64,
+    out: ?[*]u8,
+) i32 {
+    return active().scatter_pieces(pieces, starts, count, slots, checksums, out);
+}
+
+/// `out[i]` is 1 if the pieces of block i have `checksums[i]`.
+pub export fn hearth_client_verify_pieces(
+    pieces: ?[*]const moves.Piece,
+    starts: ?[*]const u32,
+    count: u32,
+    checksums: ?[*]const u64,
+    out: ?[*]u8,
+) i32 {
+    return active().verify_pieces(pieces, starts, count, checksums, out);
+}
+
+test {
+    _ = @import("test_calls.zig");
+}

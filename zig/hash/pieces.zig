@@ -1,0 +1,152 @@
+//! XXH3-64 of a span that consists of pieces, taken while the pieces are copied: each byte is read
+//! from memory once.
+
+const std = @import("std");
+const copying = @import("copy.zig");
+const stream = @import("stream.zig");
+const xxh3 = @import("xxh3.zig");
+const assert = std.debug.assert;
+const block_bytes = xxh3.block_bytes;
+const stripe_bytes = 64;
+
+pub const PiecesChecksum = struct {
+    long: xxh3.Long = .{},
+    /// Bytes taken so far.
+    length: u64 = 0,
+    /// Bytes behind the last whole block, which wait in `kept`. The last byte of an input waits.
+    waiting: usize = 0,
+    /// The last stripe before the bytes that wait, then these.
+    kept: [stripe_bytes + block_bytes]u8 align(64) = undefined,
+
+    /// The next bytes of the span.
+    pub fn update(self: *PiecesChecksum, data: []const u8) void {
+        self.take(.none, undefined, data);
+    }
+
+    /// The next bytes of the span, which are copied to `dst`. The bytes copied are the bytes
+    /// hashed, also if another process changes `src` meanwhile. With `.streamed`, `stream.fence`
+    /// must follow before another process learns of the bytes.
+    pub fn copy(
+        self: *PiecesChecksum,
+        comptime store: stream.Store,
+        dst: [*]u8,
+        src: []const u8,
+    ) void {
+        self.take(store, dst, src);
+    }
+
+    fn take(
+        self: *PiecesChecksum,
+        comptime store: stream.Store,
+        dst: [*]u8,
+        src: []const u8,
+    ) void {
+        var at: usize = 0;
+        while (at < src.len) {
+            if (self.waiting == block_bytes) self.flush();
+            const whole = (src.len - at - 1) / block_bytes * block_bytes;
+            if (self.waiting == 0 and whole > 0) {
+                self.takeBlocks(store, dst + at, src[at..][0..whole]);
+                at += whole;
+            }
+            const count = @min(src.len - at, block_bytes - self.waiting);
+            const kept = self.kept[stripe_bytes + self.waiting ..][0..count];
+            @memcpy(kept, src[at..][0..count]);
+            if (store != .none) @memcpy(dst + at, kept);
+            self.waiting += count;
+            at += count;
+        }
+        self.length += src.len;
+    }
+
+    fn takeBlocks(
+        self: *PiecesChecksum,
+        comptime store: stream.Store,
+        dst: [*]u8,
+        src: []const u8,
+    ) void {
+        if (store == .none) {
+            copying.hashBlocks(&self.long, src);
+        } else if (store == .streamed and @intFromPtr(dst) % stream.streamed_align == 0) {
+            self.long.copyBlocks(.streamed, dst, src);
+        } else {
+            self.long.copyBlocks(.plain, dst, src);
+        }
+        const landed = if (store == .none) src.ptr else @as([*]const u8, dst);
+        @memcpy(self.kept[0..stripe_bytes], landed[src.len - stripe_bytes ..][0..stripe_bytes]);
+    }
+
+    /// Takes the block that waits: more bytes follow.
+    fn flush(self: *PiecesChecksum) void {
+        self.long.blocks(self.kept[stripe_bytes..]);
+        const last = self.kept[block_bytes..].*;
+        self.kept[0..stripe_bytes].* = last;
+        self.waiting = 0;
+    }
+
+    /// The checksum of all bytes.
+    pub fn finish(self: *PiecesChecksum) u64 {
+        const tail = self.kept[stripe_bytes..][0..self.waiting];
+        if (self.length == tail.len) return xxh3.hash64(tail);
+        return self.long.finishTail64(self.length, tail);
+    }
+};
+
+fn expectSplit(data: []const u8, dst: []u8, splits: []const usize) !void {
+    var hashed: PiecesChecksum = .{};
+    var plain: PiecesChecksum = .{};
+    var streamed: PiecesChecksum = .{};
+    @memset(dst, 0xaa);
+    const half = dst.len / 2;
+    var at: usize = 0;
+    var next: usize = 0;
+    while (at < data.len) : (next += 1) {
+        const count = @min(splits[next % splits.len], data.len - at);
+        hashed.update(data[at..][0..count]);
+        plain.copy(.plain, dst.ptr + at, data[at..][0..count]);
+        streamed.copy(.streamed, dst.ptr + half + at, data[at..][0..count]);
+        at += count;
+    }
+    stream.fence();
+    const wanted = std.hash.XxHash3.hash(0, data);
+    try std.testing.expectEqual(wanted, hashed.finish());
+    try std.testing.expectEqual(wanted, plain.finish());
+    try std.testing.expectEqual(wanted, streamed.finish());
+    try std.testing.expectEqualSlices(u8, data, dst[0..data.len]);
+    try std.testing.expectEqualSlices(u8, data, dst[half..][0..data.len]);
+    for (dst[data.len..half]) |byte| assert(byte == 0xaa);
+}
+
+test "pieces of any size have the checksum of the whole and arrive whole" {
+    const allocator = std.testing.allocator;
+    const data = try allocator.alloc(u8, 20_000);
+    defer allocator.free(data);
+    const dst = try allocator.alignedAlloc(u8, .@"64", 2 * 20_480);
+    defer allocator.free(dst);
+    for (data, 0..) |*byte, i| byte.* = @truncate(i *% 37 +% i / 256);
+    const lengths = [_]usize{
+        0,    1,    63,   64,   65,   240,  241,  1023, 1024, 1025,
+        1087, 1088, 1089, 2047, 2048, 2049, 4096, 8191, 8192, 20_000,
+    };
+    const splits = [_][]const usize{
+        &.{20_000}, &.{1},         &.{ 1000, 24 }, &.{1024},      &.{ 1025, 1023, 7 },
+        &.{2048},   &.{ 1536, 8 }, &.{ 4096, 64 }, &.{ 63, 961 }, &.{ 5000, 0, 1, 3000 },
+    };
+    for (lengths) |length| {
+        for (splits) |split| try expectSplit(data[0..length], dst, split);
+    }
+}
+
+test "random pieces have the checksum of the whole" {
+    var random_state = std.Random.DefaultPrng.init(20261123);
+    const random = random_state.random();
+    var data: [9000]u8 = undefined;
+    random.bytes(&data);
+    var dst: [20_000]u8 align(64) = undefined;
+    for (0..500) |_| {
+        var split: [5]usize = undefined;
+        const most = random.intRangeAtMost(usize, 1, 3000);
+        for (&split) |*count| count.* = random.intRangeAtMost(usize, 1, most);
+        try expectSplit(data[0..random.uintAtMost(usize, data.len)], &dst, &split);
+    }
+}
