@@ -1,4 +1,5 @@
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
+import { usageError, wholeNumber } from "./run.ts";
 
 const HELP = `
 Runs real engines on this host with Hearth as their KV cache, and compares what they answer with the
@@ -35,17 +36,6 @@ export interface Options {
   readonly modelSeed: number;
   readonly only: readonly string[];
   readonly record: string | null;
-}
-
-export function usageError(text: string): never {
-  console.error(text);
-  process.exit(2);
-}
-
-function wholeNumber(name: string, text: string, min: number): number {
-  const value = Number(text);
-  if (Number.isSafeInteger(value) && value >= min) return value;
-  return usageError(`--${name} ${text}: expected a whole number from ${min} on`);
 }
 
 export function readOptions(): Options {
