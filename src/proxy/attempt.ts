@@ -34,7 +34,11 @@ export async function attempt(
   if (prefill === null || prefill.url === null) {
     return send(parts, asked, target, hints("whole"), asked.signal);
   }
-  if (asked.named.model.engine === "sglang") return meet(parts, asked, target, prefill);
+  if (asked.named.model.engine === "sglang") {
+    // SGLang hands the blocks over itself.
+    const each = { prefill: hints("prefill"), decode: hints("decode", true) };
+    return meet(parts, asked, target, prefill, each);
+  }
   const first = { ...added(asked), ...hints("prefill") };
   const members = await prefillVllm(settingOf(parts, asked, prefill, asked.signal), first);
   count(parts, members !== null);
@@ -63,13 +67,14 @@ async function meet(
   asked: Asked,
   target: Target,
   prefill: Target,
+  hints: { readonly prefill: Members; readonly decode: Members },
 ): Promise<Attempted> {
   const meeting = meetingOf(prefill, asked.body, asked.named.model, parts.random);
   const alone = new AbortController();
   const signal = AbortSignal.any([asked.signal, alone.signal]);
   const setting = settingOf(parts, asked, prefill, signal);
-  const prefilled = prefillSglang(setting, { ...added(asked), ...meeting });
-  const answered = send(parts, asked, target, meeting, signal);
+  const prefilled = prefillSglang(setting, { ...added(asked), ...meeting, ...hints.prefill });
+  const answered = send(parts, asked, target, { ...meeting, ...hints.decode }, signal);
   const isPrefilled = await Promise.race([prefilled, answered.then(() => true)]);
   if (!isPrefilled) {
     count(parts, false);

@@ -1,4 +1,4 @@
-import type { Json } from "../core/index.ts";
+import { type Json, stringifyJson } from "../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../router/index.ts";
 import { type Asked, routeRequestOf } from "./exchange.ts";
 import type { PromptMark } from "./observer.ts";
@@ -54,6 +54,7 @@ export function kvHintMembers(parts: KvHintParts, asked: Asked, task: Task): Mem
   const own = asked.body.fields.kv_hints ?? null;
   const envelope = isMembers(own) ? own : envelopeOf(parts, asked, task);
   if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
+  if (carrier === "custom_params") return envelope === null ? {} : customParams(asked, envelope);
   const { sessionId, priority } = asked.hints;
   const members = {
     ...(sessionId === null ? {} : { session_id: sessionId }),
@@ -67,14 +68,21 @@ function workerOf({ decision, part }: Task): Target {
   return part === "prefill" && decision.prefill !== null ? decision.prefill : decision.target;
 }
 
+/** SGLang passes `custom_params` to its scheduler, with texts and numbers as values. */
+function customParams({ body }: Asked, envelope: Members): Members {
+  const own = body.fields.custom_params ?? {};
+  return isMembers(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+}
+
 /**
- * `auto`: vLLM's OpenAI server passes `kv_transfer_params` to the connector, and a worker with
- * Hearth's block names has the connector. SGLang's OpenAI server passes nothing to its cache.
+ * `auto`: a worker whose agent publishes block names has a connector of Hearth. The OpenAI server
+ * of vLLM passes `kv_transfer_params` to it; the one of SGLang passes `custom_params`.
  */
 function carrierOf({ named }: Asked, target: Target): Exclude<KvHintsCarrier, "auto"> {
   const { kvHints, engine } = named.model;
   if (kvHints !== "auto") return kvHints;
-  return engine === "vllm" && hasHearth(target) ? "kv_transfer_params" : "off";
+  if (!hasHearth(target)) return "off";
+  return engine === "vllm" ? "kv_transfer_params" : "custom_params";
 }
 
 function hasHearth({ spaces }: Target): boolean {

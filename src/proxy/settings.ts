@@ -45,10 +45,10 @@ export type EngineKind = "vllm" | "sglang";
 export type KvHintAction = "share" | "prefetch" | "pin" | "retain" | "demote" | "transient";
 
 /**
- * The member of a request that carries KV hints. `auto`: `kv_transfer_params` if the engine is vLLM
- * and the worker's agent publishes block names, else `off`.
+ * The member of a request that carries KV hints. `auto`: for workers whose agents publish block
+ * names `kv_transfer_params` (vLLM) or `custom_params` (SGLang), else `off`.
  */
-export type KvHintsCarrier = "auto" | "off" | "kv_transfer_params" | "kv_hints";
+export type KvHintsCarrier = "auto" | "off" | "kv_transfer_params" | "custom_params" | "kv_hints";
 
 export interface ProxyModel {
   /** As clients write it and as the worker table has it. */

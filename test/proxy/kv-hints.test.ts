@@ -81,6 +81,8 @@ describeNative("KV hints of a request", () => {
       expect(vllm.kv_transfer_params).toEqual(body.kv_transfer_params);
       expect(vllm.with_top_level_kv_hints).toBe("accepted");
       expect(sglang.with_top_level_kv_hints).toBe("accepted");
+      const text = JSON.stringify((body.kv_transfer_params as Fields).kv_hints);
+      expect(sglang.custom_params).toEqual({ kv_hints: text });
     }
   });
 
@@ -111,18 +113,27 @@ describeNative("KV hints of a request", () => {
     expect(engine.seen[0]!.text).toBe(text);
   });
 
-  test("a worker without a Hearth agent, SGLang and `off` get no hints", async () => {
+  test("SGLang gets the envelope as text beside the client's `custom_params`", async () => {
+    const [rig, engine] = await openWithAgent({ model: { engine: "sglang" } });
+    await using _ = rig;
+    await (await rig.post(CHAT, { ...CONVERSATION, custom_params: { own: 1 } })).text();
+    const { custom_params, kv_transfer_params } = engine.seen[0]!.body as Fields;
+    const { own, kv_hints } = custom_params as { own: number; kv_hints: string };
+    expect(own).toBe(1);
+    expect((JSON.parse(kv_hints) as Envelope).actions[0]!.action_type).toBe("pin");
+    expect(kv_transfer_params).toBeUndefined();
+  });
+
+  test("a worker without a Hearth agent and `off` get no hints", async () => {
     const text = JSON.stringify(CONVERSATION);
     await using plain = await Rig.open({ model: { tokenizer: folder } });
     const engine = plain.engine("a");
     await (await plain.post(CHAT, text)).text();
     expect(engine.seen[0]!.text).toBe(text);
-    for (const model of [{ engine: "sglang" }, { kvHints: "off" }] as const) {
-      const [rig, other] = await openWithAgent({ model });
-      await using _ = rig;
-      await (await rig.post(CHAT, text)).text();
-      expect(other.seen[0]!.text).toBe(text);
-    }
+    const [rig, other] = await openWithAgent({ model: { kvHints: "off" } });
+    await using _ = rig;
+    await (await rig.post(CHAT, text)).text();
+    expect(other.seen[0]!.text).toBe(text);
   });
 
   test("`kv_hints` is a member of the body where that is configured", async () => {
@@ -214,5 +225,21 @@ describeNative("KV hints with prefill apart", () => {
     const { rig, decode } = await openPools(said);
     await using _ = rig;
     expect(transferOf(decode)).toEqual(said);
+  });
+
+  test("SGLang's prefill worker pins, its decode worker marks reasoning", async () => {
+    const kvHintActions = ["pin", "transient"] as const;
+    const model = { tokenizer: folder, engine: "sglang", kvHintActions } as const;
+    await using rig = await Rig.open({ model });
+    const engines = (["prefill", "decode"] as const).map((role) =>
+      rig.engine(role, "sglang", role),
+    );
+    giveAgents(rig, "prefill", "decode");
+    await (await rig.post(CHAT, CONVERSATION)).text();
+    const types = engines.map(({ seen }) => {
+      const { kv_hints } = seen[0]!.body.custom_params as { kv_hints: string };
+      return (JSON.parse(kv_hints) as Envelope).actions.map(({ action_type }) => action_type);
+    });
+    expect(types).toEqual([["pin"], ["transient"]]);
   });
 });

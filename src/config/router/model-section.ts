@@ -29,7 +29,13 @@ function listKind(what: string, pattern: RegExp, words: string): Kind<readonly s
   };
 }
 
-const KV_HINTS_CARRIERS = ["auto", "off", "kv_transfer_params", "kv_hints"] as const;
+const KV_HINTS_CARRIERS = [
+  "auto",
+  "off",
+  "kv_transfer_params",
+  "custom_params",
+  "kv_hints",
+] as const;
 const KV_HINT_ACTIONS = ["share", "prefetch", "pin", "retain", "demote", "transient"] as const;
 type KvHintAction = (typeof KV_HINT_ACTIONS)[number];
 
@@ -134,8 +140,8 @@ const modelKeys = {
     reload: true,
     doc:
       "The member of a request that carries KV hints to its worker (docs/reference/kv-hints.md). " +
-      "`auto`: `kv_transfer_params` if the engine is vLLM and the worker has a Hearth agent, " +
-      "else `off`. SGLang's OpenAI server ignores hints.",
+      "`auto`: for workers with a Hearth agent `kv_transfer_params` (vLLM) or `custom_params` " +
+      "(SGLang), else `off`.",
   }),
   kvHintActions: withDefault({
     key: "kv_hint_actions",

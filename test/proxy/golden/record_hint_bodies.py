@@ -45,12 +45,30 @@ def sglang_seen(path, body):
     hints = body["kv_transfer_params"]["kv_hints"]
     request = model(**body, kv_hints=hints)
     envelope = decode_kv_hints_envelope(hints)
+    text = json.dumps(hints, separators=(",", ":"), ensure_ascii=False)
     return {
         "version": __version__,
         "with_top_level_kv_hints": "accepted",
         "top_level_kv_hints_reach_the_engine": hasattr(request, "kv_hints"),
         "native_envelope_actions": [action.action_type for action in envelope.actions],
+        "custom_params": sglang_custom_params(model(**body, custom_params={"kv_hints": text})),
     }
+
+
+def sglang_custom_params(request):
+    """What the scheduler finds in `req.sampling_params.custom_params`."""
+    import msgspec
+    from sglang.srt.entrypoints.openai.serving_completions import OpenAIServingCompletion
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    if hasattr(request, "to_sampling_params"):
+        params = request.to_sampling_params([], {})
+    else:
+        params = OpenAIServingCompletion._build_sampling_params(None, request)
+    known = {field.name for field in msgspec.structs.fields(SamplingParams)}
+    params = SamplingParams(**{name: value for name, value in params.items() if name in known})
+    wire = msgspec.msgpack.encode(params)
+    return msgspec.msgpack.decode(wire, type=SamplingParams).custom_params
 
 
 def main():
