@@ -1,0 +1,317 @@
+"""KV hints of a request: which blocks they name, when they run, and their outcomes.
+
+The vocabulary is docs/reference/kv-hints.md. A hint never fails a request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from .handoff import Handoff, transfer_params
+from .keys import BlockKeys
+from .metrics import Stats
+from .plan import StoreJob
+from .selection import Rejected, Selection, read_selection, thinking_blocks
+from .settings import Settings
+
+VERSION = "1"
+_ACTIONS_MAX = 64
+_NAME_BYTES_MAX = 128
+_COMMANDS = ("pin", "retain", "demote", "transient")
+_KNOWN = ("share", "prefetch", *_COMMANDS)
+_ENGINE_HASH_BYTES = 8
+_RETAIN_MAX = 99
+_RECEIPT_OUTCOMES = {
+    "done": "accepted",
+    "already": "accepted",
+    "missing": "missing",
+    "deferred": "deferred",
+    "held": "rejected",
+    "rejected": "rejected",
+}
+
+
+@dataclass
+class Action:
+    """One action of an envelope and what became of it."""
+
+    ident: str
+    kind: str
+    payload: Mapping[str, Any]
+    selection: Selection
+    blocks: Counter = field(default_factory=Counter)
+    reason: str = ""
+    ticket: Any = None
+    asked: int = 0
+    ttl_seconds: Optional[float] = None
+    decided: bool = False
+
+    def reject(self, reason: str, blocks: int = 1) -> None:
+        self.blocks["rejected"] += max(1, blocks)
+        self.reason, self.decided = reason, True
+
+    def answer(self) -> Dict[str, Any]:
+        if not self.decided and not self.blocks:
+            self.blocks["deferred"] += max(1, self.asked)
+        answer: Dict[str, Any] = {"action_id": self.ident, "action_type": self.kind}
+        answer["blocks"] = dict(self.blocks)
+        if self.reason:
+            answer["reason"] = self.reason
+        if self.ttl_seconds is not None:
+            answer["ttl_seconds"] = self.ttl_seconds
+        return answer
+
+
+@dataclass
+class Envelope:
+    """The hints of one request."""
+
+    message: str
+    actions: List[Action]
+    request: Any
+
+
+def engine_hash(key: bytes) -> int:
+    """vLLM's 64-bit name of a block: the last eight bytes of its hash, big-endian."""
+    return int.from_bytes(key[-_ENGINE_HASH_BYTES:], "big")
+
+
+class Hints:
+    """Hints of all requests; used by the scheduler's thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Any,
+        keys: BlockKeys,
+        block_tokens: int,
+        stats: Stats,
+        handoff: Optional[Handoff] = None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._block_keys = keys
+        self._block_tokens = block_tokens
+        self._stats = stats
+        self._handoff = handoff
+        self._envelopes: Dict[str, Envelope] = {}
+        self._waiting: List[Action] = []
+
+    def added(self, request: Any) -> None:
+        """Reads the request's envelope; executes share and prefetch."""
+        raw = _raw_envelope(request) if self._settings.hints else None
+        if raw is None:
+            return
+        if str(_get(raw, "protocol_version")) != VERSION:
+            self._stats.count("hint_blocks", "ignored")
+            return
+        actions = self._actions(raw)
+        envelope = Envelope(str(_get(raw, "message_id") or ""), actions, request)
+        self._envelopes[request.request_id] = envelope
+        for action in actions:
+            if not action.decided and action.kind in ("share", "prefetch"):
+                self._start(action, request)
+
+    def _actions(self, raw: Any) -> List[Action]:
+        actions = []
+        for item in list(_get(raw, "actions") or [])[:_ACTIONS_MAX]:
+            ident, kind = _get(item, "action_id"), _get(item, "action_type")
+            payload = _get(item, "payload")
+            payload = payload if isinstance(payload, Mapping) else {}
+            if kind not in _KNOWN or str(_get(item, "action_version")) != VERSION:
+                self._stats.count("hint_blocks", "ignored")
+                continue
+            try:
+                action = Action(str(ident)[:_NAME_BYTES_MAX], kind, payload, Selection())
+                action.selection = read_selection(payload, kind)
+            except Rejected as error:
+                action.reject(str(error))
+            actions.append(action)
+        return actions
+
+    def _start(self, action: Action, request: Any) -> None:
+        keys, clipped = self._keys(action, request)
+        action.asked = len(keys)
+        if not keys:
+            action.decided = True
+            action.blocks["clipped"] += 1
+            return
+        if action.kind == "share":
+            if self._handoff is not None:
+                self._handoff.announce(request, len(keys))
+            action.blocks["clipped" if clipped else "accepted"] += len(keys)
+            action.decided = True
+            return
+        sources = action.payload.get("sources")
+        source = sources[0] if isinstance(sources, list) and sources else ""
+        action.ticket = self._store.lookup(
+            keys,
+            tiers=14 if self._settings.peers else 6,
+            hold=False,
+            wait=action.payload.get("wait") is True,
+            source=source if isinstance(source, str) else "",
+            deadline_ms=self._settings.wait_ms,
+        )
+        self._waiting.append(action)
+
+    def _keys(self, action: Action, request: Any) -> Tuple[List[bytes], bool]:
+        """Keys of the selected blocks, and whether the selection exceeds them."""
+        ended = action.kind in ("demote", "transient")
+        full = len(request.block_hashes) * self._block_tokens
+        limit = full if ended or action.selection.from_token is not None else (
+            min(full, request.num_prompt_tokens)
+        )
+        first, end, clipped = action.selection.blocks(limit, self._block_tokens)
+        return self._block_keys.of(request, first, end), clipped
+
+    def transient(self, request: Any) -> Optional[List[Tuple[int, int]]]:
+        """Ranges of block indexes that are stored as transient; None: none."""
+        envelope = self._envelopes.get(request.request_id)
+        ranges: List[Tuple[int, int]] = []
+        for action in envelope.actions if envelope is not None else []:
+            if action.kind != "transient" or action.decided:
+                continue
+            chosen = action.selection
+            if chosen.open_token is not None:
+                ranges += thinking_blocks(request, chosen, self._block_tokens)
+            elif not chosen.names:
+                first, end, _ = chosen.blocks(1 << 40, self._block_tokens)
+                limit = request.num_prompt_tokens // self._block_tokens
+                ranges.append((first, end if chosen.bounded else limit))
+        return ranges or None
+
+    def stored(self, job: StoreJob, offered: int, idle: bool) -> None:
+        """A job of the request ended; `idle`: no other is in progress."""
+        envelope = self._envelopes.get(job.request)
+        if envelope is None or not idle:
+            return
+        for action in envelope.actions:
+            if action.kind in ("pin", "retain") and not action.decided and action.ticket is None:
+                keys, clipped = self._keys(action, envelope.request)
+                if action.selection.from_token is None and len(keys) <= offered:
+                    self._command(action, keys, clipped, envelope.request)
+
+    def finished(self, request: Any) -> Optional[Dict[str, Any]]:
+        """Outcomes so far for the answer; what is left runs once the blocks are stored."""
+        envelope = self._envelopes.get(request.request_id)
+        if envelope is None:
+            return None
+        self.poll()
+        answers = [action.answer() for action in envelope.actions]
+        return {"protocol_version": VERSION, "message_id": envelope.message, "outcomes": answers}
+
+    def settled(self, request: Any) -> None:
+        """The request ended and none of its stores is in progress."""
+        envelope = self._envelopes.pop(request.request_id, None)
+        if envelope is None:
+            return
+        for action in envelope.actions:
+            if action.kind in _COMMANDS and not action.decided and action.ticket is None:
+                keys, clipped = self._keys(action, request)
+                if action.selection.open_token is not None:
+                    keys = self._thoughts(action, request)
+                self._command(action, keys, clipped, request)
+
+    def _thoughts(self, action: Action, request: Any) -> List[bytes]:
+        ranges = thinking_blocks(request, action.selection, self._block_tokens)
+        of = self._block_keys.of
+        return [key for first, end in ranges for key in of(request, first, end)]
+
+    def _command(self, action: Action, keys: List[bytes], clipped: bool, request: Any) -> None:
+        names: List[Any] = [engine_hash(key) for key in keys]
+        if action.selection.names:
+            names = list(action.selection.names)
+        action.asked = len(names)
+        if not names:
+            action.decided = True
+            action.blocks["clipped"] += 1
+            return
+        if not self._store.connected:
+            action.reject("agent: not connected", len(names))
+            self._record(action)
+            return
+        body = command_body(action, names, transfer_params(request), self._settings.name)
+        action.ticket = self._store.command(body)
+        if clipped:
+            action.reason = "selection exceeds the request"
+        self._waiting.append(action)
+
+    def poll(self) -> None:
+        """Takes in answers that have come; never blocks."""
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            if not action.ticket.done():
+                self._waiting.append(action)
+                continue
+            self._take(action)
+            self._record(action)
+
+    def _take(self, action: Action) -> None:
+        result, action.decided = action.ticket.result(), True
+        if action.kind == "prefetch":
+            ready = getattr(result, "ready", 0)
+            action.blocks.update({"accepted": ready, "missing": action.asked - ready})
+            return
+        if not isinstance(result, Mapping):
+            action.reject("agent: no answer", action.asked)
+            return
+        counts = result.get("counts")
+        for word, count in (counts if isinstance(counts, Mapping) else {}).items():
+            if count:
+                action.blocks[_RECEIPT_OUTCOMES.get(word, "rejected")] += count
+        if result.get("status") == "rejected" and not action.blocks:
+            action.reject(str(result.get("reason", "refused")), action.asked)
+        granted, asked = result.get("ttl_seconds"), action.payload.get("ttl_seconds")
+        if isinstance(granted, (int, float)):
+            action.ttl_seconds = granted
+            if isinstance(asked, (int, float)) and granted < asked:
+                action.blocks["clipped"] += action.blocks.pop("accepted", 0)
+
+    def _record(self, action: Action) -> None:
+        for outcome, count in action.blocks.items():
+            self._stats.count("hint_blocks", outcome, count)
+
+    def pending(self) -> bool:
+        return bool(self._waiting)
+
+
+def command_body(
+    action: Action, names: List[Any], params: Mapping[str, Any], issuer: str
+) -> Dict[str, Any]:
+    """The command of docs/commands.md that executes an action."""
+    payload = action.payload
+    session = payload.get("session_id", params.get("session_id"))
+    owner = payload.get("owner") or session or issuer
+    body: Dict[str, Any] = {"block_hashes": names, "owner": str(owner)[:_NAME_BYTES_MAX]}
+    ttl = payload.get("ttl_seconds")
+    if action.kind == "transient":
+        return {"type": "Think", "block_hashes": names, "transient": True}
+    if action.kind == "retain":
+        priority = payload.get("priority", params.get("priority", 1))
+        body.update(type="Cache", retain=max(1, min(_RETAIN_MAX, _whole(priority))))
+        if ttl is not None:
+            body["retain_seconds"] = ttl
+        return body
+    if ttl is not None:
+        body["ttl_seconds"] = ttl
+    if action.kind == "pin":
+        body.update(type="Cache", pin=True)
+        return body
+    lease = f"session-{session}" if session else f"hint-{action.ident}"
+    body.update(type="Pause", lease_id=lease[:_NAME_BYTES_MAX])
+    return body
+
+
+def _whole(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 1
+
+
+def _raw_envelope(request: Any) -> Any:
+    own = getattr(request, "kv_hints", None)
+    return own if own is not None else transfer_params(request).get("kv_hints")
+
+
+def _get(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)

@@ -1,0 +1,187 @@
+"""The namespace of a vLLM engine: everything that must match before blocks are shared."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import struct
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional
+
+from hearth_client import Manifest
+
+from .settings import Settings
+from .versions import parse
+
+#: Version of the connector's block layout; a change of byte order increases it.
+LAYOUT_VERSION = "1"
+_SAMPLE_BYTES = 4096
+_SAMPLES_MAX = 4096
+_VOLATILE_CONFIG = ("transformers_version", "_name_or_path", "_commit_hash", "torch_dtype")
+
+
+def build_manifest(
+    settings: Settings,
+    config: Any,
+    *,
+    version: str,
+    layout: str,
+    cache_dtype: str,
+    block_tokens: int,
+    kind: str,
+    seed: str,
+    backend: str,
+    tp_rank: int,
+    pp_rank: int,
+) -> Manifest:
+    """The manifest of one worker. `layout`, `cache_dtype` and `backend` are those of its tensors."""
+    model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
+    mla = bool(getattr(model, "use_mla", False))
+    pp_size = parallel.pipeline_parallel_size
+    extra: Dict[str, str] = {
+        "attention": kind,
+        "backend": backend,
+        "compute_dtype": _name(model.dtype),
+        "config": config_digest(model.hf_config),
+        "hash": f"{cache.prefix_caching_hash_algo}:{seed}",
+        "keys": "vllm-chain",
+        "kv_cache_dtype": str(cache.cache_dtype),
+    }
+    if pp_size > 1:
+        extra["pp_partition"] = _partition(config, pp_size)
+    release = parse(version) or (0, 0)
+    return Manifest(
+        model=settings.model or str(model.model),
+        dtype=cache_dtype,
+        layout=f"vllm:{release[0]}.{release[1]}:{LAYOUT_VERSION}:{layout}",
+        block_tokens=block_tokens,
+        weights_revision=settings.weights_revision or weights_revision(config),
+        quantisation=str(model.quantization) if model.quantization else None,
+        tp_size=1 if mla else parallel.tensor_parallel_size,
+        tp_rank=0 if mla else tp_rank,
+        pp_size=pp_size,
+        pp_rank=pp_rank,
+        extra=extra,
+    )
+
+
+def to_plain(manifest: Manifest) -> Dict[str, Any]:
+    """Built-in types only: workers send it to the scheduler."""
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in vars(manifest).items()
+    }
+
+
+def of_family(plain: List[Dict[str, Any]]) -> Manifest:
+    """The scheduler's manifest from those of all workers. ValueError: they are not one family."""
+    manifests = [replace(Manifest(**one), tp_rank=0, pp_rank=0) for one in plain]
+    first = manifests[0]
+    for other in manifests[1:]:
+        if other != first:
+            names = [name for name, value in vars(first).items() if vars(other)[name] != value]
+            raise ValueError(
+                f"workers of one engine differ in {', '.join(names)}: Hearth stores equal block "
+                "layouts on all ranks only"
+            )
+    return first
+
+
+def weights_revision(config: Any) -> str:
+    """The commit of the model on the Hub, else a digest of samples of every tensor's bytes."""
+    model = config.model_config
+    load_format = str(getattr(config.load_config, "load_format", "auto"))
+    if load_format.split(".")[-1].lower() == "dummy":
+        return f"dummy:{model.seed}"
+    path = str(model.model)
+    commit = re.search(r"snapshots/([0-9a-f]{40})", path)
+    if commit:
+        return f"commit:{commit.group(1)}"
+    if os.path.isdir(path):
+        return f"sampled:{sampled_digest(path)}"
+    revision = getattr(model.hf_config, "_commit_hash", None) or model.revision
+    return f"commit:{revision}" if revision else "unknown"
+
+
+def sampled_digest(folder: str) -> str:
+    """SHA-256 over names, sizes and samples of all weight files of a folder.
+
+    Of a safetensors file the header and the first bytes of each tensor are read, of other files
+    evenly spaced samples: a file of any size costs at most 16 MiB of reads.
+    """
+    digest = hashlib.sha256()
+    names = sorted(
+        name
+        for pattern in ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+        for name in glob.glob(os.path.join(folder, pattern))
+    )
+    for name in names:
+        size = os.path.getsize(name)
+        digest.update(f"{os.path.basename(name)}:{size};".encode())
+        with open(name, "rb") as file:
+            for offset in _sample_offsets(file, name, size):
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:32]
+
+
+def _sample_offsets(file: Any, name: str, size: int) -> List[int]:
+    if not name.endswith(".safetensors") or size < 8:
+        step = max(_SAMPLE_BYTES, size // _SAMPLES_MAX)
+        return list(range(0, size, step))
+    (header_bytes,) = struct.unpack("<Q", file.read(8))
+    if header_bytes > size - 8:
+        return [0]
+    header = json.loads(file.read(header_bytes))
+    begins = sorted(
+        entry["data_offsets"][0]
+        for tensor, entry in header.items()
+        if tensor != "__metadata__"
+    )
+    skip = max(1, len(begins) // _SAMPLES_MAX)
+    return [0] + [8 + header_bytes + begin for begin in begins[::skip]]
+
+
+def config_digest(hf_config: Any) -> str:
+    """Digest of the model's configuration with all overrides, such as rope scaling."""
+    values = json.loads(hf_config.to_json_string(use_diff=False))
+    for name in _VOLATILE_CONFIG:
+        values.pop(name, None)
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _partition(config: Any, pp_size: int) -> str:
+    from vllm.distributed.utils import get_pp_indices
+
+    layers = config.model_config.get_total_num_hidden_layers()
+    cuts = [get_pp_indices(layers, rank, pp_size) for rank in range(pp_size)]
+    return ",".join(f"{first}-{end}" for first, end in cuts)
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def seed_of(algorithm: str, environment: Mapping[str, str], fixed: Optional[str]) -> str:
+    """The seed of vLLM's block hashes. `fixed`: vLLM's own default for cryptographic hashes.
+
+    ValueError: the hashes would differ after a restart.
+    """
+    seed = environment.get("PYTHONHASHSEED")
+    if seed is not None:
+        return seed
+    if "xxhash" in algorithm:
+        raise ValueError(
+            f"--prefix-caching-hash-algo {algorithm} draws a random seed at each start, so nothing "
+            "could be restored: set PYTHONHASHSEED=0 for all engines, or use sha256"
+        )
+    if fixed is None:
+        raise ValueError(
+            "this vLLM draws a random seed for its block hashes at each start, so nothing could be "
+            "restored: set PYTHONHASHSEED=0 for all engines"
+        )
+    return fixed

@@ -1,0 +1,408 @@
+"""The scheduler's side: which blocks to load, which to store, when vLLM may reuse them.
+
+No import of vLLM or torch: requests and scheduler outputs are used by their attributes, so recorded
+calls of the real scheduler run against this file.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from .handoff import Handoff
+from .hints import Hints
+from .keys import BlockKeys
+from .metrics import Stats
+from .plan import LoadJob, StepPlan, StepReport, StoreJob
+from .rates import PrefillRate
+from .search import Search
+from .settings import Settings
+from .stores import Stores
+
+#: A load gets at least this long, however fast the engine recomputes.
+_LOAD_MS_MIN = 50
+#: A lookup older than this share of its reservation is repeated before a load.
+_HOLD_SHARE = 0.8
+#: A request's failed stores are offered again at most this often.
+_STORE_RETRIES = 2
+_NEVER = 1 << 60
+
+
+@dataclass
+class Tracked:
+    """What is known about one request that vLLM has not finished."""
+
+    request: Any
+    #: Blocks from the prompt's start that were offered or need no offer.
+    offered: int = 0
+    preemptions: int = 0
+    search: Optional[Search] = None
+    load: Optional[LoadJob] = None
+    load_started: float = 0.0
+    #: Blocks of the last match, from block `match_first` on.
+    match_first: int = 0
+    #: A load failed or was used up: the rest is computed.
+    searched: bool = False
+    jobs: Set[int] = field(default_factory=set)
+    #: vLLM finished the request; a load or stores of it are still in progress.
+    ended: bool = False
+    retries: int = 0
+
+
+class EngineScheduler:
+    """Decisions for one engine. All methods are called by vLLM's scheduler thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        block_tokens: int,
+        ranks: int = 1,
+        readers: int = 1,
+        blocks: int = 0,
+        may_load: bool = True,
+        may_store: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._block_tokens = block_tokens
+        self._readers = readers
+        self._may_load = may_load and settings.load
+        self._may_store = may_store and settings.store != "none"
+        self._clock = clock
+        self._store: Any = None
+        self.stats = Stats()
+        self._rate = PrefillRate(settings.recompute_tokens_per_second)
+        self._requests: Dict[str, Tracked] = {}
+        self._loads: List[LoadJob] = []
+        self._delayed: List[str] = []
+        self._keys = BlockKeys()
+        self._stores = Stores(
+            self._keys, blocks=blocks, ranks=ranks, refresh_seconds=settings.refresh_seconds
+        )
+        self._incarnation = 0
+        self._waited_s = 0.0
+        self._busy = False
+        self._hints: Optional[Hints] = None
+        self._handoff: Optional[Handoff] = None
+
+    def attach(self, store: Any) -> None:
+        """The façade's store; without one every lookup is a miss."""
+        self._store = store
+        self._handoff = Handoff(self._settings, store, self._keys, self._block_tokens)
+        self._hints = Hints(
+            self._settings, store, self._keys, self._block_tokens, self.stats, self._handoff
+        )
+
+    # Requests
+
+    def added(self, request: Any) -> None:
+        """vLLM queued a request."""
+        state = self._track(request)
+        if self._hints is None or self._handoff is None:
+            return
+        self._hints.added(request)
+        if self._may_store:
+            self._handoff.added(state.request)
+
+    def match(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
+        """Tokens that Hearth has beyond `computed`; None: ask again in the next step."""
+        state = self._track(request)
+        first = computed // self._block_tokens
+        count = min(len(request.block_hashes), request.num_tokens // self._block_tokens)
+        if not self._should_search(state, count - first):
+            self._drop_search(state)
+            return 0, False
+        search = state.search
+        if search is not None and not self._usable(search, first, count):
+            self._drop_search(state)
+            search = None
+        if search is None:
+            search = state.search = self._begin(request, first, count)
+        if not self._poll(search):
+            return None, False
+        blocks = search.first + search.ready - first
+        if blocks < self._settings.min_blocks:
+            self._drop_search(state)
+            state.searched = True
+            return 0, False
+        state.match_first = first
+        return blocks * self._block_tokens, True
+
+    def _should_search(self, state: Tracked, blocks: int) -> bool:
+        if self._store is None or not self._may_load or state.searched:
+            return False
+        if blocks < self._settings.min_blocks:
+            return False
+        return not getattr(state.request, "skip_reading_prefix_cache", False)
+
+    def _usable(self, search: Search, first: int, count: int) -> bool:
+        if search.first > first or search.end < count:
+            return False
+        return (self._clock() - search.started) * 1000 < _HOLD_SHARE * self._settings.hold_ms
+
+    def _begin(self, request: Any, first: int, count: int) -> Search:
+        settings, now = self._settings, self._clock()
+        keys = self._keys.of(request, first, count)
+        assert self._handoff is not None
+        source, wait = self._handoff.expects(request)
+        limit_s = self._rate.seconds(len(keys) * self._block_tokens)
+        if wait:
+            limit_s = max(limit_s, settings.wait_ms / 1000)
+        ticket = self._store.lookup(
+            keys,
+            tiers=14 if settings.peers else 6,
+            wait=wait,
+            source=source,
+            deadline_ms=max(_LOAD_MS_MIN, int(limit_s * 1000)),
+            hold_ms=settings.hold_ms,
+            readers=self._readers,
+        )
+        return Search(ticket, keys, first, now=now, stall_s=settings.stall_s, limit_s=limit_s)
+
+    def _poll(self, search: Search) -> bool:
+        """True once the lookup is decided; one step waits at most `scheduler_ms` in sum."""
+        if search.outcome is not None:
+            return True
+        begun = self._clock()
+        fresh = begun - search.started < self._settings.scheduler_ms / 1000
+        budget = self._settings.scheduler_ms / 1000 - self._waited_s
+        decided = search.poll(max(0.0, budget) if fresh or not self._busy else 0.0, begun)
+        ended = self._clock()
+        self._waited_s += ended - begun
+        if not decided and not self._busy:
+            decided = search.poll(0.0, ended)
+        if decided:
+            self._looked_up(search)
+        return decided
+
+    def _looked_up(self, search: Search) -> None:
+        assert search.outcome is not None
+        self.stats.count("lookups", search.outcome)
+        self.stats.count("lookup_blocks", "asked", len(search.keys))
+        self.stats.count("lookup_blocks", "ready", search.ready)
+        self.stats.observe("lookup_seconds", search.waited_s)
+        if search.ready == 0:
+            self._record_excess(search.waited_s, 0)
+
+    def _drop_search(self, state: Tracked) -> None:
+        search, state.search = state.search, None
+        if search is None:
+            return
+        if search.ticket.done():
+            self._store.unhold(search.ticket)
+        else:
+            search.ticket.cancel()
+
+    def allocated(self, request: Any, block_ids: List[int], external: int) -> None:
+        """vLLM reserved `block_ids` for the request, of which `external` tokens are to be loaded."""
+        state = self._track(request)
+        if external <= 0:
+            return
+        first, count = state.match_first, external // self._block_tokens
+        keys = self._keys.of(request, first, first + count)
+        waited_s = state.search.waited_s if state.search is not None else 0.0
+        left_s = self._rate.seconds(external) - waited_s
+        deadline_ms = max(_LOAD_MS_MIN, self._settings.stall_ms, int(left_s * 1000))
+        state.load = LoadJob(
+            request.request_id, keys, list(block_ids[first : first + count]), deadline_ms
+        )
+        state.load_started = self._clock()
+        state.searched = True
+        self._loads.append(state.load)
+
+    def finished(self, request: Any) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        """True: vLLM keeps the blocks until the workers report the request as sent."""
+        state = self._requests.get(request.request_id)
+        if state is None:
+            return False, None
+        if state.load is None:
+            self._drop_search(state)
+        state.ended = True
+        params = self._answer(state)
+        if state.load is not None:
+            # vLLM keeps the blocks of a load in progress until the workers report it.
+            return False, params
+        if not state.jobs:
+            self._settle(state)
+            return False, params
+        self._delayed.append(request.request_id)
+        return True, params
+
+    def _settle(self, state: Tracked) -> None:
+        """The request ended, and no load or store of it is in progress."""
+        self._requests.pop(state.request.request_id, None)
+        if self._hints is not None:
+            self._hints.settled(state.request)
+
+    def _answer(self, state: Tracked) -> Optional[Dict[str, Any]]:
+        if self._hints is None or self._handoff is None:
+            return None
+        outcomes = self._hints.finished(state.request)
+        answer = self._handoff.finished(state.request, state.offered)
+        if outcomes:
+            answer = answer or {"hearth": {}}
+            answer["hearth"]["kv_hints"] = outcomes
+        return answer
+
+    # Steps
+
+    def step(self, output: Any) -> StepPlan:
+        """The plan of the step that vLLM scheduled."""
+        now = self._clock()
+        tokens = output.total_num_scheduled_tokens
+        self._rate.step_begins(now, tokens)
+        self._waited_s, self._busy = 0.0, tokens > 0
+        plan = StepPlan(loads=self._loads, delayed=self._delayed, computes=tokens > 0)
+        self._loads, self._delayed = [], []
+        self._forget_after_restart()
+        plan.preempted = self._preempted()
+        if self._may_store:
+            self._plan_stores(output, plan, now)
+        if self._hints is not None:
+            self._hints.poll()
+        return plan
+
+    def _forget_after_restart(self) -> None:
+        incarnation = getattr(self._store, "incarnation", 0)
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._stores.forget()
+
+    def _preempted(self) -> List[str]:
+        names = []
+        for name, state in self._requests.items():
+            count = getattr(state.request, "num_preemptions", 0)
+            if count == state.preemptions:
+                continue
+            state.preemptions = count
+            state.offered, state.searched = 0, False
+            if state.jobs:
+                names.append(name)
+        return names
+
+    def _plan_stores(self, output: Any, plan: StepPlan, now: float) -> None:
+        for name, before in _computed(output):
+            state = self._requests.get(name)
+            if state is None:
+                continue
+            computed = before + output.num_scheduled_tokens[name]
+            hashes = state.request.block_hashes
+            limit = min(len(hashes), computed // self._block_tokens)
+            if self._settings.store == "prompt":
+                limit = min(limit, state.request.num_prompt_tokens // self._block_tokens)
+            if limit <= state.offered:
+                continue
+            table = _block_ids(output, name)
+            if table is not None and len(table) >= limit:
+                self._offer(state, plan, table, limit, now)
+
+    def _offer(
+        self, state: Tracked, plan: StepPlan, table: List[int], limit: int, now: float
+    ) -> None:
+        transient = self._hints.transient(state.request) if self._hints else None
+        jobs = self._stores.plan(
+            state.request, table, state.offered, limit, transient=transient, now=now
+        )
+        state.offered = limit
+        state.jobs.update(job.job for job in jobs)
+        plan.stores.extend(jobs)
+
+    def reported(
+        self, report: Optional[StepReport], received: Set[str], invalid: Set[int]
+    ) -> None:
+        """The workers' results of a step."""
+        self._rate.step_ended(self._clock())
+        for job, failed in self._stores.report(report, self._clock()) if report else []:
+            self._stored(job, failed)
+        for name in received:
+            state = self._requests.get(name)
+            if state is not None and state.load is not None:
+                self._received(state, invalid)
+
+    def _stored(self, job: StoreJob, failed: List[int]) -> None:
+        state = self._requests.get(job.request)
+        if state is not None:
+            state.jobs.discard(job.job)
+            if failed and state.retries < _STORE_RETRIES and self._store.connected:
+                state.retries += 1
+                state.offered = min(state.offered, job.first + failed[0])
+        if self._hints is None:
+            return
+        if state is not None and state.ended and not state.jobs:
+            self._settle(state)
+        elif state is not None:
+            self._hints.stored(job, state.offered, not state.jobs)
+
+    def _received(self, state: Tracked, invalid: Set[int]) -> None:
+        load, state.load = state.load, None
+        assert load is not None
+        good = next(
+            (i for i, block in enumerate(load.block_ids) if block in invalid),
+            len(load.block_ids),
+        )
+        self._stores.learn(load.keys[:good], self._clock())
+        self.stats.count("load_blocks", "restored", good)
+        self.stats.count("load_blocks", "failed", len(load.keys) - good)
+        waited = self._clock() - state.load_started
+        self.stats.observe("load_seconds", waited)
+        looked_s = state.search.waited_s if state.search is not None else 0.0
+        self._record_excess(waited + looked_s, len(load.keys))
+        if state.search is not None and not state.search.ticket.done():
+            state.search.ticket.cancel()
+        state.search = None
+        if state.ended:
+            self._settle(state)
+
+    def _record_excess(self, waited_s: float, blocks: int) -> None:
+        """Time that a request waited for Hearth beyond the time to recompute its blocks."""
+        excess = max(0.0, waited_s - self._rate.seconds(blocks * self._block_tokens))
+        self.stats.observe("excess_wait_seconds", excess)
+        self.stats.high_water("excess_wait_seconds_max", excess)
+
+    def reset(self) -> bool:
+        """vLLM's weights may have changed: nothing stored before is found from now on.
+
+        Later blocks get keys that no other engine and no later start of this one uses.
+        """
+        self._keys.renew()
+        self._stores.forget()
+        for state in self._requests.values():
+            # The blocks of running requests may mix old and new weights.
+            state.offered = _NEVER
+            if state.load is None:
+                self._drop_search(state)
+        return True
+
+    def pending(self) -> bool:
+        """Stores or hint commands are in progress."""
+        return len(self._stores) > 0 or (self._hints is not None and self._hints.pending())
+
+    def close(self) -> None:
+        if self._handoff is not None:
+            self._handoff.close()
+        if self._store is not None:
+            self._store.close()
+
+    def _track(self, request: Any) -> Tracked:
+        state = self._requests.get(request.request_id)
+        if state is None:
+            count = getattr(request, "num_preemptions", 0)
+            state = self._requests[request.request_id] = Tracked(request, preemptions=count)
+        state.request = request
+        return state
+
+
+def _computed(output: Any) -> List[Tuple[str, int]]:
+    """Scheduled requests with their computed tokens before the step."""
+    new = [(request.req_id, request.num_computed_tokens) for request in output.scheduled_new_reqs]
+    cached = output.scheduled_cached_reqs
+    return new + list(zip(cached.req_ids, cached.num_computed_tokens))
+
+
+def _block_ids(output: Any, name: str) -> Optional[List[int]]:
+    state = getattr(output, "kv_connector_block_state", None)
+    table = state.get_block_ids(name) if state is not None else None
+    return None if table is None else list(table[0])
+
