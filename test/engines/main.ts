@@ -5,6 +5,7 @@ import { endToEnd } from "./lanes/end-to-end.ts";
 import { overhead } from "./lanes/overhead.ts";
 import { pin } from "./lanes/pin.ts";
 import { prefillDecode } from "./lanes/prefill-decode.ts";
+import { sglangHicache } from "./lanes/sglang.ts";
 import { tensorParallel } from "./lanes/tensor-parallel.ts";
 import { twoEngines } from "./lanes/two-engines.ts";
 import { type Options, readOptions } from "./options.ts";
@@ -24,7 +25,9 @@ const NAMED_LANES: Readonly<Record<string, Lane>> = {
   pin,
 };
 
-const SGLANG_LANES: Readonly<Record<string, Lane>> = {};
+const SGLANG_LANES: Readonly<Record<string, Lane>> = {
+  hicache: sglangHicache,
+};
 
 function lanesFor(options: Options): [string, Lane][] {
   const isVllm = options.engine === "vllm";

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Installed } from "./install.ts";
 import type { Model } from "./model.ts";
-import type { VllmOptions } from "./vllm.ts";
+import type { ServerOptions } from "./server.ts";
 
 /** A claim that a lane puts to the test. */
 export interface Check {
@@ -88,9 +88,6 @@ export async function runLane(
 }
 
 /** Options of a server that every lane sets alike. */
-export function serverOf(
-  { engine, model, folder }: LaneContext,
-  name: string,
-): Pick<VllmOptions, "engine" | "model" | "folder" | "name"> {
+export function serverOf({ engine, model, folder }: LaneContext, name: string): ServerOptions {
   return { engine, model, folder, name };
 }

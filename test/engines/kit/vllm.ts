@@ -1,15 +1,8 @@
 import { join } from "node:path";
 import { ROOT } from "../../../scripts/lib/paths.ts";
-import { waitFor } from "../../support/index.ts";
 import { type Answer, complete, type Endpoint, type Question } from "./client.ts";
-import type { Installed } from "./install.ts";
-import { type Metrics, readMetrics } from "./metrics.ts";
-import { BLOCK_TOKENS, type Model, OFFLINE } from "./model.ts";
-import { Program } from "./programs.ts";
-import { say } from "./say.ts";
-
-/** A hang detector: a start takes 40 to 130 s on two busy cores. */
-const READY_MS = 600_000;
+import { BLOCK_TOKENS, OFFLINE } from "./model.ts";
+import { freePort, Server, type ServerOptions, started } from "./server.ts";
 
 export interface HearthConnector {
   readonly socket: string;
@@ -17,12 +10,7 @@ export interface HearthConnector {
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-export interface VllmOptions {
-  readonly name: string;
-  readonly engine: Installed;
-  readonly model: Model;
-  /** A folder for logs. */
-  readonly folder: string;
+export interface VllmOptions extends ServerOptions {
   readonly hearth?: HearthConnector;
   /** Another `--kv-transfer-config`. */
   readonly transfer?: Readonly<Record<string, unknown>>;
@@ -78,114 +66,25 @@ function environmentFor({ env }: VllmOptions): Record<string, string | undefined
   };
 }
 
-/** A port that was free a moment ago. */
-export function freePort(): number {
-  const server = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data: () => undefined } });
-  const { port } = server;
-  server.stop(true);
-  return port;
-}
-
 /** A real `vllm serve`. */
-export class Vllm implements AsyncDisposable, Endpoint {
-  readonly url: string;
-  readonly options: VllmOptions;
+export class Vllm extends Server implements Endpoint {
   readonly model = "tiny";
-  #program: Program;
-  readonly #command: string[];
 
   private constructor(options: VllmOptions) {
-    this.options = options;
     const port = freePort();
-    this.url = `http://127.0.0.1:${port}`;
-    this.#command = commandFor(options, port);
-    this.#program = this.#spawn();
+    super(options, { command: commandFor(options, port), env: environmentFor(options), port });
   }
 
-  #spawn(): Program {
-    const { folder, name } = this.options;
-    const logPath = join(folder, `${name}.log`);
-    return new Program({
-      ...{ command: this.#command, env: environmentFor(this.options), cwd: folder, logPath },
-    });
-  }
-
-  /** Starts a server and returns it without waiting; `ready` waits. */
-  static launch(options: VllmOptions): Vllm {
-    say(`starting vLLM ${options.name}`);
-    return new Vllm(options);
-  }
-
-  static async start(options: VllmOptions): Promise<Vllm> {
-    const server = Vllm.launch(options);
-    try {
-      await server.ready();
-      return server;
-    } catch (error) {
-      await server[Symbol.asyncDispose]();
-      throw error;
-    }
-  }
-
-  /** Waits until the server answers, and sends the request that compiles the sampler. */
-  async ready(): Promise<void> {
-    const { name } = this.options;
-    await waitFor(() => this.#isHealthy(), READY_MS, `${name} being ready`);
-    await this.ask({ prompt: [7, 8, 9], tokens: 2, timeoutMs: READY_MS });
-    say(`${name} is ready`);
-  }
-
-  async #isHealthy(): Promise<boolean> {
-    if (!this.#program.isRunning) {
-      // Ends the wait at once: the condition cannot become true.
-      throw new EngineEnded(`${this.options.name} ended:\n${this.#program.logTail(40)}`);
-    }
-    await Bun.sleep(200);
-    const answer = await fetch(`${this.url}/health`, { keepalive: false }).catch(() => null);
-    return answer?.ok === true;
-  }
-
-  get pid(): number {
-    return this.#program.pid;
-  }
-
-  get isRunning(): boolean {
-    return this.#program.isRunning;
-  }
-
-  log(): string {
-    return this.#program.log();
+  static start(options: VllmOptions): Promise<Vllm> {
+    return started(new Vllm(options));
   }
 
   ask(question: Question): Promise<Answer> {
     return complete(this, question);
   }
 
-  metrics(): Promise<Metrics> {
-    return readMetrics(`${this.url}/metrics`);
-  }
-
   /** Empties the engine's own prefix cache. */
   async resetPrefixCache(): Promise<void> {
-    const answer = await fetch(`${this.url}/reset_prefix_cache`, { method: "POST" });
-    if (!answer.ok) throw new Error(`reset_prefix_cache: ${answer.status} ${await answer.text()}`);
-  }
-
-  /** Ends the server and starts it again on the same port. */
-  async restart(how: "stop" | "kill" = "stop"): Promise<void> {
-    await this.#program[how]();
-    say(`restarting vLLM ${this.options.name}`);
-    this.#program = this.#spawn();
-    await this.ready();
-  }
-
-  async kill(): Promise<void> {
-    await this.#program.kill();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#program.stop();
+    if (!(await this.post("/reset_prefix_cache"))) throw new Error("reset_prefix_cache failed");
   }
 }
-
-class EngineEnded extends Error {}

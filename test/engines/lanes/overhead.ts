@@ -18,7 +18,7 @@ const RATIO_MIN = 0.97;
 async function throughput(server: Vllm, prompts: Prompts): Promise<number> {
   const sent = Array.from({ length: PROMPTS }, () => prompts.tokens(PROMPT_TOKENS));
   const began = performance.now();
-  const answers = await askAll(server, questionsOf(sent, TOKENS_OUT), WIDTH, server.options.name);
+  const answers = await askAll(server, questionsOf(sent, TOKENS_OUT), WIDTH, server.name);
   const seconds = (performance.now() - began) / 1000;
   const hits = answers.reduce((sum, answer) => sum + answer.cachedTokens, 0);
   if (hits > 0) throw new Error(`${hits} tokens of new prompts were cached`);

@@ -5,8 +5,9 @@ import { askAll } from "../kit/ask-all.ts";
 import type { Answer } from "../kit/client.ts";
 import { type LaneContext, serverOf } from "../kit/lane.ts";
 import { Prompts } from "../kit/prompts.ts";
+import { freePort } from "../kit/server.ts";
 import { checkEqual, checkRestored, questionsOf } from "../kit/stages.ts";
-import { freePort, Vllm } from "../kit/vllm.ts";
+import { Vllm } from "../kit/vllm.ts";
 
 const TOKENS_OUT = 8;
 const WIDTH = 3;
