@@ -1,0 +1,70 @@
+"""The namespace manifest of an SGLang rank."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from hearth_client.manifest import Manifest
+
+from .pools import HostPool
+from .settings import Settings
+
+
+def server_arguments() -> Any:
+    """SGLang's server arguments; None outside a server."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        return get_server_args()
+    except Exception:  # Raised outside a server, by another class in each version.
+        return None
+
+
+def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any) -> Manifest:
+    """What must match for two ranks to share pages.
+
+    Ranks that hold the same bytes (MLA under tensor parallelism) get the same manifest. ValueError
+    if SGLang gives no name of the model and the settings neither.
+    """
+    model = settings.model or config.model_name
+    if not model:
+        raise ValueError(
+            "hearth_sglang: SGLang gave no model name: "
+            'set "model" in --hicache-storage-backend-extra-config'
+        )
+    replicated = bool(config.is_mla_model)
+    return Manifest(
+        model=str(model),
+        dtype=_dtype(pool, arguments),
+        layout=f"sglang:{pool.layout}",
+        block_tokens=pool.page_size,
+        weights_revision=settings.weights_revision or _text(arguments, "revision"),
+        quantisation=settings.quantisation or _text(arguments, "quantization"),
+        tp_size=1 if replicated else int(config.tp_size),
+        tp_rank=0 if replicated else int(config.tp_rank),
+        pp_size=int(config.pp_size),
+        pp_rank=int(config.pp_rank),
+        tenant_salt=settings.tenant_salt,
+        extra=_extra(config, pool),
+    )
+
+
+def _extra(config: Any, pool: HostPool) -> Dict[str, str]:
+    extra = {"geometry": pool.geometry}
+    for name in ("attn_cp", "dcp"):
+        size = int(getattr(config, f"{name}_size", 1) or 1)
+        if size > 1:
+            extra[name] = f"{int(getattr(config, f'{name}_rank', 0))}/{size}"
+    return extra
+
+
+def _dtype(pool: HostPool, arguments: Any) -> str:
+    """The logical type: pools store each 8-bit float as uint8."""
+    named = _text(arguments, "kv_cache_dtype")
+    stored = str(getattr(pool.pool, "dtype", "unknown")).replace("torch.", "")
+    return stored if named in (None, "auto") else f"{named}:{stored}"
+
+
+def _text(arguments: Any, name: str) -> Optional[str]:
+    value = getattr(arguments, name, None)
+    return str(value) if value else None
