@@ -23,7 +23,8 @@ import {
 /** How long an answer with a descriptor may take. */
 const ANSWER_MS = 5_000;
 
-type Decode = (frame: Frame) => Refusal | null;
+/** `more`: another answer to the same request follows. */
+type Decode = (frame: Frame) => Refusal | "more" | null;
 
 interface Waiting {
   readonly decode: Decode;
@@ -217,14 +218,15 @@ export class ClientLine {
       this.#end(brokenReply(`it answers request ${frame.requestId}, which nobody made`));
       return;
     }
-    let bad: Refusal | null;
+    let bad: Refusal | "more" | null;
     try {
       bad = waiting.decode(frame);
     } catch (error) {
       waiting.reject(error as HearthError);
       return;
     }
-    if (bad === null) waiting.resolve();
+    if (bad === "more") this.#waiting.set(frame.requestId, waiting);
+    else if (bad === null) waiting.resolve();
     else waiting.reject(brokenReply(bad.text));
   }
 

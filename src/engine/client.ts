@@ -1,6 +1,7 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, Region } from "../native/index.ts";
 import type { HandleBatch } from "../tiers/index.ts";
+import { ClientEngine } from "./client-engine.ts";
 import { ClientGpu } from "./client-gpu.ts";
 import { ClientLine } from "./client-line.ts";
 import {
@@ -65,11 +66,14 @@ export class EngineClient implements AsyncDisposable {
   readonly arena: Region;
   /** Of use where `hello.features` has `Feature.gpu`. */
   readonly gpu: ClientGpu;
+  /** Where the hello's answer has `Feature.engine`. */
+  readonly engine: ClientEngine;
   readonly #line: ClientLine;
 
   private constructor(native: Native, line: ClientLine, hello: HelloReply, arena: Region) {
     this.#line = line;
     this.gpu = new ClientGpu(line, native);
+    this.engine = new ClientEngine(line);
     this.hello = hello;
     this.arena = arena;
   }
@@ -81,7 +85,7 @@ export class EngineClient implements AsyncDisposable {
       encodeHelloRequest(line.output, 0, {
         versionMin: PROTOCOL_VERSION,
         versionMax: PROTOCOL_VERSION,
-        features: Feature.gpu,
+        features: Feature.gpu | Feature.engine,
         name: options.name,
         manifest: options.manifest,
       });

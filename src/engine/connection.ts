@@ -1,5 +1,6 @@
 import { type NamespaceIndex, yieldToLoop } from "../core/index.ts";
 import type { Holder } from "../tiers/index.ts";
+import type { ConnectionNamespaces } from "./connection-namespaces.ts";
 import type { GpuLine, WarmEngine } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
@@ -33,6 +34,9 @@ export interface Greeted {
   readonly name: string;
   readonly namespace: NamespaceIndex;
   readonly namespaceKey: Uint8Array;
+  /** Bits of `Feature` that both sides have. */
+  readonly features: number;
+  readonly namespaces: ConnectionNamespaces;
   readonly blockTokens: number;
   readonly holder: Holder;
   readonly gpu: GpuLine;
@@ -51,6 +55,8 @@ export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | n
  */
 export class Connection {
   readonly id: number;
+  /** User of the process behind it. */
+  readonly uid: number;
   readonly output: Output = createOutput();
   greeted: Greeted | null = null;
   /** Monotonic milliseconds of the last frame. */
@@ -59,6 +65,8 @@ export class Connection {
   stalledSinceMs: number | null = null;
   /** Requests whose answer is still being worked on. */
   working = 0;
+  /** Of these, lookups that wait for blocks. */
+  lookups = 0;
   readonly #wire: Wire;
   readonly #reader: FrameReader;
   readonly #limits: EngineLimits;
@@ -76,11 +84,13 @@ export class Connection {
       limits: EngineLimits;
       handle: FrameHandler;
       nowMs: () => number;
+      readonly uid?: number;
       /** Told of a failure that no caller of this connection is there to see. */
       onFault: (connection: Connection, error: unknown) => void;
     },
   ) {
     this.id = id;
+    this.uid = options.uid ?? 0;
     this.#wire = wire;
     this.#limits = options.limits;
     this.#handle = options.handle;

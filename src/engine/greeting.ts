@@ -2,12 +2,14 @@ import { toHex } from "../core/index.ts";
 import { decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import type { Connection, FrameHandler } from "./connection.ts";
+import { ConnectionNamespaces } from "./connection-namespaces.ts";
 import type { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
   CHECKSUM_XXH3_64,
   decodeHelloRequest,
   encodeHelloReply,
+  Feature,
   FrameStatus,
   type HelloRequest,
   Op,
@@ -46,7 +48,7 @@ export function createGreeting(context: GreetingContext): FrameHandler {
     }
     const refused = admit(context, connection, hello.value);
     if (refused !== null) return refused;
-    return answer(context, connection, frame.requestId, hello.value.features);
+    return answer(context, connection, frame.requestId);
   };
 }
 
@@ -62,13 +64,16 @@ function admit(
   if (namespace === null) {
     return refusal(FrameStatus.manifestRefused, "this agent serves no more namespaces: restart it");
   }
-  const { model, blockTokens } = decoded.manifest;
+  const { manifest } = decoded;
+  const { model, blockTokens } = manifest;
   context.namespaces.describe(namespace, { model, blockTokens });
   const { handlesMax } = context.limits;
   connection.greeted = {
     name: hello.name,
     namespace,
     namespaceKey: key,
+    features: hello.features & (context.gpu.features | Feature.engine),
+    namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
     holder: context.store.openHolder({ namespace, handlesMax }),
     gpu: context.gpu.open(),
@@ -83,14 +88,13 @@ function answer(
   context: GreetingContext,
   connection: Connection,
   requestId: number,
-  features: number,
 ): Refusal | null {
   const { limits, store } = context;
   const greeted = connection.greeted!;
   encodeHelloReply(connection.output, requestId, {
     version: PROTOCOL_VERSION,
     checksumAlgorithm: CHECKSUM_XXH3_64,
-    features: features & context.gpu.features,
+    features: greeted.features,
     namespaceId: greeted.namespaceKey,
     incarnation: context.incarnation,
     arenaBytes: store.arena.bytes,

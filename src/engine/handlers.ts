@@ -1,6 +1,5 @@
 import { Tier } from "../blocks/index.ts";
-import { assert } from "../core/index.ts";
-import type { SessionInfo } from "../leases/index.ts";
+import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { LookupOutcome } from "../observability/index.ts";
 import {
   type AddressBatch,
@@ -10,11 +9,14 @@ import {
   type HandleBatch,
   type Holder,
 } from "../tiers/index.ts";
+import { answerOutcomes, greetedOf } from "./answers.ts";
+import { RememberedPrompts } from "./block-names.ts";
+import { wordsOf } from "./block-naming.ts";
 import type { Connection } from "./connection.ts";
+import { type EngineHandlerContext, engineHandlers, namespaceOf } from "./engine-handlers.ts";
 import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
-  type AcquireOptions,
   ALIAS_BYTES,
   AliasKind,
   checkPing,
@@ -28,9 +30,6 @@ import {
   decodeIdentifyRequest,
   decodeMatchRequest,
   decodeReserveRequest,
-  decodeSessionCommitRequest,
-  decodeSessionListRequest,
-  decodeSessionRequest,
   emptyIdentifyRequest,
   encodeAcquireReply,
   encodeIdentifyReply,
@@ -38,23 +37,19 @@ import {
   encodeOutcomesReply,
   encodePingReply,
   encodeReserveReply,
-  encodeSessionListReply,
-  encodeSessionStatusReply,
+  Feature,
   type Frame,
   FrameStatus,
-  HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
   identifyDigests,
   Op,
   Outcome,
-  type OutcomeOp,
   type Refusal,
   refusal,
-  type SessionItem,
-  sessionsInFrame,
   wantsReply,
 } from "./protocol/index.ts";
+import { sessionHandlers } from "./session-handlers.ts";
 
 /** Digests of prompts and of engines' own chain keys; the native library does them. */
 export interface DigestMaker {
@@ -62,7 +57,9 @@ export interface DigestMaker {
   chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
 }
 
-export interface HandlerContext extends Omit<GpuHandlerContext, "itemsMax" | "answerLater"> {
+export interface HandlerContext
+  extends Omit<GpuHandlerContext, "itemsMax" | "answerLater">,
+    Omit<EngineHandlerContext, "answerLater"> {
   readonly store: BlockStore;
   readonly digests: DigestMaker;
   readonly limits: EngineLimits;
@@ -100,27 +97,47 @@ export function createHandlers(context: HandlerContext): Handler {
     named: { count: 0, layer: 0, digests: new Uint8Array(new ArrayBuffer(frameBytesMax)) },
     session: { session: 0n },
   };
-  const gpuContext = {
+  const later = {
     ...context,
     itemsMax,
     answerLater: (connection: Connection, answered: Promise<void>) =>
       answerLater(context, connection, answered),
   };
+  const prompts = new RememberedPrompts();
   const table: Handlers = {
-    ...gpuMemoryHandlers(gpuContext),
-    ...lookupHandlers(context, scratch),
+    ...gpuMemoryHandlers(later),
+    ...lookupHandlers(context, scratch, prompts),
     ...slotHandlers(context, scratch),
     ...gpuHandlers(context, scratch),
     ...sessionHandlers(context, scratch),
   };
+  const ofEngines: Handlers = engineHandlers(later, scratch, prompts);
   return (connection, frame, holder) => {
-    const handler = table[frame.op];
+    const handler = table[frame.op] ?? (isEngine(connection) ? ofEngines[frame.op] : undefined);
     if (handler !== undefined) return handler(connection, frame, holder);
     return refusal(FrameStatus.unknownOp, `operation ${frame.op} is not known to this agent`);
   };
 }
 
-function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scratch): Handlers {
+/** Whether the connection asked in its hello for what engines of several connections need. */
+function isEngine(connection: Connection): boolean {
+  return (greetedOf(connection).features & Feature.engine) !== 0;
+}
+
+/** The namespace of a handle; null: the request is refused, as one that uses a reserved field. */
+function indexOf(connection: Connection, handle: number): NamespaceIndex | Refusal {
+  if (handle !== 0 && !isEngine(connection)) {
+    return refusal(FrameStatus.malformed, "reserved fields are zero: HELLO asked for no bit 2");
+  }
+  const ref = namespaceOf(connection, handle);
+  return "fatal" in ref ? ref : ref.index;
+}
+
+function lookupHandlers(
+  { store, digests, limits }: HandlerContext,
+  scratch: Scratch,
+  prompts: RememberedPrompts,
+): Handlers {
   const { batch, best, named } = scratch;
   const matching = { tiers: 0 };
   const identify = emptyIdentifyRequest();
@@ -137,7 +154,10 @@ function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scr
       const { kind, count, layer } = identify;
       if (kind === IdentifyKind.engineHashes) {
         holder.resolve(identify.items, count, layer, named.digests);
-      } else if (kind === IdentifyKind.chainKeys) {
+      } else if (kind !== IdentifyKind.tokens) {
+        if (kind === IdentifyKind.shortKeys && !isEngine(connection)) {
+          return refusal(FrameStatus.malformed, "identify: kind 3: HELLO asked for no bit 2");
+        }
         digests.chainDigests(
           namespaceKey,
           identify.items,
@@ -145,7 +165,12 @@ function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scr
           named.digests,
         );
       } else {
-        digests.prefixDigests(namespaceKey, wordsOf(identify.items), blockTokens, named.digests);
+        const tokens = wordsOf(identify.items);
+        const blocks = digests.prefixDigests(namespaceKey, tokens, blockTokens, named.digests);
+        // A LOOKUP may continue it.
+        if (isEngine(connection)) {
+          prompts.add({ tokens, media: [] }, named.digests.subarray(0, blocks * DIGEST_BYTES));
+        }
       }
       named.count = identifyDigests(kind, count, blockTokens);
       encodeIdentifyReply(connection.output, frame.requestId, named);
@@ -165,15 +190,18 @@ function lookupHandlers({ store, digests, limits }: HandlerContext, scratch: Scr
 function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
   const { store, limits } = context;
   // The session of a reservation is for attribution; nothing is decided by it.
-  const { batch, handles, session } = scratch;
-  const acquire: AcquireOptions = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+  const { batch, handles } = scratch;
+  const reserving = { session: 0n, namespace: 0 };
+  const asked = { tiers: 0, deadlineMs: 0, stopAtMiss: false, namespace: 0 };
   return {
     [Op.reserve]: (connection, frame, holder) => {
       if (context.draining()) return refusal(FrameStatus.draining, DRAINING);
-      const bad = decodeReserveRequest(frame, session, batch);
+      const bad = decodeReserveRequest(frame, reserving, batch);
       if (bad !== null) return bad;
+      const namespace = indexOf(connection, reserving.namespace);
+      if (typeof namespace !== "number") return namespace;
       store.deriveKeys(batch, true);
-      holder.reserve(batch, handles);
+      holder.reserve(batch, handles, namespace);
       encodeReserveReply(connection.output, frame.requestId, handles);
       return null;
     },
@@ -187,9 +215,11 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
     },
     [Op.acquire]: (connection, frame, holder) => {
       if (context.draining()) return refusal(FrameStatus.draining, DRAINING);
-      const bad = decodeAcquireRequest(frame, acquire, batch);
+      const bad = decodeAcquireRequest(frame, asked, batch);
       if (bad !== null) return bad;
-      if (acquire.deadlineMs === 0) acquire.deadlineMs = limits.acquireMs;
+      const namespace = indexOf(connection, asked.namespace);
+      if (typeof namespace !== "number") return namespace;
+      const deadlineMs = asked.deadlineMs || limits.acquireMs;
       const startMs = context.nowMs();
       const { requestId } = frame;
       const answer = (tier: "ram" | "ssd" | "peer", granted: HandleBatch) => {
@@ -197,7 +227,7 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
         encodeAcquireReply(connection.output, requestId, granted);
       };
       store.deriveKeys(batch, false);
-      const later = holder.acquire(batch, acquire, handles);
+      const later = holder.acquire(batch, { ...asked, deadlineMs, namespace }, handles);
       if (later === null) answer("ram", handles);
       else
         answerLater(
@@ -248,88 +278,12 @@ function gpuHandlers({ store, limits }: HandlerContext, { batch, handles }: Scra
   };
 }
 
-function sessionHandlers({ store, limits }: HandlerContext, scratch: Scratch): Handlers {
-  const { batch, handles, session } = scratch;
-  const listing = { session: 0n, after: 0, max: 0 };
-  const listMax = sessionsInFrame(limits.frameBytesMax, HEADER_BYTES);
-  return {
-    [Op.sessionCommit]: (connection, frame, holder) => {
-      const bad = decodeSessionCommitRequest(frame, session, batch);
-      if (bad !== null) return bad;
-      store.deriveKeys(batch, false);
-      answerOne(connection, frame, handles, holder.sessionCommit(session.session, batch));
-      return null;
-    },
-    [Op.sessionRelease]: (connection, frame, holder) => {
-      const bad = decodeSessionRequest(frame, session);
-      if (bad !== null) return bad;
-      answerOne(connection, frame, handles, holder.sessionRelease(session.session));
-      return null;
-    },
-    [Op.sessionStatus]: (connection, frame, holder) => {
-      const bad = decodeSessionRequest(frame, session);
-      if (bad !== null) return bad;
-      const status = holder.sessionStatus(session.session);
-      encodeSessionStatusReply(connection.output, frame.requestId, {
-        outcome: status.known ? Outcome.ok : Outcome.miss,
-        blocks: status.blocks,
-        tokens: status.blocks * greetedOf(connection).blockTokens,
-        bytes: status.bytes,
-      });
-      return null;
-    },
-    [Op.sessionList]: (connection, frame, holder) => {
-      const bad = decodeSessionListRequest(frame, listing);
-      if (bad !== null) return bad;
-      const { session: only, after, max } = listing;
-      const page = holder.sessionList(only, after, Math.min(max || listMax, listMax));
-      encodeSessionListReply(connection.output, frame.requestId, {
-        next: page.next ?? 0,
-        sessions: page.sessions.map(sessionItemOf),
-      });
-      return null;
-    },
-  };
-}
-
-function sessionItemOf({ session, idleMs, state: { ram, ssd } }: SessionInfo): SessionItem {
-  return {
-    session,
-    idleMs: Math.floor(idleMs),
-    ramBlocks: ram.blocks,
-    ramBytes: ram.bytes,
-    ssdBlocks: ssd.blocks,
-    ssdBytes: ssd.bytes,
-  };
-}
-
 /** All of the request's blocks were there, some, or none. */
 function lookupOutcome({ count, outcome }: HandleBatch): LookupOutcome {
   let found = 0;
   for (let i = 0; i < count; i++) if (outcome[i] === Outcome.ok) found++;
   if (found === 0) return "miss";
   return found === count ? "hit" : "partial";
-}
-
-function greetedOf(connection: Connection) {
-  assert(connection.greeted !== null, "a handler runs after the hello");
-  return connection.greeted;
-}
-
-function answerOutcomes(connection: Connection, frame: Frame, handles: HandleBatch): void {
-  if (!wantsReply(frame)) return;
-  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
-}
-
-function answerOne(
-  connection: Connection,
-  frame: Frame,
-  handles: HandleBatch,
-  outcome: number,
-): void {
-  handles.count = 1;
-  handles.outcome[0] = outcome;
-  answerOutcomes(connection, frame, handles);
 }
 
 /** The bytes are hashed on another thread: the handles live in a batch of their own until then. */
@@ -368,11 +322,4 @@ function answerLater(
     connection.drained();
   };
   answered.finally(finish).catch((error) => context.onFault(connection, error));
-}
-
-/** A frame's bytes lie at any alignment; tokens are words. */
-function wordsOf(bytes: Uint8Array): Uint32Array {
-  const words = new Uint32Array(bytes.length / 4);
-  new Uint8Array(words.buffer).set(bytes);
-  return words;
 }

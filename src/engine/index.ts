@@ -1,4 +1,5 @@
 export { type ClientOptions, EngineClient } from "./client.ts";
+export type { ClientEngine, LookupAnswer } from "./client-engine.ts";
 export type { ClientGpu, ClientMemory } from "./client-gpu.ts";
 export { Connection, type Wire } from "./connection.ts";
 export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";

@@ -3,6 +3,7 @@ import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
 import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import type { CommandPort } from "./engine-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
 
 export interface EngineServerOptions {
@@ -19,6 +20,8 @@ export interface EngineServerOptions {
   readonly incarnation: bigint;
   /** Copies between slots and engines' GPU memory; null, or none: engines do so by themselves. */
   readonly gpus?: Gpus | null;
+  /** Where engines' commands go; null, or none: this agent takes none from them. */
+  readonly commands?: CommandPort | null;
   readonly frames: FrameCounts;
   /** One request's blocks were looked up in RAM. */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;

@@ -150,6 +150,7 @@ export class EngineServer implements AsyncDisposable {
     const connection = new Connection(this.#nextId++, socket, {
       limits,
       handle: this.#handle,
+      uid: peer.uid,
       nowMs: () => clock.monotonicMs(),
       onFault: (line, error) => this.#fault(line, error),
     });

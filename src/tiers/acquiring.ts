@@ -1,5 +1,11 @@
 import { Tier } from "../blocks/index.ts";
-import { BlockOutcome, DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
+import {
+  BlockOutcome,
+  DIGEST_BYTES,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../core/index.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions } from "./block-store.ts";
 import { ComingBlocks } from "./coming-blocks.ts";
@@ -24,6 +30,7 @@ interface Coming {
 /** One request, as long as it is looked at. */
 interface Request {
   readonly batch: AddressBatch;
+  readonly namespace: NamespaceIndex;
   readonly tiers: number;
   readonly out: HandleBatch;
   readonly coming: Coming[];
@@ -61,7 +68,11 @@ export class Acquiring {
     const { table, found } = this.#held.store;
     const tiers = options.tiers === 0 ? ALL_TIERS : options.tiers;
     const lists = { coming: [], reads: [], fetches: [] };
-    const request: Request = { batch, tiers, out, ...lists, promisedTo: 0, vainLooks: 0 };
+    const { namespace = this.#held.namespace } = options;
+    const request: Request = {
+      ...{ batch, namespace, tiers, out, promisedTo: 0, vainLooks: 0 },
+      ...lists,
+    };
     let skip = false;
     out.count = batch.count;
     out.waitedFor = 0;
@@ -88,8 +99,9 @@ export class Acquiring {
     return outcome === ABSENT ? this.#lookElsewhere(i, request) : outcome;
   }
 
-  #lookHere(node: NodeId, i: number, { tiers, out, coming, reads }: Request): number {
-    const { store, namespace } = this.#held;
+  #lookHere(node: NodeId, i: number, request: Request): number {
+    const { namespace, tiers, out, coming, reads } = request;
+    const { store } = this.#held;
     const { table, ssd } = store;
     if (node === NO_NODE) return ABSENT;
     // What another namespace holds is not to be had under that name, from nobody.
@@ -109,8 +121,8 @@ export class Acquiring {
 
   /** COMING where another host is believed to have the block, and soon enough. */
   #lookElsewhere(i: number, request: Request): number {
-    const { store, namespace } = this.#held;
-    const { batch, tiers, coming, fetches } = request;
+    const { store } = this.#held;
+    const { batch, namespace, tiers, coming, fetches } = request;
     if (store.peers === null || (tiers & Tier.peer) === 0) return BlockOutcome.miss;
     if (i >= request.promisedTo) {
       if (request.vainLooks === VAIN_LOOKS_MAX) return BlockOutcome.miss;
@@ -132,10 +144,11 @@ export class Acquiring {
   /** Waits for what comes as long as the deadline allows; then the rest is late. */
   async #acquireLater(
     nodes: Int32Array,
-    { out, coming, reads, fetches, tiers }: Request,
+    request: Request,
     { deadlineMs, stopAtMiss }: AcquireOptions,
   ): Promise<HandleBatch> {
-    const { store, namespace } = this.#held;
+    const { namespace, out, coming, reads, fetches } = request;
+    const { store } = this.#held;
     // Only now that all others are held: what makes room for these must not be one of them.
     const read = new ComingBlocks(store, reads, this.#held.zone);
     const fetched = new FetchedBlocks(store, namespace, fetches);
@@ -154,7 +167,7 @@ export class Acquiring {
         else if (from === "ssd")
           out.outcome[i] = this.#settleRead(reads[at]!, i, read.outcomeOf(at), out);
         else {
-          nodes[i] = fetched.nodeOf(at) ?? this.#nodeHere(fetches[at]!, tiers);
+          nodes[i] = fetched.nodeOf(at) ?? this.#nodeHere(fetches[at]!, request);
           out.outcome[i] = this.#settleFetch(nodes[i] as NodeId, i, fetched.kindOf(at), out);
         }
         if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
@@ -191,8 +204,8 @@ export class Acquiring {
   }
 
   /** A block that came to RAM in another way while other hosts were asked; NO_NODE: it did not. */
-  #nodeHere({ key }: FetchedBlock, tiers: number): NodeId {
-    const { store, namespace } = this.#held;
+  #nodeHere({ key }: FetchedBlock, { namespace, tiers }: Request): NodeId {
+    const { store } = this.#held;
     const node = store.table.find(key, 0);
     if (node === NO_NODE || store.table.namespaceOf(node) !== namespace) return NO_NODE;
     const isHere = (tiers & Tier.ram) !== 0 && store.table.isResident(node, Tier.ram);

@@ -1,6 +1,8 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
+import type { EngineMember } from "./engines/engines.ts";
+import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
 import type { LentBlock, LentSlot } from "./lent-slot.ts";
 
 /** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
@@ -10,6 +12,8 @@ export interface BlockStore {
   readonly blockBytesMax: number;
   /** Fills `keys` from `digests` and `layer`; with `parents`, `parentKeys` too. */
   deriveKeys(batch: AddressBatch, withParents: boolean): void;
+  /** Whether RAM or SSD have the block of this namespace whose key's words begin at block `i`. */
+  isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean;
   /** One per engine connection. What it takes is given back through it alone. */
   openHolder(options: HolderOptions): Holder;
 }
@@ -35,6 +39,8 @@ export interface AcquireOptions {
   readonly deadlineMs: number;
   /** After the first block that is not to be had, the rest is `skipped`. */
   readonly stopAtMiss: boolean;
+  /** Namespace of the blocks. Default: the holder's own. */
+  readonly namespace?: NamespaceIndex;
 }
 
 export interface SessionStatus {
@@ -61,6 +67,16 @@ export interface Holder {
   /** Slots held now, reserved and acquired together (a slot acquired twice counts twice). */
   readonly held: number;
 
+  /** The engine that the connection is part of. */
+  readonly engine: EngineMember;
+
+  /**
+   * How much of a prefix is there, brought to RAM and reserved for the engine if that is wanted.
+   * `isOver` of the answer: it is known at once; else `done` says when. `onPartial` is called when
+   * blocks have come meanwhile.
+   */
+  lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup;
+
   /**
    * What it reserves from now on lies near this NUMA node where there is room, since the device
    * that copies is there; null: anywhere.
@@ -73,8 +89,11 @@ export interface Holder {
    */
   match(batch: AddressBatch, tiers: number, best: Uint8Array): number;
 
-  /** `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. */
-  reserve(batch: AddressBatch, out: HandleBatch): void;
+  /**
+   * `ok` with a slot to write, or `present`, `pending`, `full`, `tooLarge`, `rejected`. The blocks
+   * are of `namespace`, or of the holder's own.
+   */
+  reserve(batch: AddressBatch, out: HandleBatch, namespace?: NamespaceIndex): void;
 
   /**
    * Makes written slots visible: `ok`, `corrupt` (the slot is gone then), `stale`. Null where it

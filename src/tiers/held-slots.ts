@@ -2,6 +2,7 @@ import { ANY_ZONE } from "../blocks/index.ts";
 import { BlockOutcome, type NamespaceIndex, type NodeId } from "../core/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import { isWhole } from "./commit.ts";
+import type { EngineMember } from "./engines/engines.ts";
 import type { Hold } from "./hold.ts";
 import { type CopyEnd, type LentBlock, type LentSlot, SlotCopies } from "./lent-slot.ts";
 import type { TieredStore } from "./tiered-store.ts";
@@ -13,6 +14,8 @@ type Handles = Pick<HandleBatch, "slot" | "generation">;
 export class HeldSlots {
   readonly store: TieredStore;
   readonly namespace: NamespaceIndex;
+  /** Whose reservations what is handed out takes over. */
+  readonly engine: EngineMember;
   /** Blocks on their way for this holder, each of which takes a handle when it is here. */
   coming = 0;
   /** Where what it takes should lie. */
@@ -29,6 +32,7 @@ export class HeldSlots {
   constructor(store: TieredStore, namespace: NamespaceIndex, max: number) {
     this.store = store;
     this.namespace = namespace;
+    this.engine = store.engines.open();
     this.#max = max;
   }
 
@@ -75,6 +79,7 @@ export class HeldSlots {
   grant(node: NodeId, i: number, out: HandleBatch): number {
     const { table, slots } = this.store;
     if (!this.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
+    this.engine.taken(node);
     const slot = table.slotOf(node);
     const generation = table.slotGenerationOf(node);
     const bytes = table.bytesOf(node);

@@ -10,7 +10,7 @@ import type { TieredStore } from "./tiered-store.ts";
 export function matchBlocks(
   store: TieredStore,
   namespace: NamespaceIndex,
-  batch: AddressBatch,
+  batch: Pick<AddressBatch, "keys" | "count">,
   tiers: number,
   best: Uint8Array,
 ): number {

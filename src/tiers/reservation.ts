@@ -32,21 +32,22 @@ export interface SlotTaker {
 /** Finds room for the blocks of a frame and enters them as being written. */
 export class Reservation {
   readonly #store: TieredStore;
-  readonly #namespace: NamespaceIndex;
   readonly #holder: SlotTaker;
+  /** Of the frame at hand. */
+  #namespace = 0 as NamespaceIndex;
   /** In the frame at hand there was no room for a block of so many bytes. */
   #fullFrom = Number.POSITIVE_INFINITY;
   /** In the frame at hand dropping blocks freed no entry of the table. */
   #tableFull = false;
 
-  constructor(store: TieredStore, namespace: NamespaceIndex, holder: SlotTaker) {
+  constructor(store: TieredStore, holder: SlotTaker) {
     this.#store = store;
-    this.#namespace = namespace;
     this.#holder = holder;
   }
 
-  reserve(batch: AddressBatch, out: HandleBatch): void {
+  reserve(batch: AddressBatch, out: HandleBatch, namespace: NamespaceIndex): void {
     const known: NodeId[] = [];
+    this.#namespace = namespace;
     this.#fullFrom = Number.POSITIVE_INFINITY;
     this.#tableFull = false;
     out.count = batch.count;

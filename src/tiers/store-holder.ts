@@ -18,6 +18,8 @@ import type {
   SlotNames,
 } from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
+import type { EngineMember } from "./engines/engines.ts";
+import { Lookup, type LookupState, type LookupWish } from "./engines/lookup.ts";
 import { HeldSlots } from "./held-slots.ts";
 import type { Hold } from "./hold.ts";
 import type { LentBlock, LentSlot } from "./lent-slot.ts";
@@ -34,6 +36,7 @@ export class StoreHolder implements Holder {
   readonly #gpu: Set<NodeId>;
   readonly #reservation: Reservation;
   readonly #acquiring: Acquiring;
+  readonly #lookups = new Set<Lookup>();
   #over = false;
 
   constructor(store: TieredStore, { namespace, handlesMax }: HolderOptions) {
@@ -41,12 +44,28 @@ export class StoreHolder implements Holder {
     this.#namespace = namespace;
     this.#slots = new HeldSlots(store, namespace, handlesMax);
     this.#gpu = store.mirror.openWindow();
-    this.#reservation = new Reservation(store, namespace, this.#slots);
+    this.#reservation = new Reservation(store, this.#slots);
     this.#acquiring = new Acquiring(this.#slots);
   }
 
   get held(): number {
     return this.#slots.count;
+  }
+
+  get engine(): EngineMember {
+    return this.#slots.engine;
+  }
+
+  lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup {
+    const store = this.#store;
+    const { engines } = store;
+    const lookup = new Lookup({ store, engines, member: this.engine, onPartial }, wish);
+    lookup.begin();
+    if (lookup.isOver) return lookup;
+    this.#lookups.add(lookup);
+    const forget = () => void this.#lookups.delete(lookup);
+    lookup.done.then(forget, forget);
+    return lookup;
   }
 
   near(node: number | null): void {
@@ -57,8 +76,8 @@ export class StoreHolder implements Holder {
     return matchBlocks(this.#store, this.#namespace, batch, tiers, best);
   }
 
-  reserve(batch: AddressBatch, out: HandleBatch): void {
-    this.#reservation.reserve(batch, out);
+  reserve(batch: AddressBatch, out: HandleBatch, namespace = this.#namespace): void {
+    this.#reservation.reserve(batch, out, namespace);
   }
 
   commit(handles: HandleBatch): Promise<void> | null {
@@ -198,6 +217,8 @@ export class StoreHolder implements Holder {
     this.#over = true;
     this.#store.mirror.closeWindow(this.#gpu);
     this.#acquiring.end();
+    for (const lookup of [...this.#lookups]) lookup.cancel();
+    this.engine.leave();
     this.#slots.quarantine();
   }
 

@@ -8,7 +8,14 @@ import {
   type SlotAllocator,
   Tier,
 } from "../blocks/index.ts";
-import { assert, type Clock, NO_NODE, type NodeId, type Random } from "../core/index.ts";
+import {
+  assert,
+  type Clock,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  type Random,
+} from "../core/index.ts";
 import type { BlockIndex } from "../index/index.ts";
 import { type ReliefLevel, Sessions } from "../leases/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
@@ -17,6 +24,8 @@ import type { AddressBatch } from "./batches.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import { createOrder, type PolicyName } from "./create-order.ts";
 import { Departures } from "./departures.ts";
+import type { ClaimLimits } from "./engines/claims.ts";
+import { Engines } from "./engines/engines.ts";
 import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import { Namespaces } from "./namespaces.ts";
@@ -51,6 +60,8 @@ export interface TieredStoreOptions {
   readonly parts?: readonly ArenaPart[];
   /** What leaves RAM first. */
   readonly policy: PolicyName;
+  /** What engines may have reserved of RAM. Default: `claimLimits` of the whole arena. */
+  readonly claims?: ClaimLimits;
   /** Those of the process; without them no block can come from another host. */
   readonly namespaces?: Namespaces;
 }
@@ -115,6 +126,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly namespaces: Namespaces;
   readonly landings: Landings;
   readonly seen = new SeenBlocks();
+  /** What is kept in RAM for engines that looked it up, and what they announced. */
+  readonly engines: Engines;
   /** What pulling from other hosts and serving them need. */
   readonly peerBlocks: StorePeerBlocks;
   /** The longest a reader waits for SSD. */
@@ -150,7 +163,10 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
       onInRamAlone: (node) => this.#ssd?.owe(node),
-      onResidency: (node, tier, on) => this.residency.noted(node, tier, on),
+      onResidency: (node, tier, on) => {
+        this.residency.noted(node, tier, on);
+        if (on) this.engines.came(node, tier);
+      },
     });
     this.residency = new StoreResidency(this.table);
     order = createOrder(options.policy, this.table);
@@ -179,6 +195,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       options.marks,
     );
     this.peerBlocks = new StorePeerBlocks(this);
+    this.engines = new Engines(this, options.claims ?? claimLimits(region.bytes));
     this.arena = { fd: region.fd, bytes: region.bytes, readyBytes: () => slots.readyBytes };
   }
 
@@ -284,6 +301,14 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
 
+  isStored(namespace: NamespaceIndex, keys: Uint32Array, i: number): boolean {
+    const { table, ssd } = this;
+    const node = table.find(keys, 8 * i);
+    if (node === NO_NODE || table.namespaceOf(node) !== namespace) return false;
+    if (table.isResident(node, Tier.ram)) return true;
+    return ssd?.readable === true && table.isResident(node, Tier.ssd);
+  }
+
   openHolder(options: HolderOptions): Holder {
     return new StoreHolder(this, options);
   }
@@ -328,6 +353,14 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     await this.evictor[Symbol.asyncDispose]();
     await this.#ssd?.close();
   }
+}
+
+/** What engines may have reserved of an arena: these shares of it, one engine and all of them. */
+export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
+  return {
+    bytesMax: Math.floor(arenaBytes * share),
+    bytesMaxAll: Math.floor(arenaBytes * shareAll),
+  };
 }
 
 /** Blocks in one batch at most: what the configuration allows as `engine.items_max`. */

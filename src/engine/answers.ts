@@ -1,0 +1,27 @@
+import { assert } from "../core/index.ts";
+import type { HandleBatch } from "../tiers/index.ts";
+import type { Connection, Greeted } from "./connection.ts";
+import { encodeOutcomesReply, type Frame, type OutcomeOp, wantsReply } from "./protocol/index.ts";
+
+/** What handlers of frames share. */
+
+export function greetedOf(connection: Connection): Greeted {
+  assert(connection.greeted !== null, "a handler runs after the hello");
+  return connection.greeted;
+}
+
+export function answerOutcomes(connection: Connection, frame: Frame, handles: HandleBatch): void {
+  if (!wantsReply(frame)) return;
+  encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
+}
+
+export function answerOne(
+  connection: Connection,
+  frame: Frame,
+  handles: HandleBatch,
+  outcome: number,
+): void {
+  handles.count = 1;
+  handles.outcome[0] = outcome;
+  answerOutcomes(connection, frame, handles);
+}

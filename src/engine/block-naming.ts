@@ -1,0 +1,96 @@
+import { DIGEST_BYTES } from "../core/index.ts";
+import type { Hashing } from "../identity/index.ts";
+import type { AddressBatch, BlockStore, LookupRank } from "../tiers/index.ts";
+import { nameMedia, type Prompt, type RememberedPrompts } from "./block-names.ts";
+import type { NamespaceRef } from "./connection-namespaces.ts";
+import type { LookupRequest } from "./protocol/index.ts";
+
+export interface BlockNamingParts {
+  readonly store: BlockStore;
+  readonly hashing: Hashing;
+  readonly prompts: RememberedPrompts;
+  /** Filled and read before a call returns. */
+  readonly batch: AddressBatch;
+  readonly named: { readonly digests: Uint8Array };
+}
+
+/** Digests and keys of the blocks that a request names, for each rank. */
+export class BlockNaming {
+  readonly #parts: BlockNamingParts;
+
+  constructor(parts: BlockNamingParts) {
+    this.#parts = parts;
+  }
+
+  /** From `count` chain keys, or digests where `itemBytes` is null. */
+  byKeys(
+    ref: NamespaceRef,
+    items: Uint8Array,
+    count: number,
+    itemBytes: number | null,
+    layer: number,
+  ): LookupRank {
+    const { digests } = this.#parts.batch;
+    if (itemBytes === null) digests.set(items.subarray(0, count * DIGEST_BYTES));
+    else this.#parts.hashing.chainDigests(ref.key, items, itemBytes, digests);
+    return this.#rankOf(ref, count, layer);
+  }
+
+  /** The whole prompt of a request by tokens; null: what it continues is not known any more. */
+  promptOf(request: LookupRequest, blockTokens: number): Prompt | null {
+    const tokens = wordsOf(request.items);
+    if (request.parent === null) return { tokens, media: request.media };
+    const before = this.#parts.prompts.find(request.parent, blockTokens);
+    if (before === null) return null;
+    const start = before.tokens.length;
+    const all = new Uint32Array(start + tokens.length);
+    all.set(before.tokens);
+    all.set(tokens, start);
+    const media = request.media.filter(({ position }) => position >= start);
+    return { tokens: all, media: [...before.media, ...media] };
+  }
+
+  /** The last `count` blocks of the prompt. `mayRemember`: other requests may continue it. */
+  byPrompt(
+    ref: NamespaceRef,
+    prompt: Prompt,
+    blockTokens: number,
+    count: number,
+    layer: number,
+    mayRemember: boolean,
+  ): LookupRank {
+    const { hashing } = this.#parts;
+    const blocks = Math.floor(prompt.tokens.length / blockTokens);
+    const digests = this.#parts.named.digests.subarray(0, blocks * DIGEST_BYTES);
+    hashing.prefixDigests(ref.key, prompt.tokens, blockTokens, this.#parts.named.digests);
+    nameMedia(hashing, ref.key, prompt.media, blockTokens, digests);
+    if (mayRemember) this.#parts.prompts.add(prompt, digests);
+    const { batch } = this.#parts;
+    batch.digests.set(digests.subarray((blocks - count) * DIGEST_BYTES));
+    return this.#rankOf(ref, count, layer);
+  }
+
+  #rankOf({ index }: NamespaceRef, count: number, layer: number): LookupRank {
+    const { batch } = this.#parts;
+    batch.count = count;
+    batch.layer = layer;
+    this.#parts.store.deriveKeys(batch, false);
+    return {
+      namespace: index,
+      digests: batch.digests.slice(0, count * DIGEST_BYTES),
+      keys: batch.keys.slice(0, count * 8),
+    };
+  }
+
+  /** Prompts whose blocks have so many digests at most are named at once. */
+  get blocksMax(): number {
+    return this.#parts.named.digests.length / DIGEST_BYTES;
+  }
+}
+
+/** A frame's bytes lie at any alignment; tokens are words. */
+export function wordsOf(bytes: Uint8Array): Uint32Array {
+  const words = new Uint32Array(bytes.length / 4);
+  new Uint8Array(words.buffer).set(bytes);
+  return words;
+}

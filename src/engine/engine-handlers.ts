@@ -1,0 +1,347 @@
+import { Tier } from "../blocks/index.ts";
+import { BlockOutcome, DIGEST_BYTES } from "../core/index.ts";
+import type { Hashing } from "../identity/index.ts";
+import type {
+  AddressBatch,
+  BlockStore,
+  HandleBatch,
+  Holder,
+  LookupRank,
+  LookupState,
+} from "../tiers/index.ts";
+import { answerOutcomes, greetedOf } from "./answers.ts";
+import type { RememberedPrompts } from "./block-names.ts";
+import { BlockNaming } from "./block-naming.ts";
+import type { Connection } from "./connection.ts";
+import type { NamespaceRef } from "./connection-namespaces.ts";
+import type { EngineLimits } from "./limits.ts";
+import {
+  ANNOUNCE_ITEM_BYTES,
+  AnnounceFlag,
+  AnnounceKind,
+  commandFits,
+  decodeAnnounceRequest,
+  decodeCommand,
+  decodeJoinRequest,
+  decodeLookupRequest,
+  decodeNamespaceRequest,
+  decodeUnholdRequest,
+  ENGINE_MS_MAX,
+  encodeCommandReply,
+  encodeJoinReply,
+  encodeLookupReply,
+  encodeNamespaceReply,
+  type Frame,
+  FrameStatus,
+  HEADER_BYTES,
+  IDENTIFY_ITEM_BYTES,
+  IdentifyKind,
+  LookupFlag,
+  LookupReplyFlag,
+  type LookupRequest,
+  Op,
+  pendingBytes,
+  type Refusal,
+  refusal,
+} from "./protocol/index.ts";
+
+/** How long a reservation lasts that names no time. */
+const HOLD_MS = 10_000;
+/** Lookups of one connection that wait for blocks. */
+const LOOKUPS_MAX = 4_096;
+/** A client that leaves so much unread gets no partial answers. */
+const PARTIAL_UNREAD_MAX = 256 * 1024;
+const LOOKUP_HEAD_BYTES = 24;
+
+/** Where commands of engines go. */
+export interface CommandPort {
+  /** Carries out a command, JSON as UTF-8, and answers with its receipt. `name`: of the client. */
+  submit(json: Uint8Array, name: string): Promise<Uint8Array>;
+}
+
+export interface EngineHandlerContext {
+  readonly store: BlockStore;
+  readonly hashing: Hashing;
+  readonly limits: EngineLimits;
+  /** Null or absent: this agent takes no commands. */
+  readonly commands?: CommandPort | null;
+  draining(): boolean;
+  answerLater(connection: Connection, answered: Promise<void>): void;
+}
+
+type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
+
+/** Memory that handlers fill and read before they return. */
+export interface EngineScratch {
+  readonly batch: AddressBatch;
+  readonly handles: HandleBatch;
+  readonly named: { readonly digests: Uint8Array };
+}
+
+/** What connections that form one engine ask for. */
+export function engineHandlers(
+  context: EngineHandlerContext,
+  scratch: EngineScratch,
+  prompts: RememberedPrompts,
+): Partial<Record<number, Handler>> {
+  const { store, hashing } = context;
+  const naming = new BlockNaming({ ...scratch, store, hashing, prompts });
+  return {
+    [Op.namespace]: (connection, frame) => openNamespace(connection, frame),
+    [Op.join]: (connection, frame, holder) => join(connection, frame, holder),
+    [Op.lookup]: (connection, frame, holder) => lookUp(context, naming, connection, frame, holder),
+    [Op.unhold]: (connection, frame, holder) => unhold(context, scratch, connection, frame, holder),
+    [Op.announce]: (connection, frame, holder) =>
+      announce(context, naming, scratch, connection, frame, holder),
+    [Op.command]: (connection, frame) => command(context, connection, frame),
+  };
+}
+
+const malformed = (text: string) => refusal(FrameStatus.malformed, text);
+
+/** The namespace of a handle, or a refusal. */
+export function namespaceOf(connection: Connection, handle: number): NamespaceRef | Refusal {
+  return (
+    greetedOf(connection).namespaces.of(handle) ??
+    malformed(`namespace ${handle} was not given on this connection: ask with NAMESPACE`)
+  );
+}
+
+function openNamespace(connection: Connection, frame: Frame): Refusal | null {
+  const decoded = decodeNamespaceRequest(frame);
+  if (!decoded.ok) return decoded.refusal;
+  const { namespaces } = greetedOf(connection);
+  const namespace = namespaces.open(decoded.value);
+  if (typeof namespace === "string") return refusal(FrameStatus.limit, namespace);
+  const namespaceId = namespaces.of(namespace)!.key;
+  encodeNamespaceReply(connection.output, frame.requestId, { namespace, namespaceId });
+  return null;
+}
+
+function join(connection: Connection, frame: Frame, holder: Holder): Refusal | null {
+  const decoded = decodeJoinRequest(frame);
+  if (!decoded.ok) return decoded.refusal;
+  const members = holder.engine.join(decoded.value.engine.toHex(), connection.uid);
+  if (members === "joined") return malformed("join: this connection is of an engine already");
+  if (members === "foreign") {
+    return malformed("join: this engine's processes are of another user: draw another id");
+  }
+  encodeJoinReply(connection.output, frame.requestId, members);
+  return null;
+}
+
+/** The ranks that a request means: all of the family, or the connection's own. */
+function ranksOf(
+  connection: Connection,
+  handle: number,
+  isFamily: boolean,
+): readonly NamespaceRef[] | Refusal {
+  const own = namespaceOf(connection, handle);
+  if ("fatal" in own) return own;
+  if (!isFamily) return [own];
+  const family = greetedOf(connection).namespaces.familyOf(handle);
+  return typeof family === "string" ? refusal(FrameStatus.limit, family) : family;
+}
+
+/** The blocks of a request, for each rank; `unknown`: it continues a prompt that is forgotten. */
+function blocksOf(
+  naming: BlockNaming,
+  request: LookupRequest,
+  refs: readonly NamespaceRef[],
+  blockTokens: number,
+): readonly LookupRank[] | Refusal | "unknown" {
+  const { kind, items, layer, count } = request;
+  if (kind !== IdentifyKind.tokens) {
+    const bytes = IDENTIFY_ITEM_BYTES[kind];
+    return refs.map((ref) => naming.byKeys(ref, items, count, bytes, layer));
+  }
+  const prompt = naming.promptOf(request, blockTokens);
+  if (prompt === null) return "unknown";
+  if (prompt.tokens.length / blockTokens > naming.blocksMax) {
+    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${naming.blocksMax} blocks`);
+  }
+  const blocks = Math.floor(count / blockTokens);
+  return refs.map((ref, i) => naming.byPrompt(ref, prompt, blockTokens, blocks, layer, i === 0));
+}
+
+/** Blocks that one LOOKUP may ask for, so that its answer fits a frame. */
+function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
+  const fitting = (frameBytesMax - HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
+  return Math.min(itemsMax, Math.floor(fitting));
+}
+
+const UNKNOWN_PARENT = {
+  ...{ leading: 0, ready: 0, hold: 0, announced: 0 },
+  flags: LookupReplyFlag.unknownParent,
+};
+
+function lookUp(
+  context: EngineHandlerContext,
+  naming: BlockNaming,
+  connection: Connection,
+  frame: Frame,
+  holder: Holder,
+): Refusal | null {
+  const { limits } = context;
+  const { requestId } = frame;
+  const { blockTokens } = greetedOf(connection);
+  const decoded = decodeLookupRequest(frame, blockTokens, blocksMax(limits));
+  if (!decoded.ok) return decoded.refusal;
+  const request = decoded.value;
+  const has = (flag: number) => (request.flags & flag) !== 0;
+  const refused = whyNot(context, connection, request, holder);
+  if (refused !== null) return refused;
+  const refs = ranksOf(connection, request.namespace, has(LookupFlag.family));
+  if ("fatal" in refs) return refs;
+  const ranks = blocksOf(naming, request, refs, blockTokens);
+  if (ranks === "unknown") {
+    const none = new Uint8Array(0);
+    encodeLookupReply(connection.output, requestId, UNKNOWN_PARENT, 0, none, null);
+    return null;
+  }
+  if ("fatal" in ranks) return ranks;
+  const { length } = ranks[0]!.digests;
+  const count = length / DIGEST_BYTES;
+  const digests = has(LookupFlag.digests) ? ranks[0]!.digests : null;
+  const answer = (state: LookupState, more: number) =>
+    encodeLookupReply(
+      ...([connection.output, requestId, replyOf(state, more)] as const),
+      ...([count, state.best, digests] as const),
+    );
+  const partial = (state: LookupState) => {
+    const isRead = pendingBytes(connection.output) < PARTIAL_UNREAD_MAX;
+    if (!has(LookupFlag.progress) || connection.closed || !isRead) return;
+    answer(state, LookupReplyFlag.more);
+    connection.flush();
+  };
+  const lookup = holder.lookup(
+    {
+      ...{ ranks, count, layer: request.layer, tiers: request.tiers || Tier.ram | Tier.ssd },
+      ...{ hold: has(LookupFlag.hold), fetch: has(LookupFlag.fetch), wait: has(LookupFlag.wait) },
+      deadlineMs: request.deadlineMs || limits.acquireMs,
+      holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
+      readers: request.readers || 1,
+      source: request.source,
+    },
+    partial,
+  );
+  if (lookup.isOver) {
+    answer(lookup.state, 0);
+    return null;
+  }
+  connection.lookups++;
+  const answered = lookup.done
+    .then(() => answer(lookup.state, 0))
+    .finally(() => connection.lookups--);
+  context.answerLater(connection, answered);
+  return null;
+}
+
+/** Why a lookup is not begun; null: it may be. */
+function whyNot(
+  context: EngineHandlerContext,
+  connection: Connection,
+  { flags }: LookupRequest,
+  holder: Holder,
+): Refusal | null {
+  const takes = LookupFlag.hold | LookupFlag.fetch | LookupFlag.wait;
+  if ((flags & takes) !== 0 && context.draining()) {
+    return refusal(FrameStatus.draining, "the agent is stopping: connect again later");
+  }
+  if ((flags & LookupFlag.hold) !== 0 && holder.engine.group === null) {
+    return malformed("lookup: blocks are reserved for an engine: JOIN first");
+  }
+  if (connection.lookups < LOOKUPS_MAX) return null;
+  return refusal(FrameStatus.limit, `${LOOKUPS_MAX} lookups wait for blocks: read their answers`);
+}
+
+function replyOf(state: LookupState, more: number) {
+  const { leading, ready, hold, announced, isBudgetReached } = state;
+  const flags = more | (isBudgetReached ? LookupReplyFlag.budget : 0);
+  return { leading, ready, hold, flags, announced };
+}
+
+function unhold(
+  { limits }: EngineHandlerContext,
+  { handles }: EngineScratch,
+  connection: Connection,
+  frame: Frame,
+  holder: Holder,
+): Refusal | null {
+  const decoded = decodeUnholdRequest(frame, limits.itemsMax);
+  if (!decoded.ok) return decoded.refusal;
+  const { group } = holder.engine;
+  handles.count = decoded.value.length;
+  for (const [i, hold] of decoded.value.entries()) {
+    const isEnded = group?.claims.endById(hold) === true;
+    handles.outcome[i] = isEnded ? BlockOutcome.ok : BlockOutcome.stale;
+  }
+  answerOutcomes(connection, frame, handles);
+  return null;
+}
+
+function announce(
+  { limits, store }: EngineHandlerContext,
+  naming: BlockNaming,
+  { handles }: EngineScratch,
+  connection: Connection,
+  frame: Frame,
+  holder: Holder,
+): Refusal | null {
+  const decoded = decodeAnnounceRequest(frame, limits.itemsMax);
+  if (!decoded.ok) return decoded.refusal;
+  const { group } = holder.engine;
+  if (group === null) return malformed("announce: blocks are announced by an engine: JOIN first");
+  const { kind, flags, namespace, items, count, layer, ttlMs } = decoded.value;
+  const isFamily = (flags & AnnounceFlag.family) !== 0;
+  if (isFamily && kind === AnnounceKind.digests) {
+    return malformed("announce: digests are of one rank: clear flag bit 0, or send chain keys");
+  }
+  const refs = ranksOf(connection, namespace, isFamily);
+  if ("fatal" in refs) return refs;
+  const itemBytes = kind === AnnounceKind.digests ? null : ANNOUNCE_ITEM_BYTES[kind];
+  const isWithdrawn = (flags & AnnounceFlag.withdraw) !== 0;
+  handles.count = count;
+  handles.outcome.fill(isWithdrawn ? BlockOutcome.ok : BlockOutcome.present, 0, count);
+  for (const ref of refs) {
+    const rank = naming.byKeys(ref, items, count, itemBytes, layer);
+    for (let i = 0; i < count; i++) {
+      if (isWithdrawn) group.announced.withdraw(rank.keys, i);
+      else if (!store.isStored(rank.namespace, rank.keys, i)) {
+        const outcome = group.announced.add(rank.keys, i, Math.min(ttlMs, ENGINE_MS_MAX));
+        handles.outcome[i] = Math.max(outcome, worstOf(handles.outcome[i]!));
+      }
+    }
+  }
+  answerOutcomes(connection, frame, handles);
+  return null;
+}
+
+/** A block that one rank has is `ok` as soon as another rank's was announced. */
+function worstOf(outcome: number): number {
+  return outcome === BlockOutcome.present ? BlockOutcome.ok : outcome;
+}
+
+function command(
+  { commands, limits, answerLater }: EngineHandlerContext,
+  connection: Connection,
+  frame: Frame,
+): Refusal | null {
+  const decoded = decodeCommand(frame);
+  if (!decoded.ok) return decoded.refusal;
+  if (commands === undefined || commands === null) {
+    return refusal(FrameStatus.unknownOp, "this agent takes no commands");
+  }
+  const { requestId } = frame;
+  const submitted = commands.submit(decoded.value, greetedOf(connection).name);
+  const answered = submitted.then((receipt) => {
+    const fits = commandFits(receipt.length, limits.frameBytesMax);
+    encodeCommandReply(connection.output, requestId, fits ? receipt : TOO_LONG);
+  });
+  answerLater(connection, answered);
+  return null;
+}
+
+const TOO_LONG = new TextEncoder().encode(
+  '{"status":"ok","reason":"the receipt is too long for a frame: name fewer blocks"}',
+);

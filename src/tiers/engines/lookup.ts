@@ -1,0 +1,430 @@
+import { Tier } from "../../blocks/index.ts";
+import { type NamespaceIndex, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { matchBlocks } from "../matching.ts";
+import { type FetchedBlock, FetchedBlocks } from "../peers/fetched-blocks.ts";
+import type { ReadOutcome } from "../ssd/block-reader.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import type { Claim } from "./claims.ts";
+import type { EngineMember, Engines } from "./engines.ts";
+import { HEARTBEAT_MS } from "./lookups.ts";
+
+const KEY_WORDS = 8;
+const DIGEST_BYTES = 32;
+/** Reads begun before others have their turn. */
+const READS_A_SLICE = 256;
+/** Partial answers come no closer than this. */
+const PARTIAL_MS = 10;
+/**
+ * A lookup that waits for reads, pulls or a writer says no longer that they are in progress when
+ * nothing has come to RAM for so long: a disk or a writer may hang.
+ */
+const STALL_MS = 250;
+
+/** The same blocks in one namespace: those of one rank of a model. */
+export interface LookupRank {
+  readonly namespace: NamespaceIndex;
+  /** 32 bytes a block. */
+  readonly digests: Uint8Array;
+  /** Eight words a block. */
+  readonly keys: Uint32Array;
+}
+
+export interface LookupWish {
+  /** At least one; a block counts only if it is there for all of them. */
+  readonly ranks: readonly LookupRank[];
+  readonly layer: number;
+  readonly count: number;
+  /** Tiers that count, as bits of `Tier`. */
+  readonly tiers: number;
+  /** Leading blocks in RAM stay there until the engine has acquired them. */
+  readonly hold: boolean;
+  /** Blocks that are not in RAM are brought there. */
+  readonly fetch: boolean;
+  /** Blocks that are being written or are announced are waited for. */
+  readonly wait: boolean;
+  readonly deadlineMs: number;
+  readonly holdMs: number;
+  /** Acquisitions of one block that end its reservation. */
+  readonly readers: number;
+  /** The peer that computed the blocks; empty: none is known. */
+  readonly source: string;
+}
+
+/** What is known of the blocks now. */
+export interface LookupState {
+  readonly leading: number;
+  readonly ready: number;
+  /** Number of the reservation; 0: none. */
+  readonly hold: number;
+  readonly isBudgetReached: boolean;
+  readonly announced: number;
+  /** The best tier of each block as its bit, for the rank that has it worst; 0 behind `leading`. */
+  readonly best: Uint8Array;
+}
+
+export interface LookupParts {
+  readonly store: TieredStore;
+  readonly engines: Engines;
+  readonly member: EngineMember;
+  /** Called when blocks have come, and now and then while more are on their way. */
+  readonly onPartial: (state: LookupState) => void;
+}
+
+/**
+ * One request: how much of a prefix is there, brought to RAM and reserved if that is wanted.
+ *
+ * States: begun → waiting → over. `ready` grows as blocks come to RAM in order; `leading` grows
+ * while blocks are waited for that are being written or announced.
+ */
+export class Lookup {
+  readonly done: Promise<void>;
+  readonly #parts: LookupParts;
+  readonly #wish: LookupWish;
+  readonly #best: Uint8Array;
+  readonly #claim: Claim | null;
+  /** Blocks on their way from SSD. */
+  readonly #reading = new Set<NodeId>();
+  /** By rank: positions of blocks on their way from peers. */
+  readonly #fetching: readonly Set<number>[];
+  readonly #fetches = new Set<FetchedBlocks>();
+  readonly #scratch: Uint8Array;
+  readonly #beganMs: number;
+  #resolve!: () => void;
+  #reject!: (error: unknown) => void;
+  #deadline: Disposable | null = null;
+  #leading = 0;
+  #ready = 0;
+  /** Nothing from here on is brought or reserved: the budget is reached. */
+  #limit = Number.POSITIVE_INFINITY;
+  /** SSD gave no block within the time that a reader waits for it. */
+  #isSsdLate = false;
+  #isOver = false;
+  #partialMs = Number.NEGATIVE_INFINITY;
+  #partialReady = 0;
+
+  constructor(parts: LookupParts, wish: LookupWish) {
+    this.#parts = parts;
+    this.#wish = wish;
+    this.#best = new Uint8Array(wish.count);
+    this.#scratch = new Uint8Array(wish.count);
+    this.#fetching = wish.ranks.map(() => new Set());
+    this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
+    this.#beganMs = parts.store.clock.monotonicMs();
+    this.done = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  get state(): LookupState {
+    return {
+      leading: this.#leading,
+      ready: this.#ready,
+      hold: this.#wish.hold && this.#claim !== null && this.#claim.size > 0 ? this.#claim.id : 0,
+      isBudgetReached: this.#limit !== Number.POSITIVE_INFINITY,
+      announced: this.#announced(),
+      best: this.#best,
+    };
+  }
+
+  /** The first look; `isOver` afterwards where nothing has to be waited for. */
+  begin(): void {
+    const { store, engines } = this.#parts;
+    store.stats.matchBlocks += this.#wish.count;
+    this.#extend();
+    this.#advance();
+    if (this.#isFinished()) {
+      this.#finish();
+      return;
+    }
+    engines.lookups.add(this);
+    this.#deadline = store.clock.after(this.#wish.deadlineMs, () => this.#finish());
+  }
+
+  /** Something may have come. `isTick`: some time has passed. */
+  step(isTick: boolean): void {
+    if (this.#isOver) return;
+    try {
+      if (this.#wish.wait && (isTick || this.#isPresent(this.#leading))) this.#extend();
+      this.#advance();
+      if (this.#isFinished()) this.#finish();
+      else this.#tell();
+    } catch (error) {
+      this.cancel();
+      this.#reject(error);
+    }
+  }
+
+  /** Nobody wants the answer: what was brought for it is let go of. */
+  cancel(): void {
+    if (this.#isOver) return;
+    this.#stop();
+    this.#claim?.end();
+    this.#resolve();
+  }
+
+  /** Looks how far blocks are present behind the leading run. */
+  #extend(): void {
+    const { ranks, count, tiers, fetch } = this.#wish;
+    const from = this.#leading;
+    if (from === count) return;
+    const scratch = this.#scratch.subarray(from);
+    let run = count - from;
+    for (const { namespace, keys } of ranks) {
+      const rest = { keys: keys.subarray(KEY_WORDS * from), count: run };
+      run = matchBlocks(this.#parts.store, namespace, rest, tiers, scratch);
+      for (let i = 0; i < run; i++) {
+        if (scratch[i]! > this.#best[from + i]!) this.#best[from + i] = scratch[i]!;
+      }
+    }
+    this.#leading = from + run;
+    this.#best.fill(0, this.#leading);
+    if (fetch && run > 0) this.#bring(from);
+  }
+
+  /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
+  #bring(from: number): void {
+    const { ranks } = this.#wish;
+    const reads: NodeId[] = [];
+    const fetches: FetchedBlock[][] = ranks.map(() => []);
+    const places: number[][] = ranks.map(() => []);
+    for (let i = from; i < this.#leading && i < this.#limit; i++) {
+      for (const [at, rank] of ranks.entries()) {
+        const node = this.#nodeOf(rank, i);
+        const tier = node === NO_NODE ? Tier.peer : this.#bestTierOf(node);
+        if (tier !== Tier.peer) {
+          const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
+          if (isKept && tier === Tier.ssd) reads.push(node);
+        } else if (this.#wish.tiers & Tier.peer) {
+          fetches[at]!.push(fetchedBlockOf(this.#wish, rank, i));
+          places[at]!.push(i);
+        }
+      }
+    }
+    // Only now that those in RAM are kept: what makes room for these must not be one of them.
+    void this.#read(reads).catch((error) => this.#fail(error));
+    for (const [at, blocks] of fetches.entries()) {
+      void this.#fetch(at, blocks, places[at]!).catch((error) => this.#fail(error));
+    }
+  }
+
+  /** RAM, SSD where it can be read, or else a peer. */
+  #bestTierOf(node: NodeId): number {
+    const { table, ssd } = this.#parts.store;
+    if (table.isResident(node, Tier.ram)) return Tier.ram;
+    const mayRead = ssd?.readable === true && (this.#wish.tiers & Tier.ssd) !== 0;
+    return mayRead && table.isResident(node, Tier.ssd) ? Tier.ssd : Tier.peer;
+  }
+
+  #keep(node: NodeId, i: number, from: number): boolean {
+    if (this.#claim!.add(node, from) === "ok") return true;
+    this.#limit = Math.min(this.#limit, i);
+    return false;
+  }
+
+  async #read(nodes: readonly NodeId[]): Promise<void> {
+    const { ssd } = this.#parts.store;
+    for (const node of nodes) this.#reading.add(node);
+    for (const [begun, node] of nodes.entries()) {
+      if (begun > 0 && begun % READS_A_SLICE === 0) await yieldToLoop();
+      // The claim is what keeps the node alive until it is read.
+      if (this.#isOver || !this.#claim!.has(node)) this.#reading.delete(node);
+      else void ssd!.bring(node).then((came) => this.#cameFromSsd(node, came));
+    }
+  }
+
+  #cameFromSsd(node: NodeId, came: ReadOutcome): void {
+    this.#reading.delete(node);
+    const isKept = this.#claim!.has(node);
+    if (came !== "ok" && isKept) this.#claim!.drop(node);
+    // The order hears of it with the request that acquires it, or now.
+    if (came === "ok" && !isKept) this.#parts.store.ram.settleFresh(node);
+    this.step(false);
+  }
+
+  async #fetch(at: number, blocks: readonly FetchedBlock[], places: number[]): Promise<void> {
+    if (blocks.length === 0) return;
+    const { store } = this.#parts;
+    const fetching = this.#fetching[at]!;
+    const fetched = new FetchedBlocks(store, this.#wish.ranks[at]!.namespace, blocks);
+    this.#fetches.add(fetched);
+    for (const i of places) fetching.add(i);
+    await fetched.wait(this.#leftMs(), true);
+    this.#fetches.delete(fetched);
+    for (const [k, i] of places.entries()) {
+      fetching.delete(i);
+      const node = fetched.nodeOf(k);
+      if (node !== null && !this.#isOver && i < this.#limit) this.#keep(node, i, Tier.peer);
+    }
+    fetched.release(() => true);
+    this.step(false);
+  }
+
+  #leftMs(): number {
+    const { clock } = this.#parts.store;
+    return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
+  }
+
+  #fail(error: unknown): void {
+    this.cancel();
+    this.#reject(error);
+  }
+
+  /** Counts the leading blocks that are in RAM by now, and reserves them. */
+  #advance(): void {
+    const { ranks } = this.#wish;
+    while (this.#ready < this.#leading && this.#ready < this.#limit) {
+      const i = this.#ready;
+      for (const rank of ranks) {
+        const node = this.#nodeOf(rank, i);
+        if (node === NO_NODE || !this.#isInRam(node)) return;
+        if (this.#claim !== null && !this.#keep(node, i, 0)) return;
+      }
+      this.#ready++;
+    }
+  }
+
+  /** Whether the next block is on its way to RAM. */
+  #isComing(): boolean {
+    const i = this.#ready;
+    return this.#wish.ranks.some((rank, at) => {
+      if (this.#fetching[at]!.has(i)) return true;
+      const node = this.#nodeOf(rank, i);
+      return node !== NO_NODE && !this.#isSsdLate && this.#reading.has(node);
+    });
+  }
+
+  #isFinished(): boolean {
+    const { store } = this.#parts;
+    const { wait, fetch, count } = this.#wish;
+    if (this.#limit <= this.#ready) return true;
+    if (fetch && this.#ready < this.#leading) {
+      const waitedMs = store.clock.monotonicMs() - this.#beganMs;
+      if (this.#reading.size > 0 && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
+      return !this.#isComing();
+    }
+    return !wait || this.#leading === count || !this.#isAwaited(this.#leading);
+  }
+
+  /** Whether block `i` is there, or being written, or announced, for all ranks. */
+  #isAwaited(i: number): boolean {
+    const { announcements } = this.#parts.engines;
+    const { table } = this.#parts.store;
+    return this.#wish.ranks.every((rank) => {
+      const node = this.#nodeOf(rank, i);
+      if (node !== NO_NODE && (table.isWriting(node) || this.#counts(node))) return true;
+      return announcements.has(rank.keys, i);
+    });
+  }
+
+  #isPresent(i: number): boolean {
+    if (i >= this.#wish.count) return false;
+    return this.#wish.ranks.every((rank) => {
+      const node = this.#nodeOf(rank, i);
+      return node !== NO_NODE && this.#counts(node);
+    });
+  }
+
+  #counts(node: NodeId): boolean {
+    return (this.#parts.store.table.residencyOf(node) & this.#wish.tiers) !== 0;
+  }
+
+  #announced(): number {
+    const { count } = this.#wish;
+    let i = this.#leading;
+    while (i < count && this.#isAwaited(i)) i++;
+    return i - this.#leading;
+  }
+
+  /** The block's node in the rank's namespace, or NO_NODE. */
+  #nodeOf({ namespace, keys }: LookupRank, i: number): NodeId {
+    const { table } = this.#parts.store;
+    const node = table.find(keys, KEY_WORDS * i);
+    return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
+  }
+
+  #isInRam(node: NodeId): boolean {
+    return this.#parts.store.table.isResident(node, Tier.ram);
+  }
+
+  /** Says what has come, or that something is on its way. */
+  #tell(): void {
+    const { store, engines, onPartial } = this.#parts;
+    const now = store.clock.monotonicMs();
+    const since = now - this.#partialMs;
+    const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
+    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
+    const isAlive = now - lastMs < STALL_MS || this.#isAnnounced();
+    // A timer may be early by a fraction of a millisecond.
+    if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
+    this.#partialMs = now;
+    this.#partialReady = this.#ready;
+    onPartial(this.state);
+  }
+
+  /** Whether the next block is promised by an engine that is alive. */
+  #isAnnounced(): boolean {
+    const { announcements } = this.#parts.engines;
+    const i = this.#leading;
+    if (i === this.#wish.count || this.#ready < i) return false;
+    return this.#wish.ranks.some(({ keys }) => announcements.has(keys, i));
+  }
+
+  #stop(): void {
+    this.#isOver = true;
+    this.#deadline?.[Symbol.dispose]();
+    this.#parts.engines.lookups.remove(this);
+    for (const fetched of this.#fetches) fetched.cancel();
+  }
+
+  #finish(): void {
+    if (this.#isOver) return;
+    const { store } = this.#parts;
+    const { fetch, hold, holdMs } = this.#wish;
+    if (this.#reading.size > 0) store.ssd?.wasLate();
+    this.#stop();
+    if (fetch) this.#cutMissing();
+    if (!hold) this.#claim?.end();
+    else this.#release();
+    this.#resolve();
+    if (hold) this.#claim!.settle(holdMs);
+  }
+
+  /** What was believed to be there and could not be brought, because it is not, ends the run. */
+  #cutMissing(): void {
+    const { ranks } = this.#wish;
+    const i = this.#ready;
+    if (i >= this.#leading) return;
+    const isThere = ranks.every((rank, at) => {
+      const node = this.#nodeOf(rank, i);
+      if (node !== NO_NODE && this.#counts(node)) return true;
+      return this.#fetching[at]!.has(i);
+    });
+    if (isThere) return;
+    this.#leading = i;
+    this.#best.fill(0, i);
+  }
+
+  /** What is reserved behind the blocks that are ready is of no use. */
+  #release(): void {
+    const { ranks, count } = this.#wish;
+    for (let i = count - 1; i >= this.#ready; i--) {
+      for (const rank of ranks) {
+        const node = this.#nodeOf(rank, i);
+        if (node !== NO_NODE) this.#claim!.drop(node);
+      }
+    }
+  }
+}
+
+function fetchedBlockOf({ layer }: LookupWish, rank: LookupRank, i: number): FetchedBlock {
+  return {
+    digest: rank.digests.slice(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)),
+    layer,
+    key: rank.keys.slice(KEY_WORDS * i, KEY_WORDS * (i + 1)),
+  };
+}
