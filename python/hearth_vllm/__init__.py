@@ -1,7 +1,6 @@
-"""vLLM keeps its KV cache in Hearth.
+"""vLLM keeps its KV cache in Hearth: ``--kv-transfer-config`` names this package as the
+``kv_connector_module_path`` of the connector ``HearthConnector``.
 
-    vllm serve MODEL --kv-transfer-config \
-      '{"kv_connector":"HearthConnector","kv_connector_module_path":"hearth_vllm","kv_role":"kv_both"}'
 
 The package imports vLLM and torch only when ``HearthConnector`` is used.
 """

@@ -43,7 +43,8 @@ def _tensors(cache: Any) -> Iterable[Any]:
 
 def _natural(name: str) -> List[Any]:
     """Sorts "layers.2" before "layers.10"."""
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
 def _append(spans: List[Span], span: Span) -> None:
@@ -64,7 +65,8 @@ def block_dimension(shape: Sequence[int], blocks: int) -> int:
     for index, size in enumerate(shape[:2]):
         if size and size % blocks == 0:
             return index
-    raise ValueError(f"a KV cache tensor of shape {tuple(shape)} has no dimension of {blocks} blocks")
+    text = f"a KV cache tensor of shape {tuple(shape)} has no dimension of {blocks} blocks"
+    raise ValueError(f"{text}: Hearth cannot tell its blocks apart")
 
 
 def _layer(name: str, tensor: Any, blocks: int) -> Tuple[List[Span], str]:

@@ -37,7 +37,7 @@ def build_manifest(
     tp_rank: int,
     pp_rank: int,
 ) -> Manifest:
-    """The manifest of one worker. `layout`, `cache_dtype` and `backend` are those of its tensors."""
+    """The manifest of one worker; `layout`, `cache_dtype` and `backend` describe its tensors."""
     model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
     mla = bool(getattr(model, "use_mla", False))
     pp_size = parallel.pipeline_parallel_size

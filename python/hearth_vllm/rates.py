@@ -8,7 +8,7 @@ from typing import Optional
 _TOKENS_MIN = 64
 _WEIGHT = 0.3
 #: Used until the first prefill was measured.
-_TOKENS_PER_SECOND_FIRST = 5_000.0
+_TOKENS_PER_SECOND_FIRST = 2_000.0
 
 
 class PrefillRate:

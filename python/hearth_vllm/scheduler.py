@@ -14,14 +14,15 @@ from .handoff import Handoff
 from .hints import Hints
 from .keys import BlockKeys
 from .metrics import Stats
+from .outputs import BlockTables, computed_before
 from .plan import LoadJob, StepPlan, StepReport, StoreJob
 from .rates import PrefillRate
 from .search import Search
 from .settings import Settings
 from .stores import Stores
 
-#: A load gets at least this long, however fast the engine recomputes.
-_LOAD_MS_MIN = 50
+#: A lookup, and a load, gets at least this long, however fast the engine recomputes.
+_WAIT_MS_MIN = 50
 #: A lookup older than this share of its reservation is repeated before a load.
 _HOLD_SHARE = 0.8
 #: A request's failed stores are offered again at most this often.
@@ -75,6 +76,7 @@ class EngineScheduler:
         self.stats = Stats()
         self._rate = PrefillRate(settings.recompute_tokens_per_second)
         self._requests: Dict[str, Tracked] = {}
+        self._tables = BlockTables()
         self._loads: List[LoadJob] = []
         self._delayed: List[str] = []
         self._keys = BlockKeys()
@@ -147,7 +149,7 @@ class EngineScheduler:
         keys = self._keys.of(request, first, count)
         assert self._handoff is not None
         source, wait = self._handoff.expects(request)
-        limit_s = self._rate.seconds(len(keys) * self._block_tokens)
+        limit_s = max(_WAIT_MS_MIN / 1000, self._rate.seconds(len(keys) * self._block_tokens))
         if wait:
             limit_s = max(limit_s, settings.wait_ms / 1000)
         ticket = self._store.lookup(
@@ -155,7 +157,7 @@ class EngineScheduler:
             tiers=14 if settings.peers else 6,
             wait=wait,
             source=source,
-            deadline_ms=max(_LOAD_MS_MIN, int(limit_s * 1000)),
+            deadline_ms=int(limit_s * 1000),
             hold_ms=settings.hold_ms,
             readers=self._readers,
         )
@@ -165,14 +167,11 @@ class EngineScheduler:
         """True once the lookup is decided; one step waits at most `scheduler_ms` in sum."""
         if search.outcome is not None:
             return True
-        begun = self._clock()
-        fresh = begun - search.started < self._settings.scheduler_ms / 1000
-        budget = self._settings.scheduler_ms / 1000 - self._waited_s
-        decided = search.poll(max(0.0, budget) if fresh or not self._busy else 0.0, begun)
-        ended = self._clock()
-        self._waited_s += ended - begun
-        if not decided and not self._busy:
-            decided = search.poll(0.0, ended)
+        begun, budget = self._clock(), self._settings.scheduler_ms / 1000
+        # While other requests compute, only the first question of a lookup may wait.
+        may_wait = not self._busy or begun - search.started < budget
+        decided = search.poll(max(0.0, budget - self._waited_s) if may_wait else 0.0, self._clock)
+        self._waited_s += self._clock() - begun
         if decided:
             self._looked_up(search)
         return decided
@@ -184,7 +183,7 @@ class EngineScheduler:
         self.stats.count("lookup_blocks", "ready", search.ready)
         self.stats.observe("lookup_seconds", search.waited_s)
         if search.ready == 0:
-            self._record_excess(search.waited_s, 0)
+            self._record_excess(search.waited_s, len(search.keys))
 
     def _drop_search(self, state: Tracked) -> None:
         search, state.search = state.search, None
@@ -196,7 +195,7 @@ class EngineScheduler:
             search.ticket.cancel()
 
     def allocated(self, request: Any, block_ids: List[int], external: int) -> None:
-        """vLLM reserved `block_ids` for the request, of which `external` tokens are to be loaded."""
+        """vLLM reserved `block_ids` for the request; `external` tokens of them are to be loaded."""
         state = self._track(request)
         if external <= 0:
             return
@@ -204,7 +203,7 @@ class EngineScheduler:
         keys = self._keys.of(request, first, first + count)
         waited_s = state.search.waited_s if state.search is not None else 0.0
         left_s = self._rate.seconds(external) - waited_s
-        deadline_ms = max(_LOAD_MS_MIN, self._settings.stall_ms, int(left_s * 1000))
+        deadline_ms = max(_WAIT_MS_MIN, int(left_s * 1000))
         state.load = LoadJob(
             request.request_id, keys, list(block_ids[first : first + count]), deadline_ms
         )
@@ -233,6 +232,7 @@ class EngineScheduler:
     def _settle(self, state: Tracked) -> None:
         """The request ended, and no load or store of it is in progress."""
         self._requests.pop(state.request.request_id, None)
+        self._tables.drop(state.request.request_id)
         if self._hints is not None:
             self._hints.settled(state.request)
 
@@ -257,6 +257,7 @@ class EngineScheduler:
         plan = StepPlan(loads=self._loads, delayed=self._delayed, computes=tokens > 0)
         self._loads, self._delayed = [], []
         self._forget_after_restart()
+        self._tables.update(output)
         plan.preempted = self._preempted()
         if self._may_store:
             self._plan_stores(output, plan, now)
@@ -283,7 +284,7 @@ class EngineScheduler:
         return names
 
     def _plan_stores(self, output: Any, plan: StepPlan, now: float) -> None:
-        for name, before in _computed(output):
+        for name, before in computed_before(output):
             state = self._requests.get(name)
             if state is None:
                 continue
@@ -294,7 +295,7 @@ class EngineScheduler:
                 limit = min(limit, state.request.num_prompt_tokens // self._block_tokens)
             if limit <= state.offered:
                 continue
-            table = _block_ids(output, name)
+            table = self._tables.get(output, name)
             if table is not None and len(table) >= limit:
                 self._offer(state, plan, table, limit, now)
 
@@ -392,17 +393,4 @@ class EngineScheduler:
             state = self._requests[request.request_id] = Tracked(request, preemptions=count)
         state.request = request
         return state
-
-
-def _computed(output: Any) -> List[Tuple[str, int]]:
-    """Scheduled requests with their computed tokens before the step."""
-    new = [(request.req_id, request.num_computed_tokens) for request in output.scheduled_new_reqs]
-    cached = output.scheduled_cached_reqs
-    return new + list(zip(cached.req_ids, cached.num_computed_tokens))
-
-
-def _block_ids(output: Any, name: str) -> Optional[List[int]]:
-    state = getattr(output, "kv_connector_block_state", None)
-    table = state.get_block_ids(name) if state is not None else None
-    return None if table is None else list(table[0])
 

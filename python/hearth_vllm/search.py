@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 #: Why a lookup ended; the label of ``vllm:hearth_lookups_total``.
 HIT, MISS, GONE, STALLED, SLOW = "hit", "miss", "gone", "stalled", "slow"
@@ -39,14 +39,16 @@ class Search:
     def end(self) -> int:
         return self.first + len(self.keys)
 
-    def poll(self, wait_s: float, now: float) -> bool:
+    def poll(self, wait_s: float, clock: Callable[[], float]) -> bool:
         """True once `ready` is known. Waits at most `wait_s` seconds."""
         if self.outcome is not None:
             return True
         ticket = self.ticket
         if ticket.done() or (wait_s > 0 and ticket.wait(wait_s)):
-            self._take(ticket.result(), now)
-        elif now - max(self.started, ticket.last_progress) > self._stall_s:
+            self._take(ticket.result(), clock())
+            return True
+        now = clock()
+        if now - max(self.started, ticket.last_progress) > self._stall_s:
             self._give_up(STALLED, now)
         elif now - self.started > self._limit_s:
             self._give_up(SLOW, now)
