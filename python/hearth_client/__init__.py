@@ -8,7 +8,7 @@
 
 from .client import Client
 from .cuda import CudaError
-from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError
+from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError, TimedOut
 from .gpu import GpuMemory, LayerLoads, Piece
 from .held import ReadableBlock, WritableSlot
 from .layout import (
@@ -18,7 +18,10 @@ from .layout import (
     GpuDevice,
     Hello,
     Match,
+    MediaItem,
+    Namespace,
     Outcome,
+    Role,
     SessionItem,
     SessionPage,
     SessionStatus,
@@ -26,6 +29,7 @@ from .layout import (
     WarmOffer,
 )
 from .manifest import Manifest
+from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
 from .xxh3 import xxh3_64
 
 __all__ = [
@@ -33,6 +37,7 @@ __all__ = [
     "Block",
     "Client",
     "ConnectionClosed",
+    "CommandTicket",
     "CudaError",
     "FrameStatus",
     "GpuDevice",
@@ -40,17 +45,24 @@ __all__ = [
     "HearthError",
     "Hello",
     "LayerLoads",
+    "LookupResult",
+    "LookupTicket",
     "Manifest",
     "Match",
+    "MediaItem",
+    "Namespace",
     "Outcome",
     "Piece",
     "ProtocolError",
     "ReadableBlock",
     "RefusedError",
+    "Role",
     "SessionItem",
     "SessionPage",
     "SessionStatus",
+    "Ticket",
     "Tier",
+    "TimedOut",
     "WarmOffer",
     "WritableSlot",
     "xxh3_64",

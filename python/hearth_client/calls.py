@@ -1,13 +1,16 @@
-"""Calls that hold nothing: names, lookups, notices, signs of life."""
+"""Calls that take no slots: names, lookups, notices, signs of life."""
 
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import contextmanager
 from struct import error as StructError
 from struct import pack
-from typing import Callable, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import protocol
+from .channel import Request, Take
 from .connection import Connection
 from .layout import (
     DIGEST_BYTES,
@@ -32,13 +35,30 @@ class Calls:
     """What a Client can do without taking slots. Use Client."""
 
     def __init__(self, connection: Connection) -> None:
+        #: Guards what this object keeps; never taken while it waits for the agent.
         self._lock = threading.RLock()
         self._connection = connection
+        self._limits = threading.local()
 
     @property
     def hello(self) -> Hello:
         """What the agent said of itself and its limits."""
         return self._connection.hello
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Bounds the calls of this thread in a ``with`` block, all of them together.
+
+        A call that is not answered by then raises TimedOut. The connection goes on; slots that the
+        late reply hands out are given back.
+        """
+        before = getattr(self._limits, "until", None)
+        until = time.monotonic() + seconds
+        self._limits.until = until if before is None else min(before, until)
+        try:
+            yield
+        finally:
+            self._limits.until = before
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -52,9 +72,9 @@ class Calls:
         return self._same_length(digests, len(tokens) // self.hello.block_tokens)
 
     def identify_chain_keys(self, keys: Sequence[bytes], layer: int = LAYER_ALL) -> List[bytes]:
-        """Digests for SHA-256 page keys of 32 bytes."""
-        items = b"".join(keys)
-        digests = self._identify(IdentifyKind.CHAIN_KEYS, layer, len(keys), items)
+        """Digests for an engine's chain keys: SHA-256 of 32 bytes, or XXH3-128 of 16 bytes."""
+        kind = kind_of_keys(keys)
+        digests = self._identify(kind, layer, len(keys), b"".join(keys))
         return self._same_length(digests, len(keys))
 
     def identify_engine_hashes(
@@ -97,7 +117,7 @@ class Calls:
     def match(
         self, digests: Sequence[bytes], *, layer: int = LAYER_ALL, tiers: int = TIER_ANY
     ) -> Match:
-        """How much of a prefix is there. A hint: nothing is held."""
+        """How much of a prefix is there. A hint: no slot is kept for the caller."""
         self._check_items(len(digests))
         answer = self._ask(
             Op.MATCH,
@@ -187,20 +207,31 @@ class Calls:
         op: Op,
         frame_of: Callable[[int], bytes],
         read: Callable[[int, bytes], _Answer],
+        give_back: Optional[Take] = None,
     ) -> _Answer:
-        with self._lock:
-            number = self._connection.next_id()
-            return self._exchange(number, op, frame_of(number), read)
+        self._before_call()
+        limit = self._time_left()
+        return self._connection.ask(op, frame_of, read, timeout=limit, give_back=give_back)
 
-    def _exchange(
-        self, number: int, op: Op, frame: bytes, read: Callable[[int, bytes], _Answer]
-    ) -> _Answer:
-        self._connection.send(frame)
-        count, body = self._connection.receive(number, op)
+    def _before_call(self) -> None:
+        """What goes out with the next call."""
+
+    def _time_left(self) -> float:
+        until = getattr(self._limits, "until", None)
+        timeout = self._connection.timeout
+        return timeout if until is None else min(timeout, max(until - time.monotonic(), 0.0))
+
+    def _receive(self, request: Request, read: Callable[[int, bytes], _Answer]) -> _Answer:
+        """Reads the reply to a request that was sent ahead."""
+        count, body = self._connection.result(request, self._time_left())
         try:
             return read(count, body)
         except ValueError as error:
             raise self._connection.broken(error) from error
+
+    def _post(self, frame_of: Callable[[int], bytes]) -> None:
+        self._before_call()
+        self._connection.post(frame_of)
 
     def _outcomes(self, op: Op, count: int, frame_of: Callable[[int], bytes]) -> List[Outcome]:
         self._check_items(count)
@@ -215,6 +246,16 @@ class Calls:
         if len(answers) != wanted:
             raise self._connection.broken(f"{len(answers)} answers to {wanted} questions")
         return answers
+
+
+def kind_of_keys(keys: Sequence[bytes]) -> IdentifyKind:
+    """ValueError: the keys have different lengths, or another one than 16 or 32 bytes."""
+    sizes = set(map(len, keys)) or {32}
+    if sizes == {32}:
+        return IdentifyKind.CHAIN_KEYS
+    if sizes == {16}:
+        return IdentifyKind.SHORT_KEYS
+    raise ValueError(f"chain keys have 16 or 32 bytes each, given {sorted(sizes)}")
 
 
 def _alias_bytes(alias: Union[int, bytes]) -> bytes:

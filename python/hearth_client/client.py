@@ -4,41 +4,42 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Dict, Iterator, List, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Iterator, List, Optional, Sequence, Type, Union
 
 from . import protocol
 from .calls import reader_of_outcomes
 from .connection import Connection
-from .errors import HearthError, RefusedError
-from .gpu import GpuCalls
-from .held import Held, ReadableBlock, WritableSlot
+from .errors import RefusedError
+from .held import ReadableBlock, WritableSlot
 from .layout import (
     LAYER_ALL,
     TIER_ANY,
     Acquired,
     Block,
     Commit,
-    Handle,
     Op,
     Outcome,
     Readable,
     Slot,
 )
 from .manifest import Manifest
+from .memory import piece_of
+from .native import kernels
+from .notifier import Notifier
+from .slots import SlotCalls
 
-_AnyHeld = TypeVar("_AnyHeld", WritableSlot, ReadableBlock)
 
-
-class Client(GpuCalls):
+class Client(SlotCalls):
     """A connection to the agent on this host, and the arena mapped into this process.
 
-    All methods may be called from several threads; one request is on its way at a time. Expected
-    outcomes are values. Raised are ValueError (an argument cannot be right: nothing was sent),
-    RefusedError (the agent refused the frame), ProtocolError and ConnectionClosed (the connection
-    is over, with every handle; making a new Client is up to the caller).
+    All methods may be called from several threads, whose requests are on their way together.
+    Expected outcomes are values. Raised are ValueError (an argument cannot be right: nothing was
+    sent), RefusedError (the agent refused the frame), TimedOut (no reply in time: the connection
+    goes on), ProtocolError and ConnectionClosed (the connection is over, with every handle; making
+    a new Client is up to the caller).
 
-    While slots are held the agent wants a sign of life at least every ``hello.lease_ms``: any call,
-    ``ping()`` for one. A process that forks uses the client in the parent only.
+    A thread renews the lease while slots are held. A process that forks uses the client in the
+    parent only.
     """
 
     def __init__(
@@ -52,8 +53,7 @@ class Client(GpuCalls):
         """Connects and greets. ``timeout`` in seconds bounds each wait for the agent."""
         encoded = manifest if isinstance(manifest, bytes) else manifest.encode()
         super().__init__(Connection(path, encoded, name, timeout))
-        self._held: Dict[int, Held] = {}
-        self._arena = memoryview(self._connection.arena)
+        self._notifier: Optional[Notifier] = None
 
     def __enter__(self) -> "Client":
         return self
@@ -69,23 +69,33 @@ class Client(GpuCalls):
     def close(self) -> None:
         """Gives back what is held, closes the connection and unmaps the arena.
 
-        A block whose bytes another object exports (an array, say) is not given back: the agent sets
+        A block that other objects still refer to (an array, say) is not given back: the agent sets
         its slot aside until this process ends, and the arena stays mapped while the object lives.
         """
+        try:
+            self._end_slots()
+        finally:
+            self._close_gpu()
+            self._connection.close()
+            if self._notifier is not None:
+                self._notifier.close()
+        self._arena.close()
+
+    # --- an event loop ----------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """A descriptor that is readable if there is something for ``poll`` to take in."""
         with self._lock:
-            try:
-                self._give_back([one for one in self._held.values() if _invalidate(one)])
-            except HearthError:
-                pass  # The connection is over already, which is what close is for.
-            finally:
-                self._held.clear()
-                self._close_gpu()
-                self._connection.close()
-            self._arena.release()
-            try:
-                self._connection.arena.close()
-            except BufferError:
-                pass  # Views of it are in use; it is unmapped with the last of them.
+            if self._notifier is None:
+                self._notifier = Notifier()
+                self._connection.watch(self._notifier)
+            return self._notifier.fileno()
+
+    def poll(self) -> None:
+        """Takes in replies that have come, for tickets. Never blocks."""
+        if self._notifier is not None:
+            self._notifier.clear()
+        self._connection.poll()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -97,24 +107,32 @@ class Client(GpuCalls):
         tiers: int = TIER_ANY,
         deadline_ms: int = 0,
         stop_at_miss: bool = False,
+        namespace: int = 0,
     ) -> List[ReadableBlock]:
-        """Holds blocks for reading, one answer for each digest. Give them back with ``release``."""
+        """Keeps blocks in place for reading, one answer for each digest, until ``release``."""
         self._check_items(len(digests))
-        with self._lock:
-            answers = self._ask(
-                Op.ACQUIRE,
-                lambda number: protocol.acquire_request(
-                    number, layer, tiers, deadline_ms, stop_at_miss, digests
-                ),
-                protocol.read_acquire,
-            )
-            self._same_length(answers, len(digests))
-            return [self._readable(digest, one) for digest, one in zip(digests, answers)]
+        answers = self._ask(
+            Op.ACQUIRE,
+            lambda number: protocol.acquire_request(
+                number, layer, tiers, deadline_ms, stop_at_miss, digests, namespace
+            ),
+            protocol.read_acquire,
+            self._release_late,
+        )
+        self._same_length(answers, len(digests))
+        return [self._readable(digest, one) for digest, one in zip(digests, answers)]
+
+    def _release_late(self, count: int, body: bytes) -> None:
+        answers = protocol.read_acquire(count, body)
+        handles = [(one.slot, one.generation) for one in answers if one.outcome == Outcome.OK]
+        self._send_handles(Op.RELEASE, handles)
 
     def _readable(self, digest: bytes, one: Acquired) -> ReadableBlock:
-        view = self._view(one.outcome, one.offset, one.length).toreadonly()
+        self._check_place(one.outcome, one.offset, one.length)
         handle = (one.slot, one.generation)
-        return self._hold(ReadableBlock(digest, one.outcome, handle, one.checksum, view))
+        block = ReadableBlock(digest, one.outcome, handle, self._arena, one.offset, one.length)
+        block.checksum = one.checksum
+        return self._hold(block)
 
     @contextmanager
     def acquired(
@@ -125,6 +143,7 @@ class Client(GpuCalls):
         tiers: int = TIER_ANY,
         deadline_ms: int = 0,
         stop_at_miss: bool = False,
+        namespace: int = 0,
     ) -> Iterator[List[ReadableBlock]]:
         """``acquire`` for the length of a ``with`` block."""
         blocks = self.acquire(
@@ -133,6 +152,7 @@ class Client(GpuCalls):
             tiers=tiers,
             deadline_ms=deadline_ms,
             stop_at_miss=stop_at_miss,
+            namespace=namespace,
         )
         try:
             yield blocks
@@ -140,66 +160,87 @@ class Client(GpuCalls):
             self.release(blocks)
 
     def release(self, blocks: Sequence[ReadableBlock]) -> None:
-        """Gives blocks back; from here on their ``view`` is invalid.
+        """Gives blocks back; ``block.view`` ends here.
 
-        BufferError, and nothing is given back, while another object (an array, say) exports a view.
+        The agent gets a block back when nothing refers to its bytes any more. While an array or
+        another object made from its view lives, the bytes stay as they are.
         """
-        with self._lock:
-            self._give_back(blocks)
+        self._let_go(blocks)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def reserve(
-        self, blocks: Sequence[Block], *, layer: int = LAYER_ALL, session: int = 0
+        self,
+        blocks: Sequence[Block],
+        *,
+        layer: int = LAYER_ALL,
+        session: int = 0,
+        namespace: int = 0,
     ) -> List[WritableSlot]:
         """Room to write blocks, one answer for each. Commit or abort those that are OK."""
         self._check_items(len(blocks))
-        with self._lock:
-            answers = self._ask(
-                Op.RESERVE,
-                lambda number: protocol.reserve_request(number, layer, session, blocks),
-                protocol.read_reserve,
-            )
-            self._same_length(answers, len(blocks))
-            return [self._writable(block, one) for block, one in zip(blocks, answers)]
+        answers = self._ask(
+            Op.RESERVE,
+            lambda number: protocol.reserve_request(number, layer, session, blocks, namespace),
+            protocol.read_reserve,
+            self._abort_late,
+        )
+        self._same_length(answers, len(blocks))
+        return [self._writable(block, one) for block, one in zip(blocks, answers)]
+
+    def _abort_late(self, count: int, body: bytes) -> None:
+        answers = protocol.read_reserve(count, body)
+        handles = [(one.slot, one.generation) for one in answers if one.outcome == Outcome.OK]
+        self._send_handles(Op.ABORT, handles)
 
     def _writable(self, block: Block, one: Slot) -> WritableSlot:
         if one.outcome == Outcome.OK and one.capacity < block.length:
             raise self._connection.broken(f"a slot of {one.capacity} bytes for {block.length}")
-        view = self._view(one.outcome, one.offset, block.length)
+        length = block.length if one.outcome == Outcome.OK else 0
+        self._check_place(one.outcome, one.offset, length)
+        handle = (one.slot, one.generation)
         return self._hold(
-            WritableSlot(block.digest, one.outcome, (one.slot, one.generation), view)
+            WritableSlot(block.digest, one.outcome, handle, self._arena, one.offset, length)
         )
 
     def commit(
-        self, slots: Sequence[WritableSlot], *, checksums: Optional[Sequence[int]] = None
+        self,
+        slots: Sequence[WritableSlot],
+        *,
+        checksums: Optional[Sequence[int]] = None,
+        reply: bool = True,
     ) -> List[Outcome]:
-        """Makes written blocks visible; their ``view`` is invalid from here on.
+        """Makes written blocks visible; their ``view`` ends here.
 
-        The agent computes the checksums (XXH3-64) and compares them with those given here.
+        The agent computes the checksums (XXH3-64) and compares them with those given here. With
+        ``reply`` False the call does not wait, and answers nothing. BufferError: an object made
+        from a view still exists; nothing was sent.
         """
         if checksums is not None and len(checksums) != len(slots):
             raise ValueError(f"{len(checksums)} checksums for {len(slots)} slots")
         given: Sequence[Optional[int]] = [None] * len(slots) if checksums is None else checksums
         items = [Commit(*slot.handle, sum_) for slot, sum_ in zip(slots, given)]
         self._check_items(len(items))
-        with self._lock:
-            self._check_held(slots)
-            number = self._connection.next_id()
-            frame = protocol.commit_request(number, items)
-            self._let_go(slots)
-            try:
-                answers = self._exchange(number, Op.COMMIT, frame, reader_of_outcomes(Op.COMMIT))
-            except RefusedError:
-                # Nothing was committed, and the views are gone: the slots are of no more use.
-                self._send_handles(Op.ABORT, [slot.handle for slot in slots])
-                raise
-            return self._same_length(answers, len(items))
+        protocol.commit_request(0, items)  # ValueError before the slots are let go.
+        self._take_unreferenced(slots)
+        if not reply:
+            self._post(lambda number: protocol.commit_request(number, items, no_reply=True))
+            return []
+        try:
+            answers = self._ask(
+                Op.COMMIT,
+                lambda number: protocol.commit_request(number, items),
+                reader_of_outcomes(Op.COMMIT),
+            )
+        except RefusedError:
+            # Nothing was committed, and the slots are this object's no more.
+            self._send_handles(Op.ABORT, [slot.handle for slot in slots])
+            raise
+        return self._same_length(answers, len(items))
 
     def abort(self, slots: Sequence[WritableSlot]) -> None:
-        """Gives slots back unwritten."""
-        with self._lock:
-            self._give_back(slots)
+        """Gives slots back unwritten, as ``release`` does."""
+        self._let_go(slots)
 
     # --- whole blocks -----------------------------------------------------------------------------
 
@@ -211,6 +252,45 @@ class Client(GpuCalls):
             with self.acquired(part, layer=layer) as blocks:
                 found.extend(block.copy() for block in blocks)
         return found
+
+    def get_into(
+        self, digests: Sequence[bytes], targets: Sequence[Any], *, layer: int = LAYER_ALL
+    ) -> List[Outcome]:
+        """Copies blocks into writable objects: a ``bytearray``, a NumPy array.
+
+        OK: the target has the verified bytes. Otherwise its bytes are undefined: MISS and the other
+        outcomes of an ACQUIRE, CORRUPT, or TOO_LARGE for a target of another size.
+        """
+        pieces = [piece_of(target) for target in targets]
+        if len(pieces) != len(digests):
+            raise ValueError(f"{len(pieces)} targets for {len(digests)} digests")
+        if any(memoryview(target).readonly for target in targets):
+            raise ValueError("a target that is read-only")
+        outcomes: List[Outcome] = []
+        for start in range(0, len(digests), self.hello.items_max):
+            end = start + self.hello.items_max
+            with self.acquired(digests[start:end], layer=layer) as blocks:
+                outcomes += self._scatter(blocks, pieces[start:end])
+        return outcomes
+
+    @staticmethod
+    def _scatter(blocks: Sequence[ReadableBlock], pieces: Sequence[Any]) -> List[Outcome]:
+        outcomes = [block.outcome for block in blocks]
+        fitting = [
+            at
+            for at, (block, piece) in enumerate(zip(blocks, pieces))
+            if block.outcome == Outcome.OK and block.length == piece.bytes
+        ]
+        verified = kernels().scatter_pieces(
+            [[pieces[at]] for at in fitting],
+            [blocks[at].address for at in fitting],
+            [blocks[at].checksum for at in fitting],
+        )
+        right = {at for at, is_right in zip(fitting, verified) if is_right}
+        for at, block in enumerate(blocks):
+            if block.outcome == Outcome.OK and at not in right:
+                outcomes[at] = Outcome.CORRUPT if at in fitting else Outcome.TOO_LARGE
+        return outcomes
 
     def put(
         self,
@@ -232,53 +312,3 @@ class Client(GpuCalls):
             return slot.outcome
         slot.write(data)
         return self.commit([slot])[0]
-
-    # --- how --------------------------------------------------------------------------------------
-
-    def _view(self, outcome: Outcome, offset: int, length: int) -> memoryview:
-        if outcome != Outcome.OK:
-            return memoryview(b"")
-        if offset + length > self._arena.nbytes:
-            raise self._connection.broken(f"{length} bytes at {offset} are not in the arena")
-        return self._arena[offset : offset + length]
-
-    def _hold(self, one: _AnyHeld) -> _AnyHeld:
-        if one.outcome == Outcome.OK:
-            self._held[id(one)] = one
-        return one
-
-    def _check_held(self, held: Sequence[Held]) -> None:
-        for one in held:
-            if id(one) not in self._held:
-                raise ValueError("a block that is not held: refused, or given back already")
-
-    def _let_go(self, held: Sequence[Held]) -> None:
-        """Invalidates the views. BufferError, and all stay held, where one of them is exported."""
-        for one in held:
-            one.view.release()
-        for one in held:
-            self._held.pop(id(one), None)
-
-    def _give_back(self, held: Sequence[Held]) -> None:
-        """Aborts and releases. What holds no slot is passed over."""
-        live = [one for one in held if id(one) in self._held]
-        self._let_go(live)
-        for op, kind in ((Op.ABORT, WritableSlot), (Op.RELEASE, ReadableBlock)):
-            self._send_handles(op, [one.handle for one in live if isinstance(one, kind)])
-
-    def _send_handles(self, op: Op, handles: Sequence[Handle]) -> None:
-        """Nothing waits for the answers, so a connection that is over is no fault here."""
-        for start in range(0, len(handles), self.hello.items_max):
-            if self._connection.closed:
-                return
-            part = handles[start : start + self.hello.items_max]
-            number = self._connection.next_id()
-            self._connection.send(protocol.handles_request(op, number, part, no_reply=True))
-
-
-def _invalidate(held: Held) -> bool:
-    try:
-        held.view.release()
-    except BufferError:
-        return False
-    return True

@@ -23,7 +23,11 @@ class ProtocolError(HearthError, ValueError):
 
 
 class ConnectionClosed(HearthError, ConnectionError):
-    """The connection is gone, and with it every handle. Connect anew to go on."""
+    """The connection is gone, and with it every handle. Make a new connection to continue."""
+
+
+class TimedOut(HearthError, TimeoutError):
+    """A reply did not come in time. The connection goes on; what the reply grants is given back."""
 
 
 def status_name(status: int) -> str:

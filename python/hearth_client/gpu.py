@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from bisect import bisect_right
 from contextlib import closing
 from itertools import islice
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import protocol_gpu as frames
 from .calls import Calls, reader_of_outcomes
+from .channel import Request
 from .connection import Connection
 from .cuda import CudaError, Shared, open_cuda
-from .errors import HearthError
+from .errors import HearthError, TimedOut
 from .held import Held
 from .layout import (
     FEATURE_GPU,
@@ -57,6 +59,8 @@ class GpuCalls(Calls):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._channel: Optional[socket.socket] = None
+        #: One registration at a time: descriptors and requests go out in the same order.
+        self._gpu_lock = threading.RLock()
 
     @property
     def has_gpu(self) -> bool:
@@ -84,7 +88,7 @@ class GpuCalls(Calls):
         """
         pointer, size = _address_of(memory, length)
         registered = GpuMemory(pointer, size, [])
-        with self._lock:
+        with self._gpu_lock:
             with closing(open_cuda(library).share(pointer, size)) as shares:
                 try:
                     while self._register_some(shares, registered):
@@ -118,6 +122,7 @@ class GpuCalls(Calls):
             Op.GPU_REGISTER,
             lambda number: frames.gpu_register_request(number, items),
             frames.read_gpu_register,
+            self._unregister_late,
         )
         self._same_length(answers, len(items))
         for one, answer in zip(some, answers):
@@ -127,6 +132,17 @@ class GpuCalls(Calls):
         if bad:
             raise _refused(bad[0])
         return True
+
+    def _unregister_late(self, count: int, body: bytes) -> None:
+        """Takes back memory of a registration that nothing waits for any more."""
+        answers = frames.read_gpu_register(count, body)
+        numbers = [one.memory for one in answers if one.memory != 0]
+        self._connection.abandon(
+            self._connection.submit(
+                Op.GPU_UNREGISTER,
+                lambda number: frames.gpu_unregister_request(number, numbers),
+            )
+        )
 
     def _send_descriptors(self, descriptors: List[int]) -> None:
         if not descriptors:
@@ -159,7 +175,7 @@ class GpuCalls(Calls):
 
     def unregister_gpu_memory(self, memory: GpuMemory) -> None:
         """Takes it back. When this returns nothing is copied from or to it any more."""
-        with self._lock:
+        with self._gpu_lock:
             self._drop([number for _start, _length, number in memory.parts])
             memory.parts = []
 
@@ -231,7 +247,7 @@ class GpuCalls(Calls):
         self, memory: GpuMemory, pieces: Sequence[Piece]
     ) -> List[Tuple[List[int], List[CopyItem]]]:
         """Items of a frame each, with the places of the pieces they belong to."""
-        with self._lock:
+        with self._gpu_lock:
             self._check_pieces(memory, pieces)
             split = [(at, item) for at, one in enumerate(pieces) for item in _items(memory, one)]
         most = self.hello.items_max
@@ -256,8 +272,8 @@ class GpuCalls(Calls):
     ) -> WarmOffer:
         """Says what became of the blocks of the ``last`` offer, and waits for the next.
 
-        Nothing is held: acquire the blocks and load them. A Client does nothing else while it waits
-        here, so give this one of its own.
+        No slot is kept for the caller: acquire the blocks and load them. Other threads use the
+        Client meanwhile. ``wait_ms`` is less than the client's timeout.
         """
         offer = 0 if last is None else last.number
         given = list(outcomes) if offer != 0 else []
@@ -280,14 +296,14 @@ class LayerLoads:
     def __init__(self, calls: GpuCalls, layers: List[_Layer], verify: bool) -> None:
         self._calls = calls
         self._verify = verify
+        self._lock = threading.Lock()
         self._unsent = [(at, part) for at, layer in enumerate(layers) for part in layer.frames]
-        #: Request id, layer and places of each frame on its way.
-        self._sent: List[Tuple[int, int, List[int]]] = []
+        #: Request, layer and places of each frame on its way.
+        self._sent: List[Tuple[Request, int, List[int]]] = []
         self._outcomes = [[Outcome.OK] * layer.pieces for layer in layers]
         #: Frames of each layer that are not answered.
         self._missing = [len(layer.frames) for layer in layers]
-        with calls._lock:
-            self._send()
+        self._send()
 
     def __len__(self) -> int:
         return len(self._missing)
@@ -298,30 +314,28 @@ class LayerLoads:
 
     def wait(self, layer: int) -> List[Outcome]:
         """The outcomes of a layer's pieces, when it and all before it are there."""
-        with self._calls._lock:
+        with self._lock:
             while any(self._missing[: layer + 1]):
-                number, of, places = self._sent.pop(0)
-                count, body = self._calls._connection.receive(number, Op.GPU_LOAD)
-                self._send()
-                _spread(places, self._read(count, body, len(places)), self._outcomes[of])
+                request, of, places = self._sent.pop(0)
                 self._missing[of] -= 1
+                try:
+                    answers = self._calls._receive(request, reader_of_outcomes(Op.GPU_LOAD))
+                except TimedOut:
+                    _spread(places, [Outcome.LATE] * len(places), self._outcomes[of])
+                    raise
+                self._send()
+                _spread(places, self._calls._same_length(answers, len(places)), self._outcomes[of])
         return self._outcomes[layer]
-
-    def _read(self, count: int, body: bytes, wanted: int) -> List[Outcome]:
-        try:
-            answers = reader_of_outcomes(Op.GPU_LOAD)(count, body)
-        except ValueError as error:
-            raise self._calls._connection.broken(error) from error
-        return self._calls._same_length(answers, wanted)
 
     def _send(self) -> None:
         connection = self._calls._connection
-        while self._unsent and len(self._sent) < _AHEAD_MAX:
+        while self._unsent and len(self._sent) < _AHEAD_MAX and not connection.closed:
             layer, (places, items) = self._unsent.pop(0)
-            number = connection.next_id()
-            frame = frames.gpu_copy_request(Op.GPU_LOAD, number, items, self._verify)
-            connection.send_ahead(number, frame)
-            self._sent.append((number, layer, places))
+            request = connection.submit(Op.GPU_LOAD, self._frame_of(items))
+            self._sent.append((request, layer, places))
+
+    def _frame_of(self, items: List[CopyItem]) -> Callable[[int], bytes]:
+        return lambda number: frames.gpu_copy_request(Op.GPU_LOAD, number, items, self._verify)
 
 
 #: Longer than any part.

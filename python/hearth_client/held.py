@@ -1,56 +1,119 @@
-"""Slots of the arena that this process holds."""
+"""Slots of the arena that this process has a reference to."""
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Any, Optional, Sequence, Union
+from weakref import ref
 
+from .arena import Arena, view_of
 from .layout import Handle, Outcome, Readable
+from .memory import Piece
+from .native import NATIVE, kernels
 from .xxh3 import xxh3_64
 
 
-class WritableSlot:
-    """A slot to be written: fill ``view``, then commit it. Of use until committed or aborted."""
+class Held:
+    """What reading and writing have in common: a place in the arena, and who still uses it."""
 
-    def __init__(self, digest: bytes, outcome: Outcome, handle: Handle, view: memoryview) -> None:
-        self.digest = digest
-        #: OK, or why there is no slot: PRESENT and PENDING mean there is nothing to write.
-        self.outcome = outcome
-        self.handle = handle
-        #: The block's bytes in the arena; empty unless ``outcome`` is OK.
-        self.view = view
-
-    def write(self, data: Readable) -> None:
-        """Copies the whole block in. ValueError unless ``data`` has exactly the reserved length."""
-        source = memoryview(data).cast("B")
-        if source.nbytes != self.view.nbytes:
-            raise ValueError(f"{source.nbytes} bytes for a block of {self.view.nbytes}")
-        self.view[:] = source
-
-
-class ReadableBlock:
-    """A block held for reading: copy ``view``, verify the copy, then release."""
+    _is_writable = False
 
     def __init__(
-        self, digest: bytes, outcome: Outcome, handle: Handle, checksum: int, view: memoryview
+        self,
+        digest: bytes,
+        outcome: Outcome,
+        handle: Handle,
+        arena: Arena,
+        offset: int,
+        length: int,
     ) -> None:
         self.digest = digest
         self.outcome = outcome
         self.handle = handle
-        #: XXH3-64 of the block's bytes.
-        self.checksum = checksum
-        #: The block's bytes in the arena, read-only; empty unless ``outcome`` is OK.
-        self.view = view
+        #: Bytes of the block, 0 unless ``outcome`` is OK.
+        self.length = length
+        self._arena: Optional[Arena] = arena
+        self._offset = offset
+        self._view: Optional[memoryview] = None
+        #: The ctypes array behind all views of the block.
+        self._export: Optional["ref[Any]"] = None
 
-    def verify(self, copy: Optional[Readable] = None) -> bool:
-        """Whether the copy, or without one the arena's own bytes, is what was committed."""
-        return xxh3_64(self.view if copy is None else copy) == self.checksum
+    @property
+    def view(self) -> memoryview:
+        """The block's bytes in the arena; empty unless ``outcome`` is OK.
+
+        ValueError: the block was given back.
+        """
+        if self.outcome != Outcome.OK:
+            return memoryview(b"")
+        if self._view is None:
+            export = self._open().export(self._offset, self.length)
+            self._export = ref(export)
+            self._view = view_of(export, self._is_writable)
+        return self._view
+
+    @property
+    def address(self) -> int:
+        """Where the block's bytes are in this process. Not checked: use ``view`` where you can."""
+        return self._open().address + self._offset
+
+    def _open(self) -> Arena:
+        if self._arena is None:
+            raise ValueError("a block that was given back, or that has no slot")
+        return self._arena
+
+    def _forget_view(self) -> Any:
+        """Drops this object's own view. Answers the array if something else still refers to it."""
+        self._view = None
+        return None if self._export is None else self._export()
+
+    def _keep_view(self, export: Any) -> None:
+        self._view = view_of(export, self._is_writable)
+
+    def _close(self) -> None:
+        self._view = self._export = self._arena = None
+
+
+class WritableSlot(Held):
+    """A slot to be written: fill ``view``, then commit it. Of use until committed or aborted.
+
+    ``outcome`` is OK, or why there is no slot: PRESENT and PENDING mean there is nothing to write.
+    """
+
+    _is_writable = True
+
+    def write(self, data: Readable) -> None:
+        """Copies the whole block in. ValueError unless ``data`` has exactly the reserved length."""
+        source = memoryview(data).cast("B")
+        if source.nbytes != self.length:
+            raise ValueError(f"{source.nbytes} bytes for a block of {self.length}")
+        self._open().write(self._offset, source)
+
+
+class ReadableBlock(Held):
+    """A block acquired for reading: copy ``view``, verify the copy, then release."""
+
+    #: XXH3-64 of the block's bytes.
+    checksum = 0
+
+    def verify(self, copy: Union[Readable, Sequence[Piece], None] = None) -> bool:
+        """Whether a copy is what was committed.
+
+        The copy is one object, or a sequence of ``Piece`` that has the block's bytes in order.
+        Without one, the arena's own bytes are verified.
+        """
+        if isinstance(copy, (list, tuple)):
+            return kernels().verify_pieces([copy], [self.checksum])[0]
+        if copy is None:
+            copy = self._open().read(self._offset, self.length)
+        return checksum_of(copy) == self.checksum
 
     def copy(self) -> Optional[bytes]:
         """A verified copy; None where there is no block or the copy does not verify."""
         if self.outcome != Outcome.OK:
             return None
-        data = bytes(self.view)
+        data = self._open().read(self._offset, self.length)
         return data if self.verify(data) else None
 
 
-Held = Union[WritableSlot, ReadableBlock]
+def checksum_of(data: Any) -> int:
+    return xxh3_64(data) if NATIVE is None else NATIVE.xxh3(data)

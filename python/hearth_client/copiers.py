@@ -1,0 +1,62 @@
+"""An engine's side of a transfer: paged memory, or pieces of any memory."""
+
+from __future__ import annotations
+
+from array import array
+from typing import List, Sequence
+
+from .memory import PagedMemory, Piece
+from .native import Kernels
+
+
+class PagedCopier:
+    """Blocks of a paged KV cache; block ``i`` of the call is block ``block_ids[i]`` of it."""
+
+    def __init__(
+        self, kernels: Kernels, memory: PagedMemory, block_ids: Sequence[int]
+    ) -> None:
+        self._kernels = kernels
+        self._memory = memory
+        self._ids = array("I", block_ids)
+        self._length = memory.block_bytes
+
+    def length_of(self, _index: int) -> int:
+        return self._length
+
+    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
+        return self._kernels.gather(self._memory, self._chosen(indices), slots)
+
+    def scatter(
+        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+    ) -> Sequence[bool]:
+        return self._kernels.scatter(self._memory, self._chosen(indices), slots, checksums)
+
+    def _chosen(self, indices: Sequence[int]) -> "array[int]":
+        first, last = indices[0], indices[-1]
+        if last - first + 1 == len(indices):
+            return self._ids[first : last + 1]
+        ids = self._ids
+        return array("I", [ids[at] for at in indices])
+
+
+class PieceCopier:
+    """Blocks given as pieces of memory."""
+
+    def __init__(self, kernels: Kernels, pieces: Sequence[Sequence[Piece]]) -> None:
+        self._kernels = kernels
+        self._pieces = pieces
+        self._lengths = [sum(piece.bytes for piece in block) for block in pieces]
+
+    def length_of(self, index: int) -> int:
+        return self._lengths[index]
+
+    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
+        return self._kernels.gather_pieces(self._chosen(indices), slots)
+
+    def scatter(
+        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+    ) -> Sequence[bool]:
+        return self._kernels.scatter_pieces(self._chosen(indices), slots, checksums)
+
+    def _chosen(self, indices: Sequence[int]) -> List[Sequence[Piece]]:
+        return [self._pieces[at] for at in indices]

@@ -1,0 +1,434 @@
+"""The store that engine connectors use: find, get and put blocks, whatever the agent does.
+
+    store = KvStore(manifest, engine_id=engine_id, role=Role.WORKER)
+    store.put(keys, parents, memory, block_ids)
+    store.get(keys, memory, block_ids)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from typing import Any, Callable, List, Mapping, Optional, Sequence
+
+from . import protocol
+from . import protocol_engine as frames
+from .calls import kind_of_keys
+from .connection import Connection
+from .copiers import PagedCopier, PieceCopier
+from .engine import announce_kind, lookup_flags
+from .errors import HearthError
+from .layout import FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Hello, IdentifyKind, Op, Outcome, Role
+from .link import Link
+from .manifest import Manifest
+from .memory import PagedMemory, Piece, Region
+from .names import Names
+from .native import kernels
+from .stats import Stats
+from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
+from .transfer import Copier, GaveUp, Transfer
+
+DEFAULT_SOCKET = "/run/hearth/engine.sock"
+#: How long ``close`` waits for calls of other threads.
+_CLOSE_S = 5.0
+_NAME_BYTES_MAX = 32
+
+__all__ = [
+    "CommandTicket",
+    "KvStore",
+    "LookupResult",
+    "LookupTicket",
+    "Outcome",
+    "PagedMemory",
+    "Piece",
+    "Region",
+    "Role",
+    "Stats",
+    "Ticket",
+]
+
+
+class KvStore:
+    """Blocks of one namespace, by the chain keys of an engine. All methods are thread-safe.
+
+    No call raises because of the agent: blocks that an absent, stopped, full or restarted agent
+    does not give are misses. ValueError is raised for arguments that cannot be right. A process
+    that forks uses the store in the parent only.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        socket: Optional[str] = None,
+        engine_id: bytes = b"",
+        role: Role = Role.OTHER,
+        name: str = "",
+        stall_ms: int = 100,
+        on_connect: Optional[Callable[[Hello], None]] = None,
+        logger: Optional[logging.Logger] = None,
+    ) -> None:
+        """Tries to connect once, then in the background: an absent agent is no error.
+
+        ``engine_id``: 16 bytes that all processes of the engine, and no others, have in common.
+        ``stall_ms``: a call is given up when the agent shows no progress for this long.
+        ``on_connect`` is called by a background thread after each greeting and before calls reach
+        the new agent: what was reserved at one of another incarnation is void. It must not call
+        the store.
+        """
+        if engine_id and (len(engine_id) != frames.ENGINE_ID_BYTES or not any(engine_id)):
+            raise ValueError(f"engine_id is {frames.ENGINE_ID_BYTES} bytes that are not all zero")
+        if stall_ms < 1:
+            raise ValueError(f"stall_ms is at least 1, not {stall_ms}")
+        if len(name.encode("utf-8")) > _NAME_BYTES_MAX or not name.isprintable():
+            raise ValueError(f"name has at most {_NAME_BYTES_MAX} bytes and no control characters")
+        path = socket or os.environ.get("HEARTH_SOCKET") or DEFAULT_SOCKET
+        self.stats = Stats()
+        self._kernels = kernels()
+        self._names = Names(self._kernels)
+        self._calls = threading.Condition(threading.Lock())
+        self._active = 0
+        self._is_closed = False
+        self._link = Link(
+            path,
+            manifest.encode(),
+            name,
+            engine_id=bytes(engine_id),
+            role=Role(role),
+            stall_s=stall_ms / 1000,
+            on_connect=on_connect,
+            logger=logger,
+        )
+
+    def __enter__(self) -> "KvStore":
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether calls reach an agent. False also while it hangs."""
+        return self._link.usable() is not None
+
+    @property
+    def incarnation(self) -> int:
+        """Of the last agent that was greeted; differs after each of its starts. 0: none yet."""
+        return self._link.incarnation
+
+    def fileno(self) -> int:
+        """A descriptor that is readable if there is something for ``poll`` to take in."""
+        return self._link.fileno()
+
+    def poll(self) -> None:
+        """Takes in replies that have come, for tickets. Never blocks."""
+        self._link.poll()
+
+    def close(self) -> None:
+        """Ends the connection, when calls of other threads have ended."""
+        with self._calls:
+            self._is_closed = True
+            self._calls.wait_for(lambda: self._active == 0, _CLOSE_S)
+        self._link.close()
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        keys: Sequence[bytes],
+        *,
+        tiers: int = TIER_ANY,
+        family: bool = True,
+        hold: bool = True,
+        fetch: bool = True,
+        wait: bool = False,
+        progress: bool = True,
+        deadline_ms: int = 0,
+        hold_ms: int = 0,
+        readers: int = 1,
+        source: str = "",
+    ) -> LookupTicket:
+        """Asks how much of a prefix is there. Never blocks; the ticket is answered later.
+
+        ``family``: what all TP and PP ranks have. ``fetch``: bring it to RAM first. ``hold``:
+        reserve it there until ``readers`` connections of the engine have got each block, or
+        ``hold_ms`` passed. ``wait``: wait for blocks that are announced. ``source``: the worker
+        name of an agent that has or computes the blocks.
+        """
+        kind = kind_of_keys(keys)
+        self.stats.add(lookups=1)
+        connection = self._usable()
+        if connection is None:
+            self.stats.fail("gone")
+            return LookupTicket(None)
+        most = connection.hello.items_max
+        some = keys if len(keys) <= most else keys[:most]
+        ticket = LookupTicket(
+            connection,
+            stall_s=self._link.stall_s,
+            on_stall=self._stalled,
+            on_result=self._count_lookup,
+        )
+        try:
+            if not connection.hello.features & FEATURE_ENGINE:
+                digests = self._digests(connection, some)
+                return ticket.start_match(digests, tiers) if digests else LookupTicket(None)
+            flags = lookup_flags(family, hold and self._link.joined, fetch, wait, progress, False)
+            question = frames.LookupQuestion(
+                *(kind, len(some), b"".join(some), flags, LAYER_ALL, tiers),
+                *(deadline_ms, hold_ms, readers, 0, None, source),
+            )
+            return ticket.start(question)
+        except HearthError:
+            self.stats.fail("gone")
+            return LookupTicket(None)
+
+    def unhold(self, ticket: LookupTicket) -> None:
+        """Ends the reservation of a lookup, also of one that is not answered yet."""
+        ticket.unhold()
+
+    def exists(self, keys: Sequence[bytes], *, tiers: int = TIER_ANY, family: bool = True) -> int:
+        """How many leading blocks are there. Nothing is reserved or moved."""
+        ticket = self.lookup(
+            keys, tiers=tiers, family=family, hold=False, fetch=False, progress=False
+        )
+        ticket.wait(10 * self._link.stall_s)
+        leading = ticket.result().leading if ticket.done() else 0
+        assert isinstance(leading, int)
+        return leading
+
+    def _stalled(self, connection: Connection) -> None:
+        self.stats.fail("stalled")
+        self._link.report_stall(connection)
+
+    def _count_lookup(self, result: LookupResult, seconds: float) -> None:
+        self.stats.waited(seconds)
+        if result.leading > 0:
+            self.stats.add(hits=1, hit_blocks=result.leading)
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        keys: Sequence[bytes],
+        memory: PagedMemory,
+        block_ids: Sequence[int],
+        *,
+        tiers: int = TIER_ANY,
+        deadline_ms: int = 0,
+    ) -> List[Outcome]:
+        """Copies blocks to the engine's memory; one outcome for each.
+
+        OK: the bytes are there and verified. Every other outcome leaves undefined bytes in the
+        target: MISS, LATE, FULL, CORRUPT, TOO_LARGE (the block has another length).
+        """
+        _same_lengths(keys=keys, block_ids=block_ids)
+        return self._get(keys, PagedCopier(self._kernels, memory, block_ids), tiers, deadline_ms)
+
+    def get_pieces(
+        self,
+        keys: Sequence[bytes],
+        pieces: Sequence[Sequence[Piece]],
+        *,
+        tiers: int = TIER_ANY,
+        deadline_ms: int = 0,
+    ) -> List[Outcome]:
+        """As ``get``, to pieces of memory that have a block's bytes in order."""
+        _same_lengths(keys=keys, pieces=pieces)
+        return self._get(keys, PieceCopier(self._kernels, pieces), tiers, deadline_ms)
+
+    def put(
+        self,
+        keys: Sequence[bytes],
+        parents: Sequence[Optional[bytes]],
+        memory: PagedMemory,
+        block_ids: Sequence[int],
+        *,
+        aliases: Optional[Sequence[int]] = None,
+        transient: bool = False,
+        session: int = 0,
+        should_stop: Optional[Callable[[], bool]] = None,
+    ) -> List[Outcome]:
+        """Stores blocks of the engine's memory; one outcome for each.
+
+        ``parents``: the key of the block before each, or None. ``aliases``: 64-bit engine hashes.
+        PRESENT and PENDING: the agent has or gets the block already. ``should_stop`` is asked
+        between chunks; blocks that are not copied then are SKIPPED.
+        """
+        _same_lengths(keys=keys, parents=parents, block_ids=block_ids, aliases=aliases)
+        copier = PagedCopier(self._kernels, memory, block_ids)
+        return self._put(keys, parents, copier, aliases, transient, session, should_stop)
+
+    def put_pieces(
+        self,
+        keys: Sequence[bytes],
+        parents: Sequence[Optional[bytes]],
+        pieces: Sequence[Sequence[Piece]],
+        *,
+        aliases: Optional[Sequence[int]] = None,
+        transient: bool = False,
+        session: int = 0,
+        should_stop: Optional[Callable[[], bool]] = None,
+    ) -> List[Outcome]:
+        """As ``put``, from pieces of memory that have a block's bytes in order."""
+        _same_lengths(keys=keys, parents=parents, pieces=pieces, aliases=aliases)
+        copier = PieceCopier(self._kernels, pieces)
+        return self._put(keys, parents, copier, aliases, transient, session, should_stop)
+
+    def _get(
+        self, keys: Sequence[bytes], copier: Copier, tiers: int, deadline_ms: int
+    ) -> List[Outcome]:
+        kind_of_keys(keys)
+        outcomes = [Outcome.MISS] * len(keys)
+
+        def move(connection: Connection) -> None:
+            digests = self._digests(connection, keys)
+            Transfer(self._link, connection, copier, self.stats).get(
+                digests, outcomes, protocol.check_tiers(tiers), deadline_ms
+            )
+
+        self.stats.add(got_seconds=self._run(move))
+        self._count_failures(outcomes)
+        return outcomes
+
+    def _put(
+        self,
+        keys: Sequence[bytes],
+        parents: Sequence[Optional[bytes]],
+        copier: Copier,
+        aliases: Optional[Sequence[int]],
+        transient: bool,
+        session: int,
+        should_stop: Optional[Callable[[], bool]],
+    ) -> List[Outcome]:
+        kind_of_keys(keys)
+        outcomes = [Outcome.SKIPPED] * len(keys)
+
+        def move(connection: Connection) -> None:
+            known = dict.fromkeys([*keys, *(key for key in parents if key is not None)])
+            names: Any = dict(zip(known, self._digests(connection, list(known))))
+            names[None] = None
+            Transfer(self._link, connection, copier, self.stats).put(
+                [names[key] for key in keys],
+                [names[key] for key in parents],
+                outcomes,
+                aliases=aliases,
+                transient=transient,
+                session=session,
+                should_stop=should_stop,
+            )
+
+        self.stats.add(put_seconds=self._run(move))
+        self._count_failures(outcomes)
+        return outcomes
+
+    def _run(self, move: Callable[[Connection], None]) -> float:
+        """Runs a transfer if there is an agent. The seconds it took."""
+        began = time.monotonic()
+        connection = self._usable()
+        if connection is None:
+            self.stats.fail("gone")
+            return 0.0
+        with self._calls:
+            self._active += 1
+        try:
+            move(connection)
+        except GaveUp as reason:
+            self.stats.fail(str(reason))
+        except HearthError:
+            self.stats.fail("gone")
+        finally:
+            with self._calls:
+                self._active -= 1
+                self._calls.notify_all()
+        return time.monotonic() - began
+
+    def _usable(self) -> Optional[Connection]:
+        return None if self._is_closed else self._link.usable()
+
+    def _digests(self, connection: Connection, keys: Sequence[bytes]) -> List[bytes]:
+        def ask(missing: Sequence[bytes]) -> List[bytes]:
+            kind = kind_of_keys(missing)
+            most = connection.hello.items_max
+            found: List[bytes] = []
+            for start in range(0, len(missing), most):
+                part = missing[start : start + most]
+                found += self._identify(connection, kind, part)
+            return found
+
+        return self._names.digests(connection.hello, keys, ask)
+
+    def _identify(
+        self, connection: Connection, kind: IdentifyKind, keys: Sequence[bytes]
+    ) -> List[bytes]:
+        try:
+            return connection.ask(
+                Op.IDENTIFY,
+                lambda number: protocol.identify_request(
+                    number, kind, LAYER_ALL, len(keys), b"".join(keys)
+                ),
+                protocol.read_identify,
+                timeout=self._link.stall_s,
+            )
+        except TimeoutError:
+            self._link.report_stall(connection)
+            raise
+
+    def _count_failures(self, outcomes: Sequence[Outcome]) -> None:
+        if outcomes.count(Outcome.OK) == len(outcomes):
+            return
+        for outcome in set(outcomes) - {Outcome.OK, Outcome.PRESENT, Outcome.PENDING}:
+            self.stats.fail(outcome.name.lower(), outcomes.count(outcome))
+
+    # --- what is coming, and commands -------------------------------------------------------------
+
+    def announce(self, keys: Sequence[bytes], ttl_ms: int, *, family: bool = True) -> None:
+        """Says that these blocks are being computed and will be put. Repeat it before it ends."""
+        self._announce(keys, ttl_ms, family, False)
+
+    def withdraw(self, keys: Sequence[bytes], *, family: bool = True) -> None:
+        """Says that announced blocks will not be put."""
+        self._announce(keys, 0, family, True)
+
+    def _announce(
+        self, keys: Sequence[bytes], ttl_ms: int, family: bool, withdraw: bool
+    ) -> None:
+        kind, connection = announce_kind(keys), self._usable()
+        if connection is None or not connection.hello.features & FEATURE_ENGINE:
+            return
+        most = connection.hello.items_max
+        for start in range(0, len(keys), most):
+            part = keys[start : start + most]
+            try:
+                connection.post(
+                    lambda number: frames.announce_request(
+                        *(number, kind, part, ttl_ms),
+                        family=family,
+                        withdraw=withdraw,
+                        no_reply=True,
+                    )
+                )
+            except HearthError:
+                return
+
+    def command(self, body: Mapping[str, object]) -> CommandTicket:
+        """Sends a lifecycle command (``docs/commands.md``); the ticket's result is its receipt.
+
+        Without an agent, the receipt's ``status`` is "gone".
+        """
+        encoded, connection = json.dumps(body).encode("utf-8"), self._usable()
+        if connection is None or not connection.hello.features & FEATURE_ENGINE:
+            return CommandTicket(None)
+        try:
+            return CommandTicket(connection).start(encoded)
+        except HearthError:
+            return CommandTicket(None)
+
+
+def _same_lengths(**lists: Optional[Sequence[object]]) -> None:
+    counts = {name: len(one) for name, one in lists.items() if one is not None}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"one item for each block is required, given {counts}")

@@ -1,0 +1,273 @@
+"""Requests whose answers come later."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from . import protocol
+from . import protocol_engine as frames
+from .channel import Request
+from .connection import Connection
+from .errors import HearthError, RefusedError
+from .layout import LAYER_ALL, Lookup, LookupFlag, Op
+
+_NOTHING = Lookup(0, 0, 0, False, False, False, 0, b"", [])
+
+#: Called with the connection of a ticket that was given up.
+OnStall = Callable[[Connection], None]
+#: Called with a result, and the seconds it took.
+OnResult = Callable[["LookupResult", float], None]
+
+
+@dataclass(frozen=True)
+class LookupResult:
+    """What the agent has of a prefix."""
+
+    #: Blocks present without a gap.
+    leading: int
+    #: The blocks among them that are in RAM, and reserved for this engine if it asked for that.
+    ready: int
+    #: Blocks behind ``leading`` that are being written or are announced.
+    announced: int
+    #: The best tier of each leading block, as a bit of ``Tier``; empty unless ``outcome`` is "ok".
+    tiers: List[int]
+    #: "ok"; "stalled": no progress for ``stall_ms``; "gone": no agent, or it refused.
+    outcome: str
+    #: Digests of the blocks, if they were asked for.
+    digests: List[bytes]
+    #: The agent forgot the parent digest: ask with the whole prompt.
+    unknown_parent: bool = False
+
+
+class Ticket:
+    """A request in progress. ``done`` never blocks; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        connection: Optional[Connection],
+        *,
+        stall_s: Optional[float] = None,
+        on_stall: Optional[OnStall] = None,
+    ) -> None:
+        self._connection = connection
+        self._request: Optional[Request] = None
+        self._stall_s = stall_s
+        self._on_stall = on_stall
+        self._result: Any = None
+        self.started = time.monotonic()
+        #: Time (``time.monotonic()``) of the last reply, partial replies included.
+        self.last_progress = self.started
+
+    @property
+    def request(self) -> Request:
+        """What was sent."""
+        if self._request is None:
+            raise ValueError("nothing was sent: there is no agent")
+        return self._request
+
+    def done(self) -> bool:
+        """Whether the result is there; takes in replies that have come."""
+        request = self._request
+        if self._result is None and request is not None and not request.done:
+            assert self._connection is not None
+            self._connection.poll()
+        return self._settle()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether the result is there within ``timeout`` seconds."""
+        until = time.monotonic() + timeout
+        while not self._settle():
+            now = time.monotonic()
+            left = until - now
+            if left <= 0:
+                return self.done()
+            if self._stall_s is not None:
+                left = min(left, max(self.last_progress + self._stall_s - now, 0.0) + 0.001)
+            assert self._connection is not None and self._request is not None
+            self._connection.wait(self._request, left)
+        return True
+
+    def result(self) -> Any:
+        """The result. ValueError: it is not there yet."""
+        if not self._settle():
+            raise ValueError("the ticket is not done: call done() or wait() before result()")
+        return self._result
+
+    def cancel(self) -> None:
+        """Stops waiting; what the reply grants is given back."""
+        if self._request is not None and self._connection is not None:
+            self._connection.abandon(self._request)
+        if self._result is None:
+            self._result = self._failed("gone", "cancelled")
+
+    def _settle(self) -> bool:
+        request, connection = self._request, self._connection
+        if self._result is not None:
+            return True
+        if request is None or connection is None:
+            self._result = self._failed("gone", "no agent")
+        elif request.done:
+            self._result = self._finished(request)
+        elif self._is_stalled() and connection.abandon(request):
+            self._result = self._failed("stalled", "no progress")
+            if self._on_stall is not None:
+                self._on_stall(connection)
+        return self._result is not None
+
+    def _is_stalled(self) -> bool:
+        limit = self._stall_s
+        return limit is not None and time.monotonic() - self.last_progress > limit
+
+    def _finished(self, request: Request) -> Any:
+        if request.error is None:
+            return self._read(request)
+        error = request.error()
+        outcome = "refused" if isinstance(error, RefusedError) else "gone"
+        return self._failed(outcome, str(error))
+
+    def _read(self, request: Request) -> Any:
+        raise NotImplementedError
+
+    def _failed(self, outcome: str, reason: str) -> Any:
+        raise NotImplementedError
+
+
+class LookupTicket(Ticket):
+    """A LOOKUP in progress."""
+
+    #: What the agent said last.
+    _seen = _NOTHING
+    _is_wanted = True
+    _digests = False
+
+    def __init__(
+        self,
+        connection: Optional[Connection],
+        *,
+        stall_s: Optional[float] = None,
+        on_stall: Optional[OnStall] = None,
+        on_result: Optional[OnResult] = None,
+    ) -> None:
+        super().__init__(connection, stall_s=stall_s, on_stall=on_stall)
+        self._on_result = on_result
+
+    def start(self, question: frames.LookupQuestion) -> "LookupTicket":
+        """Sends it. ValueError: an argument cannot be right, and nothing was sent."""
+        if self._connection is not None:
+            self._digests = bool(question.flags & LookupFlag.DIGESTS)
+            self._request = self._connection.submit(
+                Op.LOOKUP,
+                lambda number: frames.lookup_request(number, question),
+                give_back=self._late,
+                on_reply=self._take,
+            )
+        return self
+
+    def start_match(self, digests: Sequence[bytes], tiers: int) -> "LookupTicket":
+        """Asks an agent that does not know LOOKUP."""
+        assert self._connection is not None
+        self._request = self._connection.submit(
+            Op.MATCH,
+            lambda number: protocol.match_request(number, LAYER_ALL, tiers, digests),
+            on_reply=self._take_match,
+        )
+        return self
+
+    def _take_match(self, count: int, body: bytes) -> bool:
+        leading, best = protocol.read_match(count, body)
+        tiers = bytes(int(tier) for tier in best)
+        self._seen = _NOTHING._replace(leading=leading, ready=leading, tiers=tiers)
+        return False
+
+    @property
+    def ready_now(self) -> int:
+        """Leading blocks that are in RAM by now."""
+        return self._seen.ready
+
+    @property
+    def leading_now(self) -> int:
+        return self._seen.leading
+
+    @property
+    def hold(self) -> int:
+        """Number of the reservation, 0: none."""
+        return self._seen.hold
+
+    def unhold(self) -> None:
+        """Ends the reservation, now or when the reply comes. Nothing waits for that."""
+        self._is_wanted = False
+        connection, request = self._connection, self._request
+        if connection is None or request is None:
+            return
+        connection.abandon(request)
+        if self._seen.hold != 0:
+            self._unhold(connection, self._seen.hold)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.unhold()
+
+    def _take(self, count: int, body: bytes) -> bool:
+        seen = frames.read_lookup(count, body, self._digests)
+        self.last_progress = time.monotonic()
+        self._seen = seen
+        if seen.more and not self._is_wanted and seen.hold != 0 and self._connection is not None:
+            self._unhold(self._connection, seen.hold)
+        return seen.more
+
+    def _late(self, _count: int, _body: bytes) -> None:
+        # Blocks that were ready before the caller gave up are reserved for its readers.
+        if self._seen.hold != 0 and not self._is_wanted and self._connection is not None:
+            self._unhold(self._connection, self._seen.hold)
+
+    @staticmethod
+    def _unhold(connection: Connection, hold: int) -> None:
+        try:
+            connection.post(lambda number: frames.unhold_request(number, [hold], no_reply=True))
+        except HearthError:
+            return  # It ended with the connection.
+
+    def _read(self, request: Request) -> LookupResult:
+        seen = self._seen
+        result = LookupResult(
+            *(seen.leading, seen.ready, seen.announced, list(seen.tiers[: seen.leading]), "ok"),
+            *(seen.digests, seen.unknown_parent),
+        )
+        if self._on_result is not None:
+            self._on_result(result, self.last_progress - self.started)
+        return result
+
+    def _failed(self, outcome: str, reason: str) -> LookupResult:
+        if self._seen.ready == 0:
+            self._is_wanted = False
+        seen = self._seen if outcome == "stalled" else _NOTHING
+        word = "stalled" if outcome == "stalled" else "gone"
+        return LookupResult(seen.leading, seen.ready, seen.announced, [], word, [])
+
+
+class CommandTicket(Ticket):
+    """A COMMAND in progress: its result is the receipt. Without an agent, ``status`` is "gone"."""
+
+    def start(self, json_bytes: bytes) -> "CommandTicket":
+        if self._connection is not None:
+            self._request = self._connection.submit(
+                Op.COMMAND, lambda number: frames.command_request(number, json_bytes)
+            )
+        return self
+
+    def _read(self, request: Request) -> Dict[str, object]:
+        assert self._connection is not None
+        try:
+            receipt = json.loads(frames.read_command(request.count, request.body))
+            if not isinstance(receipt, dict):
+                raise ValueError("COMMAND: a receipt that is not an object")
+        except ValueError as error:
+            return self._failed("gone", str(self._connection.broken(error)))
+        return receipt
+
+    def _failed(self, outcome: str, reason: str) -> Dict[str, object]:
+        status = "rejected" if outcome == "refused" else "gone"
+        return {"status": status, "reason": f"{outcome}: {reason}"}

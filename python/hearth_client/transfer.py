@@ -1,0 +1,380 @@
+"""Blocks between an engine's memory and the arena, in pipelined chunks.
+
+The frames of this file are built from arrays, since a call moves thousands of blocks a second:
+``protocol.py`` has the same frames in a form that can be read.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from itertools import chain, repeat
+from struct import Struct
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+from . import protocol
+from .channel import Request
+from .connection import Connection
+from .errors import HearthError, RefusedError
+from .layout import LAYER_ALL, Op, Outcome
+from .link import Link
+from .stats import Stats
+
+#: Blocks and bytes of one chunk, and chunks on their way at once.
+CHUNK_BLOCKS = 64
+CHUNK_BYTES = 32 * 1024 * 1024
+_AHEAD = 2
+#: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
+_ACQUIRE_S = 2.0
+_COMMIT_S = 10.0
+
+_OK = int(Outcome.OK)
+_ACQUIRE_HEAD = Struct("<IIII")
+_RESERVE_HEAD = Struct("<IIQ")
+_RESERVE_TAIL = Struct("<QII")
+_NO_DIGEST = bytes(32)
+_OUTCOMES = {int(outcome): outcome for outcome in Outcome}
+_TRANSIENT, _ALIAS = 1, 2
+
+
+class Copier(Protocol):
+    """The engine's side of a transfer: block ``i`` of the call, for ``start <= i < end``."""
+
+    def length_of(self, index: int) -> int: ...
+
+    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]: ...
+
+    def scatter(
+        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+    ) -> Sequence[bool]: ...
+
+
+class _Part(NamedTuple):
+    start: int
+    end: int
+    request: Request
+
+
+class GaveUp(Exception):
+    """The agent did not answer in time, or the connection is over."""
+
+
+class Transfer:
+    """One call of get or put on one connection. Raises GaveUp, and nothing else of this package."""
+
+    def __init__(self, link: Link, connection: Connection, copier: Copier, stats: Stats) -> None:
+        self._link = link
+        self._connection = connection
+        self._copier = copier
+        self._stats = stats
+        arena = connection.__dict__.get("arena")
+        if arena is None:
+            raise GaveUp("gone")
+        self._base = arena.address
+        self._arena_bytes = arena.size
+        #: Keeps the arena mapped during the copies, whatever happens to the connection.
+        self._guard = arena.export(0, 1)
+        self._parts: Deque[_Part] = deque()
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait(self, request: Request, limit_s: float) -> bytes:
+        """The reply's body. GaveUp: no sign of life for ``stall_ms``, or none within the limit."""
+        connection, stall = self._connection, self._link.stall_s
+        began = time.monotonic()
+        if not connection.wait(request, stall / 2):
+            self._outlast(request, began, limit_s)
+        self._stats.waited(time.monotonic() - began)
+        if request.error is not None:
+            error = request.error()
+            raise GaveUp("refused" if isinstance(error, RefusedError) else "gone")
+        return request.body
+
+    def _outlast(self, request: Request, began: float, limit_s: float) -> None:
+        """Waits while the agent answers PINGs."""
+        connection, stall = self._connection, self._link.stall_s
+        alive_at = max(request.sent_at, connection.received_at)
+        probe: Optional[Request] = None
+        while not request.done:
+            if probe is None or probe.done:
+                probe = connection.submit(Op.PING, lambda n: protocol.ping_request(n, b""))
+            connection.wait(request, stall / 4)
+            now = time.monotonic()
+            alive_at = max(alive_at, connection.received_at)
+            is_hung = now - alive_at > stall
+            if not is_hung and now - began < limit_s:
+                continue
+            if connection.abandon(request):
+                connection.abandon(probe)
+                self._stats.waited(now - began)
+                if is_hung:
+                    self._link.report_stall(connection)
+                raise GaveUp("stalled" if is_hung else "late")
+
+    def abandon(self) -> None:
+        """Stops waiting for all chunks; what their replies grant is given back."""
+        while self._parts:
+            request = self._parts.popleft().request
+            if not self._connection.abandon(request) and request.error is None:
+                assert request.give_back is not None
+                self._quietly(lambda r=request: r.give_back(r.count, r.body))
+
+    @staticmethod
+    def _quietly(send: Callable[[], Any]) -> None:
+        try:
+            send()
+        except (HearthError, ValueError):
+            return  # The handles ended with the connection.
+
+    def _words(self, body: bytes, words: int, count: int) -> "array[int]":
+        try:
+            return _words(body, words, count)
+        except ValueError as error:
+            raise self._connection.broken(error) from error
+
+    def _bounds(self, count: int) -> List[Tuple[int, int]]:
+        """Start and end of each chunk."""
+        most = min(CHUNK_BLOCKS, self._connection.hello.items_max)
+        bounds, start, size = [], 0, 0
+        for index in range(count):
+            size += self._copier.length_of(index)
+            if index > start and (size > CHUNK_BYTES or index - start == most):
+                bounds.append((start, index))
+                start, size = index, self._copier.length_of(index)
+        if count > start:
+            bounds.append((start, count))
+        return bounds
+
+    def _send_handles(self, op: Op, handles: bytes) -> None:
+        count = len(handles) // 8
+        if count == 0:
+            return
+        self._quietly(
+            lambda: self._connection.post(
+                lambda number: protocol.request(op, number, count, handles, no_reply=True)
+            )
+        )
+
+    # --- from slots to memory ---------------------------------------------------------------------
+
+    def get(
+        self, digests: Sequence[bytes], outcomes: List[Outcome], tiers: int, deadline_ms: int
+    ) -> None:
+        bounds = deque(self._bounds(len(digests)))
+        limit_s = (deadline_ms / 1000 if deadline_ms else _ACQUIRE_S) + self._link.stall_s
+        head = _ACQUIRE_HEAD.pack(LAYER_ALL, tiers, deadline_ms, 0)
+        try:
+            while bounds or self._parts:
+                while bounds and len(self._parts) < _AHEAD:
+                    start, end = bounds.popleft()
+                    body = head + b"".join(digests[start:end])
+                    self._submit(Op.ACQUIRE, start, end, body, self._release_late)
+                part = self._parts[0]
+                body = self.wait(part.request, limit_s)
+                self._parts.popleft()
+                self._take_blocks(part, body, outcomes)
+        except HearthError:
+            raise GaveUp("gone") from None
+        finally:
+            self.abandon()
+
+    def _submit(
+        self, op: Op, start: int, end: int, body: bytes, give_back: Callable[[int, bytes], None]
+    ) -> None:
+        request = self._connection.submit(
+            op,
+            lambda number: protocol.request(op, number, end - start, body),
+            give_back=give_back,
+        )
+        self._parts.append(_Part(start, end, request))
+
+    def _take_blocks(self, part: _Part, body: bytes, outcomes: List[Outcome]) -> None:
+        start, count = part.start, part.end - part.start
+        words, longs = self._words(body, 8, count), array("Q", body)
+        handles = _handles(words, 8)
+        results: List[int] = words[0::8].tolist()
+        taken = [at for at in range(count) if results[at] == _OK] if any(results) else range(count)
+        try:
+            fitting = self._fitting(part, words[3::8], longs[2::4], taken)
+            if fitting:
+                base, offsets, sums = self._base, longs[2::4], longs[3::4]
+                whole = len(fitting) == count
+                slots = array("Q", [base + offsets[at] for at in fitting])
+                checksums = sums if whole else array("Q", [sums[at] for at in fitting])
+                indices = [start + at for at in fitting]
+                verified = self._copier.scatter(indices, slots, checksums)
+            else:
+                indices, verified = [], []
+        finally:
+            kept = handles if len(taken) == count else _chosen(handles, taken)
+            self._send_handles(Op.RELEASE, kept)
+        for at, result in enumerate(results, start):
+            if result != _OK:
+                outcomes[at] = _OUTCOMES.get(result, Outcome.MISS)
+        for at in taken:
+            outcomes[start + at] = Outcome.TOO_LARGE
+        got = 0
+        for index, is_right in zip(indices, verified):
+            outcomes[index] = Outcome.OK if is_right else Outcome.CORRUPT
+            got += is_right
+        size = sum(map(self._copier.length_of, indices))
+        self._stats.add(got_blocks=got, got_bytes=size)
+
+    def _fitting(
+        self, part: _Part, lengths: "array[int]", offsets: "array[int]", taken: Sequence[int]
+    ) -> List[int]:
+        """The blocks that have the length of their target and lie in the arena."""
+        length_of, start, most = self._copier.length_of, part.start, self._arena_bytes
+        return [
+            at
+            for at in taken
+            if lengths[at] == length_of(start + at) and offsets[at] + lengths[at] <= most
+        ]
+
+    def _release_late(self, count: int, body: bytes) -> None:
+        words = _words(body, 8, count)
+        taken = [at for at in range(count) if words[8 * at] == _OK]
+        self._send_handles(Op.RELEASE, _chosen(_handles(words, 8), taken))
+
+    # --- from memory to slots ---------------------------------------------------------------------
+
+    def put(
+        self,
+        digests: Sequence[bytes],
+        parents: Sequence[Optional[bytes]],
+        outcomes: List[Outcome],
+        *,
+        aliases: Optional[Sequence[int]] = None,
+        transient: bool = False,
+        session: int = 0,
+        should_stop: Optional[Callable[[], bool]] = None,
+    ) -> None:
+        bounds = deque(self._bounds(len(digests)))
+        head = _RESERVE_HEAD.pack(LAYER_ALL, 0, session)
+        commits: List[Tuple[Request, List[int]]] = []
+        try:
+            while bounds or self._parts:
+                while bounds and len(self._parts) < _AHEAD:
+                    start, end = bounds.popleft()
+                    items = self._items(digests, parents, aliases, transient, start, end)
+                    self._submit(Op.RESERVE, start, end, head + items, self._abort_late)
+                part = self._parts[0]
+                body = self.wait(part.request, _ACQUIRE_S)
+                if should_stop is not None and should_stop():
+                    return
+                self._parts.popleft()
+                commit = self._fill_slots(part, body, outcomes)
+                if commit is not None:
+                    commits.append(commit)
+        except HearthError:
+            raise GaveUp("gone") from None
+        finally:
+            self.abandon()
+            self._take_commits(commits, outcomes)
+
+    def _items(
+        self,
+        digests: Sequence[bytes],
+        parents: Sequence[Optional[bytes]],
+        aliases: Optional[Sequence[int]],
+        transient: bool,
+        start: int,
+        end: int,
+    ) -> bytes:
+        length_of, flags = self._copier.length_of, _TRANSIENT if transient else 0
+        before = [parent or _NO_DIGEST for parent in parents[start:end]]
+        if aliases is None:
+            lengths = {length_of(index) for index in range(start, end)}
+            if len(lengths) == 1:
+                tails: Any = repeat(_RESERVE_TAIL.pack(0, lengths.pop(), flags))
+            else:
+                tails = [_RESERVE_TAIL.pack(0, length_of(at), flags) for at in range(start, end)]
+        else:
+            tails = [
+                _RESERVE_TAIL.pack(aliases[at], length_of(at), flags | _ALIAS)
+                for at in range(start, end)
+            ]
+        return b"".join(chain.from_iterable(zip(digests[start:end], before, tails)))
+
+    def _fill_slots(
+        self, part: _Part, body: bytes, outcomes: List[Outcome]
+    ) -> Optional[Tuple[Request, List[int]]]:
+        """Copies a chunk and sends its COMMIT; answers that request and the blocks in it."""
+        start, count = part.start, part.end - part.start
+        words, longs = self._words(body, 6, count), array("Q", body)
+        handles = _handles(words, 6)
+        results: List[int] = words[0::6].tolist()
+        for at, result in enumerate(results, start):
+            outcomes[at] = _OUTCOMES.get(result, Outcome.REJECTED)
+        taken = [at for at in range(count) if results[at] == _OK]
+        if not taken:
+            return None
+        mine = handles if len(taken) == count else _chosen(handles, taken)
+        offsets, base = longs[2::3], self._base
+        indices = [start + at for at in taken]
+        length_of, most = self._copier.length_of, self._arena_bytes
+        if any(offsets[at] + length_of(start + at) > most for at in taken):
+            raise self._connection.broken("a slot outside the arena")
+        for index in indices:
+            outcomes[index] = Outcome.MISS  # Until the COMMIT is answered.
+        is_filled = False
+        try:
+            slots = array("Q", [base + offsets[at] for at in taken])
+            checksums = self._copier.gather(indices, slots)
+            is_filled = True
+        finally:
+            if not is_filled:
+                self._send_handles(Op.ABORT, mine)
+        items = array("Q", bytes(24 * len(taken)))
+        items[0::3] = array("Q", mine)
+        items[1::3] = array("Q", checksums)
+        items[2::3] = array("Q", (1,)) * len(taken)
+        frame_body = items.tobytes()
+        request = self._connection.submit(
+            Op.COMMIT,
+            lambda number: protocol.request(Op.COMMIT, number, len(taken), frame_body),
+        )
+        return request, indices
+
+    def _take_commits(
+        self, commits: List[Tuple[Request, List[int]]], outcomes: List[Outcome]
+    ) -> None:
+        try:
+            while commits and self._link.usable() is self._connection:
+                request, indices = commits.pop(0)
+                body = self.wait(request, _COMMIT_S)
+                answers = self._words(body, 2, len(indices))[0::2]
+                for index, answer in zip(indices, answers):
+                    outcomes[index] = _OUTCOMES.get(answer, Outcome.REJECTED)
+                size = sum(map(self._copier.length_of, indices))
+                self._stats.add(put_blocks=len(indices), put_bytes=size)
+        except HearthError:
+            raise GaveUp("gone") from None
+        finally:
+            for request, _indices in commits:
+                self._connection.abandon(request)
+
+    def _abort_late(self, count: int, body: bytes) -> None:
+        words = _words(body, 6, count)
+        taken = [at for at in range(count) if words[6 * at] == _OK]
+        self._send_handles(Op.ABORT, _chosen(_handles(words, 6), taken))
+
+
+def _words(body: bytes, words: int, count: int) -> "array[int]":
+    """A reply of ``count`` items as 32-bit numbers. ValueError: it has another length."""
+    if len(body) != 4 * words * count:
+        raise ValueError(f"a reply of {len(body)} bytes for {count} items")
+    return array("I", body)
+
+
+def _handles(words: "array[int]", stride: int) -> bytes:
+    """Slot and generation of each item, as ABORT, RELEASE and COMMIT want them."""
+    packed = array("I", bytes(8 * (len(words) // stride)))
+    packed[0::2] = words[1::stride]
+    packed[1::2] = words[2::stride]
+    return packed.tobytes()
+
+
+def _chosen(handles: bytes, chosen: Sequence[int]) -> bytes:
+    return b"".join([handles[8 * at : 8 * at + 8] for at in chosen])
