@@ -114,37 +114,60 @@ interface Part {
   finish(): string | undefined;
 }
 
-/** The agent's library and, beside it, the one of the Python client; the canary is the former alone. */
+/** One library of a target: what `zig build` makes, and what says from which sources. */
+interface LibraryProduct {
+  readonly step: "install" | "client";
+  readonly product: string;
+  readonly made: string;
+  readonly stamp: string;
+}
+
+function libraryProduct(choice: LibraryChoice): LibraryProduct {
+  return {
+    step: "install",
+    product: libraryFile(choice),
+    made: "lib/libhearth.so",
+    stamp: "stamp.json",
+  };
+}
+
+function clientProduct(target: Target): LibraryProduct {
+  return {
+    step: "client",
+    product: clientLibraryFile(target),
+    made: "lib/libhearth_client.so",
+    stamp: "client.json",
+  };
+}
+
+/** The agent's library and, beside it, the Python client's. The canary has only the former. */
 function libraryPart(choice: LibraryChoice, sources: string): Part {
-  const { target, canary = false } = choice;
+  const client = choice.canary ? [] : [clientProduct(choice.target)];
+  return productsPart(choice, [libraryProduct(choice), ...client], sources);
+}
+
+function productsPart(
+  choice: LibraryChoice,
+  products: readonly LibraryProduct[],
+  sources: string,
+): Part {
+  const { target, canary } = choice;
   const flags = buildArguments(choice);
   const inputs = sha256(`${sources} ${flags.join(" ")}`);
   const stage = join(ROOT, ".zig-cache/stage", `${target}-${process.pid}`);
-  const product = libraryFile(choice);
-  const products = [
-    { product, made: join(stage, "lib/libhearth.so"), stamp: "stamp.json" },
-    ...(canary
-      ? []
-      : [
-          {
-            product: clientLibraryFile(target),
-            made: join(stage, "lib/libhearth_client.so"),
-            stamp: "client.json",
-          },
-        ]),
-  ];
-  const stampOf = (name: string) => join(dirname(product), name);
+  const stampOf = ({ product, stamp }: LibraryProduct) => join(dirname(product), stamp);
   return {
     label: `${target}${canary ? " (canary)" : ""}`,
-    isFresh: () => products.every((one) => isFresh(one.product, stampOf(one.stamp), inputs)),
-    words: ["install", ...(canary ? [] : ["client"]), ...flags, "--prefix", stage],
+    isFresh: () => products.every((one) => isFresh(one.product, stampOf(one), inputs)),
+    words: [...products.map((one) => one.step), ...flags, "--prefix", stage],
     finish() {
-      mkdirSync(dirname(product), { recursive: true });
       for (const one of products) {
-        if (!existsSync(one.made)) return `zig build left no ${one.made}`;
-        const digest = sha256(readFileSync(one.made));
-        renameSync(one.made, one.product);
-        writeStamp(stampOf(one.stamp), { inputs, product: digest });
+        const made = join(stage, one.made);
+        if (!existsSync(made)) return `zig build left no ${made}`;
+        mkdirSync(dirname(one.product), { recursive: true });
+        const digest = sha256(readFileSync(made));
+        renameSync(made, one.product);
+        writeStamp(stampOf(one), { inputs, product: digest });
       }
       rmSync(stage, { recursive: true, force: true });
       return undefined;
@@ -234,6 +257,11 @@ async function make(parts: readonly Part[]): Promise<NativeOutcome> {
  */
 export function ensureLibrary(choice: LibraryChoice): Promise<NativeOutcome> {
   return make([libraryPart(choice, digestOfSources())]);
+}
+
+/** The library of the Python client alone. */
+export function ensureClientLibrary(target: Target): Promise<NativeOutcome> {
+  return make([productsPart({ target }, [clientProduct(target)], digestOfSources())]);
 }
 
 /**
