@@ -1,5 +1,12 @@
-/** `bun run demo`: the demo of the compiled executable, built when the sources changed. */
+/**
+ * `bun run demo`: the demo of the compiled executable, built when the sources changed. With
+ * `--engine`, a demo with a real engine, which runs from the sources.
+ */
+import { join } from "node:path";
 import { BuildError, ensureHostExecutable } from "./lib/executable.ts";
+import { ROOT } from "./lib/paths.ts";
+
+const ENGINE_DEMO = join(ROOT, "test/engines/demo.ts");
 
 async function executable(): Promise<string> {
   try {
@@ -11,7 +18,10 @@ async function executable(): Promise<string> {
   }
 }
 
-const child = Bun.spawn([await executable(), "demo", ...process.argv.slice(2)], {
+const given = process.argv.slice(2);
+const isEngine = given.some((word) => word === "--engine" || word.startsWith("--engine="));
+const command = isEngine ? [process.execPath, ENGINE_DEMO] : [await executable(), "demo"];
+const child = Bun.spawn([...command, ...given], {
   stdio: ["inherit", "inherit", "inherit"],
 });
 // The demo removes what it made; so it gets the signal and this waits until it is done.

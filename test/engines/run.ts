@@ -37,7 +37,6 @@ function print({ lane, ok, seconds, checks, figures }: LaneReport): void {
 }
 
 async function run(options: RunOptions): Promise<boolean> {
-  await requireMemory();
   const engine = await ensureEngine(options.engine);
   // Models are made with the packages of vLLM; SGLang reads the same files.
   const maker = options.engine === "vllm" ? engine : await ensureEngine("vllm");
@@ -63,12 +62,18 @@ function skip(why: string, isJson: boolean): never {
   process.exit(isRequired ? 1 : 0);
 }
 
-/** Runs lanes, prints their reports and ends the process with the verdict. */
-export async function runMain(options: RunOptions): Promise<never> {
+/** Runs `main`, which says whether all is well, and ends the process; a `Skip` is reported. */
+export async function withSkips(isJson: boolean, main: () => Promise<boolean>): Promise<never> {
   try {
-    process.exit((await run(options)) ? 0 : 1);
+    await requireMemory();
+    process.exit((await main()) ? 0 : 1);
   } catch (thrown) {
     if (!(thrown instanceof Skip)) throw thrown;
-    skip(thrown.message, options.isJson);
+    skip(thrown.message, isJson);
   }
+}
+
+/** Runs lanes, prints their reports and ends the process with the verdict. */
+export function runMain(options: RunOptions): Promise<never> {
+  return withSkips(options.isJson, () => run(options));
 }

@@ -39,6 +39,8 @@ interface Chunk {
   readonly error?: { readonly message: string };
   readonly choices: readonly {
     readonly token_ids?: readonly number[] | null;
+    /** Of the chat API only. */
+    readonly delta?: { readonly content?: string | null };
     readonly logprobs?: {
       readonly token_logprobs: readonly number[];
       readonly top_logprobs: readonly Readonly<Record<string, number>>[];
@@ -61,7 +63,7 @@ function bodyOf({ model }: Endpoint, { prompt, tokens, extra }: Question) {
 }
 
 /** The objects of a stream of server-sent events. */
-async function* chunksOf(answer: Response): AsyncGenerator<Chunk> {
+export async function* chunksOf(answer: Response): AsyncGenerator<Chunk> {
   let rest = "";
   for await (const text of answer.body!.pipeThrough(new TextDecoderStream())) {
     const events = (rest + text).split("\n\n");
@@ -73,7 +75,7 @@ async function* chunksOf(answer: Response): AsyncGenerator<Chunk> {
   }
 }
 
-function stepsOf({ choices }: Chunk): Step[] {
+export function stepsOf({ choices }: Chunk): Step[] {
   const [choice] = choices;
   const tokens = choice?.token_ids ?? [];
   return tokens.map((token, index) => {

@@ -1,9 +1,7 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import type { Installed } from "./install.ts";
 import type { Model } from "./model.ts";
 import type { ServerOptions } from "./server.ts";
+import { WorkFolder } from "./work-folder.ts";
 
 /** A claim that a lane puts to the test. */
 export interface Check {
@@ -70,16 +68,14 @@ export async function runLane(
   lane: Lane,
   common: Omit<LaneContext, "folder" | "sheet">,
 ): Promise<LaneReport> {
-  const folder = mkdtempSync(join(tmpdir(), "hearth-"));
+  using folder = new WorkFolder();
   const sheet = new Sheet();
   const began = performance.now();
   try {
-    await lane({ ...common, folder, sheet });
+    await lane({ ...common, folder: folder.path, sheet });
   } catch (thrown) {
     const reason = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
     sheet.check("the lane ran to its end", false, reason, "no error");
-  } finally {
-    if (process.env.HEARTH_ENGINES_KEEP !== "1") rmSync(folder, { recursive: true, force: true });
   }
   const { checks, figures } = sheet;
   const seconds = round((performance.now() - began) / 1000);
