@@ -10,7 +10,6 @@ from struct import pack
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import protocol
-from .channel import Request, Take
 from .connection import Connection
 from .layout import (
     DIGEST_BYTES,
@@ -27,6 +26,7 @@ from .layout import (
     SessionPage,
     SessionStatus,
 )
+from .request import Request, Take
 
 _Answer = TypeVar("_Answer")
 

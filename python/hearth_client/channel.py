@@ -18,59 +18,17 @@ from itertools import count as counting
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import protocol
-from .errors import ConnectionClosed, HearthError, ProtocolError, RefusedError, TimedOut
+from .errors import ConnectionClosed, HearthError, ProtocolError, TimedOut
 from .layout import HEADER_BYTES, Header, Op
 from .notifier import Notifier
+from .outbox import Outbox
+from .request import Failure, Request, Take, TakeSome, failure_of
 
 _RECEIVE_BYTES = 256 * 1024
 #: Before the greeting is answered the agent's own limit is not known.
 _FIRST_FRAME_BYTES_MAX = 64 * 1024
-#: Bytes of requests that an agent which does not read may leave here.
-_OUTBOX_BYTES_MAX = 16 * 1024 * 1024
 #: Seconds after which a thread that another one reads for tries to send what could not be sent.
 _FLUSH_SECONDS = 0.005
-
-#: Takes in one reply: its count and body.
-Take = Callable[[int, bytes], None]
-
-
-class Request:
-    """A request on its way, and its reply when it is there."""
-
-    __slots__ = (
-        "abandoned",
-        "body",
-        "count",
-        "done",
-        "error",
-        "give_back",
-        "number",
-        "on_reply",
-        "op",
-        "sent_at",
-    )
-
-    def __init__(self, number: int, op: int, give_back: Optional[Take]) -> None:
-        self.number = number
-        self.op = op
-        self.done = False
-        self.count = 0
-        self.body = b""
-        #: Makes the error that ended the request.
-        self.error: Optional[Callable[[], HearthError]] = None
-        #: Called with a reply that nothing waits for any more, to give back what it granted.
-        self.give_back = give_back
-        self.abandoned = False
-        #: Called with each reply by the thread that reads; True: another reply follows.
-        self.on_reply: Optional[Callable[[int, bytes], bool]] = None
-        self.sent_at = time.monotonic()
-
-    def result(self) -> Tuple[int, bytes]:
-        """Count and body of the reply; refusals and a lost connection are raised."""
-        if self.error is not None:
-            raise self.error()
-        return self.count, self.body
-
 
 class Channel:
     """Sends requests and takes in replies. All methods may be called from several threads."""
@@ -84,11 +42,9 @@ class Channel:
         self._pending: Dict[int, Request] = {}
         self._is_reading = False
         self._waiting = 0
-        self._ended: Optional[Callable[[], HearthError]] = None
+        self._ended: Optional[Failure] = None
         self._is_disposed = False
-        #: Guards the order of sent bytes; those that the socket did not accept yet.
-        self._sending = threading.Lock()
-        self._outbox = bytearray()
+        self._outbox = Outbox(sock)
         self._input = bytearray()
         self._input_wanted = HEADER_BYTES
         self._readable = select.poll()
@@ -126,7 +82,7 @@ class Channel:
         frame_of: Callable[[int], bytes],
         *,
         give_back: Optional[Take] = None,
-        on_reply: Optional[Callable[[int, bytes], bool]] = None,
+        on_reply: Optional[TakeSome] = None,
     ) -> Request:
         """Sends a request without waiting. ValueError: nothing was sent."""
         request = self.expect(op, give_back)
@@ -148,48 +104,18 @@ class Channel:
         limit = self.frame_bytes_max
         if len(frame) > limit:
             raise ValueError(f"a frame of {len(frame)} bytes, {limit} are allowed: ask for less")
+        if self._ended is not None:
+            raise ConnectionClosed("the connection is closed: make a new Client")
         self.sent_at = time.monotonic()
-        failure: Optional[OSError] = None
-        with self._sending:
-            if self._ended is not None:
-                raise ConnectionClosed("the connection is closed: make a new Client")
-            if self._outbox:
-                self._outbox += frame
-                failure = self._flush_outbox()
-            else:
-                try:
-                    sent = self._socket.send(frame)
-                except BlockingIOError:
-                    sent = 0
-                except OSError as error:
-                    sent, failure = 0, error
-                if failure is None and sent < len(frame):
-                    self._outbox += memoryview(frame)[sent:]
-            if len(self._outbox) > _OUTBOX_BYTES_MAX:
-                failure = OSError("the agent does not read")
+        failure = self._outbox.send(frame)
         if failure is not None:
             self._sending_failed(failure)
             raise self._ended() if self._ended else ConnectionClosed(str(failure))
 
-    def _flush_outbox(self) -> Optional[OSError]:
-        """Under ``_sending``."""
-        try:
-            while self._outbox:
-                sent = self._socket.send(self._outbox)
-                del self._outbox[:sent]
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return error
-        return None
-
     def flush(self) -> None:
         """Sends more of what the socket did not accept before."""
-        if not self._outbox:
-            return
-        with self._sending:
-            failure = None if self._ended is not None else self._flush_outbox()
-        if failure is not None:
+        failure = self._outbox.flush() if self._outbox.is_waiting else None
+        if failure is not None and self._ended is None:
             self._sending_failed(failure)
 
     def _sending_failed(self, failure: OSError) -> None:
@@ -226,9 +152,9 @@ class Channel:
                 if left <= 0:
                     return False
                 self._waiting += 1
-                self._state.wait(min(left, _FLUSH_SECONDS) if self._outbox else left)
+                self._state.wait(min(left, _FLUSH_SECONDS) if self._outbox.is_waiting else left)
                 self._waiting -= 1
-                if self._outbox:
+                if self._outbox.is_waiting:
                     self._state.release()
                     try:
                         self.flush()
@@ -285,7 +211,7 @@ class Channel:
         if self._ended is not None:
             return False
         try:
-            if self._outbox:
+            if self._outbox.is_waiting:
                 self._both.poll(timeout * 1000)
                 self.flush()
             elif timeout > 0:
@@ -336,12 +262,12 @@ class Channel:
     def _deliver(self, header: Header, body: bytes) -> None:
         request = self._pending.get(header.request_id)
         if header.op == 0 and header.status != 0:
-            self._end(_refusal(header, body))
+            self._end(failure_of(header, body))
             return
         if request is None or (header.status == 0 and header.op != request.op):
             self.broken(f"a reply to {header.request_id}, which was not asked")
             return
-        error = None if header.status == 0 else _refusal(header, body)
+        error = None if header.status == 0 else failure_of(header, body)
         try:
             follows = error is None and request.on_reply is not None
             if follows and request.on_reply is not None and request.on_reply(header.count, body):
@@ -417,7 +343,7 @@ class Channel:
         self._end(lambda: ProtocolError(text))
         return ProtocolError(text)
 
-    def _end(self, error: Callable[[], HearthError]) -> None:
+    def _end(self, error: Failure) -> None:
         with self._state:
             if self._ended is not None:
                 return
@@ -439,19 +365,9 @@ class Channel:
             if self._is_reading or self._is_disposed:
                 return
             self._is_disposed = True
-        with self._sending:
-            if self._notifier is not None:
-                self._notifier.detach(self._socket)
-            self._socket.close()
-
-
-def _refusal(header: Header, body: bytes) -> Callable[[], HearthError]:
-    try:
-        text = protocol.read_error(body)
-    except ValueError as lie:
-        reason = f"the agent broke the protocol: {lie}"
-        return lambda: ProtocolError(reason)
-    return lambda: RefusedError(header.status, text)
+        if self._notifier is not None:
+            self._notifier.detach(self._socket)
+        self._outbox.close()
 
 
 def _receive_descriptors(sock: socket.socket) -> Tuple[bytes, List[int]]:

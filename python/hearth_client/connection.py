@@ -9,9 +9,10 @@ from typing import Callable, List, Optional, TypeVar
 
 from . import protocol
 from .arena import Arena
-from .channel import Channel, Take, close_all
+from .channel import Channel, close_all
 from .errors import ConnectionClosed, TimedOut
 from .layout import CHECKSUM_XXH3_64, FEATURE_ENGINE, FEATURE_GPU, VERSION, Hello, Op
+from .request import Take
 
 _Answer = TypeVar("_Answer")
 
@@ -98,7 +99,8 @@ class Connection(Channel):
         try:
             return Arena(descriptors[0], wanted)
         except OSError as error:
-            raise ConnectionClosed(f"the arena of {wanted} bytes was not mapped: {error}") from error
+            reason = f"the arena of {wanted} bytes was not mapped: {error}"
+            raise ConnectionClosed(reason) from error
 
 
 def _connect(sock: socket.socket, path: str, timeout: float) -> None:
@@ -115,7 +117,7 @@ def _connect(sock: socket.socket, path: str, timeout: float) -> None:
             hint = "join the group of the agent's socket"
             raise PermissionError(error.errno, f"no permission: {hint}", path) from None
         except BlockingIOError as error:
-            # The agent's queue of connections is full, which a socket with a timeout does not wait for.
+            # The queue of connections is full; a socket with a timeout does not wait for it.
             if time.monotonic() >= deadline:
                 raise TimeoutError(error.errno, "the agent takes no connections", path) from None
             time.sleep(0.01)

@@ -84,12 +84,12 @@ class EngineCalls(GpuCalls):
         ``hold`` keeps them there until connections of the engine (``join``) have acquired them.
         """
         if tokens is None:
-            kind, count, items = kind_of_keys(keys), len(keys), b"".join(keys)
+            kind, items = kind_of_keys(keys), b"".join(keys)
         else:
-            kind, count, items = IdentifyKind.TOKENS, len(tokens), _pack_tokens(tokens)
+            kind, items = IdentifyKind.TOKENS, _pack_tokens(tokens)
         flags = lookup_flags(family, hold, fetch, wait, progress, digests)
         question = frames.LookupQuestion(
-            *(kind, count, items, flags, layer, tiers, deadline_ms, hold_ms),
+            *(kind, items, flags, layer, tiers, deadline_ms, hold_ms),
             *(readers, namespace, parent, source, media),
         )
         self._before_call()

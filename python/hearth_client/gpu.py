@@ -12,7 +12,6 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from . import protocol_gpu as frames
 from .calls import Calls, reader_of_outcomes
-from .channel import Request
 from .connection import Connection
 from .cuda import CudaError, Shared, open_cuda
 from .errors import HearthError, TimedOut
@@ -27,6 +26,7 @@ from .layout import (
     Outcome,
     WarmOffer,
 )
+from .request import Request
 
 #: Memories of one request; their descriptors wait in a socket that holds a few hundred.
 _REGISTER_MAX = 64

@@ -7,34 +7,22 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import threading
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from . import protocol
 from . import protocol_engine as frames
 from .calls import kind_of_keys
 from .connection import Connection
 from .copiers import PagedCopier, PieceCopier
-from .engine import announce_kind, lookup_flags
+from .engine import lookup_flags
 from .errors import HearthError
-from .layout import FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Hello, IdentifyKind, Op, Outcome, Role
-from .link import Link
-from .manifest import Manifest
+from .kv_calls import KvCalls
+from .layout import FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Outcome, Role
 from .memory import PagedMemory, Piece, Region
-from .names import Names
-from .native import kernels
 from .stats import Stats
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
 from .transfer import Copier, GaveUp, Transfer
-
-DEFAULT_SOCKET = "/run/hearth/engine.sock"
-#: How long ``close`` waits for calls of other threads.
-_CLOSE_S = 5.0
-_NAME_BYTES_MAX = 32
 
 __all__ = [
     "CommandTicket",
@@ -51,7 +39,7 @@ __all__ = [
 ]
 
 
-class KvStore:
+class KvStore(KvCalls):
     """Blocks of one namespace, by the chain keys of an engine. All methods are thread-safe.
 
     No call raises because of the agent: blocks that an absent, stopped, full or restarted agent
@@ -59,80 +47,8 @@ class KvStore:
     that forks uses the store in the parent only.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        *,
-        socket: Optional[str] = None,
-        engine_id: bytes = b"",
-        role: Role = Role.OTHER,
-        name: str = "",
-        stall_ms: int = 100,
-        on_connect: Optional[Callable[[Hello], None]] = None,
-        logger: Optional[logging.Logger] = None,
-    ) -> None:
-        """Tries to connect once, then in the background: an absent agent is no error.
-
-        ``engine_id``: 16 bytes that all processes of the engine, and no others, have in common.
-        ``stall_ms``: a call is given up when the agent shows no progress for this long.
-        ``on_connect`` is called by a background thread after each greeting and before calls reach
-        the new agent: what was reserved at one of another incarnation is void. It must not call
-        the store.
-        """
-        if engine_id and (len(engine_id) != frames.ENGINE_ID_BYTES or not any(engine_id)):
-            raise ValueError(f"engine_id is {frames.ENGINE_ID_BYTES} bytes that are not all zero")
-        if stall_ms < 1:
-            raise ValueError(f"stall_ms is at least 1, not {stall_ms}")
-        if len(name.encode("utf-8")) > _NAME_BYTES_MAX or not name.isprintable():
-            raise ValueError(f"name has at most {_NAME_BYTES_MAX} bytes and no control characters")
-        path = socket or os.environ.get("HEARTH_SOCKET") or DEFAULT_SOCKET
-        self.stats = Stats()
-        self._kernels = kernels()
-        self._names = Names(self._kernels)
-        self._calls = threading.Condition(threading.Lock())
-        self._active = 0
-        self._is_closed = False
-        self._link = Link(
-            path,
-            manifest.encode(),
-            name,
-            engine_id=bytes(engine_id),
-            role=Role(role),
-            stall_s=stall_ms / 1000,
-            on_connect=on_connect,
-            logger=logger,
-        )
-
     def __enter__(self) -> "KvStore":
         return self
-
-    def __exit__(self, *_unused: object) -> None:
-        self.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether calls reach an agent. False also while it hangs."""
-        return self._link.usable() is not None
-
-    @property
-    def incarnation(self) -> int:
-        """Of the last agent that was greeted; differs after each of its starts. 0: none yet."""
-        return self._link.incarnation
-
-    def fileno(self) -> int:
-        """A descriptor that is readable if there is something for ``poll`` to take in."""
-        return self._link.fileno()
-
-    def poll(self) -> None:
-        """Takes in replies that have come, for tickets. Never blocks."""
-        self._link.poll()
-
-    def close(self) -> None:
-        """Ends the connection, when calls of other threads have ended."""
-        with self._calls:
-            self._is_closed = True
-            self._calls.wait_for(lambda: self._active == 0, _CLOSE_S)
-        self._link.close()
 
     # --- what is there ----------------------------------------------------------------------------
 
@@ -178,7 +94,7 @@ class KvStore:
                 return ticket.start_match(digests, tiers) if digests else LookupTicket(None)
             flags = lookup_flags(family, hold and self._link.joined, fetch, wait, progress, False)
             question = frames.LookupQuestion(
-                *(kind, len(some), b"".join(some), flags, LAYER_ALL, tiers),
+                *(kind, b"".join(some), flags, LAYER_ALL, tiers),
                 *(deadline_ms, hold_ms, readers, 0, None, source),
             )
             return ticket.start(question)
@@ -346,87 +262,11 @@ class KvStore:
                 self._calls.notify_all()
         return time.monotonic() - began
 
-    def _usable(self) -> Optional[Connection]:
-        return None if self._is_closed else self._link.usable()
-
-    def _digests(self, connection: Connection, keys: Sequence[bytes]) -> List[bytes]:
-        def ask(missing: Sequence[bytes]) -> List[bytes]:
-            kind = kind_of_keys(missing)
-            most = connection.hello.items_max
-            found: List[bytes] = []
-            for start in range(0, len(missing), most):
-                part = missing[start : start + most]
-                found += self._identify(connection, kind, part)
-            return found
-
-        return self._names.digests(connection.hello, keys, ask)
-
-    def _identify(
-        self, connection: Connection, kind: IdentifyKind, keys: Sequence[bytes]
-    ) -> List[bytes]:
-        try:
-            return connection.ask(
-                Op.IDENTIFY,
-                lambda number: protocol.identify_request(
-                    number, kind, LAYER_ALL, len(keys), b"".join(keys)
-                ),
-                protocol.read_identify,
-                timeout=self._link.stall_s,
-            )
-        except TimeoutError:
-            self._link.report_stall(connection)
-            raise
-
     def _count_failures(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes.count(Outcome.OK) == len(outcomes):
             return
         for outcome in set(outcomes) - {Outcome.OK, Outcome.PRESENT, Outcome.PENDING}:
             self.stats.fail(outcome.name.lower(), outcomes.count(outcome))
-
-    # --- what is coming, and commands -------------------------------------------------------------
-
-    def announce(self, keys: Sequence[bytes], ttl_ms: int, *, family: bool = True) -> None:
-        """Says that these blocks are being computed and will be put. Repeat it before it ends."""
-        self._announce(keys, ttl_ms, family, False)
-
-    def withdraw(self, keys: Sequence[bytes], *, family: bool = True) -> None:
-        """Says that announced blocks will not be put."""
-        self._announce(keys, 0, family, True)
-
-    def _announce(
-        self, keys: Sequence[bytes], ttl_ms: int, family: bool, withdraw: bool
-    ) -> None:
-        kind, connection = announce_kind(keys), self._usable()
-        if connection is None or not connection.hello.features & FEATURE_ENGINE:
-            return
-        most = connection.hello.items_max
-        for start in range(0, len(keys), most):
-            part = keys[start : start + most]
-            try:
-                connection.post(
-                    lambda number: frames.announce_request(
-                        *(number, kind, part, ttl_ms),
-                        family=family,
-                        withdraw=withdraw,
-                        no_reply=True,
-                    )
-                )
-            except HearthError:
-                return
-
-    def command(self, body: Mapping[str, object]) -> CommandTicket:
-        """Sends a lifecycle command (``docs/commands.md``); the ticket's result is its receipt.
-
-        Without an agent, the receipt's ``status`` is "gone".
-        """
-        encoded, connection = json.dumps(body).encode("utf-8"), self._usable()
-        if connection is None or not connection.hello.features & FEATURE_ENGINE:
-            return CommandTicket(None)
-        try:
-            return CommandTicket(connection).start(encoded)
-        except HearthError:
-            return CommandTicket(None)
-
 
 def _same_lengths(**lists: Optional[Sequence[object]]) -> None:
     counts = {name: len(one) for name, one in lists.items() if one is not None}

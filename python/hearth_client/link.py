@@ -11,11 +11,11 @@ from typing import Callable, Optional
 
 from . import protocol
 from . import protocol_engine as frames
-from .channel import Request
 from .connection import Connection
 from .errors import HearthError, RefusedError
 from .layout import FEATURE_ENGINE, Hello, Op, Role
 from .notifier import Notifier
+from .request import Request
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 5.0

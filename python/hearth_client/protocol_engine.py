@@ -91,7 +91,6 @@ class LookupQuestion(NamedTuple):
     """The fields of a LOOKUP. ``items`` are packed: u32 tokens, or keys of 32 or 16 bytes."""
 
     kind: IdentifyKind
-    count: int
     items: bytes
     flags: int = LookupFlag.FAMILY | LookupFlag.HOLD
     layer: int = LAYER_ALL
@@ -108,8 +107,9 @@ class LookupQuestion(NamedTuple):
 
 def lookup_request(request_id: int, question: LookupQuestion) -> bytes:
     q = question
-    if q.kind not in _ITEM_BYTES or len(q.items) != q.count * _ITEM_BYTES[q.kind]:
-        raise ValueError(f"{q.count} items of kind {int(q.kind)} do not have {len(q.items)} bytes")
+    item_bytes = _ITEM_BYTES.get(q.kind, 0)
+    if item_bytes == 0 or len(q.items) % item_bytes != 0:
+        raise ValueError(f"items of kind {int(q.kind)} do not have {len(q.items)} bytes")
     if q.parent is not None and len(q.parent) != DIGEST_BYTES:
         raise ValueError(f"a parent is {DIGEST_BYTES} bytes, not {len(q.parent)}")
     source = q.source.encode("utf-8")
@@ -122,7 +122,7 @@ def lookup_request(request_id: int, question: LookupQuestion) -> bytes:
         *(check_u32(q.readers, "readers"), check_namespace(q.namespace), q.parent or b""),
         *(source, len(q.media), len(media)),
     )
-    return request(Op.LOOKUP, request_id, q.count, head + media + pad(q.items))
+    return request(Op.LOOKUP, request_id, len(q.items) // item_bytes, head + media + pad(q.items))
 
 
 def _media(item: MediaItem) -> bytes:

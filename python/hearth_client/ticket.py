@@ -9,10 +9,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from . import protocol
 from . import protocol_engine as frames
-from .channel import Request
 from .connection import Connection
 from .errors import HearthError, RefusedError
 from .layout import LAYER_ALL, Lookup, LookupFlag, Op
+from .request import Request
 
 _NOTHING = Lookup(0, 0, 0, False, False, False, 0, b"", [])
 

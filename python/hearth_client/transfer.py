@@ -9,16 +9,17 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
+from functools import partial
 from itertools import chain, repeat
 from struct import Struct
 from typing import Any, Callable, Deque, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from . import protocol
-from .channel import Request
 from .connection import Connection
 from .errors import HearthError, RefusedError
 from .layout import LAYER_ALL, Op, Outcome
 from .link import Link
+from .request import Request
 from .stats import Stats
 
 #: Blocks and bytes of one chunk, and chunks on their way at once.
@@ -116,9 +117,9 @@ class Transfer:
         """Stops waiting for all chunks; what their replies grant is given back."""
         while self._parts:
             request = self._parts.popleft().request
-            if not self._connection.abandon(request) and request.error is None:
-                assert request.give_back is not None
-                self._quietly(lambda r=request: r.give_back(r.count, r.body))
+            give_back = request.give_back
+            if not self._connection.abandon(request) and request.error is None and give_back:
+                self._quietly(partial(give_back, request.count, request.body))
 
     @staticmethod
     def _quietly(send: Callable[[], Any]) -> None:

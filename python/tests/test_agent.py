@@ -51,6 +51,13 @@ def payload(digest: bytes) -> bytes:
     return digest * (BLOCK_BYTES // len(digest))
 
 
+def changed(number: int, at: int, value: int) -> bytes:
+    """A PING with another byte in its header."""
+    frame = bytearray(protocol.ping_request(number, b""))
+    frame[at] = value
+    return bytes(frame)
+
+
 @unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
 class Agent(unittest.TestCase):
     def setUp(self) -> None:
@@ -199,21 +206,12 @@ class Agent(unittest.TestCase):
         self.assertEqual(self.client.get(digests), [payload(digest) for digest in digests])
 
     def test_unknown_operations_and_malformed_frames(self) -> None:
-        connection = self.client._connection
-        number = connection.next_id()
-        frame = bytearray(protocol.ping_request(number, b""))
-        frame[4] = 200
-        connection.send(bytes(frame))
         with self.assertRaises(RefusedError) as caught:
-            connection.receive(number, Op.PING)
+            self.client._ask(200, lambda number: changed(number, 4, 200), lambda *_reply: None)
         self.assertEqual(caught.exception.status, FrameStatus.UNKNOWN_OP)
         self.assertEqual(self.client.ping(b"12345678"), b"12345678")
-        number = connection.next_id()
-        frame = bytearray(protocol.match_request(number, 0, 0, [bytes(32)]))
-        frame[12] = 2
-        connection.send(bytes(frame))
         with self.assertRaises(RefusedError) as caught:
-            connection.receive(number, Op.MATCH)
+            self.client._ask(Op.PING, lambda number: changed(number, 12, 2), lambda *_reply: None)
         self.assertEqual(caught.exception.status, FrameStatus.MALFORMED)
         with self.assertRaises(ConnectionClosed):
             self.client.ping()

@@ -84,7 +84,6 @@ REQUESTS: Dict[str, bytes] = {
         33,
         e.LookupQuestion(
             kind=IdentifyKind.TOKENS,
-            count=5,
             items=TOKENS,
             flags=63,
             tiers=14,
@@ -98,7 +97,7 @@ REQUESTS: Dict[str, bytes] = {
         ),
     ),
     "lookup.short-keys": e.lookup_request(
-        34, e.LookupQuestion(IdentifyKind.SHORT_KEYS, 2, b"".join(SHORT_KEYS))
+        34, e.LookupQuestion(IdentifyKind.SHORT_KEYS, b"".join(SHORT_KEYS))
     ),
     "unhold": e.unhold_request(35, [9, 10], no_reply=True),
     "announce": e.announce_request(36, IdentifyKind.SHORT_KEYS, SHORT_KEYS, 500),

@@ -12,6 +12,7 @@ from hearth_client import Block, ConnectionClosed, FrameStatus, Outcome, Refused
 from hearth_client import protocol
 from hearth_client.connection import Connection
 from hearth_client.layout import LAYER_ALL, Acquired, Commit, Handle, Op, Slot
+from hearth_client.request import Request
 
 import blocks
 
@@ -117,9 +118,9 @@ class Life:
         data = blocks.payload_of(digest)
         half = self._random.randrange(len(data))
         arena = self._line().arena
-        arena[one.offset : one.offset + half] = data[:half]
+        arena.write(one.offset, data[:half])
         self._point()
-        arena[one.offset + half : one.offset + len(data)] = data[half:]
+        arena.write(one.offset + half, data[half:])
         self._point()
 
     def _finish_writing(self, held: List[Tuple[bytes, Slot]]) -> None:
@@ -174,12 +175,12 @@ class Life:
     def _copy(self, digest: bytes, one: Acquired) -> None:
         half = self._random.randrange(one.length)
         arena = self._line().arena
-        copy = arena[one.offset : one.offset + half]
+        copy = arena.read(one.offset, half)
         self._point()
         if self._end == "nap" and self._points_left < 0:
             self._end = "never"
             os.kill(os.getpid(), signal.SIGSTOP)
-        copy += arena[one.offset + half : one.offset + one.length]
+        copy += arena.read(one.offset + half, one.length - half)
         wrong = blocks.wrong_bytes(digest, copy)
         sampled = len(copy) <= blocks.CHECKED_BYTES_MAX and self._random.random() < 0.1
         if wrong == 0 and sampled and xxh3_64(copy) != one.checksum:
@@ -245,21 +246,22 @@ class Life:
         assert self._connection is not None
         return self._connection
 
-    def _send(self, frame_of: Callable[[int], bytes]) -> int:
+    def _send(self, frame_of: Callable[[int], bytes], op: Optional[Op] = None) -> Optional[Request]:
+        """Sends a frame, which has a reply if ``op`` is given."""
         line = self._line()
-        number = line.next_id()
-        frame = frame_of(number)
+        request = None if op is None else line.expect(op)
+        frame = frame_of(line.next_id() if request is None else request.number)
         if self._end == "tear" and self._points_left == 1:
             line.send(frame[: self._random.randrange(len(frame))])
             raise Torn
         self._note_silence()
         line.send(frame)
         self._point()
-        return number
+        return request
 
     def _ask(self, op, frame_of, read):
-        number = self._send(frame_of)
-        return read(*self._line().receive(number, op))
+        line, request = self._line(), self._send(frame_of, op)
+        return read(*line.result(request, line.timeout))
 
     def _outcomes(self, op: Op, frame_of: Callable[[int], bytes]) -> List[Outcome]:
         return self._ask(op, frame_of, lambda count, body: protocol.read_outcomes(op, count, body))
