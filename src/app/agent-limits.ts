@@ -2,6 +2,7 @@ import { availableParallelism } from "node:os";
 import { type Config, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError, sleep } from "../core/index.ts";
 import type { EngineLimits } from "../engine/index.ts";
+import type { ClaimLimits } from "../tiers/index.ts";
 
 /** One may be taking memory while another hashes. */
 const QUEUE_THREADS_MIN = 2;
@@ -22,6 +23,14 @@ export function limitsOf(config: Config): EngineLimits {
     unreadMs: engine.drainStallMs,
     leaseMs: engine.leaseMs,
     acquireMs: engine.acquireDeadlineMs,
+  };
+}
+
+/** What reservations of engines may keep in RAM. */
+export function claimLimitsOf({ kv, engine }: Config): ClaimLimits {
+  return {
+    bytesMax: Math.floor(kv.ramBytes * engine.reservedShare),
+    bytesMaxAll: Math.floor(kv.ramBytes * engine.reservedShareAll),
   };
 }
 

@@ -33,11 +33,12 @@ import {
   purgeBlocks,
   type TieredStore,
 } from "../tiers/index.ts";
-import { awaitMemory, limitsOf } from "./agent-limits.ts";
+import { awaitMemory, claimLimitsOf, limitsOf } from "./agent-limits.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { ControlBus } from "./control-bus.ts";
 import { ControlRoom } from "./control-room.ts";
 import type { DeviceRoom } from "./device-room.ts";
+import { engineCommands } from "./engine-commands.ts";
 import { FeedRoom } from "./feed-room.ts";
 import { type Ground, layGround } from "./ground.ts";
 import { groupNumber } from "./groups.ts";
@@ -125,6 +126,7 @@ export class Agent {
       gpus: this.devices.gpus,
       clock,
       incarnation: this.incarnation,
+      commands: engineCommands(() => this.control.plane),
       frames: this.frames,
       lookedUp: (tier, outcome, seconds) => this.metrics.lookedUp(tier, outcome, seconds),
       log: (level, text, fields) => logger.log(level, text, fields),
@@ -285,6 +287,7 @@ export class Agent {
     this.store.ssd?.configure(ssdSettings(effective));
     this.store.readDeadlineMs = kv.ssdReadDeadlineMs;
     this.engine.setLimits(limitsOf(effective));
+    this.store.engines.book.limits = claimLimitsOf(effective);
     this.#peers?.configure(effective);
     logger.setLevel(log.level);
     const keys = changed.map(({ key }) => key);

@@ -1,7 +1,7 @@
 import type { Random } from "../core/index.ts";
 import { Queue, type Region } from "../native/index.ts";
 import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers/index.ts";
-import { queueThreads } from "./agent-limits.ts";
+import { claimLimitsOf, queueThreads } from "./agent-limits.ts";
 import { placeArena } from "./arena-places.ts";
 import { DeviceRoom, type DeviceRoomParts } from "./device-room.ts";
 
@@ -59,6 +59,7 @@ export function layGround(parts: GroundParts, inherited: Region | null): Ground 
     policy: kv.policy,
     marks: { high: kv.highWater, low: kv.lowWater },
     parts: places,
+    claims: claimLimitsOf(config),
   });
   store.sessions.setIdle(config.engine.sessionIdleMs);
   const growth = new ArenaGrowth(region, queue, arena, (bytes) => {

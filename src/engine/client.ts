@@ -134,9 +134,15 @@ export class EngineClient implements AsyncDisposable {
     return leading;
   }
 
-  reserve(blocks: Readonly<BlockItems>, session: bigint, into: HandleBatch): Promise<void> {
+  /** `namespace`: a handle that `engine.openNamespace` gave; 0 = the connection's own. */
+  reserve(
+    blocks: Readonly<BlockItems>,
+    session: bigint,
+    into: HandleBatch,
+    namespace = 0,
+  ): Promise<void> {
     return this.#line.request(
-      (output, id) => encodeReserveRequest(output, id, session, blocks),
+      (output, id) => encodeReserveRequest(output, id, session, blocks, namespace),
       (frame) => decodeReserveReply(frame, into),
     );
   }

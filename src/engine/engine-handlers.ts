@@ -19,7 +19,6 @@ import {
   ANNOUNCE_ITEM_BYTES,
   AnnounceFlag,
   AnnounceKind,
-  commandFits,
   decodeAnnounceRequest,
   decodeCommand,
   decodeJoinRequest,
@@ -52,11 +51,16 @@ const LOOKUPS_MAX = 4_096;
 /** A client that leaves so much unread gets no partial answers. */
 const PARTIAL_UNREAD_MAX = 256 * 1024;
 const LOOKUP_HEAD_BYTES = 24;
+/** Of a frame with a receipt: headers and padding. */
+const COMMAND_ROOM_BYTES = 32;
 
 /** Where commands of engines go. */
 export interface CommandPort {
-  /** Carries out a command, JSON as UTF-8, and answers with its receipt. `name`: of the client. */
-  submit(json: Uint8Array, name: string): Promise<Uint8Array>;
+  /**
+   * Carries out a command, JSON as UTF-8, and answers with its receipt, of `bytesMax` at most.
+   * `name`: of the client.
+   */
+  submit(json: Uint8Array, name: string, bytesMax: number): Promise<Uint8Array>;
 }
 
 export interface EngineHandlerContext {
@@ -333,15 +337,11 @@ function command(
     return refusal(FrameStatus.unknownOp, "this agent takes no commands");
   }
   const { requestId } = frame;
-  const submitted = commands.submit(decoded.value, greetedOf(connection).name);
-  const answered = submitted.then((receipt) => {
-    const fits = commandFits(receipt.length, limits.frameBytesMax);
-    encodeCommandReply(connection.output, requestId, fits ? receipt : TOO_LONG);
-  });
+  const { name } = greetedOf(connection);
+  const bytesMax = limits.frameBytesMax - COMMAND_ROOM_BYTES;
+  const answered = commands
+    .submit(decoded.value, name, bytesMax)
+    .then((receipt) => encodeCommandReply(connection.output, requestId, receipt));
   answerLater(connection, answered);
   return null;
 }
-
-const TOO_LONG = new TextEncoder().encode(
-  '{"status":"ok","reason":"the receipt is too long for a frame: name fewer blocks"}',
-);

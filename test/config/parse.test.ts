@@ -56,6 +56,8 @@ const DEFAULTS: Config = {
     acquireDeadlineMs: 2000,
     gpuWindowBlocks: 262_144,
     sessionIdleMs: 3_600_000,
+    reservedShare: 0.4,
+    reservedShareAll: 0.6,
     kvEvents: null,
     kvReplay: null,
     kvModel: null,

@@ -1,4 +1,4 @@
-import { durationKind, integerKind, pathKind, patternKind, sizeKind } from "../kinds.ts";
+import { durationKind, integerKind, pathKind, patternKind, ratioKind, sizeKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 import { engineEventKeys } from "./engine-events.ts";
 
@@ -134,6 +134,24 @@ const sessionIdleMs = withDefault({
     "block and all before it stay in RAM; from then on they age like any other block.",
 });
 
+const reservedShare = withDefault({
+  key: "reserved_share",
+  kind: ratioKind({ min: 0, max: 0.95 }),
+  standard: 0.4,
+  reload: true,
+  doc:
+    "Share of RAM that the reservations of one engine may keep from being evicted: blocks that " +
+    "its scheduler looked up and its workers have not acquired yet. 0 reserves nothing.",
+});
+
+const reservedShareAll = withDefault({
+  key: "reserved_share_all",
+  kind: ratioKind({ min: 0, max: 0.95 }),
+  standard: 0.6,
+  reload: true,
+  doc: "The same for the reservations of all engines on this host together.",
+});
+
 export const engineSection = section("The socket that engines on this host speak to.", {
   socket,
   socketGroup,
@@ -147,5 +165,7 @@ export const engineSection = section("The socket that engines on this host speak
   acquireDeadlineMs,
   gpuWindowBlocks,
   sessionIdleMs,
+  reservedShare,
+  reservedShareAll,
   ...engineEventKeys,
 });

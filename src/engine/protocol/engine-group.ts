@@ -265,11 +265,6 @@ export function decodeCommand(frame: Frame): Decoded<Uint8Array> {
   return decoded(bytes.slice(textAt, textAt + length));
 }
 
-/** Whether a receipt of so many bytes fits into one answer. */
-export function commandFits(bytes: number, frameBytesMax: number): boolean {
-  return 16 + COMMAND_HEAD_BYTES + padded(bytes) <= frameBytesMax;
-}
-
 function writeText(output: Output, at: number, bodyBytes: number, json: Uint8Array): void {
   output.bytes.fill(0, at, at + bodyBytes);
   output.view.setUint32(at, json.length, true);

@@ -1,0 +1,22 @@
+import { type ControlPlane, encodeReceipt, JSON_TYPE, type Sender } from "../control/index.ts";
+import type { CommandPort } from "../engine/index.ts";
+
+/** Issuer of commands of an engine that has no name. */
+const ISSUER = "engine";
+
+/**
+ * Commands that engines send over their own connections. Who may connect to the socket may do with
+ * blocks whatever a command can.
+ */
+export function engineCommands(plane: () => ControlPlane): CommandPort {
+  return {
+    async submit(json, name, bytesMax) {
+      const sender: Sender = {
+        ...{ via: "local", from: "engine socket", name: name || ISSUER },
+        ...{ role: "purge", broadcast: false },
+      };
+      const receipt = await plane().submit(json, JSON_TYPE, sender);
+      return encodeReceipt(receipt, JSON_TYPE, bytesMax);
+    },
+  };
+}
