@@ -91,7 +91,7 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
             socket=self.settings.socket,
             engine_id=uuid4().bytes,
             role=Role.WORKER,
-            name=f"{self.settings.name}-tp{self._config.tp_rank}-pp{self._config.pp_rank}",
+            name=f"{self.settings.name}-tp{self._config.tp_rank}-pp{self._config.pp_rank}"[-32:],
             stall_ms=self.settings.stall_ms,
             logger=logger,
         )
