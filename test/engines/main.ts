@@ -2,6 +2,7 @@
 import type { Lane } from "./kit/lane.ts";
 import { chaos } from "./lanes/chaos.ts";
 import { endToEnd } from "./lanes/end-to-end.ts";
+import { lmcacheBench } from "./lanes/lmcache.ts";
 import { overhead } from "./lanes/overhead.ts";
 import { pin } from "./lanes/pin.ts";
 import { prefillDecode } from "./lanes/prefill-decode.ts";
@@ -29,9 +30,15 @@ const SGLANG_LANES: Readonly<Record<string, Lane>> = {
   hicache: sglangHicache,
 };
 
+const LMCACHE_LANES: Readonly<Record<string, Lane>> = {
+  "bench-l2": lmcacheBench,
+};
+
+const OWN_LANES = { vllm: VLLM_LANES, sglang: SGLANG_LANES, lmcache: LMCACHE_LANES };
+
 function lanesFor(options: Options): [string, Lane][] {
   const isVllm = options.engine === "vllm";
-  const own = isVllm ? VLLM_LANES : SGLANG_LANES;
+  const own = OWN_LANES[options.engine];
   const known: Readonly<Record<string, Lane>> = isVllm ? { ...own, ...NAMED_LANES } : own;
   const switches = (["chaos", "pin", "gpu"] as const).filter((name) => options[name]);
   const names = [...options.only, ...switches];

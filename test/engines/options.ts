@@ -4,10 +4,11 @@ import { usageError, wholeNumber } from "./run.ts";
 const HELP = `
 Runs real engines on this host with Hearth as their KV cache, and compares what they answer with the
 same engine without Hearth. Engines come from PyPI into a cache folder ($HEARTH_ENGINES_CACHE; about
-6 GB for vLLM, 10 GB for SGLang). Models are made on this host, with random weights.
+6 GB for vLLM and for LMCache, 10 GB for SGLang). Models are made on this host, with random weights.
 
   ./dev test:engines                        every lane of vLLM, about an hour on two cores
   ./dev test:engines --engine sglang        SGLang with HiCache
+  ./dev test:engines --engine lmcache       LMCache's own benchmark of L2 adapters
   ./dev test:engines --only end-to-end      one lane, or several with commas
   ./dev test:engines --chaos --minutes 10   agent and engine killed, stopped, damaged under load
   ./dev test:engines --pin                  pinned and unpinned conversations against a flood
@@ -22,7 +23,7 @@ A host without the memory or the disk for it prints "skipped" and exits 0; with 
 exits 1. Exit codes: 0 every claim holds, or skipped; 1 a claim does not hold; 2 wrong usage.
 `;
 
-export const ENGINES = ["vllm", "sglang"] as const;
+export const ENGINES = ["vllm", "sglang", "lmcache"] as const;
 
 export interface Options {
   readonly engine: (typeof ENGINES)[number];

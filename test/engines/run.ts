@@ -1,11 +1,11 @@
 import { requireMemory, Skip } from "./kit/cache.ts";
-import { ensureEngine } from "./kit/install.ts";
+import { type EngineName, ensureEngine } from "./kit/install.ts";
 import { type Lane, type LaneReport, runLane } from "./kit/lane.ts";
 import { ensureModel } from "./kit/model.ts";
 import { say } from "./kit/say.ts";
 
 export interface RunOptions {
-  readonly engine: "vllm" | "sglang";
+  readonly engine: EngineName;
   readonly lanes: readonly (readonly [name: string, lane: Lane])[];
   readonly seed: number;
   readonly modelSeed: number;

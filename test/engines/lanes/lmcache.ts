@@ -1,0 +1,93 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT } from "../../../scripts/lib/paths.ts";
+import { run } from "../../../scripts/lib/run.ts";
+import { Agent } from "../kit/agent.ts";
+import { quantile } from "../kit/compare.ts";
+import type { LaneContext } from "../kit/lane.ts";
+import { OFFLINE } from "../kit/model.ts";
+import { say } from "../kit/say.ts";
+
+const KEYS = 32;
+const KIB = 128;
+const ROUNDS = 3;
+const TIMES_FASTER = 3;
+const VERIFIED = `All ${KEYS} keys data verified OK`;
+
+type Operation = "Store" | "Load";
+
+interface Measured {
+  readonly operation: string;
+  readonly total_keys: number;
+  readonly total_success: number;
+  readonly throughput_avg_mbps: number;
+}
+
+interface Result {
+  readonly mbps: Readonly<Record<Operation, number>>;
+  readonly isComplete: boolean;
+  readonly isVerified: boolean;
+}
+
+/** One run of `lmcache bench l2`. */
+async function bench(context: LaneContext, name: string, adapter: object): Promise<Result> {
+  const { engine, folder } = context;
+  const output = join(folder, `${name}.json`);
+  const command = [
+    ...[join(engine.folder, "bin", "lmcache"), "bench", "l2"],
+    ...["--l2-adapter", JSON.stringify(adapter), "--num-keys", `${KEYS}`],
+    ...["--data-size-kb", `${KIB}`, "--rounds", `${ROUNDS}`, "--no-skip-verify"],
+    ...["--format", "json", "--output", output],
+  ];
+  const env = { ...process.env, ...OFFLINE, CUDA_VISIBLE_DEVICES: "" };
+  const done = await run(command, {
+    cwd: folder,
+    env: { ...env, PYTHONPATH: join(ROOT, "python") },
+  });
+  if (!done.ok) throw new Error(`${name} failed: ${done.output.slice(-2_000)}`);
+  const { metrics } = JSON.parse(readFileSync(output, "utf8"));
+  const found = Object.values(metrics as Record<string, Measured>);
+  const of = (wanted: Operation) => found.find(({ operation }) => operation === wanted)!;
+  const [store, load] = [of("Store"), of("Load")];
+  const mbps = { Store: store.throughput_avg_mbps, Load: load.throughput_avg_mbps };
+  say(`${name}: store ${mbps.Store} MB/s, load ${mbps.Load} MB/s`);
+  return {
+    mbps,
+    isComplete: [store, load].every((one) => one.total_success === one.total_keys),
+    isVerified: done.output.includes(VERIFIED),
+  };
+}
+
+/** LMCache's own benchmark: our plug-in against its `fs` adapter, in turn. */
+export async function lmcacheBench(context: LaneContext): Promise<void> {
+  const { sheet, folder, isQuick } = context;
+  const pairs = isQuick ? 3 : 9;
+  await using agent = await Agent.start({ name: "a", folder, ramMib: 512, ssdMib: 1_024 });
+  const results = { fs: [] as Result[], hearth: [] as Result[] };
+  const hearth = (namespace: string) => ({
+    ...{ type: "plugin", module_path: "hearth_lmcache", class_name: "HearthL2Adapter" },
+    adapter_params: { socket: agent.socket, namespace },
+  });
+  // Starts the agent's code once: a server that has just started is no server at work.
+  await bench(context, "warm-up", hearth("warm-up"));
+  for (let pair = 1; pair <= pairs; pair++) {
+    const files = { type: "fs", base_path: join(folder, `fs-${pair}`) };
+    results.fs.push(await bench(context, `fs-${pair}`, files));
+    results.hearth.push(await bench(context, `hearth-${pair}`, hearth(`pair ${pair}`)));
+  }
+  const both = [...results.fs, ...results.hearth];
+  const kept = both.filter(({ isComplete, isVerified }) => isComplete && isVerified).length;
+  sheet.atLeast(`runs that stored, loaded and verified ${KEYS} keys a round`, kept, both.length);
+  for (const operation of ["Store", "Load"] as const) {
+    const median = (runs: readonly Result[]) =>
+      quantile(
+        runs.map(({ mbps }) => mbps[operation]),
+        0.5,
+      );
+    const [ours, theirs] = [median(results.hearth), median(results.fs)];
+    sheet.figure(`${operation}, fs, MB/s, median of ${pairs}`, theirs);
+    sheet.figure(`${operation}, hearth, MB/s, median of ${pairs}`, ours);
+    const claim = `${operation} of ${KEYS} x ${KIB} KiB, hearth / fs, medians of ${pairs} pairs`;
+    sheet.atLeast(claim, ours / theirs, TIMES_FASTER);
+  }
+}
