@@ -2,7 +2,8 @@ import type { NamespaceIndex } from "../core/index.ts";
 import type { SessionPage } from "../leases/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
+import type { Lookup } from "./engines/lookup.ts";
+import type { LookupState, LookupWish } from "./engines/wish.ts";
 import type { LentBlock, LentSlot } from "./lent-slot.ts";
 
 /** What engines may do with blocks below the GPU, whatever tiers lie behind it. */

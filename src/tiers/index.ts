@@ -27,7 +27,8 @@ export {
 } from "./departures.ts";
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
 export type { EngineMember } from "./engines/engines.ts";
-export type { Lookup, LookupRank, LookupState, LookupWish } from "./engines/lookup.ts";
+export type { Lookup } from "./engines/lookup.ts";
+export type { LookupRank, LookupState, LookupWish } from "./engines/wish.ts";
 export type { WaterMarks } from "./evictor.ts";
 export type { GpuMirror } from "./gpu-mirror.ts";
 export { createInspector, type InspectorParts } from "./inspect/create-inspector.ts";

@@ -7,6 +7,8 @@ const NAMESPACES_MAX = 65_535;
 export interface NamespaceFacts {
   readonly model: string;
   readonly blockTokens: number;
+  /** How its chain keys follow from tokens; null: blocks are named by digests of tokens. */
+  readonly chain: string | null;
 }
 
 /**

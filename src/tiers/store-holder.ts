@@ -19,7 +19,8 @@ import type {
 } from "./block-store.ts";
 import { commitHolds } from "./commit.ts";
 import type { EngineMember } from "./engines/engines.ts";
-import { Lookup, type LookupState, type LookupWish } from "./engines/lookup.ts";
+import { Lookup } from "./engines/lookup.ts";
+import type { LookupState, LookupWish } from "./engines/wish.ts";
 import { HeldSlots } from "./held-slots.ts";
 import type { Hold } from "./hold.ts";
 import type { LentBlock, LentSlot } from "./lent-slot.ts";

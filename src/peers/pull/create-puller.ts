@@ -1,5 +1,11 @@
-import { assert, type NamespaceIndex, type WorkerId, yieldToLoop } from "../../core/index.ts";
-import type { FetchOptions, FetchOutcome } from "../../tiers/index.ts";
+import {
+  assert,
+  isWorkerId,
+  type NamespaceIndex,
+  type WorkerId,
+  yieldToLoop,
+} from "../../core/index.ts";
+import type { FetchOptions, FetchOutcome, SourceHas } from "../../tiers/index.ts";
 import type { PeerAnswer, WantedBlock } from "../messages.ts";
 import { Admission } from "./admission.ts";
 import { Call } from "./call.ts";
@@ -100,7 +106,25 @@ class PeerPuller implements Puller {
     const deadlineMs = options.deadlineMs - Math.min(BEFORE_END_MS, options.deadlineMs / 4);
     return this.pull(namespace, blocks, {
       ...options,
-      ...{ priority: "acquire", sources: [], always: false, deadlineMs },
+      ...{ priority: "acquire", deadlineMs },
+      sources: options.sources?.filter(isWorkerId) ?? [],
+      always: options.sources !== undefined && options.sources.length > 0,
+    });
+  }
+
+  async whatHas(
+    worker: string,
+    namespace: NamespaceIndex,
+    blocks: readonly WantedBlock[],
+    options: FindOptions,
+  ): Promise<readonly SourceHas[] | null> {
+    const key = this.#room.parts.namespaces.keyOf(namespace);
+    if (key === null || !isWorkerId(worker)) return null;
+    const answer = await this.ask(worker, { op: "has", namespace: key, blocks }, options);
+    if (answer?.op !== "has" || answer.blocks.length !== blocks.length) return null;
+    return answer.blocks.map(({ tiers, generation }) => {
+      if (tiers !== 0) return "here";
+      return generation === 0n ? "absent" : "coming";
     });
   }
 

@@ -1,17 +1,15 @@
 import { Tier } from "../../blocks/index.ts";
-import { type NamespaceIndex, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { matchBlocks } from "../matching.ts";
-import { type FetchedBlock, FetchedBlocks } from "../peers/fetched-blocks.ts";
-import type { ReadOutcome } from "../ssd/block-reader.ts";
 import type { TieredStore } from "../tiered-store.ts";
+import { Bringing } from "./bringing.ts";
 import type { Claim } from "./claims.ts";
 import type { EngineMember, Engines } from "./engines.ts";
 import { HEARTBEAT_MS } from "./lookups.ts";
+import { LookupSource } from "./source.ts";
+import type { LookupRank, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
-const DIGEST_BYTES = 32;
-/** Reads begun before others have their turn. */
-const READS_A_SLICE = 256;
 /** Partial answers come no closer than this. */
 const PARTIAL_MS = 10;
 /**
@@ -19,48 +17,6 @@ const PARTIAL_MS = 10;
  * nothing has come to RAM for so long: a disk or a writer may hang.
  */
 const STALL_MS = 250;
-
-/** The same blocks in one namespace: those of one rank of a model. */
-export interface LookupRank {
-  readonly namespace: NamespaceIndex;
-  /** 32 bytes a block. */
-  readonly digests: Uint8Array;
-  /** Eight words a block. */
-  readonly keys: Uint32Array;
-}
-
-export interface LookupWish {
-  /** At least one; a block counts only if it is there for all of them. */
-  readonly ranks: readonly LookupRank[];
-  readonly layer: number;
-  readonly count: number;
-  /** Tiers that count, as bits of `Tier`. */
-  readonly tiers: number;
-  /** Leading blocks in RAM stay there until the engine has acquired them. */
-  readonly hold: boolean;
-  /** Blocks that are not in RAM are brought there. */
-  readonly fetch: boolean;
-  /** Blocks that are being written or are announced are waited for. */
-  readonly wait: boolean;
-  readonly deadlineMs: number;
-  readonly holdMs: number;
-  /** Acquisitions of one block that end its reservation. */
-  readonly readers: number;
-  /** The peer that computed the blocks; empty: none is known. */
-  readonly source: string;
-}
-
-/** What is known of the blocks now. */
-export interface LookupState {
-  readonly leading: number;
-  readonly ready: number;
-  /** Number of the reservation; 0: none. */
-  readonly hold: number;
-  readonly isBudgetReached: boolean;
-  readonly announced: number;
-  /** The best tier of each block as its bit, for the rank that has it worst; 0 behind `leading`. */
-  readonly best: Uint8Array;
-}
 
 export interface LookupParts {
   readonly store: TieredStore;
@@ -82,12 +38,10 @@ export class Lookup {
   readonly #wish: LookupWish;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
-  /** Blocks on their way from SSD. */
-  readonly #reading = new Set<NodeId>();
-  /** By rank: positions of blocks on their way from peers. */
-  readonly #fetching: readonly Set<number>[];
-  readonly #fetches = new Set<FetchedBlocks>();
+  /** Null: nothing is brought. */
+  readonly #bringing: Bringing | null;
   readonly #scratch: Uint8Array;
+  readonly #source: LookupSource | null;
   readonly #beganMs: number;
   #resolve!: () => void;
   #reject!: (error: unknown) => void;
@@ -107,12 +61,27 @@ export class Lookup {
     this.#wish = wish;
     this.#best = new Uint8Array(wish.count);
     this.#scratch = new Uint8Array(wish.count);
-    this.#fetching = wish.ranks.map(() => new Set());
     this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
+    this.#bringing = wish.fetch ? this.#createBringing(this.#claim!) : null;
+    const { source } = wish;
+    const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
+    this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
     this.#beganMs = parts.store.clock.monotonicMs();
     this.done = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
+    });
+  }
+
+  #createBringing(claim: Claim): Bringing {
+    const { ranks, layer } = this.#wish;
+    return new Bringing({
+      ...{ store: this.#parts.store, ranks, layer, claim },
+      keep: (node, i) => {
+        if (i < this.#limit) this.#keep(node, i, Tier.peer);
+      },
+      changed: () => this.step(false),
+      failed: (error) => this.#fail(error),
     });
   }
 
@@ -142,6 +111,7 @@ export class Lookup {
       return;
     }
     engines.lookups.add(this);
+    this.#askSource();
     this.#deadline = store.clock.after(this.#wish.deadlineMs, () => this.#finish());
   }
 
@@ -152,7 +122,10 @@ export class Lookup {
       if (this.#wish.wait && (isTick || this.#isPresent(this.#leading))) this.#extend();
       this.#advance();
       if (this.#isFinished()) this.#finish();
-      else this.#tell();
+      else {
+        if (isTick) this.#askSource();
+        this.#tell();
+      }
     } catch (error) {
       this.cancel();
       this.#reject(error);
@@ -169,7 +142,7 @@ export class Lookup {
 
   /** Looks how far blocks are present behind the leading run. */
   #extend(): void {
-    const { ranks, count, tiers, fetch } = this.#wish;
+    const { ranks, count, tiers } = this.#wish;
     const from = this.#leading;
     if (from === count) return;
     const scratch = this.#scratch.subarray(from);
@@ -183,14 +156,13 @@ export class Lookup {
     }
     this.#leading = from + run;
     this.#best.fill(0, this.#leading);
-    if (fetch && run > 0) this.#bring(from);
+    if (this.#bringing !== null && run > 0) this.#bring(from, this.#bringing);
   }
 
   /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
-  #bring(from: number): void {
+  #bring(from: number, bringing: Bringing): void {
     const { ranks } = this.#wish;
     const reads: NodeId[] = [];
-    const fetches: FetchedBlock[][] = ranks.map(() => []);
     const places: number[][] = ranks.map(() => []);
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
       for (const [at, rank] of ranks.entries()) {
@@ -200,16 +172,13 @@ export class Lookup {
           const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
           if (isKept && tier === Tier.ssd) reads.push(node);
         } else if (this.#wish.tiers & Tier.peer) {
-          fetches[at]!.push(fetchedBlockOf(this.#wish, rank, i));
           places[at]!.push(i);
         }
       }
     }
     // Only now that those in RAM are kept: what makes room for these must not be one of them.
-    void this.#read(reads).catch((error) => this.#fail(error));
-    for (const [at, blocks] of fetches.entries()) {
-      void this.#fetch(at, blocks, places[at]!).catch((error) => this.#fail(error));
-    }
+    bringing.read(reads);
+    for (const [at, some] of places.entries()) bringing.fetch(at, some, this.#leftMs());
   }
 
   /** RAM, SSD where it can be read, or else a peer. */
@@ -226,42 +195,31 @@ export class Lookup {
     return false;
   }
 
-  async #read(nodes: readonly NodeId[]): Promise<void> {
-    const { ssd } = this.#parts.store;
-    for (const node of nodes) this.#reading.add(node);
-    for (const [begun, node] of nodes.entries()) {
-      if (begun > 0 && begun % READS_A_SLICE === 0) await yieldToLoop();
-      // The claim is what keeps the node alive until it is read.
-      if (this.#isOver || !this.#claim!.has(node)) this.#reading.delete(node);
-      else void ssd!.bring(node).then((came) => this.#cameFromSsd(node, came));
-    }
+  /** Asks the peer that computes the blocks for what is missing here. */
+  #askSource(): void {
+    const [source, bringing] = [this.#source, this.#bringing];
+    const { count, ranks } = this.#wish;
+    if (source === null || bringing === null || this.#leading === count) return;
+    const isWanted = (at: number, i: number) => {
+      if (bringing.isFetching(at, i)) return false;
+      const node = this.#nodeOf(ranks[at]!, i);
+      return node === NO_NODE || !this.#isHere(node);
+    };
+    const come = (places: number[][] | null) => {
+      if (places === null || this.#isOver) return;
+      for (const [at, some] of places.entries()) {
+        const wanted = some.filter((i) => isWanted(at, i));
+        const failed = () => source.failed();
+        bringing.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
+      }
+    };
+    const asked = source.ask(this.#leading, Math.min(count, this.#limit), isWanted);
+    void asked.then(come).catch((error) => this.#fail(error));
   }
 
-  #cameFromSsd(node: NodeId, came: ReadOutcome): void {
-    this.#reading.delete(node);
-    const isKept = this.#claim!.has(node);
-    if (came !== "ok" && isKept) this.#claim!.drop(node);
-    // The order hears of it with the request that acquires it, or now.
-    if (came === "ok" && !isKept) this.#parts.store.ram.settleFresh(node);
-    this.step(false);
-  }
-
-  async #fetch(at: number, blocks: readonly FetchedBlock[], places: number[]): Promise<void> {
-    if (blocks.length === 0) return;
-    const { store } = this.#parts;
-    const fetching = this.#fetching[at]!;
-    const fetched = new FetchedBlocks(store, this.#wish.ranks[at]!.namespace, blocks);
-    this.#fetches.add(fetched);
-    for (const i of places) fetching.add(i);
-    await fetched.wait(this.#leftMs(), true);
-    this.#fetches.delete(fetched);
-    for (const [k, i] of places.entries()) {
-      fetching.delete(i);
-      const node = fetched.nodeOf(k);
-      if (node !== null && !this.#isOver && i < this.#limit) this.#keep(node, i, Tier.peer);
-    }
-    fetched.release(() => true);
-    this.step(false);
+  /** Whether the block is stored here or being written. */
+  #isHere(node: NodeId): boolean {
+    return this.#parts.store.table.isWriting(node) || this.#counts(node);
   }
 
   #leftMs(): number {
@@ -292,9 +250,9 @@ export class Lookup {
   #isComing(): boolean {
     const i = this.#ready;
     return this.#wish.ranks.some((rank, at) => {
-      if (this.#fetching[at]!.has(i)) return true;
+      if (this.#bringing?.isFetching(at, i) === true) return true;
       const node = this.#nodeOf(rank, i);
-      return node !== NO_NODE && !this.#isSsdLate && this.#reading.has(node);
+      return node !== NO_NODE && !this.#isSsdLate && this.#bringing?.isReading(node) === true;
     });
   }
 
@@ -304,19 +262,29 @@ export class Lookup {
     if (this.#limit <= this.#ready) return true;
     if (fetch && this.#ready < this.#leading) {
       const waitedMs = store.clock.monotonicMs() - this.#beganMs;
-      if (this.#reading.size > 0 && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
+      if (this.#bringing?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
       return !this.#isComing();
     }
-    return !wait || this.#leading === count || !this.#isAwaited(this.#leading);
+    if (!wait || this.#leading === count) return true;
+    return !this.#isAwaited(this.#leading) && (this.#source === null || this.#isStalled());
+  }
+
+  /** Nothing has come for a while, and the source has not said that anything will. */
+  #isStalled(): boolean {
+    const { store, engines } = this.#parts;
+    const saidMs = this.#source?.saidMs ?? Number.NEGATIVE_INFINITY;
+    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs, saidMs);
+    return store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
   /** Whether block `i` is there, or being written, or announced, for all ranks. */
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
-    const { table } = this.#parts.store;
-    return this.#wish.ranks.every((rank) => {
+    return this.#wish.ranks.every((rank, at) => {
       const node = this.#nodeOf(rank, i);
-      if (node !== NO_NODE && (table.isWriting(node) || this.#counts(node))) return true;
+      if (node !== NO_NODE && this.#isHere(node)) return true;
+      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#source?.promises(at, i) === true) return true;
       return announcements.has(rank.keys, i);
     });
   }
@@ -353,12 +321,11 @@ export class Lookup {
 
   /** Says what has come, or that something is on its way. */
   #tell(): void {
-    const { store, engines, onPartial } = this.#parts;
+    const { store, onPartial } = this.#parts;
     const now = store.clock.monotonicMs();
     const since = now - this.#partialMs;
     const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
-    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
-    const isAlive = now - lastMs < STALL_MS || this.#isAnnounced();
+    const isAlive = !this.#isStalled() || this.#isAnnounced();
     // A timer may be early by a fraction of a millisecond.
     if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
     this.#partialMs = now;
@@ -378,14 +345,15 @@ export class Lookup {
     this.#isOver = true;
     this.#deadline?.[Symbol.dispose]();
     this.#parts.engines.lookups.remove(this);
-    for (const fetched of this.#fetches) fetched.cancel();
+    this.#source?.close();
+    this.#bringing?.stop();
   }
 
   #finish(): void {
     if (this.#isOver) return;
     const { store } = this.#parts;
     const { fetch, hold, holdMs } = this.#wish;
-    if (this.#reading.size > 0) store.ssd?.wasLate();
+    if (this.#bringing?.areReads) store.ssd?.wasLate();
     this.#stop();
     if (fetch) this.#cutMissing();
     if (!hold) this.#claim?.end();
@@ -402,7 +370,7 @@ export class Lookup {
     const isThere = ranks.every((rank, at) => {
       const node = this.#nodeOf(rank, i);
       if (node !== NO_NODE && this.#counts(node)) return true;
-      return this.#fetching[at]!.has(i);
+      return this.#bringing?.isFetching(at, i) === true;
     });
     if (isThere) return;
     this.#leading = i;
@@ -419,12 +387,4 @@ export class Lookup {
       }
     }
   }
-}
-
-function fetchedBlockOf({ layer }: LookupWish, rank: LookupRank, i: number): FetchedBlock {
-  return {
-    digest: rank.digests.slice(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)),
-    layer,
-    key: rank.keys.slice(KEY_WORDS * i, KEY_WORDS * (i + 1)),
-  };
 }

@@ -27,14 +27,14 @@ export class FetchedBlocks {
   }
 
   /** Resolves when all is known of them, about `ms` later, or once nobody wants them any more. */
-  async wait(ms: number, stopAtMiss: boolean): Promise<void> {
+  async wait(ms: number, stopAtMiss: boolean, sources: readonly string[] = []): Promise<void> {
     const { clock, peers } = this.#store;
     if (peers === null || this.#blocks.length === 0) return;
     const { signal } = this.#over;
     const over = Promise.withResolvers<void>();
     using _timer = clock.after(ms + GRACE_MS, over.resolve);
     signal.addEventListener("abort", () => over.resolve(), { once: true });
-    const options = { deadlineMs: ms, stopAtMiss, signal };
+    const options = { deadlineMs: ms, stopAtMiss, signal, sources };
     const fetched = Promise.try(() => peers.fetch(this.#namespace, this.#blocks, options)).then(
       (outcomes) => {
         if (signal.aborted) giveBack(outcomes);

@@ -65,7 +65,10 @@ export interface HeldCopy {
   /** Bits of `Tier`: RAM and SSD as far as they can be read; 0: nothing. */
   readonly tiers: number;
   readonly bytes: number;
-  /** Of the copy in RAM, as a loan has it; 0: none yet. */
+  /**
+   * Of the copy in RAM, as a loan has it; 0: none yet. 1 where `tiers` is 0: the block is being
+   * written, or an engine here has announced it.
+   */
   readonly generation: bigint;
   readonly checksum: bigint;
 }
@@ -142,7 +145,12 @@ export interface FetchOptions {
   /** The first that is not to be had ends the worth of those behind it. */
   readonly stopAtMiss: boolean;
   readonly signal: AbortSignal;
+  /** Workers that said they have the blocks: they are asked whatever else is known. */
+  readonly sources?: readonly string[];
 }
+
+/** `coming`: the block is being written there, or computed. */
+export type SourceHas = "here" | "coming" | "absent";
 
 /** Other hosts as a tier below SSD; `src/peers` is one, and none is needed. */
 export interface PeerTier {
@@ -152,6 +160,16 @@ export interface PeerTier {
    * comes sooner than an engine would compute it. At once, from what is known; 0 is always right.
    */
   promising(namespace: NamespaceIndex, keys: Uint32Array, from: number, count: number): number;
+  /**
+   * What this worker has of the blocks now; null: it is not known here, or did not answer. Absent:
+   * nobody can be asked.
+   */
+  whatHas?(
+    worker: string,
+    namespace: NamespaceIndex,
+    blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
+    options: { readonly deadlineMs: number; readonly signal: AbortSignal },
+  ): Promise<readonly SourceHas[] | null>;
   /** One outcome for each block, in order; resolves at the latest with the deadline. */
   fetch(
     namespace: NamespaceIndex,

@@ -24,6 +24,9 @@ const NODES_A_NAME = 64;
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
+/** Of a block that is being computed: see `HeldCopy`. */
+const COMING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
+
 export class StorePeerBlocks implements PeerBlocks {
   readonly #store: TieredStore;
   readonly #lending: Lending;
@@ -110,10 +113,18 @@ export class StorePeerBlocks implements PeerBlocks {
       for (let i = 0; i < batch.count; i++) {
         const node = table.find(batch.keys, i * 8);
         const isOurs = node !== NO_NODE && table.namespaceOf(node) === namespace;
-        copies.push(heldCopy(this.#store, isOurs ? node : NO_NODE));
+        const copy = heldCopy(this.#store, isOurs ? node : NO_NODE);
+        copies.push(copy.tiers === 0 && this.#isComing(isOurs ? node : NO_NODE, i) ? COMING : copy);
       }
     }
     return copies;
+  }
+
+  /** Block `i` of the batch of many: being written, or announced. */
+  #isComing(node: NodeId, i: number): boolean {
+    const { table, engines } = this.#store;
+    const isWriting = node !== NO_NODE && table.isWriting(node);
+    return isWriting || engines.announcements.has(this.#many.keys, i);
   }
 
   find(
