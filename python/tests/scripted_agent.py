@@ -11,12 +11,16 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from struct import pack, unpack_from
 from typing import Callable, List, Optional, Tuple
 
 from hearth_client.layout import Op
 
 ARENA_BYTES = 1 << 16
+
+#: A hang detector.
+HANG_SECONDS = 60.0
 
 #: Makes a reply from operation, request id, count and body of a request; None hangs up.
 Step = Callable[[int, int, int, bytes], Optional[bytes]]
@@ -32,13 +36,34 @@ def refusal(op: int, request_id: int, status: int, text: str) -> bytes:
     return frame(op, request_id, 0, body, status)
 
 
-def hello_body(arena_bytes: int = ARENA_BYTES, version: int = 1, items_max: int = 4096) -> bytes:
+def hello_body(
+    arena_bytes: int = ARENA_BYTES,
+    version: int = 1,
+    items_max: int = 4096,
+    lease_ms: int = 30_000,
+    features: int = 0,
+) -> bytes:
     return pack(
         "<HHI32sQQQQIIIIII",
-        *(version, 1, 0, bytes(range(32)), 7),
+        *(version, 1, features, bytes(range(32)), 7),
         *(arena_bytes, arena_bytes, 4096),
-        *(1 << 20, items_max, 64, 30_000, 16, 0),
+        *(1 << 20, items_max, 64, lease_ms, 16, 0),
     )
+
+
+class Held:
+    """A step that answers nothing yet: ``reply`` makes the late reply."""
+
+    def __init__(self) -> None:
+        self._asked: Optional[Tuple[int, int]] = None
+
+    def __call__(self, op: int, request_id: int, _count: int, _body: bytes) -> bytes:
+        self._asked = (op, request_id)
+        return b""
+
+    def reply(self, body: bytes, count: int) -> bytes:
+        assert self._asked is not None
+        return frame(*self._asked, count, body)
 
 
 def reply(body: bytes, count: int) -> Step:
@@ -68,6 +93,7 @@ class ScriptedAgent:
         self._descriptors = descriptors
         self._refuse = refuse
         self._piecewise = piecewise
+        self._peer: Optional[socket.socket] = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(1)
@@ -79,12 +105,27 @@ class ScriptedAgent:
 
     def __exit__(self, *_unused: object) -> None:
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(0.2)
+        if self._thread.is_alive() and self._peer is not None:
+            self._peer.shutdown(socket.SHUT_RDWR)  # The client is still connected.
+        self._thread.join(HANG_SECONDS)
         os.close(self.arena)
         shutil.rmtree(self.folder)
 
+    def until(self, op: int, times: int = 1) -> None:
+        """Waits until requests of this operation have come."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while [request[0] for request in list(self.requests)].count(op) < times:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"operation {op} did not come {times} times")
+            time.sleep(0.001)
+
     def _run(self) -> None:
-        peer, _address = self._listener.accept()
+        try:
+            peer, _address = self._listener.accept()
+        except OSError:
+            return  # The test ended before a client came.
+        self._peer = peer
         with peer:
             first = _read_frame(peer)
             if first is None:
