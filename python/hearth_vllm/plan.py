@@ -58,6 +58,8 @@ class StepReport:
 
     #: Job: number of ranks that ended it, and the indexes of blocks that are not stored.
     stored: Dict[int, Tuple[int, List[int]]] = field(default_factory=dict)
+    #: Request: seconds from the start of its load to the end on the slowest rank.
+    loaded: Dict[str, float] = field(default_factory=dict)
 
     def add(self, job: int, failed: List[int]) -> None:
         ranks, before = self.stored.get(job, (0, []))
@@ -67,4 +69,6 @@ class StepReport:
         for job, (count, failed) in other.stored.items():
             ranks, before = self.stored.get(job, (0, []))
             self.stored[job] = (ranks + count, sorted({*before, *failed}))
+        for request, seconds in other.loaded.items():
+            self.loaded[request] = max(seconds, self.loaded.get(request, 0.0))
         return self

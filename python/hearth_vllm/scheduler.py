@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from .handoff import Handoff
 from .hints import Hints
 from .keys import BlockKeys
+from .listener import Listener
 from .metrics import Stats
 from .outputs import BlockTables, computed_before
 from .plan import LoadJob, StepPlan, StepReport, StoreJob
@@ -40,7 +41,6 @@ class Tracked:
     preemptions: int = 0
     search: Optional[Search] = None
     load: Optional[LoadJob] = None
-    load_started: float = 0.0
     #: Blocks of the last match, from block `match_first` on.
     match_first: int = 0
     #: A load failed or was used up: the rest is computed.
@@ -88,10 +88,12 @@ class EngineScheduler:
         self._busy = False
         self._hints: Optional[Hints] = None
         self._handoff: Optional[Handoff] = None
+        self._listener: Optional[Listener] = None
 
     def attach(self, store: Any) -> None:
         """The façade's store; without one every lookup is a miss."""
         self._store = store
+        self._listener = Listener(store)
         self._handoff = Handoff(self._settings, store, self._keys, self._block_tokens)
         self._hints = Hints(
             self._settings, store, self._keys, self._block_tokens, self.stats, self._handoff
@@ -207,7 +209,6 @@ class EngineScheduler:
         state.load = LoadJob(
             request.request_id, keys, list(block_ids[first : first + count]), deadline_ms
         )
-        state.load_started = self._clock()
         state.searched = True
         self._loads.append(state.load)
 
@@ -320,23 +321,24 @@ class EngineScheduler:
         for name in received:
             state = self._requests.get(name)
             if state is not None and state.load is not None:
-                self._received(state, invalid)
+                waited_s = report.loaded.get(name, 0.0) if report is not None else 0.0
+                self._received(state, invalid, waited_s)
 
     def _stored(self, job: StoreJob, failed: List[int]) -> None:
         state = self._requests.get(job.request)
-        if state is not None:
-            state.jobs.discard(job.job)
-            if failed and state.retries < _STORE_RETRIES and self._store.connected:
-                state.retries += 1
-                state.offered = min(state.offered, job.first + failed[0])
-        if self._hints is None:
+        if state is None:
             return
-        if state is not None and state.ended and not state.jobs:
+        state.jobs.discard(job.job)
+        connected = self._store is not None and self._store.connected
+        if failed and state.retries < _STORE_RETRIES and connected:
+            state.retries += 1
+            state.offered = min(state.offered, job.first + failed[0])
+        if state.ended and not state.jobs:
             self._settle(state)
-        elif state is not None:
+        elif self._hints is not None:
             self._hints.stored(job, state.offered, not state.jobs)
 
-    def _received(self, state: Tracked, invalid: Set[int]) -> None:
+    def _received(self, state: Tracked, invalid: Set[int], waited_s: float) -> None:
         load, state.load = state.load, None
         assert load is not None
         good = next(
@@ -346,10 +348,9 @@ class EngineScheduler:
         self._stores.learn(load.keys[:good], self._clock())
         self.stats.count("load_blocks", "restored", good)
         self.stats.count("load_blocks", "failed", len(load.keys) - good)
-        waited = self._clock() - state.load_started
-        self.stats.observe("load_seconds", waited)
+        self.stats.observe("load_seconds", waited_s)
         looked_s = state.search.waited_s if state.search is not None else 0.0
-        self._record_excess(waited + looked_s, len(load.keys))
+        self._record_excess(waited_s + looked_s, len(load.keys))
         if state.search is not None and not state.search.ticket.done():
             state.search.ticket.cancel()
         state.search = None
@@ -381,8 +382,9 @@ class EngineScheduler:
         return len(self._stores) > 0 or (self._hints is not None and self._hints.pending())
 
     def close(self) -> None:
-        if self._handoff is not None:
-            self._handoff.close()
+        for part in (self._handoff, self._listener):
+            if part is not None:
+                part.close()
         if self._store is not None:
             self._store.close()
 

@@ -45,7 +45,8 @@ class Search:
             return True
         ticket = self.ticket
         if ticket.done() or (wait_s > 0 and ticket.wait(wait_s)):
-            self._take(ticket.result(), clock())
+            # The reply may have come long before vLLM's scheduler asks for it.
+            self._take(ticket.result(), min(clock(), max(self.started, ticket.last_progress)))
             return True
         now = clock()
         if now - max(self.started, ticket.last_progress) > self._stall_s:

@@ -66,7 +66,7 @@ class EngineWorker:
         self._backlog = 0
         self._delayed: Set[str] = set()
         self._report = StepReport()
-        self._loads: "queue.Queue[Optional[Tuple[LoadJob, Any]]]" = queue.Queue()
+        self._loads: "queue.Queue[Optional[Tuple[LoadJob, Any, float]]]" = queue.Queue()
         self._saves: "queue.Queue[Optional[_Store]]" = queue.Queue()
         self._threads = [
             self._start("hearth-load", self._load_loop) for _ in range(settings.load_threads)
@@ -88,7 +88,7 @@ class EngineWorker:
             for job in plan.loads:
                 self._loading[job.request] = job
         for job in plan.loads:
-            self._loads.put((job, event))
+            self._loads.put((job, event, time.monotonic()))
 
     def start_stores(self, plan: StepPlan) -> None:
         """Begins the stores of a step; called after its forward pass was submitted."""
@@ -144,7 +144,7 @@ class EngineWorker:
     def report(self) -> Optional[StepReport]:
         """Store jobs that ended since the last call."""
         with self._changed:
-            if not self._report.stored:
+            if not (self._report.stored or self._report.loaded):
                 return None
             report, self._report = self._report, StepReport()
             return report
@@ -169,7 +169,7 @@ class EngineWorker:
             entry = self._loads.get()
             if entry is None:
                 return
-            job, event = entry
+            job, event, started = entry
             good = 0
             try:
                 good = self._load(job, event)
@@ -179,6 +179,7 @@ class EngineWorker:
             with self._changed:
                 self._errors.update(job.block_ids[good:])
                 self._received.add(job.request)
+                self._report.loaded[job.request] = time.monotonic() - started
                 self._loading.pop(job.request, None)
                 self._changed.notify_all()
 
