@@ -50,7 +50,7 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
 
 
 def _extra(config: Any, pool: HostPool) -> Dict[str, str]:
-    extra = {"geometry": pool.geometry}
+    extra = {"geometry": pool.geometry, "keys": "sglang-pages"}
     for name in ("attn_cp", "dcp"):
         size = int(getattr(config, f"{name}_size", 1) or 1)
         if size > 1:

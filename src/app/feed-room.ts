@@ -161,11 +161,10 @@ export class FeedRoom implements AsyncDisposable {
       ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native },
       space: { kind: "tokens", model, blockTokens },
       blocksMax: config.events.engineBlocks,
-      namespaceKeys: () =>
+      namespaces: () =>
         namespaces
           .described()
-          .filter((one) => one.model === model && one.blockTokens === blockTokens)
-          .map(({ key }) => key),
+          .filter((one) => one.model === model && one.blockTokens === blockTokens),
     });
   }
 
@@ -199,8 +198,9 @@ export class FeedRoom implements AsyncDisposable {
 
 /** Namespaces of which an engine has said what they are. */
 function spacesOf(namespaces: Namespaces): KeySpace[] {
-  return namespaces.described().map(({ key, model, blockTokens }) => {
-    return { kind: "blocks", model, blockTokens, namespaceKey: key };
+  return namespaces.described().map(({ key, model, blockTokens, chain }) => {
+    const space = { kind: "blocks", model, blockTokens, namespaceKey: key } as const;
+    return chain === null ? space : { ...space, chain };
   });
 }
 

@@ -1,5 +1,6 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import {
+  blockChainOf,
   type Hashing,
   manifestProblem,
   type NamespaceManifest,
@@ -69,7 +70,7 @@ export class ConnectionNamespaces {
     const index = this.#namespaces.indexOf(key);
     if (index === null) return "this agent serves no more namespaces: restart it";
     const { model, blockTokens } = manifest;
-    this.#namespaces.describe(index, { model, blockTokens });
+    this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) });
     this.#opened.push({ index, key, manifest, family: null });
     this.#handles.set(name, this.#opened.length - 1);
     return this.#opened.length - 1;

@@ -1,5 +1,5 @@
 import { toHex } from "../core/index.ts";
-import { decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
+import { blockChainOf, decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import type { Connection, FrameHandler } from "./connection.ts";
 import { ConnectionNamespaces } from "./connection-namespaces.ts";
@@ -66,7 +66,10 @@ function admit(
   }
   const { manifest } = decoded;
   const { model, blockTokens } = manifest;
-  context.namespaces.describe(namespace, { model, blockTokens });
+  context.namespaces.describe(namespace, {
+    ...{ model, blockTokens },
+    chain: blockChainOf(manifest),
+  });
   const { handlesMax } = context.limits;
   connection.greeted = {
     name: hello.name,

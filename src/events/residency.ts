@@ -31,7 +31,8 @@ export type ResidencyChange =
  *
  * `tokens`: Dynamo's chain of XXH3 over the tokens, seeded by LoRA and salt: what engines' own
  * events lead to. `blocks`: the first eight bytes, little-endian, of the `BlockKey` (layer: all) of
- * Hearth's digest under that namespace: what an agent has below the GPU.
+ * Hearth's digest under that namespace: what an agent has below the GPU. Digests are those of the
+ * tokens, or, with `chain`, of an engine's chain keys (`BlockChain`).
  */
 export type KeySpace =
   | { readonly kind: "tokens"; readonly model: string; readonly blockTokens: number }
@@ -41,6 +42,7 @@ export type KeySpace =
       readonly blockTokens: number;
       /** 32 bytes. */
       readonly namespaceKey: Uint8Array;
+      readonly chain?: string;
     };
 
 /** One run of one rank's publisher: a restart is another incarnation, with numbers from 1 again. */

@@ -5,7 +5,7 @@ import type { TieredStore } from "../tiers/index.ts";
 import { EngineBatches } from "./engine-batches.ts";
 import { EngineMirror } from "./engine-mirror.ts";
 import type { HostFeeds } from "./host-feeds.ts";
-import { type EngineChange, TokenBook } from "./token-book.ts";
+import { type EngineChange, TokenBook, type TokenBookOptions } from "./token-book.ts";
 import type { ZmqPublisher } from "./zmq-publisher.ts";
 
 export interface EngineRankOptions {
@@ -19,7 +19,7 @@ export interface EngineRankOptions {
   /** Blocks that are remembered of the engine. */
   readonly blocksMax: number;
   /** Of the engine's model, with blocks of its length. */
-  readonly namespaceKeys: () => readonly Uint8Array[];
+  readonly namespaces: TokenBookOptions["namespaces"];
   /** Where its engine publishes events of its own; null: nowhere. */
   readonly engine: EngineEndpoints | null;
 }
@@ -45,10 +45,10 @@ export class EngineRank implements AsyncDisposable {
   #isHeard = false;
 
   constructor(options: EngineRankOptions) {
-    const { hashing, space, blocksMax, namespaceKeys, store, feeds, zmq } = options;
+    const { hashing, space, blocksMax, namespaces, store, feeds, zmq } = options;
     const { blockTokens } = space;
     this.#options = options;
-    this.#book = new TokenBook({ hashing, blockTokens, blocksMax, namespaceKeys });
+    this.#book = new TokenBook({ hashing, blockTokens, blocksMax, namespaces });
     this.#mirror = new EngineMirror(store, this.#book, blocksMax);
     this.#batches = zmq === null ? null : new EngineBatches(this.#book, blockTokens, blocksMax);
     this.#listening = feeds.onStore((changes) => {

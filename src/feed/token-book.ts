@@ -1,6 +1,6 @@
 import { LAYER_ALL } from "../core/index.ts";
 import type { ResidencyChange } from "../events/index.ts";
-import { blockKeys, digestsOfPrompt, type Hashing } from "../identity/index.ts";
+import { blockKeys, type Hashing, PromptDigests } from "../identity/index.ts";
 
 /** A change of an engine's own, with what led to it. */
 export interface EngineChange {
@@ -11,13 +11,19 @@ export interface EngineChange {
   readonly isPlain: boolean;
 }
 
+interface NamedNamespace {
+  readonly key: Uint8Array;
+  /** Null: its blocks are named by digests of tokens. */
+  readonly chain: string | null;
+}
+
 export interface TokenBookOptions {
   readonly hashing: Hashing;
   readonly blockTokens: number;
   /** Blocks that are remembered; the oldest are forgotten. */
   readonly blocksMax: number;
-  /** Keys of the namespaces in which this host keeps blocks of the same model and length. */
-  readonly namespaceKeys: () => readonly Uint8Array[];
+  /** The namespaces in which this host keeps blocks of the same model and length. */
+  readonly namespaces: () => readonly NamedNamespace[];
 }
 
 export interface KnownTokens {
@@ -93,17 +99,19 @@ export class TokenBook {
 
   /** Computes the keys of blocks on the way to `last`. */
   #name(last: bigint, fresh: ReadonlySet<bigint>): readonly bigint[] {
-    const { hashing, blockTokens, namespaceKeys } = this.#options;
-    const keys = namespaceKeys().slice(-NAMESPACES_MAX);
-    const chain = keys.length === 0 ? null : this.#chainTo(last);
+    const { hashing, blockTokens } = this.#options;
+    const namespaces = this.#options.namespaces().slice(-NAMESPACES_MAX);
+    const chain = namespaces.length === 0 ? null : this.#chainTo(last);
     if (chain === null) return [];
     const tokens = new Uint32Array(chain.length * blockTokens);
     chain.forEach((block, i) => {
       tokens.set(block.tokens, i * blockTokens);
     });
     const named: bigint[] = [];
-    for (const key of keys) {
-      const digests = digestsOfPrompt(hashing, key, tokens, blockTokens);
+    const prompt = new PromptDigests(hashing, { tokens, blockTokens });
+    for (const namespace of namespaces) {
+      const digests = prompt.in(namespace.key, namespace.chain);
+      if (digests === null) continue;
       const packed = blockKeys(hashing, digests, LAYER_ALL);
       const view = new DataView(packed.buffer, packed.byteOffset, packed.byteLength);
       chain.forEach(({ sequence, keys: own }, i) => {

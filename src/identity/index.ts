@@ -1,3 +1,4 @@
+export { type BlockChain, blockChainOf, PromptDigests } from "./block-chain.ts";
 export { encodeCbor } from "./cbor.ts";
 export {
   blockKeyAt,

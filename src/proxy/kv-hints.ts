@@ -11,7 +11,7 @@ export type ServedPart = "whole" | "prefill" | "decode";
 
 export interface KvHintParts {
   readonly router: Pick<Router, "getPotentialLoads">;
-  readonly table: Pick<WorkerTable, "find">;
+  readonly table: Pick<WorkerTable, "find" | "targets">;
 }
 
 interface Action {
@@ -159,6 +159,8 @@ function sourcesOf(
   { target, terms }: RouteDecision,
 ): Action[] {
   if (!asked.named.model.kvHintActions.includes("prefetch")) return [];
+  const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
+  if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
   const { requestId: _, ...request } = routeRequestOf(asked, []);
   // The router counts this request as held by the chosen worker already, hence `terms`.
   const least = terms.cachedTokens + SOURCE_TOKENS_MIN;

@@ -3,7 +3,7 @@ import { Tier } from "../../src/blocks/index.ts";
 import { LAYER_ALL, type NamespaceIndex } from "../../src/core/index.ts";
 import type { ResidencyChange } from "../../src/events/index.ts";
 import { type EngineChange, EngineRank } from "../../src/feed/index.ts";
-import { digestsOfPrompt } from "../../src/identity/index.ts";
+import { PromptDigests } from "../../src/identity/index.ts";
 import { localHashes, sequenceHashes } from "../../src/kvevents/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { createAddressBatch } from "../../src/tiers/index.ts";
@@ -15,7 +15,10 @@ const BLOCK = 4;
 const SPACE = { kind: "tokens", model: "m", blockTokens: BLOCK } as const;
 const NAMESPACE = 1 as NamespaceIndex;
 
-function open() {
+/** How blocks are named: by digests of tokens, or of an engine's chain keys. */
+type Chain = string | null;
+
+function open(chain: Chain = null) {
   const kit = openStoreKit({ arenaBytes: 16 * PAGE, gpuWindowBlocks: 100 });
   const { store } = kit;
   const feeds = feedsOf({ residency: store.residency });
@@ -30,19 +33,24 @@ function open() {
       engine: null,
       blocksMax: 100,
     },
-    namespaceKeys: () => [namespaceKey(NAMESPACE)],
+    namespaces: () => [{ key: namespaceKey(NAMESPACE), chain }],
   });
   const device = () => store.table.residentBlocks(Tier.gpu);
   return { kit, store, feeds, rank, device, feed: feeds.feeds[0]! };
 }
 
 /** Has the blocks of a prompt on SSD, as far as the table goes. */
-function keep(store: ReturnType<typeof open>["store"], tokens: Uint32Array): void {
+function keep(
+  store: ReturnType<typeof open>["store"],
+  tokens: Uint32Array,
+  chain: Chain = null,
+): void {
   const blocks = tokens.length / BLOCK;
   const batch = createAddressBatch(blocks);
   batch.count = blocks;
   batch.layer = LAYER_ALL;
-  batch.digests.set(digestsOfPrompt(loadNative(), namespaceKey(NAMESPACE), tokens, BLOCK));
+  const digests = new PromptDigests(loadNative(), { tokens, blockTokens: BLOCK });
+  batch.digests.set(digests.in(namespaceKey(NAMESPACE), chain)!);
   batch.parents.set(batch.digests.subarray(0, (blocks - 1) * 32), 32);
   store.deriveKeys(batch, true);
   for (let i = 0; i < blocks; i++) {
@@ -68,6 +76,15 @@ function other(change: ResidencyChange): EngineChange {
 }
 
 describeNative("an engine's own events", () => {
+  test("mirror what its GPU has of blocks that are named by chain keys", async () => {
+    const chain = "vllm sha256 tagged vllm-none-hash";
+    const { kit, store, rank, device } = open(chain);
+    await using _kit = kit;
+    keep(store, prompt, chain);
+    rank.changed([stored(0, 3)]);
+    expect(device()).toBe(3);
+  });
+
   test("mirror what its GPU has of the blocks that are here, whichever came first", async () => {
     const { kit, store, rank, feeds, feed, device } = open();
     await using _kit = kit;

@@ -54,8 +54,8 @@ function kept(tier: ResidencyTier, hashes: BigUint64Array): ResidencyChange {
 
 function batches(blocksMax = 1_000) {
   const hashing = loadNative();
-  const namespaceKeys = () => [NAMESPACE];
-  const book = new TokenBook({ hashing, blockTokens: BLOCK, blocksMax, namespaceKeys });
+  const namespaces = () => [{ key: NAMESPACE, chain: null }];
+  const book = new TokenBook({ hashing, blockTokens: BLOCK, blocksMax, namespaces });
   const told = new EngineBatches(book, BLOCK, 1_000);
   const engine = (changes: readonly EngineChange[]) =>
     told.engine(

@@ -58,6 +58,13 @@ const space: fc.Arbitrary<KeySpace> = fc.oneof(
     blockTokens: fc.integer({ min: 1, max: 4_096 }),
     namespaceKey: fc.uint8Array({ minLength: 32, maxLength: 32 }),
   }),
+  fc.record({
+    kind: fc.constant("blocks" as const),
+    model: text,
+    blockTokens: fc.integer({ min: 1, max: 4_096 }),
+    namespaceKey: fc.uint8Array({ minLength: 32, maxLength: 32 }),
+    chain: text,
+  }),
 );
 
 const digest = fc.record({ blocks: fc.integer({ min: 0, max: 2 ** 40 }), mix: u64 });

@@ -26,11 +26,13 @@ export function encodeHeartbeatPayload(heartbeat: ResidencyHeartbeat): Uint8Arra
 }
 
 function writeSpace(writer: MsgpackWriter, space: KeySpace): void {
-  writer.map(space.kind === "blocks" ? 4 : 3);
+  const chain = space.kind === "blocks" ? space.chain : undefined;
+  writer.map(space.kind === "tokens" ? 3 : chain === undefined ? 4 : 5);
   writer.str("kind").str(space.kind);
   writer.str("model").str(space.model);
   writer.str("block_tokens").int(space.blockTokens);
   if (space.kind === "blocks") writer.str("namespace").bin(space.namespaceKey);
+  if (chain !== undefined) writer.str("chain").str(chain);
 }
 
 export function readHeartbeat(reader: MsgpackReader, source: ResidencySource): ResidencyHeartbeat {
@@ -85,7 +87,8 @@ function readSpace(reader: MsgpackReader): KeySpace | null {
   if (kind !== "blocks") return null;
   const namespaceKey = present(members.namespace, "namespace").slice();
   if (namespaceKey.length !== NAMESPACE_BYTES) throw new Unreadable("namespace is no key");
-  return { kind, model, blockTokens, namespaceKey };
+  const space = { kind, model, blockTokens, namespaceKey } as const;
+  return members.chain === undefined ? space : { ...space, chain: members.chain };
 }
 
 const SPACE = {
@@ -93,6 +96,7 @@ const SPACE = {
   model: text,
   block_tokens: (reader: MsgpackReader) => reader.uint(RESIDENCY_LIMITS.blockTokensMax),
   namespace: (reader: MsgpackReader) => reader.bin(NAMESPACE_BYTES),
+  chain: text,
 };
 
 function text(reader: MsgpackReader): string {

@@ -36,11 +36,20 @@ export function promptOf(
   const salt = tokenSalt(loraName, cacheSalt);
   const own = { hashes: hasher.tokens(tokens, blockTokens, salt), blockTokens };
   const lookups: Lookup[] = [];
+  const chained = new Map<number, ReturnType<PromptHasher["chained"]>>();
   for (const space of spaces) {
     if (space.kind === "tokens") {
       const isOwn = space.blockTokens === blockTokens;
       const hashes = isOwn ? own.hashes : hasher.tokens(tokens, space.blockTokens, salt);
       lookups.push(isOwn ? own : { hashes, blockTokens: space.blockTokens });
+    } else if (space.chain !== undefined) {
+      // The path of an adapter is a part of its chain keys, and not known here.
+      if (loraName) continue;
+      const known = chained.get(space.blockTokens);
+      const hash = known ?? hasher.chained(tokens, space.blockTokens, cacheSalt);
+      if (known === undefined) chained.set(space.blockTokens, hash);
+      const hashes = hash(space.namespaceKey, space.chain);
+      if (hashes !== null) lookups.push({ hashes, blockTokens: space.blockTokens });
     } else if (isInNamespace(space, loraName, cacheSalt)) {
       const hashes = hasher.blocks(tokens, space.blockTokens, space.namespaceKey);
       lookups.push({ hashes, blockTokens: space.blockTokens });

@@ -39,5 +39,6 @@ export function includes(spaces: readonly KeySpace[], one: KeySpace): boolean {
 
 function nameOf(space: KeySpace): string {
   const key = space.kind === "blocks" ? space.namespaceKey.toHex() : "";
-  return `${space.kind} ${space.blockTokens} ${key} ${space.model}`;
+  const chain = space.kind === "blocks" ? (space.chain ?? "") : "";
+  return `${space.kind} ${space.blockTokens} ${key} ${space.model} ${chain}`;
 }

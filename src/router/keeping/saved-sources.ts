@@ -36,6 +36,7 @@ export function encodeState(state: SavedState): string {
       spaces: spaces.map((space) => ({
         ...{ kind: space.kind, model: space.model, block_tokens: space.blockTokens },
         ...(space.kind === "blocks" ? { namespace: space.namespaceKey.toHex() } : {}),
+        ...(space.kind === "blocks" && space.chain !== undefined ? { chain: space.chain } : {}),
       })),
     })),
   });
@@ -78,10 +79,12 @@ function sourceIn(fields: Fields): SavedSource | null {
   return { source, ...of, spaces: read, spec };
 }
 
-function spaceIn({ kind, model, block_tokens: blockTokens, namespace }: Fields): KeySpace {
+function spaceIn(fields: Fields): KeySpace {
+  const { kind, model, block_tokens: blockTokens, namespace, chain } = fields;
   const of = { model: String(model), blockTokens: Number(blockTokens) };
   if (kind !== "blocks") return { kind: "tokens", ...of };
-  return { kind, ...of, namespaceKey: Uint8Array.fromHex(String(namespace)) };
+  const space = { kind, ...of, namespaceKey: Uint8Array.fromHex(String(namespace)) } as const;
+  return typeof chain === "string" ? { ...space, chain } : space;
 }
 
 function numberOrNull(value: Json | undefined): number | null {

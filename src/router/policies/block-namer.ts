@@ -1,6 +1,6 @@
 import { DIGEST_BYTES } from "../../core/index.ts";
 import type { KeySpace } from "../../events/index.ts";
-import { digestsOfPrompt, type Hashing } from "../../identity/index.ts";
+import { type Hashing, PromptDigests } from "../../identity/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
 import { PromptChain } from "./prompt-chain.ts";
@@ -20,21 +20,23 @@ type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
 
 /**
  * Digests from tokens and the namespace keys that the target's agent told. A prompt that is known
- * by hashes only has no names, nor has one with a salt: which salt a namespace has, its key does
- * not tell. One with LoRA has names where a namespace is of that LoRA.
+ * by hashes only has no names. Which salt or adapter a namespace is of, its key does not tell: a
+ * prompt with a salt has names only in namespaces with chain keys, one with LoRA only in a namespace
+ * of that LoRA.
  */
 export function createDigestNamer(hashing: Hashing): BlockNamer {
   return {
     chain(target, { prompt, loraName, cacheSalt }, output) {
       const all = spacesOf(target);
       const spaces = loraName ? all.filter(({ model }) => model === loraName) : all;
-      if (spaces.length === 0 || prompt.kind !== "tokens" || cacheSalt) return null;
+      if (spaces.length === 0 || prompt.kind !== "tokens") return null;
       const tokens = output === undefined ? prompt.tokens : joined(prompt.tokens, output);
-      const digests = spaces.map(({ namespaceKey, blockTokens }) => ({
-        blockTokens,
-        digests: digestsOfPrompt(hashing, namespaceKey, tokens, blockTokens),
-      }));
-      return new PromptChain(groupOf(spaces), digests);
+      const named = spaces.flatMap(({ namespaceKey, blockTokens, chain }) => {
+        const of = new PromptDigests(hashing, { tokens, blockTokens, cacheSalt });
+        const digests = of.in(namespaceKey, chain);
+        return digests === null ? [] : [{ blockTokens, digests }];
+      });
+      return named.length === 0 ? null : new PromptChain(groupOf(spaces), named);
     },
     group(target) {
       const spaces = spacesOf(target);

@@ -142,7 +142,8 @@ function isSame(spec: WorkerSpec, known: Target): boolean {
 
 function isSameSpace(a: KeySpace, b: KeySpace): boolean {
   if (a.model !== b.model || a.blockTokens !== b.blockTokens || a.kind !== b.kind) return false;
-  return a.kind === "tokens" || b.kind === "tokens" || equalBytes(a.namespaceKey, b.namespaceKey);
+  if (a.kind === "tokens" || b.kind === "tokens") return true;
+  return a.chain === b.chain && equalBytes(a.namespaceKey, b.namespaceKey);
 }
 
 /** A worker id has no blank. */

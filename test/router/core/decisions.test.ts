@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { WorkerId } from "../../../src/core/index.ts";
-import { ROUTER_DEFAULTS } from "../../../src/router/index.ts";
+import { ROUTER_DEFAULTS, type RouteRequest } from "../../../src/router/index.ts";
 import { B, openRouter, promptOf, workerOf } from "./open-router.ts";
 
 const QUIET = { prediction: { ...ROUTER_DEFAULTS.prediction, besideEventsMs: 0 } };
@@ -206,6 +206,26 @@ describe("where prefixes are known from", () => {
       diskBlocks: 0,
     });
   });
+
+  for (const cacheSalt of [undefined, "tenant-a"]) {
+    test(`blocks named by vLLM's chain keys, salt ${cacheSalt}: found by tokens`, () => {
+      const { join, index, hasher, ask } = openRouter(QUIET);
+      const namespaceKey = new Uint8Array(32).fill(7);
+      const chain = "vllm sha256 tagged vllm-none-hash";
+      const space = { kind: "blocks", model: "m", blockTokens: 8, namespaceKey, chain } as const;
+      const { id } = join("a", { spaces: [space] });
+      const hashes = hasher.chained(promptOf(80), 8, cacheSalt)(namespaceKey, chain)!.slice(0, 5);
+      const stored = { kind: "stored", tier: "host", parent: null, tokenHashes: null } as const;
+      index.apply([{ target: id, change: { ...stored, hashes } }]);
+      const hostBlocks = (more: Partial<RouteRequest>) => {
+        const outcome = ask(promptOf(80), more);
+        return outcome.kind === "routed" ? outcome.terms.hostBlocks : -1;
+      };
+      expect(hostBlocks(cacheSalt === undefined ? {} : { cacheSalt })).toBe(10);
+      expect(hostBlocks({ cacheSalt: "other" })).toBe(0);
+      expect(hostBlocks({ loraName: "l" })).toBe(0);
+    });
+  }
 
   test("without events: where prompts went, for a while", () => {
     const { clock, join, hold, ask } = openRouter({ useKvEvents: false });
