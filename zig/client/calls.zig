@@ -103,6 +103,7 @@ fn gather(
     for (0..count) |i| {
         sums[i] = moves.gather(moves.Paged{ .regions = spans, .block = ids[i] }, to[i]);
     }
+    moves.fence();
     return ok;
 }
 
@@ -127,6 +128,7 @@ fn scatter(
         const block: moves.Paged = .{ .regions = spans, .block = ids[i] };
         right[i] = @intFromBool(moves.scatter(streamed, block, from[i]) == sums[i]);
     }
+    moves.fence();
     return ok;
 }
 
@@ -163,6 +165,7 @@ fn gatherPieces(
     const to = slots orelse return bad_argument;
     const sums = checksums orelse return bad_argument;
     for (0..count) |i| sums[i] = moves.gather(blocks.at(i), to[i]);
+    moves.fence();
     return ok;
 }
 
@@ -183,6 +186,7 @@ fn scatterPieces(
     for (0..count) |i| {
         right[i] = @intFromBool(moves.scatter(streamed, blocks.at(i), from[i]) == sums[i]);
     }
+    moves.fence();
     return ok;
 }
 

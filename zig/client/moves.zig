@@ -32,6 +32,9 @@ const streamed_min = 64 * 1024;
 /// still be in the cache when the engine reads it.
 const scatter_streamed_min = 8 * 1024 * 1024;
 
+/// How much of the next piece is asked for while one is copied.
+const piece_ahead_bytes = 1024;
+
 /// The pieces of a block of paged memory.
 pub const Paged = struct {
     regions: []const Region,
@@ -69,24 +72,32 @@ pub fn lengthOf(block: anytype) u64 {
     return length;
 }
 
-/// Copies a block to its slot; answers the checksum.
+/// Copies a block to its slot; answers the checksum. `fence` must follow before another process
+/// learns of the bytes.
 pub fn gather(block: anytype, slot: u64) u64 {
     const length = lengthOf(block);
     populate.forWriting(slot, length);
-    if (length >= streamed_min) return gatherWith(.streamed, block, slot);
-    return gatherWith(.plain, block, slot);
+    if (length >= streamed_min) return gatherWith(.streamed, block, length, slot);
+    return gatherWith(.plain, block, length, slot);
 }
 
-fn gatherWith(comptime store: hash.Store, block: anytype, slot: u64) u64 {
-    var checksum: hash.PiecesChecksum = .{};
+fn gatherWith(comptime store: hash.Store, block: anytype, length: u64, slot: u64) u64 {
+    var checksum: hash.PiecesChecksum = .init(length);
     var to: [*]u8 = @ptrFromInt(slot);
     for (0..block.count()) |i| {
+        if (i + 1 < block.count()) prefetch(block.at(i + 1));
         const piece = block.at(i);
         checksum.copy(store, to, piece);
         to += piece.len;
     }
-    if (store == .streamed) hash.fence();
     return checksum.finish();
+}
+
+/// Asks for the first lines of a piece: the processor starts anew at each.
+fn prefetch(piece: []const u8) void {
+    const bytes = @min(piece.len, piece_ahead_bytes);
+    var at: usize = 0;
+    while (at < bytes) : (at += 64) @prefetch(piece.ptr + at, .{ .locality = 0 });
 }
 
 /// Whether a scatter of so many bytes goes past the caches.
@@ -95,28 +106,31 @@ pub fn scatterStreams(bytes: u64) bool {
 }
 
 /// Copies a slot to a block; answers the checksum of the bytes copied. A flipped bit in the slot
-/// and a slot that changes during the copy both give another checksum.
+/// and a slot that changes during the copy both give another checksum. `fence` must follow.
 pub fn scatter(streamed: bool, block: anytype, slot: u64) u64 {
-    populate.forReading(slot, lengthOf(block));
-    if (streamed) return scatterWith(.streamed, block, slot);
-    return scatterWith(.plain, block, slot);
+    const length = lengthOf(block);
+    populate.forReading(slot, length);
+    if (streamed) return scatterWith(.streamed, block, length, slot);
+    return scatterWith(.plain, block, length, slot);
 }
 
-fn scatterWith(comptime store: hash.Store, block: anytype, slot: u64) u64 {
-    var checksum: hash.PiecesChecksum = .{};
+fn scatterWith(comptime store: hash.Store, block: anytype, length: u64, slot: u64) u64 {
+    var checksum: hash.PiecesChecksum = .init(length);
     var from: [*]const u8 = @ptrFromInt(slot);
     for (0..block.count()) |i| {
         const piece = block.at(i);
         checksum.copy(store, piece.ptr, from[0..piece.len]);
         from += piece.len;
     }
-    if (store == .streamed) hash.fence();
     return checksum.finish();
 }
 
 /// The checksum of a block.
 pub fn verify(block: anytype) u64 {
-    var checksum: hash.PiecesChecksum = .{};
+    var checksum: hash.PiecesChecksum = .init(lengthOf(block));
     for (0..block.count()) |i| checksum.update(block.at(i));
     return checksum.finish();
 }
+
+/// Orders all streamed bytes before what this thread writes after.
+pub const fence = hash.fence;

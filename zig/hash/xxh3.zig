@@ -42,7 +42,7 @@ const Stripe = @Vector(8, u64);
 
 /// How far before its use a copied byte is asked for: the processor's own prefetcher stops at the
 /// end of each page.
-const copy_ahead_bytes = 2048;
+const copy_ahead_bytes = 4096;
 
 /// The state of a long input: whole blocks first, then `finish64` or `finish128`.
 pub const Long = struct {
@@ -66,23 +66,21 @@ pub const Long = struct {
         if (data.len % block_bytes != 0) unreachable;
         var accumulators = self.accumulators;
         var at: usize = 0;
+        if (store != .none) {
+            while (at + copy_ahead_bytes < data.len) : (at += block_bytes) {
+                inline for (0..block_bytes / stripe_bytes) |i| {
+                    const line = data.ptr + at + copy_ahead_bytes + i * stripe_bytes;
+                    @prefetch(line, .{ .locality = 0 });
+                    takeStripe(&accumulators, store, dst, data.ptr, at, i);
+                }
+                scramble(&accumulators);
+            }
+        }
         while (at < data.len) : (at += block_bytes) {
             inline for (0..block_bytes / stripe_bytes) |i| {
-                const from = at + i * stripe_bytes;
-                if (store != .none) {
-                    // Beyond the end this asks for memory that may not exist, which is harmless.
-                    @prefetch(data.ptr + from + copy_ahead_bytes, .{ .locality = 0 });
-                }
-                const stripe = if (store == .none)
-                    stripeAt(data.ptr + from)
-                else
-                    @as(*align(1) const volatile Stripe, @ptrCast(data.ptr + from)).*;
-                accumulate(&accumulators, stripe, 8 * i);
-                store.put(dst + from, stripe);
+                takeStripe(&accumulators, store, dst, data.ptr, at, i);
             }
-            accumulators ^= accumulators >> @splat(47);
-            accumulators ^= secretAt(secret.len - stripe_bytes);
-            accumulators *%= @splat(prime32_1);
+            scramble(&accumulators);
         }
         self.accumulators = accumulators;
     }
@@ -128,6 +126,30 @@ pub const Long = struct {
         return join(low, high);
     }
 };
+
+/// Stripe `i` of the block at `at`. A copied stripe is read once, hence volatile.
+inline fn takeStripe(
+    accumulators: *Stripe,
+    comptime store: Store,
+    dst: [*]u8,
+    data: [*]const u8,
+    at: usize,
+    comptime i: usize,
+) void {
+    const from = at + i * stripe_bytes;
+    const stripe = if (store == .none)
+        stripeAt(data + from)
+    else
+        @as(*align(1) const volatile Stripe, @ptrCast(data + from)).*;
+    accumulate(accumulators, stripe, 8 * i);
+    store.put(dst + from, stripe);
+}
+
+inline fn scramble(accumulators: *Stripe) void {
+    accumulators.* ^= accumulators.* >> @splat(47);
+    accumulators.* ^= secretAt(secret.len - stripe_bytes);
+    accumulators.* *%= @splat(prime32_1);
+}
 
 inline fn stripeAt(from: [*]const u8) Stripe {
     return @as(*align(1) const Stripe, @ptrCast(from)).*;
