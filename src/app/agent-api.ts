@@ -129,6 +129,9 @@ function observe(agent: Agent, logger: Logger): void {
     connections: engine.connections,
     slotsHeld: engine.held().held,
     frames: frames.list(),
+    lookupsWaiting: store.engines.lookups.size,
+    announcedBlocks: store.engines.announcements.size,
+    reservations: store.engines.book.stats,
     stats: engine.stats,
   }));
   const { control } = agent;

@@ -1,5 +1,6 @@
 import { CONTROL_METRICS } from "./catalogue-control.ts";
 import { DEVICE_METRICS } from "./catalogue-devices.ts";
+import { ENGINE_METRICS } from "./catalogue-engine.ts";
 import { FEED_METRICS } from "./catalogue-feed.ts";
 import { PEER_METRICS } from "./catalogue-peers.ts";
 import { PROXY_METRICS } from "./catalogue-proxy.ts";
@@ -28,56 +29,6 @@ export type LookupTier = (typeof LOOKUP_TIERS)[number];
 /** All blocks asked for were there, the first few, or none. */
 export const LOOKUP_OUTCOMES = ["hit", "partial", "miss"] as const;
 export type LookupOutcome = (typeof LOOKUP_OUTCOMES)[number];
-
-/**
- * Operations of the engine plane by their number on the wire; anything else counts as the first.
- */
-export const FRAME_OPERATIONS = [
-  "unknown",
-  "hello",
-  "ping",
-  "identify",
-  "match",
-  "reserve",
-  "commit",
-  "abort",
-  "acquire",
-  "release",
-  "gpuStored",
-  "gpuEvicted",
-  "sessionCommit",
-  "sessionRelease",
-  "sessionStatus",
-  "alias",
-  "sessionList",
-  "gpuDevices",
-  "gpuRegister",
-  "gpuUnregister",
-  "gpuStore",
-  "gpuLoad",
-  "gpuWarm",
-  "join",
-  "lookup",
-  "unhold",
-  "announce",
-  "command",
-  "namespace",
-] as const;
-
-/** Statuses of its answers by their number on the wire. */
-export const FRAME_STATUSES = [
-  "ok",
-  "malformed",
-  "unknownOp",
-  "version",
-  "frameTooLarge",
-  "notGreeted",
-  "limit",
-  "internal",
-  "manifestRefused",
-  "overstayed",
-  "draining",
-] as const;
 
 /** What happens to a block on SSD. */
 export const SSD_EVENTS = [
@@ -272,54 +223,7 @@ const AGENT_METRICS = {
     help: "Blocks the table has room for",
     labels: {},
   },
-  engineConnections: {
-    name: "hearth_engine_connections",
-    type: "gauge",
-    help: "Engine processes connected now",
-    labels: {},
-  },
-  engineSlotsHeld: {
-    name: "hearth_engine_slots_held",
-    type: "gauge",
-    help: "Slots that connected engines hold, reserved and acquired together",
-    labels: {},
-  },
-  engineConnected: {
-    name: "hearth_engine_connects_total",
-    type: "counter",
-    help: "Connections taken on the engine socket",
-    labels: {},
-  },
-  engineRefused: {
-    name: "hearth_engine_refused_total",
-    type: "counter",
-    help: "Connections not let in: not the right user, or one too many",
-    labels: {},
-  },
-  engineCutOff: {
-    name: "hearth_engine_cut_off_total",
-    type: "counter",
-    help: "Engines cut off: lease overstayed, answers unread, no hello",
-    labels: {},
-  },
-  engineQuarantines: {
-    name: "hearth_engine_quarantines_total",
-    type: "counter",
-    help: "Connections that ended while their process held slots",
-    labels: {},
-  },
-  engineFaults: {
-    name: "hearth_engine_faults_total",
-    type: "counter",
-    help: "Failures of the agent itself while it handled a frame",
-    labels: {},
-  },
-  frames: {
-    name: "hearth_engine_frames_total",
-    type: "counter",
-    help: "Frames from engines, by the status they were answered with",
-    labels: { operation: FRAME_OPERATIONS, status: FRAME_STATUSES },
-  },
+  ...ENGINE_METRICS,
   ...CONTROL_METRICS,
   ...PEER_METRICS,
   ...FEED_METRICS,

@@ -1,5 +1,5 @@
 import { assert } from "../core/index.ts";
-import { FRAME_OPERATIONS, FRAME_STATUSES } from "./catalogue.ts";
+import { FRAME_OPERATIONS, FRAME_STATUSES } from "./catalogue-engine.ts";
 import type { FrameCount } from "./snapshots.ts";
 
 /**

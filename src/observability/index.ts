@@ -1,8 +1,6 @@
 export {
   API_REFUSALS,
   type ApiRefusal,
-  FRAME_OPERATIONS,
-  FRAME_STATUSES,
   type LookupOutcome,
   type LookupTier,
   METRICS,
@@ -11,6 +9,7 @@ export {
   type MetricSpec,
   type TierName,
 } from "./catalogue.ts";
+export { FRAME_OPERATIONS, FRAME_STATUSES } from "./catalogue-engine.ts";
 export {
   BREAKER_STATES,
   PEER_STATES,

@@ -166,7 +166,15 @@ function writeSsd(registry: MetricRegistry, ssd: SsdSnapshot): void {
 }
 
 function writeEngine(registry: MetricRegistry, engine: EngineSnapshot): void {
-  const { connections, slotsHeld, frames, stats } = engine;
+  const { connections, slotsHeld, frames, reservations, stats } = engine;
+  const reserved = (outcome: string, count: number) =>
+    registry.set("engineReservations", count, { outcome });
+  registry.set("engineReservedBytes", reservations.bytes);
+  reserved("acquired", reservations.takenBlocks);
+  reserved("unused", reservations.unusedBlocks);
+  reserved("refused", reservations.refusedBlocks);
+  registry.set("engineLookupsWaiting", engine.lookupsWaiting);
+  registry.set("engineAnnounced", engine.announcedBlocks);
   registry.set("engineConnections", connections);
   registry.set("engineSlotsHeld", slotsHeld);
   registry.set("engineConnected", stats.connected);

@@ -73,6 +73,15 @@ export interface EngineSnapshot {
   readonly connections: number;
   readonly slotsHeld: number;
   readonly frames: readonly FrameCount[];
+  readonly lookupsWaiting: number;
+  readonly announcedBlocks: number;
+  readonly reservations: {
+    readonly bytes: number;
+    /** Blocks since the start. */
+    readonly takenBlocks: number;
+    readonly unusedBlocks: number;
+    readonly refusedBlocks: number;
+  };
   /** Since the start. */
   readonly stats: {
     readonly connected: number;

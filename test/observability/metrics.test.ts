@@ -148,7 +148,9 @@ function engine(): EngineSnapshot {
   frames.add(Op.hello, FrameStatus.version);
   frames.add(200, FrameStatus.unknownOp);
   const stats = { connected: 12, refusedPeers: 2, cutOff: 1, quarantines: 4, faults: 0 };
-  return { connections: 11, slotsHeld: 6, frames: frames.list(), stats };
+  const reservations = { bytes: 8192, takenBlocks: 5, unusedBlocks: 3, refusedBlocks: 2 };
+  const waiting = { lookupsWaiting: 7, announcedBlocks: 9 };
+  return { connections: 11, slotsHeld: 6, frames: frames.list(), reservations, ...waiting, stats };
 }
 
 function scrape(text: string): Map<string, number> {
@@ -192,6 +194,12 @@ describe("a scrape", () => {
       hearth_sessions: 6,
       hearth_engine_connections: 11,
       hearth_engine_cut_off_total: 1,
+      hearth_engine_reserved_bytes: 8192,
+      'hearth_engine_reservations_total{outcome="acquired"}': 5,
+      'hearth_engine_reservations_total{outcome="unused"}': 3,
+      'hearth_engine_reservations_total{outcome="refused"}': 2,
+      hearth_engine_lookups_waiting: 7,
+      hearth_engine_announced_blocks: 9,
       'hearth_engine_frames_total{operation="acquire",status="ok"}': 2,
       'hearth_engine_frames_total{operation="hello",status="version"}': 1,
       'hearth_engine_frames_total{operation="unknown",status="unknownOp"}': 1,
