@@ -17,8 +17,8 @@ export interface Prompt {
 }
 
 /**
- * Renames the blocks that contain or follow the start of a multimodal item: `digests` holds those of
- * the tokens, 32 bytes a block from the prompt's start.
+ * Renames the blocks that contain or follow the start of a multimodal item: `digests` holds the
+ * digests of the tokens, 32 bytes a block from the prompt's start.
  */
 export function nameMedia(
   hashing: Hashing,

@@ -30,7 +30,7 @@ export interface Asked {
   readonly partial: LookupState[];
 }
 
-/** Looks up blocks of one rank; nothing is reserved, brought or waited for unless `wish` says so. */
+/** Looks up blocks of one rank. `wish` says what is reserved, brought and waited for. */
 export function lookUp(
   store: BlockStore,
   holder: Holder,
