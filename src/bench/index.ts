@@ -50,6 +50,7 @@ export {
   type PolicyRow,
 } from "./policy/index.ts";
 export { benchPrefix, type PrefixBenchOptions, type PrefixBenchResult } from "./prefix/index.ts";
+export { benchPythonClient } from "./python-client/index.ts";
 export {
   benchRoute,
   ROUTE_POLICIES,

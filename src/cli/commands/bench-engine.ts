@@ -1,11 +1,17 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { benchEngine, serveEngineBench, startBenchServer } from "../../bench/index.ts";
-import { loadNative } from "../../native/index.ts";
+import { dirname, join } from "node:path";
+import {
+  benchEngine,
+  benchPythonClient,
+  serveEngineBench,
+  startBenchServer,
+} from "../../bench/index.ts";
+import { HearthError } from "../../core/index.ts";
+import { compiled, loadNative } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, withDefault } from "../flags.ts";
-import { bytes, integer, text } from "../kinds.ts";
+import { bytes, choice, integer, text } from "../kinds.ts";
 import { printRecord } from "../output.ts";
 import { createProgress } from "../progress.ts";
 
@@ -21,12 +27,20 @@ export const command = defineCommand({
       "acquire, copy, release. copy_out_verified_gbps: with the checksum of the copy. put_gbps: " +
       "reserve, copy with checksum, commit verified by the agent. ops_per_s: acquires of one " +
       "block, 32 under way. Medians.",
+    "--client python measures the Python client instead, each rate beside its rival in the same " +
+      "run: put and verified get of one large call against the TypeScript client, and 64 blocks " +
+      "of 64 KiB in one call against MSET and MGET of Redis over a Unix socket with hiredis. A " +
+      "ratio is Python over its rival. Redis is left out, with a line that says why, if " +
+      "redis-server or its Python client cannot be had.",
   ],
   arguments: {},
   flags: {
     blockBytes: withDefault(bytes({ min: 4096, max: 16 * MIB }), MIB, "length of a block"),
     rounds: withDefault(integer({ min: 1, max: 1000 }), 15, "passes over each rate"),
     samples: withDefault(integer({ min: 10, max: 1_000_000 }), 3000, "round trips of each latency"),
+    client: withDefault(choice(["typescript", "python"]), "typescript", "whose speed to measure"),
+    python: optional(text("FILE"), "an interpreter with redis and hiredis; by default made once"),
+    driver: optional(text("DIR"), "the folder of hearth_bench; by default that of the checkout"),
     serve: optional(text("FOLDER"), "be the other process (started by the benchmark itself)"),
     json: jsonFlag,
   },
@@ -34,6 +48,7 @@ export const command = defineCommand({
     { words: "bench engine", what: "blocks of 1 MiB" },
     { words: "bench engine --json", what: "the same as one line of JSON" },
     { words: "bench engine --block-bytes 64KiB", what: "small blocks" },
+    { words: "bench engine --client python --json", what: "the Python client and Redis" },
   ],
   exits: ["hostCannot", "interrupted"],
   async run({ flags, io, clock, interrupt }) {
@@ -47,6 +62,21 @@ export const command = defineCommand({
     const progress = createProgress({ io, clock, json: flags.json });
     const folder = mkdtempSync(join(tmpdir(), "hearth-bench-"));
     try {
+      if (flags.client === "python") {
+        const result = await benchPythonClient(native, {
+          folder,
+          blockBytes,
+          rounds,
+          python: flags.python,
+          packages: flags.driver ?? packagesOfCheckout(),
+          signal,
+          onProgress: (what) => progress.update(what),
+          onSkip: (why) => io.err.write(`skipped: Redis: ${why}\n`),
+        });
+        progress.end();
+        printRecord(io, { ...result }, flags.json);
+        return "ok";
+      }
       await using server = await startBenchServer({ folder, blockBytes, signal });
       const result = await benchEngine(native, {
         ...server.paths,
@@ -63,3 +93,13 @@ export const command = defineCommand({
     }
   },
 });
+
+/** Python files are no part of the executable; `./dev build` puts it into a checkout. */
+function packagesOfCheckout(): string {
+  const root = compiled ? join(dirname(process.execPath), "..") : join(import.meta.dir, "../../..");
+  const packages = join(root, "python");
+  if (existsSync(join(packages, "hearth_bench"))) return packages;
+  throw new HearthError("USAGE", `no hearth_bench in ${packages}`, {
+    fix: "give --driver the folder python/ of a checkout",
+  });
+}

@@ -1,0 +1,1 @@
+export { benchPythonClient } from "./client-bench.ts";
