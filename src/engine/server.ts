@@ -317,6 +317,7 @@ export class EngineServer implements AsyncDisposable {
       const { connection } = client;
       const holder = connection.greeted?.holder;
       const held = holder?.held ?? 0;
+      if (this.#draining) holder?.endLookups();
       // Who waits for an answer of ours is not silent.
       if (connection.working > 0) connection.lastFrameMs = now;
       if (connection.stalledSinceMs !== null) {
@@ -341,8 +342,7 @@ export class EngineServer implements AsyncDisposable {
 
   #cut(client: Client, why: "unread" | "silent" | "overstayed"): void {
     const { connection, pid } = client;
-    const { log } = this.#options;
-    const limits = this.#limits;
+    const [{ log }, { leaseMs }] = [this.#options, this.#limits];
     const holder = connection.greeted?.holder;
     this.stats.cutOff++;
     const name = connection.greeted?.name ?? "";
@@ -351,7 +351,7 @@ export class EngineServer implements AsyncDisposable {
     else if (why === "silent") {
       connection.dismiss(FrameStatus.notGreeted, `no hello came within ${HELLO_MS} ms`);
     } else {
-      const text = `slots were held and nothing was sent for ${limits.leaseMs} ms: connect again`;
+      const text = `slots were held and nothing was sent for ${leaseMs} ms: connect again`;
       connection.dismiss(FrameStatus.overstayed, text);
     }
     this.#leave(client);

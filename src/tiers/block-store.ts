@@ -78,6 +78,9 @@ export interface Holder {
    */
   lookup(wish: LookupWish, onPartial: (state: LookupState) => void): Lookup;
 
+  /** Lookups that wait are answered with what there is now. */
+  endLookups(): void;
+
   /**
    * What it reserves from now on lies near this NUMA node where there is room, since the device
    * that copies is there; null: anywhere.

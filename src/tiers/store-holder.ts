@@ -69,6 +69,10 @@ export class StoreHolder implements Holder {
     return lookup;
   }
 
+  endLookups(): void {
+    for (const lookup of [...this.#lookups]) lookup.end();
+  }
+
   near(node: number | null): void {
     this.#slots.zone = this.#store.zoneNear(node);
   }

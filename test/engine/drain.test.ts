@@ -4,6 +4,7 @@ import * as protocol from "../../src/engine/protocol/index.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
 import { type AgentKit, manifestBytes, openAgent } from "./agent-kit.ts";
 import type { Engine } from "./engine.ts";
+import { lookupOf, Member } from "./engine-member.ts";
 
 const { FrameStatus } = protocol;
 const DRAIN_MS = 10_000;
@@ -119,6 +120,19 @@ describeNative("an agent that stops", () => {
       await agent.server[Symbol.asyncDispose]();
       await settle(clock, drained);
     }));
+
+  test("a lookup that waits is answered with what there is", async () => {
+    await using agent = await openAgent();
+    await using member = await Member.connect(agent.socketPath);
+    await member.join();
+    await member.announce(["k0"], 60_000);
+    const asked = member.lookup(lookupOf(["k0"], ["hold", "wait"]));
+    await waitFor(() => agent.store.engines.lookups.size === 1);
+    const drained = agent.server.drain(60_000, GENTLY);
+    expect(await asked).toMatchObject({ leading: 0, announced: 1 });
+    await drained;
+    expect(agent.server.connections).toBe(0);
+  });
 
   test("a commit under way is finished first", async () => {
     const clock = new ManualClock();

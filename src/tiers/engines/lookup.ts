@@ -132,6 +132,11 @@ export class Lookup {
     }
   }
 
+  /** The answer is what there is now. */
+  end(): void {
+    this.#finish();
+  }
+
   /** Nobody wants the answer: what was brought for it is let go of. */
   cancel(): void {
     if (this.#isOver) return;
