@@ -112,6 +112,10 @@ class Channel:
             self._sending_failed(failure)
             raise self._ended() if self._ended else ConnectionClosed(str(failure))
 
+    def queue(self, frame: bytes) -> None:
+        """Sends a frame without a reply together with the next one: one system call for both."""
+        self._outbox.queue(frame)
+
     def flush(self) -> None:
         """Sends more of what the socket did not accept before."""
         failure = self._outbox.flush() if self._outbox.is_waiting else None

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from typing import List, Sequence
+from typing import List, Optional, Protocol, Sequence
 
 from .memory import PagedMemory, Piece
 from .native import Kernels
+
+
+class Copier(Protocol):
+    """The engine's side of a transfer: blocks by their index in the call."""
+
+    #: Bytes of each block, if all have the same length.
+    uniform: Optional[int]
+
+    def length_of(self, index: int) -> int: ...
+
+    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]: ...
+
+    def scatter(
+        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+    ) -> Sequence[bool]: ...
 
 
 class PagedCopier:
@@ -18,10 +33,11 @@ class PagedCopier:
         self._kernels = kernels
         self._memory = memory
         self._ids = array("I", block_ids)
-        self._length = memory.block_bytes
+        #: Bytes of each block.
+        self.uniform: Optional[int] = memory.block_bytes
 
     def length_of(self, _index: int) -> int:
-        return self._length
+        return self._memory.block_bytes
 
     def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
         return self._kernels.gather(self._memory, self._chosen(indices), slots)
@@ -45,7 +61,8 @@ class PieceCopier:
     def __init__(self, kernels: Kernels, pieces: Sequence[Sequence[Piece]]) -> None:
         self._kernels = kernels
         self._pieces = pieces
-        self._lengths = [sum(piece.bytes for piece in block) for block in pieces]
+        self._lengths = [sum([size for _address, size in block]) for block in pieces]
+        self.uniform: Optional[int] = self._lengths[0] if len(set(self._lengths)) == 1 else None
 
     def length_of(self, index: int) -> int:
         return self._lengths[index]

@@ -153,6 +153,14 @@ class KvCalls:
         return None if self._is_closed else self._link.usable()
 
     def _digests(self, connection: Connection, keys: Sequence[bytes]) -> List[bytes]:
+        return self._names.digests(connection.hello, keys, self._asker(connection))
+
+    def _packed_digests(self, connection: Connection, keys: Sequence[bytes]) -> bytes:
+        return self._names.packed(connection.hello, keys, self._asker(connection))
+
+    def _asker(self, connection: Connection) -> Callable[[Sequence[bytes]], List[bytes]]:
+        """Asks the agent for digests, which only the pure Python kernels need."""
+
         def ask(missing: Sequence[bytes]) -> List[bytes]:
             kind = kind_of_keys(missing)
             most = connection.hello.items_max
@@ -162,7 +170,7 @@ class KvCalls:
                 found += self._identify(connection, kind, part)
             return found
 
-        return self._names.digests(connection.hello, keys, ask)
+        return ask
 
     def _identify(
         self, connection: Connection, kind: IdentifyKind, keys: Sequence[bytes]

@@ -14,7 +14,7 @@ from . import protocol
 from . import protocol_engine as frames
 from .calls import kind_of_keys
 from .connection import Connection
-from .copiers import PagedCopier, PieceCopier
+from .copiers import Copier, PagedCopier, PieceCopier
 from .engine import lookup_flags
 from .errors import HearthError
 from .kv_calls import KvCalls
@@ -22,7 +22,7 @@ from .layout import FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Outcome, Role
 from .memory import PagedMemory, Piece, Region
 from .stats import Stats
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
-from .transfer import Copier, GaveUp, Transfer
+from .transfer import GaveUp, Transfer
 
 __all__ = [
     "CommandTicket",
@@ -201,7 +201,7 @@ class KvStore(KvCalls):
         outcomes = [Outcome.MISS] * len(keys)
 
         def move(connection: Connection) -> None:
-            digests = self._digests(connection, keys)
+            digests = self._packed_digests(connection, keys)
             Transfer(self._link, connection, copier, self.stats).get(
                 digests, outcomes, protocol.check_tiers(tiers), deadline_ms
             )

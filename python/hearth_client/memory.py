@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from itertools import chain
-from typing import Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Iterable, List, NamedTuple, Sequence, Tuple
 
 _U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
 #: Regions of one memory, or pieces of one block, that the native library accepts.
@@ -87,12 +87,38 @@ class _PyBuffer(ctypes.Structure):
     ]
 
 
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
-_get_buffer.restype = ctypes.c_int
-_release_buffer = ctypes.pythonapi.PyBuffer_Release
-_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
-_release_buffer.restype = None
+def _exported(data: object) -> Piece:
+    """By the buffer protocol of CPython's C interface, which reads read-only objects too."""
+    view = _PyBuffer()
+    _get_buffer(data, ctypes.byref(view), 0)
+    try:
+        return Piece(view.buf or 0, view.len)
+    finally:
+        _release_buffer(ctypes.byref(view))
+
+
+def _exported_portably(data: Any) -> Piece:
+    """Without CPython: writable objects, and ``bytes``."""
+    if isinstance(data, bytes):
+        return Piece(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
+    view = memoryview(data)
+    if not view.contiguous:
+        raise BufferError("the bytes are not contiguous")
+    if view.nbytes == 0:
+        return Piece(0, 0)
+    return Piece(ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes)
+
+
+if hasattr(ctypes, "pythonapi"):
+    _get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+    _get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
+    _get_buffer.restype = ctypes.c_int
+    _release_buffer = ctypes.pythonapi.PyBuffer_Release
+    _release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
+    _release_buffer.restype = None
+    _piece_of = _exported
+else:
+    _piece_of = _exported_portably
 
 
 def piece_of(data: object) -> Piece:
@@ -101,9 +127,4 @@ def piece_of(data: object) -> Piece:
     The piece is valid while the object exists and is not resized. BufferError: the bytes are not
     contiguous. TypeError: the object exports no bytes. PyTorch: ``Piece(tensor.data_ptr(), …)``.
     """
-    view = _PyBuffer()
-    _get_buffer(data, ctypes.byref(view), 0)
-    try:
-        return Piece(view.buf or 0, view.len)
-    finally:
-        _release_buffer(ctypes.byref(view))
+    return _piece_of(data)

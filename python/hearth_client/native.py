@@ -122,8 +122,12 @@ class Native:
 
     def chain_digests(self, namespace_id: bytes, keys: Sequence[bytes]) -> List[bytes]:
         """Digests of an engine's chain keys, which have equal lengths: 4 to 64 bytes, times 4."""
+        return _split_digests(self.packed_chain_digests(namespace_id, keys))
+
+    def packed_chain_digests(self, namespace_id: bytes, keys: Sequence[bytes]) -> bytes:
+        """The same digests, one behind the other."""
         if not keys:
-            return []
+            return b""
         items = b"".join(keys)
         size = len(keys[0])
         if len(items) != size * len(keys):
@@ -134,7 +138,7 @@ class Native:
         )
         if result < 0:
             raise ValueError(f"chain keys of {size} bytes: 4 to 64, a multiple of 4, are allowed")
-        return _split_digests(bytes(out))
+        return bytes(out)
 
     def prefix_digests(
         self, namespace_id: bytes, tokens: Iterable[int], block_tokens: int

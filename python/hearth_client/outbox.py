@@ -35,6 +35,11 @@ class Outbox:
                 return OSError("the agent does not read")
             return failure
 
+    def queue(self, frame: bytes) -> None:
+        """Sends it with the next frame, or when it is flushed."""
+        with self._lock:
+            self._rest += frame
+
     def _send_first(self, frame: bytes) -> Optional[OSError]:
         try:
             sent = self._socket.send(frame)

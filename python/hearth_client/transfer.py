@@ -12,19 +12,22 @@ from collections import deque
 from functools import partial
 from itertools import chain, repeat
 from struct import Struct
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import protocol
 from .connection import Connection
+from .copiers import Copier
 from .errors import HearthError, RefusedError
-from .layout import LAYER_ALL, Op, Outcome
+from .layout import DIGEST_BYTES, LAYER_ALL, Op, Outcome
 from .link import Link
 from .request import Request
 from .stats import Stats
 
-#: Blocks and bytes of one chunk, and chunks on their way at once.
+#: Blocks and bytes of one chunk, and chunks on their way at once. A chunk of a put is small, since
+#: the agent verifies it while the next one is copied.
 CHUNK_BLOCKS = 64
-CHUNK_BYTES = 32 * 1024 * 1024
+GET_BYTES = 16 * 1024 * 1024
+PUT_BYTES = 8 * 1024 * 1024
 _AHEAD = 2
 #: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
 _ACQUIRE_S = 2.0
@@ -37,18 +40,7 @@ _RESERVE_TAIL = Struct("<QII")
 _NO_DIGEST = bytes(32)
 _OUTCOMES = {int(outcome): outcome for outcome in Outcome}
 _TRANSIENT, _ALIAS = 1, 2
-
-
-class Copier(Protocol):
-    """The engine's side of a transfer: block ``i`` of the call, for ``start <= i < end``."""
-
-    def length_of(self, index: int) -> int: ...
-
-    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]: ...
-
-    def scatter(
-        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
-    ) -> Sequence[bool]: ...
+_CHECKSUM = 1
 
 
 class _Part(NamedTuple):
@@ -134,13 +126,17 @@ class Transfer:
         except ValueError as error:
             raise self._connection.broken(error) from error
 
-    def _bounds(self, count: int) -> List[Tuple[int, int]]:
+    def _bounds(self, count: int, bytes_max: int) -> List[Tuple[int, int]]:
         """Start and end of each chunk."""
         most = min(CHUNK_BLOCKS, self._connection.hello.items_max)
+        uniform = self._copier.uniform
+        if uniform is not None:
+            most = max(min(most, bytes_max // max(uniform, 1)), 1)
+            return [(at, min(at + most, count)) for at in range(0, count, most)]
         bounds, start, size = [], 0, 0
         for index in range(count):
             size += self._copier.length_of(index)
-            if index > start and (size > CHUNK_BYTES or index - start == most):
+            if index > start and (size > bytes_max or index - start == most):
                 bounds.append((start, index))
                 start, size = index, self._copier.length_of(index)
         if count > start:
@@ -151,25 +147,23 @@ class Transfer:
         count = len(handles) // 8
         if count == 0:
             return
-        self._quietly(
-            lambda: self._connection.post(
-                lambda number: protocol.request(op, number, count, handles, no_reply=True)
-            )
-        )
+        number = self._connection.next_id()
+        self._connection.queue(protocol.request(op, number, count, handles, no_reply=True))
 
     # --- from slots to memory ---------------------------------------------------------------------
 
     def get(
-        self, digests: Sequence[bytes], outcomes: List[Outcome], tiers: int, deadline_ms: int
+        self, digests: bytes, outcomes: List[Outcome], tiers: int, deadline_ms: int
     ) -> None:
-        bounds = deque(self._bounds(len(digests)))
+        """``digests``: packed."""
+        bounds = deque(self._bounds(len(outcomes), GET_BYTES))
         limit_s = (deadline_ms / 1000 if deadline_ms else _ACQUIRE_S) + self._link.stall_s
         head = _ACQUIRE_HEAD.pack(LAYER_ALL, tiers, deadline_ms, 0)
         try:
             while bounds or self._parts:
                 while bounds and len(self._parts) < _AHEAD:
                     start, end = bounds.popleft()
-                    body = head + b"".join(digests[start:end])
+                    body = head + digests[DIGEST_BYTES * start : DIGEST_BYTES * end]
                     self._submit(Op.ACQUIRE, start, end, body, self._release_late)
                 part = self._parts[0]
                 body = self.wait(part.request, limit_s)
@@ -179,6 +173,7 @@ class Transfer:
             raise GaveUp("gone") from None
         finally:
             self.abandon()
+            self._connection.flush()
 
     def _submit(
         self, op: Op, start: int, end: int, body: bytes, give_back: Callable[[int, bytes], None]
@@ -193,40 +188,45 @@ class Transfer:
     def _take_blocks(self, part: _Part, body: bytes, outcomes: List[Outcome]) -> None:
         start, count = part.start, part.end - part.start
         words, longs = self._words(body, 8, count), array("Q", body)
-        handles = _handles(words, 8)
-        results: List[int] = words[0::8].tolist()
-        taken = [at for at in range(count) if results[at] == _OK] if any(results) else range(count)
-        try:
-            fitting = self._fitting(part, words[3::8], longs[2::4], taken)
-            if fitting:
-                base, offsets, sums = self._base, longs[2::4], longs[3::4]
-                whole = len(fitting) == count
-                slots = array("Q", [base + offsets[at] for at in fitting])
-                checksums = sums if whole else array("Q", [sums[at] for at in fitting])
-                indices = [start + at for at in fitting]
-                verified = self._copier.scatter(indices, slots, checksums)
-            else:
-                indices, verified = [], []
-        finally:
-            kept = handles if len(taken) == count else _chosen(handles, taken)
-            self._send_handles(Op.RELEASE, kept)
-        for at, result in enumerate(results, start):
-            if result != _OK:
+        handles, results = _handles(words, 8), words[0::8]
+        lengths, offsets, sums = words[3::8], longs[2::4], longs[3::4]
+        taken: Sequence[int] = range(count)
+        if any(results):
+            taken = [at for at in taken if results[at] == _OK]
+            handles = _chosen(handles, taken)
+            for at, result in enumerate(results, start):
                 outcomes[at] = _OUTCOMES.get(result, Outcome.MISS)
-        for at in taken:
-            outcomes[start + at] = Outcome.TOO_LARGE
-        got = 0
-        for index, is_right in zip(indices, verified):
-            outcomes[index] = Outcome.OK if is_right else Outcome.CORRUPT
-            got += is_right
-        size = sum(map(self._copier.length_of, indices))
-        self._stats.add(got_blocks=got, got_bytes=size)
+        fitting = self._fitting(start, lengths, offsets, taken)
+        verified: Sequence[bool] = []
+        try:
+            if len(fitting) != count:
+                offsets = array("Q", [offsets[at] for at in fitting])
+                sums = array("Q", [sums[at] for at in fitting])
+            base, indices = self._base, [start + at for at in fitting]
+            if fitting:
+                slots = array("Q", [base + offset for offset in offsets])
+                verified = self._copier.scatter(indices, slots, sums)
+        finally:
+            self._send_handles(Op.RELEASE, handles)
+        if len(verified) == count and all(verified):
+            outcomes[start : part.end] = [Outcome.OK] * count
+        else:
+            for at in taken:
+                outcomes[start + at] = Outcome.TOO_LARGE
+            for index, is_right in zip(indices, verified):
+                outcomes[index] = Outcome.OK if is_right else Outcome.CORRUPT
+        size = sum(lengths) if len(fitting) == count else sum([lengths[at] for at in fitting])
+        self._stats.add(got_blocks=sum(verified), got_bytes=size)
 
     def _fitting(
-        self, part: _Part, lengths: "array[int]", offsets: "array[int]", taken: Sequence[int]
-    ) -> List[int]:
+        self, start: int, lengths: "array[int]", offsets: "array[int]", taken: Sequence[int]
+    ) -> Sequence[int]:
         """The blocks that have the length of their target and lie in the arena."""
-        length_of, start, most = self._copier.length_of, part.start, self._arena_bytes
+        uniform, most, count = self._copier.uniform, self._arena_bytes, len(lengths)
+        is_usual = uniform is not None and len(taken) == count
+        if is_usual and lengths.count(uniform) == count and max(offsets) + uniform <= most:
+            return taken
+        length_of = self._copier.length_of
         return [
             at
             for at in taken
@@ -251,7 +251,7 @@ class Transfer:
         session: int = 0,
         should_stop: Optional[Callable[[], bool]] = None,
     ) -> None:
-        bounds = deque(self._bounds(len(digests)))
+        bounds = deque(self._bounds(len(digests), PUT_BYTES))
         head = _RESERVE_HEAD.pack(LAYER_ALL, 0, session)
         commits: List[Tuple[Request, List[int]]] = []
         try:
@@ -272,6 +272,7 @@ class Transfer:
             raise GaveUp("gone") from None
         finally:
             self.abandon()
+            self._connection.flush()
             self._take_commits(commits, outcomes)
 
     def _items(
@@ -304,39 +305,47 @@ class Transfer:
         """Copies a chunk and sends its COMMIT; answers that request and the blocks in it."""
         start, count = part.start, part.end - part.start
         words, longs = self._words(body, 6, count), array("Q", body)
-        handles = _handles(words, 6)
-        results: List[int] = words[0::6].tolist()
-        for at, result in enumerate(results, start):
-            outcomes[at] = _OUTCOMES.get(result, Outcome.REJECTED)
-        taken = [at for at in range(count) if results[at] == _OK]
-        if not taken:
-            return None
-        mine = handles if len(taken) == count else _chosen(handles, taken)
-        offsets, base = longs[2::3], self._base
-        indices = [start + at for at in taken]
-        length_of, most = self._copier.length_of, self._arena_bytes
-        if any(offsets[at] + length_of(start + at) > most for at in taken):
-            raise self._connection.broken("a slot outside the arena")
+        handles, results, offsets = _handles(words, 6), words[0::6], longs[2::3]
+        taken: Sequence[int] = range(count)
+        if any(results):
+            taken = [at for at in taken if results[at] == _OK]
+            handles = _chosen(handles, taken)
+            offsets = array("Q", [offsets[at] for at in taken])
+            for at, result in enumerate(results, start):
+                outcomes[at] = _OUTCOMES.get(result, Outcome.REJECTED)
+            if not taken:
+                return None
+        base, indices = self._base, [start + at for at in taken]
+        self._check_slots(offsets, indices)
         for index in indices:
             outcomes[index] = Outcome.MISS  # Until the COMMIT is answered.
         is_filled = False
         try:
-            slots = array("Q", [base + offsets[at] for at in taken])
+            slots = array("Q", [base + offset for offset in offsets])
             checksums = self._copier.gather(indices, slots)
             is_filled = True
         finally:
             if not is_filled:
-                self._send_handles(Op.ABORT, mine)
+                self._send_handles(Op.ABORT, handles)
         items = array("Q", bytes(24 * len(taken)))
-        items[0::3] = array("Q", mine)
+        items[0::3] = array("Q", handles)
         items[1::3] = array("Q", checksums)
-        items[2::3] = array("Q", (1,)) * len(taken)
+        items[2::3] = array("Q", (_CHECKSUM,)) * len(taken)
         frame_body = items.tobytes()
         request = self._connection.submit(
             Op.COMMIT,
             lambda number: protocol.request(Op.COMMIT, number, len(taken), frame_body),
         )
         return request, indices
+
+    def _check_slots(self, offsets: "array[int]", indices: Sequence[int]) -> None:
+        uniform, length_of = self._copier.uniform, self._copier.length_of
+        if uniform is not None:
+            last = max(offsets) + uniform
+        else:
+            last = max(offset + length_of(at) for offset, at in zip(offsets, indices))
+        if last > self._arena_bytes:
+            raise self._connection.broken("a slot outside the arena")
 
     def _take_commits(
         self, commits: List[Tuple[Request, List[int]]], outcomes: List[Outcome]

@@ -15,6 +15,7 @@ from .real_agent import HANG_SECONDS
 BLOCK_BYTES = 16_384
 MANIFEST = Manifest("kv-test", "bfloat16", "test:flat", 16)
 ENGINE = bytes(range(1, 17))
+STALL_MS = 20_000
 
 
 def keys_of(count: int, size: int = 32, first: int = 0) -> List[bytes]:
@@ -60,7 +61,9 @@ def store(path: str, **options: Any) -> KvStore:
     quiet = logging.getLogger("hearth.test.kv")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    return KvStore(MANIFEST, **{"socket": path, "engine_id": ENGINE, "logger": quiet, **options})
+    # A busy host must not look like an agent that hangs.
+    usual = {"socket": path, "engine_id": ENGINE, "logger": quiet, "stall_ms": STALL_MS}
+    return KvStore(MANIFEST, **{**usual, **options})
 
 
 def ready(ticket: LookupTicket) -> "tuple[int, int, str]":
