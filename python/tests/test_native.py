@@ -13,7 +13,14 @@ from array import array
 from pathlib import Path
 from typing import List, Tuple, Union
 
-from hearth_client.memory import PagedMemory, Piece, Region, pack_pieces, piece_of
+from hearth_client.memory import (
+    PagedMemory,
+    Piece,
+    Region,
+    _exported_portably,
+    pack_pieces,
+    piece_of,
+)
 from hearth_client.native import FILE_NAME, NATIVE, VARIABLE, Native, PurePython
 from hearth_client.xxh3 import xxh3_64_python
 
@@ -95,6 +102,14 @@ class Memory(unittest.TestCase):
             piece_of(memoryview(data)[::2])
         with self.assertRaises(TypeError):
             piece_of(7)
+
+    def test_the_portable_form_finds_the_same_bytes(self) -> None:
+        for data in (b"0123", bytearray(b"0123"), memoryview(bytearray(b"0123"))[1:]):
+            self.assertEqual(_exported_portably(data), piece_of(data))
+        self.assertEqual(_exported_portably(bytearray()).bytes, 0)
+        for wrong, error in ((memoryview(b"0123")[::2], BufferError), (7, TypeError)):
+            with self.assertRaises(error):
+                _exported_portably(wrong)
 
     def test_asking_for_the_piece_leaves_no_export_behind(self) -> None:
         data = bytearray(8)

@@ -1,6 +1,7 @@
 import { beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { clientLibraryFile, ensureClientLibrary } from "../../scripts/lib/native-build.ts";
 import { hostTarget } from "../../scripts/lib/targets.ts";
 import { buildWheels, PYTHON_PACKAGES, writeWheels } from "../../scripts/lib/wheels.ts";
 import { openAgent } from "../engine/agent-kit.ts";
@@ -61,6 +62,16 @@ test(
   },
   INSTALL_MS,
 );
+
+test("the library needs no other library, as its platform tag promises", async () => {
+  const host = hostTarget();
+  if (!host.ok) return noteSkip("the library of the Python client", host.why);
+  expect(await ensureClientLibrary(host.target)).toMatchObject({ kind: "fresh" });
+  const library = readFileSync(clientLibraryFile(host.target));
+  for (const name of ["GLIBC_", "libc.so", "ld-linux"]) {
+    expect([name, library.includes(name)]).toEqual([name, false]);
+  }
+});
 
 describePython("wheels in a fresh environment", (python) => {
   const folder = tempDir();
