@@ -6,6 +6,7 @@ import { lmcacheBench } from "./lanes/lmcache.ts";
 import { overhead } from "./lanes/overhead.ts";
 import { pin } from "./lanes/pin.ts";
 import { prefillDecode } from "./lanes/prefill-decode.ts";
+import { router } from "./lanes/router.ts";
 import { sglangHicache } from "./lanes/sglang.ts";
 import { tensorParallel } from "./lanes/tensor-parallel.ts";
 import { twoEngines } from "./lanes/two-engines.ts";
@@ -24,6 +25,7 @@ const VLLM_LANES: Readonly<Record<string, Lane>> = {
 const NAMED_LANES: Readonly<Record<string, Lane>> = {
   chaos,
   pin,
+  router,
 };
 
 const SGLANG_LANES: Readonly<Record<string, Lane>> = {
