@@ -61,7 +61,7 @@ describeNative("the life of a slot", () => {
     expect(engine.client.hello).toMatchObject({
       version: 1,
       checksumAlgorithm: 1,
-      features: 0,
+      features: 2,
       incarnation: 77n,
       blockTokens: 4,
       blockBytesMax: agent.store.blockBytesMax,
