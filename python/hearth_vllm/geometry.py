@@ -58,12 +58,12 @@ def _append(spans: List[Span], span: Span) -> None:
 
 
 def block_dimension(shape: Sequence[int], blocks: int) -> int:
-    """The dimension that counts blocks: the first of that size, else the first multiple of it."""
-    for index, size in enumerate(shape):
-        if size == blocks:
-            return index
+    """The dimension that counts blocks, or kernel blocks of which several make one block."""
     for index, size in enumerate(shape[:2]):
         if size and size % blocks == 0:
+            return index
+    for index, size in enumerate(shape):
+        if size == blocks:
             return index
     text = f"a KV cache tensor of shape {tuple(shape)} has no dimension of {blocks} blocks"
     raise ValueError(f"{text}: Hearth cannot tell its blocks apart")

@@ -1,31 +1,70 @@
-"""A thread that takes in replies as they come, so that lookups end when they are answered."""
+"""A thread that takes in replies as they come and ends lookups that take too long."""
 
 from __future__ import annotations
 
+import os
 import select
 import threading
-from typing import Any
+import time
+from typing import Any, List
 
-_TICK_MS = 500
+from .search import Search
+
+_IDLE_MS = 500
+#: A lookup is given up at most this much later than its limit.
+_BUSY_MS = 5
 
 
 class Listener:
-    """Reads the scheduler's connection while vLLM's own thread computes or waits for workers."""
+    """Follows lookups while vLLM's own thread computes or waits for its workers.
+
+    Without it, a lookup would end only when vLLM's scheduler runs again: on a slow engine a second
+    after the reply, or a second after it should have been given up.
+    """
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._active: List[Search] = []
+        self._closed = False
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="hearth-replies", daemon=True)
         self._thread.start()
 
+    def follow(self, search: Search) -> None:
+        """Polls the lookup until it is decided."""
+        with self._lock:
+            self._active.append(search)
+        self._wake()
+
     def close(self) -> None:
         """Ends the thread; call it before the store is closed."""
-        self._closed.set()
-        self._thread.join(2 * _TICK_MS / 1000)
+        self._closed = True
+        self._wake()
+        self._thread.join(timeout=1.0)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._writer, b"\0")
+        except BlockingIOError:
+            return  # The pipe is full: the thread wakes anyway.
 
     def _run(self) -> None:
         poller = select.poll()
+        poller.register(self._reader, select.POLLIN)
         poller.register(self._store.fileno(), select.POLLIN)
-        while not self._closed.is_set():
-            if poller.poll(_TICK_MS) and not self._closed.is_set():
+        while not self._closed:
+            events = dict(poller.poll(_BUSY_MS if self._active else _IDLE_MS))
+            if events.pop(self._reader, 0):
+                os.read(self._reader, 4096)
+            if events and not self._closed:
                 self._store.poll()
+            self._follow()
+
+    def _follow(self) -> None:
+        with self._lock:
+            active = list(self._active)
+        decided = [search for search in active if search.poll(0.0, time.monotonic)]
+        if decided:
+            with self._lock:
+                self._active = [one for one in self._active if one not in decided]

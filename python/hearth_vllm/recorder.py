@@ -20,6 +20,8 @@ class _Recorder:
     def __init__(self, scheduler: Any, file: TextIO) -> None:
         self._scheduler = scheduler
         self._file = file
+        #: Hashes that were written already, by request.
+        self._written: Dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._scheduler, name)
@@ -27,7 +29,7 @@ class _Recorder:
 
     def _recorded(self, name: str, call: Any) -> Any:
         def wrapped(*args: Any) -> Any:
-            line: Dict[str, Any] = {"call": name, "args": [plain(one) for one in args]}
+            line: Dict[str, Any] = {"call": name, "args": [self._argument(one) for one in args]}
             result = call(*args)
             line["result"] = plain(result)
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
@@ -35,6 +37,15 @@ class _Recorder:
             return result
 
         return wrapped
+
+    def _argument(self, value: Any) -> Any:
+        """As `plain`; a request's hashes are written once."""
+        written = plain(value)
+        if hasattr(value, "block_hashes"):
+            before = self._written.get(value.request_id, 0)
+            self._written[value.request_id] = len(value.block_hashes)
+            written["block_hashes"] = [before, written["block_hashes"][before:]]
+        return written
 
 
 def plain(value: Any) -> Any:

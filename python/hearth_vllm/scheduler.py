@@ -18,7 +18,7 @@ from .metrics import Stats
 from .outputs import BlockTables, computed_before
 from .plan import LoadJob, StepPlan, StepReport, StoreJob
 from .rates import PrefillRate
-from .search import Search
+from .search import HIT, Search
 from .settings import Settings
 from .stores import Stores
 
@@ -163,23 +163,25 @@ class EngineScheduler:
             hold_ms=settings.hold_ms,
             readers=self._readers,
         )
-        return Search(ticket, keys, first, now=now, stall_s=settings.stall_s, limit_s=limit_s)
+        search = Search(ticket, keys, first, now=now, stall_s=settings.stall_s, limit_s=limit_s)
+        if self._listener is not None:
+            self._listener.follow(search)
+        return search
 
     def _poll(self, search: Search) -> bool:
         """True once the lookup is decided; one step waits at most `scheduler_ms` in sum."""
-        if search.outcome is not None:
-            return True
         begun, budget = self._clock(), self._settings.scheduler_ms / 1000
         # While other requests compute, only the first question of a lookup may wait.
         may_wait = not self._busy or begun - search.started < budget
         decided = search.poll(max(0.0, budget - self._waited_s) if may_wait else 0.0, self._clock)
         self._waited_s += self._clock() - begun
-        if decided:
+        if decided and not search.counted:
             self._looked_up(search)
         return decided
 
     def _looked_up(self, search: Search) -> None:
         assert search.outcome is not None
+        search.counted = True
         self.stats.count("lookups", search.outcome)
         self.stats.count("lookup_blocks", "asked", len(search.keys))
         self.stats.count("lookup_blocks", "ready", search.ready)
@@ -189,12 +191,9 @@ class EngineScheduler:
 
     def _drop_search(self, state: Tracked) -> None:
         search, state.search = state.search, None
-        if search is None:
-            return
-        if search.ticket.done():
+        if search is not None:
+            search.abandon()
             self._store.unhold(search.ticket)
-        else:
-            search.ticket.cancel()
 
     def allocated(self, request: Any, block_ids: List[int], external: int) -> None:
         """vLLM reserved `block_ids` for the request; `external` tokens of them are to be loaded."""
@@ -349,11 +348,12 @@ class EngineScheduler:
         self.stats.count("load_blocks", "restored", good)
         self.stats.count("load_blocks", "failed", len(load.keys) - good)
         self.stats.observe("load_seconds", waited_s)
-        looked_s = state.search.waited_s if state.search is not None else 0.0
+        search, state.search = state.search, None
+        looked_s = search.waited_s if search is not None else 0.0
         self._record_excess(waited_s + looked_s, len(load.keys))
-        if state.search is not None and not state.search.ticket.done():
-            state.search.ticket.cancel()
-        state.search = None
+        if search is not None and search.outcome != HIT:
+            # A lookup that was given up may still be answered with a reservation.
+            self._store.unhold(search.ticket)
         if state.ended:
             self._settle(state)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable, List, Optional
 
 #: Why a lookup ended; the label of ``vllm:hearth_lookups_total``.
 HIT, MISS, GONE, STALLED, SLOW = "hit", "miss", "gone", "stalled", "slow"
+DROPPED = "dropped"
 
 _OUTCOMES = {"gone": GONE, "stalled": STALLED}
 
@@ -34,33 +36,48 @@ class Search:
         self.waited_s = 0.0
         self._stall_s = stall_s
         self._limit_s = limit_s
+        #: The scheduler's thread and the listener poll.
+        self._lock = threading.Lock()
+        #: The scheduler has counted the outcome.
+        self.counted = False
 
     @property
     def end(self) -> int:
         return self.first + len(self.keys)
 
     def poll(self, wait_s: float, clock: Callable[[], float]) -> bool:
-        """True once `ready` is known. Waits at most `wait_s` seconds."""
-        if self.outcome is not None:
-            return True
+        """True once `ready` is known. Waits at most `wait_s` seconds. Thread-safe."""
+        with self._lock:
+            if self.outcome is None:
+                self._poll(wait_s, clock)
+            return self.outcome is not None
+
+    def abandon(self) -> None:
+        """The request needs no answer any more."""
+        with self._lock:
+            if self.outcome is None:
+                self.outcome = DROPPED
+                self.ticket.cancel()
+
+    def _poll(self, wait_s: float, clock: Callable[[], float]) -> None:
         ticket = self.ticket
         if ticket.done() or (wait_s > 0 and ticket.wait(wait_s)):
             # The reply may have come long before vLLM's scheduler asks for it.
             self._take(ticket.result(), min(clock(), max(self.started, ticket.last_progress)))
-            return True
+            return
         now = clock()
         if now - max(self.started, ticket.last_progress) > self._stall_s:
             self._give_up(STALLED, now)
         elif now - self.started > self._limit_s:
             self._give_up(SLOW, now)
-        return self.outcome is not None
 
     def _take(self, result: Any, now: float) -> None:
         self.ready, self.leading = result.ready, result.leading
-        self.outcome = _OUTCOMES.get(result.outcome) or (HIT if result.ready else MISS)
         self.waited_s = now - self.started
+        self.outcome = _OUTCOMES.get(result.outcome) or (HIT if result.ready else MISS)
 
     def _give_up(self, outcome: str, now: float) -> None:
-        self.ready = self.leading = self.ticket.ready_now
-        self.outcome = outcome
+        # An agent without progress would not serve the load either.
+        self.ready = self.leading = self.ticket.ready_now if outcome == SLOW else 0
         self.waited_s = now - self.started
+        self.outcome = outcome

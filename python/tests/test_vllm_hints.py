@@ -1,0 +1,94 @@
+"""hearth_vllm without vLLM: selections and commands of KV hints, and figures."""
+
+from __future__ import annotations
+
+import unittest
+from types import SimpleNamespace
+from typing import Any, List
+
+from hearth_vllm.hints import Action, command_body, engine_hash
+from hearth_vllm.metrics import Stats, merge, summary
+from hearth_vllm.selection import Rejected, Selection, read_selection, thinking_blocks
+
+BLOCK_TOKENS = 32
+
+
+def request(tokens: List[int], prompt: int) -> Any:
+    return SimpleNamespace(all_token_ids=tokens, num_prompt_tokens=prompt)
+
+
+class Selections(unittest.TestCase):
+    def test_members_select_full_blocks_only(self) -> None:
+        for payload, expected in (
+            ({}, (0, 10, False)),
+            ({"prefix_tokens": 70}, (0, 2, False)),
+            ({"prefix_tokens": 9_999}, (0, 10, True)),
+            ({"from_token": 33}, (2, 10, False)),
+        ):
+            chosen = read_selection(payload, "pin")
+            self.assertEqual(chosen.blocks(325, BLOCK_TOKENS), expected)
+
+    def test_mistaken_selections_are_rejected_with_a_reason(self) -> None:
+        for payload, kind in (
+            ({"prefix_tokens": 1, "from_token": 1}, "pin"),
+            ({"open_token": 1, "close_token": 2}, "pin"),
+            ({"open_token": 1}, "transient"),
+            ({"prefix_tokens": "1"}, "pin"),
+            ({"block_hashes": 5}, "pin"),
+        ):
+            with self.assertRaises(Rejected):
+                read_selection(payload, kind)
+
+    def test_thinking_is_found_between_its_tokens_also_if_the_prompt_opened_it(self) -> None:
+        chosen = Selection(open_token=7, close_token=8)
+        tokens = [1] * 31 + [7] + [2] * 100 + [8] + [3] * 60
+        found = thinking_blocks(request(tokens, prompt=32), chosen, BLOCK_TOKENS)
+        self.assertEqual(found, [(1, 4)])
+        still = thinking_blocks(request(tokens[:100], prompt=32), chosen, BLOCK_TOKENS)
+        self.assertEqual(still[0][0], 1)
+        self.assertGreater(still[0][1], 1_000)
+
+
+class HintCommands(unittest.TestCase):
+    def body(self, kind: str, payload: Any, params: Any = None) -> Any:
+        action = Action("7", kind, payload, Selection())
+        return command_body(action, [1, 2], params or {}, "vllm")
+
+    def test_each_action_becomes_the_command_of_its_page(self) -> None:
+        self.assertEqual(
+            self.body("pin", {"ttl_seconds": 5, "owner": "me"}),
+            {"type": "Cache", "pin": True, "block_hashes": [1, 2], "owner": "me", "ttl_seconds": 5},
+        )
+        retain = self.body("retain", {"priority": 100, "ttl_seconds": 9}, {"session_id": "s"})
+        self.assertEqual((retain["retain"], retain["retain_seconds"]), (99, 9))
+        self.assertEqual(retain["owner"], "s")
+        demote = self.body("demote", {}, {"session_id": "s"})
+        self.assertEqual((demote["type"], demote["lease_id"]), ("Pause", "session-s"))
+        self.assertEqual(
+            self.body("transient", {}),
+            {"type": "Think", "transient": True, "block_hashes": [1, 2]},
+        )
+
+    def test_a_block_is_named_by_the_last_eight_bytes_of_its_hash(self) -> None:
+        self.assertEqual(engine_hash(bytes(24) + (77).to_bytes(8, "big")), 77)
+
+
+class Figures(unittest.TestCase):
+    def test_figures_of_several_ranks_are_added(self) -> None:
+        one, two = Stats(), Stats()
+        for side, amount in ((one, 2), (two, 3)):
+            side.count("loaded_bytes", "", amount)
+            side.observe("load_seconds", amount / 10)
+            side.high_water("excess_wait_seconds_max", amount)
+        first, second = one.take(), two.take()
+        assert first is not None and second is not None
+        merged = merge(first, second)
+        self.assertEqual(merged["counters"], {"loaded_bytes": {"": 5}})
+        self.assertEqual(merged["histograms"]["load_seconds"], [0.2, 0.3])
+        self.assertEqual(merged["gauges"], {"excess_wait_seconds_max": 3})
+        self.assertEqual(summary(merged)["load_seconds.count"], 2)
+        self.assertIsNone(one.take())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,374 @@
+"""hearth_vllm without vLLM: settings, geometry, identity, decisions."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from json import dumps
+from struct import pack
+from types import SimpleNamespace
+from typing import Any, List, Optional
+
+from hearth_client import Manifest
+from hearth_vllm import checks, versions
+from hearth_vllm.geometry import block_dimension, describe
+from hearth_vllm.keys import BlockKeys
+from hearth_vllm.manifest import of_family, sampled_digest, seed_of, to_plain
+from hearth_vllm.outputs import BlockTables
+from hearth_vllm.plan import StepReport
+from hearth_vllm.rates import PrefillRate
+from hearth_vllm.search import HIT, MISS, SLOW, STALLED, Search
+from hearth_vllm.settings import Settings, read_settings
+from hearth_vllm.stores import Stores
+
+BLOCK_TOKENS = 32
+
+
+class Tensor:
+    """Geometry of a torch tensor with 4-byte elements."""
+
+    dtype = "torch.float32"
+
+    def __init__(self, base: int, shape: List[int], strides: List[int]) -> None:
+        self.shape, self._base, self._strides = shape, base, strides
+
+    def data_ptr(self) -> int:
+        return self._base
+
+    def stride(self) -> List[int]:
+        return self._strides
+
+    def element_size(self) -> int:
+        return 4
+
+
+def request(tokens: List[int], prompt: int = 0, **more: Any) -> Any:
+    count = len(tokens) // BLOCK_TOKENS
+    return SimpleNamespace(
+        request_id="r",
+        all_token_ids=tokens,
+        num_tokens=len(tokens),
+        num_prompt_tokens=prompt or len(tokens),
+        block_hashes=[bytes([i]) * 32 for i in range(count)],
+        **more,
+    )
+
+
+class SettingsOfTheConnector(unittest.TestCase):
+    def test_every_setting_has_a_default(self) -> None:
+        self.assertEqual(read_settings(None), Settings())
+        self.assertEqual(read_settings({"hearth.stall_ms": 50}).stall_ms, 50)
+
+    def test_an_unknown_key_is_refused_with_the_nearest_known_one(self) -> None:
+        with self.assertRaisesRegex(ValueError, "'hearth.sokcet': did you mean 'hearth.socket'"):
+            read_settings({"hearth.sokcet": "/x"})
+        with self.assertRaisesRegex(ValueError, "did you mean 'hearth.stall_ms'"):
+            read_settings({"stall_ms": 1})
+
+    def test_a_mistaken_value_is_refused_with_the_expected_one(self) -> None:
+        for key, value, fix in (
+            ("hearth.stall_ms", 1, "from 10 to 60000"),
+            ("hearth.stall_ms", 20.5, "whole number"),
+            ("hearth.stall_ms", "100", "to a number"),
+            ("hearth.load", 1, "true or false"),
+            ("hearth.store", "some", "all, prompt, none"),
+            ("hearth.socket", 5, "to a text"),
+            ("hearth.socket", "/" + "x" * 200, "at most 107 bytes"),
+        ):
+            with self.assertRaisesRegex(ValueError, fix):
+                read_settings({key: value})
+
+
+class Versions(unittest.TestCase):
+    def test_a_tested_version_has_no_remark_and_an_old_one_is_refused(self) -> None:
+        self.assertIsNone(versions.remark("0.32.0+cpu"))
+        self.assertIn("unverified", versions.remark("0.99.1") or "")
+        self.assertIn("unverified", versions.remark("dev") or "")
+        with self.assertRaisesRegex(ValueError, "too old"):
+            versions.remark("0.9.2")
+
+
+class Geometry(unittest.TestCase):
+    def test_a_contiguous_block_of_a_layer_is_one_span(self) -> None:
+        layer = Tensor(1 << 20, [8, 2, 32, 128], [8192, 4096, 128, 1])
+        found = describe({"layers.0.attn": layer}, 8)
+        self.assertEqual(found.spans, [(1 << 20, 32_768, 32_768)])
+        self.assertEqual(found.layout, "float32[d1:2,d2:32,d3:128]")
+
+    def test_layers_are_in_their_order_and_shared_tensors_count_once(self) -> None:
+        caches = {
+            f"layers.{i}.attn": Tensor((i + 1) << 20, [8, 4], [4, 1]) for i in (10, 2)
+        }
+        caches["layers.11.attn"] = caches["layers.2.attn"]
+        self.assertEqual(
+            describe(caches, 8).spans, [(3 << 20, 16, 16), (11 << 20, 16, 16)]
+        )
+
+    def test_keys_and_values_outside_the_block_dimension_are_two_spans(self) -> None:
+        layer = Tensor(4096, [2, 8, 16], [128, 16, 1])
+        self.assertEqual(describe({"a": layer}, 8).spans, [(4096, 64, 64), (4608, 64, 64)])
+
+    def test_layers_packed_side_by_side_in_a_block_are_one_span(self) -> None:
+        caches = {f"l.{i}": Tensor(4096 + 64 * i, [8, 16], [32, 1]) for i in range(2)}
+        self.assertEqual(describe(caches, 8).spans, [(4096, 128, 128)])
+
+    def test_a_block_of_several_kernel_blocks_is_one_span(self) -> None:
+        layer = Tensor(4096, [16, 8], [8, 1])
+        self.assertEqual(describe({"a": layer}, 8).spans, [(4096, 64, 64)])
+
+    def test_equal_byte_orders_have_equal_layouts(self) -> None:
+        apart = Tensor(4096, [8, 2, 4], [4, 32, 1])
+        within = Tensor(4096, [8, 2, 4], [8, 4, 1])
+        swapped = Tensor(4096, [8, 2, 4], [8, 1, 2])
+        one, two, three = (describe({"a": t}, 8) for t in (apart, within, swapped))
+        self.assertEqual(one.layout, two.layout)
+        self.assertNotEqual(two.layout, three.layout)
+
+    def test_a_tensor_without_blocks_is_refused(self) -> None:
+        with self.assertRaisesRegex(ValueError, "no dimension of 7 blocks"):
+            block_dimension([8, 2], 7)
+
+
+class Identity(unittest.TestCase):
+    def test_hashes_with_a_random_seed_are_refused_with_the_fix(self) -> None:
+        self.assertEqual(seed_of("sha256", {}, "vllm-none-hash"), "vllm-none-hash")
+        self.assertEqual(seed_of("xxhash", {"PYTHONHASHSEED": "0"}, None), "0")
+        for algorithm, fixed in (("xxhash_cbor", "vllm-none-hash"), ("sha256", None)):
+            with self.assertRaisesRegex(ValueError, "PYTHONHASHSEED=0"):
+                seed_of(algorithm, {}, fixed)
+
+    def test_weights_that_differ_in_one_tensor_have_another_revision(self) -> None:
+        revisions = set()
+        for value in (b"\0", b"\1"):
+            with tempfile.TemporaryDirectory() as folder:
+                header = dumps(
+                    {
+                        "a": {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]},
+                        "b": {"dtype": "U8", "shape": [64], "data_offsets": [64, 128]},
+                    }
+                ).encode()
+                with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+                    file.write(pack("<Q", len(header)) + header + b"\7" * 64 + value * 64)
+                revisions.add(sampled_digest(folder))
+                self.assertEqual(sampled_digest(folder), sampled_digest(folder))
+        self.assertEqual(len(revisions), 2)
+
+    def test_workers_of_one_engine_form_one_family(self) -> None:
+        ranks = [
+            Manifest("m", "float32", "l", 32, tp_size=2, tp_rank=rank, extra={"a": "b"})
+            for rank in range(2)
+        ]
+        self.assertEqual(of_family([to_plain(one) for one in ranks]), ranks[0])
+        other = Manifest("m", "float32", "another", 32, tp_size=2, tp_rank=1, extra={"a": "b"})
+        with self.assertRaisesRegex(ValueError, "differ in layout"):
+            of_family([to_plain(ranks[0]), to_plain(other)])
+
+    def test_a_reset_gives_blocks_keys_that_no_earlier_block_had(self) -> None:
+        keys, one = BlockKeys(), request([1] * 64)
+        before = keys.of(one, 0, 2)
+        self.assertEqual(before, one.block_hashes)
+        keys.renew()
+        after = keys.of(one, 0, 2)
+        self.assertFalse(set(before) & set(after))
+        self.assertEqual(after, keys.of(one, 0, 2))
+        self.assertEqual([len(key) for key in after], [32, 32])
+
+
+class FullAttentionSpec:
+    pass
+
+
+class SlidingWindowSpec:
+    pass
+
+
+class RefusedConfigurations(unittest.TestCase):
+    def config(self, **more: Any) -> Any:
+        values = {
+            "parallel_config": SimpleNamespace(),
+            "speculative_config": None,
+            "cache_config": SimpleNamespace(calculate_kv_scales=False),
+        }
+        return SimpleNamespace(**{**values, **more})
+
+    def groups(self, *specs: Any) -> Any:
+        return SimpleNamespace(
+            kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs]
+        )
+
+    def test_one_group_of_full_attention_is_supported(self) -> None:
+        checks.check(self.config(), self.groups(FullAttentionSpec()))
+
+    def test_each_refusal_is_one_line_with_the_fix(self) -> None:
+        full = self.groups(FullAttentionSpec())
+        scales = SimpleNamespace(calculate_kv_scales=True)
+        cases = (
+            (self.config(), self.groups(FullAttentionSpec(), SlidingWindowSpec()), "hybrid"),
+            (self.config(), self.groups(SlidingWindowSpec()), "has SlidingWindowSpec"),
+            (
+                self.config(parallel_config=SimpleNamespace(decode_context_parallel_size=2)),
+                full,
+                "set it to 1",
+            ),
+            (self.config(speculative_config=SimpleNamespace(method="eagle")), full, "eagle"),
+            (self.config(cache_config=scales), full, "calculate-kv-scales"),
+        )
+        for config, groups, text in cases:
+            with self.assertRaisesRegex(ValueError, text) as caught:
+                checks.check(config, groups)
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_the_failure_policy_is_set_or_demanded(self) -> None:
+        policy = SimpleNamespace(kv_load_failure_policy="fail")
+        self.assertTrue(checks.set_failure_policy(policy))
+        self.assertEqual(policy.kv_load_failure_policy, "recompute")
+        self.assertFalse(checks.set_failure_policy(policy))
+
+        class Frozen:
+            __slots__ = ()
+            kv_load_failure_policy = "fail"
+
+        with self.assertRaisesRegex(ValueError, "kv_load_failure_policy"):
+            checks.set_failure_policy(Frozen())
+
+
+class Ticket:
+    """A lookup whose answer the test gives."""
+
+    def __init__(self) -> None:
+        self.answer: Optional[Any] = None
+        self.ready_now = 0
+        self.last_progress = 0.0
+        self.cancelled = False
+
+    def done(self) -> bool:
+        return self.answer is not None
+
+    def wait(self, _seconds: float) -> bool:
+        return self.done()
+
+    def result(self) -> Any:
+        return self.answer
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Lookups(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now, self.ticket = 0.0, Ticket()
+        keys = [bytes(32)] * 8
+        self.search = Search(self.ticket, keys, 2, now=0.0, stall_s=0.1, limit_s=0.3)
+
+    def poll(self, now: float) -> bool:
+        self.now = now
+        return self.search.poll(0.0, lambda: self.now)
+
+    def test_an_answer_decides_how_many_blocks_are_ready(self) -> None:
+        self.assertFalse(self.poll(0.01))
+        self.ticket.last_progress = 0.02
+        self.ticket.answer = SimpleNamespace(leading=8, ready=5, outcome="ok")
+        self.assertTrue(self.poll(1.5))
+        self.assertEqual((self.search.outcome, self.search.ready), (HIT, 5))
+        # The reply came after 20 ms, whenever vLLM asked for it.
+        self.assertEqual(self.search.waited_s, 0.02)
+
+    def test_nothing_ready_is_a_miss(self) -> None:
+        self.ticket.answer = SimpleNamespace(leading=8, ready=0, outcome="ok")
+        self.assertTrue(self.poll(0.01))
+        self.assertEqual(self.search.outcome, MISS)
+
+    def test_100_ms_without_progress_end_a_lookup(self) -> None:
+        self.ticket.last_progress, self.ticket.ready_now = 0.05, 3
+        self.assertFalse(self.poll(0.149))
+        self.assertTrue(self.poll(0.151))
+        self.assertEqual((self.search.outcome, self.search.ready), (STALLED, 0))
+
+    def test_a_lookup_slower_than_computing_ends_with_the_blocks_that_are_ready(self) -> None:
+        self.ticket.last_progress, self.ticket.ready_now = 0.25, 3
+        self.assertFalse(self.poll(0.29))
+        self.ticket.last_progress = 0.29
+        self.assertTrue(self.poll(0.31))
+        self.assertEqual((self.search.outcome, self.search.ready), (SLOW, 3))
+
+    def test_an_abandoned_lookup_is_cancelled_once(self) -> None:
+        self.search.abandon()
+        self.assertTrue(self.ticket.cancelled)
+        self.assertTrue(self.poll(9.0))
+
+
+class Rates(unittest.TestCase):
+    def test_prefill_speed_is_learned_from_long_steps_only(self) -> None:
+        rate = PrefillRate()
+        rate.step_begins(0.0, 2_000)
+        rate.step_ended(1.0)
+        self.assertAlmostEqual(rate.seconds(4_000), 2.0)
+        rate.step_begins(1.0, 8)
+        rate.step_ended(9.0)
+        rate.step_ended(10.0)
+        self.assertAlmostEqual(rate.seconds(4_000), 2.0)
+
+    def test_a_given_speed_is_kept(self) -> None:
+        rate = PrefillRate(1_000)
+        rate.step_begins(0.0, 2_000)
+        rate.step_ended(1.0)
+        self.assertEqual(rate.seconds(1_000), 1.0)
+
+
+class StoreJobs(unittest.TestCase):
+    def setUp(self) -> None:
+        self.stores = Stores(BlockKeys(), blocks=8, ranks=2, refresh_seconds=60)
+        self.request = request([1] * 320)
+        self.table = list(range(100, 110))
+
+    def plan(self, first: int, end: int, now: float = 0.0, transient: Any = None) -> List[Any]:
+        return self.stores.plan(
+            self.request, self.table, first, end, transient=transient, now=now
+        )
+
+    def test_a_job_has_the_parent_of_its_first_block(self) -> None:
+        (job,) = self.plan(2, 5)
+        self.assertEqual(job.keys, self.request.block_hashes[2:5])
+        self.assertEqual(job.parents(), self.request.block_hashes[1:4])
+        self.assertEqual(job.block_ids, [102, 103, 104])
+        self.assertIsNone(self.plan(0, 1)[0].parent)
+
+    def test_blocks_are_known_when_every_rank_stored_them(self) -> None:
+        (job,) = self.plan(0, 4)
+        report = StepReport()
+        report.add(job.job, [])
+        self.assertEqual(self.stores.report(report, 1.0), [])
+        other = StepReport()
+        other.add(job.job, [2])
+        self.assertEqual(self.stores.report(other, 1.0), [(job, [2])])
+        self.assertEqual([one.first for one in self.plan(0, 5, now=2.0)], [2, 4])
+        # After the refresh time the agent is asked again.
+        self.assertEqual([one.first for one in self.plan(0, 5, now=100.0)], [0])
+
+    def test_transient_blocks_get_jobs_of_their_own(self) -> None:
+        jobs = self.plan(0, 6, transient=[(2, 4)])
+        self.assertEqual(
+            [(one.first, len(one.keys), one.transient) for one in jobs],
+            [(0, 2, False), (2, 2, True), (4, 2, False)],
+        )
+
+
+class Tables(unittest.TestCase):
+    def test_tables_of_older_releases_are_followed_by_their_increments(self) -> None:
+        tables = BlockTables()
+        new = SimpleNamespace(req_id="a", block_ids=([1, 2],))
+        empty = SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set())
+        first = SimpleNamespace(scheduled_new_reqs=[new], scheduled_cached_reqs=empty)
+        tables.update(first)
+        more = SimpleNamespace(req_ids=["a"], new_block_ids=[([3],)], resumed_req_ids=set())
+        second = SimpleNamespace(scheduled_new_reqs=[], scheduled_cached_reqs=more)
+        tables.update(second)
+        self.assertEqual(tables.get(second, "a"), [1, 2, 3])
+        again = SimpleNamespace(req_ids=["a"], new_block_ids=[([9],)], resumed_req_ids={"a"})
+        tables.update(SimpleNamespace(scheduled_new_reqs=[], scheduled_cached_reqs=again))
+        self.assertEqual(tables.get(second, "a"), [9])
+
+
+if __name__ == "__main__":
+    unittest.main()
