@@ -24,8 +24,10 @@ _FIRST_GREETING_S = 1.0
 _GREETING_S = 5.0
 #: How often replies that nothing waits for any more are taken in.
 _TICK_S = 1.0
-#: Requests that the agent may take long for are given up at the latest then.
+#: How often a probe looks whether the store was closed.
 _PROBE_WAIT_S = 0.5
+#: ``close`` leaves a greeting that takes longer to the thread, which ends after it.
+_CLOSE_S = 1.0
 
 OnConnect = Callable[[Hello], None]
 
@@ -112,7 +114,7 @@ class Link:
                 return
             self._is_closed = True
         self._wake()
-        self._thread.join(_GREETING_S + 1)
+        self._thread.join(_CLOSE_S)
         self._drop()
         if self._notifier is not None:
             self._notifier.close()
@@ -205,6 +207,9 @@ class Link:
         self._delay = _BACKOFF_FIRST_S
         self._call_on_connect(connection.hello)
         with self._lock:
+            if self._is_closed:
+                connection.close()
+                return False
             self._is_stalled = False
             self._connection = connection
             self.incarnation = connection.hello.incarnation
