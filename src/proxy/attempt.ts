@@ -44,9 +44,15 @@ export async function attempt(
   count(parts, members !== null);
   if (members === null) return send(parts, asked, target, hints("whole"), asked.signal);
   asked.flight.prefilled();
-  const said = (members.kv_transfer_params ?? {}) as Members;
-  const second = hints("decode", "hearth" in said);
+  const second = hints("decode", namesSource(members));
   return send(parts, asked, target, mergeTransfer(members, second), asked.signal);
+}
+
+/** The prefill worker's connector says which agent has its blocks. */
+function namesSource({ kv_transfer_params: said }: Members): boolean {
+  const { hearth } = (said ?? {}) as Members;
+  const { source } = (hearth ?? {}) as Members;
+  return typeof source === "string" && source !== "";
 }
 
 /** Both say something of the transfer of KV; what the proxy says of hints wins. */

@@ -220,6 +220,14 @@ describeNative("KV hints with prefill apart", () => {
     expect(rig.proxy.snapshot()).toMatchObject({ prefills: 1, prefillsFailed: 0 });
   });
 
+  test("a prefill worker that does not know its agent's name is named by the router", async () => {
+    const said = { do_remote_prefill: true, hearth: { source: "", blocks: 3, wait: true } };
+    const { rig, decode } = await openPools(said);
+    await using _ = rig;
+    expect(transferOf(decode)).toMatchObject(said);
+    expect(actionsOf(decode)).toEqual({ prefetch: { sources: ["p"], wait: true } });
+  });
+
   test("what the prefill worker says of its blocks is passed on", async () => {
     const said = { do_remote_prefill: true, hearth: { source: "p", blocks: 3, wait: true } };
     const { rig, decode } = await openPools(said);
