@@ -51,6 +51,11 @@ export function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+/** Five significant digits. */
+export function round(value: number): number {
+  return Number.isInteger(value) ? value : Number(value.toPrecision(5));
+}
+
 /** Two-sided 95 % points of Student's t distribution, by degrees of freedom from 1 on. */
 const T_95 = [
   12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145,

@@ -1,3 +1,4 @@
+import { round } from "./compare.ts";
 import type { Installed } from "./install.ts";
 import type { Model } from "./model.ts";
 import type { ServerOptions } from "./server.ts";
@@ -55,11 +56,6 @@ export class Sheet {
   figure(name: string, value: unknown): void {
     this.figures[name] = typeof value === "number" ? round(value) : value;
   }
-}
-
-/** Five significant digits. */
-export function round(value: number): number {
-  return Number.isInteger(value) ? value : Number(value.toPrecision(5));
 }
 
 /** Runs a lane in a folder of its own. A thrown error is a failed claim of the report. */

@@ -1,3 +1,5 @@
+import { round } from "./compare.ts";
+
 /** Samples of a Prometheus text page. */
 export class Metrics {
   readonly #samples: readonly (readonly [string, string, number])[];
@@ -26,6 +28,18 @@ export class Metrics {
   }
 }
 
+/** Counters, sums and gauges of the connector, without vLLM's own labels and buckets. */
+export function connectorFigures(metrics: Metrics): Record<string, number> {
+  const found = Object.entries(metrics.starting(CONNECTOR))
+    .filter(([name]) => !/_(created|bucket)(\{|$)/.test(name))
+    .map(([name, value]) => {
+      const labels = name.replace(/(engine|model_name)="[^"]*",?/g, "").replace(/,?\}$/, "}");
+      return [labels.replace(CONNECTOR, "").replace("{}", ""), round(value)] as const;
+    });
+  return Object.fromEntries(found);
+}
+
+const CONNECTOR = "vllm:hearth_";
 const SAMPLE = /^([^\s{]+)(\{.*\})? (\S+)/;
 
 export async function readMetrics(url: string): Promise<Metrics> {

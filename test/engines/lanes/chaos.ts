@@ -4,6 +4,7 @@ import { askAll } from "../kit/ask-all.ts";
 import { quantile } from "../kit/compare.ts";
 import { damageArena, damageFiles } from "../kit/damage.ts";
 import { type LaneContext, type Sheet, serverOf } from "../kit/lane.ts";
+import { connectorFigures } from "../kit/metrics.ts";
 import { Prompts } from "../kit/prompts.ts";
 import { say } from "../kit/say.ts";
 import { SmallDisk } from "../kit/small-disk.ts";
@@ -146,5 +147,5 @@ export async function chaos(context: LaneContext): Promise<void> {
   await agent.settled();
   const { engine } = await agent.process.status();
   sheet.check("no slot stays held", engine.slots_held === 0, engine.slots_held, "0");
-  sheet.figure("connector", (await server.metrics()).starting("vllm:hearth"));
+  sheet.figure("connector", connectorFigures(await server.metrics()));
 }

@@ -3,6 +3,7 @@ import { askAll } from "../kit/ask-all.ts";
 import type { Answer } from "../kit/client.ts";
 import { quantile } from "../kit/compare.ts";
 import { type LaneContext, type Sheet, serverOf } from "../kit/lane.ts";
+import { connectorFigures } from "../kit/metrics.ts";
 import { distinctBlocks, Prompts } from "../kit/prompts.ts";
 import { say } from "../kit/say.ts";
 import { checkEqual, checkRestored, questionsOf } from "../kit/stages.ts";
@@ -53,7 +54,7 @@ function checkRestart(
 /** The prompts on vLLM without a connector. */
 async function referenceRun(context: LaneContext, work: Work): Promise<Stage> {
   await using server = await Vllm.start(serverOf(context, "reference"));
-  return play(server, work, "reference");
+  return await play(server, work, "reference");
 }
 
 function workOf({ seed, model, isQuick }: LaneContext): Work {
@@ -83,6 +84,7 @@ export async function endToEnd(context: LaneContext): Promise<void> {
 
   await server.restart();
   const fromRam = await play(server, work, "engine restarted");
+  sheet.figure("engine restarted: connector", connectorFigures(await server.metrics()));
   checkRestart(sheet, "engine restarted", work, reference, fromRam);
   await agent.settled();
 
@@ -93,6 +95,5 @@ export async function endToEnd(context: LaneContext): Promise<void> {
   await server.restart();
   const fromSsd = await play(server, work, "agent restarted");
   checkRestart(sheet, "agent restarted", work, reference, fromSsd);
-  sheet.figure("agent metrics", (await agent.metrics()).starting("cgn_kvcached_"));
-  sheet.figure("connector metrics", (await server.metrics()).starting("vllm:hearth"));
+  sheet.figure("connector since the last restart", connectorFigures(await server.metrics()));
 }

@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import { Agent } from "../kit/agent.ts";
 import type { Answer } from "../kit/client.ts";
-import { compare, mean, quantile } from "../kit/compare.ts";
+import { compare, mean, quantile, round } from "../kit/compare.ts";
 import { Chats, Workload, type WorkloadShape } from "../kit/conversations.ts";
-import { type LaneContext, round, type Sheet, serverOf } from "../kit/lane.ts";
+import { type LaneContext, type Sheet, serverOf } from "../kit/lane.ts";
 import { Prompts } from "../kit/prompts.ts";
 import { say } from "../kit/say.ts";
 import { Vllm, type VllmOptions } from "../kit/vllm.ts";

@@ -58,7 +58,7 @@ async function playRoute(
 /** The prompts on an engine without Hearth. */
 async function referenceRun(context: LaneContext, sent: readonly number[][]): Promise<Answer[]> {
   await using server = await Vllm.start(serverOf(context, "reference"));
-  return askAll(server, questionsOf(sent, TOKENS_OUT), 1, "reference");
+  return await askAll(server, questionsOf(sent, TOKENS_OUT), 1, "reference");
 }
 
 /** A prefill engine and decode engines that exchange blocks through Hearth alone. */

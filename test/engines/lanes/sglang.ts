@@ -22,7 +22,7 @@ export async function sglangHicache(context: LaneContext): Promise<void> {
   };
   const reference = await (async () => {
     await using server = await Sglang.start(serverOf(context, "sglang-reference"));
-    return play(server, "without Hearth");
+    return await play(server, "without Hearth");
   })();
   await using agent = await Agent.start({ name: "a", folder, ramMib: 1_024 });
   const hearth = { socket: agent.socket };

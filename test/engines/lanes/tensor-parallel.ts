@@ -23,7 +23,7 @@ export async function tensorParallel(context: LaneContext): Promise<void> {
   const questions = questionsOf(sent, TOKENS_OUT);
   const play = async (options: VllmOptions) => {
     await using server = await Vllm.start({ ...options, tensorParallel: RANKS });
-    return askAll(server, questions, 1, options.name);
+    return await askAll(server, questions, 1, options.name);
   };
   const reference = await play(serverOf(context, "tp-reference"));
   await using agent = await Agent.start({ name: "a", folder, ramMib: 1_024 });
