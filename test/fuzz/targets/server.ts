@@ -3,6 +3,7 @@ import {
   createFrameHandler,
   ENGINE_LIMITS,
   emptyEngineStats,
+  Feature,
   GpuPlane,
   WarmDesk,
 } from "../../../src/engine/index.ts";
@@ -15,6 +16,8 @@ import { goldenFrames } from "../corpus.ts";
 import { must, type Target } from "../target.ts";
 
 const SLOTS = 64;
+/** In a HELLO, header included. */
+const FEATURES_AT = 24;
 const SETTLE_EVERY = 200;
 
 /** Whole conversations with the agent's own handlers and store; only the socket is missing. */
@@ -56,12 +59,16 @@ export function serverTarget(): Target {
     onFault,
   });
   const frames = goldenFrames("request");
-  const hello = frames.find((frame) => frame[4] === 1)!;
+  const hello = frames.find((frame) => frame[4] === 1)!.slice();
+  // Of the features it asks for: what connections of one engine may send.
+  hello[FEATURES_AT] = Feature.engine;
   let runs = 0;
   const settle = () => {
     store.verifyIntegrity();
     must(store.slots.quarantinedSlots === 0, "the dead hold nothing");
     must(gpus.openMemories === 0, "memory is given back");
+    must(store.engines.book.stats.bytes === 0, "nothing is reserved for the dead");
+    must(store.engines.lookups.size === 0, "no lookup of the dead waits");
     must(fault === null, `no commit fails: ${String(fault)}`);
   };
   return {
