@@ -28,7 +28,10 @@ class Notifier:
     def attach(self, sock: socket.socket) -> None:
         with self._lock:
             if not self._is_closed:
-                self._epoll.register(sock, select.EPOLLIN)
+                try:
+                    self._epoll.register(sock, select.EPOLLIN)
+                except (OSError, ValueError):
+                    return  # The connection ended meanwhile, which needs no descriptor.
         self.signal()
 
     def detach(self, sock: socket.socket) -> None:

@@ -269,18 +269,20 @@ class Agent(unittest.TestCase):
             time.sleep(0.01)
         self.assertEqual(self.client.get([read, write]), [payload(read), payload(write)])
 
-    def test_the_example_runs_as_printed(self) -> None:
+    def test_the_examples_run_as_printed(self) -> None:
         environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
-        for _again in range(2):
+        store = "ready: 4 loaded: 4\nblock 0 is now in place 3: True\n"
+        expected = {"example.py": "hit: [True, True]\n", "example_store.py": store}
+        for name, output in [*expected.items(), *expected.items()]:
             result = subprocess.run(
-                [sys.executable, str(FOLDER / "example.py")],
+                [sys.executable, str(FOLDER / name)],
                 env=environment,
                 capture_output=True,
                 text=True,
                 timeout=60,
                 check=False,
             )
-            self.assertEqual((result.stdout, result.stderr), ("hit: [True, True]\n", ""))
+            self.assertEqual((result.stdout, result.stderr), (output, ""))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ class Readme(unittest.TestCase):
         self.assertIn(f"```python\n{example}```\n", readme)
         self.assertLessEqual(len(example.splitlines()), 10)
 
+    def test_prints_the_example_of_the_store_as_it_is(self) -> None:
+        example = (FOLDER / "example_store.py").read_text(encoding="utf-8")
+        self.assertIn(f"```python\n{example}```\n", (FOLDER / "README.md").read_text("utf-8"))
+
 
 if __name__ == "__main__":
     unittest.main()
