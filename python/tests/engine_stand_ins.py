@@ -85,12 +85,18 @@ class StorageMetrics:
 class HostMemoryPool:
     """A host pool of SGLang: ``layer_first`` or ``page_first``, pages at equal distances."""
 
-    head_num, head_dim, dtype = 2, 4, "torch.float32"
+    head_dim, dtype = 4, "torch.float32"
 
     def __init__(
-        self, pages: int = 8, page_size: int = 4, layers: int = 3, layout: str = "layer_first"
+        self,
+        pages: int = 8,
+        page_size: int = 4,
+        layers: int = 3,
+        layout: str = "layer_first",
+        heads: int = 2,
     ) -> None:
         self.page_size, self.layer_num, self.layout = page_size, layers, layout
+        self.head_num = heads
         self.size = pages * page_size
         self.row = self.head_num * self.head_dim * 4
         self.bytes = bytearray(2 * layers * self.size * self.row)

@@ -19,6 +19,8 @@ from hearth_lmcache.settings import Settings, parse  # noqa: E402
 
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
 HANG_SECONDS = 60.0
+#: A busy host may not run the agent for a while: no test is about that.
+STALL_MS = 60_000
 
 Key, Object = stand_ins.ObjectKey, stand_ins.MemoryObject
 
@@ -85,7 +87,8 @@ class OfAnAdapter(unittest.TestCase):
         self.salt = f"{self.id()}-{os.getpid()}-{time.time_ns()}"
 
     def adapter(self, **params: Any) -> HearthL2Adapter:
-        adapter = HearthL2Adapter({"tenant_salt": self.salt, "socket": self.socket, **params})
+        common = {"tenant_salt": self.salt, "socket": self.socket, "stall_ms": STALL_MS}
+        adapter = HearthL2Adapter({**common, **params})
         self.addCleanup(adapter.close)
         return adapter
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
 import time
 import unittest
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, List, Optional
 
@@ -23,7 +25,10 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 )
 
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
+RECORDED = Path(__file__).parent / "fixtures/sglang-0.5.23-calls.jsonl"
 HANG_SECONDS = 60.0
+#: A busy host may not run the agent for a while: no test is about that.
+STALL_MS = 60_000
 #: Of pages that begin a prompt.
 START = SimpleNamespace(prefix_keys=[])
 
@@ -94,6 +99,7 @@ class OfABackend(unittest.TestCase):
 
     def backend(self, pool: Any = None, extra: Any = None, **changes: Any) -> HearthStorage:
         settings = {"interface_v1": 1, "tenant_salt": self.salt, "socket": self.socket}
+        settings["stall_ms"] = STALL_MS
         config = stand_ins.storage_config(extra_config={**settings, **(extra or {})}, **changes)
         storage = HearthStorage(config, {})
         storage.register_mem_pool_host(pool or stand_ins.HostMemoryPool())
@@ -239,6 +245,48 @@ class Pages(OfABackend):
         with self.assertLogs("hearth_sglang", logging.WARNING):
             self.assertFalse(storage.clear())
         self.assertEqual(storage.batch_exists(names), 1)
+
+
+@unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
+class RecordedCalls(OfABackend):
+    """The calls of SGLang 0.5.23 for four prompts with common prefixes, sent twice.
+
+    ``hearth_sglang_recorder.py`` in ``test/engines/fixtures`` wrote them; between the two rounds
+    SGLang flushed its own caches. Heads are narrower here than in the recorded model.
+    """
+
+    socket = SOCKET
+
+    def test_the_calls_of_a_real_server_get_the_answers_that_it_got(self) -> None:
+        entries = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+        shape = entries.pop(0)
+        self.assertEqual(shape["call"], "register_mem_pool_host")
+        names = ("pages", "page_size", "layers", "layout")
+        pool = stand_ins.HostMemoryPool(**{name: shape[name] for name in names}, heads=1)
+        storage = self.backend(pool)
+        until(lambda: storage.store is not None and storage.store.connected)
+        restored = 0
+        for entry in entries:
+            keys, extra = entry["keys"], SimpleNamespace(prefix_keys=entry["prefix"])
+            words = [keys, stand_ins.indices_of(pool, entry.get("pages", [])), extra]
+            if entry["call"] == "batch_exists":
+                del words[1]
+            if entry["call"] == "batch_set_v1":
+                for key, page in zip(keys, entry["pages"]):
+                    pool.fill(page, self.content(pool, key))
+            elif entry["call"] == "batch_get_v1":
+                pool.bytes[:] = bytes(len(pool.bytes))
+            result = getattr(storage, entry["call"])(*words)
+            self.assertEqual(result, entry["result"], entry["call"])
+            if entry["call"] == "batch_get_v1":
+                for key, page in zip(keys, entry["pages"]):
+                    self.assertEqual(pool.page(page), self.content(pool, key))
+                    restored += 1
+        self.assertGreater(restored, 20)
+
+    def content(self, pool: Any, key: str) -> bytes:
+        data = bytes.fromhex(key)
+        return data * (len(pool.page(0)) // len(data))
 
 
 class WithoutAnAgent(OfABackend):
