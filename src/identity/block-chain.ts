@@ -17,7 +17,7 @@ import {
  */
 export type BlockChain = string;
 
-/** Entries of a manifest's `extra` with which a connector says that it names blocks by chain keys. */
+/** The entry of a manifest's `extra` that says which chain keys name its blocks. */
 const KEYS = "keys";
 const VLLM_KEYS = "vllm-chain";
 const SGLANG_KEYS = "sglang-pages";

@@ -21,8 +21,8 @@ type BlockSpace = Extract<KeySpace, { kind: "blocks" }>;
 /**
  * Digests from tokens and the namespace keys that the target's agent told. A prompt that is known
  * by hashes only has no names. Which salt or adapter a namespace is of, its key does not tell: a
- * prompt with a salt has names only in namespaces with chain keys, one with LoRA only in a namespace
- * of that LoRA.
+ * prompt with a salt has names only in namespaces with chain keys, one with LoRA only in a
+ * namespace of that LoRA.
  */
 export function createDigestNamer(hashing: Hashing): BlockNamer {
   return {
