@@ -6,6 +6,7 @@ import { lmcacheBench } from "./lanes/lmcache.ts";
 import { overhead } from "./lanes/overhead.ts";
 import { pin } from "./lanes/pin.ts";
 import { prefillDecode } from "./lanes/prefill-decode.ts";
+import { record } from "./lanes/record.ts";
 import { router } from "./lanes/router.ts";
 import { sglangHicache } from "./lanes/sglang.ts";
 import { tensorParallel } from "./lanes/tensor-parallel.ts";
@@ -39,6 +40,7 @@ const LMCACHE_LANES: Readonly<Record<string, Lane>> = {
 const OWN_LANES = { vllm: VLLM_LANES, sglang: SGLANG_LANES, lmcache: LMCACHE_LANES };
 
 function lanesFor(options: Options): [string, Lane][] {
+  if (options.record !== null) return [["record", record(options.record)]];
   const isVllm = options.engine === "vllm";
   const own = OWN_LANES[options.engine];
   const known: Readonly<Record<string, Lane>> = isVllm ? { ...own, ...NAMED_LANES } : own;
