@@ -31,8 +31,11 @@ export function createDigestNamer(hashing: Hashing): BlockNamer {
       const spaces = loraName ? all.filter(({ model }) => model === loraName) : all;
       if (spaces.length === 0 || prompt.kind !== "tokens") return null;
       const tokens = output === undefined ? prompt.tokens : joined(prompt.tokens, output);
+      const prompts = new Map<number, PromptDigests>();
       const named = spaces.flatMap(({ namespaceKey, blockTokens, chain }) => {
-        const of = new PromptDigests(hashing, { tokens, blockTokens, cacheSalt });
+        const known = prompts.get(blockTokens);
+        const of = known ?? new PromptDigests(hashing, { tokens, blockTokens, cacheSalt });
+        if (known === undefined) prompts.set(blockTokens, of);
         const digests = of.in(namespaceKey, chain);
         return digests === null ? [] : [{ blockTokens, digests }];
       });
