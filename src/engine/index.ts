@@ -1,3 +1,4 @@
+export { nameMedia, RememberedPrompts } from "./block-names.ts";
 export { type ClientOptions, EngineClient } from "./client.ts";
 export type { ClientEngine, LookupAnswer } from "./client-engine.ts";
 export type { ClientGpu, ClientMemory } from "./client-gpu.ts";

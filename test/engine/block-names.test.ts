@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { nameMedia, RememberedPrompts } from "../../src/engine/block-names.ts";
+import { nameMedia, RememberedPrompts } from "../../src/engine/index.ts";
 import { digestsOfPrompt } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
