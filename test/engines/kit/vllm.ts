@@ -20,6 +20,8 @@ export interface VllmOptions extends ServerOptions {
   readonly tensorParallel?: number;
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** Runs on this host's GPU in bfloat16, with the cache size that vLLM chooses. */
+  readonly isGpu?: boolean;
 }
 
 /** GiB that the KV cache may take; `--num-gpu-blocks-override` sets the blocks. */
@@ -39,10 +41,12 @@ function transferConfig({ hearth, transfer }: VllmOptions): Record<string, unkno
 function commandFor(options: VllmOptions, port: number): string[] {
   const { engine, model, blocks = 512, lengthMax = 8192, tensorParallel = 1 } = options;
   const transfer = transferConfig(options);
+  const cache = options.isGpu ? [] : ["--num-gpu-blocks-override", `${blocks}`];
   return [
     ...[join(engine.folder, "bin", "vllm"), "serve", model.folder, "--served-model-name", "tiny"],
-    ...["--host", "127.0.0.1", "--port", `${port}`, "--dtype", "float32"],
-    ...["--block-size", `${BLOCK_TOKENS}`, "--num-gpu-blocks-override", `${blocks}`],
+    ...["--host", "127.0.0.1", "--port", `${port}`],
+    ...["--dtype", options.isGpu ? "bfloat16" : "float32", "--block-size", `${BLOCK_TOKENS}`],
+    ...cache,
     ...["--max-model-len", `${lengthMax}`, "--tensor-parallel-size", `${tensorParallel}`],
     ...["--enable-prompt-tokens-details", "--max-num-seqs", "8", "--seed", "0"],
     ...(transfer === null ? [] : ["--kv-transfer-config", JSON.stringify(transfer)]),
@@ -50,14 +54,18 @@ function commandFor(options: VllmOptions, port: number): string[] {
   ];
 }
 
-function environmentFor({ env }: VllmOptions): Record<string, string | undefined> {
+const ON_CPU = {
+  CUDA_VISIBLE_DEVICES: "",
+  VLLM_CPU_KVCACHE_SPACE: CACHE_GIB,
+  VLLM_CPU_OMP_THREADS_BIND: "nobind",
+};
+
+function environmentFor({ env, isGpu }: VllmOptions): Record<string, string | undefined> {
   return {
     ...process.env,
     ...OFFLINE,
+    ...(isGpu ? {} : ON_CPU),
     PYTHONPATH: join(ROOT, "python"),
-    CUDA_VISIBLE_DEVICES: "",
-    VLLM_CPU_KVCACHE_SPACE: CACHE_GIB,
-    VLLM_CPU_OMP_THREADS_BIND: "nobind",
     VLLM_NO_USAGE_STATS: "1",
     VLLM_SERVER_DEV_MODE: "1",
     VLLM_LOGGING_LEVEL: "INFO",

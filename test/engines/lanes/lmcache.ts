@@ -12,6 +12,7 @@ const KEYS = 32;
 const KIB = 128;
 const ROUNDS = 3;
 const TIMES_FASTER = 3;
+const STORAGE_MANAGER = join(import.meta.dir, "../fixtures/lmcache_storage.py");
 const VERIFIED = `All ${KEYS} keys data verified OK`;
 
 type Operation = "Store" | "Load";
@@ -29,6 +30,30 @@ interface Result {
   readonly isVerified: boolean;
 }
 
+async function lmcache(folder: string, name: string, command: string[]): Promise<string> {
+  const here = { CUDA_VISIBLE_DEVICES: "", PYTHONPATH: join(ROOT, "python") };
+  const env = { ...process.env, ...OFFLINE, ...here };
+  const { ok, output } = await run(command, { cwd: folder, env });
+  if (!ok) throw new Error(`${name} failed: ${output.slice(-2_000)}`);
+  return output;
+}
+
+/** Objects that LMCache's storage manager stored come back after an agent restart, from SSD. */
+async function storageManager({ engine, folder, sheet }: LaneContext, agent: Agent): Promise<void> {
+  const step = async (name: "write" | "read") => {
+    const command = [engine.python, STORAGE_MANAGER, name, agent.socket];
+    const printed = await lmcache(folder, `storage manager, ${name}`, command);
+    return JSON.parse(printed.split("\n").findLast((line) => line.startsWith("{"))!);
+  };
+  const { stored } = await step("write");
+  await agent.settled();
+  await agent.kill();
+  await agent.start();
+  const { loaded, equal } = await step("read");
+  sheet.atLeast("storage manager: objects loaded after the agent was killed", loaded, stored);
+  sheet.atLeast("storage manager: objects with equal bytes", equal, stored);
+}
+
 /** One run of `lmcache bench l2`. */
 async function bench(context: LaneContext, name: string, adapter: object): Promise<Result> {
   const { engine, folder } = context;
@@ -39,12 +64,7 @@ async function bench(context: LaneContext, name: string, adapter: object): Promi
     ...["--data-size-kb", `${KIB}`, "--rounds", `${ROUNDS}`, "--no-skip-verify"],
     ...["--format", "json", "--output", output],
   ];
-  const env = { ...process.env, ...OFFLINE, CUDA_VISIBLE_DEVICES: "" };
-  const done = await run(command, {
-    cwd: folder,
-    env: { ...env, PYTHONPATH: join(ROOT, "python") },
-  });
-  if (!done.ok) throw new Error(`${name} failed: ${done.output.slice(-2_000)}`);
+  const printed = await lmcache(folder, name, command);
   const { metrics } = JSON.parse(readFileSync(output, "utf8"));
   const found = Object.values(metrics as Record<string, Measured>);
   const of = (wanted: Operation) => found.find(({ operation }) => operation === wanted)!;
@@ -54,15 +74,16 @@ async function bench(context: LaneContext, name: string, adapter: object): Promi
   return {
     mbps,
     isComplete: [store, load].every((one) => one.total_success === one.total_keys),
-    isVerified: done.output.includes(VERIFIED),
+    isVerified: printed.includes(VERIFIED),
   };
 }
 
-/** LMCache's own benchmark: our plug-in against its `fs` adapter, in turn. */
+/** LMCache's storage manager on Hearth; its own benchmark, our plug-in against its `fs` adapter. */
 export async function lmcacheBench(context: LaneContext): Promise<void> {
   const { sheet, folder, isQuick } = context;
   const pairs = isQuick ? 3 : 9;
   await using agent = await Agent.start({ name: "a", folder, ramMib: 512, ssdMib: 1_024 });
+  await storageManager(context, agent);
   const results = { fs: [] as Result[], hearth: [] as Result[] };
   const hearth = (namespace: string) => ({
     ...{ type: "plugin", module_path: "hearth_lmcache", class_name: "HearthL2Adapter" },
