@@ -139,9 +139,9 @@ class HearthConnector(KVConnectorBase_V1):
             memory: Any = PagedMemory(regions, keep_alive=kv_caches)
             marker = None
         else:
-            from .cuda_memory import CudaMemory
+            from .device_memory import DeviceMemory, tensors_of
 
-            memory = CudaMemory(geometry.spans, kv_caches, tensor.device, store)
+            memory = DeviceMemory(geometry.spans, tensors_of(kv_caches), store)
             marker = memory.mark
         self._worker = EngineWorker(
             self._settings,

@@ -273,9 +273,6 @@ class Hints:
         for outcome, count in action.blocks.items():
             self._stats.count("hint_blocks", outcome, count)
 
-    def pending(self) -> bool:
-        return bool(self._waiting)
-
 
 def command_body(
     action: Action, names: List[Any], params: Mapping[str, Any], issuer: str

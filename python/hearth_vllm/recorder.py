@@ -22,6 +22,7 @@ class _Recorder:
         self._file = file
         #: Hashes that were written already, by request.
         self._written: Dict[str, int] = {}
+        self._requests: Dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._scheduler, name)
@@ -39,13 +40,20 @@ class _Recorder:
         return wrapped
 
     def _argument(self, value: Any) -> Any:
-        """As `plain`; a request's hashes are written once."""
+        """As `plain`; each hash of a request is written once, when it is first seen."""
         written = plain(value)
         if hasattr(value, "block_hashes"):
-            before = self._written.get(value.request_id, 0)
-            self._written[value.request_id] = len(value.block_hashes)
-            written["block_hashes"] = [before, written["block_hashes"][before:]]
+            self._requests[value.request_id] = value
+            written["block_hashes"] = self._new_hashes(value)
+        elif hasattr(value, "scheduled_cached_reqs"):
+            scheduled = [self._requests[name] for name in value.num_scheduled_tokens]
+            written["hashes"] = {one.request_id: self._new_hashes(one) for one in scheduled}
         return written
+
+    def _new_hashes(self, request: Any) -> List[Any]:
+        before = self._written.get(request.request_id, 0)
+        self._written[request.request_id] = len(request.block_hashes)
+        return [before, [bytes(key).hex() for key in request.block_hashes[before:]]]
 
 
 def plain(value: Any) -> Any:

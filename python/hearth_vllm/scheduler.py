@@ -104,11 +104,10 @@ class EngineScheduler:
     def added(self, request: Any) -> None:
         """vLLM queued a request."""
         state = self._track(request)
-        if self._hints is None or self._handoff is None:
-            return
-        self._hints.added(request)
-        if self._may_store:
-            self._handoff.added(state.request)
+        if self._hints is not None and self._handoff is not None:
+            self._hints.added(request)
+            if self._may_store:
+                self._handoff.added(state.request)
 
     def match(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """Tokens that Hearth has beyond `computed`; None: ask again in the next step."""
@@ -137,9 +136,9 @@ class EngineScheduler:
     def _should_search(self, state: Tracked, blocks: int) -> bool:
         if self._store is None or not self._may_load or state.searched:
             return False
-        if blocks < self._settings.min_blocks:
-            return False
-        return not getattr(state.request, "skip_reading_prefix_cache", False)
+        return blocks >= self._settings.min_blocks and not getattr(
+            state.request, "skip_reading_prefix_cache", False
+        )
 
     def _usable(self, search: Search, first: int, count: int) -> bool:
         if search.first > first or search.end < count:
@@ -328,8 +327,7 @@ class EngineScheduler:
         if state is None:
             return
         state.jobs.discard(job.job)
-        connected = self._store is not None and self._store.connected
-        if failed and state.retries < _STORE_RETRIES and connected:
+        if failed and state.retries < _STORE_RETRIES and self._store.connected:
             state.retries += 1
             state.offered = min(state.offered, job.first + failed[0])
         if state.ended and not state.jobs:
@@ -377,9 +375,13 @@ class EngineScheduler:
                 self._drop_search(state)
         return True
 
-    def pending(self) -> bool:
-        """Stores or hint commands are in progress."""
-        return len(self._stores) > 0 or (self._hints is not None and self._hints.pending())
+    def open_stores(self) -> int:
+        """Store jobs that the workers have not ended."""
+        return len(self._stores)
+
+    def tracked(self) -> int:
+        """Requests that vLLM has not finished, or whose transfers have not ended."""
+        return len(self._requests)
 
     def close(self) -> None:
         for part in (self._handoff, self._listener):

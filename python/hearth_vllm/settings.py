@@ -9,7 +9,6 @@ from typing import Any, Dict, Mapping, Optional
 PREFIX = "hearth."
 
 _STORES = ("all", "prompt", "none")
-_COPIES = ("worker", "agent")
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ class Settings:
     announce_ms: int = 2_000
     #: Execute the KV hints of requests.
     hints: bool = True
-    #: GPU copies: "worker" (this process copies) or "agent" (the agent copies through CUDA IPC).
-    copies: str = "worker"
 
     @property
     def stall_s(self) -> float:
@@ -75,8 +72,8 @@ _RANGES: Dict[str, tuple] = {
     "refresh_seconds": (1, 86_400),
     "announce_ms": (200, 60_000),
 }
-_CHOICES = {"store": _STORES, "copies": _COPIES}
-_TEXT_BYTES_MAX = {"socket": 107, "name": 64}
+_CHOICES = {"store": _STORES}
+_TEXT_BYTES_MAX = {"socket": 107, "name": 24}
 
 
 def read_settings(extra: Optional[Mapping[str, Any]]) -> Settings:

@@ -1,0 +1,174 @@
+"""vLLM's KV cache on a GPU, as memory that KvStore copies from and to. Imports torch.
+
+Blocks are collected in a buffer on the device by one kernel per span, and copied between this
+buffer and the agent's arena by one transfer per block, on a stream of their own. The arena is
+registered with CUDA in this process. The same code runs on CPU tensors, without streams.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from array import array
+from contextlib import nullcontext
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+
+from .geometry import Span
+
+logger = logging.getLogger("vllm.hearth")
+
+#: Size of the buffer on the device; one block if a block is larger.
+_BUFFER_BYTES = 32 << 20
+_REGISTER_PORTABLE = 1
+
+
+class DeviceMemory:
+    """The paged KV cache of one worker. `spans` are relative to addresses of `owners`' storages."""
+
+    def __init__(self, spans: Sequence[Span], owners: Sequence[torch.Tensor], store: Any) -> None:
+        self.block_bytes = sum(size for _, _, size in spans)
+        self._device = owners[0].device
+        self._is_cuda = self._device.type == "cuda"
+        self._views = [_view(span, owners) for span in spans]
+        self._store = store
+        self._lock = threading.Lock()
+        self._registered: Optional[Tuple[int, int]] = None
+        blocks = max(1, _BUFFER_BYTES // self.block_bytes)
+        #: A load and a store run at the same time; threads of one kind take turns.
+        self._lanes = {name: _Lane(self._device, blocks, self.block_bytes) for name in ("in", "out")}
+
+    def mark(self) -> Any:
+        """An event behind the work that vLLM has submitted; None on a CPU, which has done it."""
+        if not self._is_cuda:
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def copier(self, kernels: Any, block_ids: Sequence[int]) -> "DeviceCopier":
+        """The engine's side of one transfer."""
+        return DeviceCopier(self, kernels, block_ids)
+
+    def register_arena(self) -> None:
+        """Registers the arena with CUDA, again after each reconnect."""
+        arena = self._store.arena if self._is_cuda else None
+        if arena is None or arena == self._registered:
+            return
+        with self._lock:
+            if arena == self._registered:
+                return
+            runtime = torch.cuda.cudart()
+            if self._registered is not None:
+                runtime.cudaHostUnregister(self._registered[0])
+            code = int(runtime.cudaHostRegister(*arena, _REGISTER_PORTABLE))
+            self._registered = arena
+        if code != 0:
+            logger.warning("arena not registered with CUDA, copies are slower: error %d", code)
+
+    def take_out(self, ids: Sequence[int], slots: Sequence[int]) -> None:
+        """Copies blocks to slots."""
+        for lane, index, part in self._chunks("out", ids, slots):
+            at = 0
+            for view in self._views:
+                end = at + view.shape[1]
+                lane.buffer[: len(part), at:end] = view.index_select(0, index)
+                at = end
+            for row, slot in enumerate(part):
+                _host(slot, self.block_bytes).copy_(lane.buffer[row], non_blocking=True)
+
+    def bring_in(self, ids: Sequence[int], slots: Sequence[int]) -> None:
+        """Copies slots to blocks."""
+        for lane, index, part in self._chunks("in", ids, slots):
+            for row, slot in enumerate(part):
+                lane.buffer[row].copy_(_host(slot, self.block_bytes), non_blocking=True)
+            at = 0
+            for view in self._views:
+                end = at + view.shape[1]
+                view.index_copy_(0, index, lane.buffer[: len(part), at:end])
+                at = end
+
+    def _chunks(self, name: str, ids: Sequence[int], slots: Sequence[int]) -> Any:
+        """Buffer, block indexes and slots of each part; a part has ended when the next begins."""
+        self.register_arena()
+        lane = self._lanes[name]
+        with lane.lock, lane.context():
+            step = lane.buffer.shape[0]
+            for at in range(0, len(ids), step):
+                part = list(slots[at : at + step])
+                chosen = torch.tensor(list(ids[at : at + step]), dtype=torch.long)
+                yield lane, chosen.to(self._device), part
+                lane.synchronize()
+
+
+class _Lane:
+    """A buffer on the device and a stream."""
+
+    def __init__(self, device: torch.device, blocks: int, block_bytes: int) -> None:
+        self.lock = threading.Lock()
+        self.buffer = torch.empty((blocks, block_bytes), dtype=torch.uint8, device=device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def context(self) -> Any:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def synchronize(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+class DeviceCopier:
+    """One transfer: blocks by their index in the call, as hearth_client.copiers.Copier."""
+
+    def __init__(self, memory: DeviceMemory, kernels: Any, block_ids: Sequence[int]) -> None:
+        self._memory = memory
+        self._kernels = kernels
+        self._ids = list(block_ids)
+        self.uniform: Optional[int] = memory.block_bytes
+
+    def length_of(self, _index: int) -> int:
+        return self._memory.block_bytes
+
+    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
+        self._memory.take_out([self._ids[i] for i in indices], slots)
+        return [self._kernels.xxh3_at(slot, self._memory.block_bytes) for slot in slots]
+
+    def scatter(
+        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+    ) -> Sequence[bool]:
+        """Verifies the slots, which nobody changes while they are held, and then copies them."""
+        size = self._memory.block_bytes
+        good = [self._kernels.xxh3_at(slot, size) == sum_ for slot, sum_ in zip(slots, checksums)]
+        right = [i for i, is_good in enumerate(good) if is_good]
+        self._memory.bring_in(
+            [self._ids[indices[i]] for i in right], [slots[i] for i in right]
+        )
+        return good
+
+
+def _host(address: int, length: int) -> torch.Tensor:
+    """The bytes of a slot."""
+    return torch.frombuffer((ctypes.c_ubyte * length).from_address(address), dtype=torch.uint8)
+
+
+def _view(span: Span, owners: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A span as a tensor of bytes: one row per block."""
+    base, stride, size = span
+    for owner in owners:
+        storage = owner.untyped_storage()
+        offset = base - storage.data_ptr()
+        if 0 <= offset < storage.nbytes():
+            whole = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(storage)
+            blocks = (storage.nbytes() - offset - size) // stride + 1
+            return torch.as_strided(whole, (blocks, size), (stride, 1), offset)
+    raise ValueError("a span of the KV cache lies in none of its tensors")
+
+
+def tensors_of(caches: Any) -> List[torch.Tensor]:
+    """All tensors of vLLM's dictionary of KV caches."""
+    found: List[torch.Tensor] = []
+    for cache in caches.values():
+        found.extend(cache if isinstance(cache, (list, tuple)) else (cache,))
+    return found

@@ -1,0 +1,219 @@
+"""Recorded calls of the real vLLM 0.32 scheduler, replayed against a real agent.
+
+The recording has chunked prefill, preemption, aborts, n > 1 and a prefix cache reset, first with
+an empty agent and then with a full one. Each block has bytes that follow from its key: a block
+that a load or store takes from a wrong place is noticed when it is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import os
+import time
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Dict, List, Optional, Set
+
+from hearth_client import Manifest
+from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
+from hearth_vllm.plan import StepPlan, StepReport
+from hearth_vllm.scheduler import EngineScheduler
+from hearth_vllm.settings import Settings
+from hearth_vllm.worker import EngineWorker
+
+from . import real_agent
+
+RECORDING = Path(__file__).parent / "fixtures" / "vllm-0.32-calls.jsonl.gz"
+BLOCK_TOKENS = 32
+BLOCKS = 130
+BLOCK_BYTES = 4096
+HANG_SECONDS = 60.0
+
+
+def content(key: bytes) -> bytes:
+    return (key * (BLOCK_BYTES // len(key) + 1))[:BLOCK_BYTES]
+
+
+class Engine:
+    """The two sides of the connector around a memory, with a fake forward pass."""
+
+    def __init__(self, path: str, name: bytes) -> None:
+        # A host under load answers late; the recording expects answers.
+        settings = Settings(stall_ms=30_000, recompute_tokens_per_second=1.0)
+        manifest = Manifest("replay", "float32", "test", BLOCK_TOKENS)
+        self.bytes = (ctypes.c_char * (BLOCKS * BLOCK_BYTES))()
+        region = Region(ctypes.addressof(self.bytes), BLOCK_BYTES, BLOCK_BYTES)
+        stores = [
+            KvStore(manifest, socket=path, engine_id=name, role=role, stall_ms=30_000)
+            for role in (Role.SCHEDULER, Role.WORKER)
+        ]
+        self.scheduler = EngineScheduler(settings, block_tokens=BLOCK_TOKENS, blocks=BLOCKS)
+        self.scheduler.attach(stores[0])
+        memory = PagedMemory([region], self.bytes)
+        self.worker = EngineWorker(settings, stores[1], memory, blocks=1 << 20)
+        self.restored = 0
+
+    def write(self, block: int, key: bytes) -> None:
+        at = block * BLOCK_BYTES
+        self.bytes[at : at + BLOCK_BYTES] = content(key)  # type: ignore[assignment]
+
+    def read(self, block: int) -> bytes:
+        at = block * BLOCK_BYTES
+        return bytes(self.bytes[at : at + BLOCK_BYTES])
+
+    def close(self) -> None:
+        self.worker.close()
+        self.scheduler.close()
+
+
+class Replay:
+    def __init__(self, test: unittest.TestCase, engine: Engine) -> None:
+        self.test = test
+        self.engine = engine
+        self.requests: Dict[str, Any] = {}
+        self.plan: Optional[StepPlan] = None
+        self.loads: Dict[str, Any] = {}
+        self.sent: Set[str] = set()
+        self.waiting: Set[str] = set()
+        self.preemptions = 0
+
+    def run(self, line: Dict[str, Any]) -> None:
+        getattr(self, line["call"])(line["result"], *line["args"])
+
+    def request(self, plain: Dict[str, Any]) -> Any:
+        """The request as vLLM had it at this call."""
+        known = self.requests.get(plain["request_id"])
+        request = known or SimpleNamespace(kv_hints=None, block_hashes=[], all_token_ids=[])
+        self.extend(request, plain.pop("block_hashes"))
+        for name, value in plain.items():
+            setattr(request, name, value)
+        self.requests[request.request_id] = request
+        return request
+
+    def extend(self, request: Any, new: List[Any]) -> None:
+        first, hashes = new
+        self.test.assertEqual(first, len(request.block_hashes))
+        request.block_hashes.extend(bytes.fromhex(key) for key in hashes)
+
+    def added(self, _result: Any, plain: Dict[str, Any]) -> None:
+        self.engine.scheduler.added(self.request(plain))
+
+    def match(self, result: List[Any], plain: Dict[str, Any], computed: int) -> None:
+        request = self.request(plain)
+        if result[0] is None:
+            return
+        deadline = time.monotonic() + HANG_SECONDS
+        while True:
+            found = self.engine.scheduler.match(request, computed)
+            if found[0] is not None:
+                break
+            self.test.assertLess(time.monotonic(), deadline, "a lookup that is not answered")
+            # vLLM schedules again, with a new budget for waiting.
+            self.engine.scheduler.step(empty_output())
+        # All stores have ended in a replay; the recorded engine may have asked before that.
+        self.test.assertGreaterEqual(found[0], result[0])
+
+    def allocated(
+        self, _result: Any, plain: Dict[str, Any], block_ids: List[int], external: int
+    ) -> None:
+        self.engine.scheduler.allocated(self.request(plain), block_ids, external)
+
+    def step(self, _result: Any, output: Dict[str, Any]) -> None:
+        for name, new in output["hashes"].items():
+            self.extend(self.requests[name], new)
+        plan = self.engine.scheduler.step(scheduler_output(output))
+        worker = self.engine.worker
+        worker.preempt(plan)
+        self.preemptions += len(plan.preempted)
+        for name, before in output["new"] + output["cached"]:
+            self.compute(name, before, output["scheduled"][name], output["tables"][name])
+        worker.start_loads(plan)
+        worker.start_stores(plan)
+        self.loads.update({job.request: job for job in plan.loads})
+        self.plan = plan
+
+    def compute(self, name: str, before: int, tokens: int, table: List[int]) -> None:
+        """Blocks of earlier tokens are what they should be; those of new tokens are written."""
+        keys = self.requests[name].block_hashes
+        for index in range(min(len(keys), (before + tokens) // BLOCK_TOKENS)):
+            if (index + 1) * BLOCK_TOKENS <= before:
+                self.test.assertEqual(self.engine.read(table[index]), content(keys[index]))
+            else:
+                self.engine.write(table[index], keys[index])
+
+    def reported(self, _result: Any, *_recorded: Any) -> None:
+        plan, self.plan = self.plan or StepPlan(), None
+        self.waiting.update(plan.delayed)
+        received: Set[str] = set()
+        report = StepReport()
+        deadline = time.monotonic() + HANG_SECONDS
+        delayed = plan
+        while True:
+            sent, loaded = self.engine.worker.finished(delayed)
+            delayed = StepPlan()
+            self.waiting -= sent
+            received |= loaded
+            part = self.engine.worker.report()
+            if part is not None:
+                report.merge(part)
+            open_jobs = self.engine.scheduler.open_stores() - len(report.stored)
+            if not self.waiting and not open_jobs and set(self.loads) <= received:
+                break
+            self.test.assertLess(time.monotonic(), deadline, "a transfer that does not end")
+            time.sleep(0.001)
+        for name in received:
+            job = self.loads.pop(name)
+            for key, block in zip(job.keys, job.block_ids):
+                self.test.assertEqual(self.engine.read(block), content(key))
+            self.engine.restored += len(job.keys)
+        self.engine.scheduler.reported(report, received, self.engine.worker.errors())
+
+    def finished(self, _result: Any, plain: Dict[str, Any]) -> None:
+        self.engine.scheduler.finished(self.request(plain))
+
+
+def scheduler_output(plain: Dict[str, Any]) -> Any:
+    tables = plain["tables"]
+    state = SimpleNamespace(
+        get_block_ids=lambda name: [tables[name]] if name in tables else None
+    )
+    return SimpleNamespace(
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=name, num_computed_tokens=count) for name, count in plain["new"]
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=[name for name, _ in plain["cached"]],
+            num_computed_tokens=[count for _, count in plain["cached"]],
+        ),
+        num_scheduled_tokens=plain["scheduled"],
+        total_num_scheduled_tokens=plain["total"],
+        kv_connector_block_state=state,
+    )
+
+
+def empty_output() -> Any:
+    return scheduler_output({"new": [], "cached": [], "scheduled": {}, "total": 0, "tables": {}})
+
+
+@unittest.skipUnless(real_agent.COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
+class RecordedCalls(unittest.TestCase):
+    def test_all_blocks_are_where_the_real_scheduler_expects_them(self) -> None:
+        with gzip.open(RECORDING, "rt", encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        with real_agent.RealAgent() as agent:
+            engine = Engine(agent.path, os.urandom(16))
+            self.addCleanup(engine.close)
+            replay = Replay(self, engine)
+            for line in lines:
+                replay.run(line)
+            # What the recording is for: loads, preemptions and aborts happened.
+            self.assertGreater(engine.restored, 100)
+            self.assertFalse(engine.scheduler.open_stores())
+            self.assertEqual(engine.scheduler.tracked(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
