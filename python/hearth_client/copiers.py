@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import List, Optional, Protocol, Sequence
+from typing import Any, List, Optional, Protocol, Sequence
 
 from .memory import PagedMemory, Piece
 from .native import Kernels
@@ -77,3 +77,10 @@ class PieceCopier:
 
     def _chosen(self, indices: Sequence[int]) -> List[Sequence[Piece]]:
         return [self._pieces[at] for at in indices]
+
+
+def copier_of(memory: Any, kernels: Kernels, block_ids: Sequence[int]) -> Copier:
+    """The engine's side of a transfer. Memory of a device brings its own: ``memory.copier``."""
+    make = getattr(memory, "copier", None)
+    copier: Copier = make(kernels, block_ids) if make else PagedCopier(kernels, memory, block_ids)
+    return copier

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from . import protocol
 from . import protocol_engine as frames
@@ -87,6 +87,12 @@ class KvCalls:
     def incarnation(self) -> int:
         """Of the last agent that was greeted; differs after each of its starts. 0: none yet."""
         return self._link.incarnation
+
+    @property
+    def arena(self) -> Optional[Tuple[int, int]]:
+        """Address and size of the agent's memory in this process; None without an agent."""
+        arena = getattr(self._usable(), "arena", None)
+        return None if arena is None else (arena.address, arena.size)
 
     def fileno(self) -> int:
         """A descriptor that is readable if there is something for ``poll`` to take in."""

@@ -14,15 +14,18 @@ from . import protocol
 from . import protocol_engine as frames
 from .calls import kind_of_keys
 from .connection import Connection
-from .copiers import Copier, PagedCopier, PieceCopier
+from .copiers import Copier, PieceCopier, copier_of
 from .engine import lookup_flags
 from .errors import HearthError
 from .kv_calls import KvCalls
-from .layout import FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Outcome, Role
+from .layout import DIGEST_BYTES, FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Hello, Outcome, Role
 from .memory import PagedMemory, Piece, Region
 from .stats import Stats
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
 from .transfer import GaveUp, Transfer
+
+#: More than the header and head of a LOOKUP and its reply, and padding.
+_LOOKUP_HEAD_BYTES = 256
 
 __all__ = [
     "CommandTicket",
@@ -80,8 +83,6 @@ class KvStore(KvCalls):
         if connection is None:
             self.stats.fail("gone")
             return LookupTicket(None)
-        most = connection.hello.items_max
-        some = keys if len(keys) <= most else keys[:most]
         ticket = LookupTicket(
             connection,
             stall_s=self._link.stall_s,
@@ -89,15 +90,19 @@ class KvStore(KvCalls):
             on_result=self._count_lookup,
         )
         try:
+            most = _lookup_most(connection.hello)
             if not connection.hello.features & FEATURE_ENGINE:
-                digests = self._digests(connection, some)
+                digests = self._digests(connection, keys[:most])
                 return ticket.start_match(digests, tiers) if digests else LookupTicket(None)
             flags = lookup_flags(family, hold and self._link.joined, fetch, wait, progress, False)
-            question = frames.LookupQuestion(
-                *(kind, b"".join(some), flags, LAYER_ALL, tiers),
-                *(deadline_ms, hold_ms, readers, 0, None, source),
-            )
-            return ticket.start(question)
+            questions = [
+                frames.LookupQuestion(
+                    *(kind, b"".join(keys[start : start + most]), flags, LAYER_ALL, tiers),
+                    *(deadline_ms, hold_ms, readers, 0, None, source),
+                )
+                for start in range(0, len(keys) or 1, most)
+            ]
+            return ticket.start(*questions)
         except HearthError:
             self.stats.fail("gone")
             return LookupTicket(None)
@@ -142,7 +147,7 @@ class KvStore(KvCalls):
         target: MISS, LATE, FULL, CORRUPT, TOO_LARGE (the block has another length).
         """
         _same_lengths(keys=keys, block_ids=block_ids)
-        return self._get(keys, PagedCopier(self._kernels, memory, block_ids), tiers, deadline_ms)
+        return self._get(keys, copier_of(memory, self._kernels, block_ids), tiers, deadline_ms)
 
     def get_pieces(
         self,
@@ -175,7 +180,7 @@ class KvStore(KvCalls):
         between chunks; blocks that are not copied then are SKIPPED.
         """
         _same_lengths(keys=keys, parents=parents, block_ids=block_ids, aliases=aliases)
-        copier = PagedCopier(self._kernels, memory, block_ids)
+        copier = copier_of(memory, self._kernels, block_ids)
         return self._put(keys, parents, copier, aliases, transient, session, should_stop)
 
     def put_pieces(
@@ -267,6 +272,12 @@ class KvStore(KvCalls):
             return
         for outcome in set(outcomes) - {Outcome.OK, Outcome.PRESENT, Outcome.PENDING}:
             self.stats.fail(outcome.name.lower(), outcomes.count(outcome))
+
+def _lookup_most(hello: Hello) -> int:
+    """Blocks that one LOOKUP may ask for: the answer has a tier and a digest of each."""
+    fitting = (hello.frame_bytes_max - _LOOKUP_HEAD_BYTES) // (DIGEST_BYTES + 1)
+    return max(min(hello.items_max, fitting), 1)
+
 
 def _same_lengths(**lists: Optional[Sequence[object]]) -> None:
     counts = {name: len(one) for name, one in lists.items() if one is not None}
