@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from . import protocol
 from . import protocol_engine as frames
@@ -140,8 +141,11 @@ class LookupTicket(Ticket):
 
     #: What the agent said last.
     _seen = _NOTHING
+    #: What earlier parts of the prefix have together.
+    _before = _NOTHING
     _is_wanted = True
     _digests = False
+    _fetches = False
 
     def __init__(
         self,
@@ -153,18 +157,30 @@ class LookupTicket(Ticket):
     ) -> None:
         super().__init__(connection, stall_s=stall_s, on_stall=on_stall)
         self._on_result = on_result
+        self._rest: Deque[frames.LookupQuestion] = deque()
+        self._holds: List[int] = []
 
-    def start(self, question: frames.LookupQuestion) -> "LookupTicket":
-        """Sends it. ValueError: an argument cannot be right, and nothing was sent."""
+    def start(self, *questions: frames.LookupQuestion) -> "LookupTicket":
+        """Sends it. ValueError: an argument cannot be right, and nothing was sent.
+
+        Of several questions, which are parts of one prefix, each is sent when all blocks of the one
+        before are there.
+        """
         if self._connection is not None:
-            self._digests = bool(question.flags & LookupFlag.DIGESTS)
-            self._request = self._connection.submit(
-                Op.LOOKUP,
-                lambda number: frames.lookup_request(number, question),
-                give_back=self._late,
-                on_reply=self._take,
-            )
+            self._digests = bool(questions[0].flags & LookupFlag.DIGESTS)
+            self._fetches = bool(questions[0].flags & LookupFlag.FETCH)
+            self._rest = deque(questions[1:])
+            self._ask(questions[0])
         return self
+
+    def _ask(self, question: frames.LookupQuestion) -> None:
+        assert self._connection is not None
+        self._request = self._connection.submit(
+            Op.LOOKUP,
+            lambda number: frames.lookup_request(number, question),
+            give_back=self._late,
+            on_reply=self._take,
+        )
 
     def start_match(self, digests: Sequence[bytes], tiers: int) -> "LookupTicket":
         """Asks an agent that does not know LOOKUP."""
@@ -203,32 +219,43 @@ class LookupTicket(Ticket):
         if connection is None or request is None:
             return
         connection.abandon(request)
-        if self._seen.hold != 0:
-            self._unhold(connection, self._seen.hold)
+        self._unhold_all()
 
     def cancel(self) -> None:
         super().cancel()
         self.unhold()
 
     def _take(self, count: int, body: bytes) -> bool:
-        seen = frames.read_lookup(count, body, self._digests)
+        part = frames.read_lookup(count, body, self._digests)
         self.last_progress = time.monotonic()
-        self._seen = seen
-        if seen.more and not self._is_wanted and seen.hold != 0 and self._connection is not None:
-            self._unhold(self._connection, seen.hold)
-        return seen.more
+        self._seen = _joined(self._before, part)
+        whole = count == (part.ready if self._fetches else part.leading)
+        if not part.more and self._rest and self._is_wanted and whole:
+            self._before = self._seen
+            if part.hold != 0:
+                self._holds.append(part.hold)
+            try:
+                self._ask(self._rest.popleft())
+            except HearthError:
+                return False  # What was found so far is the answer.
+        if part.more and not self._is_wanted:
+            self._unhold_all()
+        return part.more
 
     def _late(self, _count: int, _body: bytes) -> None:
         # Blocks that were ready before the caller gave up are reserved for its readers.
-        if self._seen.hold != 0 and not self._is_wanted and self._connection is not None:
-            self._unhold(self._connection, self._seen.hold)
+        if not self._is_wanted:
+            self._unhold_all()
 
-    @staticmethod
-    def _unhold(connection: Connection, hold: int) -> None:
+    def _unhold_all(self) -> None:
+        holds, connection = [*self._holds, self._seen.hold], self._connection
+        some = [hold for hold in dict.fromkeys(holds) if hold != 0]
+        if not some or connection is None:
+            return
         try:
-            connection.post(lambda number: frames.unhold_request(number, [hold], no_reply=True))
+            connection.post(lambda number: frames.unhold_request(number, some, no_reply=True))
         except HearthError:
-            return  # It ended with the connection.
+            return  # They ended with the connection.
 
     def _read(self, request: Request) -> LookupResult:
         seen = self._seen
@@ -246,6 +273,15 @@ class LookupTicket(Ticket):
         seen = self._seen if outcome == "stalled" else _NOTHING
         word = "stalled" if outcome == "stalled" else "gone"
         return LookupResult(seen.leading, seen.ready, seen.announced, [], word, [])
+
+
+def _joined(before: Lookup, part: Lookup) -> Lookup:
+    return part._replace(
+        leading=before.leading + part.leading,
+        ready=before.ready + part.ready,
+        tiers=before.tiers + part.tiers,
+        digests=before.digests + part.digests,
+    )
 
 
 class CommandTicket(Ticket):

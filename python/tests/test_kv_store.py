@@ -133,6 +133,41 @@ class Silence(unittest.TestCase):
                 until(lambda: one.connected, "an agent that answers again")
 
 
+@unittest.skipUnless(hasattr(os, "memfd_create"), "needs memfd_create (Linux)")
+class LongPrefixes(unittest.TestCase):
+    """Prefixes of more blocks than one request may name: here two."""
+
+    KEYS = [bytes([at]) * 32 for at in range(5)]
+    HELLO = hello_body(features=FEATURE_ENGINE, items_max=2)
+
+    @staticmethod
+    def part(leading: int, ready: int, hold: int, count: int = 2) -> Step:
+        tiers = bytes([2] * leading).ljust(8, b"\0")
+        return reply(pack("<IIIIII", leading, ready, hold, 0, 0, 0) + tiers, count)
+
+    def result(self, script: List[Step]) -> "tuple[ScriptedAgent, tuple[object, ...]]":
+        with ScriptedAgent([JOINED, *script], hello=self.HELLO) as agent:
+            with store(agent.path) as one:
+                ticket = one.lookup(self.KEYS)
+                self.assertTrue(ticket.wait(HANG_SECONDS))
+                found = ticket.result()
+                one.unhold(ticket)
+        return agent, (found.leading, found.ready, found.tiers, found.outcome)
+
+    def test_are_asked_for_in_parts(self) -> None:
+        parts = [self.part(2, 2, 7), self.part(2, 2, 8), self.part(1, 1, 9, 1)]
+        agent, found = self.result(parts)
+        self.assertEqual(found, (5, 5, [2] * 5, "ok"))
+        self.assertEqual(sent(agent, Op.UNHOLD), [pack("<IIIIII", 7, 0, 8, 0, 9, 0)])
+        asked = b"".join(body[136:] for body in sent(agent, Op.LOOKUP))
+        self.assertEqual(asked, b"".join(self.KEYS))
+
+    def test_end_with_the_first_part_that_is_not_whole(self) -> None:
+        agent, found = self.result([self.part(2, 2, 7), self.part(2, 1, 8)])
+        self.assertEqual(found, (4, 3, [2] * 4, "ok"))
+        self.assertEqual(len(sent(agent, Op.LOOKUP)), 2)
+
+
 def frame_of_ping(number: int) -> bytes:
     from hearth_client import protocol
 
