@@ -16,7 +16,7 @@ import { usageError, withSkips } from "./run.ts";
 const HELP = `
 Starts an agent and a real vLLM on this host's CPU with a tiny model that is made here, plays a
 chat, restarts the engine and plays it again, restarts the agent and plays it again. Prints for each
-stage the time to the first token, the blocks that Hearth restored, and whether all tokens are equal.
+stage the time to the first token, the blocks that Hearth restored, and if all tokens are equal.
 The first run installs vLLM from PyPI (6 GB) into $HEARTH_ENGINES_CACHE; nothing else stays.
 
   ./dev demo --engine vllm             two to four minutes

@@ -27,7 +27,7 @@ test("an answer that ends early is wrong", () => {
   expect(compare([answer([step(1, -3), step(2, -3)])], [answer([step(1, -3)])]).wrong).toEqual([0]);
 });
 
-test("the 95 % interval of ten values is that of Student's t with nine degrees of freedom", () => {
+test("the 95 % interval of ten values uses Student's t with nine degrees of freedom", () => {
   const { mean, low, high } = interval95([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
   expect(mean).toBe(5.5);
   expect(low).toBeCloseTo(3.334, 3);

@@ -99,7 +99,7 @@ async function post(endpoint: Endpoint, question: Question, body: object): Promi
   return answer;
 }
 
-/** A completion as a stream. Throws if the engine refuses it, fails or ends before the last token. */
+/** A completion as a stream. Throws if the engine refuses, fails or ends before the last token. */
 export async function complete(endpoint: Endpoint, question: Question): Promise<Answer> {
   const began = performance.now();
   const answer = await post(endpoint, question, bodyOf(endpoint, question));
