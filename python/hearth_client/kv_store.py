@@ -18,7 +18,7 @@ from .copiers import Copier, PieceCopier, copier_of
 from .engine import lookup_flags
 from .errors import HearthError
 from .kv_calls import KvCalls
-from .layout import DIGEST_BYTES, FEATURE_ENGINE, LAYER_ALL, TIER_ANY, Hello, Outcome, Role
+from .layout import DIGEST_BYTES, FEATURE_ENGINE, TIER_ANY, Hello, Outcome, Role
 from .memory import PagedMemory, Piece, Region
 from .stats import Stats
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
@@ -97,8 +97,14 @@ class KvStore(KvCalls):
             flags = lookup_flags(family, hold and self._link.joined, fetch, wait, progress, False)
             questions = [
                 frames.LookupQuestion(
-                    *(kind, b"".join(keys[start : start + most]), flags, LAYER_ALL, tiers),
-                    *(deadline_ms, hold_ms, readers, 0, None, source),
+                    kind,
+                    b"".join(keys[start : start + most]),
+                    flags,
+                    tiers=tiers,
+                    deadline_ms=deadline_ms,
+                    hold_ms=hold_ms,
+                    readers=readers,
+                    source=source,
                 )
                 for start in range(0, len(keys) or 1, most)
             ]

@@ -223,9 +223,9 @@ class Transfer:
     ) -> Sequence[int]:
         """The blocks that have the length of their target and lie in the arena."""
         uniform, most, count = self._copier.uniform, self._arena_bytes, len(lengths)
-        is_usual = uniform is not None and len(taken) == count
-        if is_usual and lengths.count(uniform) == count and max(offsets) + uniform <= most:
-            return taken
+        if uniform is not None and len(taken) == count == lengths.count(uniform):
+            if max(offsets) + uniform <= most:
+                return taken
         length_of = self._copier.length_of
         return [
             at
