@@ -29,7 +29,7 @@ RECORDED = Path(__file__).parent / "fixtures/sglang-0.5.23-calls.jsonl"
 HANG_SECONDS = 60.0
 #: A busy host may not run the agent for a while: no test is about that.
 STALL_MS = 60_000
-#: Of pages that begin a prompt.
+#: Extra info of calls whose pages begin a prompt.
 START = SimpleNamespace(prefix_keys=[])
 
 

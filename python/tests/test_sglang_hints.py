@@ -95,7 +95,7 @@ class HintsOfRequests(unittest.TestCase):
         self.assertEqual(store.fetched, [[page_key(name) for name in names(4)[2:]]])
         self.assertEqual(store.commands, [])
 
-    def test_what_is_not_understood_is_counted_and_ignored(self) -> None:
+    def test_an_action_of_another_version_or_kind_is_counted_and_ignored(self) -> None:
         store = Recorder()
         hints = self.hints(store)
         hints.requested(envelope("pin", version="2"), lambda: names(1))

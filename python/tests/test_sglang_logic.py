@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import unittest
 from hashlib import sha256
 from typing import Any, List, Sequence
+from unittest import mock
 
 from . import engine_stand_ins as stand_ins
 
@@ -15,6 +17,7 @@ from hearth_sglang.keys import KeySpace, event_hash, page_key  # noqa: E402
 from hearth_sglang.pools import HostPool  # noqa: E402
 from hearth_sglang.settings import Settings, parse  # noqa: E402
 from hearth_sglang.sidecars import hits_of  # noqa: E402
+from hearth_sglang.stats import TESTED_VERSIONS, warn_of_untested_version  # noqa: E402
 from hearth_sglang.storage import HearthStorage  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     PoolHitPolicy,
@@ -159,6 +162,18 @@ class Identity(unittest.TestCase):
         self.assertEqual(dtype("auto"), "float32")
         self.assertEqual(dtype("fp8_e4m3"), "fp8_e4m3:float32")
         self.assertNotEqual(dtype("fp8_e4m3"), dtype("fp8_e5m2"))
+
+
+class Versions(unittest.TestCase):
+    def logged(self, version: str) -> int:
+        with mock.patch("importlib.metadata.version", return_value=version):
+            with self.assertLogs("versions") as logs:
+                logging.getLogger("versions").info("at least one line")
+                warn_of_untested_version(logging.getLogger("versions"))
+        return len(logs.records) - 1
+
+    def test_an_untested_version_logs_one_warning(self) -> None:
+        self.assertEqual((self.logged(TESTED_VERSIONS[0]), self.logged("99.0")), (0, 1))
 
 
 class SidecarPools(unittest.TestCase):
