@@ -24,7 +24,7 @@ class Settings:
     socket: Optional[str] = None
     #: Name of this engine in the agent's status and receipts.
     name: str = "lmcache"
-    #: What must match for two LMCache servers to share objects besides LMCache's own keys: type of
+    #: Must match for two LMCache servers to share objects, besides LMCache's own keys: type of
     #: the cached values, serde, weights. LMCache's keys do not contain these.
     namespace: str = "default"
     #: Separates the tenants of one agent.

@@ -21,7 +21,7 @@ def server_arguments() -> Any:
 
 
 def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any) -> Manifest:
-    """What must match for two ranks to share pages.
+    """The manifest: two ranks share pages if theirs are equal.
 
     Ranks that hold the same bytes (MLA under tensor parallelism) get the same manifest. ValueError
     if SGLang gives no name of the model and the settings neither.

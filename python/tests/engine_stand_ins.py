@@ -31,7 +31,7 @@ def _module(name: str, **names: Any) -> None:
 
 
 class Indices(List[int]):
-    """What the connectors use of an index tensor."""
+    """The members of an index tensor that the connectors use."""
 
     def __getitem__(self, key: Any) -> Any:
         value = super().__getitem__(key)

@@ -42,7 +42,7 @@ def until(condition: Any) -> None:
 
 
 class Tensor:
-    """What the first interface uses of a tensor: contiguous bytes."""
+    """The members of a tensor that the first interface uses: contiguous bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._memory = stand_ins.MemoryObject(data)
