@@ -38,7 +38,9 @@ class DeviceMemory:
         self._registered: Optional[Tuple[int, int]] = None
         blocks = max(1, _BUFFER_BYTES // self.block_bytes)
         #: A load and a store run at the same time; threads of one kind take turns.
-        self._lanes = {name: _Lane(self._device, blocks, self.block_bytes) for name in ("in", "out")}
+        self._lanes = {
+            name: _Lane(self._device, blocks, self.block_bytes) for name in ("in", "out")
+        }
 
     def mark(self) -> Any:
         """An event behind the work that vLLM has submitted; None on a CPU, which has done it."""

@@ -248,6 +248,10 @@ class Hints:
             self._take(action)
             self._record(action)
 
+    def open_commands(self) -> int:
+        """Commands and lookups without an answer."""
+        return len(self._waiting)
+
     def _take(self, action: Action) -> None:
         result, action.decided = action.ticket.result(), True
         if action.kind == "prefetch":

@@ -72,7 +72,8 @@ class EngineScheduler:
         self._may_load = may_load and settings.load
         self._may_store = may_store and settings.store != "none"
         self._clock = clock
-        self._store: Any = None
+        #: The façade's store; None until the workers have said how their blocks look.
+        self.store: Any = None
         self.stats = Stats()
         self._rate = PrefillRate(settings.recompute_tokens_per_second)
         self._requests: Dict[str, Tracked] = {}
@@ -92,7 +93,7 @@ class EngineScheduler:
 
     def attach(self, store: Any) -> None:
         """The façade's store; without one every lookup is a miss."""
-        self._store = store
+        self.store = store
         self._listener = Listener(store)
         self._handoff = Handoff(self._settings, store, self._keys, self._block_tokens)
         self._hints = Hints(
@@ -134,7 +135,7 @@ class EngineScheduler:
         return blocks * self._block_tokens, True
 
     def _should_search(self, state: Tracked, blocks: int) -> bool:
-        if self._store is None or not self._may_load or state.searched:
+        if self.store is None or not self._may_load or state.searched:
             return False
         return blocks >= self._settings.min_blocks and not getattr(
             state.request, "skip_reading_prefix_cache", False
@@ -153,7 +154,7 @@ class EngineScheduler:
         limit_s = max(_WAIT_MS_MIN / 1000, self._rate.seconds(len(keys) * self._block_tokens))
         if wait:
             limit_s = max(limit_s, settings.wait_ms / 1000)
-        ticket = self._store.lookup(
+        ticket = self.store.lookup(
             keys,
             tiers=14 if settings.peers else 6,
             wait=wait,
@@ -192,7 +193,7 @@ class EngineScheduler:
         search, state.search = state.search, None
         if search is not None:
             search.abandon()
-            self._store.unhold(search.ticket)
+            self.store.unhold(search.ticket)
 
     def allocated(self, request: Any, block_ids: List[int], external: int) -> None:
         """vLLM reserved `block_ids` for the request; `external` tokens of them are to be loaded."""
@@ -265,7 +266,7 @@ class EngineScheduler:
         return plan
 
     def _forget_after_restart(self) -> None:
-        incarnation = getattr(self._store, "incarnation", 0)
+        incarnation = getattr(self.store, "incarnation", 0)
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._stores.forget()
@@ -327,7 +328,7 @@ class EngineScheduler:
         if state is None:
             return
         state.jobs.discard(job.job)
-        if failed and state.retries < _STORE_RETRIES and self._store.connected:
+        if failed and state.retries < _STORE_RETRIES and self.store.connected:
             state.retries += 1
             state.offered = min(state.offered, job.first + failed[0])
         if state.ended and not state.jobs:
@@ -351,7 +352,7 @@ class EngineScheduler:
         self._record_excess(waited_s + looked_s, len(load.keys))
         if search is not None and search.outcome != HIT:
             # A lookup that was given up may still be answered with a reservation.
-            self._store.unhold(search.ticket)
+            self.store.unhold(search.ticket)
         if state.ended:
             self._settle(state)
 
@@ -362,10 +363,7 @@ class EngineScheduler:
         self.stats.high_water("excess_wait_seconds_max", excess)
 
     def reset(self) -> bool:
-        """vLLM's weights may have changed: nothing stored before is found from now on.
-
-        Later blocks get keys that no other engine and no later start of this one uses.
-        """
+        """vLLM's weights may have changed: from now on blocks have keys of this start alone."""
         self._keys.renew()
         self._stores.forget()
         for state in self._requests.values():
@@ -375,20 +373,19 @@ class EngineScheduler:
                 self._drop_search(state)
         return True
 
-    def open_stores(self) -> int:
-        """Store jobs that the workers have not ended."""
-        return len(self._stores)
+    def open_work(self) -> Tuple[int, int, int]:
+        """Store jobs, hint commands and requests that have not ended."""
+        hints = self._hints.open_commands() if self._hints is not None else 0
+        return len(self._stores), hints, len(self._requests)
 
-    def tracked(self) -> int:
-        """Requests that vLLM has not finished, or whose transfers have not ended."""
-        return len(self._requests)
+    def search_of(self, name: str) -> Optional[Search]:
+        """The lookup of a request that waits for one."""
+        return self._requests[name].search
 
     def close(self) -> None:
-        for part in (self._handoff, self._listener):
+        for part in (self._handoff, self._listener, self.store):
             if part is not None:
                 part.close()
-        if self._store is not None:
-            self._store.close()
 
     def _track(self, request: Any) -> Tracked:
         state = self._requests.get(request.request_id)

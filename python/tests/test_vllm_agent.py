@@ -1,0 +1,166 @@
+"""hearth_vllm's decisions with real agents: hand-off, hints, faults of the agent."""
+
+from __future__ import annotations
+
+import unittest
+from hashlib import sha256
+from typing import Any, Dict, List
+
+from hearth_vllm.settings import Settings
+
+from . import real_agent
+from .vllm_engine import BLOCK_TOKENS, PATIENT, Engine, Prompt, ask, compute, settle, until
+
+KEYS = [sha256(f"block {i}".encode()).digest() for i in range(40)]
+
+
+def envelope(*actions: Dict[str, Any]) -> Dict[str, Any]:
+    numbered = [
+        {"action_id": str(i), "action_version": "1", "payload": {}, **one}
+        for i, one in enumerate(actions)
+    ]
+    return {"protocol_version": "1", "message_id": "m", "actions": numbered}
+
+
+@unittest.skipUnless(real_agent.COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
+class WithAgent(unittest.TestCase):
+    agent: real_agent.RealAgent
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.agent = real_agent.RealAgent("64MiB", ssd=True)
+        cls.addClassCleanup(cls.agent.__exit__)
+
+    def engine(self, settings: Settings = PATIENT) -> Engine:
+        engine = Engine(self.agent.path, settings)
+        self.addCleanup(engine.close)
+        return engine
+
+    def keys(self, count: int) -> List[bytes]:
+        """Keys of this test alone."""
+        return [sha256(self.id().encode() + key).digest() for key in KEYS[:count]]
+
+    def test_a_finished_request_keeps_its_blocks_until_they_are_stored(self) -> None:
+        engine = self.engine()
+        prompt = Prompt("r", self.keys(6))
+        engine.scheduler.added(prompt)
+        self.assertEqual(ask(engine, prompt), 0)
+        compute(engine, prompt, 0, 6)
+        self.assertEqual(engine.scheduler.finished(prompt), (True, None))
+        self.assertEqual(settle(engine), {"r"})
+        self.assertEqual(engine.scheduler.open_work()[2], 0)
+        again = Prompt("again", prompt.block_hashes)
+        self.assertEqual(ask(engine, again), 6 * BLOCK_TOKENS)
+        # vLLM's own prefix cache has two blocks: the rest comes from Hearth.
+        other = Prompt("other", prompt.block_hashes)
+        self.assertEqual(ask(engine, other, computed=2 * BLOCK_TOKENS), 4 * BLOCK_TOKENS)
+
+    def test_blocks_of_a_reset_cache_are_not_found(self) -> None:
+        engine = self.engine()
+        prompt = Prompt("r", self.keys(4))
+        compute_all(engine, prompt)
+        self.assertTrue(engine.scheduler.reset())
+        self.assertEqual(ask(engine, Prompt("s", prompt.block_hashes)), 0)
+
+    def test_a_consumer_waits_for_what_a_producer_computes(self) -> None:
+        # Longer than the stall limit: the producer's announcements are the progress.
+        settings = Settings(stall_ms=2_000, recompute_tokens_per_second=1e9, announce_ms=1_000)
+        producer, consumer = self.engine(), self.engine(settings)
+        keys = self.keys(8)
+        first = Prompt("p", keys, kv_transfer_params={"do_remote_decode": True})
+        producer.scheduler.added(first)
+        self.assertEqual(ask(producer, first), 0)
+        compute(producer, first, 0, 2)
+        settle(producer)
+        params = {"do_remote_prefill": True, "hearth": {"wait": True}}
+        second = Prompt("d", keys, kv_transfer_params=params)
+        consumer.scheduler.added(second)
+        asked: List[Any] = []
+
+        def is_waiting() -> bool:
+            asked.append(consumer.scheduler.match(second, 0)[0])
+            search = consumer.scheduler.search_of("d")
+            return search is not None and search.ticket.ready_now >= 2
+
+        until(is_waiting, "two blocks being ready")
+        self.assertEqual(set(asked), {None})
+        compute(producer, first, 2, 8)
+        delayed, answer = producer.scheduler.finished(first)
+        self.assertTrue(delayed)
+        assert answer is not None
+        self.assertEqual(answer["hearth"]["blocks"], 8)
+        self.assertTrue(answer["do_remote_prefill"])
+        settle(producer)
+        self.assertEqual(ask(consumer, second), 8 * BLOCK_TOKENS)
+
+    def test_hints_become_commands_with_an_outcome_for_each_block(self) -> None:
+        engine = self.engine()
+        hints = envelope(
+            {"action_type": "pin", "payload": {"prefix_tokens": 64, "ttl_seconds": 60}},
+            {"action_type": "pin", "payload": {"prefix_tokens": 1, "from_token": 1}},
+            {"action_type": "juggle"},
+        )
+        prompt = Prompt("h", self.keys(4), kv_transfer_params={"kv_hints": hints})
+        engine.scheduler.added(prompt)
+        self.assertEqual(ask(engine, prompt), 0)
+        compute(engine, prompt, 0, 4)
+        settle(engine)
+        until(lambda: settle(engine) or not engine.scheduler.open_work()[1], "the receipts")
+        _, answer = engine.scheduler.finished(prompt)
+        assert answer is not None
+        pin, wrong = answer["hearth"]["kv_hints"]["outcomes"]
+        self.assertEqual(pin["blocks"], {"accepted": 2})
+        self.assertEqual(list(wrong["blocks"]), ["rejected"])
+        self.assertIn("exclude each other", wrong["reason"])
+
+    def test_lookups_of_a_stopped_agent_end_and_later_ones_hit_again(self) -> None:
+        engine = self.engine(Settings(stall_ms=100, recompute_tokens_per_second=1.0))
+        prompt = Prompt("r", self.keys(4))
+        compute_all(engine, prompt)
+        self.agent.stop()
+        try:
+            self.assertEqual(ask(engine, Prompt("s", prompt.block_hashes)), 0)
+        finally:
+            self.agent.resume()
+        store = engine.scheduler.store
+        until(lambda: store.connected, "the agent answering again")
+        self.assertEqual(ask(engine, Prompt("t", prompt.block_hashes)), 4 * BLOCK_TOKENS)
+
+
+def compute_all(engine: Engine, prompt: Prompt) -> None:
+    engine.scheduler.added(prompt)
+    compute(engine, prompt, 0, len(prompt.block_hashes))
+    settle(engine)
+    engine.scheduler.finished(prompt)
+
+
+@unittest.skipUnless(real_agent.COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
+class WithoutAgent(unittest.TestCase):
+    def test_an_engine_serves_before_the_agent_starts_and_after_it_ended(self) -> None:
+        agent = real_agent.RealAgent(ssd=True)
+        self.addCleanup(agent.__exit__)
+        engine = Engine(agent.path)
+        self.addCleanup(engine.close)
+        keys = [sha256(b"restart" + key).digest() for key in KEYS[:4]]
+        compute_all(engine, Prompt("r", keys))
+        until(lambda: agent_wrote(agent, 4), "four files")
+        agent.kill()
+        until(lambda: not engine.scheduler.store.connected, "the lost connection")
+        lost = Prompt("s", keys)
+        self.assertEqual(ask(engine, lost), 0)
+        compute(engine, lost, 0, 4)
+        settle(engine)
+        agent.start()
+        until(lambda: engine.scheduler.store.connected, "the next connection")
+        self.assertEqual(ask(engine, Prompt("t", keys)), 4 * BLOCK_TOKENS)
+
+
+def agent_wrote(agent: real_agent.RealAgent, files: int) -> bool:
+    import glob
+    import os
+
+    return len(glob.glob(os.path.join(agent.folder, "ssd", "**", "*.kvb"), recursive=True)) >= files
+
+
+if __name__ == "__main__":
+    unittest.main()
