@@ -83,12 +83,17 @@ class Channel:
         *,
         give_back: Optional[Take] = None,
         on_reply: Optional[TakeSome] = None,
+        queued: bool = False,
     ) -> Request:
-        """Sends a request without waiting. ValueError: nothing was sent."""
+        """Sends a request without waiting. ValueError: nothing was sent.
+
+        ``queued``: it is sent with the next frame, or by ``flush``.
+        """
         request = self.expect(op, give_back)
         request.on_reply = on_reply
         try:
-            self.send(frame_of(request.number))
+            send = self.queue if queued else self.send
+            send(frame_of(request.number))
         except BaseException:
             with self._state:
                 self._pending.pop(request.number, None)

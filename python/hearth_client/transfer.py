@@ -27,7 +27,7 @@ from .stats import Stats
 #: the agent verifies it while the next one is copied.
 CHUNK_BLOCKS = 64
 GET_BYTES = 16 * 1024 * 1024
-PUT_BYTES = 8 * 1024 * 1024
+PUT_BYTES = 16 * 1024 * 1024
 _AHEAD = 2
 #: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
 _ACQUIRE_S = 2.0
@@ -260,6 +260,7 @@ class Transfer:
                     start, end = bounds.popleft()
                     items = self._items(digests, parents, aliases, transient, start, end)
                     self._submit(Op.RESERVE, start, end, head + items, self._abort_late)
+                self._connection.flush()
                 part = self._parts[0]
                 body = self.wait(part.request, _ACQUIRE_S)
                 if should_stop is not None and should_stop():
@@ -335,6 +336,7 @@ class Transfer:
         request = self._connection.submit(
             Op.COMMIT,
             lambda number: protocol.request(Op.COMMIT, number, len(taken), frame_body),
+            queued=True,
         )
         return request, indices
 

@@ -47,16 +47,16 @@ export interface ClientBenchResult {
 }
 
 const SMALL_BYTES = 65_536;
-const DRIVER_RUNS: readonly DriverRun[] = [
-  "large put",
-  "large get",
-  "small put",
-  "small get",
-  "redis put",
-  "redis get",
-];
+type TypescriptRun = "typescript put" | "typescript get";
+type Rates = Record<DriverRun | TypescriptRun, number[]>;
 
-type Rates = Record<DriverRun | "typescript put" | "typescript get", number[]>;
+/** A run of the Python client, and the rival that is measured right before or after it. */
+const PAIRS: readonly (readonly [DriverRun, DriverRun | TypescriptRun])[] = [
+  ["large put", "typescript put"],
+  ["large get", "typescript get"],
+  ["small put", "redis put"],
+  ["small get", "redis get"],
+];
 
 /**
  * The Python client beside the TypeScript client and Redis: all in turn, round after round, so that
@@ -110,37 +110,34 @@ function interpreterOf({ python, onSkip }: ClientBenchOptions, hasRedis: boolean
   return found.path;
 }
 
+/** The sides of each pair take turns in being the first. */
 async function interleaved(
   driver: PythonDriver,
   probe: EngineProbe,
   hasRedis: boolean,
   { rounds, onProgress }: ClientBenchOptions,
 ): Promise<Rates> {
-  const runs = DRIVER_RUNS.filter((run) => hasRedis || !run.startsWith("redis"));
-  const rates: Rates = {
-    "typescript put": [],
-    "typescript get": [],
-    ...(Object.fromEntries(DRIVER_RUNS.map((run) => [run, []])) as unknown as Record<
-      DriverRun,
-      number[]
-    >),
-  };
   const own = async (run: () => Promise<number>) => {
     const start = Bun.nanoseconds();
     const bytes = await run();
     return bytes / (Bun.nanoseconds() - start);
   };
+  const rateOf = (run: DriverRun | TypescriptRun): Promise<number> => {
+    if (run === "typescript put") return own(() => probe.put());
+    if (run === "typescript get") return own(() => probe.copyOut(true));
+    return driver.rate(run);
+  };
+  const rates = Object.fromEntries(PAIRS.flat().map((run) => [run, []])) as unknown as Rates;
   for (let round = 0; round <= rounds; round++) {
     onProgress(`round ${round} of ${rounds}`);
-    const typescriptPut = await own(() => probe.put());
-    const typescriptGet = await own(() => probe.copyOut(true));
-    const measured: [DriverRun, number][] = [];
-    for (const run of runs) measured.push([run, await driver.rate(run)]);
-    // The first round touches every page for the first time.
-    if (round === 0) continue;
-    rates["typescript put"].push(typescriptPut);
-    rates["typescript get"].push(typescriptGet);
-    for (const [run, rate] of measured) rates[run].push(rate);
+    for (const pair of PAIRS) {
+      const present = pair.filter((run) => hasRedis || !run.startsWith("redis"));
+      for (const run of round % 2 === 0 ? present : present.toReversed()) {
+        const rate = await rateOf(run);
+        // The first round touches every page for the first time.
+        if (round > 0) rates[run].push(rate);
+      }
+    }
   }
   return rates;
 }
