@@ -9,13 +9,20 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    KVConnectorWorkerMetadata,
-)
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorHandshakeMetadata,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorWorkerMetadata,
+    )
+except ImportError as error:
+    raise ImportError(
+        f"vLLM {vllm.__version__} lacks a part of the connector interface ({error}): "
+        "install vLLM 0.32"
+    ) from error
 
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
 

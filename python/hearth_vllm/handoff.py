@@ -15,6 +15,7 @@ from .settings import Settings
 
 #: An announcement is renewed this often within its lifetime.
 _RENEWALS = 4
+_SOURCE_BYTES_MAX = 64
 
 
 def transfer_params(request: Any) -> Mapping[str, Any]:
@@ -51,8 +52,12 @@ class Handoff:
         params = transfer_params(request)
         own = _own(params)
         source = own.get("source")
+        if not isinstance(source, str) or not source.isprintable():
+            source = ""
+        if len(source.encode("utf-8", "replace")) > _SOURCE_BYTES_MAX:
+            source = ""
         wait = own.get("wait", bool(params.get("do_remote_prefill")))
-        return (source if isinstance(source, str) else ""), wait is True
+        return source, wait is True
 
     def added(self, request: Any) -> None:
         """Announces a producer's full prompt blocks."""

@@ -5,6 +5,8 @@ The vocabulary is docs/reference/kv-hints.md. A hint never fails a request.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -15,6 +17,8 @@ from .metrics import Stats
 from .plan import StoreJob
 from .selection import Rejected, Selection, read_selection, thinking_blocks
 from .settings import Settings
+
+logger = logging.getLogger("vllm.hearth")
 
 VERSION = "1"
 _ACTIONS_MAX = 64
@@ -31,6 +35,20 @@ _RECEIPT_OUTCOMES = {
     "held": "rejected",
     "rejected": "rejected",
 }
+
+
+def _harmless(method: Any) -> Any:
+    """A method that logs its exceptions and returns None: a hint never fails a request."""
+
+    @functools.wraps(method)
+    def wrapped(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception:
+            logger.exception("KV hint not executed")
+            return None
+
+    return wrapped
 
 
 @dataclass
@@ -99,6 +117,7 @@ class Hints:
         self._envelopes: Dict[str, Envelope] = {}
         self._waiting: List[Action] = []
 
+    @_harmless
     def added(self, request: Any) -> None:
         """Reads the request's envelope; executes share and prefetch."""
         raw = _raw_envelope(request) if self._settings.hints else None
@@ -166,6 +185,7 @@ class Hints:
         first, end, clipped = action.selection.blocks(limit, self._block_tokens)
         return self._block_keys.of(request, first, end), clipped
 
+    @_harmless
     def transient(self, request: Any) -> Optional[List[Tuple[int, int]]]:
         """Ranges of block indexes that are stored as transient; None: none."""
         envelope = self._envelopes.get(request.request_id)
@@ -182,6 +202,7 @@ class Hints:
                 ranges.append((first, end if chosen.bounded else limit))
         return ranges or None
 
+    @_harmless
     def stored(self, job: StoreJob, offered: int, idle: bool) -> None:
         """A job of the request ended; `idle`: no other is in progress."""
         envelope = self._envelopes.get(job.request)
@@ -193,6 +214,7 @@ class Hints:
                 if action.selection.from_token is None and len(keys) <= offered:
                     self._command(action, keys, clipped, envelope.request)
 
+    @_harmless
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
         """Outcomes so far for the answer; what is left runs once the blocks are stored."""
         envelope = self._envelopes.get(request.request_id)
@@ -202,6 +224,7 @@ class Hints:
         answers = [action.answer() for action in envelope.actions]
         return {"protocol_version": VERSION, "message_id": envelope.message, "outcomes": answers}
 
+    @_harmless
     def settled(self, request: Any) -> None:
         """The request ended and none of its stores is in progress."""
         envelope = self._envelopes.pop(request.request_id, None)
@@ -238,6 +261,7 @@ class Hints:
             action.reason = "selection exceeds the request"
         self._waiting.append(action)
 
+    @_harmless
     def poll(self) -> None:
         """Takes in answers that have come; never blocks."""
         waiting, self._waiting = self._waiting, []

@@ -6,10 +6,24 @@ import unittest
 from hashlib import sha256
 from typing import Any, Dict, List
 
+from hearth_vllm.plan import StepPlan, StepReport
 from hearth_vllm.settings import Settings
+from hearth_vllm.worker import EngineWorker
 
 from . import real_agent
-from .vllm_engine import BLOCK_TOKENS, PATIENT, Engine, Prompt, ask, compute, settle, until
+from .vllm_engine import (
+    BLOCK_TOKENS,
+    PATIENT,
+    Engine,
+    Prompt,
+    ask,
+    compute,
+    content,
+    empty_output,
+    scheduler_output,
+    settle,
+    until,
+)
 
 KEYS = [sha256(f"block {i}".encode()).digest() for i in range(40)]
 
@@ -90,8 +104,59 @@ class WithAgent(unittest.TestCase):
         assert answer is not None
         self.assertEqual(answer["hearth"]["blocks"], 8)
         self.assertTrue(answer["do_remote_prefill"])
+        self.assertTrue(answer["hearth"]["source"])
         settle(producer)
         self.assertEqual(ask(consumer, second), 8 * BLOCK_TOKENS)
+
+    def test_a_block_is_a_hit_when_every_rank_has_it(self) -> None:
+        engine = Engine(self.agent.path, tp_size=2)
+        self.addCleanup(engine.close)
+        prompt = Prompt("r", self.keys(4))
+        engine.scheduler.added(prompt)
+        self.assertEqual(ask(engine, prompt), 0)
+        for part, rank in zip(KEYS, engine.ranks):
+            for block, key in zip(prompt.table, prompt.block_hashes):
+                rank.write(block, key + part)
+        plan = planned(engine, prompt)
+        engine.ranks[0].worker.start_stores(plan)
+        first = reported(engine.ranks[0].worker)
+        engine.scheduler.reported(first, set(), set())
+        self.assertEqual(engine.scheduler.open_work()[0], 1)
+        self.assertEqual(ask(engine, Prompt("s", prompt.block_hashes)), 0)
+        engine.ranks[1].worker.start_stores(plan)
+        engine.scheduler.reported(reported(engine.ranks[1].worker), set(), set())
+        self.assertEqual(engine.scheduler.open_work()[0], 0)
+        again = Prompt("t", prompt.block_hashes, at=20)
+        self.assertEqual(ask(engine, again), 4 * BLOCK_TOKENS)
+        engine.scheduler.allocated(again, again.table, 4 * BLOCK_TOKENS)
+        load = engine.scheduler.step(empty_output())
+        for part, rank in zip(KEYS, engine.ranks):
+            rank.worker.start_loads(load)
+            until(lambda rank=rank: "t" in rank.worker.finished(StepPlan())[1], "the load")
+            self.assertEqual(rank.worker.errors(), set())
+            for block, key in zip(again.table, prompt.block_hashes):
+                self.assertEqual(rank.read(block), content(key + part))
+
+    def test_with_mla_one_rank_stores_and_every_rank_loads(self) -> None:
+        engine = Engine(self.agent.path, tp_size=2, mla=True)
+        self.addCleanup(engine.close)
+        prompt = Prompt("r", self.keys(3))
+        engine.scheduler.added(prompt)
+        for block, key in zip(prompt.table, prompt.block_hashes):
+            engine.write(block, key)
+        plan = planned(engine, prompt)
+        for rank in engine.ranks:
+            rank.worker.start_stores(plan)
+            engine.scheduler.reported(reported(rank.worker), set(), set())
+        again = Prompt("t", prompt.block_hashes, at=20)
+        self.assertEqual(ask(engine, again), 3 * BLOCK_TOKENS)
+        engine.scheduler.allocated(again, again.table, 3 * BLOCK_TOKENS)
+        load = engine.scheduler.step(empty_output())
+        for rank in engine.ranks:
+            rank.worker.start_loads(load)
+            until(lambda rank=rank: "t" in rank.worker.finished(StepPlan())[1], "the load")
+            for block, key in zip(again.table, prompt.block_hashes):
+                self.assertEqual(rank.read(block), content(key))
 
     def test_hints_become_commands_with_an_outcome_for_each_block(self) -> None:
         engine = self.engine()
@@ -99,6 +164,7 @@ class WithAgent(unittest.TestCase):
             {"action_type": "pin", "payload": {"prefix_tokens": 64, "ttl_seconds": 60}},
             {"action_type": "pin", "payload": {"prefix_tokens": 1, "from_token": 1}},
             {"action_type": "juggle"},
+            {"action_type": "retain", "payload": {"priority": {"of": object()}}},
         )
         prompt = Prompt("h", self.keys(4), kv_transfer_params={"kv_hints": hints})
         engine.scheduler.added(prompt)
@@ -108,7 +174,7 @@ class WithAgent(unittest.TestCase):
         until(lambda: settle(engine) or not engine.scheduler.open_work()[1], "the receipts")
         _, answer = engine.scheduler.finished(prompt)
         assert answer is not None
-        pin, wrong = answer["hearth"]["kv_hints"]["outcomes"]
+        pin, wrong, _ = answer["hearth"]["kv_hints"]["outcomes"]
         self.assertEqual(pin["blocks"], {"accepted": 2})
         self.assertEqual(list(wrong["blocks"]), ["rejected"])
         self.assertIn("exclude each other", wrong["reason"])
@@ -125,6 +191,28 @@ class WithAgent(unittest.TestCase):
         store = engine.scheduler.store
         until(lambda: store.connected, "the agent answering again")
         self.assertEqual(ask(engine, Prompt("t", prompt.block_hashes)), 4 * BLOCK_TOKENS)
+
+
+def planned(engine: Engine, prompt: Prompt) -> StepPlan:
+    """The plan of a step that computes all blocks of a prompt."""
+    tokens = prompt.num_tokens
+    output = {"new": [[prompt.request_id, 0]], "cached": [], "total": tokens}
+    scheduled = {"scheduled": {prompt.request_id: tokens}}
+    tables = {"tables": {prompt.request_id: prompt.table}}
+    return engine.scheduler.step(scheduler_output({**output, **scheduled, **tables}))
+
+
+def reported(worker: EngineWorker) -> StepReport:
+    found: List[StepReport] = []
+
+    def has_report() -> bool:
+        report = worker.report()
+        if report is not None:
+            found.append(report)
+        return bool(found)
+
+    until(has_report, "a report")
+    return found[0]
 
 
 def compute_all(engine: Engine, prompt: Prompt) -> None:

@@ -35,23 +35,19 @@ def content(key: bytes) -> bytes:
     return (key * (BLOCK_BYTES // len(key) + 1))[:BLOCK_BYTES]
 
 
-class Engine:
-    """The two sides of the connector around a memory, with a fake forward pass."""
+class Rank:
+    """One worker and its memory."""
 
-    def __init__(self, path: str, settings: Settings = PATIENT) -> None:
-        name, stall_ms = os.urandom(16), settings.stall_ms
-        manifest = Manifest("model", "float32", "test", BLOCK_TOKENS)
+    def __init__(
+        self, path: str, name: bytes, settings: Settings, manifest: Manifest, stores: bool = True
+    ) -> None:
         self.bytes = (ctypes.c_char * (BLOCKS * BLOCK_BYTES))()
         region = Region(ctypes.addressof(self.bytes), BLOCK_BYTES, BLOCK_BYTES)
-        stores = [
-            KvStore(manifest, socket=path, engine_id=name, role=role, stall_ms=stall_ms)
-            for role in (Role.SCHEDULER, Role.WORKER)
-        ]
-        self.scheduler = EngineScheduler(settings, block_tokens=BLOCK_TOKENS, blocks=BLOCKS)
-        self.scheduler.attach(stores[0])
+        store = KvStore(
+            manifest, socket=path, engine_id=name, role=Role.WORKER, stall_ms=settings.stall_ms
+        )
         memory = PagedMemory([region], self.bytes)
-        self.worker = EngineWorker(settings, stores[1], memory, blocks=1 << 20)
-        self.restored = 0
+        self.worker = EngineWorker(settings, store, memory, blocks=1 << 20, stores=stores)
 
     def write(self, block: int, key: bytes) -> None:
         at = block * BLOCK_BYTES
@@ -61,8 +57,48 @@ class Engine:
         at = block * BLOCK_BYTES
         return bytes(self.bytes[at : at + BLOCK_BYTES])
 
+
+class Engine:
+    """A scheduler and its workers; most tests use the first worker only.
+
+    `tp_size` ranks hold a part of each block each, or with `mla` the whole block each.
+    """
+
+    def __init__(
+        self, path: str, settings: Settings = PATIENT, tp_size: int = 1, mla: bool = False
+    ) -> None:
+        name, shards = os.urandom(16), 1 if mla else tp_size
+        manifests = [
+            Manifest("model", "float32", "test", BLOCK_TOKENS, tp_size=shards, tp_rank=rank)
+            for rank in range(shards)
+        ]
+        self.ranks = [
+            Rank(path, name, settings, manifests[rank % shards], not mla or rank == 0)
+            for rank in range(tp_size)
+        ]
+        self.scheduler = EngineScheduler(
+            settings,
+            block_tokens=BLOCK_TOKENS,
+            blocks=BLOCKS,
+            ranks=tp_size,
+            readers=tp_size if mla else 1,
+        )
+        self.scheduler.attach(
+            KvStore(
+                manifests[0],
+                socket=path,
+                engine_id=name,
+                role=Role.SCHEDULER,
+                stall_ms=settings.stall_ms,
+            )
+        )
+        self.worker = self.ranks[0].worker
+        self.write, self.read = self.ranks[0].write, self.ranks[0].read
+        self.restored = 0
+
     def close(self) -> None:
-        self.worker.close()
+        for rank in self.ranks:
+            rank.worker.close()
         self.scheduler.close()
 
 
