@@ -394,4 +394,3 @@ class EngineScheduler:
             state = self._requests[request.request_id] = Tracked(request, preemptions=count)
         state.request = request
         return state
-
