@@ -9,6 +9,8 @@ from typing import Any, Callable, List, Optional
 HIT, MISS, GONE, STALLED, SLOW = "hit", "miss", "gone", "stalled", "slow"
 DROPPED = "dropped"
 
+#: Predicted computation, in stall limits, from which on ready blocks are loaded after a stall.
+_STALLS_WORTH = 3
 _OUTCOMES = {"gone": GONE, "stalled": STALLED}
 
 
@@ -77,7 +79,8 @@ class Search:
         self.outcome = _OUTCOMES.get(result.outcome) or (HIT if result.ready else MISS)
 
     def _give_up(self, outcome: str, now: float) -> None:
-        # An agent without progress would not serve the load either.
-        self.ready = self.leading = self.ticket.ready_now if outcome == SLOW else 0
+        # An agent that stalled may stall the load too: that is worth it for long prompts only.
+        worth = outcome == SLOW or self._limit_s > _STALLS_WORTH * self._stall_s
+        self.ready = self.leading = self.ticket.ready_now if worth else 0
         self.waited_s = now - self.started
         self.outcome = outcome

@@ -260,6 +260,7 @@ class Lookups(unittest.TestCase):
         self.now, self.ticket = 0.0, Ticket()
         keys = [bytes(32)] * 8
         self.search = Search(self.ticket, keys, 2, now=0.0, stall_s=0.1, limit_s=0.3)
+        self.long = Search(self.ticket, keys, 2, now=0.0, stall_s=0.1, limit_s=2.0)
 
     def poll(self, now: float) -> bool:
         self.now = now
@@ -284,6 +285,9 @@ class Lookups(unittest.TestCase):
         self.assertFalse(self.poll(0.149))
         self.assertTrue(self.poll(0.151))
         self.assertEqual((self.search.outcome, self.search.ready), (STALLED, 0))
+        # Of a long prompt the blocks that are ready are worth another stall.
+        self.assertTrue(self.long.poll(0.0, lambda: 0.151))
+        self.assertEqual((self.long.outcome, self.long.ready), (STALLED, 3))
 
     def test_a_lookup_slower_than_computing_ends_with_the_blocks_that_are_ready(self) -> None:
         self.ticket.last_progress, self.ticket.ready_now = 0.25, 3
