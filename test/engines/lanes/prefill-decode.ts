@@ -25,8 +25,10 @@ class Disaggregated {
     const remote = { do_remote_decode: true, do_remote_prefill: false };
     const extra = { kv_transfer_params: remote };
     const first = await prefill(this.#prefill, { ...question, tokens: 1, extra });
-    const handed = first.transferParams;
-    const params = handed === null ? {} : { extra: { kv_transfer_params: handed } };
+    // With this member vLLM reports the tokens that the prefill engine had cached, not its own.
+    const { remote_prefill_cached_tokens: _, ...handed } = first.transferParams ?? {};
+    const isHanded = first.transferParams !== null;
+    const params = isHanded ? { extra: { kv_transfer_params: handed } } : {};
     return this.#decode.ask({ ...question, ...params });
   }
 }
