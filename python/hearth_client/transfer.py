@@ -26,7 +26,7 @@ from .stats import Stats
 #: Blocks and bytes of one chunk, and chunks on their way at once. A chunk of a put is small, since
 #: the agent verifies it while the next one is copied.
 CHUNK_BLOCKS = 64
-GET_BYTES = 16 * 1024 * 1024
+GET_BYTES = 32 * 1024 * 1024
 PUT_BYTES = 16 * 1024 * 1024
 _AHEAD = 2
 #: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
@@ -165,6 +165,7 @@ class Transfer:
                     start, end = bounds.popleft()
                     body = head + digests[DIGEST_BYTES * start : DIGEST_BYTES * end]
                     self._submit(Op.ACQUIRE, start, end, body, self._release_late)
+                self._connection.flush()
                 part = self._parts[0]
                 body = self.wait(part.request, limit_s)
                 self._parts.popleft()
@@ -182,6 +183,7 @@ class Transfer:
             op,
             lambda number: protocol.request(op, number, end - start, body),
             give_back=give_back,
+            queued=True,
         )
         self._parts.append(_Part(start, end, request))
 
