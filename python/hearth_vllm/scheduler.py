@@ -80,6 +80,7 @@ class EngineScheduler:
         self._tables = BlockTables()
         self._loads: List[LoadJob] = []
         self._delayed: List[str] = []
+        self._lost: List[str] = []
         self._keys = BlockKeys()
         self._stores = Stores(
             self._keys, blocks=blocks, ranks=ranks, refresh_seconds=settings.refresh_seconds
@@ -113,16 +114,15 @@ class EngineScheduler:
     def match(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """Tokens that Hearth has beyond `computed`; None: ask again in the next step."""
         state = self._track(request)
+        self._notice_preemption(state)
         first = computed // self._block_tokens
         count = min(len(request.block_hashes), request.num_tokens // self._block_tokens)
         if not self._should_search(state, count - first):
             self._drop_search(state)
             return 0, False
         search = state.search
-        if search is not None and not self._usable(search, first, count):
+        if search is None or not self._usable(search, first, count):
             self._drop_search(state)
-            search = None
-        if search is None:
             search = state.search = self._begin(request, first, count)
         if not self._poll(search):
             return None, False
@@ -272,16 +272,20 @@ class EngineScheduler:
             self._stores.forget()
 
     def _preempted(self) -> List[str]:
-        names = []
-        for name, state in self._requests.items():
-            count = getattr(state.request, "num_preemptions", 0)
-            if count == state.preemptions:
-                continue
-            state.preemptions = count
-            state.offered, state.searched = 0, False
-            if state.jobs:
-                names.append(name)
+        """Requests that lost their blocks since the last step while stores were in progress."""
+        for state in self._requests.values():
+            self._notice_preemption(state)
+        names, self._lost = self._lost, []
         return names
+
+    def _notice_preemption(self, state: Tracked) -> None:
+        count = getattr(state.request, "num_preemptions", 0)
+        if count == state.preemptions:
+            return
+        state.preemptions = count
+        state.offered, state.searched = 0, False
+        if state.jobs:
+            self._lost.append(state.request.request_id)
 
     def _plan_stores(self, output: Any, plan: StepPlan, now: float) -> None:
         for name, before in computed_before(output):

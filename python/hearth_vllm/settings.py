@@ -45,7 +45,7 @@ class Settings:
     load_threads: int = 2
     #: Threads of a worker that store blocks.
     store_threads: int = 1
-    #: Blocks that may wait to be stored; more are dropped. 0: half of the KV cache.
+    #: Blocks that may wait to be stored; more are dropped. 0: as many as vLLM has.
     store_backlog_blocks: int = 0
     #: After this many seconds a block that vLLM still uses is offered to the agent again.
     refresh_seconds: float = 60.0

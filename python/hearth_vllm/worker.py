@@ -56,7 +56,7 @@ class EngineWorker:
         #: Makes an event that orders a transfer behind the work vLLM has submitted so far.
         self._marker = marker or (lambda: None)
         self._logger = logger or logging.getLogger("hearth_vllm")
-        self._backlog_max = settings.store_backlog_blocks or max(64, blocks // 2)
+        self._backlog_max = settings.store_backlog_blocks or max(64, blocks)
         self.stats = Stats()
         self._changed = threading.Condition()
         self._loading: Dict[str, LoadJob] = {}
