@@ -35,8 +35,9 @@ export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain |
   return at > 0 && VLLM_CHAIN.test(chain) ? chain : null;
 }
 
-/** Longer blocks are not hashed: their pickle could exceed the frame that `encodePickle` takes. */
+/** Longer blocks and salts are not hashed: `encodePickle` takes no pickle of 64 KiB or more. */
 const BLOCK_TOKENS_MAX = 8_192;
+const SALT_CHARACTERS_MAX = 4_096;
 
 export interface ChainPrompt {
   readonly tokens: Uint32Array;
@@ -83,6 +84,7 @@ export class PromptDigests {
 
 function chainKeysOf(hashing: Hashing, chain: BlockChain, prompt: ChainPrompt): ChainKeys | null {
   const { tokens, blockTokens, cacheSalt } = prompt;
+  if ((cacheSalt?.length ?? 0) > SALT_CHARACTERS_MAX) return null;
   if (chain === "sglang") {
     const prior = sglangStorageSeed(null, cacheSalt ?? null);
     const full = tokens.subarray(0, tokens.length - (tokens.length % blockTokens));

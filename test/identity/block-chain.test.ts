@@ -81,5 +81,8 @@ describeNative("chain keys of a namespace", () => {
     expect(plain.in(NAMESPACE, "poems")).toBeNull();
     const salted = new PromptDigests(native, { tokens, blockTokens: 16, cacheSalt: SALT });
     expect(salted.in(NAMESPACE)).toBeNull();
+    const cacheSalt = "€".repeat(100_000);
+    const long = new PromptDigests(native, { tokens, blockTokens: 16, cacheSalt });
+    expect(long.in(NAMESPACE, "vllm sha256 tagged 0")).toBeNull();
   });
 });
