@@ -23,11 +23,10 @@ from .link import Link
 from .request import Request
 from .stats import Stats
 
-#: Blocks and bytes of one chunk, and chunks on their way at once. A chunk of a put is small, since
-#: the agent verifies it while the next one is copied.
+#: Blocks and bytes of one chunk, and chunks on their way at once. The agent verifies a chunk of a
+#: put while the next one is copied; smaller chunks cost more in frames than they gain in overlap.
 CHUNK_BLOCKS = 64
-GET_BYTES = 32 * 1024 * 1024
-PUT_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 32 * 1024 * 1024
 _AHEAD = 2
 #: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
 _ACQUIRE_S = 2.0
@@ -126,17 +125,17 @@ class Transfer:
         except ValueError as error:
             raise self._connection.broken(error) from error
 
-    def _bounds(self, count: int, bytes_max: int) -> List[Tuple[int, int]]:
+    def _bounds(self, count: int) -> List[Tuple[int, int]]:
         """Start and end of each chunk."""
         most = min(CHUNK_BLOCKS, self._connection.hello.items_max)
         uniform = self._copier.uniform
         if uniform is not None:
-            most = max(min(most, bytes_max // max(uniform, 1)), 1)
+            most = max(min(most, CHUNK_BYTES // max(uniform, 1)), 1)
             return [(at, min(at + most, count)) for at in range(0, count, most)]
         bounds, start, size = [], 0, 0
         for index in range(count):
             size += self._copier.length_of(index)
-            if index > start and (size > bytes_max or index - start == most):
+            if index > start and (size > CHUNK_BYTES or index - start == most):
                 bounds.append((start, index))
                 start, size = index, self._copier.length_of(index)
         if count > start:
@@ -156,7 +155,7 @@ class Transfer:
         self, digests: bytes, outcomes: List[Outcome], tiers: int, deadline_ms: int
     ) -> None:
         """``digests``: packed."""
-        bounds = deque(self._bounds(len(outcomes), GET_BYTES))
+        bounds = deque(self._bounds(len(outcomes)))
         limit_s = (deadline_ms / 1000 if deadline_ms else _ACQUIRE_S) + self._link.stall_s
         head = _ACQUIRE_HEAD.pack(LAYER_ALL, tiers, deadline_ms, 0)
         try:
@@ -253,7 +252,7 @@ class Transfer:
         session: int = 0,
         should_stop: Optional[Callable[[], bool]] = None,
     ) -> None:
-        bounds = deque(self._bounds(len(digests), PUT_BYTES))
+        bounds = deque(self._bounds(len(digests)))
         head = _RESERVE_HEAD.pack(LAYER_ALL, 0, session)
         commits: List[Tuple[Request, List[int]]] = []
         try:
