@@ -64,8 +64,11 @@ class Search:
     def _poll(self, wait_s: float, clock: Callable[[], float]) -> None:
         ticket = self.ticket
         if ticket.done() or (wait_s > 0 and ticket.wait(wait_s)):
-            # The reply may have come long before vLLM's scheduler asks for it.
-            self._take(ticket.result(), min(clock(), max(self.started, ticket.last_progress)))
+            result, now = ticket.result(), clock()
+            if result.outcome == "ok":
+                # The reply may have come long before vLLM's scheduler asks for it.
+                now = min(now, max(self.started, ticket.last_progress))
+            self._take(result, now)
             return
         now = clock()
         if now - max(self.started, ticket.last_progress) > self._stall_s:
