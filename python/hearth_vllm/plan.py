@@ -50,6 +50,8 @@ class StepPlan:
     delayed: List[str] = field(default_factory=list)
     #: The step computes tokens; False: it only serves the connector.
     computes: bool = False
+    #: Lookups are in progress: vLLM runs empty steps until they are answered.
+    searches: bool = False
 
 
 @dataclass

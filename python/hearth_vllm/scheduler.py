@@ -48,6 +48,9 @@ class Tracked:
     jobs: Set[int] = field(default_factory=set)
     #: vLLM finished the request; a load or stores of it are still in progress.
     ended: bool = False
+
+    def is_searching(self) -> bool:
+        return self.search is not None and self.search.outcome is None
     retries: int = 0
 
 
@@ -121,7 +124,7 @@ class EngineScheduler:
             self._drop_search(state)
             return 0, False
         search = state.search
-        if search is None or not self._usable(search, first, count):
+        if search is None or not search.covers(first, count, self._clock()):
             self._drop_search(state)
             search = state.search = self._begin(request, first, count)
         if not self._poll(search):
@@ -141,11 +144,6 @@ class EngineScheduler:
             state.request, "skip_reading_prefix_cache", False
         )
 
-    def _usable(self, search: Search, first: int, count: int) -> bool:
-        if search.first > first or search.end < count:
-            return False
-        return (self._clock() - search.started) * 1000 < _HOLD_SHARE * self._settings.hold_ms
-
     def _begin(self, request: Any, first: int, count: int) -> Search:
         settings, now = self._settings, self._clock()
         keys = self._keys.of(request, first, count)
@@ -164,6 +162,7 @@ class EngineScheduler:
             readers=self._readers,
         )
         search = Search(ticket, keys, first, now=now, stall_s=settings.stall_s, limit_s=limit_s)
+        search.expires = now + _HOLD_SHARE * settings.hold_ms / 1000
         if self._listener is not None:
             self._listener.follow(search)
         return search
@@ -237,10 +236,9 @@ class EngineScheduler:
             self._hints.settled(state.request)
 
     def _answer(self, state: Tracked) -> Optional[Dict[str, Any]]:
-        if self._hints is None or self._handoff is None:
-            return None
-        outcomes = self._hints.finished(state.request)
-        answer = self._handoff.finished(state.request, state.offered)
+        hints, handoff = self._hints, self._handoff
+        outcomes = hints.finished(state.request) if hints is not None else None
+        answer = handoff.finished(state.request, state.offered) if handoff is not None else None
         if outcomes:
             answer = answer or {"hearth": {}}
             answer["hearth"]["kv_hints"] = outcomes
@@ -256,6 +254,7 @@ class EngineScheduler:
         self._waited_s, self._busy = 0.0, tokens > 0
         plan = StepPlan(loads=self._loads, delayed=self._delayed, computes=tokens > 0)
         self._loads, self._delayed = [], []
+        plan.searches = tokens == 0 and any(one.is_searching() for one in self._requests.values())
         self._forget_after_restart()
         self._tables.update(output)
         plan.preempted = self._preempted()

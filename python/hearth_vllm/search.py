@@ -36,6 +36,8 @@ class Search:
         self.leading = 0
         self.outcome: Optional[str] = None
         self.waited_s = 0.0
+        #: From then on the agent may have dropped the reservation.
+        self.expires = float("inf")
         self._stall_s = stall_s
         self._limit_s = limit_s
         #: The scheduler's thread and the listener poll.
@@ -43,9 +45,9 @@ class Search:
         #: The scheduler has counted the outcome.
         self.counted = False
 
-    @property
-    def end(self) -> int:
-        return self.first + len(self.keys)
+    def covers(self, first: int, end: int, now: float) -> bool:
+        """The answer says, and still holds, what is there of the blocks `first` to `end`."""
+        return self.first <= first and end <= self.first + len(self.keys) and now < self.expires
 
     def poll(self, wait_s: float, clock: Callable[[], float]) -> bool:
         """True once `ready` is known. Waits at most `wait_s` seconds. Thread-safe."""

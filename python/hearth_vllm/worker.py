@@ -19,8 +19,9 @@ from .plan import LoadJob, StepPlan, StepReport, StoreJob
 from .settings import Settings
 
 _STORED = (Outcome.OK, Outcome.PRESENT, Outcome.PENDING)
-#: A step without computation waits this long for a transfer, so that vLLM does not spin.
-_IDLE_WAIT_S = 0.001
+#: A step without computation waits this long for news, so that vLLM does not spin and take the
+#: processor time that the agent needs to answer.
+_IDLE_WAIT_S = 0.002
 #: Blocks of one call of the store; a preemption waits for at most one call.
 _CHUNK_BLOCKS = 64
 
@@ -124,7 +125,7 @@ class EngineWorker:
         """Requests whose stores, and whose loads, ended since the last call."""
         with self._changed:
             self._delayed.update(plan.delayed)
-            if not plan.computes and (self._loading or self._delayed):
+            if not plan.computes and (self._loading or self._delayed or plan.searches):
                 self._changed.wait_for(self._has_news, timeout=_IDLE_WAIT_S)
             sent = {name for name in self._delayed if not self._saving.get(name)}
             self._delayed -= sent
