@@ -183,7 +183,9 @@ class KvStore(KvCalls):
 
         ``parents``: the key of the block before each, or None. ``aliases``: 64-bit engine hashes.
         PRESENT and PENDING: the agent has or gets the block already. ``should_stop`` is asked
-        between chunks; blocks that are not copied then are SKIPPED.
+        between chunks and while the agent is slow to reply. If it returns True, no more bytes are
+        read: blocks that were not copied are SKIPPED, and copied blocks whose COMMIT was not
+        answered are MISS.
         """
         _same_lengths(keys=keys, parents=parents, block_ids=block_ids, aliases=aliases)
         copier = copier_of(memory, self._kernels, block_ids)

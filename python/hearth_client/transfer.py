@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from itertools import chain, repeat
 from struct import Struct
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import protocol
 from .connection import Connection
@@ -65,14 +65,21 @@ class Transfer:
             raise GaveUp("gone")
         self._base = arena.address
         self._arena_bytes = arena.size
-        #: Keeps the arena mapped during the copies, whatever happens to the connection.
-        self._guard = arena.export(0, 1)
+        try:
+            #: Keeps the arena mapped during the copies, whatever happens to the connection.
+            self._guard = arena.export(0, 1)
+        except ValueError:
+            raise GaveUp("gone") from None  # Unmapped meanwhile: the connection was lost.
+        self._should_stop: Callable[[], bool] = lambda: False
         self._parts: Deque[_Part] = deque()
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, request: Request, limit_s: float) -> bytes:
-        """The reply's body. GaveUp: no sign of life for ``stall_ms``, or none within the limit."""
+        """The reply's body.
+
+        GaveUp: no sign of life for ``stall_ms``, no reply within the limit, or the caller stops.
+        """
         connection, stall = self._connection, self._link.stall_s
         began = time.monotonic()
         if not connection.wait(request, stall / 2):
@@ -94,15 +101,15 @@ class Transfer:
             connection.wait(request, stall / 4)
             now = time.monotonic()
             alive_at = max(alive_at, connection.received_at)
-            is_hung = now - alive_at > stall
-            if not is_hung and now - began < limit_s:
+            is_hung, is_stopped = now - alive_at > stall, self._should_stop()
+            if not is_hung and not is_stopped and now - began < limit_s:
                 continue
             if connection.abandon(request):
                 connection.abandon(probe)
                 self._stats.waited(now - began)
                 if is_hung:
                     self._link.report_stall(connection)
-                raise GaveUp("stalled" if is_hung else "late")
+                raise GaveUp("stalled" if is_hung else "stopped" if is_stopped else "late")
 
     def abandon(self) -> None:
         """Stops waiting for all chunks; what their replies grant is given back."""
@@ -255,6 +262,8 @@ class Transfer:
         bounds = deque(self._bounds(len(digests)))
         head = _RESERVE_HEAD.pack(LAYER_ALL, 0, session)
         commits: List[Tuple[Request, List[int]]] = []
+        if should_stop is not None:
+            self._should_stop = should_stop
         try:
             while bounds or self._parts:
                 while bounds and len(self._parts) < _AHEAD:
@@ -264,7 +273,7 @@ class Transfer:
                 self._connection.flush()
                 part = self._parts[0]
                 body = self.wait(part.request, _ACQUIRE_S)
-                if should_stop is not None and should_stop():
+                if self._should_stop():
                     return
                 self._parts.popleft()
                 commit = self._fill_slots(part, body, outcomes)
@@ -286,19 +295,18 @@ class Transfer:
         start: int,
         end: int,
     ) -> bytes:
-        length_of, flags = self._copier.length_of, _TRANSIENT if transient else 0
+        length_of, uniform = self._copier.length_of, self._copier.uniform
+        flags = _TRANSIENT if transient else 0
         before = [parent or _NO_DIGEST for parent in parents[start:end]]
-        if aliases is None:
-            lengths = {length_of(index) for index in range(start, end)}
-            if len(lengths) == 1:
-                tails: Any = repeat(_RESERVE_TAIL.pack(0, lengths.pop(), flags))
-            else:
-                tails = [_RESERVE_TAIL.pack(0, length_of(at), flags) for at in range(start, end)]
-        else:
-            tails = [
+        if aliases is not None:
+            tails: Iterable[bytes] = [
                 _RESERVE_TAIL.pack(aliases[at], length_of(at), flags | _ALIAS)
                 for at in range(start, end)
             ]
+        elif uniform is not None:
+            tails = repeat(_RESERVE_TAIL.pack(0, uniform, flags))
+        else:
+            tails = [_RESERVE_TAIL.pack(0, length_of(at), flags) for at in range(start, end)]
         return b"".join(chain.from_iterable(zip(digests[start:end], before, tails)))
 
     def _fill_slots(
@@ -319,8 +327,8 @@ class Transfer:
                 return None
         base, indices = self._base, [start + at for at in taken]
         self._check_slots(offsets, indices)
-        for index in indices:
-            outcomes[index] = Outcome.MISS  # Until the COMMIT is answered.
+        for index in indices:  # Until the COMMIT is answered.
+            outcomes[index] = Outcome.MISS
         is_filled = False
         try:
             slots = array("Q", [base + offset for offset in offsets])
@@ -358,10 +366,15 @@ class Transfer:
                 request, indices = commits.pop(0)
                 body = self.wait(request, _COMMIT_S)
                 answers = self._words(body, 2, len(indices))[0::2]
-                for index, answer in zip(indices, answers):
-                    outcomes[index] = _OUTCOMES.get(answer, Outcome.REJECTED)
-                size = sum(map(self._copier.length_of, indices))
-                self._stats.add(put_blocks=len(indices), put_bytes=size)
+                first, last = indices[0], indices[-1] + 1
+                if last - first == len(indices) and not any(answers):
+                    outcomes[first:last] = [Outcome.OK] * len(indices)
+                else:
+                    for index, answer in zip(indices, answers):
+                        outcomes[index] = _OUTCOMES.get(answer, Outcome.REJECTED)
+                uniform, count = self._copier.uniform, len(indices)
+                size = uniform * count if uniform else sum(map(self._copier.length_of, indices))
+                self._stats.add(put_blocks=count, put_bytes=size)
         except HearthError:
             raise GaveUp("gone") from None
         finally:

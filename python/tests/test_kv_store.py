@@ -6,9 +6,12 @@ import os
 import time
 import unittest
 from struct import pack
+from types import SimpleNamespace
 from typing import List
+from unittest import mock
 
-from hearth_client import Outcome, xxh3_64
+from hearth_client import Outcome, transfer, xxh3_64
+from hearth_client.arena import Arena
 from hearth_client.layout import FEATURE_ENGINE, Op
 from hearth_client.names import Names
 from hearth_client.native import PurePython
@@ -67,6 +70,28 @@ class Silence(unittest.TestCase):
                 agent.until(Op.RELEASE)
                 self.assertEqual(sent(agent, Op.RELEASE), [HANDLE])
                 self.assertEqual(dict(one.stats.failures), {"stalled": 1, "miss": 2, "gone": 1})
+
+    def test_a_put_that_is_stopped_does_not_wait_for_its_commit(self) -> None:
+        reserved = pack("<IIIIQ", 0, 3, 1, BLOCK_BYTES, 0)
+        script = [reply(reserved, 1), Held(), *[PONG] * 1000]
+        with ScriptedAgent(script) as agent, mock.patch.object(transfer, "_COMMIT_S", 3600.0):
+            with store(agent.path, engine_id=b"", stall_ms=1000) as one:
+                outcomes = one.put(
+                    *([A], [None], Pool(1).memory, [0]),
+                    should_stop=lambda: bool(sent(agent, Op.COMMIT)),
+                )
+                self.assertEqual(outcomes, [Outcome.MISS])
+                self.assertEqual(one.stats.failures["stopped"], 1)
+                self.assertTrue(one.connected)
+
+    def test_an_arena_that_was_unmapped_meanwhile_is_a_lost_connection(self) -> None:
+        descriptor = os.memfd_create("arena")
+        os.ftruncate(descriptor, 4096)
+        arena = Arena(descriptor, 4096)
+        os.close(descriptor)
+        arena.close()
+        with self.assertRaisesRegex(transfer.GaveUp, "gone"):
+            transfer.Transfer(None, SimpleNamespace(arena=arena), None, None)
 
     def test_an_agent_that_answers_pings_is_waited_for(self) -> None:
         late, asked = Held(), []
