@@ -20,6 +20,7 @@ from .copiers import Copier
 from .errors import HearthError, RefusedError
 from .layout import DIGEST_BYTES, LAYER_ALL, Op, Outcome
 from .link import Link
+from .replies import chosen_of, handles_of, words_of
 from .request import Request
 from .stats import Stats
 
@@ -126,9 +127,9 @@ class Transfer:
         except (HearthError, ValueError):
             return  # The handles ended with the connection.
 
-    def _words(self, body: bytes, words: int, count: int) -> "array[int]":
+    def words_of(self, body: bytes, words: int, count: int) -> "array[int]":
         try:
-            return _words(body, words, count)
+            return words_of(body, words, count)
         except ValueError as error:
             raise self._connection.broken(error) from error
 
@@ -196,12 +197,12 @@ class Transfer:
     def _take_blocks(self, part: _Part, body: bytes, outcomes: List[Outcome]) -> None:
         start, count = part.start, part.end - part.start
         words, longs = self._words(body, 8, count), array("Q", body)
-        handles, results = _handles(words, 8), words[0::8]
+        handles, results = handles_of(words, 8), words[0::8]
         lengths, offsets, sums = words[3::8], longs[2::4], longs[3::4]
         taken: Sequence[int] = range(count)
         if any(results):
             taken = [at for at in taken if results[at] == _OK]
-            handles = _chosen(handles, taken)
+            handles = chosen_of(handles, taken)
             for at, result in enumerate(results, start):
                 outcomes[at] = _OUTCOMES.get(result, Outcome.MISS)
         fitting = self._fitting(start, lengths, offsets, taken)
@@ -242,9 +243,9 @@ class Transfer:
         ]
 
     def _release_late(self, count: int, body: bytes) -> None:
-        words = _words(body, 8, count)
+        words = words_of(body, 8, count)
         taken = [at for at in range(count) if words[8 * at] == _OK]
-        self._send_handles(Op.RELEASE, _chosen(_handles(words, 8), taken))
+        self._send_handles(Op.RELEASE, chosen_of(handles_of(words, 8), taken))
 
     # --- from memory to slots ---------------------------------------------------------------------
 
@@ -315,11 +316,11 @@ class Transfer:
         """Copies a chunk and sends its COMMIT; answers that request and the blocks in it."""
         start, count = part.start, part.end - part.start
         words, longs = self._words(body, 6, count), array("Q", body)
-        handles, results, offsets = _handles(words, 6), words[0::6], longs[2::3]
+        handles, results, offsets = handles_of(words, 6), words[0::6], longs[2::3]
         taken: Sequence[int] = range(count)
         if any(results):
             taken = [at for at in taken if results[at] == _OK]
-            handles = _chosen(handles, taken)
+            handles = chosen_of(handles, taken)
             offsets = array("Q", [offsets[at] for at in taken])
             for at, result in enumerate(results, start):
                 outcomes[at] = _OUTCOMES.get(result, Outcome.REJECTED)
@@ -382,25 +383,6 @@ class Transfer:
                 self._connection.abandon(request)
 
     def _abort_late(self, count: int, body: bytes) -> None:
-        words = _words(body, 6, count)
+        words = words_of(body, 6, count)
         taken = [at for at in range(count) if words[6 * at] == _OK]
-        self._send_handles(Op.ABORT, _chosen(_handles(words, 6), taken))
-
-
-def _words(body: bytes, words: int, count: int) -> "array[int]":
-    """A reply of ``count`` items as 32-bit numbers. ValueError: it has another length."""
-    if len(body) != 4 * words * count:
-        raise ValueError(f"a reply of {len(body)} bytes for {count} items")
-    return array("I", body)
-
-
-def _handles(words: "array[int]", stride: int) -> bytes:
-    """Slot and generation of each item, as ABORT, RELEASE and COMMIT want them."""
-    packed = array("I", bytes(8 * (len(words) // stride)))
-    packed[0::2] = words[1::stride]
-    packed[1::2] = words[2::stride]
-    return packed.tobytes()
-
-
-def _chosen(handles: bytes, chosen: Sequence[int]) -> bytes:
-    return b"".join([handles[8 * at : 8 * at + 8] for at in chosen])
+        self._send_handles(Op.ABORT, chosen_of(handles_of(words, 6), taken))
