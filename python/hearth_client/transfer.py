@@ -127,7 +127,7 @@ class Transfer:
         except (HearthError, ValueError):
             return  # The handles ended with the connection.
 
-    def words_of(self, body: bytes, words: int, count: int) -> "array[int]":
+    def _words(self, body: bytes, words: int, count: int) -> "array[int]":
         try:
             return words_of(body, words, count)
         except ValueError as error:
