@@ -12,6 +12,8 @@ export class EngineAnnouncements {
   readonly #all: Announcements;
   /** Key in hex → monotonic ms at which it ends. */
   readonly #ends = new Map<string, number>();
+  /** Monotonic ms before which no announcement ends. */
+  #firstEndMs = 0;
 
   constructor(all: Announcements) {
     this.#all = all;
@@ -23,7 +25,9 @@ export class EngineAnnouncements {
     if (!this.#ends.has(key) && this.#ends.size >= ANNOUNCED_MAX && !this.#dropEnded()) {
       return BlockOutcome.rejected;
     }
-    this.#ends.set(key, this.#all.clock.monotonicMs() + ttlMs);
+    const end = this.#all.clock.monotonicMs() + ttlMs;
+    this.#ends.set(key, end);
+    this.#firstEndMs = Math.min(this.#firstEndMs, end);
     this.#all.added(key, this);
     return BlockOutcome.ok;
   }
@@ -45,10 +49,15 @@ export class EngineAnnouncements {
     for (const key of [...this.#ends.keys()]) this.remove(key);
   }
 
-  /** Whether that made room. */
+  /** Whether that made room. All are looked at only if one of them may have ended. */
   #dropEnded(): boolean {
     const now = this.#all.clock.monotonicMs();
-    for (const [key, end] of [...this.#ends]) if (end <= now) this.remove(key);
+    if (now < this.#firstEndMs) return false;
+    this.#firstEndMs = Number.POSITIVE_INFINITY;
+    for (const [key, end] of this.#ends) {
+      if (end <= now) this.remove(key);
+      else this.#firstEndMs = Math.min(this.#firstEndMs, end);
+    }
     return this.#ends.size < ANNOUNCED_MAX;
   }
 }

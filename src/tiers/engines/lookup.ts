@@ -127,8 +127,7 @@ export class Lookup {
         this.#tell();
       }
     } catch (error) {
-      this.cancel();
-      this.#reject(error);
+      this.#fail(error);
     }
   }
 
@@ -232,9 +231,10 @@ export class Lookup {
     return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
   }
 
+  /** Rejects first: what `cancel` resolves is then rejected already. */
   #fail(error: unknown): void {
-    this.cancel();
     this.#reject(error);
+    this.cancel();
   }
 
   /** Counts the leading blocks that are in RAM by now, and reserves them. */

@@ -267,6 +267,27 @@ describeSsd("a lookup", (it) => {
     expect(lookup.state.leading).toBe(0);
   });
 
+  it("fails if its partial answer cannot be written", {}, async ({ kit }) => {
+    const [scheduler, writer] = [member(kit), kit.engine()];
+    await writer.put("a");
+    const handles = writer.reserve("b");
+    const wish = { ...{ hold: true, fetch: false, wait: true }, layer: 0xffff_ffff };
+    const lookup = scheduler.holder.lookup(
+      {
+        ...{ ranks: [rankOf(kit.store, ["a", "b"])], count: 2, tiers: RAM, source: "" },
+        ...{ ...wish, deadlineMs: 60_000, holdMs: 10_000, readers: 1 },
+      },
+      () => {
+        throw new Error("no room for the answer");
+      },
+    );
+    const ended = lookup.done.catch((thrown: unknown) => thrown);
+    kit.clock.advance(25);
+    expect(await ended).toEqual(new Error("no room for the answer"));
+    expect(kit.store.engines.book.stats.bytes).toBe(0);
+    writer.abort(handles);
+  });
+
   it("of a connection that goes leaves nothing behind", { depth: 1 }, async ({ kit, faults }) => {
     const scheduler = member(kit);
     await scheduler.put("a", "b");

@@ -1,0 +1,26 @@
+import { expect, test } from "bun:test";
+import { BlockOutcome } from "../../../src/core/index.ts";
+import { Announcements } from "../../../src/tiers/engines/announcements.ts";
+import { ManualClock } from "../../support/index.ts";
+
+const MAX = 65_536;
+const { ok, rejected } = BlockOutcome;
+
+test("announcements beyond the bound are rejected until one of the others has ended", () => {
+  const clock = new ManualClock();
+  const engine = new Announcements(clock).open();
+  const keys = new Uint32Array(8 * (MAX + 2));
+  for (let i = 0; i < MAX + 2; i++) keys[8 * i] = i;
+  for (let i = 0; i < MAX; i++) expect(engine.add(keys, i, 60_000)).toBe(ok);
+  expect(engine.add(keys, MAX, 100)).toBe(rejected);
+  // A renewal may be shorter than what it renews.
+  expect(engine.add(keys, 7, 100)).toBe(ok);
+  clock.advance(99);
+  expect(engine.add(keys, MAX, 100)).toBe(rejected);
+  clock.advance(1);
+  expect(engine.add(keys, MAX, 100)).toBe(ok);
+  expect(engine.add(keys, MAX + 1, 100)).toBe(rejected);
+  engine.withdraw(keys, 0);
+  expect(engine.add(keys, MAX + 1, 100)).toBe(ok);
+  engine.clear();
+});
