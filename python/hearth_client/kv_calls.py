@@ -89,10 +89,16 @@ class KvCalls:
         return self._link.incarnation
 
     @property
-    def arena(self) -> Optional[Tuple[int, int]]:
-        """Address and size of the agent's memory in this process; None without an agent."""
+    def arena(self) -> Optional[Tuple[int, int, object]]:
+        """Address and size of the agent's memory in this process; None without an agent.
+
+        The memory stays mapped while the third item exists, also after a reconnect.
+        """
         arena = getattr(self._usable(), "arena", None)
-        return None if arena is None else (arena.address, arena.size)
+        try:
+            return None if arena is None else (arena.address, arena.size, arena.export(0, 1))
+        except ValueError:
+            return None  # The connection was lost meanwhile.
 
     def fileno(self) -> int:
         """A descriptor that is readable if there is something for ``poll`` to take in."""

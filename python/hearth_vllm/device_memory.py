@@ -35,7 +35,9 @@ class DeviceMemory:
         self._views = [_view(span, owners) for span in spans]
         self._store = store
         self._lock = threading.Lock()
-        self._registered: Optional[Tuple[int, int]] = None
+        #: Address, size and owner of the arena that was registered last.
+        self._arena: Optional[Tuple[int, int, object]] = None
+        self._is_registered = False
         blocks = max(1, _BUFFER_BYTES // self.block_bytes)
         #: A load and a store run at the same time; threads of one kind take turns.
         self._lanes = {
@@ -55,20 +57,29 @@ class DeviceMemory:
         return DeviceCopier(self, kernels, block_ids)
 
     def register_arena(self) -> None:
-        """Registers the arena with CUDA, again after each reconnect."""
+        """Registers the arena with CUDA, again after each reconnect.
+
+        A registered arena stays mapped. CUDA would otherwise copy the pages of the old arena if the
+        next one were mapped at the same address.
+        """
         arena = self._store.arena if self._is_cuda else None
-        if arena is None or arena == self._registered:
+        if arena is None or self._is_current(arena):
             return
-        with self._lock:
-            if arena == self._registered:
+        # No lane copies while its arena is unregistered.
+        with self._lock, self._lanes["in"].lock, self._lanes["out"].lock:
+            if self._is_current(arena):
                 return
-            runtime = torch.cuda.cudart()
-            if self._registered is not None:
-                runtime.cudaHostUnregister(self._registered[0])
-            code = int(runtime.cudaHostRegister(*arena, _REGISTER_PORTABLE))
-            self._registered = arena
+            with torch.cuda.device(self._device):
+                runtime = torch.cuda.cudart()
+                if self._is_registered and self._arena is not None:
+                    runtime.cudaHostUnregister(self._arena[0])
+                code = int(runtime.cudaHostRegister(arena[0], arena[1], _REGISTER_PORTABLE))
+            self._arena, self._is_registered = arena, code == 0
         if code != 0:
             logger.warning("arena not registered with CUDA, copies are slower: error %d", code)
+
+    def _is_current(self, arena: Tuple[int, int, object]) -> bool:
+        return self._arena is not None and self._arena[:2] == arena[:2]
 
     def take_out(self, ids: Sequence[int], slots: Sequence[int]) -> None:
         """Copies blocks to slots."""
@@ -101,8 +112,11 @@ class DeviceMemory:
             for at in range(0, len(ids), step):
                 part = list(slots[at : at + step])
                 chosen = torch.tensor(list(ids[at : at + step]), dtype=torch.long)
-                yield lane, chosen.to(self._device), part
-                lane.synchronize()
+                try:
+                    yield lane, chosen.to(self._device), part
+                finally:
+                    # Also after an error: slots and blocks are given back when this returns.
+                    lane.synchronize()
 
 
 class _Lane:

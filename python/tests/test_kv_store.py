@@ -84,6 +84,23 @@ class Silence(unittest.TestCase):
                 self.assertEqual(one.stats.failures["stopped"], 1)
                 self.assertTrue(one.connected)
 
+    def test_the_arena_stays_mapped_while_its_owner_exists(self) -> None:
+        def is_mapped(address: int) -> bool:
+            with open("/proc/self/maps", encoding="ascii") as file:
+                return any(line.startswith(f"{address:x}-") for line in file)
+
+        with ScriptedAgent([]) as agent:
+            one = store(agent.path, engine_id=b"")
+            found = one.arena
+            assert found is not None
+            address, size, owner = found
+            one.close()
+            self.assertEqual(size, ARENA_BYTES)
+            self.assertTrue(is_mapped(address))
+            self.assertIsNone(one.arena)
+            del owner, found
+            self.assertFalse(is_mapped(address))
+
     def test_an_arena_that_was_unmapped_meanwhile_is_a_lost_connection(self) -> None:
         descriptor = os.memfd_create("arena")
         os.ftruncate(descriptor, 4096)

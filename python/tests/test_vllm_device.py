@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import unittest
+from contextlib import nullcontext
 from hashlib import sha256
+from threading import Thread
+from types import SimpleNamespace
+from unittest import mock
+from weakref import ref
 
 from hearth_client import Manifest, Outcome
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
@@ -57,6 +62,74 @@ class DeviceTensors(unittest.TestCase):
         got = self.store.get(self.keys, self.memory, [0, 12, 13, 14, 1, 2])
         self.assertEqual(got, [Outcome.OK] * 6)
         self.assertEqual([self.bytes_of(block) for block in (0, 12, 13, 14, 1, 2)], before)
+
+
+class _Cuda:
+    """Stands for the CUDA runtime: the arenas that are registered."""
+
+    def __init__(self) -> None:
+        self.registered: "dict[int, int]" = {}
+
+    def cudaHostRegister(self, address: int, size: int, _flags: int) -> int:
+        self.registered[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.registered[address]
+        return 0
+
+
+class _Owner:
+    pass
+
+
+@unittest.skipUnless(torch is not None, "PyTorch is not installed")
+class Registration(unittest.TestCase):
+    def setUp(self) -> None:
+        from hearth_vllm.device_memory import DeviceMemory, tensors_of
+
+        self.owner = _Owner()
+        self.store = SimpleNamespace(arena=(1 << 20, 4096, self.owner))
+        caches = {"l.0": torch.zeros(4, 64)}
+        spans = describe(caches, 4).spans
+        self.memory = DeviceMemory(spans, tensors_of(caches), self.store)
+        self.memory._is_cuda = True
+        self.cuda = _Cuda()
+        for name, double in (
+            ("cudart", lambda: self.cuda), ("device", lambda _device: nullcontext())
+        ):
+            patch = mock.patch.object(torch.cuda, name, double)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_a_registered_arena_stays_mapped_until_the_next_one_is_registered(self) -> None:
+        self.memory.register_arena()
+        owner = ref(self.owner)
+        del self.owner
+        self.store.arena = (1 << 21, 4096, _Owner())
+        self.assertIsNotNone(owner())
+        self.memory.register_arena()
+        self.assertEqual(self.cuda.registered, {1 << 21: 4096})
+        self.assertIsNone(owner())
+
+    def test_an_arena_is_unregistered_when_no_lane_copies(self) -> None:
+        self.memory.register_arena()
+        self.store.arena = (1 << 21, 4096, _Owner())
+        thread = Thread(target=self.memory.register_arena)
+        with self.memory._lanes["in"].lock:
+            thread.start()
+            thread.join(0.1)
+            self.assertEqual(self.cuda.registered, {1 << 20: 4096})
+        thread.join()
+        self.assertEqual(self.cuda.registered, {1 << 21: 4096})
+
+    def test_a_copy_that_fails_has_ended_when_it_returns(self) -> None:
+        self.memory._is_cuda = False
+        ended = []
+        self.memory._lanes["out"].synchronize = lambda: ended.append(True)
+        with self.assertRaises(IndexError):
+            self.memory.take_out([1 << 30], [0])
+        self.assertEqual(ended, [True])
 
 
 if __name__ == "__main__":
