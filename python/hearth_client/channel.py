@@ -179,11 +179,11 @@ class Channel:
         if self._ended is not None:
             self._dispose()
 
-    def poll(self) -> bool:
-        """Takes in what has come, without blocking. Whether there was something."""
+    def poll(self) -> Optional[bool]:
+        """Takes in what has come, without blocking. Whether it did; None: another thread reads."""
         with self._state:
             if self._is_reading or self._ended is not None:
-                return False
+                return None if self._is_reading else False
             self._is_reading = True
         came = False
         try:

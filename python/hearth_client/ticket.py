@@ -71,16 +71,16 @@ class Ticket:
 
     def done(self) -> bool:
         """Whether the result is there; takes in replies that have come."""
-        request = self._request
+        request, has_looked = self._request, False
         if self._result is None and request is not None and not request.done:
             assert self._connection is not None
-            self._connection.poll()
-        return self._settle()
+            has_looked = self._connection.poll() is not None
+        return self._settle(has_looked)
 
     def wait(self, timeout: float) -> bool:
         """Whether the result is there within ``timeout`` seconds."""
-        until = time.monotonic() + timeout
-        while not self._settle():
+        until, has_looked = time.monotonic() + timeout, False
+        while not self._settle(has_looked):
             now = time.monotonic()
             left = until - now
             if left <= 0:
@@ -89,11 +89,12 @@ class Ticket:
                 left = min(left, max(self.last_progress + self._stall_s - now, 0.0) + 0.001)
             assert self._connection is not None and self._request is not None
             self._connection.wait(self._request, left)
+            has_looked = True
         return True
 
     def result(self) -> Any:
         """The result. ValueError: it is not there yet."""
-        if not self._settle():
+        if not self._settle(False):
             raise ValueError("the ticket is not done: call done() or wait() before result()")
         return self._result
 
@@ -104,7 +105,8 @@ class Ticket:
         if self._result is None:
             self._result = self._failed("gone", "cancelled")
 
-    def _settle(self) -> bool:
+    def _settle(self, has_looked: bool) -> bool:
+        """``has_looked``: the socket was read just now, so an unread reply is no stall."""
         request, connection = self._request, self._connection
         if self._result is not None:
             return True
@@ -112,7 +114,7 @@ class Ticket:
             self._result = self._failed("gone", "no agent")
         elif request.done:
             self._result = self._finished(request)
-        elif self._is_stalled() and connection.abandon(request):
+        elif has_looked and self._is_stalled() and connection.abandon(request):
             self._result = self._failed("stalled", "no progress")
             if self._on_stall is not None:
                 self._on_stall(connection)
