@@ -112,9 +112,9 @@ class Handoff:
 
     def _renew(self) -> None:
         while not self._closed:
+            self._wake.clear()  # First: an announcement that follows wakes the thread again.
             with self._lock:
                 pending = list(self._announced.values())
-            self._wake.clear()
             for keys in pending:
                 self._store.announce(keys, self._ttl_ms)
             self._wake.wait(self._ttl_ms / 1000 / _RENEWALS if pending else None)

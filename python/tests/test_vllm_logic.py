@@ -7,12 +7,14 @@ import tempfile
 import unittest
 from json import dumps
 from struct import pack
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, List, Optional
 
 from hearth_client import Manifest
 from hearth_vllm import checks, versions
 from hearth_vllm.geometry import block_dimension, describe
+from hearth_vllm.handoff import Handoff
 from hearth_vllm.keys import BlockKeys
 from hearth_vllm.manifest import of_family, sampled_digest, seed_of, to_plain
 from hearth_vllm.outputs import BlockTables
@@ -21,6 +23,8 @@ from hearth_vllm.rates import PrefillRate
 from hearth_vllm.search import HIT, MISS, SLOW, STALLED, Search
 from hearth_vllm.settings import Settings, read_settings
 from hearth_vllm.stores import Stores
+
+from .real_agent import until
 
 BLOCK_TOKENS = 32
 
@@ -313,11 +317,53 @@ class Rates(unittest.TestCase):
         rate.step_ended(10.0)
         self.assertAlmostEqual(rate.seconds(4_000), 2.0)
 
+    def test_a_step_is_measured_although_the_next_one_was_scheduled(self) -> None:
+        rate = PrefillRate()
+        rate.step_begins(0.0, 2_000)
+        rate.step_begins(0.1, 1)
+        rate.step_ended(1.0)
+        self.assertAlmostEqual(rate.seconds(4_000), 2.0)
+        rate.step_begins(1.0, 2_000)
+        rate.step_ended(5.0)
+        rate.step_ended(6.0)
+        self.assertAlmostEqual(rate.seconds(4_000), 2.0)
+
+    def test_a_suspended_step_predicts_a_time_that_fits_a_deadline(self) -> None:
+        rate = PrefillRate()
+        rate.step_begins(0.0, 64)
+        rate.step_ended(86_400.0)
+        self.assertLess(1000 * rate.seconds(1_000_000), 1 << 32)
+
     def test_a_given_speed_is_kept(self) -> None:
         rate = PrefillRate(1_000)
         rate.step_begins(0.0, 2_000)
         rate.step_ended(1.0)
         self.assertEqual(rate.seconds(1_000), 1.0)
+
+
+class Announcements(unittest.TestCase):
+    def test_an_announcement_is_renewed_whenever_it_was_made(self) -> None:
+        announced: List[bytes] = []
+        store = SimpleNamespace(announce=lambda keys, _ttl_ms: announced.extend(keys))
+        handoff = Handoff(Settings(announce_ms=200), store, BlockKeys(), BLOCK_TOKENS)
+        self.addCleanup(handoff.close)
+        first, second = request([1] * 32), request([2] * 64)
+        second.request_id, second.block_hashes = "second", [b"2" * 32]
+        pending = [second]
+
+        class Wake(Event):
+            """An announcement comes while the thread is about to wait."""
+
+            def clear(self) -> None:
+                if pending and not handoff._announced:
+                    handoff.announce(pending.pop(), 1)
+                super().clear()
+
+        handoff._wake = Wake()
+        handoff.announce(first, 1)
+        handoff.finished(first, 1)
+        handoff._wake.set()
+        until(lambda: announced.count(b"2" * 32) > 2, "renewals")
 
 
 class StoreJobs(unittest.TestCase):
