@@ -1,4 +1,5 @@
 import { mkdirSync } from "node:fs";
+import { setPriority } from "node:os";
 import { join } from "node:path";
 import { AgentProcess, type ConfigKeys } from "../../app/agent-process.ts";
 import { type TestCluster, waitFor } from "../../support/index.ts";
@@ -8,6 +9,8 @@ import { say } from "./say.ts";
 
 /** A hang detector: an agent with 2 GiB of RAM is complete in a few seconds. */
 const START_MS = 120_000;
+/** `Nice=` of config/hearth.service; only root may set it. */
+const UNIT_NICE = -5;
 /** An engine stores within this time after its answer. */
 const QUIET_MS = 1_000;
 
@@ -39,10 +42,13 @@ export class Agent implements AsyncDisposable {
     const { name, ramMib, ssdMib, config = {} } = this.options;
     const ssd = { ssd_dir: this.ssdFolder, ssd: `${ssdMib}MiB` };
     const kv = { ram: `${ramMib}MiB`, ...(ssdMib === undefined ? {} : ssd), ...config.kv };
-    return new AgentProcess({
+    const agent = new AgentProcess({
       folder: this.folder,
       config: { ...config, kv, node: { id: name, ...config.node } },
     });
+    // As the systemd unit does: engines that poll must not keep the processor from the agent.
+    if (process.getuid?.() === 0) setPriority(agent.process.pid, UNIT_NICE);
+    return agent;
   }
 
   get ssdFolder(): string {
