@@ -14,6 +14,8 @@ export function engineCommands(plane: () => ControlPlane): CommandPort {
       const sender: Sender = {
         ...{ via: "local", from: "engine socket", name: name || ISSUER },
         ...{ role: "purge", broadcast: false },
+        // No token has this name: an engine must not fence a router by claiming its issuer.
+        account: `engine socket ${name}`,
       };
       const receipt = await plane().submit(json, JSON_TYPE, sender);
       return encodeReceipt(receipt, JSON_TYPE, bytesMax);
