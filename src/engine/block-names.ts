@@ -1,4 +1,4 @@
-import { DIGEST_BYTES } from "../core/index.ts";
+import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import { encodeMedia, type MediaItem } from "./protocol/index.ts";
 
@@ -6,8 +6,9 @@ import { encodeMedia, type MediaItem } from "./protocol/index.ts";
 const MEDIA_CONTEXT = "hearth 2026-11 multimodal key v1";
 /** Bytes of prompts that are remembered for requests that continue them. */
 const REMEMBERED_BYTES = 64 * 2 ** 20;
-/** What a block of a remembered prompt costs beside its tokens. */
+/** What a block of a remembered prompt costs beside its tokens, and an item beside its name. */
 const BYTES_A_BLOCK = 256;
+const BYTES_AN_ITEM = 256;
 
 /** A prompt, as far as the names of its blocks depend on it. */
 export interface Prompt {
@@ -44,6 +45,7 @@ export function nameMedia(
 }
 
 interface Remembered {
+  readonly namespace: NamespaceIndex;
   readonly prompt: Prompt;
   /** Digests that lead to it, in hex. */
   readonly names: Set<string>;
@@ -65,10 +67,13 @@ export class RememberedPrompts {
     this.#bytesMax = bytesMax;
   }
 
-  /** The prompt up to the end of the block of this digest; null: it is not known any more. */
-  find(digest: Uint8Array, blockTokens: number): Prompt | null {
+  /**
+   * The prompt up to the end of the block of this digest; null: it is not known any more, or is of
+   * another namespace.
+   */
+  find(namespace: NamespaceIndex, digest: Uint8Array, blockTokens: number): Prompt | null {
     const found = this.#byName.get(digest.toHex());
-    if (found === undefined) return null;
+    if (found === undefined || found.from.namespace !== namespace) return null;
     const { from, blocks } = found;
     this.#all.delete(from);
     this.#all.add(from);
@@ -78,16 +83,18 @@ export class RememberedPrompts {
   }
 
   /** `digests`: of all full blocks of the prompt. Both are copied. */
-  add(prompt: Prompt, digests: Uint8Array): void {
+  add(namespace: NamespaceIndex, prompt: Prompt, digests: Uint8Array): void {
     const blocks = digests.length / DIGEST_BYTES;
     if (blocks === 0) return;
     const nameOf = (i: number) =>
       digests.subarray(DIGEST_BYTES * i, DIGEST_BYTES * (i + 1)).toHex();
     if (this.#byName.has(nameOf(blocks - 1))) return;
-    const bytes = prompt.tokens.byteLength + BYTES_A_BLOCK * blocks;
-    if (bytes > this.#bytesMax) return;
     const { tokens, media } = prompt;
-    const added = { prompt: { tokens: tokens.slice(), media }, names: new Set<string>(), bytes };
+    const items = media.reduce((sum, { name }) => sum + BYTES_AN_ITEM + name.length, 0);
+    const bytes = tokens.byteLength + BYTES_A_BLOCK * blocks + items;
+    if (bytes > this.#bytesMax) return;
+    const kept = { tokens: tokens.slice(), media };
+    const added = { namespace, prompt: kept, names: new Set<string>(), bytes };
     for (let i = 0; i < blocks; i++) {
       const name = nameOf(i);
       this.#forgetName(name);

@@ -1,4 +1,4 @@
-import { DIGEST_BYTES } from "../core/index.ts";
+import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { AddressBatch, BlockStore, LookupRank } from "../tiers/index.ts";
 import { nameMedia, type Prompt, type RememberedPrompts } from "./block-names.ts";
@@ -37,10 +37,10 @@ export class BlockNaming {
   }
 
   /** The whole prompt of a request by tokens; null: what it continues is not known any more. */
-  promptOf(request: LookupRequest, blockTokens: number): Prompt | null {
+  promptOf(request: LookupRequest, namespace: NamespaceIndex, blockTokens: number): Prompt | null {
     const tokens = wordsOf(request.items);
     if (request.parent === null) return { tokens, media: request.media };
-    const before = this.#parts.prompts.find(request.parent, blockTokens);
+    const before = this.#parts.prompts.find(namespace, request.parent, blockTokens);
     if (before === null) return null;
     const start = before.tokens.length;
     const all = new Uint32Array(start + tokens.length);
@@ -64,7 +64,7 @@ export class BlockNaming {
     const digests = this.#parts.named.digests.subarray(0, blocks * DIGEST_BYTES);
     hashing.prefixDigests(ref.key, prompt.tokens, blockTokens, this.#parts.named.digests);
     nameMedia(hashing, ref.key, prompt.media, blockTokens, digests);
-    if (mayRemember) this.#parts.prompts.add(prompt, digests);
+    if (mayRemember) this.#parts.prompts.add(ref.index, prompt, digests);
     const { batch } = this.#parts;
     batch.digests.set(digests.subarray((blocks - count) * DIGEST_BYTES));
     return this.#rankOf(ref, count, layer);

@@ -70,7 +70,8 @@ export class ConnectionNamespaces {
     const index = this.#namespaces.indexOf(key);
     if (index === null) return "this agent serves no more namespaces: restart it";
     const { model, blockTokens } = manifest;
-    this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) });
+    const facts = { model, blockTokens, chain: blockChainOf(manifest) };
+    this.#namespaces.describe(index, facts, false);
     this.#opened.push({ index, key, manifest, family: null });
     this.#handles.set(name, this.#opened.length - 1);
     return this.#opened.length - 1;

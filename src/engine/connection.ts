@@ -67,6 +67,8 @@ export class Connection {
   working = 0;
   /** Of these, lookups that wait for blocks. */
   lookups = 0;
+  /** Blocks that these lookups name, counted for each rank. */
+  lookupNames = 0;
   readonly #wire: Wire;
   readonly #reader: FrameReader;
   readonly #limits: EngineLimits;

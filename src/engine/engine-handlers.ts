@@ -35,6 +35,7 @@ import {
   HEADER_BYTES,
   IDENTIFY_ITEM_BYTES,
   IdentifyKind,
+  identifyDigests,
   LookupFlag,
   LookupReplyFlag,
   type LookupRequest,
@@ -51,6 +52,14 @@ const LOOKUPS_MAX = 4_096;
 /** A client that leaves so much unread gets no partial answers. */
 const PARTIAL_UNREAD_MAX = 256 * 1024;
 const LOOKUP_HEAD_BYTES = 24;
+/** Multimodal items of one prompt: each new one hashes the list of all before it. */
+const MEDIA_MAX = 512;
+/** Blocks that one request names, counted for each rank: naming and finding them is one turn. */
+const NAMES_MAX = 65_536;
+/** Blocks that waiting lookups of one connection name, counted for each rank; 64 bytes each. */
+const NAMES_WAITING_MAX = 2 ** 20;
+/** The longest that a lookup waits. */
+const LOOKUP_MS_MAX = 600_000;
 /** Of a frame with a receipt: headers and padding. */
 const COMMAND_ROOM_BYTES = 32;
 
@@ -159,8 +168,11 @@ function blocksOf(
     const bytes = IDENTIFY_ITEM_BYTES[kind];
     return refs.map((ref) => naming.byKeys(ref, items, count, bytes, layer));
   }
-  const prompt = naming.promptOf(request, blockTokens);
+  const prompt = naming.promptOf(request, refs[0]!.index, blockTokens);
   if (prompt === null) return "unknown";
+  if (prompt.media.length > MEDIA_MAX) {
+    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${MEDIA_MAX} multimodal items`);
+  }
   if (prompt.tokens.length / blockTokens > naming.blocksMax) {
     return refusal(FrameStatus.limit, `lookup: a prompt has at most ${naming.blocksMax} blocks`);
   }
@@ -197,6 +209,8 @@ function lookUp(
   if (refused !== null) return refused;
   const refs = ranksOf(connection, request.namespace, has(LookupFlag.family));
   if ("fatal" in refs) return refs;
+  const tooMany = tooManyNames(identifyDigests(request.kind, request.count, blockTokens), refs);
+  if (tooMany !== null) return tooMany;
   const ranks = blocksOf(naming, request, refs, blockTokens);
   if (ranks === "unknown") {
     const none = new Uint8Array(0);
@@ -222,7 +236,7 @@ function lookUp(
     {
       ...{ ranks, count, layer: request.layer, tiers: request.tiers || Tier.ram | Tier.ssd },
       ...{ hold: has(LookupFlag.hold), fetch: has(LookupFlag.fetch), wait: has(LookupFlag.wait) },
-      deadlineMs: request.deadlineMs || limits.acquireMs,
+      deadlineMs: Math.min(request.deadlineMs || limits.acquireMs, LOOKUP_MS_MAX),
       holdMs: Math.min(request.holdMs || HOLD_MS, ENGINE_MS_MAX),
       readers: request.readers || 1,
       source: request.source,
@@ -233,10 +247,15 @@ function lookUp(
     answer(lookup.state, 0);
     return null;
   }
+  const names = count * ranks.length;
   connection.lookups++;
+  connection.lookupNames += names;
   const answered = lookup.done
     .then(() => answer(lookup.state, 0))
-    .finally(() => connection.lookups--);
+    .finally(() => {
+      connection.lookups--;
+      connection.lookupNames -= names;
+    });
   context.answerLater(connection, answered);
   return null;
 }
@@ -255,8 +274,17 @@ function whyNot(
   if ((flags & LookupFlag.hold) !== 0 && holder.engine.group === null) {
     return malformed("lookup: blocks are reserved for an engine: JOIN first");
   }
-  if (connection.lookups < LOOKUPS_MAX) return null;
-  return refusal(FrameStatus.limit, `${LOOKUPS_MAX} lookups wait for blocks: read their answers`);
+  const { lookups, lookupNames } = connection;
+  if (lookups < LOOKUPS_MAX && lookupNames < NAMES_WAITING_MAX) return null;
+  const text = `${lookups} lookups of ${lookupNames} blocks wait: read their answers`;
+  return refusal(FrameStatus.limit, text);
+}
+
+/** Null: the blocks of all ranks may be named in one turn. */
+function tooManyNames(count: number, refs: readonly NamespaceRef[]): Refusal | null {
+  if (count * refs.length <= NAMES_MAX) return null;
+  const text = `${count} blocks of ${refs.length} ranks: at most ${NAMES_MAX} in one request`;
+  return refusal(FrameStatus.limit, text);
 }
 
 function replyOf(state: LookupState, more: number) {
@@ -303,6 +331,8 @@ function announce(
   }
   const refs = ranksOf(connection, namespace, isFamily);
   if ("fatal" in refs) return refs;
+  const tooMany = tooManyNames(count, refs);
+  if (tooMany !== null) return tooMany;
   const itemBytes = kind === AnnounceKind.digests ? null : ANNOUNCE_ITEM_BYTES[kind];
   const isWithdrawn = (flags & AnnounceFlag.withdraw) !== 0;
   handles.count = count;
@@ -327,7 +357,7 @@ function worstOf(outcome: number): number {
 }
 
 function command(
-  { commands, limits, answerLater }: EngineHandlerContext,
+  { commands, limits, draining, answerLater }: EngineHandlerContext,
   connection: Connection,
   frame: Frame,
 ): Refusal | null {
@@ -336,6 +366,7 @@ function command(
   if (commands === undefined || commands === null) {
     return refusal(FrameStatus.unknownOp, "this agent takes no commands");
   }
+  if (draining()) return refusal(FrameStatus.draining, "the agent is stopping: send it later");
   const { requestId } = frame;
   const { name } = greetedOf(connection);
   const bytesMax = limits.frameBytesMax - COMMAND_ROOM_BYTES;

@@ -148,7 +148,7 @@ function lookupHandlers(
       return bad;
     },
     [Op.identify]: (connection, frame, holder) => {
-      const { namespaceKey, blockTokens } = greetedOf(connection);
+      const { namespace, namespaceKey, blockTokens } = greetedOf(connection);
       const bad = decodeIdentifyRequest(frame, blockTokens, limits.frameBytesMax, identify);
       if (bad !== null) return bad;
       const { kind, count, layer } = identify;
@@ -169,7 +169,8 @@ function lookupHandlers(
         const blocks = digests.prefixDigests(namespaceKey, tokens, blockTokens, named.digests);
         // A LOOKUP may continue it.
         if (isEngine(connection)) {
-          prompts.add({ tokens, media: [] }, named.digests.subarray(0, blocks * DIGEST_BYTES));
+          const all = named.digests.subarray(0, blocks * DIGEST_BYTES);
+          prompts.add(namespace, { tokens, media: [] }, all);
         }
       }
       named.count = identifyDigests(kind, count, blockTokens);

@@ -18,6 +18,8 @@ export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
   readonly #keys: Uint8Array[] = [];
   readonly #facts = new Map<NamespaceIndex, NamespaceFacts>();
+  /** The one described last is at the end. */
+  readonly #listed = new Set<NamespaceIndex>();
 
   /**
    * The number of this namespace key (32 bytes), given on first sight; null once 65,535 were seen.
@@ -43,15 +45,22 @@ export class Namespaces {
     return this.#keys[index - 1] ?? null;
   }
 
-  /** An engine that uses it said what it is. */
-  describe(index: NamespaceIndex, facts: NamespaceFacts): void {
-    this.#facts.delete(index);
+  /**
+   * An engine that uses it said what it is. Listed are those of connections: those of requests are
+   * many, and a router cannot name blocks in them.
+   */
+  describe(index: NamespaceIndex, facts: NamespaceFacts, isListed = true): void {
     this.#facts.set(index, facts);
+    if (!isListed) return;
+    this.#listed.delete(index);
+    this.#listed.add(index);
   }
 
-  /** All of which an engine has said what they are; the one described last is at the end. */
+  /** The listed ones; the one described last is at the end. */
   described(): (NamespaceFacts & { readonly key: Uint8Array })[] {
-    return [...this.#facts].map(([index, facts]) => ({ ...facts, key: this.#keys[index - 1]! }));
+    return [...this.#listed].map((index) => {
+      return { ...this.#facts.get(index)!, key: this.#keys[index - 1]! };
+    });
   }
 
   /** Null: no engine has said since the start. */

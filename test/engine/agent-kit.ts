@@ -11,12 +11,7 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
-import {
-  type BlockStore,
-  Namespaces,
-  type PolicyName,
-  TieredStore,
-} from "../../src/tiers/index.ts";
+import { type BlockStore, type PolicyName, TieredStore } from "../../src/tiers/index.ts";
 import { waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { Engine } from "./engine.ts";
@@ -136,7 +131,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     socketGroup: options.socketGroup ?? null,
     limits: { ...ENGINE_LIMITS, ...options.limits },
     store: options.wrapStore?.(store) ?? store,
-    namespaces: new Namespaces(),
+    namespaces: store.namespaces,
     native,
     hashing: native,
     queue,

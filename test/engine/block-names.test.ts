@@ -1,12 +1,15 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { NamespaceIndex } from "../../src/core/index.ts";
 import { nameMedia, RememberedPrompts } from "../../src/engine/index.ts";
 import { digestsOfPrompt } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
 
 const ROOT = join(import.meta.dir, "../..");
+const OWN = 1 as NamespaceIndex;
+const OTHER = 2 as NamespaceIndex;
 const NAME = new TextEncoder().encode("cat");
 
 describeNative("names of blocks", () => {
@@ -54,14 +57,19 @@ describeNative("names of blocks", () => {
     const prompts = new RememberedPrompts(8_192);
     const packed = digestsOfPrompt(native, key, tokens, 64);
     const nameOf = (i: number) => packed.slice(32 * i, 32 * (i + 1));
-    prompts.add({ tokens, media: [{ position: 65, name: NAME }] }, packed);
-    expect(prompts.find(nameOf(0), 64)).toEqual({ tokens: tokens.subarray(0, 64), media: [] });
-    const second = prompts.find(nameOf(1), 64)!;
+    prompts.add(OWN, { tokens, media: [{ position: 65, name: NAME }] }, packed);
+    expect(prompts.find(OWN, nameOf(0), 64)).toEqual({ tokens: tokens.subarray(0, 64), media: [] });
+    const second = prompts.find(OWN, nameOf(1), 64)!;
     expect([second.tokens.length, second.media.length]).toEqual([128, 1]);
-    expect(prompts.find(new Uint8Array(32), 64)).toBeNull();
+    expect(prompts.find(OWN, new Uint8Array(32), 64)).toBeNull();
+    expect(prompts.find(OTHER, nameOf(1), 64)).toBeNull();
     // Another prompt of that size takes its place.
     const other = tokens.map((token) => token + 1);
-    prompts.add({ tokens: other, media: [] }, digestsOfPrompt(native, key, other, 64));
-    expect(prompts.find(nameOf(1), 64)).toBeNull();
+    prompts.add(OWN, { tokens: other, media: [] }, digestsOfPrompt(native, key, other, 64));
+    expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();
+    // Names of items take memory as tokens do.
+    const items = Array.from({ length: 40 }, (_, position) => ({ position, name: NAME }));
+    prompts.add(OWN, { tokens, media: items }, packed);
+    expect(prompts.find(OWN, nameOf(1), 64)).toBeNull();
   });
 });

@@ -207,6 +207,25 @@ describeNative("lookups by tokens", () => {
     });
   });
 
+  test("continue no prompt of another namespace", async () => {
+    await using agent = await openAgent();
+    await using member = await Member.connect(agent.socketPath);
+    await using stranger = await Member.connect(agent.socketPath, { tenantSalt: "mallory" });
+    const all = tokens(2 * BLOCK_TOKENS);
+    const { digests } = await member.lookup(byTokens(all));
+    const next = byTokens(tokens(BLOCK_TOKENS), { parent: digests!.slice(32) });
+    expect(await member.lookup(next)).toMatchObject({ flags: 0 });
+    expect(await stranger.lookup(next)).toMatchObject({ flags: LookupReplyFlag.unknownParent });
+  });
+
+  test("of a prompt with too many multimodal items are refused", async () => {
+    await using agent = await openAgent();
+    await using member = await Member.connect(agent.socketPath);
+    const media = Array.from({ length: 513 }, (_, position) => ({ position, name: keyOf("cat") }));
+    const asked = byTokens(tokens(2 * BLOCK_TOKENS), { media });
+    await expect(member.lookup(asked)).rejects.toThrow("at most 512 multimodal items");
+  });
+
   test("tell prompts apart by their multimodal items", async () => {
     await using agent = await openAgent();
     await using member = await Member.connect(agent.socketPath);
@@ -253,6 +272,22 @@ describeNative("namespaces of requests", () => {
     expect([(await ask(0)).leading, (await ask(1)).leading, (await ask(2)).leading]).toEqual([
       0, 2, 0,
     ]);
+  });
+
+  test("are not listed beside the namespaces of connections", async () => {
+    await using agent = await openAgent();
+    await using member = await Member.connect(agent.socketPath);
+    const listed = () => agent.store.namespaces.described().map(({ key }) => key.toHex());
+    const before = listed();
+    expect(before).toContain(member.client.hello.namespaceId.toHex());
+    const open = (salt: string) => member.client.engine.openNamespace({ loraDigest: null, salt });
+    const { namespaceId } = await open("alice");
+    expect(listed()).toEqual(before);
+    await using _salted = await Member.connect(agent.socketPath, { tenantSalt: "alice" });
+    expect(listed()).toEqual([...before, namespaceId.toHex()]);
+    await open("bob");
+    await open("alice");
+    expect(listed()).toHaveLength(before.length + 1);
   });
 
   test("are named in RESERVE and ACQUIRE", async () => {
@@ -309,6 +344,18 @@ describeNative("what an engine must not ask", () => {
       (member) => member.lookup(lookupOf(Array.from({ length: 4_097 }, (_, i) => `k${i}`))),
       "at most 4096 blocks",
     ));
+
+  test("more blocks in a LOOKUP or an ANNOUNCE of a family than one turn names", async () => {
+    await using agent = await openAgent();
+    await using member = await Member.connect(agent.socketPath, { tpSize: 256 });
+    await member.join();
+    const keys = Array.from({ length: 257 }, (_, i) => `k${i}`);
+    const words = "257 blocks of 256 ranks";
+    await expect(member.lookup(lookupOf(keys, ["family"]))).rejects.toThrow(words);
+    await expect(member.announce(keys, 100, 1)).rejects.toThrow(words);
+    expect(await member.announce(keys.slice(0, 2), 100, 1)).toEqual(["ok", "ok"]);
+    expect(agent.server.stats.faults).toBe(0);
+  });
 
   test("a command where the agent takes none", () =>
     refused((member) => member.client.engine.command(new Uint8Array(2)), "takes no commands"));
