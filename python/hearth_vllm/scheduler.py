@@ -82,6 +82,9 @@ class EngineScheduler:
         self._requests: Dict[str, Tracked] = {}
         self._tables = BlockTables()
         self._loads: List[LoadJob] = []
+        #: Blocks that did not load, and seconds by request, of loads that a rank has not ended.
+        self._invalid: Set[int] = set()
+        self._loaded: Dict[str, float] = {}
         self._delayed: List[str] = []
         self._lost: List[str] = []
         self._keys = BlockKeys()
@@ -238,7 +241,8 @@ class EngineScheduler:
     def _answer(self, state: Tracked) -> Optional[Dict[str, Any]]:
         hints, handoff = self._hints, self._handoff
         outcomes = hints.finished(state.request) if hints is not None else None
-        answer = handoff.finished(state.request, state.offered) if handoff is not None else None
+        stored = 0 if state.offered == _NEVER else state.offered
+        answer = handoff.finished(state.request, stored) if handoff is not None else None
         if outcomes:
             answer = answer or {"hearth": {}}
             answer["hearth"]["kv_hints"] = outcomes
@@ -320,18 +324,22 @@ class EngineScheduler:
         self._rate.step_ended(self._clock())
         for job, failed in self._stores.report(report, self._clock()) if report else []:
             self._stored(job, failed)
+        # Ranks end a load in different steps; vLLM names the request when the last one ended it.
+        self._invalid |= invalid
+        for name, seconds in report.loaded.items() if report else ():
+            self._loaded[name] = max(seconds, self._loaded.get(name, 0.0))
         for name in received:
-            state = self._requests.get(name)
+            waited_s, state = self._loaded.pop(name, 0.0), self._requests.get(name)
             if state is not None and state.load is not None:
-                waited_s = report.loaded.get(name, 0.0) if report is not None else 0.0
-                self._received(state, invalid, waited_s)
+                self._received(state, waited_s)
 
     def _stored(self, job: StoreJob, failed: List[int]) -> None:
         state = self._requests.get(job.request)
         if state is None:
             return
         state.jobs.discard(job.job)
-        if failed and state.retries < _STORE_RETRIES and self.store.connected:
+        may_retry = state.offered != _NEVER and state.retries < _STORE_RETRIES
+        if failed and may_retry and self.store.connected:
             state.retries += 1
             state.offered = min(state.offered, job.first + failed[0])
         if state.ended and not state.jobs:
@@ -339,13 +347,14 @@ class EngineScheduler:
         elif self._hints is not None:
             self._hints.stored(job, state.offered, not state.jobs)
 
-    def _received(self, state: Tracked, invalid: Set[int], waited_s: float) -> None:
+    def _received(self, state: Tracked, waited_s: float) -> None:
         load, state.load = state.load, None
         assert load is not None
         good = next(
-            (i for i, block in enumerate(load.block_ids) if block in invalid),
+            (i for i, block in enumerate(load.block_ids) if block in self._invalid),
             len(load.block_ids),
         )
+        self._invalid.difference_update(load.block_ids)
         self._stores.learn(load.keys[:good], self._clock())
         self.stats.count("load_blocks", "restored", good)
         self.stats.count("load_blocks", "failed", len(load.keys) - good)

@@ -20,11 +20,13 @@ from hearth_vllm.manifest import of_family, sampled_digest, seed_of, to_plain
 from hearth_vllm.outputs import BlockTables
 from hearth_vllm.plan import StepReport
 from hearth_vllm.rates import PrefillRate
+from hearth_vllm.scheduler import EngineScheduler
 from hearth_vllm.search import HIT, MISS, SLOW, STALLED, Search
 from hearth_vllm.settings import Settings, read_settings
 from hearth_vllm.stores import Stores
 
 from .real_agent import until
+from .vllm_engine import scheduler_output
 
 BLOCK_TOKENS = 32
 
@@ -339,6 +341,49 @@ class Rates(unittest.TestCase):
         rate.step_begins(0.0, 2_000)
         rate.step_ended(1.0)
         self.assertEqual(rate.seconds(1_000), 1.0)
+
+
+class Scheduler(unittest.TestCase):
+    def setUp(self) -> None:
+        self.scheduler = EngineScheduler(Settings(), block_tokens=BLOCK_TOKENS)
+        self.request = request([1] * 128)
+
+    def counted(self) -> Any:
+        taken = self.scheduler.stats.take()
+        assert taken is not None
+        return taken["counters"]["load_blocks"], taken["histograms"]["load_seconds"]
+
+    def test_a_load_counts_what_each_rank_reported_in_an_earlier_step(self) -> None:
+        self.scheduler.allocated(self.request, [7, 8, 9], 96)
+        self.scheduler.reported(StepReport(loaded={"r": 0.75}), set(), {8})
+        self.scheduler.reported(StepReport(loaded={"r": 0.25}), {"r"}, set())
+        self.assertEqual(self.counted(), ({"restored": 1, "failed": 2}, [0.75]))
+        # Another request may get the block: only its own load is counted.
+        other = request([2] * 128)
+        other.request_id = "other"
+        self.scheduler.allocated(other, [8], 32)
+        self.scheduler.reported(StepReport(loaded={"other": 0.5}), {"other"}, set())
+        self.assertEqual(self.counted(), ({"restored": 1}, [0.5]))
+
+    def test_a_store_that_fails_after_a_reset_is_not_repeated(self) -> None:
+        self.scheduler.store = SimpleNamespace(connected=True, incarnation=0)
+        first = self.scheduler.step(self.output(0, 96))
+        self.assertEqual([job.block_ids for job in first.stores], [[7, 8, 9]])
+        self.scheduler.reset()
+        self.scheduler.reported(StepReport(stored={0: (1, [0])}), set(), set())
+        self.assertEqual(self.scheduler.step(self.output(96, 32)).stores, [])
+
+    def output(self, before: int, tokens: int) -> Any:
+        self.scheduler.added(self.request)
+        return scheduler_output(
+            {
+                "new": [["r", before]],
+                "cached": [],
+                "scheduled": {"r": tokens},
+                "total": tokens,
+                "tables": {"r": [7, 8, 9, 10]},
+            }
+        )
 
 
 class Announcements(unittest.TestCase):
