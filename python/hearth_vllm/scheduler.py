@@ -7,7 +7,6 @@ calls of the real scheduler run against this file.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .handoff import Handoff
@@ -21,6 +20,7 @@ from .rates import PrefillRate
 from .search import HIT, Search
 from .settings import Settings
 from .stores import Stores
+from .tracked import Tracked
 
 #: A lookup, and a load, gets at least this long, however fast the engine recomputes.
 _WAIT_MS_MIN = 50
@@ -29,29 +29,6 @@ _HOLD_SHARE = 0.8
 #: A request's failed stores are offered again at most this often.
 _STORE_RETRIES = 2
 _NEVER = 1 << 60
-
-
-@dataclass
-class Tracked:
-    """What is known about one request that vLLM has not finished."""
-
-    request: Any
-    #: Blocks from the prompt's start that were offered or need no offer.
-    offered: int = 0
-    preemptions: int = 0
-    search: Optional[Search] = None
-    load: Optional[LoadJob] = None
-    #: Blocks of the last match, from block `match_first` on.
-    match_first: int = 0
-    #: A load failed or was used up: the rest is computed.
-    searched: bool = False
-    jobs: Set[int] = field(default_factory=set)
-    #: vLLM finished the request; a load or stores of it are still in progress.
-    ended: bool = False
-
-    def is_searching(self) -> bool:
-        return self.search is not None and self.search.outcome is None
-    retries: int = 0
 
 
 class EngineScheduler:

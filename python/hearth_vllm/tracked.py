@@ -1,0 +1,33 @@
+"""What the scheduler's side knows about one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional, Set
+
+from .plan import LoadJob
+from .search import Search
+
+
+@dataclass
+class Tracked:
+    """What is known about one request that vLLM has not finished."""
+
+    request: Any
+    #: Blocks from the prompt's start that were offered or need no offer.
+    offered: int = 0
+    preemptions: int = 0
+    search: Optional[Search] = None
+    load: Optional[LoadJob] = None
+    #: Blocks of the last match, from block `match_first` on.
+    match_first: int = 0
+    #: A load failed or was used up: the rest is computed.
+    searched: bool = False
+    jobs: Set[int] = field(default_factory=set)
+    #: vLLM finished the request; a load or stores of it are still in progress.
+    ended: bool = False
+    #: Times that blocks were offered again because a store failed.
+    retries: int = 0
+
+    def is_searching(self) -> bool:
+        return self.search is not None and self.search.outcome is None
