@@ -53,6 +53,8 @@ export class Lookup {
   /** SSD gave no block within the time that a reader waits for it. */
   #isSsdLate = false;
   #isOver = false;
+  /** Monotonic ms at which `leading` or `ready` last grew. */
+  #grewMs: number;
   #partialMs = Number.NEGATIVE_INFINITY;
   #partialReady = 0;
 
@@ -67,6 +69,7 @@ export class Lookup {
     const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
     this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
     this.#beganMs = parts.store.clock.monotonicMs();
+    this.#grewMs = this.#beganMs;
     this.done = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -118,9 +121,12 @@ export class Lookup {
   /** Something may have come. `isTick`: some time has passed. */
   step(isTick: boolean): void {
     if (this.#isOver) return;
+    const before = this.#leading + this.#ready;
     try {
       if (this.#wish.wait && (isTick || this.#isPresent(this.#leading))) this.#extend();
       this.#advance();
+      if (this.#leading + this.#ready > before)
+        this.#grewMs = this.#parts.store.clock.monotonicMs();
       if (this.#isFinished()) this.#finish();
       else {
         if (isTick) this.#askSource();
@@ -271,7 +277,14 @@ export class Lookup {
       return !this.#isComing();
     }
     if (!wait || this.#leading === count) return true;
-    return !this.#isAwaited(this.#leading) && (this.#source === null || this.#isStalled());
+    return !this.#isAwaited(this.#leading) && this.#isSourceSilent();
+  }
+
+  /** Whether the source has given and promised nothing for a while; blocks of others do not count. */
+  #isSourceSilent(): boolean {
+    if (this.#source === null) return true;
+    const lastMs = Math.max(this.#grewMs, this.#source.saidMs);
+    return this.#parts.store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
   /** Nothing has come for a while, and the source has not said that anything will. */

@@ -2,6 +2,7 @@ import { expect } from "bun:test";
 import { Tier } from "../../../src/blocks/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { type BlockName, chain } from "../names.ts";
+import { Neighbour } from "../peers/neighbour.ts";
 import type { SsdKit } from "../ssd/ssd-kit.ts";
 import { describeSsd } from "../ssd/use-kit.ts";
 import { figuresOf, lookUp, RAM, rankOf, SSD } from "./lookup-kit.ts";
@@ -265,6 +266,26 @@ describeSsd("a lookup", (it) => {
     kit.clock.advance(25);
     await lookup.done;
     expect(lookup.state.leading).toBe(0);
+  });
+
+  it("ends soon if its source is silent while other blocks come", { slots: 64 }, async ({
+    kit,
+  }) => {
+    const [scheduler, other] = [member(kit), kit.engine(2)];
+    kit.store.setPeers(new Neighbour(kit.store, kit.store));
+    const wish = { fetch: true, wait: true, source: "elsewhere" };
+    const { lookup } = lookUp(kit.store, scheduler.holder, ["a"], wish);
+    for (let i = 0; i < 9; i++) {
+      expect(lookup.isOver).toBe(false);
+      await other.put(`other${i}`);
+      kit.clock.advance(25);
+    }
+    await other.put("other9");
+    kit.clock.advance(25);
+    expect(lookup.isOver).toBe(true);
+    expect(figuresOf(lookup.state)).toEqual([0, 0, 0]);
+    kit.store.setPeers(null);
+    scheduler.die();
   });
 
   it("fails if its partial answer cannot be written", {}, async ({ kit }) => {
