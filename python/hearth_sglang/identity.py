@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any, Dict, Optional
 
 from hearth_client.manifest import Manifest
+from hearth_client.weights import revision_of
 
 from .pools import HostPool
 from .settings import Settings
@@ -38,19 +40,29 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
         dtype=_dtype(pool, arguments),
         layout=f"sglang:{pool.layout}",
         block_tokens=pool.page_size,
-        weights_revision=settings.weights_revision or _text(arguments, "revision"),
+        weights_revision=settings.weights_revision or _weights(arguments),
         quantisation=settings.quantisation or _text(arguments, "quantization"),
         tp_size=1 if replicated else int(config.tp_size),
         tp_rank=0 if replicated else int(config.tp_rank),
         pp_size=int(config.pp_size),
         pp_rank=int(config.pp_rank),
         tenant_salt=settings.tenant_salt,
-        extra=_extra(config, pool),
+        extra=_extra(config, pool, arguments),
     )
 
 
-def _extra(config: Any, pool: HostPool) -> Dict[str, str]:
+def _weights(arguments: Any) -> Optional[str]:
+    """The commit of a Hub snapshot, a digest of a folder's weights, or ``--revision``."""
+    path = _text(arguments, "model_path")
+    local = revision_of(path) if path is not None else None
+    return local or _text(arguments, "revision")
+
+
+def _extra(config: Any, pool: HostPool, arguments: Any) -> Dict[str, str]:
     extra = {"geometry": pool.geometry, "keys": "sglang-pages"}
+    overrides = _text(arguments, "json_model_override_args")
+    if overrides not in (None, "{}"):
+        extra["overrides"] = sha256(str(overrides).encode()).hexdigest()[:16]
     for name in ("attn_cp", "dcp"):
         size = int(getattr(config, f"{name}_size", 1) or 1)
         if size > 1:

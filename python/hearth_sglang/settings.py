@@ -37,7 +37,8 @@ class Settings:
     #: Model in the manifest. Default: SGLang's own name of the model. Set it if hosts keep the
     #: same weights under different paths.
     model: Optional[str] = None
-    #: Commit or digest of the weights.
+    #: Commit or digest of the weights. Default: the commit of the Hub snapshot, a digest of the
+    #: weight files of a folder, or --revision.
     weights_revision: Optional[str] = None
     #: How weights or cache are quantised, if that changes the cached values.
     quantisation: Optional[str] = None

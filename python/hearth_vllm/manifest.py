@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import os
-import re
-import struct
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from hearth_client import Manifest
+from hearth_client.weights import revision_of
 
 from .settings import Settings
 from .versions import parse
 
 #: Version of the connector's block layout; a change of byte order increases it.
 LAYOUT_VERSION = "1"
-_SAMPLE_BYTES = 4096
-_SAMPLES_MAX = 4096
 _VOLATILE_CONFIG = ("transformers_version", "_name_or_path", "_commit_hash", "torch_dtype")
 
 
@@ -97,52 +92,11 @@ def weights_revision(config: Any) -> str:
     if load_format.split(".")[-1].lower() == "dummy":
         return f"dummy:{model.seed}"
     path = str(model.model)
-    commit = re.search(r"snapshots/([0-9a-f]{40})", path)
-    if commit:
-        return f"commit:{commit.group(1)}"
-    if os.path.isdir(path):
-        return f"sampled:{sampled_digest(path)}"
+    found = revision_of(path)
+    if found is not None:
+        return found
     revision = getattr(model.hf_config, "_commit_hash", None) or model.revision
     return f"commit:{revision}" if revision else "unknown"
-
-
-def sampled_digest(folder: str) -> str:
-    """SHA-256 over names, sizes and samples of all weight files of a folder.
-
-    Of a safetensors file the header and the first bytes of each tensor are read, of other files
-    evenly spaced samples: a file of any size costs at most 16 MiB of reads.
-    """
-    digest = hashlib.sha256()
-    names = sorted(
-        name
-        for pattern in ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-        for name in glob.glob(os.path.join(folder, pattern))
-    )
-    for name in names:
-        size = os.path.getsize(name)
-        digest.update(f"{os.path.basename(name)}:{size};".encode())
-        with open(name, "rb") as file:
-            for offset in _sample_offsets(file, name, size):
-                file.seek(offset)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
-
-
-def _sample_offsets(file: Any, name: str, size: int) -> List[int]:
-    if not name.endswith(".safetensors") or size < 8:
-        step = max(_SAMPLE_BYTES, size // _SAMPLES_MAX)
-        return list(range(0, size, step))
-    (header_bytes,) = struct.unpack("<Q", file.read(8))
-    if header_bytes > size - 8:
-        return [0]
-    header = json.loads(file.read(header_bytes))
-    begins = sorted(
-        entry["data_offsets"][0]
-        for tensor, entry in header.items()
-        if tensor != "__metadata__"
-    )
-    skip = max(1, len(begins) // _SAMPLES_MAX)
-    return [0] + [8 + header_bytes + begin for begin in begins[::skip]]
 
 
 def config_digest(hf_config: Any) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import unittest
 from hashlib import sha256
 from typing import Any, List, Sequence
@@ -150,6 +152,29 @@ class Identity(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, 'set "model" in'):
             self.manifest(model_name=None)
         self.manifest(model_name=None, settings=Settings(model="given"))
+
+    def test_other_weights_at_the_same_path_share_no_blocks(self) -> None:
+        pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
+        revisions = []
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = stand_ins.SimpleNamespace(model_path=folder, revision=None)
+            for weights in (b"one", b"two"):
+                with open(os.path.join(folder, "model.bin"), "wb") as file:
+                    file.write(weights)
+                made = manifest_of(config, pool, Settings(), arguments)
+                revisions.append(str(made.weights_revision))
+        self.assertEqual(len(set(revisions)), 2)
+        self.assertTrue(revisions[0].startswith("sampled:"))
+
+    def test_overrides_of_the_model_are_part_of_the_identity(self) -> None:
+        pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
+
+        def extra(overrides: str) -> Any:
+            arguments = stand_ins.SimpleNamespace(json_model_override_args=overrides)
+            return manifest_of(config, pool, Settings(), arguments).extra
+
+        self.assertEqual(extra("{}"), extra(""))
+        self.assertNotEqual(extra("{}"), extra('{"rope_theta": 1}'))
 
     def test_the_logical_type_is_part_of_the_identity(self) -> None:
         pool = HostPool(stand_ins.HostMemoryPool())

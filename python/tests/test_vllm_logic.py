@@ -11,10 +11,11 @@ from types import SimpleNamespace
 from typing import Any, List
 
 from hearth_client import Manifest
+from hearth_client.weights import sampled_digest
 from hearth_vllm import checks, versions
 from hearth_vllm.geometry import block_dimension, describe
 from hearth_vllm.keys import BlockKeys
-from hearth_vllm.manifest import of_family, sampled_digest, seed_of, to_plain
+from hearth_vllm.manifest import of_family, seed_of, to_plain
 from hearth_vllm.settings import Settings, read_settings
 
 BLOCK_TOKENS = 32
