@@ -82,7 +82,7 @@ export class BlockNaming {
     };
   }
 
-  /** Prompts whose blocks have so many digests at most are named at once. */
+  /** Blocks of the longest prompt that can be named. */
   get blocksMax(): number {
     return this.#parts.named.digests.length / DIGEST_BYTES;
   }

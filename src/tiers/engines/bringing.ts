@@ -49,7 +49,7 @@ export class Bringing {
     return this.#fetching[rank]!.has(i);
   }
 
-  /** Nothing is wanted any more. A read that has begun goes on, for whatever asks next. */
+  /** Nothing is wanted any more. A read that has begun completes, for later requests. */
   stop(): void {
     this.#isOver = true;
     for (const fetched of this.#fetches) fetched.cancel();

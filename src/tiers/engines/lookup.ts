@@ -13,8 +13,8 @@ const KEY_WORDS = 8;
 /** Partial answers come no closer than this. */
 const PARTIAL_MS = 10;
 /**
- * A lookup that waits for reads, pulls or a writer says no longer that they are in progress when
- * nothing has come to RAM for so long: a disk or a writer may hang.
+ * A lookup that waits for reads, pulls or a writer sends no more heartbeats if nothing has come to
+ * RAM for this time: a disk or a writer may hang.
  */
 const STALL_MS = 250;
 
@@ -280,7 +280,7 @@ export class Lookup {
     return !this.#isAwaited(this.#leading) && this.#isSourceSilent();
   }
 
-  /** Whether the source has given and promised nothing for a while; blocks of others do not count. */
+  /** The source has given and promised nothing for a while. Other blocks that come do not count. */
   #isSourceSilent(): boolean {
     if (this.#source === null) return true;
     const lastMs = Math.max(this.#grewMs, this.#source.saidMs);

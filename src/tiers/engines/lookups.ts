@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/index.ts";
 import type { Lookup } from "./lookup.ts";
 
-/** Lookups that wait are looked at so often when nothing comes, and say so often that they wait. */
+/** Period in which waiting lookups are checked and send heartbeats if nothing comes. */
 export const HEARTBEAT_MS = 25;
 
 /** The lookups of all connections that wait for blocks. */

@@ -6,7 +6,7 @@ const DIGEST_BYTES = 32;
 const BLOCKS_MAX = 256;
 /** How long an answer may take. */
 const ANSWER_MS = 250;
-/** What the peer said counts for so long. */
+/** How long an answer of the peer counts. */
 const BELIEVED_MS = 250;
 /** Behind a block that the peer has and that did not come. */
 const RETRY_MS = 100;
