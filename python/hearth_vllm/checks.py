@@ -27,6 +27,12 @@ def check(config: Any, cache_config: Any) -> None:
             f"Hearth keeps full attention and MLA, this model has {', '.join(wrong)}: "
             "add --disable-hybrid-kv-cache-manager, or serve the model without Hearth"
         )
+    # vLLM's model runner V2 zeroes new blocks before it ends the stores of preempted requests.
+    if getattr(cache_config, "needs_kv_cache_zeroing", False):
+        raise ValueError(
+            "Hearth keeps a KV cache of one precision, vLLM zeroes blocks of this one while they "
+            "are stored: use one --kv-cache-dtype for all layers, or serve the model without Hearth"
+        )
     if getattr(config.cache_config, "calculate_kv_scales", False):
         raise ValueError(
             "--calculate-kv-scales derives the scales of the KV cache from the first batch, so "

@@ -199,6 +199,8 @@ class RefusedConfigurations(unittest.TestCase):
     def test_each_refusal_is_one_line_with_the_fix(self) -> None:
         full = self.groups(FullAttentionSpec())
         scales = SimpleNamespace(calculate_kv_scales=True)
+        zeroed = self.groups(FullAttentionSpec())
+        zeroed.needs_kv_cache_zeroing = True
         cases = (
             (self.config(), self.groups(FullAttentionSpec(), SlidingWindowSpec()), "hybrid"),
             (self.config(), self.groups(SlidingWindowSpec()), "has SlidingWindowSpec"),
@@ -209,6 +211,7 @@ class RefusedConfigurations(unittest.TestCase):
             ),
             (self.config(speculative_config=SimpleNamespace(method="eagle")), full, "eagle"),
             (self.config(cache_config=scales), full, "calculate-kv-scales"),
+            (self.config(), zeroed, "one precision"),
         )
         for config, groups, text in cases:
             with self.assertRaisesRegex(ValueError, text) as caught:
