@@ -22,7 +22,7 @@ BUCKETS = _SECONDS
 
 METRICS: Mapping[str, Metric] = {
     "lookups": Metric(
-        "counter", "outcome", "Lookups by outcome: hit, miss, gone, stalled or slow."
+        "counter", "outcome", "Lookups by outcome: hit, miss, gone, stalled, slow or error."
     ),
     "lookup_blocks": Metric("counter", "state", "Blocks asked for, and blocks ready to load."),
     "load_blocks": Metric("counter", "state", "Blocks restored, and blocks that failed to load."),

@@ -6,6 +6,7 @@ calls of the real scheduler run against this file.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -21,6 +22,8 @@ from .search import HIT, Search
 from .settings import Settings
 from .stores import Stores
 from .tracked import Tracked
+
+logger = logging.getLogger("vllm.hearth")
 
 #: A lookup, and a load, gets at least this long, however fast the engine recomputes.
 _WAIT_MS_MIN = 50
@@ -97,6 +100,15 @@ class EngineScheduler:
     def match(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """Tokens that Hearth has beyond `computed`; None: ask again in the next step."""
         state = self._track(request)
+        try:
+            return self._match(state, request, computed)
+        except Exception:  # It would end vLLM's engine process, with all requests.
+            logger.exception("lookup failed, vLLM computes the prompt")
+            self.stats.count("lookups", "error")
+            state.search, state.searched = None, True
+            return 0, False
+
+    def _match(self, state: Tracked, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         self._notice_preemption(state)
         first = computed // self._block_tokens
         count = min(len(request.block_hashes), request.num_tokens // self._block_tokens)

@@ -6,6 +6,7 @@ import unittest
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, List, Optional
+from unittest import mock
 
 from hearth_vllm.handoff import Handoff
 from hearth_vllm.keys import BlockKeys
@@ -160,6 +161,14 @@ class Scheduler(unittest.TestCase):
         self.scheduler.allocated(other, [8], 32)
         self.scheduler.reported(StepReport(loaded={"other": 0.5}), {"other"}, set())
         self.assertEqual(self.counted(), ({"restored": 1}, [0.5]))
+
+    def test_a_lookup_that_raises_computes_the_prompt(self) -> None:
+        self.scheduler.store = SimpleNamespace(lookup=mock.Mock(side_effect=ValueError("bug")))
+        self.scheduler._handoff = SimpleNamespace(expects=lambda _request: ("", False))
+        with self.assertLogs("vllm.hearth", "ERROR"):
+            self.assertEqual(self.scheduler.match(self.request, 0), (0, False))
+        self.assertEqual(self.scheduler.match(self.request, 0), (0, False))
+        self.assertEqual(self.scheduler.store.lookup.call_count, 1)
 
     def test_a_store_that_fails_after_a_reset_is_not_repeated(self) -> None:
         self.scheduler.store = SimpleNamespace(connected=True, incarnation=0)
