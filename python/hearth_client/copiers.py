@@ -33,6 +33,7 @@ class PagedCopier:
         self._kernels = kernels
         self._memory = memory
         self._ids = array("I", block_ids)
+        memory.check(self._ids)
         #: Bytes of each block.
         self.uniform: Optional[int] = memory.block_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from itertools import chain
-from typing import Any, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 _U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
 #: Regions of one memory, or pieces of one block, that the native library accepts.
@@ -31,25 +31,39 @@ class PagedMemory:
     """The paged KV cache of an engine: block ``b`` is the concatenation of its span in each region.
 
     Addresses are those of this process. ``keep_alive`` is any object that owns the memory.
+    ``blocks``: number of blocks; a call that names another one is refused. None: the caller makes
+    sure that every block it names exists.
     ValueError: a region is empty, reaches beyond 64 bits, or overlaps its own next block.
     """
 
-    __slots__ = ("block_bytes", "keep_alive", "packed", "regions")
+    __slots__ = ("block_bytes", "blocks", "keep_alive", "packed", "regions")
 
-    def __init__(self, regions: Sequence[Region], keep_alive: object = None) -> None:
+    def __init__(
+        self,
+        regions: Sequence[Region],
+        keep_alive: object = None,
+        *,
+        blocks: Optional[int] = None,
+    ) -> None:
         if not 1 <= len(regions) <= PARTS_MAX:
             raise ValueError(f"{len(regions)} regions: 1 to {PARTS_MAX} are allowed")
         for region in regions:
             if region.bytes < 1 or region.base < 1 or region.stride < region.bytes:
                 raise ValueError(f"{region}: base and bytes are >= 1, stride is >= bytes")
-            if region.base + region.stride > _U64_MAX:
+            if region.base + region.stride * max(blocks or 1, 1) > _U64_MAX:
                 raise ValueError(f"{region} reaches beyond 64 bits")
+        self.blocks = blocks
         self.regions: Tuple[Region, ...] = tuple(Region(*region) for region in regions)
         #: Bytes of one block: the sum over the regions.
         self.block_bytes = sum(region.bytes for region in regions)
         self.keep_alive = keep_alive
         #: The regions as the native library reads them: base, stride and bytes of each.
         self.packed = array("Q", chain.from_iterable(self.regions))
+
+    def check(self, block_ids: Sequence[int]) -> None:
+        """ValueError: a block that the memory does not have."""
+        if self.blocks is not None and block_ids and max(block_ids) >= self.blocks:
+            raise ValueError(f"block {max(block_ids)} of a memory of {self.blocks} blocks")
 
     def pieces(self, block: int) -> List[Piece]:
         """The spans of one block, in order."""

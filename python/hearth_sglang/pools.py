@@ -47,7 +47,7 @@ class HostPool:
         numbers = sorted({0, min(1, pages - 1), pages - 1})
         found = self.pieces([number * self.page_size for number in numbers])
         self.page_bytes = sum(piece.bytes for piece in found[0])
-        self.memory = _paged(numbers, found, self.pool)
+        self.memory = _paged(pages, numbers, found, self.pool)
 
     def pieces(self, firsts: Sequence[int]) -> List[List[Piece]]:
         """The pieces of the pages that begin at these indices."""
@@ -72,7 +72,7 @@ class HostPool:
 
 
 def _paged(
-    numbers: Sequence[int], found: Sequence[Sequence[Piece]], pool: Any
+    pages: int, numbers: Sequence[int], found: Sequence[Sequence[Piece]], pool: Any
 ) -> Optional[PagedMemory]:
     if len(numbers) < 2:
         return None
@@ -88,7 +88,7 @@ def _paged(
                 regions[-1] = (base, stride, size + piece.bytes)
                 continue
         regions.append((piece.address, stride, piece.bytes))
-    return PagedMemory([Region(*region) for region in regions], keep_alive=pool)
+    return PagedMemory([Region(*region) for region in regions], pool, blocks=pages)
 
 
 def _as_tensor(indices: List[int]) -> Any:

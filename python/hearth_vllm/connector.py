@@ -143,7 +143,8 @@ class HearthConnector(KVConnectorBase_V1):
         )
         if tensor.device.type == "cpu":
             regions = [Region(*span) for span in geometry.spans]
-            memory: Any = PagedMemory(regions, keep_alive=kv_caches)
+            blocks = self._kv_cache_config.num_blocks
+            memory: Any = PagedMemory(regions, kv_caches, blocks=blocks)
             marker = None
         else:
             from .device_memory import DeviceMemory, tensors_of

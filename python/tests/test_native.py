@@ -13,6 +13,7 @@ from array import array
 from pathlib import Path
 from typing import List, Tuple, Union
 
+from hearth_client.copiers import copier_of
 from hearth_client.memory import (
     PagedMemory,
     Piece,
@@ -87,6 +88,17 @@ class Memory(unittest.TestCase):
         memory = PagedMemory([Region(1000, 50, 20), Region(5000, 30, 30)])
         self.assertEqual(memory.block_bytes, 50)
         self.assertEqual(memory.pieces(3), [Piece(1150, 20), Piece(5090, 30)])
+
+    def test_a_block_that_the_memory_lacks_is_refused_before_any_copy(self) -> None:
+        memory = PagedMemory([Region(4096, 8, 8)], blocks=4)
+        for kernels in (NATIVE, PurePython()):
+            if kernels is None:
+                continue
+            copier_of(memory, kernels, [0, 3])
+            with self.assertRaises(ValueError):
+                copier_of(memory, kernels, [0, 4])
+        with self.assertRaises(ValueError):
+            PagedMemory([Region(4096, 2**62, 8)], blocks=5)
 
     def test_pieces_are_packed_with_the_start_of_each_block(self) -> None:
         packed, starts = pack_pieces([[Piece(1, 2), Piece(3, 4)], [], [Piece(5, 6)]])
