@@ -25,7 +25,7 @@ _LARGE_SOURCES = 16
 _LARGE_AT_ONCE = 64
 #: Small blocks in one call, and calls in one run.
 _BATCH = 64
-_BATCHES = 16
+_BATCHES = 64
 #: The last batches of blocks put, which gets read in turn.
 _READ_BATCHES = 2
 #: Keys that Redis has: as many blocks as the agent's arena.
@@ -168,10 +168,10 @@ def _runs(plan: Dict[str, Any]) -> Tuple[Dict[str, Run], Dict[str, Any]]:
     large = Blocks(plan["large_socket"], large_bytes, _LARGE_SOURCES, 1)
     resident = large.keep_resident(_LARGE_AT_ONCE)
     small = Blocks(plan["small_socket"], small_bytes, _BATCH, _BATCH)
-    calls = _LARGE_BLOCKS // _LARGE_AT_ONCE
+    gets = _LARGE_BLOCKS // _LARGE_AT_ONCE
     runs: Dict[str, Run] = {
         "large put": lambda: large.put(_LARGE_BLOCKS, 1),
-        "large get": lambda: large.get([resident], calls),
+        "large get": lambda: large.get([resident], gets),
         "small put": lambda: small.put(_BATCH, _BATCHES),
         "small get": lambda: small.get(small.last(), _BATCHES),
     }

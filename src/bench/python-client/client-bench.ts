@@ -5,7 +5,7 @@ import { connectEngineProbe, type EngineProbe } from "../engine-probe.ts";
 import { startBenchServer } from "../engine-server.ts";
 import { median } from "../quantiles.ts";
 import { interpreterWithRedis } from "./interpreter.ts";
-import { type DriverRun, PythonDriver } from "./python-driver.ts";
+import { type DriverRun, type Moved, PythonDriver } from "./python-driver.ts";
 import { startRedis } from "./redis-process.ts";
 
 export interface ClientBenchOptions {
@@ -47,13 +47,21 @@ export interface ClientBenchResult {
 }
 
 const SMALL_BYTES = 65_536;
+/**
+ * Turns that large puts and gets take in a round, which has one rate for each: a run of either lasts
+ * a few milliseconds, and four puts in a row would evict what is read.
+ */
+const LARGE_TURNS = 4;
 type TypescriptRun = "typescript put" | "typescript get";
-type Rates = Record<DriverRun | TypescriptRun, number[]>;
+type Run = DriverRun | TypescriptRun;
+type Rates = Record<Run, number[]>;
 
 /** A run of the Python client, and the rival that is measured right before or after it. */
-const PAIRS: readonly (readonly [DriverRun, DriverRun | TypescriptRun])[] = [
+const LARGE_PAIRS: readonly (readonly [Run, Run])[] = [
   ["large put", "typescript put"],
   ["large get", "typescript get"],
+];
+const SMALL_PAIRS: readonly (readonly [Run, Run])[] = [
   ["small put", "redis put"],
   ["small get", "redis get"],
 ];
@@ -110,34 +118,43 @@ function interpreterOf({ python, onSkip }: ClientBenchOptions, hasRedis: boolean
   return found.path;
 }
 
-/** The sides of each pair take turns in being the first. */
+/** The runs of one round in order; the sides of each pair take turns in being the first. */
+function runsOf(round: number, hasRedis: boolean): Run[] {
+  const large = Array.from({ length: LARGE_TURNS }, () => LARGE_PAIRS).flat();
+  return [...large, ...SMALL_PAIRS].flatMap((pair, at) => {
+    const present = pair.filter((run) => hasRedis || !run.startsWith("redis"));
+    return (round + at) % 2 === 0 ? present : present.toReversed();
+  });
+}
+
 async function interleaved(
   driver: PythonDriver,
   probe: EngineProbe,
   hasRedis: boolean,
   { rounds, onProgress }: ClientBenchOptions,
 ): Promise<Rates> {
-  const own = async (run: () => Promise<number>) => {
+  const own = async (run: () => Promise<number>): Promise<Moved> => {
     const start = Bun.nanoseconds();
-    const bytes = await run();
-    return bytes / (Bun.nanoseconds() - start);
+    return { bytes: await run(), seconds: (Bun.nanoseconds() - start) / 1e9 };
   };
-  const rateOf = (run: DriverRun | TypescriptRun): Promise<number> => {
+  const movedBy = (run: Run): Promise<Moved> => {
     if (run === "typescript put") return own(() => probe.put());
     if (run === "typescript get") return own(() => probe.copyOut(true));
-    return driver.rate(run);
+    return driver.run(run);
   };
-  const rates = Object.fromEntries(PAIRS.flat().map((run) => [run, []])) as unknown as Rates;
+  const all = [...LARGE_PAIRS, ...SMALL_PAIRS].flat();
+  const rates = Object.fromEntries(all.map((run) => [run, []])) as unknown as Rates;
   for (let round = 0; round <= rounds; round++) {
     onProgress(`round ${round} of ${rounds}`);
-    for (const pair of PAIRS) {
-      const present = pair.filter((run) => hasRedis || !run.startsWith("redis"));
-      for (const run of round % 2 === 0 ? present : present.toReversed()) {
-        const rate = await rateOf(run);
-        // The first round touches every page for the first time.
-        if (round > 0) rates[run].push(rate);
-      }
+    const sums = new Map<Run, Moved>();
+    for (const run of runsOf(round, hasRedis)) {
+      const { bytes, seconds } = await movedBy(run);
+      const before = sums.get(run) ?? { bytes: 0, seconds: 0 };
+      sums.set(run, { bytes: before.bytes + bytes, seconds: before.seconds + seconds });
     }
+    // The first round touches every page for the first time.
+    if (round === 0) continue;
+    for (const [run, { bytes, seconds }] of sums) rates[run].push(bytes / seconds / 1e9);
   }
   return rates;
 }

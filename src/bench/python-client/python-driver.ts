@@ -11,6 +11,12 @@ export type DriverRun =
   | "redis put"
   | "redis get";
 
+/** What one run moved, and how long it took. */
+export interface Moved {
+  readonly bytes: number;
+  readonly seconds: number;
+}
+
 export interface DriverPlan {
   readonly large_socket: string;
   readonly large_bytes: number;
@@ -71,10 +77,9 @@ export class PythonDriver implements AsyncDisposable {
     return this.#ask(JSON.stringify(plan));
   }
 
-  /** One run; 10^9 bytes a second. */
-  async rate(run: DriverRun): Promise<number> {
-    const { bytes, seconds } = await this.#ask<{ bytes: number; seconds: number }>(run);
-    return bytes / seconds / 1e9;
+  /** One run. */
+  run(run: DriverRun): Promise<Moved> {
+    return this.#ask(run);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
