@@ -48,8 +48,8 @@ export interface ClientBenchResult {
 
 const SMALL_BYTES = 65_536;
 /**
- * Turns that large puts and gets take in a round, which has one rate for each: a run of either lasts
- * a few milliseconds, and four puts in a row would evict what is read.
+ * Turns that large puts and gets take in a round, which has one rate for each: a run of either
+ * lasts a few milliseconds, and four puts in a row would evict what is read.
  */
 const LARGE_TURNS = 4;
 type TypescriptRun = "typescript put" | "typescript get";

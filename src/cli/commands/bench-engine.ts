@@ -30,8 +30,8 @@ export const command = defineCommand({
     "--client python measures the Python client instead, each rate beside its rival in the same " +
       "run: put and verified get of one large call against the TypeScript client, and 64 blocks " +
       "of 64 KiB in one call against a pipeline of SET and MGET of Redis over a Unix socket with " +
-      "hiredis. A ratio is Python over its rival. Redis is left out, with a line that says why, if " +
-      "redis-server or its Python client cannot be had.",
+      "hiredis. A ratio is Python over its rival. Redis is left out, with a line that says why, " +
+      "if redis-server or its Python client cannot be had.",
   ],
   arguments: {},
   flags: {
