@@ -69,12 +69,17 @@ export class ConnectionNamespaces {
     }
     const index = this.#namespaces.indexOf(key);
     if (index === null) return "this agent serves no more namespaces: restart it";
-    const { model, blockTokens } = manifest;
-    const facts = { model, blockTokens, chain: blockChainOf(manifest) };
-    this.#namespaces.describe(index, facts, false);
+    this.#describe(index, manifest);
     this.#opened.push({ index, key, manifest, family: null });
     this.#handles.set(name, this.#opened.length - 1);
     return this.#opened.length - 1;
+  }
+
+  /** Pulls need to know how long blocks of it are; routers do not list it. */
+  #describe(index: NamespaceIndex, manifest: NamespaceManifest): void {
+    if (this.#namespaces.factsOf(index) !== null) return;
+    const { model, blockTokens } = manifest;
+    this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) }, false);
   }
 
   /** The namespaces of all ranks, the connection's own first; or why there are none. */
@@ -90,9 +95,11 @@ export class ConnectionNamespaces {
     for (let rank = 0; rank < ranks; rank++) {
       const [tp, pp] = [rank % tpSize, Math.floor(rank / tpSize)];
       if (tp === tpRank && pp === ppRank) continue;
-      const key = namespaceKey(this.#hashing, { ...opened.manifest, tpRank: tp, ppRank: pp });
+      const manifest = { ...opened.manifest, tpRank: tp, ppRank: pp };
+      const key = namespaceKey(this.#hashing, manifest);
       const index = this.#namespaces.indexOf(key);
       if (index === null) return "this agent serves no more namespaces: restart it";
+      this.#describe(index, manifest);
       family.push({ index, key });
     }
     opened.family = family;

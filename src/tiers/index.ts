@@ -25,6 +25,7 @@ export {
   Departures,
   EVICTED,
 } from "./departures.ts";
+export { Announcements } from "./engines/announcements.ts";
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
 export type { EngineMember } from "./engines/engines.ts";
 export type { Lookup } from "./engines/lookup.ts";

@@ -61,7 +61,13 @@ export class StoreHolder implements Holder {
     const store = this.#store;
     const { engines } = store;
     const lookup = new Lookup({ store, engines, member: this.engine, onPartial }, wish);
-    lookup.begin();
+    try {
+      lookup.begin();
+    } catch (error) {
+      // Nothing else would end what it has reserved so far.
+      lookup.cancel();
+      throw error;
+    }
     if (lookup.isOver) return lookup;
     this.#lookups.add(lookup);
     const forget = () => void this.#lookups.delete(lookup);

@@ -1,13 +1,11 @@
 import { Tier } from "../../blocks/index.ts";
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { matchBlocks } from "../matching.ts";
-import type { TieredStore } from "../tiered-store.ts";
 import { Bringing } from "./bringing.ts";
 import type { Claim } from "./claims.ts";
-import type { EngineMember, Engines } from "./engines.ts";
 import { HEARTBEAT_MS } from "./lookups.ts";
-import { LookupSource } from "./source.ts";
-import type { LookupRank, LookupState, LookupWish } from "./wish.ts";
+import { BELIEVED_MS, LookupSource } from "./source.ts";
+import type { LookupParts, LookupRank, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
 /** Partial answers come no closer than this. */
@@ -17,14 +15,6 @@ const PARTIAL_MS = 10;
  * RAM for this time: a disk or a writer may hang.
  */
 const STALL_MS = 250;
-
-export interface LookupParts {
-  readonly store: TieredStore;
-  readonly engines: Engines;
-  readonly member: EngineMember;
-  /** Called when blocks have come, and now and then while more are on their way. */
-  readonly onPartial: (state: LookupState) => void;
-}
 
 /**
  * One request: how much of a prefix is there, brought to RAM and reserved if that is wanted.
@@ -250,7 +240,7 @@ export class Lookup {
       const i = this.#ready;
       for (const rank of ranks) {
         const node = this.#nodeOf(rank, i);
-        if (node === NO_NODE || !this.#isInRam(node)) return;
+        if (node === NO_NODE || !this.#parts.store.table.isResident(node, Tier.ram)) return;
         if (this.#claim !== null && !this.#keep(node, i, 0)) return;
       }
       this.#ready++;
@@ -284,7 +274,7 @@ export class Lookup {
   #isSourceSilent(): boolean {
     if (this.#source === null) return true;
     const lastMs = Math.max(this.#grewMs, this.#source.saidMs);
-    return this.#parts.store.clock.monotonicMs() - lastMs >= STALL_MS;
+    return this.#parts.store.clock.monotonicMs() - lastMs >= BELIEVED_MS;
   }
 
   /** Nothing has come for a while, and the source has not said that anything will. */
@@ -331,10 +321,6 @@ export class Lookup {
     const { table } = this.#parts.store;
     const node = table.find(keys, KEY_WORDS * i);
     return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
-  }
-
-  #isInRam(node: NodeId): boolean {
-    return this.#parts.store.table.isResident(node, Tier.ram);
   }
 
   /** Says what has come, or that something is on its way. */

@@ -6,8 +6,8 @@ const DIGEST_BYTES = 32;
 const BLOCKS_MAX = 256;
 /** How long an answer may take. */
 const ANSWER_MS = 250;
-/** How long an answer of the peer counts. */
-const BELIEVED_MS = 250;
+/** How long an answer of the peer counts: longer than the next one may take. */
+export const BELIEVED_MS = 2 * ANSWER_MS;
 /** Behind a block that the peer has and that did not come. */
 const RETRY_MS = 100;
 

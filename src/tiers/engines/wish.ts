@@ -1,4 +1,6 @@
 import type { NamespaceIndex } from "../../core/index.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import type { EngineMember, Engines } from "./engines.ts";
 
 /** The same blocks in one namespace: those of one rank of a model. */
 export interface LookupRank {
@@ -40,4 +42,12 @@ export interface LookupState {
   readonly announced: number;
   /** The best tier of each block as its bit, for the rank that has it worst; 0 behind `leading`. */
   readonly best: Uint8Array;
+}
+
+export interface LookupParts {
+  readonly store: TieredStore;
+  readonly engines: Engines;
+  readonly member: EngineMember;
+  /** Called when blocks have come, and now and then while more are on their way. */
+  readonly onPartial: (state: LookupState) => void;
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { BlockOutcome } from "../../../src/core/index.ts";
-import { Announcements } from "../../../src/tiers/engines/announcements.ts";
+import { Announcements } from "../../../src/tiers/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 const MAX = 65_536;

@@ -275,12 +275,12 @@ describeSsd("a lookup", (it) => {
     kit.store.setPeers(new Neighbour(kit.store, kit.store));
     const wish = { fetch: true, wait: true, source: "elsewhere" };
     const { lookup } = lookUp(kit.store, scheduler.holder, ["a"], wish);
-    for (let i = 0; i < 9; i++) {
+    for (let i = 0; i < 19; i++) {
       expect(lookup.isOver).toBe(false);
       await other.put(`other${i}`);
       kit.clock.advance(25);
     }
-    await other.put("other9");
+    await other.put("other19");
     kit.clock.advance(25);
     expect(lookup.isOver).toBe(true);
     expect(figuresOf(lookup.state)).toEqual([0, 0, 0]);
