@@ -33,6 +33,11 @@ def check(config: Any, cache_config: Any) -> None:
             "Hearth keeps a KV cache of one precision, vLLM zeroes blocks of this one while they "
             "are stored: use one --kv-cache-dtype for all layers, or serve the model without Hearth"
         )
+    if getattr(getattr(config, "model_config", None), "enable_sleep_mode", False):
+        raise ValueError(
+            "sleep mode unmaps the KV cache while blocks of it may be on their way to Hearth: "
+            "remove --enable-sleep-mode"
+        )
     if getattr(config.cache_config, "calculate_kv_scales", False):
         raise ValueError(
             "--calculate-kv-scales derives the scales of the KV cache from the first batch, so "

@@ -45,6 +45,8 @@ class Handoff:
         self._closed = False
         self._thread: Optional[threading.Thread] = None
         self._worker: Optional[str] = None
+        #: Start of the agent that `_worker` names.
+        self._incarnation = 0
         self._asked: Any = None
 
     def expects(self, request: Any) -> Tuple[str, bool]:
@@ -96,7 +98,10 @@ class Handoff:
         self._wake.set()
 
     def _ask_worker(self) -> None:
-        """Asks for the agent's name once; a receipt carries it, whatever its outcome."""
+        """Asks each start of the agent for its name; a receipt carries it, whatever its outcome."""
+        incarnation = getattr(self._store, "incarnation", 0)
+        if incarnation != self._incarnation:
+            self._incarnation, self._worker, self._asked = incarnation, None, None
         if self._worker is None and self._asked is None:
             self._asked = self._store.command(
                 {"type": "Cache", "block_hashes": [0], "pin": False}

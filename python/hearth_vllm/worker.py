@@ -173,7 +173,7 @@ class EngineWorker:
             job, event, started = entry
             good = 0
             try:
-                good = self._load(job, event)
+                good = self._load(job, event, started)
             except Exception:
                 self._logger.exception("load failed, vLLM recomputes the blocks")
                 self.stats.count("load_failures", "error", len(job.keys))
@@ -184,13 +184,19 @@ class EngineWorker:
                 self._loading.pop(job.request, None)
                 self._changed.notify_all()
 
-    def _load(self, job: LoadJob, event: Any) -> int:
-        """Number of leading blocks that are loaded and verified."""
+    def _load(self, job: LoadJob, event: Any, started: float) -> int:
+        """Number of leading blocks that are loaded and verified; `started`: when it was queued."""
         if event is not None:
             event.synchronize()
         begun = time.monotonic()
+        deadline_ms = job.deadline_ms
+        if deadline_ms > 0:
+            deadline_ms -= int(1000 * (begun - started))
+            if deadline_ms <= 0:
+                self.stats.count("load_failures", "late", len(job.keys))
+                return 0
         outcomes = self._store.get(
-            job.keys, self._memory, job.block_ids, deadline_ms=job.deadline_ms
+            job.keys, self._memory, job.block_ids, deadline_ms=deadline_ms
         )
         good = 0
         while good < len(outcomes) and outcomes[good] == Outcome.OK:

@@ -199,6 +199,7 @@ class RefusedConfigurations(unittest.TestCase):
     def test_each_refusal_is_one_line_with_the_fix(self) -> None:
         full = self.groups(FullAttentionSpec())
         scales = SimpleNamespace(calculate_kv_scales=True)
+        sleeping = SimpleNamespace(enable_sleep_mode=True)
         zeroed = self.groups(FullAttentionSpec())
         zeroed.needs_kv_cache_zeroing = True
         cases = (
@@ -211,6 +212,7 @@ class RefusedConfigurations(unittest.TestCase):
             ),
             (self.config(speculative_config=SimpleNamespace(method="eagle")), full, "eagle"),
             (self.config(cache_config=scales), full, "calculate-kv-scales"),
+            (self.config(model_config=sleeping), full, "enable-sleep-mode"),
             (self.config(), zeroed, "one precision"),
         )
         for config, groups, text in cases:

@@ -116,6 +116,15 @@ class Transfers(unittest.TestCase):
         self.assertEqual(self.load(worker, self.keys[:5], [20, 21, 22, 23, 24]), [22, 23, 24])
         self.assertEqual(worker.errors(), set())
 
+    def test_a_load_that_waited_out_its_deadline_in_the_queue_is_not_begun(self) -> None:
+        worker = self.worker()
+        worker.start_stores(StepPlan(stores=[self.job(1, "a", 0, 2)]))
+        self.report(worker, 1)
+        job = LoadJob("load", self.keys[:2], [20, 21], deadline_ms=50)
+        long_ago = time.monotonic() - 1
+        self.assertEqual(worker._load(job, None, long_ago), 0)
+        self.assertEqual(worker._load(job, None, time.monotonic() + 60), 2)
+
     def test_a_request_is_sent_when_its_last_store_ended(self) -> None:
         worker = self.worker()
         self.store.open.clear()
