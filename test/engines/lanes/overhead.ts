@@ -2,6 +2,7 @@ import { Agent } from "../kit/agent.ts";
 import { askAll } from "../kit/ask-all.ts";
 import { interval95 } from "../kit/compare.ts";
 import { type LaneContext, serverOf } from "../kit/lane.ts";
+import { connectorFigures } from "../kit/metrics.ts";
 import { Prompts } from "../kit/prompts.ts";
 import { say } from "../kit/say.ts";
 import { questionsOf } from "../kit/stages.ts";
@@ -47,6 +48,7 @@ export async function overhead(context: LaneContext): Promise<void> {
     say(`pair ${pair + 1}: ${rate.map(Math.round).join(" and ")} tokens/s`);
   }
   const { mean, low, high } = interval95(ratios);
+  sheet.figure("connector", connectorFigures(await connected.metrics()));
   sheet.figure("pairs", ratios.length);
   sheet.figure(
     "throughput alone and connected, tokens/s",

@@ -3,6 +3,7 @@ import { askAll } from "../kit/ask-all.ts";
 import { type Answer, prefill, type Question } from "../kit/client.ts";
 import { quantile } from "../kit/compare.ts";
 import { type LaneContext, serverOf } from "../kit/lane.ts";
+import { connectorFigures } from "../kit/metrics.ts";
 import { Prompts } from "../kit/prompts.ts";
 import { checkEqual, computedBlocks, questionsOf } from "../kit/stages.ts";
 import { Vllm } from "../kit/vllm.ts";
@@ -48,8 +49,13 @@ async function playRoute(
   const proxy = new Disaggregated(...servers);
   const answers = await askAll(proxy, questionsOf(sent, TOKENS_OUT), WIDTH, title);
   checkEqual(sheet, title, reference, answers);
-  const twice = computedBlocks(sent, answers).reduce((sum, blocks) => sum + blocks, 0);
+  const computed = computedBlocks(sent, answers);
+  const twice = computed.reduce((sum, blocks) => sum + blocks, 0);
   sheet.atMost(`${title}: full blocks computed twice`, twice, 0);
+  sheet.figure(`${title}: full blocks computed twice, by prompt`, computed.filter(Boolean));
+  for (const server of servers) {
+    sheet.figure(`${title}: connector of ${server.name}`, connectorFigures(await server.metrics()));
+  }
   const times = answers.map((answer) => answer.firstTokenMs);
   sheet.figure(`${title}: decode TTFT, ms`, {
     p50: Math.round(quantile(times, 0.5)),

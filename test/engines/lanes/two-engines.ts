@@ -4,6 +4,7 @@ import { Agent, peerKeys } from "../kit/agent.ts";
 import { askAll } from "../kit/ask-all.ts";
 import type { Answer } from "../kit/client.ts";
 import { type LaneContext, serverOf } from "../kit/lane.ts";
+import { connectorFigures } from "../kit/metrics.ts";
 import { Prompts } from "../kit/prompts.ts";
 import { freePort } from "../kit/server.ts";
 import { checkEqual, checkRestored, questionsOf } from "../kit/stages.ts";
@@ -45,6 +46,7 @@ export async function twoEngines(context: LaneContext): Promise<void> {
     await using server = await Vllm.start({ ...serverOf(context, name), hearth });
     const answers = await askAll(server, questions, WIDTH, name);
     await agent.settled();
+    sheet.figure(`connector of ${name}`, connectorFigures(await server.metrics()));
     return answers;
   };
   const first = await play("engine-a", agents.near);
