@@ -71,7 +71,8 @@ describe("waitFor", () => {
   });
 
   test("names what it waited for and keeps the last error", async () => {
-    const thrown = await waitFor(() => JSON.parse("{"), 20, "the file").catch((error) => error);
+    const waited = waitFor(() => JSON.parse("{"), 20, "the file", 0);
+    const thrown = await waited.catch((error) => error);
     expect(thrown.message).toBe("the file did not hold within 20 ms");
     expect(thrown.cause).toBeInstanceOf(SyntaxError);
   });
