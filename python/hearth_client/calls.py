@@ -49,7 +49,7 @@ class Calls:
     def deadline(self, seconds: float) -> Iterator[None]:
         """Bounds the calls of this thread in a ``with`` block, all of them together.
 
-        A call that is not answered by then raises TimedOut. The connection goes on; slots that the
+        A call that is not answered by then raises TimedOut and stays connected; slots that the
         late reply hands out are given back.
         """
         before = getattr(self._limits, "until", None)
@@ -178,7 +178,7 @@ class Calls:
         return self._sessions(0, after, most)
 
     def session_tiers(self, session: int) -> Optional[SessionItem]:
-        """What of a session is in RAM and what on SSD; None: there is no such session."""
+        """The parts of a session in RAM and on SSD; None: no such session exists."""
         found = self._sessions(session, 0, 1).sessions if session != 0 else []
         return found[0] if found else None
 

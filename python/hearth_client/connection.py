@@ -56,7 +56,7 @@ class Connection(Channel):
         timeout: Optional[float] = None,
         give_back: Optional[Take] = None,
     ) -> _Answer:
-        """Sends a request and reads its reply. TimedOut: the connection goes on."""
+        """Sends a request and reads its reply. TimedOut: the connection stays open."""
         request = self.submit(op, frame_of, give_back=give_back)
         count, body = self.result(request, self.timeout if timeout is None else timeout)
         try:

@@ -27,7 +27,7 @@ class ConnectionClosed(HearthError, ConnectionError):
 
 
 class TimedOut(HearthError, TimeoutError):
-    """A reply did not come in time. The connection goes on; what the reply grants is given back."""
+    """A reply was late. The connection stays open; what the reply grants is given back."""
 
 
 def status_name(status: int) -> str:

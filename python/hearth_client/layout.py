@@ -77,7 +77,7 @@ class FrameStatus(IntEnum):
 
 
 class Outcome(IntEnum):
-    """What became of one block of a request."""
+    """The outcome of one block of a request."""
 
     OK = 0
     MISS = 1
@@ -319,7 +319,7 @@ class CopyItem(NamedTuple):
 
 
 class WarmOffer(NamedTuple):
-    """Blocks that somebody wants on the GPU; number 0 without blocks: none came."""
+    """Blocks wanted on the GPU; number 0 without blocks: none came."""
 
     number: int
     layer: int

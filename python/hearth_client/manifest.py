@@ -26,7 +26,7 @@ class Manifest:
     one encoding, which ``docs/reference/identity.md`` describes.
     """
 
-    #: The model as the engine was told it: "Qwen/Qwen3-32B".
+    #: The model as the engine was started with it: "Qwen/Qwen3-32B".
     model: str
     #: Type of the cached values: "bfloat16", "fp8_e4m3".
     dtype: str

@@ -154,7 +154,7 @@ class DeviceCopier:
     def scatter(
         self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
     ) -> Sequence[bool]:
-        """Verifies the slots, which nobody changes while they are held, and then copies them."""
+        """Verifies the slots, which do not change while referenced, and then copies them."""
         size = self._memory.block_bytes
         good = [self._kernels.xxh3_at(slot, size) == sum_ for slot, sum_ in zip(slots, checksums)]
         right = [i for i, is_good in enumerate(good) if is_good]

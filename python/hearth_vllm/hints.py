@@ -53,7 +53,7 @@ def _harmless(method: Any) -> Any:
 
 @dataclass
 class Action:
-    """One action of an envelope and what became of it."""
+    """One action of an envelope and its outcome."""
 
     ident: str
     kind: str

@@ -25,10 +25,10 @@ comptime {
     std.debug.assert(@sizeOf(Region) == 24 and @sizeOf(Piece) == 16);
 }
 
-/// Slots of at least so many bytes are written past the caches: the engine does not read them again
+/// Slots of at least this many bytes are written past the caches: the engine does not read them again
 /// soon, and fetching the lines first would be memory traffic without use.
 const streamed_min = 64 * 1024;
-/// Engine memory is written past the caches if one call writes at least so many bytes: less may
+/// Engine memory is written past the caches if one call writes at least this many bytes: less may
 /// still be in the cache when the engine reads it.
 const scatter_streamed_min = 8 * 1024 * 1024;
 
@@ -100,7 +100,7 @@ fn prefetch(piece: []const u8) void {
     while (at < bytes) : (at += 64) @prefetch(piece.ptr + at, .{ .locality = 0 });
 }
 
-/// Whether a scatter of so many bytes goes past the caches.
+/// Whether a scatter of this many bytes goes past the caches.
 pub fn scatterStreams(bytes: u64) bool {
     return bytes >= scatter_streamed_min;
 }
