@@ -25,8 +25,8 @@ comptime {
     std.debug.assert(@sizeOf(Region) == 24 and @sizeOf(Piece) == 16);
 }
 
-/// Slots of at least this many bytes are written past the caches: the engine does not read them again
-/// soon, and fetching the lines first would be memory traffic without use.
+/// Slots of at least this many bytes are written past the caches: the engine does not read them
+/// again soon, and fetching the lines first would be memory traffic without use.
 const streamed_min = 64 * 1024;
 /// Engine memory is written past the caches if one call writes at least this many bytes: less may
 /// still be in the cache when the engine reads it.
