@@ -11,6 +11,8 @@ DROPPED = "dropped"
 
 #: Predicted computation, in stall limits, from which on ready blocks are loaded after a stall.
 _STALLS_WORTH = 3
+#: Time for a last look at the socket before a lookup is given up.
+_LOOK_S = 0.001
 _OUTCOMES = {"gone": GONE, "stalled": STALLED}
 
 
@@ -73,10 +75,17 @@ class Search:
             self._take(result, now)
             return
         now = clock()
-        if now - max(self.started, ticket.last_progress) > self._stall_s:
-            self._give_up(STALLED, now)
+        if self._is_silent(now):
+            # The reply may be unread: this thread, or the one that reads, had to wait for the CPU.
+            if ticket.wait(_LOOK_S):
+                self._take(ticket.result(), clock())
+            elif self._is_silent(clock()):
+                self._give_up(STALLED, clock())
         elif now - self.started > self._limit_s:
             self._give_up(SLOW, now)
+
+    def _is_silent(self, now: float) -> bool:
+        return now - max(self.started, self.ticket.last_progress) > self._stall_s
 
     def _take(self, result: Any, now: float) -> None:
         self.ready, self.leading = result.ready, result.leading
