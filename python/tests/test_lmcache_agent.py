@@ -10,6 +10,7 @@ import unittest
 from typing import Any, List, Optional
 
 from . import engine_stand_ins as stand_ins
+from .real_agent import COMMAND, RealAgent
 
 stand_ins.install()
 
@@ -180,9 +181,12 @@ class Objects(OfAnAdapter):
         other = self.adapter(namespace="bfloat16")
         self.assertEqual(self.look_up(other, self.keys(1)), [False])
 
+    @unittest.skipUnless(COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
     def test_deleted_objects_are_gone_and_leave_the_listing(self) -> None:
+        agent = RealAgent()  # The agent of the other tests takes no commands.
+        self.addCleanup(agent.__exit__)
         keys = self.keys(3)
-        adapter = self.adapter()
+        adapter = self.adapter(socket=agent.path)
         self.store(adapter, keys, [Object(b"z" * 64) for _ in keys])
         adapter.delete(keys[:2])
         self.assertEqual(self.look_up(adapter, keys), [False, False, True])
