@@ -130,8 +130,9 @@ export class Rig implements AsyncDisposable {
       return lines.map(({ text, fields }) => String(fields.why ?? text)).at(-1) ?? "";
     };
     const isOver = () => hasAsked() || reason() !== "";
-    await waitFor(isOver, this.#patienceMs).catch(() => undefined);
-    await waitFor(() => good.transport.inboundLinks === 0, this.#patienceMs).catch(() => undefined);
+    await waitFor(isOver, this.#patienceMs, "the end", 0).catch(() => undefined);
+    const isIdle = () => good.transport.inboundLinks === 0;
+    await waitFor(isIdle, this.#patienceMs, "no link", 0).catch(() => undefined);
     const accepted = gotAnswer || hasAsked() || good.transport.inboundLinks > 0;
     return this.#ended(accepted, reason());
   }

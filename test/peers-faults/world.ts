@@ -125,7 +125,7 @@ export class World implements AsyncDisposable {
       const links = host.transports.reduce((sum, { inboundLinks }) => sum + inboundLinks, 0);
       return links === 0 ? host.leftovers() : [`${host.worker}: ${links} links from others`];
     };
-    await waitFor(() => look().length === 0, QUIET_MS).catch(() => null);
+    await waitFor(() => look().length === 0, QUIET_MS, "quiet", 0).catch(() => null);
     return look();
   }
 
