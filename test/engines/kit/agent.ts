@@ -1,4 +1,4 @@
-import { mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { setPriority } from "node:os";
 import { join } from "node:path";
 import { AgentProcess, type ConfigKeys } from "../../app/agent-process.ts";
@@ -11,6 +11,8 @@ import { say } from "./say.ts";
 const START_MS = 120_000;
 /** `Nice=` of config/hearth.service; only root may set it. */
 const UNIT_NICE = -5;
+/** `CPUWeight=500` as the nice value of a session: the kernel's groups without a CPU controller. */
+const SESSION_NICE = "-7";
 /** An engine stores within this time after its answer. */
 const QUIET_MS = 1_000;
 
@@ -23,6 +25,14 @@ export interface AgentOptions {
   /** The folder of the SSD tier; one in the agent's folder by default. */
   readonly ssdFolder?: string;
   readonly config?: ConfigKeys;
+}
+
+/** As the systemd unit does: engines that poll must not keep the processor from the agent. */
+function prefer(pid: number): void {
+  setPriority(pid, UNIT_NICE);
+  const session = `/proc/${pid}/autogroup`;
+  // The file is missing where the kernel groups no sessions.
+  if (existsSync(session)) writeFileSync(session, SESSION_NICE);
 }
 
 /** A real agent that can be killed, stopped and started again in the same place. */
@@ -46,8 +56,7 @@ export class Agent implements AsyncDisposable {
       folder: this.folder,
       config: { ...config, kv, node: { id: name, ...config.node } },
     });
-    // As the systemd unit does: engines that poll must not keep the processor from the agent.
-    if (process.getuid?.() === 0) setPriority(agent.process.pid, UNIT_NICE);
+    if (process.getuid?.() === 0) prefer(agent.process.pid);
     return agent;
   }
 
