@@ -58,6 +58,8 @@ const ON_CPU = {
   CUDA_VISIBLE_DEVICES: "",
   VLLM_CPU_KVCACHE_SPACE: CACHE_GIB,
   VLLM_CPU_OMP_THREADS_BIND: "nobind",
+  // Up to three engines share the cores: threads that spin after a step would keep them busy.
+  OMP_WAIT_POLICY: "PASSIVE",
 };
 
 function environmentFor({ env, isGpu }: VllmOptions): Record<string, string | undefined> {
