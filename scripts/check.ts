@@ -3,7 +3,7 @@ import { scriptOptions } from "./lib/arguments.ts";
 import { ensureBindings } from "./lib/native-build.ts";
 import { startProgress } from "./lib/progress.ts";
 import { run, seconds } from "./lib/run.ts";
-import { biome, tsc, zigSources } from "./lib/tools.ts";
+import { biome, bunTest, tsc, zigSources } from "./lib/tools.ts";
 import { findZig, zigEnvironment } from "./lib/zig.ts";
 
 const HELP = `
@@ -62,7 +62,7 @@ const FAST: Step[] = [
   command("format and lint", biome("ci", "--colors=off", ".")),
   zigFormat,
   command("types", tsc("--noEmit", "-p", ".")),
-  command("import rules and tidiness", [process.execPath, "test", "--only-failures", "test/house"]),
+  command("import rules and tidiness", bunTest("--only-failures", "test/house")),
 ];
 
 const TESTS = command("tests", [process.execPath, "scripts/test.ts"]);

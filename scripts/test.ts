@@ -17,6 +17,7 @@ import {
   summaryLine,
   total,
 } from "./lib/summary.ts";
+import { bunTest } from "./lib/tools.ts";
 import { runZigTests } from "./lib/zig-tests.ts";
 
 const HELP = `
@@ -32,8 +33,6 @@ turn skipped suites into failures.
 The last line is "N passed, N failed, N skipped". Exit codes: 0 all passed; 1 something failed.
 `;
 
-/** For tests that name no timeout: it detects hangs, and must not fail tests on a busy host. */
-const HANG_MS = 120_000;
 /** How often the whole run kills an agent; a run of single files does so a few times. */
 const CRASH_CYCLES = "50";
 
@@ -86,8 +85,7 @@ async function bunTests(args: string[], skipsFile: string): Promise<Outcome> {
   const pyzmq = await ensurePyzmq();
   if (pyzmq.kind === "skipped")
     console.log(`pyzmq: suites that need it are left out: ${pyzmq.why}`);
-  const words = [process.execPath, "test", `--timeout=${HANG_MS}`, ...args];
-  const result = await run(words, { env, echo: true });
+  const result = await run(bunTest(...args), { env, echo: true });
   return parseBunSummary(result.output, result.code);
 }
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, List, Optional, Protocol, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
+from .connection import Connection
 from .memory import PagedMemory, Piece
 from .native import Kernels
+from .request import Request
+
+
+class Slots(NamedTuple):
+    """Reserved slots of one chunk."""
+
+    #: Of each slot, in this process.
+    addresses: "array[int]"
+    #: Slot and generation of each, as frames name them.
+    handles: bytes
+    connection: Connection
+    #: Waits for a reply, for this many seconds at most, while the agent lives.
+    wait: Callable[[Request, float], bytes]
 
 
 class Copier(Protocol):
@@ -17,7 +31,9 @@ class Copier(Protocol):
 
     def length_of(self, index: int) -> int: ...
 
-    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]: ...
+    def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
+        """Fills the slots. The checksum of each; None: the agent has copied and hashes them."""
+        ...
 
     def scatter(
         self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
@@ -40,8 +56,8 @@ class PagedCopier:
     def length_of(self, _index: int) -> int:
         return self._memory.block_bytes
 
-    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
-        return self._kernels.gather(self._memory, self._chosen(indices), slots)
+    def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
+        return self._kernels.gather(self._memory, self._chosen(indices), slots.addresses)
 
     def scatter(
         self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
@@ -68,8 +84,8 @@ class PieceCopier:
     def length_of(self, index: int) -> int:
         return self._lengths[index]
 
-    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
-        return self._kernels.gather_pieces(self._chosen(indices), slots)
+    def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
+        return self._kernels.gather_pieces(self._chosen(indices), slots.addresses)
 
     def scatter(
         self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from bisect import bisect_right
 from contextlib import closing
 from itertools import islice
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -15,7 +14,7 @@ from .calls import Calls, reader_of_outcomes
 from .connection import Connection
 from .cuda import CudaError, Shared, open_cuda
 from .errors import HearthError, TimedOut
-from .held import Held
+from .gpu_memory import GpuMemory, Piece, address_of, items_of
 from .layout import (
     FEATURE_GPU,
     CopyItem,
@@ -32,25 +31,6 @@ from .request import Request
 _REGISTER_MAX = 64
 #: Requests sent ahead of their replies; the agent takes 64 from a connection.
 _AHEAD_MAX = 32
-
-
-class GpuMemory:
-    """Memory on a GPU that the agent knows. Unregister it before it is freed."""
-
-    def __init__(self, pointer: int, length: int, parts: List[Tuple[int, int, int]]) -> None:
-        self.pointer = pointer
-        self.length = length
-        #: First byte, length and number of each part: allocations that lie next to each other.
-        self.parts = parts
-
-
-class Piece(NamedTuple):
-    """Bytes of a block that is held, and where they lie in the memory."""
-
-    block: Held
-    block_offset: int
-    memory_offset: int
-    length: int
 
 
 class GpuCalls(Calls):
@@ -86,7 +66,7 @@ class GpuCalls(Calls):
         expandable segments, vLLM's sleep mode). CudaError where neither goes, or the agent's driver
         refuses it; ValueError where the agent does, which a device that it does not have is.
         """
-        pointer, size = _address_of(memory, length)
+        pointer, size = address_of(memory, length)
         registered = GpuMemory(pointer, size, [])
         with self._gpu_lock:
             with closing(open_cuda(library).share(pointer, size)) as shares:
@@ -209,6 +189,15 @@ class GpuCalls(Calls):
         """
         return self._copy(Op.GPU_STORE, memory, pieces, False)
 
+    def submit_stores(
+        self, memory: GpuMemory, pieces: Sequence[Piece]
+    ) -> List[Tuple[Request, int]]:
+        """As ``store_from_gpu``, without waiting: the requests, and the outcomes of each."""
+        return [
+            (self._connection.submit(Op.GPU_STORE, _frame(Op.GPU_STORE, items)), len(items))
+            for _places, items in self._frames_of(memory, pieces)
+        ]
+
     def load_to_gpu(
         self, memory: GpuMemory, pieces: Sequence[Piece], *, verify: bool = False
     ) -> List[Outcome]:
@@ -237,11 +226,7 @@ class GpuCalls(Calls):
         return outcomes
 
     def _copy_frame(self, op: Op, items: List[CopyItem], verify: bool) -> List[Outcome]:
-        return self._outcomes(
-            op,
-            len(items),
-            lambda number: frames.gpu_copy_request(op, number, items, verify),
-        )
+        return self._outcomes(op, len(items), _frame(op, items, verify))
 
     def _frames_of(
         self, memory: GpuMemory, pieces: Sequence[Piece]
@@ -249,7 +234,7 @@ class GpuCalls(Calls):
         """Items of a frame each, with the places of the pieces they belong to."""
         with self._gpu_lock:
             self._check_pieces(memory, pieces)
-            split = [(at, item) for at, one in enumerate(pieces) for item in _items(memory, one)]
+            split = [(at, item) for at, one in enumerate(pieces) for item in items_of(memory, one)]
         most = self.hello.items_max
         parts = [split[start : start + most] for start in range(0, len(split), most)]
         return [([at for at, _ in part], [item for _, item in part]) for part in parts]
@@ -331,42 +316,14 @@ class LayerLoads:
         connection = self._calls._connection
         while self._unsent and len(self._sent) < _AHEAD_MAX and not connection.closed:
             layer, (places, items) = self._unsent.pop(0)
-            request = connection.submit(Op.GPU_LOAD, self._frame_of(items))
+            request = connection.submit(
+                Op.GPU_LOAD, _frame(Op.GPU_LOAD, items, self._verify)
+            )
             self._sent.append((request, layer, places))
 
-    def _frame_of(self, items: List[CopyItem]) -> Callable[[int], bytes]:
-        return lambda number: frames.gpu_copy_request(Op.GPU_LOAD, number, items, self._verify)
 
-
-#: Longer than any part.
-_FAR = 1 << 64
-
-
-def _address_of(memory: Any, length: Optional[int]) -> Tuple[int, int]:
-    if isinstance(memory, int):
-        if length is None:
-            raise ValueError("an address comes with its length in bytes")
-        return memory, length
-    if not memory.is_contiguous():
-        raise ValueError("a tensor that is not contiguous has no one address")
-    size: int = memory.numel() * memory.element_size()
-    pointer: int = memory.data_ptr()
-    return pointer, size if length is None else length
-
-
-def _items(memory: GpuMemory, piece: Piece) -> Iterator[CopyItem]:
-    """The piece, cut where the memory's parts meet."""
-    slot, generation = piece.block.handle
-    at = memory.pointer + piece.memory_offset
-    end = at + piece.length
-    # The last part that begins at or before the piece: there may be thousands.
-    index = bisect_right(memory.parts, (at, _FAR, 0)) - 1
-    while index < len(memory.parts) and memory.parts[index][0] < end:
-        start, length, number = memory.parts[index]
-        index += 1
-        first, last = max(at, start), min(end, start + length)
-        offset = piece.block_offset + first - at
-        yield CopyItem(slot, generation, number, offset, first - start, last - first)
+def _frame(op: Op, items: List[CopyItem], verify: bool = False) -> Callable[[int], bytes]:
+    return lambda number: frames.gpu_copy_request(op, number, items, verify)
 
 
 def _spread(places: List[int], answers: List[Outcome], outcomes: List[Outcome]) -> None:

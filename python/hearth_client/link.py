@@ -87,9 +87,9 @@ class Link:
                 return
             self._is_stalled = True
         self._log.warning(
-            "agent hangs, blocks are computed meanwhile: no reply on %s for %.0f ms",
+            "agent hangs, blocks are computed meanwhile: no reply on %s within %.0f ms",
             self._path,
-            1000 * silence,
+            1000 * self.stall_s,
         )
         self._wake()
 

@@ -240,7 +240,8 @@ class LookupTicket(Ticket):
                 self._ask(self._rest.popleft())
             except HearthError:
                 return False  # What was found so far is the answer.
-        if part.more and not self._is_wanted:
+        if not self._is_wanted:
+            # Also a part that was asked for while another thread called unhold().
             self._unhold_all()
         return part.more
 

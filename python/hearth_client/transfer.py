@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Iterable, List, NamedTuple, Optional, S
 
 from . import protocol
 from .connection import Connection
-from .copiers import Copier
+from .copiers import Copier, Slots
 from .errors import HearthError, RefusedError
 from .layout import DIGEST_BYTES, LAYER_ALL, Op, Outcome
 from .link import Link
@@ -332,7 +332,8 @@ class Transfer:
             outcomes[index] = Outcome.MISS
         is_filled = False
         try:
-            slots = array("Q", [base + offset for offset in offsets])
+            addresses = array("Q", [base + offset for offset in offsets])
+            slots = Slots(addresses, handles, self._connection, self.wait)
             checksums = self._copier.gather(indices, slots)
             is_filled = True
         finally:
@@ -340,8 +341,9 @@ class Transfer:
                 self._send_handles(Op.ABORT, handles)
         items = array("Q", bytes(24 * len(taken)))
         items[0::3] = array("Q", handles)
-        items[1::3] = array("Q", checksums)
-        items[2::3] = array("Q", (_CHECKSUM,)) * len(taken)
+        if checksums is not None:
+            items[1::3] = array("Q", checksums)
+            items[2::3] = array("Q", (_CHECKSUM,)) * len(taken)
         frame_body = items.tobytes()
         request = self._connection.submit(
             Op.COMMIT,

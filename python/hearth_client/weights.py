@@ -22,6 +22,22 @@ def revision_of(path: str) -> Optional[str]:
     return f"sampled:{sampled_digest(path)}" if os.path.isdir(path) else None
 
 
+def hub_commit(name: str, revision: str = "main") -> Optional[str]:
+    """The commit that the local cache of the Hub has for a model's name; None: it has none.
+
+    Engines load this commit: they ask the Hub before, and the answer is kept in the cache.
+    """
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    refs = os.path.join(cache, "models--" + name.replace("/", "--"), "refs")
+    try:
+        with open(os.path.join(refs, revision), encoding="ascii") as file:
+            commit = file.read().strip()
+    except (OSError, ValueError):
+        return None
+    return f"commit:{commit}" if re.fullmatch(r"[0-9a-f]{40}", commit) else None
+
+
 def sampled_digest(folder: str) -> str:
     """SHA-256 over names, sizes and samples of all weight files of a folder.
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any, Dict, Optional
 
 from hearth_client.manifest import Manifest
-from hearth_client.weights import revision_of
+from hearth_client.weights import hub_commit, revision_of
 
 from .pools import HostPool
 from .settings import Settings
@@ -52,10 +52,11 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
 
 
 def _weights(arguments: Any) -> Optional[str]:
-    """The commit of a Hub snapshot, a digest of a folder's weights, or ``--revision``."""
-    path = _text(arguments, "model_path")
-    local = revision_of(path) if path is not None else None
-    return local or _text(arguments, "revision")
+    """The commit of a Hub model, a digest of a folder's weights, or ``--revision``."""
+    path, revision = _text(arguments, "model_path"), _text(arguments, "revision")
+    if path is None:
+        return revision
+    return revision_of(path) or hub_commit(path, revision or "main") or revision
 
 
 def _extra(config: Any, pool: HostPool, arguments: Any) -> Dict[str, str]:

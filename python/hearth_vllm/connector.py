@@ -24,11 +24,12 @@ except ImportError as error:
         "install vLLM 0.32"
     ) from error
 
+from hearth_client.agent_stores import AgentStores
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
 
 from . import versions
 from .checks import check, set_failure_policy, spec_kinds
-from .geometry import describe
+from .geometry import Geometry, describe
 from .manifest import build_manifest, of_family, seed_of, to_plain
 from .plan import StepPlan, StepReport
 from .prometheus import HearthPromMetrics, HearthStats
@@ -147,9 +148,7 @@ class HearthConnector(KVConnectorBase_V1):
             memory: Any = PagedMemory(regions, kv_caches, blocks=blocks)
             marker = None
         else:
-            from .device_memory import DeviceMemory, tensors_of
-
-            memory = DeviceMemory(geometry.spans, tensors_of(kv_caches), store)
+            memory = self._device_memory(geometry, kv_caches, store)
             marker = memory.mark
         self._worker = EngineWorker(
             self._settings,
@@ -166,6 +165,16 @@ class HearthConnector(KVConnectorBase_V1):
             geometry.block_bytes,
             manifest.layout,
         )
+
+    def _device_memory(self, geometry: Geometry, kv_caches: Dict[str, Any], store: KvStore) -> Any:
+        from .device_memory import DeviceMemory, allocations_of, tensors_of
+
+        owners = tensors_of(kv_caches)
+        by_agent = None
+        if self._settings.agent_stores:
+            regions = [Region(*span) for span in geometry.spans]
+            by_agent = AgentStores(regions, allocations_of(owners), logger=logger)
+        return DeviceMemory(geometry.spans, owners, store, by_agent)
 
     def get_handshake_metadata(self) -> Optional[KVConnectorHandshakeMetadata]:
         return HearthHandshake(self._manifest) if self._manifest is not None else None

@@ -3,6 +3,7 @@
 Blocks are collected in a buffer on the device by one kernel per span, and copied between this
 buffer and the agent's arena by one transfer per block, on a stream of their own. The arena is
 registered with CUDA in this process. The same code runs on CPU tensors, without streams.
+With ``hearth.agent_stores`` the agent copies from the blocks to the arena.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
+from hearth_client.agent_stores import AgentStores
+from hearth_client.copiers import Slots
+
 from .geometry import Span
 
 logger = logging.getLogger("vllm.hearth")
@@ -28,7 +32,14 @@ _REGISTER_PORTABLE = 1
 class DeviceMemory:
     """The paged KV cache of one worker. `spans` are relative to addresses of `owners`' storages."""
 
-    def __init__(self, spans: Sequence[Span], owners: Sequence[torch.Tensor], store: Any) -> None:
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        owners: Sequence[torch.Tensor],
+        store: Any,
+        agent_stores: Optional[AgentStores] = None,
+    ) -> None:
+        self.agent_stores = agent_stores
         self.block_bytes = sum(size for _, _, size in spans)
         self._device = owners[0].device
         self._is_cuda = self._device.type == "cuda"
@@ -147,9 +158,13 @@ class DeviceCopier:
     def length_of(self, _index: int) -> int:
         return self._memory.block_bytes
 
-    def gather(self, indices: Sequence[int], slots: "array[int]") -> Sequence[int]:
-        self._memory.take_out([self._ids[i] for i in indices], slots)
-        return [self._kernels.xxh3_at(slot, self._memory.block_bytes) for slot in slots]
+    def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
+        ids, by_agent = [self._ids[i] for i in indices], self._memory.agent_stores
+        if by_agent is not None and by_agent.store(ids, slots):
+            return None
+        addresses = slots.addresses
+        self._memory.take_out(ids, addresses)
+        return [self._kernels.xxh3_at(slot, self._memory.block_bytes) for slot in addresses]
 
     def scatter(
         self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
@@ -180,6 +195,12 @@ def _view(span: Span, owners: Sequence[torch.Tensor]) -> torch.Tensor:
             blocks = (storage.nbytes() - offset - size) // stride + 1
             return torch.as_strided(whole, (blocks, size), (stride, 1), offset)
     raise ValueError("a span of the KV cache lies in none of its tensors")
+
+
+def allocations_of(owners: Sequence[torch.Tensor]) -> List[Tuple[int, int]]:
+    """Address and bytes of each storage, once."""
+    storages = [owner.untyped_storage() for owner in owners]
+    return sorted({(storage.data_ptr(), storage.nbytes()) for storage in storages})
 
 
 def tensors_of(caches: Any) -> List[torch.Tensor]:

@@ -41,6 +41,8 @@ class Settings:
     hold_ms: int = 10_000
     #: Prefill speed for the recompute estimate; 0: measured while the engine runs.
     recompute_tokens_per_second: float = 0.0
+    #: The agent copies stored blocks from the GPU. False: this worker does, on a stream of its own.
+    agent_stores: bool = False
     #: Threads of a worker that load blocks.
     load_threads: int = 2
     #: Threads of a worker that store blocks.

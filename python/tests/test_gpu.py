@@ -3,11 +3,14 @@ driver's library, which may be a stand-in."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import unittest
-from typing import List, Sequence, Union
+from array import array
+from hashlib import sha256
+from typing import Any, List, Sequence, Union
 
 from hearth_client import (
     Block,
@@ -20,6 +23,10 @@ from hearth_client import (
     ReadableBlock,
     WritableSlot,
 )
+
+from hearth_client.agent_stores import AgentStores
+from hearth_client.copiers import Slots
+from hearth_client.kv_store import KvStore, Region
 
 from .cuda_memory import CudaMemory, Tensor
 
@@ -203,6 +210,104 @@ class Gpu(unittest.TestCase):
             for thread in threads:
                 thread.join(30)
         self.assertEqual(seen, [[Outcome.OK] * 8] * 80)
+
+
+class Pages:
+    """Blocks of two layers on a GPU, of which the agent copies what is stored."""
+
+    def __init__(self, stores: AgentStores) -> None:
+        self.stores = stores
+
+    def copier(self, _kernels: Any, block_ids: Sequence[int]) -> "Pages":
+        self.ids = block_ids
+        return self
+
+    uniform = BLOCK_BYTES
+
+    def length_of(self, _index: int) -> int:
+        return BLOCK_BYTES
+
+    def gather(self, indices: Sequence[int], slots: Any) -> None:
+        if not self.stores.store([self.ids[at] for at in indices], slots):
+            raise AssertionError("the agent does not copy")
+
+
+@unittest.skipUnless(SOCKET and LIBRARY, "HEARTH_SOCKET and HEARTH_TEST_CUDA name no agent and GPU")
+class StoresByTheAgent(unittest.TestCase):
+    def setUp(self) -> None:
+        salt = f"{self.id()}-{os.getpid()}-{time.time_ns()}"
+        manifest = Manifest("gpu-stores", "bfloat16", "test:flat", 4, tenant_salt=salt)
+        self.store = KvStore(manifest, socket=SOCKET, stall_ms=30_000)
+        self.addCleanup(self.store.close)
+        self.client = Client(SOCKET, manifest)
+        self.addCleanup(self.client.close)
+        self.cuda = CudaMemory(LIBRARY)
+        #: Keys in one allocation, values in another one.
+        self.pointers = [self.cuda.allocate(APART), self.cuda.allocate(APART)]
+        self.keys = [sha256(bytes([at])).digest() for at in range(7)]
+
+    def pages(self, **options: Any) -> Pages:
+        regions = [Region(pointer + HALF, HALF, HALF) for pointer in self.pointers]
+        allocations = [(pointer, APART) for pointer in self.pointers]
+        return Pages(AgentStores(regions, allocations, library=LIBRARY, **options))
+
+    def fill(self, block: int, key: bytes) -> None:
+        for half, pointer in enumerate(self.pointers):
+            self.cuda.write(pointer + (block + 1) * HALF, payload(key)[half * HALF :][:HALF])
+
+    def put(self, pages: Pages, keys: Sequence[bytes], blocks: Sequence[int]) -> List[Outcome]:
+        for block, key in zip(blocks, keys):
+            self.fill(block, key)
+        memory: Any = pages
+        return self.store.put(keys, [None] * len(keys), memory, blocks)
+
+    def check(self, keys: Sequence[bytes]) -> None:
+        digests = self.client.identify_chain_keys(keys)
+        self.assertEqual(self.client.get(digests), [payload(key) for key in keys])
+
+    def test_blocks_of_two_allocations_are_stored(self) -> None:
+        blocks = [3, 1, 4, 15, 9, 2, 6]
+        self.assertEqual(self.put(self.pages(), self.keys, blocks), [Outcome.OK] * 7)
+        self.check(self.keys)
+
+    def test_memory_is_registered_again_after_a_reconnect(self) -> None:
+        pages = self.pages()
+        self.assertEqual(self.put(pages, self.keys[:2], [0, 1]), [Outcome.OK] * 2)
+        connection = self.store._link.usable()
+        assert connection is not None
+        connection.close()
+        limit = time.monotonic() + 60
+        while self.store._link.usable() is None and time.monotonic() < limit:
+            time.sleep(0.01)
+        self.assertEqual(self.put(pages, self.keys[2:], [2, 3, 4, 5, 6]), [Outcome.OK] * 5)
+        self.check(self.keys)
+
+    def test_a_copy_that_the_agent_refuses_stores_nothing(self) -> None:
+        pages = self.pages()
+        beyond = APART // HALF
+        memory: Any = pages
+        outcomes = []
+        with self.assertRaises(ValueError):
+            outcomes = self.store.put(self.keys[:1], [None], memory, [beyond])
+        self.assertEqual(outcomes, [])
+        digests = self.client.identify_chain_keys(self.keys[:1])
+        self.assertEqual(self.client.get(digests), [None])
+        # The slot was given back: the block can be stored.
+        self.assertEqual(self.put(pages, self.keys[:1], [5]), [Outcome.OK])
+        self.check(self.keys[:1])
+
+    def test_memory_that_the_agent_cannot_take_is_said_once(self) -> None:
+        messages = logging.getLogger(self.id())
+        stores = AgentStores(
+            [Region(4096, HALF, HALF)], [(4096, APART)], library=LIBRARY, logger=messages
+        )
+        connection = self.store._link.usable()
+        assert connection is not None
+        slots = Slots(array("Q"), b"", connection, lambda _request, _limit: b"")
+        with self.assertLogs(messages) as logs:
+            self.assertEqual([stores.store([0], slots) for _ in range(3)], [False] * 3)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("stores are copied by this process", logs.output[0])
 
 
 if __name__ == "__main__":

@@ -153,6 +153,22 @@ class Identity(unittest.TestCase):
             self.manifest(model_name=None)
         self.manifest(model_name=None, settings=Settings(model="given"))
 
+    def test_a_name_of_the_hub_stands_for_the_commit_in_its_cache(self) -> None:
+        pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
+        arguments = stand_ins.SimpleNamespace(model_path="org/name", revision=None)
+        with tempfile.TemporaryDirectory() as home, mock.patch.dict(
+            os.environ, {"HF_HOME": home}
+        ):
+            os.environ.pop("HF_HUB_CACHE", None)
+            before = manifest_of(config, pool, Settings(), arguments)
+            self.assertIsNone(before.weights_revision)
+            refs = os.path.join(home, "hub", "models--org--name", "refs")
+            os.makedirs(refs)
+            with open(os.path.join(refs, "main"), "w", encoding="ascii") as file:
+                file.write("5" * 40)
+            made = manifest_of(config, pool, Settings(), arguments)
+        self.assertEqual(made.weights_revision, "commit:" + "5" * 40)
+
     def test_other_weights_at_the_same_path_share_no_blocks(self) -> None:
         pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
         revisions = []

@@ -63,6 +63,20 @@ class DeviceTensors(unittest.TestCase):
         self.assertEqual(got, [Outcome.OK] * 6)
         self.assertEqual([self.bytes_of(block) for block in (0, 12, 13, 14, 1, 2)], before)
 
+    def test_blocks_that_the_agent_does_not_copy_are_copied_by_the_worker(self) -> None:
+        asked = []
+
+        def refuse(ids: object, _slots: object) -> bool:
+            asked.append(ids)
+            return False
+
+        self.memory.agent_stores = SimpleNamespace(store=refuse)
+        wanted = self.bytes_of(3)
+        put = self.store.put(self.keys[:1], [None], self.memory, [3])
+        self.assertEqual((put, asked), ([Outcome.OK], [[3]]))
+        self.assertEqual(self.store.get(self.keys[:1], self.memory, [7]), [Outcome.OK])
+        self.assertEqual(self.bytes_of(7), wanted)
+
 
 class _Cuda:
     """Stands for the CUDA runtime: the arenas that are registered."""

@@ -14,6 +14,13 @@ export function tsc(...args: string[]): string[] {
   return [process.execPath, join(ROOT, "node_modules/.bin/tsc"), ...args];
 }
 
+/** For tests that name no timeout: it detects hangs, and must not fail tests on a busy host. */
+const HANG_MS = 120_000;
+
+export function bunTest(...args: string[]): string[] {
+  return [process.execPath, "test", `--timeout=${HANG_MS}`, ...args];
+}
+
 /** What `zig fmt` looks after. */
 export function zigSources(): string[] {
   return ["zig", "build.zig", "build.zig.zon"].filter((path) => existsSync(join(ROOT, path)));
