@@ -22,7 +22,7 @@ const readiness = (example: object) =>
   t.Object(
     {
       ready: t.Boolean(),
-      reasons: t.Array(t.String(), { description: "Why not, one line each" }),
+      reasons: t.Array(t.String(), { description: "Why not, or what is missing; a line each" }),
     },
     { examples: [example] },
   );

@@ -168,6 +168,8 @@ const feed = t.Union(
             blocks: count("Blocks they hold, by their own events"),
             events: count("Events that were read, since the start"),
             dropped: count("Events and blocks that were left out, since the start"),
+            dropped_by: t.Record(t.String(), t.Number(), { description: "The same, by reason" }),
+            block_tokens: nullable(count("Tokens in a block, as its events say")),
             gaps: count("Times that batches were missing, since the start"),
           }),
           t.Null(),

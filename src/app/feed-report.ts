@@ -1,4 +1,5 @@
 import type { StatusReport } from "../api/index.ts";
+import { DROP_REASONS, type FeedCounts } from "../kvevents/index.ts";
 import type { FeedSnapshot } from "../observability/index.ts";
 import type { FeedRoom } from "./feed-room.ts";
 
@@ -46,8 +47,18 @@ function engineOf({ ranks, feeds }: FeedRoom): EngineStatus {
     blocks: feeds.engineBlocks.blocks,
     events: states.reduce((sum, { counts }) => sum + counts.events, 0),
     dropped: dropped.reduce((sum, count) => sum + count, 0),
+    dropped_by: droppedBy(states.map(({ counts }) => counts)),
+    block_tokens: states.find(({ blockTokens }) => blockTokens !== null)?.blockTokens ?? null,
     gaps: states.reduce((sum, { counts }) => sum + counts.gaps, 0),
   };
+}
+
+/** By reason, those that occurred. */
+function droppedBy(all: readonly FeedCounts[]): Record<string, number> {
+  const sums = DROP_REASONS.map((reason) => {
+    return [reason, all.reduce((sum, { dropped }) => sum + dropped[reason], 0)] as const;
+  });
+  return Object.fromEntries(sums.filter(([, sum]) => sum > 0));
 }
 
 export function feedSnapshot(room: FeedRoom): FeedSnapshot {

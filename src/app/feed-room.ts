@@ -129,6 +129,7 @@ export class FeedRoom implements AsyncDisposable {
     this.feeds[Symbol.dispose]();
     this.#parts.health.clear("FEED_STREAM");
     this.#parts.health.clear("FEED_ENGINE");
+    this.#parts.health.clear("FEED_BLOCK_TOKENS");
   }
 
   #speak(feed: ResidencyFeed, bus: Bus): BusPublisher {
@@ -155,13 +156,13 @@ export class FeedRoom implements AsyncDisposable {
   #rank(rank: number, zmq: ZmqPublisher | null): EngineRank {
     const { config, native, store, namespaces } = this.#parts;
     const engine = this.#engineOf(rank);
-    const { kvModel, kvBlockTokens: blockTokens } = config.engine;
+    const { kvModel, kvBlockTokens } = config.engine;
     const model = kvModel ?? "";
     return new EngineRank({
-      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native },
-      space: { kind: "tokens", model, blockTokens },
+      ...{ rank, zmq, engine, store, feeds: this.feeds, hashing: native, model },
+      blockTokens: kvBlockTokens,
       blocksMax: config.events.engineBlocks,
-      namespaces: () =>
+      namespaces: (blockTokens) =>
         namespaces
           .described()
           .filter((one) => one.model === model && one.blockTokens === blockTokens),
@@ -173,6 +174,14 @@ export class FeedRoom implements AsyncDisposable {
     const unheard = this.#engines.findIndex(({ state }) => state?.isHeard === false);
     if (unheard < 0) health.clear("FEED_ENGINE");
     else health.raise("FEED_ENGINE", `rank ${unheard} of ${config.engine.kvEvents}`);
+    const { kvBlockTokens: configured } = config.engine;
+    const sizes = this.#engines.map(({ state }) => state?.blockTokens ?? configured);
+    const rank = sizes.findIndex((size) => configured !== null && size !== configured);
+    if (rank < 0) health.clear("FEED_BLOCK_TOKENS");
+    else {
+      const found = `rank ${rank}: kv_events_block_tokens is ${configured}`;
+      health.raise("FEED_BLOCK_TOKENS", `${found}, the engine's blocks have ${sizes[rank]}`);
+    }
   }
 
   #engineOf(rank: number): EngineEndpoints | null {

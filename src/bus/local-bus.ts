@@ -121,7 +121,7 @@ export class LocalHub {
 
 class LocalLink implements Link {
   readonly #hub: LocalHub;
-  readonly server = "in-process";
+  readonly server = null;
   readonly durable = null;
   readonly closed: Promise<string>;
   #resolveClosed: (why: string) => void = () => undefined;

@@ -341,6 +341,7 @@ function runSumChecks({ book, values, given, facts, report }: Reading, config: o
     if (found === null) continue;
     const blamed = check.keys.find((name) => given.has(name)) ?? check.keys[0]!;
     const [section, key] = blamed.split(".") as [string, string];
-    report([section, given.get(blamed) ?? key], "value", found.what, found.instead);
+    const place = found.at ?? [section, given.get(blamed) ?? key];
+    report(place, "value", found.what, found.instead);
   }
 }

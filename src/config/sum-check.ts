@@ -4,6 +4,8 @@ import type { Config } from "./schema.ts";
 export interface Finding {
   readonly what: string;
   readonly instead: string;
+  /** The table or key in the file that is wrong; left out: the first of the check's keys. */
+  readonly at?: readonly string[];
 }
 
 /** A rule over several keys, or over a key and the machine. */

@@ -31,6 +31,16 @@ export class EngineBatches {
     this.#unnamedMax = unnamedMax;
   }
 
+  /** Takes over what this host keeps, for blocks of another size: their tokens are not known. */
+  takeKept({ host, disk }: EngineBatches["kept"]): void {
+    for (const key of host.keys()) this.#kept.host.set(key, null);
+    for (const key of disk.keys()) this.#kept.disk.set(key, null);
+  }
+
+  get kept() {
+    return this.#kept;
+  }
+
   /** Blocks this host keeps and nobody knows the tokens of. */
   get unnamed(): number {
     let unnamed = 0;

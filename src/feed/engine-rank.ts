@@ -10,7 +10,9 @@ import type { ZmqPublisher } from "./zmq-publisher.ts";
 
 export interface EngineRankOptions {
   readonly rank: number;
-  readonly space: KeySpace & { readonly kind: "tokens" };
+  readonly model: string;
+  /** Tokens in a block of the engine, as configured; null: what its events say, 16 until then. */
+  readonly blockTokens: number | null;
   readonly hashing: Hashing;
   readonly store: Pick<TieredStore, "table" | "mirror">;
   readonly feeds: HostFeeds;
@@ -18,8 +20,8 @@ export interface EngineRankOptions {
   readonly zmq: ZmqPublisher | null;
   /** Blocks that are remembered of the engine. */
   readonly blocksMax: number;
-  /** Of the engine's model, with blocks of its length. */
-  readonly namespaces: TokenBookOptions["namespaces"];
+  /** Of the engine's model, with blocks of that length. */
+  readonly namespaces: (blockTokens: number) => ReturnType<TokenBookOptions["namespaces"]>;
   /** Where its engine publishes events of its own; null: nowhere. */
   readonly engine: EngineEndpoints | null;
 }
@@ -31,29 +33,38 @@ export interface EngineRankState {
   /** Whether its engine can be heard now, and nothing of what it told is missing. */
   readonly isHeard: boolean;
   readonly isKnown: boolean;
+  /** What its events say; null: nothing so far. */
+  readonly blockTokens: number | null;
   readonly counts: FeedCounts;
+}
+
+/** Tokens in a block where neither the configuration nor the engine says it. */
+const BLOCK_TOKENS = 16;
+
+/** What is kept of blocks of one size. */
+interface Sized {
+  readonly space: KeySpace;
+  readonly book: TokenBook;
+  readonly mirror: EngineMirror;
+  readonly batches: EngineBatches | null;
 }
 
 /** What one rank's engine says of itself, to all who want to know: feed, mirror, ZMQ. */
 export class EngineRank implements AsyncDisposable {
   readonly #options: EngineRankOptions;
-  readonly #book: TokenBook;
-  readonly #mirror: EngineMirror;
-  readonly #batches: EngineBatches | null;
+  #sized: Sized;
   readonly #listening: Disposable;
   readonly #feed: EngineFeed | null;
   #isHeard = false;
 
   constructor(options: EngineRankOptions) {
-    const { hashing, space, blocksMax, namespaces, store, feeds, zmq } = options;
-    const { blockTokens } = space;
+    const { feeds, zmq } = options;
     this.#options = options;
-    this.#book = new TokenBook({ hashing, blockTokens, blocksMax, namespaces });
-    this.#mirror = new EngineMirror(store, this.#book, blocksMax);
-    this.#batches = zmq === null ? null : new EngineBatches(this.#book, blockTokens, blocksMax);
+    this.#sized = this.#ofSize(options.blockTokens ?? BLOCK_TOKENS);
     this.#listening = feeds.onStore((changes) => {
-      this.#mirror.store(changes);
-      if (this.#batches !== null) zmq?.publish(this.#batches.store(changes));
+      const { mirror, batches } = this.#sized;
+      mirror.store(changes);
+      if (batches !== null) zmq?.publish(batches.store(changes));
     });
     this.#feed = this.#follow();
   }
@@ -61,7 +72,9 @@ export class EngineRank implements AsyncDisposable {
   /** Null without an engine's own events. */
   get state(): EngineRankState | null {
     const feed = this.#feed;
-    return feed && { isHeard: this.#isHeard, isKnown: feed.isKnown, counts: feed.counts };
+    if (feed === null) return null;
+    const { isKnown, engineBlockTokens: blockTokens, counts } = feed;
+    return { isHeard: this.#isHeard, isKnown, blockTokens, counts };
   }
 
   get zmq(): ZmqPublisher | null {
@@ -69,30 +82,50 @@ export class EngineRank implements AsyncDisposable {
   }
 
   changed(changes: readonly EngineChange[]): void {
-    const { feeds, rank, space, zmq } = this.#options;
-    const named = changes.flatMap((change) => this.#book.learn(change));
+    const { feeds, rank, zmq } = this.#options;
+    const { space, book, mirror, batches } = this.#sized;
+    const named = changes.flatMap((change) => book.learn(change));
     const plain = changes.map(({ change }) => change);
     feeds.engineChanged(rank, space, plain);
-    this.#mirror.engine(changes);
-    if (this.#batches !== null) zmq?.publish(this.#batches.engine(changes, named));
+    mirror.engine(changes);
+    if (batches !== null) zmq?.publish(batches.engine(changes, named));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#feed?.[Symbol.asyncDispose]();
     this.#listening[Symbol.dispose]();
-    this.#mirror[Symbol.dispose]();
+    this.#sized.mirror[Symbol.dispose]();
     await this.#options.zmq?.[Symbol.asyncDispose]();
   }
 
+  #ofSize(blockTokens: number): Sized {
+    const { hashing, model, blocksMax, store, zmq } = this.#options;
+    const namespaces = () => this.#options.namespaces(blockTokens);
+    const book = new TokenBook({ hashing, blockTokens, blocksMax, namespaces });
+    const mirror = new EngineMirror(store, book, blocksMax);
+    const batches = zmq === null ? null : new EngineBatches(book, blockTokens, blocksMax);
+    return { space: { kind: "tokens", model, blockTokens }, book, mirror, batches };
+  }
+
+  /** The engine's blocks have another size than was thought: nothing was stored of that size. */
+  #learned(blockTokens: number): void {
+    if (blockTokens === this.#sized.space.blockTokens) return;
+    this.changed([{ change: { kind: "cleared", tier: null }, tokens: null, isPlain: true }]);
+    const { mirror, batches } = this.#sized;
+    mirror[Symbol.dispose]();
+    this.#sized = this.#ofSize(blockTokens);
+    if (batches !== null) this.#sized.batches?.takeKept(batches.kept);
+  }
+
   #follow(): EngineFeed | null {
-    const { engine, rank, space, blocksMax: knownBlocksMax } = this.#options;
+    const { engine, rank, blockTokens, blocksMax: knownBlocksMax } = this.#options;
     if (engine === null) return null;
-    const { blockTokens } = space;
     return new EngineFeed(
       { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
       {
         changes: (changes) => this.changed(changes),
         known: () => undefined,
+        blockTokens: (size) => this.#learned(size),
         heard: (isHeard) => {
           this.#isHeard = isHeard;
         },

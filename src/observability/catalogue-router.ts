@@ -74,6 +74,9 @@ export const REPLICA_NEWS = [
   "picture_given",
   "picture_taken",
 ] as const;
+/** What engines that are followed without an agent said of blocks. */
+export const ENGINE_BLOCKS = ["stored", "reannounced", "removed"] as const;
+export const ENGINE_RESYNCS = ["gap", "replay", "restart", "lost_batch"] as const;
 export const LOCATE_OUTCOMES = ["answered", "refused", "dropped"] as const;
 export const SAVE_OUTCOMES = ["saved", "failed"] as const;
 
@@ -156,6 +159,54 @@ export const ROUTER_METRICS = {
     type: "gauge",
     help: "Workers of which it is known what they hold",
     labels: {},
+  },
+  routerWorkerKnown: {
+    name: "hearth_router_worker_known",
+    type: "gauge",
+    help: "Whether all that the worker holds is known",
+    labels: { worker: [], rank: [] },
+  },
+  routerWorkerBlocks: {
+    name: "hearth_router_worker_blocks",
+    type: "gauge",
+    help: "Blocks that the worker is known to hold, by tier",
+    labels: { worker: [], rank: [], tier: ROUTER_TIERS },
+  },
+  routerEngineReached: {
+    name: "hearth_router_engine_reached",
+    type: "gauge",
+    help: "Whether the KV events of the worker's engine can be heard, of workers without an agent",
+    labels: { worker: [], rank: [] },
+  },
+  routerEngineMismatch: {
+    name: "hearth_router_engine_block_tokens_mismatch",
+    type: "gauge",
+    help: "Whether the engine's blocks have another size than the configuration says",
+    labels: { worker: [], rank: [] },
+  },
+  routerEngineEvents: {
+    name: "hearth_router_engine_events_total",
+    type: "counter",
+    help: "KV events that were read from the worker's engine",
+    labels: { worker: [], rank: [] },
+  },
+  routerEngineBlocks: {
+    name: "hearth_router_engine_blocks_total",
+    type: "counter",
+    help: "Blocks in events of the worker's engine that were applied",
+    labels: { worker: [], rank: [], kind: ENGINE_BLOCKS },
+  },
+  routerEngineDropped: {
+    name: "hearth_router_engine_dropped_total",
+    type: "counter",
+    help: "Events of the worker's engine that were left out, of removals blocks, by reason",
+    labels: { worker: [], rank: [], reason: [] },
+  },
+  routerEngineResyncs: {
+    name: "hearth_router_engine_resyncs_total",
+    type: "counter",
+    help: "Holes in the events of the worker's engine, replays, restarts, and batches lost",
+    labels: { worker: [], rank: [], kind: ENGINE_RESYNCS },
   },
   routerIndexBlocks: {
     name: "hearth_router_index_blocks",

@@ -113,6 +113,16 @@ export const HEALTH_CODES = {
     meaning: "there is no connection to NATS: what workers hold is as it was last heard",
     fix: "check the server and nats.* in the router's configuration; it is tried again by itself",
   },
+  ROUTER_ENGINE: {
+    severity: "warn",
+    meaning: "the KV events of engines cannot be heard: their workers are stale",
+    fix: "check that each engine runs with --kv-events-config, and workers.NAME.events",
+  },
+  ROUTER_BLOCK_TOKENS: {
+    severity: "error",
+    meaning: "the blocks of an engine have another size than configured; the engine's is used",
+    fix: "set workers.NAME.block_tokens to the engine's block size, or remove the key",
+  },
   ROUTER_NO_WORKERS: {
     severity: "warn",
     meaning: "no worker is known: every request is refused",
@@ -122,6 +132,11 @@ export const HEALTH_CODES = {
     severity: "warn",
     meaning: "an engine's own events cannot be heard: what its GPU holds is as it was last told",
     fix: "check that the engine runs with --kv-events-config, and engine.kv_events",
+  },
+  FEED_BLOCK_TOKENS: {
+    severity: "error",
+    meaning: "the blocks of the engine have another size than configured; the engine's is used",
+    fix: "set engine.kv_events_block_tokens to the engine's block size, or remove the key",
   },
   FEED_STREAM: {
     severity: "error",

@@ -23,6 +23,7 @@ export {
   type DecidedByLabel,
   END_REASONS,
   type EndReasonLabel,
+  ENGINE_BLOCKS,
   FILTER_REASONS,
   type FilterReasonLabel,
   ROUTE_OUTCOMES,

@@ -19,6 +19,7 @@ export {
   type IntakeOptions,
   type IntakeSettings,
   type IntakeStats,
+  EngineTarget,
   ResidencyIntake,
 } from "./intake/index.ts";
 export type { KeeperStats, RestoreOutcome } from "./keeping/index.ts";

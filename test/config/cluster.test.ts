@@ -43,10 +43,10 @@ describe("the files of a cluster", () => {
     for (const { events: told, nats: theirs, engine } of agents) {
       expect(told.cluster).toBe(events.cluster);
       expect(theirs.url).toEndWith(`:${port}`);
-      expect(workers.map(({ model }) => model)).toContain(engine.kvModel!);
+      expect(workers.map(({ model }) => model)).toContain(engine.kvModel);
       expect(workers.map(({ blockTokens }) => blockTokens)).toContain(engine.kvBlockTokens);
     }
-    expect(models[0]!.model).toBe(workers[0]!.model);
+    expect(models[0]!.model).toBe(workers[0]!.model!);
   });
 
   test("are what their page says", () => {

@@ -25,7 +25,8 @@ function open(chain: Chain = null) {
   const rank = new EngineRank({
     ...{
       rank: 0,
-      space: SPACE,
+      model: "m",
+      blockTokens: BLOCK,
       hashing: loadNative(),
       store,
       feeds,

@@ -45,6 +45,9 @@ export const routeReport = t.Object(
     ...place,
     prompt_tokens: count("Tokens of the prompt"),
     queued_ms: t.Number({ minimum: 0, description: "How long it waited for a worker" }),
+    known: t.Boolean({
+      description: "Whether all that the worker holds is known; false: it may hold more of this",
+    }),
     prefill: nullable(t.Object(place, { description: "Of the prefill pool, where that is apart" })),
     terms: termsReport,
   },
@@ -57,6 +60,7 @@ export const routeReport = t.Object(
         url: "http://10.0.0.2:8000",
         prompt_tokens: 1_000,
         queued_ms: 0,
+        known: true,
         prefill: null,
         terms: TERMS_EXAMPLE,
       },
@@ -91,6 +95,7 @@ export function decisionOf(decision: RouteDecision, requestId: string | undefine
     ...placeOf(target),
     prompt_tokens: decision.promptTokens,
     queued_ms: decision.queuedMs,
+    known: target.isKnown,
     prefill: prefill === null ? null : placeOf(prefill),
     terms: termsOf(decision.terms),
   };

@@ -1,5 +1,6 @@
 import type { ListedWorker } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
+import type { FeedCounts } from "../../kvevents/index.ts";
 import type {
   ActiveLoad,
   PolicyMarks,
@@ -10,12 +11,27 @@ import type {
 } from "../../router/index.ts";
 import type { HealthServices } from "../common-routes.ts";
 
+/** How far the KV events of an engine are followed. */
+export interface EngineState {
+  readonly endpoint: string;
+  readonly isReached: boolean;
+  readonly wasReached: boolean;
+  readonly configuredBlockTokens: number | null;
+  /** As its events say. */
+  readonly blockTokens: number | null;
+  /** Blocks whose prefixes are not known. */
+  readonly orphanBlocks: number;
+  readonly counts: FeedCounts;
+}
+
 /** What HTTP asks of a router. Every handler translates and calls one of these. */
 export interface RouterServices extends HealthServices {
   readonly router: Router;
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
-  readonly index: Pick<PrefixIndex, "stats">;
+  readonly index: Pick<PrefixIndex, "stats" | "digests">;
+  /** The engine of a worker without an agent; null: it is not followed. */
+  engine(worker: WorkerId, rank: number): EngineState | null;
   /** What is told to policies. */
   readonly marks: PolicyMarks;
   /** A worker as a file has it: adds it, or changes what is known. Throws ROUTER_FULL. */

@@ -1,7 +1,8 @@
 import { t } from "elysia";
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace, ResidencyDigest } from "../../events/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { count, nullable } from "../fields.ts";
+import type { EngineState, RouterServices } from "./services.ts";
 
 const load = {
   active_blocks: count("Blocks of its live requests"),
@@ -11,13 +12,39 @@ const load = {
 
 const place = { worker: t.String(), rank: count("Data parallel rank") };
 
+const engineReport = {
+  endpoint: t.String({ description: "Where the engine publishes" }),
+  reached: t.Boolean({ description: "Whether it can be heard now" }),
+  ever_reached: t.Boolean({ description: "Whether it was ever heard" }),
+  block_tokens: nullable(count("Tokens in a block, as its events say")),
+  configured_block_tokens: nullable(count("Tokens in a block, as configured")),
+  orphan_blocks: count("Blocks whose prefixes are not known"),
+  events: count("Events that were read"),
+  applied_blocks: count("Blocks that were stored, announced again or removed"),
+  dropped: t.Record(t.String(), t.Number(), {
+    description: "What was left out, by reason: events, of removals blocks",
+  }),
+  gaps: count("Times that batches were missing"),
+  restarts: count("Restarts of the engine"),
+  lost_batches: count("Batches that could not be had again"),
+};
+
 const workerReport = t.Object({
   ...place,
   model: t.String(),
   role: t.String({ description: "`both`, `prefill`, `decode`" }),
   url: nullable(t.String()),
   state: t.String({ description: "`live`, `stale`, `draining`" }),
-  known: t.Boolean({ description: "Whether what it holds is known" }),
+  known: t.Boolean({ description: "Whether all that it holds is known" }),
+  held_blocks: nullable(
+    t.Object(
+      { device: count("On the GPU"), host: count("In RAM"), disk: count("On SSD") },
+      { description: "Blocks that it is known to hold; null: some were forgotten" },
+    ),
+  ),
+  events: nullable(
+    t.Object(engineReport, { description: "Of its engine; null: it is not followed directly" }),
+  ),
   total_blocks: nullable(count("KV blocks of its GPU")),
   batch_tokens_max: nullable(count("Tokens of one step")),
   spaces: t.Array(
@@ -38,6 +65,8 @@ const EXAMPLE = {
   url: null,
   state: "live",
   known: true,
+  held_blocks: { device: 1_200, host: 4_096, disk: 0 },
+  events: null,
   total_blocks: 12_000,
   batch_tokens_max: null,
   spaces: [{ kind: "tokens", block_tokens: 16 }],
@@ -115,15 +144,44 @@ function spaceOf(space: KeySpace) {
   return { kind, block_tokens, namespace: space.namespaceKey.toHex() };
 }
 
-export function workerOf(target: Target, load: TargetLoad) {
-  const { worker, rank, model, role, url, state } = target;
+function heldOf(digests: readonly ResidencyDigest[] | null) {
+  if (digests === null) return null;
+  const [device, host, disk] = digests.map(({ blocks }) => blocks);
+  return { device: device!, host: host!, disk: disk! };
+}
+
+function engineOf(engine: EngineState | null) {
+  if (engine === null) return null;
+  const { counts } = engine;
+  return {
+    endpoint: engine.endpoint,
+    reached: engine.isReached,
+    ever_reached: engine.wasReached,
+    block_tokens: engine.blockTokens,
+    configured_block_tokens: engine.configuredBlockTokens,
+    orphan_blocks: engine.orphanBlocks,
+    events: counts.events,
+    applied_blocks: counts.stored + counts.reannounced + counts.removed,
+    dropped: Object.fromEntries(Object.entries(counts.dropped).filter(([, count]) => count > 0)),
+    gaps: counts.gaps,
+    restarts: counts.restarts,
+    lost_batches: counts.lostBatches,
+  };
+}
+
+type Shown = Pick<RouterServices, "load" | "index" | "engine">;
+
+export function workerOf(target: Target, { load, index, engine }: Shown) {
+  const { id, worker, rank, model, role, url, state } = target;
   return {
     ...{ worker, rank, model, role, url, state },
     known: target.isKnown,
+    held_blocks: heldOf(index.digests(id)),
+    events: engineOf(engine(worker, rank)),
     total_blocks: target.totalBlocks,
     batch_tokens_max: target.batchTokensMax,
     spaces: target.spaces.map(spaceOf),
-    load: loadOf(load),
+    load: loadOf(load.of(id)),
   };
 }
 

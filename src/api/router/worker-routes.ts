@@ -25,7 +25,7 @@ const registerBody = {
     "application/json": {
       schema: t.Object({
         worker: t.String({ description: "Worker id" }),
-        model: t.String(),
+        model: t.Optional(t.String({ description: "Left out: what the API at `url` says" })),
         url: t.Optional(t.String({ description: "Of its OpenAI-compatible API" })),
         role: t.Optional(t.String({ description: "`both`, `prefill` or `decode`" })),
         ranks: t.Optional(t.Number({ description: "Data parallel ranks" })),
@@ -52,14 +52,12 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
 
 /** Who there is, and who comes and goes. */
 export function workerRoutes(services: RouterServices) {
-  const { table, load } = services;
+  const { table } = services;
   return new Elysia()
     .get(
       "/v1/workers",
       ({ query }) => ({
-        workers: targetsOf(table, query.model).map((target) =>
-          workerOf(target, load.of(target.id)),
-        ),
+        workers: targetsOf(table, query.model).map((target) => workerOf(target, services)),
       }),
       {
         query: modelQuery,
@@ -75,9 +73,7 @@ export function workerRoutes(services: RouterServices) {
         const read = readListedWorker(body);
         if (!read.ok) return refuse("REQUEST_INVALID", `body: ${read.what}; ${read.instead}`);
         const added = services.register(read.value);
-        return answerJson({
-          workers: added.map((target) => workerOf(target, load.of(target.id))),
-        });
+        return answerJson({ workers: added.map((target) => workerOf(target, services)) });
       },
       {
         parse: "none",

@@ -1,72 +1,169 @@
 import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
-import { EngineFeed } from "../../kvevents/index.ts";
 import type { Native } from "../../native/index.ts";
-import type { RouterUpkeep } from "../../router/index.ts";
+import type { Health, Logger } from "../../observability/index.ts";
+import type { RouteRequest, RouterUpkeep } from "../../router/index.ts";
+import type { EngineFacts } from "./engine-facts.ts";
+import { EngineLink, type EngineReport } from "./engine-link.ts";
+import type { FeedSaves } from "./feed-saves.ts";
 import type { EngineListening } from "./worker-book.ts";
 
 export interface EngineRoomParts {
   readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
   readonly upkeep: Pick<RouterUpkeep, "engine">;
+  /** Null: nothing is kept over a restart. */
+  readonly saves: FeedSaves | null;
+  /** Ask an engine again how it is set up: it is another run. */
+  readonly onRestarted: (worker: WorkerId) => void;
+}
+
+/** Engines that are not reached within this time are a health problem. */
+const REACH_MS = 5_000;
+const LOOK_MS = 500;
+
+interface Followed {
+  readonly links: readonly EngineLink[];
+  readonly sinceMs: number;
+  readonly stack: AsyncDisposableStack;
 }
 
 /** Listens to the engines of workers without an agent, rank by rank. */
 export class EngineRoom implements EngineListening, AsyncDisposable {
   readonly #parts: EngineRoomParts;
-  readonly #feeds = new Map<WorkerId, AsyncDisposableStack>();
+  readonly #followed = new Map<WorkerId, Followed>();
   /** Feeds that are closing. */
   readonly #ending = new Set<Promise<void>>();
+  readonly #watches: readonly Disposable[];
 
   constructor(parts: EngineRoomParts) {
+    const { clock, saves } = parts;
     this.#parts = parts;
+    this.#watches = [
+      clock.every(LOOK_MS, () => this.#look()),
+      ...(saves === null ? [] : [clock.every(saves.everyMs, () => void this.#save())]),
+    ];
   }
 
-  listen(listed: ListedWorker): void {
+  get reports(): readonly EngineReport[] {
+    return this.#links().map(({ report }) => report);
+  }
+
+  find(worker: WorkerId, rank: number): EngineReport | null {
+    return this.#followed.get(worker)?.links[rank]?.report ?? null;
+  }
+
+  /** Whether each engine was reached and has replayed what it could. */
+  get isSettled(): boolean {
+    return this.reports.every(
+      ({ wasReached, hasReplay, isCurrent }) => wasReached && (isCurrent || !hasReplay),
+    );
+  }
+
+  listen(listed: ListedWorker, facts: EngineFacts): void {
     const worker = listed.name as WorkerId;
-    this.leave(worker);
-    if (listed.events === null) return;
-    const feeds = new AsyncDisposableStack();
-    for (let rank = 0; rank < listed.ranks; rank++)
-      this.#follow(listed, listed.events, rank, feeds);
-    this.#feeds.set(worker, feeds);
+    this.#end(worker);
+    if (listed.events === null || listed.model === null) return;
+    const stack = new AsyncDisposableStack();
+    const links = Array.from({ length: listed.ranks }, (_, rank) =>
+      this.#follow(listed, facts, rank, stack),
+    );
+    this.#followed.set(worker, { links, stack, sinceMs: this.#parts.clock.monotonicMs() });
   }
 
   leave(worker: WorkerId): void {
-    const feeds = this.#feeds.get(worker);
-    if (feeds === undefined) return;
-    this.#feeds.delete(worker);
-    const ending = feeds.disposeAsync().finally(() => this.#ending.delete(ending));
-    this.#ending.add(ending);
+    this.#end(worker);
+    this.#parts.saves?.forget(worker);
+  }
+
+  /** A request names tokens, which may be those of blocks that engines held before. */
+  prompted({ model, prompt, loraName, cacheSalt }: RouteRequest): void {
+    if (prompt.kind !== "tokens" || loraName) return;
+    for (const link of this.#links()) {
+      if (link.model === model) link.learn({ tokens: prompt.tokens, cacheSalt: cacheSalt ?? null });
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const worker of [...this.#feeds.keys()]) this.leave(worker);
+    for (const watch of this.#watches) watch[Symbol.dispose]();
+    await this.#save();
+    for (const worker of [...this.#followed.keys()]) this.#end(worker);
     await Promise.allSettled(this.#ending);
+    this.#parts.health.clear("ROUTER_ENGINE");
+    this.#parts.health.clear("ROUTER_BLOCK_TOKENS");
+  }
+
+  #links(): EngineLink[] {
+    return [...this.#followed.values()].flatMap(({ links }) => links);
+  }
+
+  #end(worker: WorkerId): void {
+    const followed = this.#followed.get(worker);
+    if (followed === undefined) return;
+    this.#followed.delete(worker);
+    const ending = followed.stack.disposeAsync().finally(() => this.#ending.delete(ending));
+    this.#ending.add(ending);
   }
 
   #follow(
-    { name, blockTokens, replay }: ListedWorker,
-    events: string,
+    listed: ListedWorker,
+    facts: EngineFacts,
     rank: number,
-    feeds: AsyncDisposableStack,
-  ): void {
-    const { native, clock, random, upkeep } = this.#parts;
+    stack: AsyncDisposableStack,
+  ): EngineLink {
+    const { native, clock, random, logger, upkeep, saves, onRestarted } = this.#parts;
+    const worker = listed.name as WorkerId;
     // Disposed in the opposite order: nothing comes for a target that is over.
-    const target = feeds.use(upkeep.engine(name as WorkerId, rank));
-    const endpoint = zmqOfRank(events, rank);
-    const replayEndpoint = replay === null ? null : zmqOfRank(replay, rank);
-    const options = { native, clock, random, endpoint, replayEndpoint, rank, blockTokens };
-    feeds.use(
-      new EngineFeed(
-        { ...options, topic: "" },
-        {
-          changes: (changes) => target.apply(changes.map(({ change }) => change)),
-          known: (isKnown) => target.setKnown(isKnown),
-          heard: (isHeard) => target.setHeard(isHeard),
-        },
-      ),
-    );
+    const target = stack.use(upkeep.engine(worker, rank));
+    const { blockTokens, replay } = listed;
+    const link = new EngineLink({
+      ...{ native, clock, random, logger, worker, rank, model: listed.model!, blockTokens, target },
+      endpoint: zmqOfRank(listed.events!, rank),
+      replayEndpoint: replay === null ? null : zmqOfRank(replay, rank),
+      totalBlocks: facts.totalBlocks[rank] ?? null,
+      saved: saves?.read(worker, rank) ?? null,
+      onRestarted: () => onRestarted(worker),
+    });
+    return stack.use(link);
   }
+
+  async #save(): Promise<void> {
+    const { saves } = this.#parts;
+    if (saves === null) return;
+    for (const link of this.#links()) {
+      const { worker, rank } = link.report;
+      const pages = await link.save();
+      if (pages !== null) await saves.write(worker, rank, pages);
+    }
+  }
+
+  #look(): void {
+    const { health, clock } = this.#parts;
+    const nowMs = clock.monotonicMs();
+    const lost = [...this.#followed.values()]
+      .flatMap(({ links, sinceMs }) => links.map(({ report }) => ({ report, sinceMs })))
+      .filter(({ report, sinceMs }) => {
+        return !report.isReached && (report.wasReached || nowMs - sinceMs >= REACH_MS);
+      })
+      .map(({ report: { worker, rank, endpoint } }) => `${worker}/${rank} at ${endpoint}`);
+    if (lost.length > 0) health.raise("ROUTER_ENGINE", lost.join(", "));
+    else health.clear("ROUTER_ENGINE");
+    const wrong = this.reports.filter(isMismatch).map(mismatchOf);
+    if (wrong.length > 0) health.raise("ROUTER_BLOCK_TOKENS", wrong.join(", "));
+    else health.clear("ROUTER_BLOCK_TOKENS");
+  }
+}
+
+/** Whether the configuration names another block size than the engine has. */
+export function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
+  const areKnown = configuredBlockTokens !== null && blockTokens !== null;
+  return areKnown && configuredBlockTokens !== blockTokens;
+}
+
+export function mismatchOf(report: EngineReport): string {
+  const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
+  return `${worker}/${rank}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
 }

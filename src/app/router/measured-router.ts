@@ -17,6 +17,8 @@ export interface MeasuredOptions {
   readonly blockTokens: number;
   /** Told of what was set here, for replicas. */
   readonly onThresholds: (model: string, thresholds: BusyThresholds) => void;
+  /** Called with each request and each question. */
+  readonly onPrompt: (request: RouteRequest) => void;
 }
 
 /** A router that counts what it decides, and tells what was set, whoever asks. */
@@ -25,6 +27,7 @@ export class MeasuredRouter implements Router {
   readonly #metrics: RouterMetrics;
   readonly #clock: Clock;
   readonly #onThresholds: MeasuredOptions["onThresholds"];
+  readonly #onPrompt: MeasuredOptions["onPrompt"];
   #waiting = 0;
 
   constructor(router: Router, options: MeasuredOptions) {
@@ -33,6 +36,7 @@ export class MeasuredRouter implements Router {
     this.#metrics = metrics;
     this.#clock = clock;
     this.#onThresholds = options.onThresholds;
+    this.#onPrompt = options.onPrompt;
     router.listen({
       routed: (_request, decision) => note(metrics, decision, blockTokens),
       freed: (_requestId, why) => metrics.ended(why),
@@ -41,6 +45,7 @@ export class MeasuredRouter implements Router {
 
   async bestWorker(request: RouteRequest, signal?: AbortSignal): Promise<RouteOutcome> {
     const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
     this.#metrics.waiting(++this.#waiting);
     try {
       return this.#told(await this.#router.bestWorker(request, signal), startMs);
@@ -54,6 +59,7 @@ export class MeasuredRouter implements Router {
 
   bestWorkerNow(request: RouteRequest): RouteOutcome {
     const startMs = this.#clock.monotonicMs();
+    this.#onPrompt(request);
     return this.#told(this.#router.bestWorkerNow(request), startMs);
   }
 

@@ -1,6 +1,7 @@
 import { type ApiServer, createRouterApi, readAccess } from "../../api/index.ts";
 import { type Clock, messageOf } from "../../core/index.ts";
 import type { Logger } from "../../observability/index.ts";
+import type { Target } from "../../router/index.ts";
 import type { RouterService } from "./router-service.ts";
 
 export interface RouterHttpOptions {
@@ -26,12 +27,14 @@ export async function startRouterHttp(
   };
   warn(warnings);
   const { router, table, load, index, metrics, health } = service;
+  const unreached = () => [...service.unreached];
   const services = {
     ...{ router, table, load, index, marks: service.marks },
     readiness: () => {
       const reasons = service.notReady;
-      return { ready: reasons.length === 0, reasons };
+      return { ready: reasons.length === 0, reasons: reasons.length ? reasons : unreached() };
     },
+    engine: (worker: Target["worker"], rank: number) => service.engine(worker, rank),
     health: () => health.list(),
     metricsText: () => metrics.text(),
     metricsContentType: metrics.contentType,

@@ -23,13 +23,13 @@ import {
   type Target,
   type WorkerTable,
 } from "../../router/index.ts";
-import { EngineRoom } from "./engine-room.ts";
+import type { EngineReport } from "./engine-link.ts";
 import { MeasuredRouter } from "./measured-router.ts";
 import { PolicyRoom } from "./policy-room.ts";
 import { ProxyRoom } from "./proxy-room.ts";
 import { routerSettings } from "./router-settings.ts";
 import { UpkeepRoom } from "./upkeep-room.ts";
-import { WorkerBook } from "./worker-book.ts";
+import { WorkersService } from "./workers-service.ts";
 import { writePolicies, writeProxy } from "./write-metrics.ts";
 
 export interface RouterServiceParts {
@@ -61,10 +61,9 @@ export class RouterService {
   readonly lag: LoopLag;
   readonly #parts: RouterServiceParts;
   readonly #core: Router & Disposable;
-  readonly #workers: WorkerBook;
+  readonly #workers: WorkersService;
   readonly #room: UpkeepRoom;
   readonly #policies: PolicyRoom;
-  readonly #engines: EngineRoom;
   readonly #watch: Disposable;
   readonly #startedMs: number;
   #config: RouterConfig;
@@ -88,7 +87,7 @@ export class RouterService {
     this.#room = new UpkeepRoom({
       ...{ ...parts, table, index, health },
       load: createActiveLoad({ clock, blockTokens, requestExpiryMs, seed: random.u32() }),
-      isConfigured: (worker, rank) => this.#workers.has(worker, rank),
+      isConfigured: (worker, rank) => this.#workers.book.has(worker, rank),
       applyThresholds: (model, thresholds) => this.#core.setThresholds(model, thresholds),
     });
     const { load } = this.#room.upkeep;
@@ -97,10 +96,10 @@ export class RouterService {
     this.router = new MeasuredRouter(this.#core, {
       ...{ metrics: this.metrics, clock, blockTokens },
       onThresholds: (model, thresholds) => this.#room.upkeep.tellThresholds(model, thresholds),
+      onPrompt: (request) => this.#workers.engines.prompted(request),
     });
     const { upkeep } = this.#room;
-    this.#engines = new EngineRoom({ native, clock, random, upkeep });
-    this.#workers = new WorkerBook(table, this.#engines);
+    this.#workers = new WorkersService({ ...parts, table, index, health, upkeep });
     const { router } = this;
     this.#policies = new PolicyRoom({ ...parts, router, table, bus: this.#room.bus });
     this.#observe();
@@ -112,7 +111,7 @@ export class RouterService {
     const service = new RouterService(parts);
     try {
       await service.#room.begin();
-      service.#workers.replaceListed(parts.config.workers);
+      service.#workers.book.replaceListed(parts.config.workers);
       const { router, table } = service;
       const { policies } = service.#policies;
       service.#proxy = await ProxyRoom.open({ ...parts, router, table, policies });
@@ -146,16 +145,28 @@ export class RouterService {
   /** Why it is not ready, or nothing. */
   get notReady(): string[] {
     if (this.#state !== "ready") return [`the router is ${this.#state}`];
-    if (this.#isComplete) return [];
-    return ["not all workers that were heard of have told what they hold yet"];
+    if (this.#isComplete && !this.#workers.isCutOff) return [];
+    const { unreached } = this.#workers;
+    if (unreached.length > 0) return [...unreached];
+    return ["not all workers that were heard of have said what they hold yet"];
+  }
+
+  /** Workers that were never reached, one line each. */
+  get unreached(): readonly string[] {
+    return this.#workers.unreached;
+  }
+
+  /** What is known of the engine of a worker without an agent; null: it is not followed. */
+  engine(worker: WorkerId, rank: number): EngineReport | null {
+    return this.#workers.engines.find(worker, rank);
   }
 
   register(worker: ListedWorker): Target[] {
-    return this.#workers.register(worker);
+    return this.#workers.book.register(worker);
   }
 
   unregister(worker: WorkerId): number {
-    return this.#workers.unregister(worker);
+    return this.#workers.book.unregister(worker);
   }
 
   /** Takes what may change from a new configuration; says what needs a restart. */
@@ -166,7 +177,7 @@ export class RouterService {
       logger.warn("a changed key needs a restart and is left as it was", { key, from, to });
     }
     this.#config = effective;
-    this.#workers.replaceListed(effective.workers);
+    this.#workers.book.replaceListed(effective.workers);
     this.#policies.configure(effective);
     await this.#proxy?.reload(effective);
     logger.setLevel(effective.log.level);
@@ -188,7 +199,7 @@ export class RouterService {
     const { config, clock } = this.#parts;
     const hasWaited = clock.monotonicMs() - this.#startedMs >= config.events.completeWithinMs;
     // Once is enough: a worker that joins later must not take the router out of service.
-    this.#isComplete ||= hasWaited || this.#room.isComplete;
+    this.#isComplete ||= hasWaited || (this.#room.isComplete && this.#workers.isSettled);
     if (!this.#isComplete) return;
     if (this.table.targets.length > 0) this.health.clear("ROUTER_NO_WORKERS");
     else this.health.raise("ROUTER_NO_WORKERS", "nobody is listed, registered or heard of");
@@ -210,6 +221,7 @@ export class RouterService {
     });
     metrics.observe((registry) => {
       this.#room.upkeep.write(registry);
+      this.#workers.write(registry);
       writePolicies(registry, this.#policies.policies.counts);
       if (this.#proxy !== null) writeProxy(registry, this.#proxy.proxy.snapshot());
     });
@@ -224,7 +236,7 @@ export class RouterService {
     this.#watch[Symbol.dispose]();
     await this.#proxy?.stop(AbortSignal.abort());
     await this.#policies[Symbol.asyncDispose]();
-    await this.#engines[Symbol.asyncDispose]();
+    await this.#workers[Symbol.asyncDispose]();
     await this.#room[Symbol.asyncDispose]();
     this.#core[Symbol.dispose]();
     this.index[Symbol.dispose]();

@@ -2,6 +2,7 @@ import type { ListedWorker, RouterConfig } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
 import type { KeySpace } from "../../events/index.ts";
 import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
+import type { EngineFacts } from "./engine-facts.ts";
 
 /** How the router decides, as its file has it. */
 export function routerSettings({ router }: RouterConfig): RouterSettings {
@@ -46,16 +47,21 @@ function costOf(router: RouterConfig["router"]): CostSettings {
   };
 }
 
-/** A worker of the file, or of whoever registers it: one for each of its ranks. */
-export function specsOf(listed: ListedWorker): WorkerSpec[] {
+/** Tokens in a block where neither the configuration nor the engine says it. */
+const BLOCK_TOKENS = 16;
+
+/** A worker of the file, or a registered one: one for each rank; none while no model is known. */
+export function specsOf(listed: ListedWorker, facts: EngineFacts): WorkerSpec[] {
   const { name, model, role, url, totalBlocks, batchTokensMax, ranks } = listed;
+  if (model === null) return [];
+  const blockTokens = listed.blockTokens ?? facts.blockTokens ?? BLOCK_TOKENS;
   return Array.from({ length: ranks }, (_, rank) => ({
     ...{ worker: name as WorkerId, rank, model, role, url, totalBlocks, batchTokensMax },
-    spaces: spacesOf(listed),
+    spaces: spacesOf(model, blockTokens, listed.namespace),
   }));
 }
 
-function spacesOf({ model, blockTokens, namespace }: ListedWorker): KeySpace[] {
+function spacesOf(model: string, blockTokens: number, namespace: string | null): KeySpace[] {
   const tokens: KeySpace = { kind: "tokens", model, blockTokens };
   if (namespace === null) return [tokens];
   const namespaceKey = Uint8Array.fromHex(namespace);

@@ -78,7 +78,7 @@ export class UpkeepRoom implements AsyncDisposable {
     const outcome = await this.upkeep.begin();
     if (outcome.kind === "none") return;
     const { sources, ageMs } = outcome;
-    logger.info("begins with the picture it had", { workers: sources, age_ms: ageMs });
+    logger.info("restored index snapshot", { agents: sources, age_ms: ageMs });
   }
 
   /** Whether all who are there were heard, and all that was heard of has told what it holds. */

@@ -227,7 +227,8 @@ export class LinkBus implements Bus {
     if (this.#status !== "connecting") this.#reconnects++;
     this.#subscriptions.attach(link);
     this.#sender.attach(link);
-    this.#log("info", "connected to NATS", { server: link.server });
+    if (link.server === null) this.#log("info", "no NATS server: messages stay in this process", {});
+    else this.#log("info", "connected to NATS", { server: link.server });
     this.#set("connected", null);
   }
 

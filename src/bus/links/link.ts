@@ -20,8 +20,8 @@ export interface Incoming extends BusMessage {
  * it dials another.
  */
 export interface Link {
-  /** As people may read it: without credentials. */
-  readonly server: string;
+  /** As people may read it: without credentials. Null: it is in this process. */
+  readonly server: string | null;
   /** Bytes of data and headers together. */
   readonly payloadBytesMax: number;
 

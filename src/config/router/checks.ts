@@ -26,6 +26,15 @@ export const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
       ),
   },
   {
+    keys: ["router.id"],
+    find: ({ workers }) => {
+      const unnamed = workers.find(({ model, url }) => model === null && url === null);
+      if (unnamed === undefined) return null;
+      const instead = "name its model, or the url of an engine that says it";
+      return { what: "has neither model nor url", instead, at: ["workers", unnamed.name] };
+    },
+  },
+  {
     keys: ["proxy.listen", "api.listen"],
     find: ({ proxy, api }) =>
       unless(

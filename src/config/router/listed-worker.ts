@@ -40,5 +40,8 @@ export function readListedWorker(members: Readonly<Record<string, unknown>>): Re
       worker[field] = read.value;
     }
   }
+  if (worker.model === null && worker.url === null) {
+    return { ok: false, what: "model is missing", instead: "give it, or a url" };
+  }
   return { ok: true, value: Object.freeze(worker) as ListedWorker };
 }

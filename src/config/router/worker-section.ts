@@ -1,22 +1,23 @@
 import type { NamedSection } from "../book.ts";
 import { choiceKind, integerKind, type Kind, patternKind } from "../kinds.ts";
 import { workerIdKind } from "../sections/node.ts";
-import { type KeySpec, optional, withDefault } from "../spec.ts";
+import { optional, withDefault } from "../spec.ts";
 import { zmqKind } from "../zmq-kind.ts";
 
-const model: KeySpec<string> = {
+const model = optional({
   key: "model",
-  kind: patternKind({
+  kind: patternKind<string>({
     name: "model name",
     pattern: /^[\x21-\x7e]{1,256}$/,
     words: "1 to 256 printable characters without blanks",
     example: "meta-llama/Llama-3.1-8B-Instruct",
   }),
-  standard: { is: "required" },
   reload: true,
-  doc: "The model this worker serves, as requests name it.",
+  doc:
+    "The model this worker serves, as requests name it. Unset, with a `url`: the one that its " +
+    "`/v1/models` lists.",
   example: "meta-llama/Llama-3.1-8B-Instruct",
-};
+});
 
 const url = optional({
   key: "url",
@@ -28,8 +29,9 @@ const url = optional({
   }),
   reload: true,
   doc:
-    "Where its OpenAI-compatible API listens: needed for requests through the proxy, not for " +
-    "those who ask `/v1/route` and send by themselves.",
+    "Where its OpenAI-compatible API listens: needed for requests through the proxy. The router " +
+    "also asks a vLLM there for its model, its block size and, without NATS, where it publishes " +
+    "KV events.",
   example: "http://10.0.0.2:8000",
 });
 
@@ -78,12 +80,15 @@ const workerKeys = {
     doc: "Tokens of one step of its engine at most (`--max-num-batched-tokens`).",
     example: 8_192,
   }),
-  blockTokens: withDefault({
+  blockTokens: optional({
     key: "block_tokens",
     kind: integerKind({ min: 1, max: 65_536 }),
-    standard: 16,
     reload: true,
-    doc: "Tokens in a block of its engine (`--block-size`, `--page-size`).",
+    doc:
+      "Tokens in a block of its engine (`--block-size`, `--page-size`). Unset: what the engine's " +
+      "events or its API say, 16 until then. If the events say otherwise, their size is used and " +
+      "`ROUTER_BLOCK_TOKENS` names both.",
+    example: 16,
   }),
   namespace: optional({
     key: "namespace",
@@ -105,7 +110,8 @@ const workerKeys = {
     reload: true,
     doc:
       "Where its engine publishes KV events over ZMQ, for workers without an agent; rank N at " +
-      "the port N above it.",
+      "the port N above it. A vLLM listens there if its own `endpoint` is `tcp://*:PORT`. Unset, " +
+      "with a `url` and without NATS: where the engine says.",
     example: "tcp://10.0.0.2:5557",
   }),
   replay: optional({

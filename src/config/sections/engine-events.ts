@@ -34,12 +34,14 @@ export const engineEventKeys = {
     doc: "The model the engine serves, as requests name it. Needed with `kv_events`.",
     example: "meta-llama/Llama-3.1-8B-Instruct",
   }),
-  kvBlockTokens: withDefault({
+  kvBlockTokens: optional({
     key: "kv_events_block_tokens",
     kind: integerKind({ min: 1, max: 65_536 }),
-    standard: 16,
     reload: false,
-    doc: "Tokens in a block of the engine (`--block-size`, `--page-size`).",
+    doc:
+      "Tokens in a block of the engine (`--block-size`, `--page-size`). Unset: what its events " +
+      "say. If they say otherwise, their size is used and `FEED_BLOCK_TOKENS` names both.",
+    example: 16,
   }),
   kvRanks: withDefault({
     key: "kv_events_ranks",

@@ -17,7 +17,7 @@ export const DROP_REASONS = [
   "skipped_blocks",
   /** A block that names itself as its parent. */
   "own_parent",
-  /** Of a parent that is not known: what it is a prefix of cannot be told. */
+  /** Of a parent that is not known, and there is no room to keep it until the parent comes. */
   "unknown_parent",
   /** Without tokens, of a block that is not known. */
   "placeholder",
@@ -33,6 +33,10 @@ export type DropReason = (typeof DROP_REASONS)[number];
 export interface FeedCounts {
   batches: number;
   events: number;
+  /** Blocks of events that were taken: stored (each copy), announced once more, removed. */
+  stored: number;
+  reannounced: number;
+  removed: number;
   /** Times that numbers were missing. */
   gaps: number;
   restarts: number;
@@ -50,6 +54,7 @@ export function noCounts(): FeedCounts {
   return {
     batches: 0,
     events: 0,
+    ...{ stored: 0, reannounced: 0, removed: 0 },
     gaps: 0,
     restarts: 0,
     replays: 0,
@@ -58,3 +63,13 @@ export function noCounts(): FeedCounts {
     dropped: dropped as Record<DropReason, number>,
   };
 }
+
+/** Reasons after which the engine may hold blocks that the feed does not know. */
+export const LOSSES: ReadonlySet<DropReason> = new Set([
+  "unreadable",
+  "block_size",
+  "skipped_blocks",
+  "unknown_parent",
+  "unnamed_lora",
+  "too_many",
+] as const);

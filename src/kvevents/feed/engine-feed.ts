@@ -4,8 +4,12 @@ import { connectSubscriber, type ZmtpMessage, type ZmtpSubscriber } from "../../
 import { decodeEngineBatch } from "../engine/index.ts";
 import type { FeedChange } from "./change-list.ts";
 import { type FeedCounts, noCounts } from "./counts.ts";
+import type { BlockName } from "./known-blocks.ts";
+import type { NamedPrompt } from "./prompt-names.ts";
 import { Replay, sequenceOf } from "./replay.ts";
+import { encodeFeed, type SavedFeed } from "./saved-feed.ts";
 import { Translator } from "./translator.ts";
+import { WaitingBatches } from "./waiting-batches.ts";
 
 export interface EngineFeedOptions {
   readonly native: Native;
@@ -17,20 +21,28 @@ export interface EngineFeedOptions {
   /** Beginning of the topic; empty: any. */
   readonly topic: string;
   readonly rank: number;
-  /** Of the key space; blocks of other sizes are left out. */
-  readonly blockTokens: number;
+  /** The size that the engine's blocks should have; null: the size that its events say. */
+  readonly blockTokens: number | null;
   /** Blocks whose names are remembered; 2^20 where left out. */
   readonly knownBlocksMax?: number;
-  /** False where the engine tells blocks again that it uses again (`report_mode` "full"). */
-  readonly countsCopies?: boolean;
+  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  readonly totalBlocks?: number | null;
+  /** What a feed before this one knew. Believed once a replay shows its last batch again. */
+  readonly saved?: SavedFeed | null;
   readonly answerMs?: number;
 }
 
-/** Told in order; must not throw. */
+/** Called in order; must not throw. */
 export interface EngineFeedListener {
   changes(changes: readonly FeedChange[]): void;
-  /** Whether nothing is missing, as far as the engine can tell. */
+  /** Whether all that the engine holds is known. */
   known(isKnown: boolean): void;
+  /** The size of the engine's blocks, before the first changes of blocks of that size. */
+  blockTokens?(size: number): void;
+  /** Another run of the engine; what the run before held is cleared. */
+  restarted?(): void;
+  /** Whether the engine still is as `saved` has it; where not, what was saved is discarded. */
+  restored?(isConfirmed: boolean): void;
   /** Whether the engine can be heard. */
   heard(isHeard: boolean): void;
 }
@@ -40,14 +52,6 @@ const ANSWER_MS = 2_000;
 /** A replay that fails is asked for so often, after longer and longer waits. */
 const ATTEMPTS = 5;
 const RETRY_MS = 200;
-/** Live batches that wait for a replay; those behind them are asked for again. */
-const WAITING_MAX = 4_096;
-const WAITING_BYTES_MAX = 64 * 2 ** 20;
-
-interface Waiting {
-  readonly sequence: number;
-  readonly payload: Uint8Array;
-}
 
 /**
  * Follows the KV events of one rank of an engine: numbers in order, each once, holes filled from
@@ -61,6 +65,7 @@ export class EngineFeed implements AsyncDisposable {
   readonly #translator: Translator;
   readonly #subscriber: ZmtpSubscriber;
   readonly #replay: Replay | null;
+  readonly #waiting = new WaitingBatches();
   readonly #stopping = new AbortController();
   /** The number that comes next; null: nothing was heard so far. */
   #next: number | null = null;
@@ -69,8 +74,12 @@ export class EngineFeed implements AsyncDisposable {
   /** What the last batch was: another run may use its number again. */
   #lastPayload = 0n;
   #isNewConnection = false;
-  #waiting: Waiting[] = [];
-  #waitingBytes = 0;
+  /** What was saved is not shown to be true yet. */
+  #isUnconfirmed = false;
+  /** Nothing of what the engine published is missing. */
+  #isCurrent = false;
+  /** The size that the listener was told; null: none. */
+  #toldSize: number | null = null;
   #replaying: Promise<void> | null = null;
   #isKnown = false;
 
@@ -78,9 +87,10 @@ export class EngineFeed implements AsyncDisposable {
     const { native, clock, random, endpoint, replayEndpoint, topic, blockTokens } = options;
     this.#options = options;
     this.#listener = listener;
-    const { knownBlocksMax = KNOWN_BLOCKS_MAX, countsCopies = true } = options;
-    const translating = { native, blockTokens, knownBlocksMax, countsCopies };
+    const { knownBlocksMax = KNOWN_BLOCKS_MAX, totalBlocks = null } = options;
+    const translating = { native, blockTokens, knownBlocksMax, totalBlocks };
     this.#translator = new Translator(translating, this.counts);
+    if (options.saved && replayEndpoint !== null) this.#restore(options.saved);
     const answerMs = options.answerMs ?? ANSWER_MS;
     this.#replay =
       replayEndpoint === null
@@ -90,7 +100,7 @@ export class EngineFeed implements AsyncDisposable {
       ...{ endpoint, clock, random, topics: [topic] },
       onMessage: (message) => this.#take(message),
       onConnected: () => this.#connected(),
-      onDisconnected: () => listener.heard(false),
+      onDisconnected: () => this.#disconnected(),
     });
   }
 
@@ -99,6 +109,44 @@ export class EngineFeed implements AsyncDisposable {
   }
   get state() {
     return this.#subscriber.state;
+  }
+  /** What its events say; null: nothing so far. */
+  get engineBlockTokens(): number | null {
+    return this.#translator.isSizeSure ? this.#translator.blockTokens : null;
+  }
+  /** Whether nothing of what the engine published is missing; before the feed began may be. */
+  get isCurrent(): boolean {
+    return this.#isCurrent;
+  }
+  /** Blocks that wait for their parents. */
+  get orphanBlocks(): number {
+    return this.#translator.orphanBlocks;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#translator.isWaitedFor(name);
+  }
+
+  /** What the blocks of a prompt are called, for those that wait for their parents. */
+  learn(names: readonly BlockName[], prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
+    if (this.#replaying !== null) return;
+    this.#changed(this.#translator.learn(names, prompt));
+    this.#report();
+  }
+
+  /** What it knows, for a file; null: nothing that a later feed could confirm. */
+  async save(): Promise<Uint8Array[] | null> {
+    const isReady = this.#replay !== null && this.#isCurrent && this.#replaying === null;
+    if (!isReady || this.#next === null || this.#next === 0) return null;
+    const head = { next: this.#next, lastPayload: this.#lastPayload };
+    // Copies are counted, so batches that come meanwhile wait.
+    const pages = encodeFeed({ ...head, ...this.#translator.state() }, this.#stopping.signal);
+    this.#replaying = pages.then(() => {
+      this.#replaying = null;
+      if (this.#isNewConnection) this.#recover();
+      else this.#drain(this.#isCurrent);
+    });
+    return pages;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -116,6 +164,12 @@ export class EngineFeed implements AsyncDisposable {
     if (this.#replay !== null) this.#recover();
   }
 
+  #disconnected(): void {
+    this.#isCurrent = false;
+    this.#report();
+    this.#listener.heard(false);
+  }
+
   /** Topic, number and payload. */
   #take(message: ZmtpMessage): void {
     const [number, payload] = message.slice(-2);
@@ -126,39 +180,51 @@ export class EngineFeed implements AsyncDisposable {
     const sequence = Number(sequenceOf(number));
     const isRestart = this.#heard !== null && sequence <= this.#heard;
     this.#heard = sequence;
-    if (isRestart) this.#restarted();
-    if (this.#replaying !== null) this.#wait({ sequence, payload });
+    if (isRestart) this.#waiting.take();
+    if (isRestart && !this.#isUnconfirmed) this.#restarted();
+    if (this.#replaying !== null) this.#waiting.add({ sequence, payload });
     else this.#live(sequence, payload);
   }
 
-  /** Numbers went back on one connection: what waits is of the run before. */
+  /** Another run of the engine, with its first batch next. */
   #restarted(): void {
     this.counts.restarts++;
+    this.#listener.restarted?.();
     this.#begin(0);
-    [this.#waiting, this.#waitingBytes] = [[], 0];
   }
 
-  #wait(waiting: Waiting): void {
-    const isFull =
-      this.#waiting.length >= WAITING_MAX ||
-      this.#waitingBytes + waiting.payload.length > WAITING_BYTES_MAX;
-    if (isFull) return;
-    this.#waiting.push(waiting);
-    this.#waitingBytes += waiting.payload.length;
+  #restore(saved: SavedFeed): void {
+    this.#translator.restore(saved);
+    this.#next = saved.next;
+    this.#lastPayload = saved.lastPayload;
+    this.#isUnconfirmed = true;
+  }
+
+  /** The engine still has the last batch of what was saved: it is the same run. */
+  #confirm(): void {
+    this.#isUnconfirmed = false;
+    this.#listener.restored?.(true);
+    this.#changed(this.#translator.announceAll());
   }
 
   #live(sequence: number, payload: Uint8Array): void {
+    if (this.#isUnconfirmed) {
+      this.#waiting.add({ sequence, payload });
+      this.#recover();
+      return;
+    }
     const next = this.#next ?? 0;
     if (sequence === next) {
       this.#isNewConnection = false;
       this.#apply(sequence, payload);
-      this.#tell(true);
+      this.#applied();
       return;
     }
     if (sequence < next) {
       // A replay brought it already; without one it is another run, over a new connection.
       if (this.#replay !== null && !this.#isNewConnection) return;
       this.#restarted();
+      this.#waiting.take();
       this.#live(sequence, payload);
       return;
     }
@@ -169,36 +235,60 @@ export class EngineFeed implements AsyncDisposable {
       this.#live(sequence, payload);
       return;
     }
-    this.#wait({ sequence, payload });
+    this.#waiting.add({ sequence, payload });
     this.#recover();
   }
 
   #apply(sequence: number, payload: Uint8Array): void {
+    // The first word ever: whatever the engine published before is not known.
+    if (this.#next === null) this.#translator.begin(sequence === 0);
     this.#next = sequence + 1;
     this.#lastPayload = Bun.hash.xxHash3(payload);
     this.counts.batches++;
     const batch = decodeEngineBatch(payload);
     if (!batch.ok) {
-      this.counts.dropped.unreadable++;
+      this.#translator.drop("unreadable");
       return;
     }
     if (batch.value.rank !== this.#options.rank) {
       this.counts.dropped.other_rank++;
       return;
     }
-    const changes = this.#translator.apply(batch.value.events);
+    this.#changed(this.#translator.apply(batch.value.events));
+  }
+
+  #changed(changes: readonly FeedChange[]): void {
+    const size = this.#translator.blockTokens;
+    if (size !== null && size !== this.#toldSize) {
+      this.#toldSize = size;
+      this.#listener.blockTokens?.(size);
+    }
     if (changes.length > 0) this.#listener.changes(changes);
   }
 
-  /** Nothing of before is true any more. */
-  #begin(next: number): void {
+  /** All that came is applied. */
+  #applied(): void {
+    this.#isCurrent = true;
+    if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
+      // Blocks of another size were left out: they are asked for again.
+      this.#begin(null);
+      this.#recover();
+    }
+    this.#report();
+  }
+
+  /** Nothing of before is true any more; null: nothing was heard so far. */
+  #begin(next: number | null): void {
     this.#next = next;
     this.#lastPayload = 0n;
-    this.#listener.changes(this.#translator.reset());
+    if (this.#isUnconfirmed) this.#listener.restored?.(false);
+    this.#isUnconfirmed = false;
+    this.#changed(this.#translator.reset(next === 0));
   }
 
   #recover(): void {
-    this.#tell(false);
+    this.#isCurrent = false;
+    this.#report();
     this.#replaying ??= this.#recoverAll().then((isWhole) => {
       this.#replaying = null;
       this.#drain(isWhole);
@@ -213,47 +303,57 @@ export class EngineFeed implements AsyncDisposable {
       if (attempt > 0) {
         await sleep(clock, RETRY_MS * 2 ** attempt, signal).catch(() => undefined);
       }
-      if (await this.#replayOnce()) return true;
+      const next = this.#next;
+      const isOwed = (this.#waiting.first ?? 0) > (next ?? 0);
+      const isAnswered = await this.#replayOnce();
+      if (isAnswered && !(isOwed && this.#next === next)) return true;
+      if (isAnswered) break;
     }
-    const first = this.#waiting[0]?.sequence;
-    if (first === undefined || signal.aborted) return false;
-    // The engine does not answer: what is missing is lost, and it goes on from what is live.
+    const { first } = this.#waiting;
+    if (first === null || signal.aborted) return false;
+    // The engine does not have what is missing, or does not answer: it is lost.
     this.counts.lostBatches += Math.max(0, first - (this.#next ?? 0));
     this.#begin(first);
     return true;
   }
 
-  /** True: the engine told all it still has of what is missing. */
+  /** True: the engine gave all it still has of what is missing. */
   async #replayOnce(): Promise<boolean> {
     const before = this.#next ?? 0;
     // The last batch comes once more, to see whether it is the same: numbers alone do not tell.
-    const from = this.#isNewConnection && before > 0 ? before - 1 : before;
+    const isChecked = before > 0 && (this.#isNewConnection || this.#isUnconfirmed);
+    const from = isChecked ? before - 1 : before;
     let first: number | null = null;
-    let isOther = false;
+    let outcome: "same" | "other" | "hole" = "same";
     this.counts.replays++;
     const isWhole = await this.#replay!.ask(from, (sequence, payload) => {
       first ??= sequence;
-      if (isOther) return;
-      if (sequence === before - 1) isOther = Bun.hash.xxHash3(payload) !== this.#lastPayload;
-      else isOther = !this.#replayed(sequence, payload);
+      if (outcome !== "same") return;
+      if (isChecked && first !== from) outcome = "hole";
+      else if (sequence >= before) outcome = this.#replayed(sequence, payload) ? "same" : "hole";
+      else if (Bun.hash.xxHash3(payload) !== this.#lastPayload) outcome = "other";
+      else if (this.#isUnconfirmed) this.#confirm();
     });
     if (!isWhole) return false;
     this.#isNewConnection = false;
-    const isGone = from < before && first === null;
-    if (!isOther && !isGone) return true;
-    // Another run of the engine, or one whose buffer does not lead back so far.
-    this.counts.restarts++;
-    this.#begin(0);
+    if (first === null && isChecked) outcome = "other";
+    if (outcome === "same") {
+      // An engine that has published nothing holds nothing.
+      if (this.#next === null) this.#begin(0);
+      return true;
+    }
+    if (outcome === "other") this.#restarted();
+    else {
+      // Its buffer does not lead back so far, or it is another run that counts further by now.
+      this.counts.lostBatches += Math.max(0, first! - before);
+      this.#begin(null);
+    }
     return this.#replayFromStart();
   }
 
   async #replayFromStart(): Promise<boolean> {
-    let isFirst = true;
-    return this.#replay!.ask(0, (sequence, payload) => {
-      if (isFirst) this.#next = sequence;
-      isFirst = false;
-      this.#replayed(sequence, payload);
-    });
+    this.#begin(null);
+    return this.#replay!.ask(0, (sequence, payload) => this.#replayed(sequence, payload));
   }
 
   /** False: there is a hole before it. */
@@ -269,17 +369,17 @@ export class EngineFeed implements AsyncDisposable {
 
   /** What came meanwhile. */
   #drain(isWhole: boolean): void {
-    const waiting = this.#waiting;
-    [this.#waiting, this.#waitingBytes] = [[], 0];
+    const waiting = this.#waiting.take();
     if (this.#stopping.signal.aborted) return;
     for (const { sequence, payload } of waiting) {
-      if (this.#replaying !== null) this.#wait({ sequence, payload });
+      if (this.#replaying !== null) this.#waiting.add({ sequence, payload });
       else if (sequence >= (this.#next ?? 0)) this.#live(sequence, payload);
     }
-    if (this.#replaying === null && isWhole) this.#tell(true);
+    if (this.#replaying === null && isWhole) this.#applied();
   }
 
-  #tell(isKnown: boolean): void {
+  #report(): void {
+    const isKnown = this.#isCurrent && this.#translator.isComplete;
     if (isKnown === this.#isKnown) return;
     this.#isKnown = isKnown;
     this.#listener.known(isKnown);

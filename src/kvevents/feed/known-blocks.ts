@@ -2,6 +2,20 @@ import { assert } from "../../core/index.ts";
 import { RESIDENCY_TIERS, type ResidencyTier } from "../../events/index.ts";
 import type { EngineHash } from "../engine-event.ts";
 
+/** An engine's hash as a key: digests by their text, since equal bytes are other objects. */
+export type BlockName = bigint | string;
+
+export function blockNameOf(hash: EngineHash): BlockName {
+  return typeof hash === "bigint" ? hash : Buffer.from(hash).toString("latin1");
+}
+
+/** Copies in each tier, in the order of RESIDENCY_TIERS. */
+export type Copies = [number, number, number];
+
+export function placeOf(tier: ResidencyTier): 0 | 1 | 2 {
+  return RESIDENCY_TIERS.indexOf(tier) as 0 | 1 | 2;
+}
+
 /** A block by its engine's name. */
 export interface KnownBlock {
   readonly sequence: bigint;
@@ -9,8 +23,7 @@ export interface KnownBlock {
   readonly parent: bigint | null;
   /** What its prompt's salt adds to seeds; its children inherit it. */
   readonly salt: bigint;
-  /** Copies in each tier, in the order of RESIDENCY_TIERS. */
-  readonly copies: [number, number, number];
+  readonly copies: Copies;
 }
 
 /**
@@ -20,9 +33,10 @@ export interface KnownBlock {
  */
 export class KnownBlocks {
   readonly #max: number;
-  readonly #held = new Map<EngineHash | string, KnownBlock>();
+  readonly #held = new Map<BlockName, KnownBlock>();
   /** Without copies, in the order in which they lost their last. */
-  readonly #left = new Map<EngineHash | string, KnownBlock>();
+  readonly #left = new Map<BlockName, KnownBlock>();
+  #deviceCopies = 0;
 
   constructor(max: number) {
     assert(max > 0, "room for a block");
@@ -32,50 +46,74 @@ export class KnownBlocks {
   get size(): number {
     return this.#held.size + this.#left.size;
   }
+  /** Copies on the device, each a block of the engine's cache. */
+  get deviceCopies(): number {
+    return this.#deviceCopies;
+  }
 
-  get(hash: EngineHash): KnownBlock | null {
-    const key = keyOf(hash);
-    return this.#held.get(key) ?? this.#left.get(key) ?? null;
+  get(name: BlockName): KnownBlock | null {
+    return this.#held.get(name) ?? this.#left.get(name) ?? null;
+  }
+
+  holds(name: BlockName, tier: ResidencyTier): boolean {
+    return (this.#held.get(name)?.copies[placeOf(tier)] ?? 0) > 0;
   }
 
   /**
-   * One more copy. True: it is the first in that tier. Null: there is no room. `block` makes what
-   * is not known yet.
+   * `count` more copies. True: they are the first in that tier. Null: there is no room. `block`
+   * makes what is not known yet.
    */
-  addCopy(
-    hash: EngineHash,
+  addCopies(
+    name: BlockName,
     tier: ResidencyTier,
     block: () => Omit<KnownBlock, "copies">,
+    count = 1,
   ): boolean | null {
-    const key = keyOf(hash);
-    let known = this.#held.get(key);
+    let known = this.#held.get(name);
     if (known === undefined) {
-      const left = this.#left.get(key);
+      const left = this.#left.get(name);
       if (left === undefined && !this.#makeRoom()) return null;
-      this.#left.delete(key);
+      this.#left.delete(name);
       known = left ?? { ...block(), copies: [0, 0, 0] };
-      this.#held.set(key, known);
+      this.#held.set(name, known);
     }
-    return ++known.copies[placeOf(tier)] === 1;
+    const place = placeOf(tier);
+    if (place === 0) this.#deviceCopies += count;
+    known.copies[place] += count;
+    return known.copies[place] === count;
   }
 
   /** One copy less. The block: it was the last in that tier. Null: there was none. */
-  dropCopy(hash: EngineHash, tier: ResidencyTier): KnownBlock | "others" | null {
-    const key = keyOf(hash);
-    const known = this.#held.get(key);
+  dropCopy(name: BlockName, tier: ResidencyTier): KnownBlock | "others" | null {
+    const known = this.#held.get(name);
     const place = placeOf(tier);
     if (known === undefined || known.copies[place] === 0) return null;
+    if (place === 0) this.#deviceCopies--;
     if (--known.copies[place] > 0) return "others";
     if (known.copies.every((copies) => copies === 0)) {
-      this.#held.delete(key);
-      this.#left.set(key, known);
+      this.#held.delete(name);
+      this.#left.set(name, known);
     }
     return known;
+  }
+
+  /** Those that are held, then those that were, each in an order that `restore` keeps. */
+  *entries(): Generator<readonly [BlockName, KnownBlock]> {
+    yield* this.#held;
+    yield* this.#left;
+  }
+
+  /** A block of `entries`, into what has room for it. */
+  restore(name: BlockName, block: KnownBlock): void {
+    const isHeld = block.copies.some((copies) => copies > 0);
+    (isHeld ? this.#held : this.#left).set(name, block);
+    this.#deviceCopies += block.copies[0];
   }
 
   clear(): void {
     this.#held.clear();
     this.#left.clear();
+    this.#deviceCopies = 0;
   }
 
   #makeRoom(): boolean {
@@ -85,13 +123,4 @@ export class KnownBlocks {
     this.#left.delete(oldest.value);
     return true;
   }
-}
-
-function placeOf(tier: ResidencyTier): 0 | 1 | 2 {
-  return RESIDENCY_TIERS.indexOf(tier) as 0 | 1 | 2;
-}
-
-/** Digests by their text: equal bytes are other objects. */
-function keyOf(hash: EngineHash): bigint | string {
-  return typeof hash === "bigint" ? hash : Buffer.from(hash).toString("latin1");
 }

@@ -1,32 +1,38 @@
 import { assert } from "../../core/index.ts";
 import type { ResidencyTier } from "../../events/index.ts";
-import { type Native, sequenceHashes } from "../../native/index.ts";
-import { localHash, mediaHash, saltSeed, saltShare, sequenceHash } from "../dynamo/index.ts";
-import type { BlockExtras, EngineEvent, EngineHash, KvGroup } from "../engine-event.ts";
-import { ChangeList, type FeedChange } from "./change-list.ts";
-import type { DropReason, FeedCounts } from "./counts.ts";
-import { KnownBlocks } from "./known-blocks.ts";
+import type { Native } from "../../native/index.ts";
+import type { EngineEvent, EngineHash, KvGroup } from "../engine-event.ts";
+import { BlockBook, type BookState } from "./block-book.ts";
+import type { FeedChange } from "./change-list.ts";
+import { type DropReason, type FeedCounts, LOSSES } from "./counts.ts";
+import { saltOf, shareOf } from "./event-chain.ts";
+import { type BlockName, blockNameOf } from "./known-blocks.ts";
 import { isMainGroup, tierOf } from "./media.ts";
+import type { NamedPrompt } from "./prompt-names.ts";
 
 type Stored = EngineEvent & { kind: "stored" };
 type Removed = EngineEvent & { kind: "removed" };
 
 export interface TranslatorOptions {
   readonly native: Native;
-  /** Of the key space; events of other sizes are left out. */
-  readonly blockTokens: number;
+  /** The size that the engine's blocks should have; null: the size that its events say. */
+  readonly blockTokens: number | null;
   readonly knownBlocksMax: number;
-  /**
-   * True: the engine tells each copy of a block when it comes and when it goes, as vLLM and SGLang
-   * do. False: also when one that is there is used again (`kv_cache_report_mode` "full"): then a
-   * block is gone with its first removal.
-   */
-  readonly countsCopies: boolean;
+  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  readonly totalBlocks?: number | null;
 }
 
-/** Dynamo's router marks salts so when it hands them to vLLM. */
-const SALT_PREFIX = "dynamo-cache-salt:";
+/** What a translator knows, for a file. */
+export interface TranslatorState extends BookState {
+  readonly blockTokens: number | null;
+  readonly isSizeSure: boolean;
+  readonly isComplete: boolean;
+  readonly groups: Iterable<readonly [number, boolean]>;
+}
+
 const GROUPS_MAX = 64;
+/** vLLM never gives its first block to a request. */
+const SPARE_BLOCKS = 1;
 
 /**
  * Turns the events of one rank, in order, into changes of the `tokens` key space. Hashes of the
@@ -35,20 +41,54 @@ const GROUPS_MAX = 64;
 export class Translator {
   readonly #options: TranslatorOptions;
   readonly #counts: FeedCounts;
-  readonly #known: KnownBlocks;
-  readonly #changes = new ChangeList();
+  readonly #book: BlockBook;
   /** By index, of what was stored: removals do not say what kind their group is of. */
   readonly #mainGroups = new Map<number, boolean>();
+  #blockTokens: number | null;
+  /** The engine has stored a whole block of that size. */
+  #isSizeSure = false;
+  #isComplete = false;
+  /** Blocks were taken for last pages before the size was sure: they may have been whole. */
+  #hasDoubtfulPages = false;
+  #needsReplay = false;
 
   constructor(options: TranslatorOptions, counts: FeedCounts) {
-    assert(Number.isInteger(options.blockTokens) && options.blockTokens > 0, "blocks of tokens");
+    const { native, blockTokens, knownBlocksMax } = options;
+    assert(blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0), "a size");
     this.#options = options;
     this.#counts = counts;
-    this.#known = new KnownBlocks(options.knownBlocksMax);
+    this.#blockTokens = blockTokens;
+    this.#book = new BlockBook(native, knownBlocksMax);
   }
 
   get knownBlocks(): number {
-    return this.#known.size;
+    return this.#book.size;
+  }
+  /** Blocks that wait for their parents. */
+  get orphanBlocks(): number {
+    return this.#book.orphans;
+  }
+  /** The size of the engine's blocks; null: no event has said it, and nothing else has. */
+  get blockTokens(): number | null {
+    return this.#blockTokens;
+  }
+  /** Whether the engine's own events say `blockTokens`. */
+  get isSizeSure(): boolean {
+    return this.#isSizeSure;
+  }
+  /**
+   * Whether every block that the engine holds is known: its events were followed from the first on,
+   * or since it cleared its cache, or its whole cache is accounted for.
+   */
+  get isComplete(): boolean {
+    return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
+  }
+
+  /** True once after events were left out for want of the right size: they are needed again. */
+  takeNeedsReplay(): boolean {
+    const needs = this.#needsReplay;
+    this.#needsReplay = false;
+    return needs;
   }
 
   apply(events: readonly EngineEvent[]): FeedChange[] {
@@ -57,30 +97,84 @@ export class Translator {
       if (event.kind === "stored") this.#stored(event);
       else if (event.kind === "removed") this.#removed(event);
       else if (event.kind === "cleared") this.#cleared(event.ownership);
-      else this.#drop("unreadable");
+      else this.drop("unreadable");
     }
-    return this.#changes.take();
+    return this.#taken();
   }
 
-  /** Nothing is left: the engine began anew, or nobody knows what it has. */
-  reset(): FeedChange[] {
-    this.#known.clear();
+  /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
+  reset(isComplete: boolean): FeedChange[] {
+    this.#book.clear();
     this.#mainGroups.clear();
-    this.#changes.cleared();
-    return this.#changes.take();
+    this.#hasDoubtfulPages = false;
+    this.#isComplete = isComplete;
+    return this.#book.takeChanges();
+  }
+
+  /** Says of an empty translator whether the engine's events come from the first on. */
+  begin(isComplete: boolean): void {
+    this.#isComplete = isComplete;
+  }
+
+  drop(reason: DropReason, count = 1): void {
+    this.#counts.dropped[reason] += count;
+    if (LOSSES.has(reason)) this.#isComplete = false;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#book.isWaitedFor(name);
+  }
+
+  /** What the first blocks of a prompt are called, for those that wait for their parents. */
+  learn(
+    names: readonly BlockName[],
+    { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
+  ): FeedChange[] {
+    const blockTokens = this.#blockTokens;
+    const end = names.length * (blockTokens ?? Number.POSITIVE_INFINITY);
+    if (blockTokens === null || tokens.length < end) return [];
+    const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
+    const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
+    this.#book.learn({ names, blocks, tier: "device", blockTokens }, start);
+    return this.#taken();
+  }
+
+  state(): TranslatorState {
+    return {
+      ...{ blockTokens: this.#blockTokens, isSizeSure: this.#isSizeSure },
+      ...{ isComplete: this.#isComplete, groups: [...this.#mainGroups], ...this.#book.state() },
+    };
+  }
+
+  /** Into an empty translator. Readers hear of it with `announceAll`. */
+  restore(state: TranslatorState): void {
+    this.#blockTokens = state.blockTokens;
+    this.#isSizeSure = state.isSizeSure;
+    this.#isComplete = state.isComplete;
+    for (const [index, isMain] of state.groups) this.#mainGroups.set(index, isMain);
+    this.#book.restore(state);
+  }
+
+  announceAll(): FeedChange[] {
+    this.#book.announceAll();
+    return this.#book.takeChanges();
+  }
+
+  #taken(): FeedChange[] {
+    // Copies that fill the engine's cache leave no room for a block that is not known.
+    const { totalBlocks = null } = this.#options;
+    const isFull = totalBlocks !== null && this.#book.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    if (isFull) this.#isComplete = true;
+    return this.#book.takeChanges();
   }
 
   #cleared(ownership: string | null): void {
     if (ownership !== null) {
-      this.#drop("external");
+      this.drop("external");
       return;
     }
-    this.#known.clear();
-    this.#changes.cleared();
-  }
-
-  #drop(reason: DropReason, count = 1): void {
-    this.#counts.dropped[reason] += count;
+    this.#book.clear();
+    this.#isComplete = true;
   }
 
   /** The tier of an event that counts; null: it was dropped. */
@@ -94,7 +188,7 @@ export class Translator {
           ? "external"
           : null;
     if (reason === null) return tier as ResidencyTier;
-    this.#drop(reason, count);
+    this.drop(reason, count);
     return null;
   }
 
@@ -102,20 +196,24 @@ export class Translator {
     const tier = this.#tierOf(event, event.hashes.length);
     if (tier === null) return;
     if (!this.#isMain(event.group)) {
-      this.#drop("other_group", event.hashes.length);
+      this.drop("other_group", event.hashes.length);
       return;
     }
-    for (const hash of event.hashes) {
-      const block = this.#known.dropCopy(hash, tier);
-      if (block === null) this.#drop("not_held");
-      else if (block !== "others") this.#changes.removed(tier, block.sequence);
+    for (const name of event.hashes.map(blockNameOf)) {
+      if (this.#book.remove(name, tier)) {
+        this.#counts.removed++;
+        continue;
+      }
+      this.drop("not_held");
+      if (tier === "device" && !this.#isComplete) this.#book.removeUnknown(name);
     }
   }
 
   /** Of a removal: its group is what was stored under its index. */
   #isMain(group: KvGroup | null): boolean {
     if (group === null || group.index === null) return isMainGroup(group);
-    return this.#mainGroups.get(group.index) ?? false;
+    // A feed that begins late may hear of removals first.
+    return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
   }
 
   #stored(event: Stored): void {
@@ -127,156 +225,93 @@ export class Translator {
       this.#mainGroups.set(index, isMain);
     }
     if (!isMain) {
-      this.#drop("other_group");
+      this.drop("other_group");
       return;
     }
     if (event.loraId !== null && event.loraName === null) {
-      this.#drop("unnamed_lora");
+      this.drop("unnamed_lora");
       return;
     }
     if (event.tokens.length === 0) {
       this.#placeholders(event.hashes, tier);
       return;
     }
-    const blocks = this.#wholeBlocks(event);
-    if (blocks === 0) return;
-    const { parent } = event;
-    if (parent !== null && event.hashes.some((hash) => isSame(hash, parent))) {
-      this.#drop("own_parent");
+    this.#storedBlocks(event, tier);
+  }
+
+  #storedBlocks(event: Stored, tier: ResidencyTier): void {
+    const count = this.#wholeBlocks(event);
+    if (count === 0) return;
+    const { parent, loraName, extras } = event;
+    const names = event.hashes.slice(0, count).map(blockNameOf);
+    const before = parent === null ? null : blockNameOf(parent);
+    if (before !== null && names.includes(before)) {
+      this.drop("own_parent");
       return;
     }
-    const known = parent === null ? null : this.#known.get(parent);
-    if (parent !== null && known === null) {
-      this.#drop("unknown_parent");
-      return;
-    }
+    const blockTokens = this.#blockTokens!;
+    const tokens = event.tokens.subarray(0, count * blockTokens);
+    const run = { names, tier, blockTokens, blocks: { tokens, loraName, extras } };
     const salt = saltOf(event);
-    this.#add(event, tier, blocks, {
-      parent: known?.sequence ?? null,
-      salt: salt === null ? (known?.salt ?? 0n) : saltShare(salt),
-    });
+    const known = before === null ? null : this.#book.get(before);
+    if (before !== null && known === null) {
+      // The engine stored the parent before the feed began.
+      this.#isComplete = false;
+      if (this.#book.keep(run, before, salt)) this.#counts.stored += count;
+      else this.drop("unknown_parent");
+      return;
+    }
+    const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
+    for (const outcome of this.#book.add(run, start)) {
+      if (outcome === "full") this.drop("too_many");
+      else this.#counts[outcome]++;
+    }
   }
 
   /** How many of its blocks are whole; 0: it was dropped. */
   #wholeBlocks(event: Stored): number {
-    const { blockTokens } = this.#options;
+    this.#learnSize(event);
+    const blockTokens = this.#blockTokens ?? event.blockTokens;
     const { hashes, tokens } = event;
     const isLastPage = hashes.length === 1 && tokens.length < blockTokens;
-    if (event.blockTokens !== blockTokens && !isLastPage) {
-      this.#drop("block_size");
+    if ((event.blockTokens !== blockTokens && !isLastPage) || blockTokens === 0) {
+      this.drop("block_size");
       return 0;
     }
     if (tokens.length > hashes.length * blockTokens) {
-      this.#drop("skipped_blocks");
+      this.drop("skipped_blocks");
       return 0;
     }
     const whole = Math.floor(tokens.length / blockTokens);
-    if (whole < hashes.length) this.#drop("partial_block");
+    if (whole === hashes.length) this.#isSizeSure = true;
+    else {
+      this.drop("partial_block");
+      this.#hasDoubtfulPages ||= !this.#isSizeSure;
+    }
     return whole;
   }
 
-  #add(
-    event: Stored,
-    tier: ResidencyTier,
-    blocks: number,
-    start: { readonly parent: bigint | null; readonly salt: bigint },
-  ): void {
-    const { blockTokens } = this.#options;
-    const chain = this.#chain(event, blocks, start);
-    const hasExtras = start.salt !== 0n || event.loraName !== null;
-    const isPlain = !hasExtras && (event.extras?.every((one) => isEmpty(one)) ?? true);
-    let parent = start.parent;
-    for (let i = 0; i < blocks; i++) {
-      const sequence = chain.sequence[i]!;
-      const before = parent;
-      const isFirst = this.#addCopy(event.hashes[i]!, tier, () => {
-        return { sequence, parent: before, salt: start.salt };
-      });
-      if (isFirst === null) return;
-      if (isFirst) {
-        const local = chain.local[i]!;
-        const tokens = event.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-        this.#changes.stored({ tier, parent: before, sequence, local, tokens, isPlain });
-      }
-      parent = sequence;
-    }
-  }
-
-  #addCopy(
-    hash: EngineHash,
-    tier: ResidencyTier,
-    block: () => { sequence: bigint; parent: bigint | null; salt: bigint },
-  ): boolean | null {
-    const isFirst = this.#known.addCopy(hash, tier, block);
-    if (isFirst === null) this.#drop("too_many");
-    if (isFirst === false && !this.#options.countsCopies) this.#known.dropCopy(hash, tier);
-    return isFirst;
-  }
-
-  #chain(
-    event: Stored,
-    blocks: number,
-    { parent, salt }: { readonly parent: bigint | null; readonly salt: bigint },
-  ): { readonly local: BigUint64Array; readonly sequence: BigUint64Array } {
-    const { blockTokens, native } = this.#options;
-    const tokens = event.tokens.subarray(0, blocks * blockTokens);
-    const seed = BigInt.asUintN(64, saltSeed(event.loraName, null) + salt);
-    const into = { local: new BigUint64Array(blocks), sequence: new BigUint64Array(blocks) };
-    sequenceHashes(native, tokens, { blockTokens, seed, parent }, into);
-    if (event.extras === null) return into;
-    let last = parent;
-    for (let i = 0; i < blocks; i++) {
-      const media = mediaOf(event.extras[i] ?? null);
-      if (media.length > 0) {
-        const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-        into.local[i] = localHash(own, seed, media);
-      }
-      last = sequenceHash(last, into.local[i]!);
-      into.sequence[i] = last;
-    }
-    return into;
+  /**
+   * A single block that is smaller than expected may be the last, partial page of a prompt: it
+   * says nothing. A larger one, or several of one size, can only be whole blocks.
+   */
+  #learnSize({ hashes, tokens, blockTokens: size }: Stored): void {
+    const before = this.#blockTokens;
+    if (size === before || size === 0 || tokens.length !== hashes.length * size) return;
+    const isLarger = before === null || size > before;
+    if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
+    this.#blockTokens = size;
+    if (before === null) return;
+    this.#book.clear();
+    this.#isComplete = false;
+    this.#needsReplay = true;
   }
 
   /** Blocks without tokens: of those that are known it is known what they are. */
   #placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): void {
-    for (const hash of hashes) {
-      const known = this.#known.get(hash);
-      if (known === null) {
-        this.#drop("placeholder");
-        continue;
-      }
-      const isFirst = this.#addCopy(hash, tier, () => known);
-      const { sequence, parent } = known;
-      if (!isFirst) continue;
-      this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
+    for (const name of hashes.map(blockNameOf)) {
+      if (this.#book.addKnown(name, tier)) this.#counts.stored++;
+      else this.drop("placeholder");
     }
   }
-}
-
-function isSame(a: EngineHash, b: EngineHash): boolean {
-  if (typeof a === "bigint" || typeof b === "bigint") return a === b;
-  return Buffer.compare(a, b) === 0;
-}
-
-/** Of the first block; null: it says none, and the chain has its parent's. */
-function saltOf(event: Stored): string | null {
-  const salt = event.cacheSalt ?? event.extras?.[0]?.cacheSalt ?? null;
-  if (salt === null || salt === "") return null;
-  return salt.startsWith(SALT_PREFIX) ? salt.slice(SALT_PREFIX.length) : salt;
-}
-
-function isEmpty(extras: BlockExtras | null): boolean {
-  if (extras === null) return true;
-  const { loraName, cacheSalt, media, embeddings } = extras;
-  return loraName === null && cacheSalt === null && media.length === 0 && embeddings === null;
-}
-
-/** What makes a block's hash another than that of its tokens; no router can know embeddings. */
-function mediaOf(extras: BlockExtras | null): bigint[] {
-  if (extras === null) return [];
-  const hashes = extras.media.map(({ id }) => mediaHash(id));
-  if (extras.embeddings !== null) {
-    hashes.push(mediaHash(Buffer.from(extras.embeddings).toString("latin1")));
-  }
-  return hashes;
 }

@@ -35,7 +35,7 @@ export class EngineTarget implements Disposable {
     intake.counts.changes += changes.length;
   }
 
-  /** Another run of the engine, or events that nobody can bring back: it is built anew. */
+  /** Another run of the engine: nothing of the run before is held. */
   restart(): void {
     const target = this.#target;
     if (target === null) return;
@@ -44,7 +44,17 @@ export class EngineTarget implements Disposable {
     this.#options.intake.counts.incarnations++;
   }
 
-  /** Whether nothing is missing. */
+  /** The size of its engine's blocks, before the first changes of blocks of that size. */
+  setBlockTokens(blockTokens: number): void {
+    const target = this.#target;
+    if (target === null) return;
+    const spaces = target.spaces.map((space) =>
+      space.kind === "tokens" ? { ...space, blockTokens } : space,
+    );
+    this.#options.table.put({ ...target, spaces });
+  }
+
+  /** Whether all that it holds is known. */
   setKnown(isKnown: boolean): void {
     const target = this.#target;
     if (target !== null) this.#options.table.setKnown(target.id, isKnown);

@@ -62,9 +62,10 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
       health: () => [],
       metricsText: () => metrics.text(),
       metricsContentType: metrics.contentType,
+      engine: () => null,
       register: ({ name, ranks, model, url, role }) =>
         Array.from({ length: ranks }, (_, rank) =>
-          table.put(spec(name, { rank, model, url, role })),
+          table.put(spec(name, { rank, model: model ?? "m", url, role })),
         ),
       unregister(worker) {
         const gone = table.targets.filter((target) => target.worker === worker);

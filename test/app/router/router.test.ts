@@ -236,7 +236,7 @@ describeNats("a router over NATS", () => {
       expect(await before.exited()).toBe(0);
     }
     await using after = await RouterProcess.start(settings);
-    await after.logged("begins with the picture it had");
+    await after.logged("restored index snapshot");
     expect(await after.metric("hearth_router_index_blocks")).toBe(3);
   }, 60_000);
 });

@@ -42,7 +42,7 @@ export function engineBatches(): Target {
     }
     const { seconds, rank, events } = batch.value;
     checkAgain(seconds, rank, events);
-    const translator = new Translator({ ...options, countsCopies: input.length % 2 === 0 }, counts);
+    const translator = new Translator(options, counts);
     for (const change of [...translator.apply(events), ...translator.apply(events)]) {
       checkChange(change);
       saw(`${change.change.kind} ${change.isPlain}`);

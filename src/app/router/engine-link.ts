@@ -1,0 +1,172 @@
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import {
+  EngineFeed,
+  type FeedCounts,
+  type NamedPrompt,
+  PromptNames,
+  type SavedFeed,
+} from "../../kvevents/index.ts";
+import type { Native } from "../../native/index.ts";
+import type { Logger } from "../../observability/index.ts";
+import type { EngineTarget } from "../../router/index.ts";
+
+export interface EngineLinkOptions {
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly worker: WorkerId;
+  readonly rank: number;
+  readonly model: string;
+  readonly endpoint: string;
+  readonly replayEndpoint: string | null;
+  /** Of the configuration; null: what the engine says. */
+  readonly blockTokens: number | null;
+  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  readonly totalBlocks: number | null;
+  readonly saved: SavedFeed | null;
+  /** Not closed here. */
+  readonly target: EngineTarget;
+  /** The engine is another run, perhaps with other settings. */
+  readonly onRestarted: () => void;
+}
+
+/** What is known of one engine that the router follows itself. */
+export interface EngineReport {
+  readonly worker: WorkerId;
+  readonly rank: number;
+  readonly endpoint: string;
+  readonly isReached: boolean;
+  /** Since this router follows it. */
+  readonly wasReached: boolean;
+  /** Whether nothing of what it published since is missing. */
+  readonly isCurrent: boolean;
+  readonly hasReplay: boolean;
+  /** Of the configuration, and of the engine's events; null: not set, or nothing heard so far. */
+  readonly configuredBlockTokens: number | null;
+  readonly blockTokens: number | null;
+  /** Blocks whose prefixes are not known. */
+  readonly orphanBlocks: number;
+  readonly counts: FeedCounts;
+}
+
+/** Prompts that wait to be named; more are left out. */
+const PROMPTS_MAX = 16;
+
+/** Follows the KV events of one rank of an engine into its target, and says in the log how it is. */
+export class EngineLink implements AsyncDisposable {
+  readonly #options: EngineLinkOptions;
+  readonly #feed: EngineFeed;
+  readonly #names: PromptNames;
+  readonly #stopping = new AbortController();
+  readonly #prompts: Pick<NamedPrompt, "tokens" | "cacheSalt">[] = [];
+  #naming: Promise<void> | null = null;
+  #isReached = false;
+  #wasReached = false;
+  #toldMismatch = false;
+
+  constructor(options: EngineLinkOptions) {
+    const { native, target } = options;
+    this.#options = options;
+    this.#names = new PromptNames(native);
+    target.setHeard(false);
+    this.#feed = new EngineFeed(
+      { ...options, topic: "" },
+      {
+        changes: (changes) => {
+          target.apply(changes.map(({ change }) => change));
+          this.#compareSizes();
+        },
+        known: (isKnown) => target.setKnown(isKnown),
+        heard: (isHeard) => this.#heard(isHeard),
+        blockTokens: (size) => target.setBlockTokens(size),
+        restarted: () => this.#restarted(),
+        restored: (isConfirmed) => this.#restored(isConfirmed),
+      },
+    );
+  }
+
+  get model(): string {
+    return this.#options.model;
+  }
+
+  get report(): EngineReport {
+    const { worker, rank, endpoint, replayEndpoint, blockTokens } = this.#options;
+    const feed = this.#feed;
+    return {
+      ...{ worker, rank, endpoint, isReached: this.#isReached, wasReached: this.#wasReached },
+      ...{ isCurrent: feed.isCurrent, hasReplay: replayEndpoint !== null },
+      configuredBlockTokens: blockTokens,
+      blockTokens: feed.engineBlockTokens,
+      orphanBlocks: feed.orphanBlocks,
+      counts: feed.counts,
+    };
+  }
+
+  /** The tokens of a prompt may say which blocks the engine held before this router followed it. */
+  learn(prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
+    if (this.#feed.orphanBlocks === 0 || this.#prompts.length >= PROMPTS_MAX) return;
+    this.#prompts.push({ ...prompt, tokens: prompt.tokens.slice() });
+    this.#naming ??= this.#name().finally(() => {
+      this.#naming = null;
+    });
+  }
+
+  /** What the feed knows, for a file; null: nothing that could be believed again. */
+  save(): Promise<Uint8Array[] | null> {
+    return this.#feed.save();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopping.abort();
+    await this.#feed[Symbol.asyncDispose]();
+    await this.#naming;
+  }
+
+  async #name(): Promise<void> {
+    const { signal } = this.#stopping;
+    const isWanted = (name: Parameters<EngineFeed["isWaitedFor"]>[0]) =>
+      this.#feed.isWaitedFor(name);
+    for (let prompt = this.#prompts.shift(); prompt; prompt = this.#prompts.shift()) {
+      const blockTokens = this.#feed.engineBlockTokens;
+      if (blockTokens === null || this.#feed.orphanBlocks === 0) continue;
+      const names = await this.#names.find({ ...prompt, blockTokens }, isWanted, signal);
+      if (names.length > 0 && !signal.aborted) this.#feed.learn(names, prompt);
+    }
+  }
+
+  #heard(isReached: boolean): void {
+    const { logger, worker, rank, endpoint, target } = this.#options;
+    this.#isReached = isReached;
+    this.#wasReached ||= isReached;
+    target.setHeard(isReached);
+    const fields = { worker, rank, endpoint };
+    if (isReached) logger.info("engine events connected", fields);
+    else logger.warn("engine events lost, the worker counts as stale", fields);
+  }
+
+  #restarted(): void {
+    const { logger, worker, rank, target, onRestarted } = this.#options;
+    logger.warn("engine restarted, its blocks are forgotten", { worker, rank });
+    target.restart();
+    onRestarted();
+  }
+
+  #restored(isConfirmed: boolean): void {
+    const { logger, worker, rank } = this.#options;
+    const message = isConfirmed
+      ? "restored the blocks of an engine"
+      : "discarded the saved blocks of an engine: its replay does not lead back to them";
+    logger.info(message, { worker, rank });
+  }
+
+  #compareSizes(): void {
+    const { logger, worker, rank, blockTokens: configured } = this.#options;
+    const engine = this.#feed.engineBlockTokens;
+    if (this.#toldMismatch || configured === null || engine === null) return;
+    if (engine === configured) return;
+    this.#toldMismatch = true;
+    const fields = { worker, rank, configured, engine };
+    logger.error("block_tokens is not the engine's block size, which is used", fields);
+  }
+}

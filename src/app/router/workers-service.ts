@@ -1,0 +1,98 @@
+import { join } from "node:path";
+import type { RouterConfig } from "../../config/index.ts";
+import type { Clock, Random } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import type { Health, Logger, MetricRegistry } from "../../observability/index.ts";
+import type { PrefixIndex, RouterUpkeep, Target, WorkerTable } from "../../router/index.ts";
+import { EngineDiscovery } from "./engine-discovery.ts";
+import { EngineRoom } from "./engine-room.ts";
+import { FeedSaves } from "./feed-saves.ts";
+import { WorkerBook } from "./worker-book.ts";
+import { writeEngines, writeHeldBlocks } from "./write-engines.ts";
+
+export interface WorkersParts {
+  readonly config: RouterConfig;
+  readonly native: Native;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly logger: Logger;
+  readonly health: Health;
+  readonly table: WorkerTable;
+  readonly index: PrefixIndex;
+  readonly upkeep: Pick<RouterUpkeep, "engine">;
+}
+
+/** Files of engines, below the folder in which the router keeps its index. */
+const SAVES_FOLDER = "engines";
+
+/** The workers that a router is told of, and the engines that it follows without an agent. */
+export class WorkersService implements AsyncDisposable {
+  readonly book: WorkerBook;
+  readonly engines: EngineRoom;
+  readonly #discovery: EngineDiscovery;
+  readonly #parts: WorkersParts;
+
+  constructor(parts: WorkersParts) {
+    const { config, clock, logger, table } = parts;
+    this.#parts = parts;
+    const saves = savesOf(parts);
+    if (config.replicas.resetStates) saves?.reset();
+    this.engines = new EngineRoom({
+      ...{ ...parts, saves },
+      onRestarted: (worker) => this.book.askAgain(worker),
+    });
+    this.#discovery = new EngineDiscovery({
+      ...{ clock, logger },
+      onFacts: (worker, facts) => {
+        const { model, events, replay, ranks, blockTokens } = facts;
+        const fields = { worker, model, events, replay, ranks, block_tokens: blockTokens };
+        logger.info("the worker's API says how it is set up", fields);
+        this.book.found(worker, facts);
+      },
+    });
+    this.book = new WorkerBook({
+      ...{ table, engines: this.engines, asking: this.#discovery },
+      // With NATS the worker may have an agent, which says more than its engine.
+      followsFound: config.nats.url === null && config.router.kvEvents,
+    });
+  }
+
+  /** Workers that were never reached, one line each. */
+  get unreached(): readonly string[] {
+    const engines = this.engines.reports
+      .filter(({ wasReached }) => !wasReached)
+      .map(({ worker, rank, endpoint }) => `worker ${worker} rank ${rank}: ${endpoint}`);
+    return [...this.book.unreached.map(({ name, url }) => `worker ${name}: ${url}`), ...engines]
+      .map((line) => `${line} was never reached`);
+  }
+
+  /** Whether workers are known, and none of them was ever reached. */
+  get isCutOff(): boolean {
+    const { targets } = this.#parts.table;
+    const isUnreached = ({ worker, rank }: Target) =>
+      this.engines.find(worker, rank)?.wasReached === false;
+    return this.unreached.length > 0 && targets.every(isUnreached);
+  }
+
+  /** Whether every worker was reached, and says what it can of what it holds. */
+  get isSettled(): boolean {
+    return this.book.unreached.length === 0 && this.engines.isSettled;
+  }
+
+  write(registry: MetricRegistry): void {
+    const { table, index } = this.#parts;
+    writeHeldBlocks(registry, table, index);
+    writeEngines(registry, this.engines.reports);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#discovery[Symbol.asyncDispose]();
+    await this.engines[Symbol.asyncDispose]();
+  }
+}
+
+function savesOf({ config, logger }: WorkersParts): FeedSaves | null {
+  const { stateDir, stateEveryMs: everyMs } = config.events;
+  if (stateDir === null) return null;
+  return new FeedSaves({ folder: join(stateDir, SAVES_FOLDER), everyMs, logger });
+}

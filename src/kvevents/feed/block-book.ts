@@ -1,0 +1,262 @@
+import { RESIDENCY_TIERS, type ResidencyTier } from "../../events/index.ts";
+import type { Native } from "../../native/index.ts";
+import { ChangeList, type FeedChange } from "./change-list.ts";
+import { type ChainStart, chainOf, type EventBlocks, isPlain, shareOf } from "./event-chain.ts";
+import { type BlockName, type KnownBlock, KnownBlocks } from "./known-blocks.ts";
+import { type OrphanBlock, OrphanBlocks } from "./orphan-blocks.ts";
+
+type Placed = Omit<KnownBlock, "copies">;
+
+/** Blocks that wait for their parents; each keeps its tokens. */
+const ORPHANS_MAX = 2 ** 16;
+/** Removals of unknown blocks that are remembered. */
+const GONE_MAX = 2 ** 16;
+
+/** What became of one copy of a block. `full`: there is no room for the block. */
+export type CopyOutcome = "stored" | "reannounced" | "full";
+
+/** All that is kept of one engine's blocks, for a file. */
+export interface BookState {
+  readonly gone: Iterable<BlockName>;
+  readonly hasForgottenGone: boolean;
+  readonly known: Iterable<readonly [BlockName, KnownBlock]>;
+  readonly orphans: Iterable<OrphanBlock>;
+}
+
+/** Consecutive blocks on one tier, under the engine's names. */
+export interface BlockRun {
+  readonly names: readonly BlockName[];
+  readonly blocks: EventBlocks;
+  readonly tier: ResidencyTier;
+  readonly blockTokens: number;
+}
+
+/**
+ * The blocks of one engine: those whose sequence hash is known, and those that wait for their
+ * parents to be known. Collects what changes for readers.
+ *
+ * vLLM publishes one `stored` for each copy of a block on the device and one `removed` for each
+ * that goes, so copies are counted. A request may ask it to announce again what the request reuses
+ * (`kv_cache_report_mode`): such events begin at the first block of the prompt, where a request
+ * that stores a copy of its own would have reused the first one. So of runs that begin there,
+ * blocks that the device holds count no further copy.
+ */
+export class BlockBook {
+  readonly #native: Native;
+  readonly #known: KnownBlocks;
+  readonly #orphans: OrphanBlocks;
+  /** Unknown blocks that the engine removed from its device. */
+  readonly #gone = new Set<BlockName>();
+  readonly #changes = new ChangeList();
+  #hasForgottenGone = false;
+
+  constructor(native: Native, knownMax: number) {
+    this.#native = native;
+    this.#known = new KnownBlocks(knownMax);
+    this.#orphans = new OrphanBlocks(Math.min(knownMax, ORPHANS_MAX));
+  }
+
+  get size(): number {
+    return this.#known.size;
+  }
+  get orphans(): number {
+    return this.#orphans.size;
+  }
+  /** Copies on the device of blocks whose sequence hash is known. */
+  get deviceCopies(): number {
+    return this.#known.deviceCopies;
+  }
+
+  get(name: BlockName): Placed | null {
+    return this.#known.get(name);
+  }
+
+  /** What changed since it was last asked. */
+  takeChanges(): FeedChange[] {
+    return this.#changes.take();
+  }
+
+  clear(): void {
+    this.#known.clear();
+    this.#orphans.clear();
+    this.#gone.clear();
+    this.#hasForgottenGone = false;
+    this.#changes.cleared();
+  }
+
+  /** A run behind a known block, or from the first of a prompt on. One outcome for each block. */
+  add({ names, blocks, tier, blockTokens }: BlockRun, start: ChainStart): CopyOutcome[] {
+    const { sequence, local } = chainOf(this.#native, blockTokens, blocks, start);
+    const plain = isPlain(blocks, start);
+    const outcomes: CopyOutcome[] = [];
+    let { parent } = start;
+    for (const [i, name] of names.entries()) {
+      const block = { sequence: sequence[i]!, parent, salt: start.salt };
+      this.#adopt(name, block);
+      const isAgain = start.parent === null && tier === "device" && this.#known.holds(name, tier);
+      const isFirst = isAgain ? false : this.#known.addCopies(name, tier, () => block);
+      outcomes.push(isFirst === null ? "full" : isAgain ? "reannounced" : "stored");
+      this.#gone.delete(name);
+      if (isFirst === true) {
+        const tokens = blocks.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
+        const hashes = { sequence: block.sequence, local: local[i]! };
+        this.#changes.stored({ tier, parent, ...hashes, tokens, isPlain: plain });
+      }
+      parent = block.sequence;
+    }
+    for (const name of names) this.#link(name, blockTokens);
+    return outcomes;
+  }
+
+  /** A run behind a block that is not known: it waits. False: there is no room. */
+  keep({ names, blocks, tier, blockTokens }: BlockRun, before: BlockName, salt: string | null) {
+    if (!this.#orphans.hasRoom(names.length)) return false;
+    let parent = before;
+    for (const [i, name] of names.entries()) {
+      if (this.#known.get(name) !== null) this.addKnown(name, tier);
+      else {
+        const orphan = this.#orphans.add({
+          ...{ name, parent, salt, copies: [0, 0, 0], loraName: blocks.loraName },
+          tokens: blocks.tokens.slice(i * blockTokens, (i + 1) * blockTokens),
+          extras: blocks.extras?.[i] ?? null,
+        });
+        this.#orphans.addCopy(orphan, tier);
+        this.#gone.delete(name);
+      }
+      parent = name;
+    }
+    for (const name of names) if (this.#known.get(name) !== null) this.#link(name, blockTokens);
+    return true;
+  }
+
+  /** One more copy of a block by its name alone. False: there is no such block. */
+  addKnown(name: BlockName, tier: ResidencyTier): boolean {
+    const block = this.#known.get(name);
+    if (block !== null) {
+      if (this.#known.addCopies(name, tier, () => block)) this.#announce(block, tier);
+      return true;
+    }
+    const orphan = this.#orphans.get(name);
+    if (orphan !== null) this.#orphans.addCopy(orphan, tier);
+    return orphan !== null;
+  }
+
+  /** One copy less. False: none is known. */
+  remove(name: BlockName, tier: ResidencyTier): boolean {
+    const block = this.#known.dropCopy(name, tier);
+    if (block === "others") return true;
+    if (block !== null) {
+      this.#changes.removed(tier, block.sequence);
+      return true;
+    }
+    return this.#orphans.dropCopy(name, tier);
+  }
+
+  /** Remembers that an unknown block is not on the device. */
+  removeUnknown(name: BlockName): void {
+    if (this.#gone.size < GONE_MAX) this.#gone.add(name);
+    else this.#hasForgottenGone = true;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#orphans.isWaitedFor(name);
+  }
+
+  /**
+   * What the first blocks of a prompt are called by the engine. A block that waits for its parent
+   * shows that the engine held all blocks before it when it was stored: those that were not
+   * removed since are held.
+   */
+  learn({ names, blocks, blockTokens }: BlockRun, start: ChainStart): void {
+    const last = names.findLastIndex((name) => this.#orphans.isWaitedFor(name));
+    const { sequence } = chainOf(this.#native, blockTokens, blocks, start);
+    for (const [i, name] of names.slice(0, last + 1).entries()) {
+      if (this.#known.get(name) !== null || this.#orphans.get(name) !== null) continue;
+      const isGone = this.#gone.delete(name) || this.#hasForgottenGone;
+      const block = { sequence: sequence[i]!, parent: sequence[i - 1] ?? null, salt: start.salt };
+      this.#place(name, isGone ? [0, 0, 0] : [1, 0, 0], block);
+    }
+    for (const name of names.slice(0, last + 1)) this.#link(name, blockTokens);
+  }
+
+  state(): BookState {
+    return {
+      gone: this.#gone,
+      hasForgottenGone: this.#hasForgottenGone,
+      known: this.#known.entries(),
+      orphans: this.#orphans.all(),
+    };
+  }
+
+  /** Into an empty book. Readers hear of it with `announceAll`. */
+  restore(state: BookState): void {
+    this.#hasForgottenGone = state.hasForgottenGone;
+    for (const name of state.gone) this.#gone.add(name);
+    for (const [name, block] of state.known) this.#known.restore(name, block);
+    for (const orphan of state.orphans) this.#orphans.add(orphan);
+  }
+
+  announceAll(): void {
+    for (const [, block] of this.#known.entries()) {
+      for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+        if (block.copies[place]! > 0) this.#announce(block, tier);
+      }
+    }
+  }
+
+  /** Without what led to its hash: readers that name blocks themselves do without it. */
+  #announce({ sequence, parent }: Placed, tier: ResidencyTier): void {
+    this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
+  }
+
+  /** Takes over what waited under that name for its parent. */
+  #adopt(name: BlockName, block: Placed): void {
+    const orphan = this.#orphans.take(name);
+    if (orphan !== null) this.#place(name, orphan.copies, block);
+  }
+
+  /** A block is known: those that waited for it are, too, and those that waited for them. */
+  #link(name: BlockName, blockTokens: number): void {
+    if (!this.#orphans.isWaitedFor(name)) return;
+    const names = [name];
+    for (const parentName of names) {
+      const parent = this.#known.get(parentName);
+      if (parent === null) continue;
+      for (const orphan of this.#orphans.takeChildren(parentName)) {
+        this.#placeOrphan(orphan, parent, blockTokens);
+        names.push(orphan.name);
+      }
+    }
+  }
+
+  #placeOrphan(orphan: OrphanBlock, parent: Placed, blockTokens: number): void {
+    const { name, tokens, loraName, extras, copies } = orphan;
+    const start = { parent: parent.sequence, salt: shareOf(orphan.salt, parent.salt) };
+    const blocks = { tokens, loraName, extras: extras === null ? null : [extras] };
+    const chain = chainOf(this.#native, blockTokens, blocks, start);
+    const made = { local: chain.local[0]!, tokens, isPlain: isPlain(blocks, start) };
+    this.#place(name, copies, { sequence: chain.sequence[0]!, ...start }, made);
+  }
+
+  /** Where there is no room it is lost, as if the engine had none. */
+  #place(
+    name: BlockName,
+    copies: readonly number[],
+    { sequence, parent, salt }: Placed,
+    made: Pick<Parameters<ChangeList["stored"]>[0], "local" | "tokens" | "isPlain"> = UNKNOWN,
+  ): void {
+    const block = () => ({ sequence, parent, salt });
+    if (copies.every((count) => count === 0)) {
+      // Its children need it, and nothing else.
+      if (this.#known.addCopies(name, "device", block)) this.#known.dropCopy(name, "device");
+      return;
+    }
+    for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+      if (copies[place] === 0) continue;
+      const isFirst = this.#known.addCopies(name, tier, block, copies[place]);
+      if (isFirst) this.#changes.stored({ tier, parent, sequence, ...made });
+    }
+  }
+}
+
+const UNKNOWN = { local: null, tokens: null, isPlain: false };

@@ -1,0 +1,182 @@
+import { yieldToLoop } from "../../core/index.ts";
+import { MsgpackReader, MsgpackWriter, Unreadable } from "../msgpack/index.ts";
+import type { BlockName, KnownBlock } from "./known-blocks.ts";
+import type { OrphanBlock } from "./orphan-blocks.ts";
+import type { TranslatorState } from "./translator.ts";
+
+/** What a feed knew of its engine, as of the batch before `next`. */
+export interface SavedFeed extends TranslatorState {
+  /** The number of the batch that comes next; at least 1. */
+  readonly next: number;
+  /** XXH3 of the batch before it: another run of the engine has another batch of that number. */
+  readonly lastPayload: bigint;
+}
+
+const MAGIC = "hearth-feed 1";
+/** Blocks of one page: between pages other work has its turn. */
+const PAGE_BLOCKS = 1_024;
+const NAME_BYTES_MAX = 64;
+const TEXT_BYTES_MAX = 4_096;
+const ITEMS_MAX = 2 ** 24;
+
+/**
+ * Pages, one after the other; the first says how many there are. Nothing may change meanwhile.
+ * Multimodal blocks that wait for their parents are left out.
+ */
+export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise<Uint8Array[]> {
+  const pages: Uint8Array[] = [];
+  for (const known of paged(saved.known)) {
+    pages.push(pageOf(known, writeKnown));
+    await yieldToLoop();
+    if (signal.aborted) return [];
+  }
+  const blocks = pages.length;
+  for (const orphans of paged(plainOrphans(saved.orphans))) {
+    pages.push(pageOf(orphans, writeOrphan));
+    await yieldToLoop();
+    if (signal.aborted) return [];
+  }
+  return [headOf(saved, blocks, pages.length - blocks), ...pages];
+}
+
+/** Null: it is not what `encodeFeed` wrote. */
+export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
+  const [first, ...rest] = pages;
+  try {
+    if (first === undefined) return null;
+    const { knownPages, orphanPages, ...head } = readHead(new MsgpackReader(first));
+    if (rest.length !== knownPages + orphanPages) return null;
+    const known = rest.slice(0, knownPages).flatMap((page) => readPage(page, readKnown));
+    const orphans = rest.slice(knownPages).flatMap((page) => readPage(page, readOrphan));
+    return { ...head, known, orphans };
+  } catch (thrown) {
+    if (thrown instanceof Unreadable) return null;
+    throw thrown;
+  }
+}
+
+function headOf(saved: SavedFeed, knownPages: number, orphanPages: number): Uint8Array {
+  const writer = new MsgpackWriter().array(11).str(MAGIC).int(saved.next).int(saved.lastPayload);
+  writer.int(saved.blockTokens ?? 0).bool(saved.isSizeSure).bool(saved.isComplete);
+  writer.bool(saved.hasForgottenGone);
+  const groups = [...saved.groups];
+  writer.array(groups.length * 2);
+  for (const [index, isMain] of groups) writer.int(index).bool(isMain);
+  const gone = [...saved.gone];
+  writer.array(gone.length);
+  for (const name of gone) writeName(writer, name);
+  return writer.int(knownPages).int(orphanPages).done();
+}
+
+function readHead(reader: MsgpackReader) {
+  if (reader.array(16) !== 11 || reader.str(NAME_BYTES_MAX) !== MAGIC) {
+    throw new Unreadable("not a saved feed");
+  }
+  const next = reader.uint();
+  const lastPayload = reader.u64();
+  const blockTokens = reader.uint() || null;
+  const [isSizeSure, isComplete] = [reader.bool(), reader.bool()];
+  const hasForgottenGone = reader.bool();
+  const groups: [number, boolean][] = [];
+  for (let left = reader.array(ITEMS_MAX); left > 0; left -= 2) {
+    groups.push([reader.uint(), reader.bool()]);
+  }
+  const gone = Array.from({ length: reader.array(ITEMS_MAX) }, () => readName(reader));
+  const [knownPages, orphanPages] = [reader.uint(), reader.uint()];
+  if (next < 1) throw new Unreadable("a feed without a batch");
+  const flags = { isSizeSure, isComplete, hasForgottenGone };
+  return { next, lastPayload, blockTokens, ...flags, groups, gone, knownPages, orphanPages };
+}
+
+function* paged<Item>(items: Iterable<Item>): Generator<Item[]> {
+  let page: Item[] = [];
+  for (const item of items) {
+    page.push(item);
+    if (page.length < PAGE_BLOCKS) continue;
+    yield page;
+    page = [];
+  }
+  if (page.length > 0) yield page;
+}
+
+function pageOf<Item>(
+  items: readonly Item[],
+  write: (writer: MsgpackWriter, item: Item) => void,
+): Uint8Array {
+  const writer = new MsgpackWriter().array(items.length);
+  for (const item of items) write(writer, item);
+  return writer.done();
+}
+
+function readPage<Item>(page: Uint8Array, read: (reader: MsgpackReader) => Item): Item[] {
+  const reader = new MsgpackReader(page);
+  return Array.from({ length: reader.array(PAGE_BLOCKS) }, () => read(reader));
+}
+
+function writeName(writer: MsgpackWriter, name: BlockName): void {
+  if (typeof name === "bigint") writer.int(name);
+  else writer.bin(Buffer.from(name, "latin1"));
+}
+
+function readName(reader: MsgpackReader): BlockName {
+  if (reader.kind() !== "bin") return reader.u64();
+  return Buffer.from(reader.bin(NAME_BYTES_MAX)).toString("latin1");
+}
+
+function writeKnown(writer: MsgpackWriter, [name, block]: readonly [BlockName, KnownBlock]): void {
+  writeName(writer.array(5), name);
+  writer.int(block.sequence);
+  if (block.parent === null) writer.nil();
+  else writer.int(block.parent);
+  writeCopies(writer.int(block.salt), block.copies);
+}
+
+function readKnown(reader: MsgpackReader): [BlockName, KnownBlock] {
+  if (reader.array(5) !== 5) throw new Unreadable("a block that is none");
+  const name = readName(reader);
+  const sequence = reader.u64();
+  const parent = reader.nil() ? null : reader.u64();
+  return [name, { sequence, parent, salt: reader.u64(), copies: readCopies(reader) }];
+}
+
+function writeCopies(writer: MsgpackWriter, copies: KnownBlock["copies"]): void {
+  writer.array(3);
+  for (const count of copies) writer.int(count);
+}
+
+function readCopies(reader: MsgpackReader): KnownBlock["copies"] {
+  if (reader.array(3) !== 3) throw new Unreadable("copies of other tiers");
+  return [reader.uint(), reader.uint(), reader.uint()];
+}
+
+function* plainOrphans(orphans: Iterable<OrphanBlock>): Generator<OrphanBlock> {
+  for (const orphan of orphans) if (orphan.extras === null) yield orphan;
+}
+
+function writeOrphan(writer: MsgpackWriter, orphan: OrphanBlock): void {
+  writeName(writer.array(6), orphan.name);
+  writeName(writer, orphan.parent);
+  writer.array(orphan.tokens.length);
+  for (const token of orphan.tokens) writer.int(token);
+  writeText(writer, orphan.loraName);
+  writeText(writer, orphan.salt);
+  writeCopies(writer, orphan.copies);
+}
+
+function readOrphan(reader: MsgpackReader): OrphanBlock {
+  if (reader.array(6) !== 6) throw new Unreadable("a block that is none");
+  const [name, parent] = [readName(reader), readName(reader)];
+  const tokens = new Uint32Array(reader.array(ITEMS_MAX));
+  reader.u32s(tokens);
+  const [loraName, salt] = [readText(reader), readText(reader)];
+  return { name, parent, tokens, extras: null, loraName, salt, copies: readCopies(reader) };
+}
+
+function writeText(writer: MsgpackWriter, text: string | null): void {
+  if (text === null) writer.nil();
+  else writer.str(text);
+}
+
+function readText(reader: MsgpackReader): string | null {
+  return reader.nil() ? null : reader.str(TEXT_BYTES_MAX);
+}
