@@ -14,12 +14,12 @@ export {
   BusArchive,
   type BusArchiveOptions,
   BusListening,
+  EngineTarget,
   type FollowedSource,
   INTAKE_DEFAULTS,
   type IntakeOptions,
   type IntakeSettings,
   type IntakeStats,
-  EngineTarget,
   ResidencyIntake,
 } from "./intake/index.ts";
 export type { KeeperStats, RestoreOutcome } from "./keeping/index.ts";

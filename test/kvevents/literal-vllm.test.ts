@@ -109,7 +109,7 @@ function run(engine: LiteralVllm, one: Step): void {
 const asked = fc.array(prompt, { minLength: 4, maxLength: 4 });
 
 describeNative("a literal vLLM", () => {
-  test("is followed exactly, with twins, full reports, clears and restarts of the router", async () => {
+  test("is followed exactly: twins, full reports, clears, restarts of the router", async () => {
     const property = fc.asyncProperty(
       fc.array(step, { maxLength: 40 }),
       asked,
@@ -130,7 +130,7 @@ describeNative("a literal vLLM", () => {
     await fc.assert(property, { numRuns: 200 });
   });
 
-  test("that is followed late is never said to hold more than it does, and all once it is known", async () => {
+  test("followed late never seems to hold more, and exactly that once known", async () => {
     const seen = { complete: 0, learned: 0 };
     const property = fc.asyncProperty(
       fc.array(step, { minLength: 1, maxLength: 30 }),

@@ -1,8 +1,8 @@
 import { seededRandom, systemClock } from "../../src/core/index.ts";
 import {
+  type EngineEvent,
   EngineFeed,
   type EngineFeedOptions,
-  type EngineEvent,
   encodeEngineBatch,
   type FeedChange,
   localHashes,
@@ -26,7 +26,8 @@ export function number(value: bigint): Uint8Array {
   return frame;
 }
 
-export const tokensOf = (block: number) => Uint32Array.from({ length: 4 }, (_, at) => block * 10 + at);
+export const tokensOf = (block: number) =>
+  Uint32Array.from({ length: 4 }, (_, at) => block * 10 + at);
 
 /** An engine that publishes blocks, one a batch, and replays what its buffer has. */
 export async function engine(

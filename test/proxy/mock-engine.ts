@@ -89,6 +89,7 @@ export class MockEngine implements Disposable {
   async #answer(request: Request): Promise<Response> {
     const path = new URL(request.url).pathname;
     if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));
+    if (request.method === "GET") return new Response("not found", { status: 404 });
     const { signal } = request;
     const text = await request.text();
     const body = JSON.parse(text) as Fields;

@@ -1,6 +1,5 @@
 import type { ListedWorker } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
-import type { FeedCounts } from "../../kvevents/index.ts";
 import type {
   ActiveLoad,
   PolicyMarks,
@@ -21,7 +20,18 @@ export interface EngineState {
   readonly blockTokens: number | null;
   /** Blocks whose prefixes are not known. */
   readonly orphanBlocks: number;
-  readonly counts: FeedCounts;
+  readonly counts: {
+    readonly events: number;
+    /** Blocks in events that were applied. */
+    readonly stored: number;
+    readonly reannounced: number;
+    readonly removed: number;
+    readonly gaps: number;
+    readonly restarts: number;
+    readonly lostBatches: number;
+    /** Events, of removals blocks, by reason. */
+    readonly dropped: Readonly<Record<string, number>>;
+  };
 }
 
 /** What HTTP asks of a router. Every handler translates and calls one of these. */

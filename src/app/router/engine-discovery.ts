@@ -46,8 +46,9 @@ export class EngineDiscovery implements AsyncDisposable {
   async #ask(worker: WorkerId, url: string, signal: AbortSignal): Promise<void> {
     const { clock, logger, onFacts } = this.#options;
     for (let delayMs = RETRY_MIN_MS; !signal.aborted; ) {
-      const late = AbortSignal.timeout(ANSWER_MS);
-      const facts = await askEngine(url, AbortSignal.any([signal, late]));
+      const late = new AbortController();
+      using _timer = clock.after(ANSWER_MS, () => late.abort());
+      const facts = await askEngine(url, AbortSignal.any([signal, late.signal]));
       if (signal.aborted) return;
       if (facts !== null) {
         onFacts(worker, facts);

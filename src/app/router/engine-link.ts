@@ -53,7 +53,7 @@ export interface EngineReport {
 /** Prompts that wait to be named; more are left out. */
 const PROMPTS_MAX = 16;
 
-/** Follows the KV events of one rank of an engine into its target, and says in the log how it is. */
+/** Follows the KV events of one rank of an engine into its target, and logs how that goes. */
 export class EngineLink implements AsyncDisposable {
   readonly #options: EngineLinkOptions;
   readonly #feed: EngineFeed;

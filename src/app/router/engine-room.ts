@@ -144,11 +144,11 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     const { health, clock } = this.#parts;
     const nowMs = clock.monotonicMs();
     const lost = [...this.#followed.values()]
-      .flatMap(({ links, sinceMs }) => links.map(({ report }) => ({ report, sinceMs })))
-      .filter(({ report, sinceMs }) => {
-        return !report.isReached && (report.wasReached || nowMs - sinceMs >= REACH_MS);
+      .flatMap(({ links, sinceMs }) => links.map(({ report }) => ({ ...report, sinceMs })))
+      .filter(({ isReached, wasReached, sinceMs }) => {
+        return !isReached && (wasReached || nowMs - sinceMs >= REACH_MS);
       })
-      .map(({ report: { worker, rank, endpoint } }) => `${worker}/${rank} at ${endpoint}`);
+      .map(({ worker, rank, endpoint }) => `${worker}/${rank} at ${endpoint}`);
     if (lost.length > 0) health.raise("ROUTER_ENGINE", lost.join(", "));
     else health.clear("ROUTER_ENGINE");
     const wrong = this.reports.filter(isMismatch).map(mismatchOf);
@@ -165,5 +165,6 @@ export function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport)
 
 export function mismatchOf(report: EngineReport): string {
   const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
-  return `${worker}/${rank}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
+  const name = `${worker}/${rank}`;
+  return `${name}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;
 }

@@ -21,7 +21,7 @@ export interface WorkerBookParts {
   readonly table: WorkerTable;
   readonly engines: EngineListening;
   readonly asking: EngineAsking;
-  /** Whether the events of engines that say where they publish are followed without being listed. */
+  /** Whether engines are followed that say where they publish, without a line in the file. */
   readonly followsFound: boolean;
 }
 

@@ -62,8 +62,10 @@ export class WorkersService implements AsyncDisposable {
     const engines = this.engines.reports
       .filter(({ wasReached }) => !wasReached)
       .map(({ worker, rank, endpoint }) => `worker ${worker} rank ${rank}: ${endpoint}`);
-    return [...this.book.unreached.map(({ name, url }) => `worker ${name}: ${url}`), ...engines]
-      .map((line) => `${line} was never reached`);
+    return [
+      ...this.book.unreached.map(({ name, url }) => `worker ${name}: ${url}`),
+      ...engines,
+    ].map((line) => `${line} was never reached`);
   }
 
   /** Whether workers are known, and none of them was ever reached. */

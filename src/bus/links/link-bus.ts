@@ -227,8 +227,9 @@ export class LinkBus implements Bus {
     if (this.#status !== "connecting") this.#reconnects++;
     this.#subscriptions.attach(link);
     this.#sender.attach(link);
-    if (link.server === null) this.#log("info", "no NATS server: messages stay in this process", {});
-    else this.#log("info", "connected to NATS", { server: link.server });
+    const { server } = link;
+    if (server === null) this.#log("info", "no NATS server: messages stay in this process", {});
+    else this.#log("info", "connected to NATS", { server });
     this.#set("connected", null);
   }
 

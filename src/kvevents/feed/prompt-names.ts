@@ -9,12 +9,7 @@ import type { Native } from "../../native/index.ts";
 import { type BlockName, blockNameOf } from "./known-blocks.ts";
 
 /** vLLM's default first. */
-const ALGORITHMS: readonly VllmHashAlgorithm[] = [
-  "sha256",
-  "sha256_cbor",
-  "xxhash",
-  "xxhash_cbor",
-];
+const ALGORITHMS: readonly VllmHashAlgorithm[] = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"];
 /** Blocks that are hashed in one turn of the event loop. */
 const SLICE_BLOCKS = 16;
 

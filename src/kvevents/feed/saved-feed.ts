@@ -57,7 +57,10 @@ export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
 
 function headOf(saved: SavedFeed, knownPages: number, orphanPages: number): Uint8Array {
   const writer = new MsgpackWriter().array(11).str(MAGIC).int(saved.next).int(saved.lastPayload);
-  writer.int(saved.blockTokens ?? 0).bool(saved.isSizeSure).bool(saved.isComplete);
+  writer
+    .int(saved.blockTokens ?? 0)
+    .bool(saved.isSizeSure)
+    .bool(saved.isComplete);
   writer.bool(saved.hasForgottenGone);
   const groups = [...saved.groups];
   writer.array(groups.length * 2);
