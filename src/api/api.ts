@@ -2,6 +2,7 @@ import { type Clock, HearthError, messageOf } from "../core/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { readBody } from "./body.ts";
 import { Callers } from "./callers.ts";
+import { Cors } from "./cors.ts";
 import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
 import { type RefusalNote, Refusals } from "./refusals.ts";
@@ -18,6 +19,8 @@ export interface ApiOptions {
   readonly hosts?: readonly string[];
   /** What says that it is longer is answered 413 unread. 1 MiB unless given. */
   readonly bodyBytesMax?: number;
+  /** Origins whose pages may use it from a browser; none unless given. */
+  readonly corsOrigins?: readonly string[];
   /** A connection on which nothing moves is closed after so long; 30 unless given. */
   readonly idleSeconds?: number;
   /** How long answers under way may take when it is disposed; a second unless given. */
@@ -95,22 +98,31 @@ export interface Guarded {
   /** Instead of both: whoever wants the server's own request, its body unread. Must not reject. */
   readonly own?: (request: Request, onBody: () => void) => Promise<Response>;
   /** Makes the answer to a caller who is not let in, where it is not to be a problem. */
-  readonly refused?: (problem: Response) => Promise<Response>;
+  readonly refused?: (problem: Response, request: Request) => Promise<Response>;
+  /** Where callers show their token; the bearer of `Authorization` unless given. */
+  readonly credential?: (headers: Headers) => string | null;
 }
 
 type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 
 /** A server with gate, limits and TLS around whatever answers. */
 export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
-  const { rules, handle, direct = {}, own, refused } = guarded;
+  const { rules, handle, direct = {}, own, refused, credential } = guarded;
   const { access, onFault, clock } = options;
   const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
-  const gate = createGate({ access, rules, hosts: options.hosts ?? [], onRefused });
-  const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
+  const cors = new Cors(options.corsOrigins ?? []);
+  const gate = createGate({
+    ...{ access, rules, hosts: options.hosts ?? [], onRefused },
+    ...(credential === undefined ? {} : { credential }),
+    isOwnOrigin: (origin) => cors.allows(origin),
+  });
+  const answerTo: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const caller = gate(request, peer.address);
-    if (caller instanceof Response) return refused === undefined ? caller : refused(caller);
+    if (caller instanceof Response) {
+      return refused === undefined ? caller : refused(caller, request);
+    }
     if (own !== undefined) return own(request, () => peer.onBody?.());
     const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
     if (shortcut !== undefined) {
@@ -123,6 +135,9 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     if (whole instanceof Response) return whole;
     peer.onBody?.();
     return handle(whole, caller);
+  };
+  const fetch: Api["fetch"] = async (request, peer) => {
+    return cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer));
   };
   return {
     fetch,

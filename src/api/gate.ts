@@ -41,6 +41,10 @@ export interface GateOptions {
   readonly rules: RouteRules;
   /** Host names, beside loopback's, under which the server may be spoken to. */
   readonly hosts: readonly string[];
+  /** Where callers show their token; `Authorization` unless given. */
+  readonly credential?: (headers: Headers) => string | null;
+  /** Whether pages of another origin may use the server. */
+  readonly isOwnOrigin?: (origin: string) => boolean;
   /** Told of each who is not let in. */
   readonly onRefused?: (code: ApiRefusal, address: string) => void;
 }
@@ -62,6 +66,7 @@ export type Gate = (request: Request, address: string) => Caller | Response;
 /** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
 export function createGate(options: GateOptions): Gate {
   const { access, rules, hosts, onRefused = () => undefined } = options;
+  const { credential = authorizationOf, isOwnOrigin = () => false } = options;
   const names = new Set(hosts.map((host) => hostOf(host)));
   const isGuarded = needsCredentials(access);
   return (request, address) => {
@@ -84,16 +89,22 @@ export function createGate(options: GateOptions): Gate {
     const path = pathOf(request.url);
     const needed = rules.roleOf(request.method, path);
     if (needed === "open") return callerOf("anybody", "read", address);
-    const caller = identify(access, request.headers.get("authorization"), address);
+    const caller = identify(access, credential(request.headers), address);
     if (caller === null) return refusing("UNAUTHORIZED", refuseToken(access));
     if (!contains(caller.role, needed)) {
       return refusing("FORBIDDEN", refuseRole(access, caller, needed));
     }
-    if (rules.changes(request.method, path) && isFromElsewhere(request, url)) {
+    const origin = request.headers.get("origin");
+    const isAllowed = origin !== null && isOwnOrigin(origin);
+    if (rules.changes(request.method, path) && !isAllowed && isFromElsewhere(request, url)) {
       return refusing("ORIGIN_REFUSED", refuseOrigin());
     }
     return caller;
   };
+}
+
+function authorizationOf(headers: Headers): string | null {
+  return headers.get("authorization");
 }
 
 function callerOf(name: string, role: Role, address: string, isKnown = false): Caller {

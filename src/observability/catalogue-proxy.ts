@@ -41,6 +41,24 @@ export const PROXY_METRICS = {
     help: "Requests to the proxy that got another worker because one failed",
     labels: {},
   },
+  proxyWorkersOut: {
+    name: "hearth_router_proxy_workers_out",
+    type: "gauge",
+    help: "Workers that the proxy leaves out because they do not answer health checks",
+    labels: {},
+  },
+  proxyPulses: {
+    name: "hearth_router_proxy_engine_pulses",
+    type: "gauge",
+    help: "Engine processes that answer pings where they publish KV events, one for each rank",
+    labels: {},
+  },
+  proxyTimesOut: {
+    name: "hearth_router_proxy_workers_left_out_total",
+    type: "counter",
+    help: "How often a worker was left out because it did not answer a health check",
+    labels: {},
+  },
   proxyPrefills: {
     name: "hearth_router_proxy_prefills_total",
     type: "counter",

@@ -128,6 +128,12 @@ export const HEALTH_CODES = {
     meaning: "no worker is known: every request is refused",
     fix: "see that agents publish events, list workers in the file, or register them over HTTP",
   },
+  ROUTER_WORKER_OUT: {
+    severity: "warn",
+    meaning:
+      "workers do not answer health checks: the proxy leaves them out while others are there",
+    fix: "look at the engine's log and process on that host; it is used again once it answers",
+  },
   FEED_ENGINE: {
     severity: "warn",
     meaning: "an engine's own events cannot be heard: what its GPU holds is as it was last told",

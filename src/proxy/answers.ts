@@ -1,6 +1,8 @@
-/** Errors as OpenAI's API writes them, which its clients turn into exceptions. */
+import type { ErrorShape } from "./endpoint.ts";
 
-export interface OpenAiError {
+/** Errors of our own, in the shapes that clients turn into exceptions. */
+
+export interface ProxyError {
   readonly status: number;
   readonly message: string;
   /** OpenAI's classes: `invalid_request_error`, `server_error`, `overloaded_error`, ... */
@@ -11,28 +13,54 @@ export interface OpenAiError {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-function bodyOf({ message, type, code, param, status }: OpenAiError): string {
-  // vLLM and SGLang repeat the status as `code`; OpenAI has words. Clients show what is there.
-  return JSON.stringify({ error: { message, type, param: param ?? null, code, status } });
+/** Anthropic's classes, by status. */
+const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
+  400: "invalid_request_error",
+  401: "authentication_error",
+  403: "permission_error",
+  404: "not_found_error",
+  405: "invalid_request_error",
+  413: "request_too_large",
+  529: "overloaded_error",
+};
+
+/** The body of an error, as the clients of an API read it. */
+export function errorBody(
+  { message, type, code, param, status }: ProxyError,
+  shape: ErrorShape,
+): Record<string, unknown> {
+  if (shape === "anthropic") {
+    const error = { type: ANTHROPIC_TYPES[status] ?? "api_error", message, code };
+    return { type: "error", error };
+  }
+  // vLLM and SGLang repeat the status as `code`; OpenAI has a text. Clients show what is there.
+  return { error: { message, type, param: param ?? null, code, status } };
 }
 
-export function refuse(error: OpenAiError): Response {
+export function refuse(error: ProxyError, shape: ErrorShape = "openai"): Response {
   const headers = { "content-type": "application/json", ...error.headers };
-  return new Response(bodyOf(error), { status: error.status, headers });
+  const body = JSON.stringify(errorBody(error, shape));
+  return new Response(body, { status: error.status, headers });
 }
 
-/** The last event of a stream that broke; nothing comes behind it, `[DONE]` neither. */
-export function errorEvent(error: OpenAiError): Uint8Array<ArrayBuffer> {
-  return new TextEncoder().encode(`data: ${bodyOf(error)}\n\n`);
+/** The last event of a stream that broke; nothing follows it, `[DONE]` neither. */
+export function errorEvent(error: ProxyError, shape: ErrorShape): Uint8Array<ArrayBuffer> {
+  const { message, code } = error;
+  const body = errorBody(error, shape);
+  // Clients of the Responses API read `message` of an event, OpenAI's own throws at `error`.
+  const event =
+    shape === "responses" ? { type: "error", message, code, param: null, ...body } : body;
+  const name = shape === "openai" ? "" : "event: error\n";
+  return new TextEncoder().encode(`${name}data: ${JSON.stringify(event)}\n\n`);
 }
 
-export function invalid(message: string, param?: string, status = 400): OpenAiError {
+export function invalid(message: string, param?: string, status = 400): ProxyError {
   const code = status === 413 ? "too_large" : "invalid_request";
   const named = param === undefined ? {} : { param };
   return { status, message, type: "invalid_request_error", code, ...named };
 }
 
-export function unknownModel(model: string): OpenAiError {
+export function unknownModel(model: string): ProxyError {
   return {
     status: 404,
     message: `The model \`${model}\` does not exist.`,
@@ -42,19 +70,24 @@ export function unknownModel(model: string): OpenAiError {
   };
 }
 
-export function unavailable(message: string): OpenAiError {
+export function unavailable(message: string): ProxyError {
   return { status: 503, message, type: "server_error", code: "no_worker" };
 }
 
-export function busy(message: string, status: number, retryAfterSeconds: number): OpenAiError {
+export function busy(message: string, status: number, retryAfterSeconds: number): ProxyError {
   const headers = { "retry-after": String(retryAfterSeconds) };
   return { status, message, type: "overloaded_error", code: "busy", headers };
 }
 
-export function workerFailed(message: string): OpenAiError {
+export function workerFailed(message: string): ProxyError {
   return { status: 502, message, type: "server_error", code: "worker_failed" };
 }
 
-export function workerLate(message: string): OpenAiError {
+export function workerLate(message: string): ProxyError {
   return { status: 504, message, type: "server_error", code: "worker_timeout" };
+}
+
+/** A fault of the proxy: no worker had anything to do with it. */
+export function ownFault(message: string): ProxyError {
+  return { status: 500, message, type: "server_error", code: "internal" };
 }

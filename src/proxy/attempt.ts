@@ -3,12 +3,14 @@ import type { RouteDecision, Router, Target, WorkerTable } from "../router/index
 import type { ProxyCounts } from "./counts.ts";
 import type { Attempted } from "./dispatch.ts";
 import type { Asked } from "./exchange.ts";
+import { firstByteMs } from "./first-byte.ts";
 import { towardsWorker } from "./headers.ts";
 import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
 import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
 import { changeBody } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
 import type { Upstream, UpstreamOrder } from "./upstream/index.ts";
+import { addressAt } from "./worker-url.ts";
 
 export interface AttemptParts {
   readonly settings: ProxySettings;
@@ -28,19 +30,25 @@ export async function attempt(
   decision: RouteDecision,
 ): Promise<Attempted> {
   const { prefill, target } = decision;
-  if (hasOwnTransfer(asked)) return send(parts, asked, target, {}, asked.signal);
+  const { outputLimit, prompt } = asked.spec;
+  if (outputLimit === null || hasOwnTransfer(asked))
+    return send(parts, asked, target, {}, asked.signal);
   const hints = (part: ServedPart, isSourceKnown = false) =>
     kvHintMembers(parts, asked, { decision, part, isSourceKnown });
-  if (prefill === null || prefill.url === null) {
+  const isSglang = asked.named.model.engine === "sglang";
+  // SGLang's own two APIs alone take a bootstrap room.
+  const isApart = !isSglang || prompt === "chat" || prompt === "completions";
+  if (prefill === null || prefill.url === null || !isApart) {
     return send(parts, asked, target, hints("whole"), asked.signal);
   }
-  if (asked.named.model.engine === "sglang") {
+  if (isSglang) {
     // SGLang hands the blocks over itself.
     const each = { prefill: hints("prefill"), decode: hints("decode", true) };
     return meet(parts, asked, target, prefill, each);
   }
   const first = { ...added(asked), ...hints("prefill") };
-  const members = await prefillVllm(settingOf(parts, asked, prefill, asked.signal), first);
+  const setting = { ...settingOf(parts, asked, prefill, asked.signal), outputLimit };
+  const members = await prefillVllm(setting, first);
   count(parts, members !== null);
   if (members === null) return send(parts, asked, target, hints("whole"), asked.signal);
   asked.flight.prefilled();
@@ -99,7 +107,8 @@ function count({ counts }: AttemptParts, isDone: boolean): void {
 }
 
 /** What every worker of this request is told beside what the client wrote. */
-function added({ hints }: Asked): Members {
+function added({ hints, spec }: Asked): Members {
+  if (!spec.takesSalt) return {};
   return hints.isSaltFromHeader && hints.cacheSalt !== null ? { cache_salt: hints.cacheSalt } : {};
 }
 
@@ -136,12 +145,13 @@ function orderTo(
   { path, headers, flight }: Asked,
   target: Target,
 ): Omit<UpstreamOrder, "body"> {
-  const { connectMs, firstByteMs, idleMs } = settings;
+  const { connectMs, idleMs } = settings;
   const sent = towardsWorker(headers, settings.authorization);
   if (!sent.has("x-request-id")) sent.set("x-request-id", flight.id);
   // One server may stand for several ranks: vLLM and SGLang both take the rank by this header.
   const isOneOfMany = table.targets.filter(({ worker }) => worker === target.worker).length > 1;
   if (isOneOfMany) sent.set("x-data-parallel-rank", String(target.rank));
-  const url = `${target.url!.replace(/\/+$/, "").replace(/\/v1$/, "")}${path}`;
-  return { method: "POST", url, headers: sent, connectMs, firstByteMs, idleMs };
+  const url = addressAt(target.url!, path);
+  const waits = { connectMs, firstByteMs: firstByteMs(settings), idleMs };
+  return { method: "POST", url, headers: sent, ...waits };
 }

@@ -16,6 +16,11 @@ export interface ProxySnapshot {
   readonly outcomes: Readonly<Record<ProxyOutcome, number>>;
   /** Requests that got another worker. */
   readonly retries: number;
+  /** Workers that are left out now for their health, and how often one was since the start. */
+  readonly workersOut: number;
+  readonly timesOut: number;
+  /** Engine processes that answer pings beside their server's `/health`. */
+  readonly pulses: number;
   /** Prefills on a worker apart, and those that were left to the decode worker. */
   readonly prefills: number;
   readonly prefillsFailed: number;

@@ -3,7 +3,8 @@ import type { RouteDecision, RouteOutcome, Router, WorkerTable } from "../router
 import {
   busy,
   invalid,
-  type OpenAiError,
+  ownFault,
+  type ProxyError,
   unavailable,
   workerFailed,
   workerLate,
@@ -11,8 +12,9 @@ import {
 import type { ProxyCounts } from "./counts.ts";
 import type { DownWorkers } from "./down-workers.ts";
 import { type Asked, routeRequestOf } from "./exchange.ts";
+import type { WorkerHealth } from "./health/index.ts";
 import type { ProxySettings } from "./settings.ts";
-import type { UpstreamAnswer, UpstreamFailure, UpstreamPiece } from "./upstream/index.ts";
+import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
 
 /** An answer that has begun, from whom. */
 export interface Won {
@@ -22,9 +24,11 @@ export interface Won {
   readonly decision: RouteDecision;
 }
 
+type LostHow = "busy" | "none" | "worker" | "own";
+
 export type Dispatched =
   | Won
-  | { readonly kind: "lost"; readonly error: OpenAiError; readonly how: "busy" | "none" | "worker" }
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LostHow }
   | { readonly kind: "left" };
 
 export interface DispatchParts {
@@ -34,24 +38,35 @@ export interface DispatchParts {
   readonly table: WorkerTable;
   readonly settings: ProxySettings;
   readonly down: DownWorkers;
+  readonly health: Pick<WorkerHealth, "out" | "listen">;
   readonly counts: ProxyCounts;
   /** Sends it to the worker that was chosen; never rejects. */
   readonly attempt: (asked: Asked, decision: RouteDecision) => Promise<Attempted>;
   readonly onRouted: (asked: Asked, decision: RouteDecision) => void;
+  /** A request could not even be tried at a worker. */
+  readonly onUnsendable: (worker: WorkerId, why: string) => void;
 }
 
 export type Attempted =
   | { readonly kind: "answer"; readonly answer: UpstreamAnswer; readonly first: UpstreamPiece }
   | {
       readonly kind: "failed";
-      readonly failure: UpstreamFailure;
+      readonly failure: AttemptFailure;
       /** Who failed: the prefill worker, where there is one, or the one that was to answer. */
       readonly worker: WorkerId;
     };
 
+export interface AttemptFailure {
+  /** `silent`: the worker stopped answering its health checks while it had the request. */
+  readonly stage: FailureStage | "silent";
+  readonly why: string;
+}
+
 /**
- * Finds a worker that answers. One that cannot be connected to, or dies before its first byte, is
- * replaced; one that takes too long is not: it may well be at work on the request.
+ * Finds a worker that answers. A worker that cannot be connected to is replaced as often as
+ * `retriesMax` says. One that had the request, and died or fell silent before its first byte, is
+ * replaced once: the request itself may be what it died of. A worker that is only late is not
+ * replaced, since it may be at work on the request.
  */
 export class Dispatch {
   readonly #parts: DispatchParts;
@@ -59,22 +74,26 @@ export class Dispatch {
   readonly #failed: WorkerId[] = [];
   /** Kept for the case that nobody has a better answer. */
   #unavailable: Won | null = null;
-  #error: OpenAiError | null = null;
+  #error: ProxyError | null = null;
+  /** It went to a second worker although the first one had it. */
+  #isResent = false;
 
   constructor(parts: DispatchParts, asked: Asked) {
     [this.#parts, this.#asked] = [parts, asked];
   }
 
   async run(): Promise<Dispatched> {
-    const { flight, signal } = this.#asked;
-    const { counts, settings, onRouted, attempt } = this.#parts;
+    const { flight, signal, spec } = this.#asked;
+    const { counts, settings, onRouted } = this.#parts;
     for (let tries = 0; ; tries++) {
       const outcome = await this.#route();
       if (outcome === null || signal.aborted) return this.#left();
       if (outcome.kind !== "routed") return this.#given(outcome);
-      flight.routed();
-      onRouted(this.#asked, outcome);
-      const attempted = await attempt(this.#asked, outcome);
+      if (spec.isWork) {
+        flight.routed();
+        onRouted(this.#asked, outcome);
+      }
+      const attempted = await this.#attempt(outcome);
       if (signal.aborted) return this.#left(attempted);
       const won = this.#judge(outcome, attempted);
       if (won !== null) return won;
@@ -82,6 +101,48 @@ export class Dispatch {
       if (tries >= settings.retriesMax) return this.#given(null);
       counts.retries++;
     }
+  }
+
+  /** Gives the worker up if it falls silent while another one could serve the request. */
+  async #attempt(decision: RouteDecision): Promise<Attempted> {
+    const { health, attempt } = this.#parts;
+    const asked = this.#asked;
+    const lost = new AbortController();
+    const workers = [decision.prefill?.worker, decision.target.worker];
+    let [silent, why]: [WorkerId | null, string] = [null, ""];
+    const look = () => {
+      const found = workers.find((worker) => worker !== undefined && health.out.has(worker));
+      if (found === undefined || !this.#hasOther(decision.target.worker)) return;
+      [silent, why] = [found, health.out.get(found) ?? ""];
+      lost.abort();
+    };
+    using _listening = health.listen(look);
+    look();
+    const signal = AbortSignal.any([asked.signal, lost.signal]);
+    const attempted = await attempt({ ...asked, signal }, decision);
+    const isLost = silent !== null && !asked.signal.aborted;
+    if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
+      return attempted;
+    }
+    return { kind: "failed", worker: silent!, failure: { stage: "silent", why } };
+  }
+
+  /** Whether a worker that is well could take the request instead. */
+  #hasOther(chosen: WorkerId): boolean {
+    const { table, health, down, settings } = this.#parts;
+    const { named, hints } = this.#asked;
+    if (this.#isResent || !settings.isRetriedAfterSent) return false;
+    if (hints.overrides.worker !== undefined) return false;
+    const resting = new Set<WorkerId>([...down.now(), ...this.#failed, chosen]);
+    return table.targets.some(
+      ({ worker, model, url, role, state }) =>
+        model === named.base &&
+        url !== null &&
+        role !== "prefill" &&
+        state === "live" &&
+        !resting.has(worker) &&
+        !health.out.has(worker),
+    );
   }
 
   /** Null: another worker may be tried, and this one's failure is noted. */
@@ -103,14 +164,26 @@ export class Dispatch {
     return this.#failure(attempted.worker, attempted.failure);
   }
 
-  #failure(worker: WorkerId, { stage, why }: UpstreamFailure): Dispatched | null {
-    const { settings, down } = this.#parts;
+  #failure(worker: WorkerId, { stage, why }: AttemptFailure): Dispatched | null {
+    const { down, onUnsendable } = this.#parts;
+    if (stage === "unsendable") {
+      onUnsendable(worker, why);
+      return { kind: "lost", error: ownFault("The proxy could not send the request."), how: "own" };
+    }
     const text = `The worker ${worker} failed: ${why}`;
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
     this.#failed.push(worker);
     if (stage === "connect") down.failed(worker);
-    const isFinal = stage === "late" || (stage === "sent" && !settings.isRetriedAfterSent);
-    return isFinal ? { kind: "lost", error: this.#error, how: "worker" } : null;
+    if (stage === "connect" || this.#mayResend(stage)) return null;
+    return { kind: "lost", error: this.#error, how: "worker" };
+  }
+
+  /** A request that a worker had is sent to one other, and no answer is asked for twice. */
+  #mayResend(stage: AttemptFailure["stage"]): boolean {
+    if (stage !== "sent" && stage !== "silent") return false;
+    if (this.#isResent || !this.#parts.settings.isRetriedAfterSent) return false;
+    this.#isResent = true;
+    return true;
   }
 
   #left(attempted: Attempted | null = null): Dispatched {
@@ -135,11 +208,11 @@ export class Dispatch {
 
   /** Null: the client left while it waited. */
   async #route(): Promise<RouteOutcome | null> {
-    const { router, down } = this.#parts;
+    const { router, down, health } = this.#parts;
     const unreachable = this.#withoutUrl();
-    const resting = down.now();
+    const resting = [...down.now(), ...health.out.keys()];
     try {
-      const all = [...this.#failed, ...unreachable, ...resting];
+      const all = [...new Set([...this.#failed, ...unreachable, ...resting])];
       const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
       // Better one that was away a moment ago than none.
       if (outcome.kind !== "none" || resting.length === 0) return outcome;

@@ -1,31 +1,121 @@
+/** The shapes of errors, and of the events that end a broken stream. */
+export type ErrorShape = "openai" | "responses" | "anthropic";
+
+/** Where a request has its prompt; `none`: nowhere, or where only the worker finds it. */
+export type PromptPlace =
+  | "chat"
+  | "chat_batch"
+  | "completions"
+  | "responses"
+  | "messages"
+  | "embeddings"
+  | "none";
+
+/** A path whose requests go to one worker each. */
+export interface AskSpec {
+  readonly path: string;
+  readonly prompt: PromptPlace;
+  /** Whether the worker computes: such a request counts as load until it ends. */
+  readonly isWork: boolean;
+  /** The member that limits output; null: KV is neither handed over nor hinted at. */
+  readonly outputLimit: "max_tokens" | "max_output_tokens" | null;
+  /** Whether the engine takes `cache_salt`. */
+  readonly takesSalt: boolean;
+  readonly shape: ErrorShape;
+}
+
 export type Endpoint =
-  | { readonly kind: "chat" | "completions"; readonly path: string }
-  | { readonly kind: "models"; readonly id: string | null };
+  | { readonly kind: "ask"; readonly spec: AskSpec; readonly path: string }
+  | { readonly kind: "models"; readonly id: string | null }
+  /** A stored response of OpenAI's Responses API. */
+  | { readonly kind: "stored"; readonly id: string; readonly path: string }
+  | { readonly kind: "health" | "load" }
+  | { readonly kind: "version"; readonly path: string };
 
-const CHAT = "/v1/chat/completions";
-const COMPLETIONS = "/v1/completions";
+const GENERATES = { isWork: true, takesSalt: true, shape: "openai" } as const;
+const EMBEDS = { ...GENERATES, outputLimit: null } as const;
+const SCORES = { ...EMBEDS, prompt: "none", takesSalt: false } as const;
+const LOOKS = { ...SCORES, isWork: false } as const;
+
+const ASKS: readonly AskSpec[] = [
+  { path: "/v1/chat/completions", prompt: "chat", outputLimit: "max_tokens", ...GENERATES },
+  { path: "/v1/completions", prompt: "completions", outputLimit: "max_tokens", ...GENERATES },
+  { path: "/v1/chat/completions/batch", prompt: "chat_batch", ...EMBEDS },
+  {
+    ...{ ...GENERATES, path: "/v1/responses", prompt: "responses" },
+    ...{ outputLimit: "max_output_tokens", shape: "responses" },
+  },
+  {
+    ...{ ...GENERATES, path: "/v1/messages", prompt: "messages" },
+    ...{ outputLimit: "max_tokens", shape: "anthropic" },
+  },
+  { ...LOOKS, path: "/v1/messages/count_tokens", shape: "anthropic" },
+  { path: "/v1/embeddings", prompt: "embeddings", ...EMBEDS },
+  { path: "/v1/score", ...SCORES },
+  { path: "/score", ...SCORES },
+  { path: "/v1/rerank", ...SCORES },
+  { path: "/v2/rerank", ...SCORES },
+  { path: "/rerank", ...SCORES },
+  { path: "/tokenize", ...LOOKS },
+  { path: "/detokenize", ...LOOKS },
+];
+
+const ASK_OF: ReadonlyMap<string, AskSpec> = new Map(ASKS.map((spec) => [spec.path, spec]));
+
+/** Every path whose requests are sent on to a worker, for rules and tests. */
+export const ASK_PATHS: readonly string[] = ASKS.map(({ path }) => path);
+
 const MODELS = "/v1/models";
+const RESPONSES = "/v1/responses/";
+const STORED_ID = /^[A-Za-z0-9_-]{1,128}$/;
 
-function pathOf(url: string): string {
+/** Path and query of an address. */
+function targetOf(url: string): { readonly path: string; readonly query: string } {
   const start = url.indexOf("/", url.indexOf("://") + 3);
-  if (start < 0) return "/";
+  if (start < 0) return { path: "/", query: "" };
   const query = url.indexOf("?", start);
-  return query < 0 ? url.slice(start) : url.slice(start, query);
+  if (query < 0) return { path: url.slice(start), query: "" };
+  return { path: url.slice(start, query), query: url.slice(query) };
 }
 
-/** Whether the proxy answers requests for this address, whatever their method. */
-export function isProxied(url: string): boolean {
-  const path = pathOf(url);
-  return path === CHAT || path === COMPLETIONS || path === MODELS || path.startsWith(`${MODELS}/`);
+/** The shape in which the clients of an address read errors. */
+export function shapeOf(url: string): ErrorShape {
+  const { path } = targetOf(url);
+  if (path.startsWith(RESPONSES)) return "responses";
+  return ASK_OF.get(path)?.shape ?? "openai";
 }
 
-/** What is asked for; in words what is wrong with it. */
+/** What is asked for, or why nothing is. */
 export function endpointOf(method: string, url: string): Endpoint | "unknown" | "method" {
-  const path = pathOf(url);
-  if (path === CHAT || path === COMPLETIONS) {
-    if (method !== "POST") return "method";
-    return { kind: path === CHAT ? "chat" : "completions", path };
+  const { path, query } = targetOf(url);
+  const spec = ASK_OF.get(path);
+  if (spec !== undefined) {
+    return method === "POST" ? { kind: "ask", spec, path: `${path}${query}` } : "method";
   }
+  switch (path) {
+    case "/ping":
+      return method === "GET" || method === "POST" ? { kind: "health" } : "method";
+    case "/health":
+      return method === "GET" ? { kind: "health" } : "method";
+    case "/load":
+      return method === "GET" ? { kind: "load" } : "method";
+    case "/version":
+      return method === "GET" ? { kind: "version", path } : "method";
+    default:
+      if (path.startsWith(RESPONSES)) return storedOf(method, path, query);
+      return modelsOf(method, path);
+  }
+}
+
+function storedOf(method: string, path: string, query: string): Endpoint | "unknown" | "method" {
+  const [id = "", action, ...rest] = path.slice(RESPONSES.length).split("/");
+  if (!STORED_ID.test(id) || rest.length > 0) return "unknown";
+  if (action !== undefined && action !== "cancel") return "unknown";
+  const wanted = action === undefined ? "GET" : "POST";
+  return method === wanted ? { kind: "stored", id, path: `${path}${query}` } : "method";
+}
+
+function modelsOf(method: string, path: string): Endpoint | "unknown" | "method" {
   if (path !== MODELS && !path.startsWith(`${MODELS}/`)) return "unknown";
   if (method !== "GET") return "method";
   const id = path === MODELS ? null : path.slice(MODELS.length + 1);

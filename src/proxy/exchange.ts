@@ -1,6 +1,6 @@
 import type { WorkerId } from "../core/index.ts";
 import type { RouteRequest } from "../router/index.ts";
-import type { Endpoint } from "./endpoint.ts";
+import type { AskSpec } from "./endpoint.ts";
 import type { Flight } from "./flight.ts";
 import type { Hints } from "./hints.ts";
 import type { NamedModel } from "./model-names.ts";
@@ -9,7 +9,8 @@ import type { RequestBody } from "./request-body.ts";
 
 /** One request for tokens, as far as it is known before a worker is chosen. */
 export interface Asked {
-  readonly kind: Extract<Endpoint, { kind: "chat" | "completions" }>["kind"];
+  readonly spec: AskSpec;
+  /** With its query. */
   readonly path: string;
   readonly headers: Headers;
   readonly body: RequestBody;
@@ -23,13 +24,14 @@ export interface Asked {
 
 /** The question to the router; `excluded`: workers that must not be chosen. */
 export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
-  const { named, prompt, hints, flight } = asked;
+  const { spec, named, prompt, hints, flight } = asked;
   const { loraName } = named;
   const { cacheSalt, sessionId, priority, expectedOutputTokens } = hints;
   return {
     model: named.base,
     prompt: prompt.prompt,
-    requestId: flight.id,
+    // Without an id nothing is remembered: a request that computes nothing is no load.
+    ...(spec.isWork ? { requestId: flight.id } : {}),
     ...(loraName === null ? {} : { loraName }),
     ...(cacheSalt === null ? {} : { cacheSalt }),
     ...(sessionId === null ? {} : { sessionId }),

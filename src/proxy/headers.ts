@@ -11,6 +11,25 @@ const OF_CONNECTION: ReadonlySet<string> = new Set([
   "upgrade",
 ]);
 
+/** Of the request to the proxy, or made anew for the next one. */
+const OF_REQUEST: ReadonlySet<string> = new Set(["host", "content-length", "expect"]);
+
+/** A token of RFC 9110, 5.6.2. */
+const NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+/** Outside of a field value of RFC 9110, 5.5, as `validateHeaderValue` of node:http has it. */
+const NOT_IN_VALUE = /[^\t\x20-\x7e\x80-\xff]/;
+
+/**
+ * The name of the first header that cannot be sent on; null: all of them can. The runtime's server
+ * takes bytes that its client refuses to send, such as DEL.
+ */
+export function unsendableHeader(headers: Headers): string | null {
+  for (const [name, value] of headers) {
+    if (!NAME.test(name) || NOT_IN_VALUE.test(value)) return name;
+  }
+  return null;
+}
+
 /** Names that a `Connection` header adds to those. */
 function named(connection: string | null | undefined): ReadonlySet<string> {
   const names = (connection ?? "").toLowerCase().split(",");
@@ -19,20 +38,30 @@ function named(connection: string | null | undefined): ReadonlySet<string> {
 
 export type HeaderPairs = [name: string, value: string][];
 
+export type Authorization = "pass" | "drop" | { readonly value: string };
+
 /** What a worker is sent of a client's headers. Lengths and host are those of the new request. */
-export function towardsWorker(
-  headers: Headers,
-  authorization: "pass" | "drop" | { readonly value: string },
-): Map<string, string> {
+export function towardsWorker(headers: Headers, authorization: Authorization): Map<string, string> {
   const more = named(headers.get("connection"));
   const sent = new Map<string, string>();
   for (const [name, value] of headers) {
-    if (OF_CONNECTION.has(name) || more.has(name)) continue;
-    if (name === "host" || name === "content-length" || name === "expect") continue;
+    if (OF_CONNECTION.has(name) || more.has(name) || OF_REQUEST.has(name)) continue;
     sent.set(name, value);
   }
-  if (authorization === "drop") sent.delete("authorization");
-  else if (authorization !== "pass") sent.set("authorization", authorization.value);
+  if (authorization === "pass") return sent;
+  sent.delete("authorization");
+  sent.delete("x-api-key");
+  if (authorization !== "drop") sent.set("authorization", authorization.value);
+  return sent;
+}
+
+/**
+ * Headers of a question that the proxy asks a worker for all of its clients: none that shows who
+ * asked first, since the answer is shown to others.
+ */
+export function ownHeaders(authorization: Authorization): Map<string, string> {
+  const sent = new Map([["accept", "application/json"]]);
+  if (typeof authorization === "object") sent.set("authorization", authorization.value);
   return sent;
 }
 

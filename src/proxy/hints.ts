@@ -17,7 +17,14 @@ export interface Hints {
 
 type Body = Readonly<Record<string, Json>>;
 
-const SESSION_HEADERS = ["x-dynamo-session-id", "x-claude-code-session-id", "thread-id"];
+/** Of Dynamo, Claude Code, and Codex, which renamed its own twice. */
+const SESSION_HEADERS = [
+  "x-dynamo-session-id",
+  "x-claude-code-session-id",
+  "thread-id",
+  "session-id",
+  "session_id",
+];
 const PARENT_HEADERS = [
   "x-dynamo-parent-session-id",
   "x-codex-parent-thread-id",
@@ -45,13 +52,15 @@ export function hintsOf(headers: Headers, body: Body, clientsMayRoute: boolean):
 
 /**
  * An agent within a session has prompts of its own: Claude Code's is told apart by its agent id.
- * Without any header the names that OpenAI's API has for who asks.
+ * Without any header the names that OpenAI's and Anthropic's APIs have for who asks.
  */
 function sessionOf(headers: Headers, body: Body): string | null {
   const session = first(SESSION_HEADERS.map((name) => headers.get(name)));
   const agent = nameOf(headers.get("x-claude-code-agent-id"));
   if (session !== null) return agent === null ? session : nameOf(`${session}/${agent}`);
-  return first([headers.get("x-session-id"), body.prompt_cache_key, body.user]);
+  const { user_id: anthropicUser } = objectOf(body.metadata);
+  const named = [body.session_id, body.prompt_cache_key, body.user, anthropicUser];
+  return first([headers.get("x-session-id"), ...named]);
 }
 
 function priorityOf(headers: Headers, agent: Body): number | null {

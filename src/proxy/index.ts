@@ -1,5 +1,6 @@
+export { errorBody, type ProxyError } from "./answers.ts";
 export { PROXY_OUTCOMES, type ProxyOutcome, type ProxySnapshot } from "./counts.ts";
-export { isProxied } from "./endpoint.ts";
+export { ASK_PATHS, type ErrorShape, shapeOf } from "./endpoint.ts";
 export type * from "./observer.ts";
 export { type OpenAiProxy, openProxy, type ProxyCaller, type ProxyOptions } from "./proxy.ts";
 export {

@@ -21,6 +21,13 @@ export class ModelNames {
     this.#adapters = new Map(models.flatMap((model) => model.loras.map((lora) => [lora, model])));
   }
 
+  /** The model of requests that name none: the only one that is served. Null: there are several. */
+  only(): NamedModel | null {
+    const [name, ...others] = new Set(this.#served().map(({ model }) => model));
+    if (name === undefined || others.length > 0) return null;
+    return { base: name, loraName: null, model: this.#modelOf(name) };
+  }
+
   /** Null: nobody serves it, and it is not configured. */
   find(name: string, loraPath: unknown): NamedModel | null {
     const loraName = typeof loraPath === "string" && loraPath !== "" ? loraPath : null;

@@ -1,10 +1,11 @@
 import type { Clock } from "../core/index.ts";
 import type { WorkerTable } from "../router/index.ts";
 import { refuse, unknownModel } from "./answers.ts";
-import { towardsWorker } from "./headers.ts";
+import { ownHeaders } from "./headers.ts";
 import type { ModelNames } from "./model-names.ts";
 import type { ProxySettings } from "./settings.ts";
-import type { Upstream } from "./upstream/index.ts";
+import { readAll, type Upstream } from "./upstream/index.ts";
+import { addressAt } from "./worker-url.ts";
 
 type Card = Readonly<Record<string, unknown>>;
 
@@ -22,7 +23,10 @@ export interface ModelListParts {
   readonly upstream: Upstream;
 }
 
-/** `GET /v1/models`: what workers say of the models that the router can send requests to. */
+/**
+ * `GET /v1/models`: what workers say of the models that the router can send requests to. All
+ * clients see the same cards, so workers are asked without any client's credentials.
+ */
 export class ModelList {
   readonly #parts: ModelListParts;
   /** By model id, as one of its workers wrote them. */
@@ -33,11 +37,11 @@ export class ModelList {
   }
 
   /** All of them, or the one with that id. */
-  async answer(id: string | null, names: ModelNames, request: Request): Promise<Response> {
+  async answer(id: string | null, names: ModelNames, signal: AbortSignal): Promise<Response> {
     const known = names.list();
     const wanted = id === null ? known : known.filter((one) => one.id === id);
     if (id !== null && wanted.length === 0) return refuse(unknownModel(id));
-    await this.#refresh(request.headers, request.signal);
+    await this.#refresh(signal);
     const cards = wanted.map(({ id: name, parent }) => this.#cardOf(name, parent));
     return Response.json(id === null ? { object: "list", data: cards } : cards[0]);
   }
@@ -48,7 +52,7 @@ export class ModelList {
   }
 
   /** Asks one worker of each model of which nothing recent is known. */
-  async #refresh(headers: Headers, signal: AbortSignal): Promise<void> {
+  async #refresh(signal: AbortSignal): Promise<void> {
     const oldest = this.#parts.clock.monotonicMs() - KEPT_MS;
     const urls = new Map<string, string>();
     for (const { model, url, state } of this.#parts.table.targets) {
@@ -57,29 +61,20 @@ export class ModelList {
       if (known === undefined || known.atMs < oldest) urls.set(model, url);
     }
     const asked = [...new Set(urls.values())];
-    await Promise.all(asked.map((url) => this.#ask(url, headers, signal)));
+    await Promise.all(asked.map((url) => this.#ask(url, signal)));
   }
 
-  async #ask(url: string, headers: Headers, signal: AbortSignal): Promise<void> {
+  async #ask(url: string, signal: AbortSignal): Promise<void> {
     const { upstream, settings, clock } = this.#parts;
-    const sent = towardsWorker(headers, settings.authorization);
-    sent.delete("accept-encoding");
+    const headers = ownHeaders(settings.authorization);
     const limits = { connectMs: ASK_MS, firstByteMs: ASK_MS, idleMs: ASK_MS };
-    const address = `${url.replace(/\/+$/, "").replace(/\/v1$/, "")}/v1/models`;
-    const order = { method: "GET", url: address, headers: sent, body: null, ...limits } as const;
-    const answer = await upstream.open(order, signal);
+    const order = { method: "GET", url: addressAt(url, "/v1/models"), body: null } as const;
+    const answer = await upstream.open({ ...order, headers, ...limits }, signal);
     if (answer.kind === "failed") return;
-    const parts: Uint8Array[] = [];
-    let length = 0;
-    for (let piece = await answer.read(); piece.kind !== "end"; piece = await answer.read()) {
-      if (piece.kind === "failed") return;
-      length += piece.bytes.length;
-      if (length > ANSWER_BYTES_MAX) return answer.close();
-      parts.push(piece.bytes);
-    }
-    if (answer.status !== 200) return;
+    const text = await readAll(answer, ANSWER_BYTES_MAX);
+    if (text === null || answer.status !== 200) return;
     const atMs = clock.monotonicMs();
-    for (const card of cardsOf(Buffer.concat(parts).toString("utf8"))) {
+    for (const card of cardsOf(text)) {
       if (this.#cards.size < CARDS_MAX) this.#cards.set(String(card.id), { card, atMs });
     }
   }

@@ -2,7 +2,7 @@ import { type Json, parseJson, type Random } from "../core/index.ts";
 import type { Target } from "../router/index.ts";
 import { changeBody, type RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
-import type { Upstream, UpstreamAnswer, UpstreamOrder } from "./upstream/index.ts";
+import { readAll, type Upstream, type UpstreamOrder } from "./upstream/index.ts";
 
 type Members = Readonly<Record<string, Json>>;
 
@@ -32,13 +32,21 @@ export interface PrefillSetting {
  * decode worker. A prefill worker that takes hints stores its blocks in Hearth and need not say
  * anything. Null if it failed: then the decode worker computes the prompt itself.
  */
-export async function prefillVllm(setting: PrefillSetting, set: Members): Promise<Members | null> {
-  const { upstream, body, strip, order, signal } = setting;
+export async function prefillVllm(
+  setting: PrefillSetting & {
+    /** The member that limits output. */
+    readonly outputLimit: "max_tokens" | "max_output_tokens";
+  },
+  set: Members,
+): Promise<Members | null> {
+  const { upstream, body, strip, outputLimit, order, signal } = setting;
   const { kv_transfer_params: hinted = null } = set;
   const one = {
     ...set,
-    max_tokens: 1,
+    [outputLimit]: 1,
     ...("max_completion_tokens" in body.fields ? { max_completion_tokens: 1 } : {}),
+    // A response of one token is not to be kept, nor computed behind an answer.
+    ...(outputLimit === "max_output_tokens" ? { store: false, background: false } : {}),
     stream: false,
     kv_transfer_params: { ...VLLM_ASK, ...(isMembers(hinted) ? hinted : {}) },
   };
@@ -84,7 +92,7 @@ export function meetingOf(
   model: ProxyModel,
   random: Random,
 ): Members {
-  const host = new URL(prefill.url!).hostname;
+  const host = URL.parse(prefill.url!)?.hostname ?? "";
   const port = model.bootstrapPort;
   const room = () => (BigInt(random.u32() >>> 1) << 32n) | BigInt(random.u32());
   const { prompt } = body.fields;
@@ -95,20 +103,6 @@ export function meetingOf(
     bootstrap_port: prompt.map(() => port),
     bootstrap_room: prompt.map(() => room()),
   };
-}
-
-/** Null: it failed, or there is more. */
-async function readAll(answer: UpstreamAnswer, bytesMax: number): Promise<string | null> {
-  const parts: Uint8Array[] = [];
-  let length = 0;
-  for (;;) {
-    const piece = await answer.read();
-    if (piece.kind === "failed") return null;
-    if (piece.kind === "end") return Buffer.concat(parts).toString("utf8");
-    length += piece.bytes.length;
-    if (length > bytesMax) return null;
-    parts.push(piece.bytes);
-  }
 }
 
 function isMembers(value: Json): value is { [key: string]: Json } {

@@ -1,8 +1,17 @@
 import { type Json, stringifyJson } from "../core/index.ts";
 import type { RouteRequest } from "../router/index.ts";
+import {
+  type ChatRequest,
+  chatOfMessages,
+  chatOfResponses,
+  exactFields,
+  hasInlineSystem,
+} from "./apis/index.ts";
+import type { AskSpec } from "./endpoint.ts";
 import type { PromptMark, ReasoningTokens } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
+import { TemplateHabits } from "./template-habits.ts";
 import { roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
 
 /** A prompt as the router takes it. */
@@ -18,33 +27,88 @@ export interface SeenPrompt {
 type PromptTokens = Omit<SeenPrompt, "reasoning">;
 
 const TOKEN_MAX = 2 ** 32 - 1;
+const NO_HASHES = new BigUint64Array(0);
 
-/** Of several prompts in one request the first one counts. */
-export async function promptOf(
-  kind: "chat" | "completions",
-  body: RequestBody,
-  model: ProxyModel,
-  tokens: Tokens,
-): Promise<SeenPrompt> {
-  const prompt = await promptTokens(kind, body, model, tokens);
-  return { ...prompt, reasoning: tokens.reasoning(model.name) };
+/** Finds the prompts of requests. Of several prompts in one request the first one counts. */
+export class Prompts {
+  readonly #tokens: Tokens;
+  readonly #habits: TemplateHabits;
+
+  constructor(tokens: Tokens) {
+    this.#tokens = tokens;
+    this.#habits = new TemplateHabits(tokens);
+  }
+
+  async of(spec: AskSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
+    const prompt = spec.isWork ? await this.#of(spec, body, model) : unseen(0);
+    return { ...prompt, reasoning: this.#tokens.reasoning(model.name) };
+  }
+
+  async #of({ prompt }: AskSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const { fields } = body;
+    switch (prompt) {
+      case "chat":
+        return this.#chat(body.text, fields, body, model);
+      case "chat_batch":
+        return this.#conversation(firstOf(fields), body, model);
+      case "messages":
+        return this.#conversation(await this.#messages(body, model), body, model);
+      case "responses":
+        return this.#conversation(chatOfResponses(exactFields(body.text, fields)), body, model);
+      case "completions":
+        return this.#text(fields.prompt ?? null, body, model);
+      case "embeddings":
+        if (fields.messages !== undefined) return this.#conversation(firstOf(fields), body, model);
+        return this.#text(fields.input ?? null, body, model);
+      case "none":
+        return unseen(roughCount(body.bytes.length));
+      default:
+        return prompt satisfies never;
+    }
+  }
+
+  /** A conversation that another API is translated to; null: it is not known. */
+  async #conversation(
+    chat: ChatRequest | null,
+    body: RequestBody,
+    model: ProxyModel,
+  ): Promise<PromptTokens> {
+    if (chat === null) return unseen(roughCount(body.bytes.length));
+    return this.#chat(stringifyJson(chat), chat, body, model);
+  }
+
+  async #chat(
+    text: string,
+    fields: Readonly<Record<string, Json>>,
+    body: RequestBody,
+    model: ProxyModel,
+  ): Promise<PromptTokens> {
+    const seen = await this.#tokens.chat(model.name, text);
+    if (seen !== null) return exact(seen.tokens, seen.marks);
+    return rough(conversationText(fields), body, model);
+  }
+
+  async #text(value: Json, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const prompt = firstPrompt(value);
+    if (prompt instanceof Uint32Array) return exact(prompt, []);
+    const seen = await this.#tokens.text(model.name, prompt);
+    return seen === null ? rough(prompt, body, model) : exact(seen.tokens, seen.marks);
+  }
+
+  async #messages(body: RequestBody, model: ProxyModel): Promise<ChatRequest | null> {
+    const fields = exactFields(body.text, body.fields);
+    const { thinking } = fields;
+    const isDisabled = (thinking as { type?: Json } | null | undefined)?.type === "disabled";
+    return chatOfMessages(fields, {
+      mergesSystem: hasInlineSystem(fields) && (await this.#habits.mergesSystem(model.name)),
+      disabledEffort: isDisabled ? await this.#habits.disabledEffort(model.name) : "none",
+    });
+  }
 }
 
-async function promptTokens(
-  kind: "chat" | "completions",
-  body: RequestBody,
-  model: ProxyModel,
-  tokens: Tokens,
-): Promise<PromptTokens> {
-  if (kind === "chat") {
-    const seen = await tokens.chat(model.name, body.text);
-    if (seen !== null) return exact(seen.tokens, seen.marks);
-    return rough(conversationText(body.fields), body, model);
-  }
-  const prompt = firstPrompt(body.fields.prompt ?? null);
-  if (prompt instanceof Uint32Array) return exact(prompt, []);
-  const seen = await tokens.text(model.name, prompt);
-  return seen === null ? rough(prompt, body, model) : exact(seen.tokens, seen.marks);
+/** A prompt of which only the length is known. */
+function unseen(tokens: number): PromptTokens {
+  return { prompt: { kind: "hashes", hashes: NO_HASHES, tokens }, tokens: null, marks: [] };
 }
 
 function exact(tokens: Uint32Array, marks: readonly PromptMark[]): PromptTokens {
@@ -55,9 +119,7 @@ function rough(text: string, body: RequestBody, { fallback }: ProxyModel): Promp
   if (fallback === "bytes") {
     return { prompt: { kind: "tokens", tokens: roughTokens(text) }, tokens: null, marks: [] };
   }
-  const tokens = roughCount(body.bytes.length);
-  const prompt = { kind: "hashes", hashes: new BigUint64Array(0), tokens } as const;
-  return { prompt, tokens: null, marks: [] };
+  return unseen(roughCount(body.bytes.length));
 }
 
 function firstPrompt(prompt: Json): string | Uint32Array {
@@ -69,6 +131,14 @@ function firstPrompt(prompt: Json): string | Uint32Array {
 
 function isToken(value: Json): boolean {
   return typeof value === "number" && Number.isInteger(value) && value >= 0 && value <= TOKEN_MAX;
+}
+
+/** The request of the first of several conversations, or of the only one. */
+function firstOf(fields: Readonly<Record<string, Json>>): ChatRequest | null {
+  const { messages } = fields;
+  if (!Array.isArray(messages)) return null;
+  const [first] = messages;
+  return { ...fields, messages: Array.isArray(first) ? first : messages };
 }
 
 /** Longer by what is new only, when the conversation goes on. */

@@ -1,20 +1,24 @@
-import type { Clock, Random } from "../core/index.ts";
+import type { Clock, Random, WorkerId } from "../core/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../router/index.ts";
-import { busy, invalid, refuse, unknownModel } from "./answers.ts";
+import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
 import { attempt } from "./attempt.ts";
 import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { DownWorkers } from "./down-workers.ts";
-import { type Endpoint, endpointOf } from "./endpoint.ts";
+import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
 import type { Asked } from "./exchange.ts";
 import { Flight } from "./flight.ts";
-import { hintsOf } from "./hints.ts";
-import { ModelNames } from "./model-names.ts";
+import { unsendableHeader } from "./headers.ts";
+import { WorkerHealth } from "./health/index.ts";
+import { type Hints, hintsOf } from "./hints.ts";
+import { ModelNames, type NamedModel } from "./model-names.ts";
 import { ModelList } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
-import { promptOf } from "./prompt.ts";
-import { readRequestBody } from "./request-body.ts";
+import { Prompts } from "./prompt.ts";
+import { type RequestBody, readRequestBody } from "./request-body.ts";
+import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
+import { SidePaths } from "./side-paths.ts";
 import { OutputWatch, Relay } from "./stream/index.ts";
 import { openTokens, type Tokens } from "./tokens/index.ts";
 import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
@@ -27,6 +31,8 @@ export interface ProxyOptions {
   readonly settings: ProxySettings;
   /** Told of faults of our own. */
   readonly onFault: (thrown: unknown) => void;
+  /** Told when a worker is left out for its health, with the reason; null: it is used again. */
+  readonly onWorker?: (worker: WorkerId, why: string | null) => void;
 }
 
 /** Where a request comes from. */
@@ -35,7 +41,7 @@ export interface ProxyCaller {
   readonly onBody?: () => void;
 }
 
-/** An OpenAI-compatible API in front of the workers of a router. */
+/** The APIs of OpenAI, Anthropic and vLLM in front of the workers of a router. */
 export interface OpenAiProxy extends AsyncDisposable {
   /**
    * Answers a request; never rejects. The request must be the server's own, with its body unread:
@@ -85,6 +91,13 @@ function tokensFor(
   });
 }
 
+const OUTCOME_OF = {
+  busy: "busy",
+  none: "no_worker",
+  worker: "worker_failed",
+  own: "refused",
+} as const;
+
 /** What engines put between the texts of one message. */
 const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
@@ -92,11 +105,15 @@ class RoutedProxy implements OpenAiProxy {
   readonly #options: ProxyOptions;
   readonly #upstream: Upstream;
   #tokens: Tokens;
+  #prompts: Prompts;
   #names: ModelNames;
   readonly #models: ModelList;
   readonly #counts = new ProxyCounts();
   readonly #observers = new Set<ProxyObserver>();
   readonly #dispatch: DispatchParts;
+  readonly #health: WorkerHealth;
+  readonly #homes = new ResponseHomes();
+  readonly #side: SidePaths;
   /** Makes ids of this proxy different from those of others, and of its runs before. */
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
@@ -105,36 +122,55 @@ class RoutedProxy implements OpenAiProxy {
 
   constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
     [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
-    const { table, settings, random, clock, router } = options;
+    this.#prompts = new Prompts(tokens);
+    const { table, settings, random, clock, router, onWorker = () => undefined } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(table, models);
     this.#models = new ModelList({ clock, table, settings, upstream });
     const counts = this.#counts;
     const parts = { settings, table, upstream, random, counts, router };
+    const down = new DownWorkers(clock);
+    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
+    const health = new WorkerHealth({
+      ...{ clock, random, table, upstream, authorization, everyMs, timeoutMs },
+      onChange: (worker, why) => {
+        if (why === null) down.worked(worker);
+        onWorker(worker, why);
+      },
+    });
+    this.#health = health;
+    this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
     this.#dispatch = {
       ...options,
-      counts,
-      down: new DownWorkers(clock),
+      ...{ counts, down, health },
+      onUnsendable: (worker, why) => {
+        options.onFault(new Error(`a request to ${worker} could not be made: ${why}`));
+      },
       attempt: (asked, decision) => attempt(parts, asked, decision),
       onRouted: (asked, decision) => this.#routed(asked, decision),
     };
   }
 
   async fetch(request: Request, caller: ProxyCaller = {}): Promise<Response> {
-    const endpoint = endpointOf(request.method, request.url);
-    if (endpoint === "unknown") return refuse(invalid("There is no such address.", undefined, 404));
+    const { method, url, headers } = request;
+    const endpoint = endpointOf(method, url);
+    const shape = shapeOf(url);
+    if (endpoint === "unknown") {
+      return refuse(invalid("There is no such address.", undefined, 404), shape);
+    }
     if (endpoint === "method") {
-      return refuse(invalid(`${request.method} is not allowed here.`, undefined, 405));
+      return refuse(invalid(`${method} is not allowed here.`, undefined, 405), shape);
+    }
+    const name = unsendableHeader(headers);
+    if (name !== null) {
+      const why = `The header ${name} holds a character that HTTP does not allow there.`;
+      return refuse(invalid(why), shape);
     }
     try {
-      if (endpoint.kind === "models") {
-        return await this.#models.answer(endpoint.id, this.#names, request);
-      }
-      return await this.#generate(endpoint, request, caller);
+      return await this.#answer(endpoint, request, caller);
     } catch (thrown) {
       this.#options.onFault(thrown);
-      const message = "The proxy failed; its log says more.";
-      return refuse({ status: 500, message, type: "server_error", code: "internal" });
+      return refuse(ownFault("The proxy failed; its log says more."), shape);
     }
   }
 
@@ -142,6 +178,7 @@ class RoutedProxy implements OpenAiProxy {
     const tokens = await tokensFor(this.#options, models);
     this.#tokens[Symbol.dispose]();
     this.#tokens = tokens;
+    this.#prompts = new Prompts(tokens);
     this.#names = new ModelNames(this.#options.table, models);
     if (this.#isDraining) tokens[Symbol.dispose]();
   }
@@ -161,6 +198,9 @@ class RoutedProxy implements OpenAiProxy {
       active: this.#active.size,
       outcomes: { ...outcomes },
       retries,
+      workersOut: this.#health.out.size,
+      timesOut: this.#health.times,
+      pulses: this.#health.pulses,
       prefills,
       prefillsFailed,
       outputTokens,
@@ -172,12 +212,33 @@ class RoutedProxy implements OpenAiProxy {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isDraining = true;
     for (const controller of this.#active.values()) controller.abort();
+    await this.#health[Symbol.asyncDispose]();
     this.#tokens[Symbol.dispose]();
     this.#upstream[Symbol.dispose]();
   }
 
-  async #generate(
-    endpoint: Extract<Endpoint, { path: string }>,
+  #answer(endpoint: Endpoint, request: Request, caller: ProxyCaller): Promise<Response> {
+    switch (endpoint.kind) {
+      case "ask":
+        return this.#ask(endpoint, request, caller);
+      case "models":
+        return this.#models.answer(endpoint.id, this.#names, request.signal);
+      case "health":
+        return Promise.resolve(this.#side.health(this.#isDraining));
+      case "load":
+        // As vLLM has it: requests that are under way.
+        return Promise.resolve(Response.json({ server_load: this.#active.size }));
+      case "version":
+        return this.#side.version(endpoint.path, request.signal);
+      case "stored":
+        return this.#side.stored(endpoint, request);
+      default:
+        return endpoint satisfies never;
+    }
+  }
+
+  async #ask(
+    endpoint: Extract<Endpoint, { kind: "ask" }>,
     request: Request,
     { onBody }: ProxyCaller,
   ): Promise<Response> {
@@ -185,7 +246,8 @@ class RoutedProxy implements OpenAiProxy {
     if (this.#isDraining || this.#active.size >= settings.streamsMax) {
       this.#counts.outcomes.busy++;
       const why = this.#isDraining ? "The proxy stops." : "Too many requests are under way.";
-      return refuse(busy(why, settings.busyStatus, settings.retryAfterSeconds));
+      const error = busy(why, settings.busyStatus, settings.retryAfterSeconds);
+      return refuse(error, endpoint.spec.shape);
     }
     const id = `${this.#prefix}-${this.#nextId++}`;
     const controller = new AbortController();
@@ -203,12 +265,12 @@ class RoutedProxy implements OpenAiProxy {
     try {
       const asked = await this.#read(endpoint, request, flight, controller.signal);
       onBody?.();
-      if (asked instanceof Response) {
+      if ("status" in asked) {
         this.#counts.outcomes.refused++;
-        return asked;
+        return refuse(asked, endpoint.spec.shape);
       }
       const dispatched = await new Dispatch(this.#dispatch, asked).run();
-      if (dispatched.kind !== "won") return this.#lost(dispatched);
+      if (dispatched.kind !== "won") return this.#lost(dispatched, asked.spec);
       isPassedOn = true;
       return await this.#pass(asked, dispatched, ended);
     } finally {
@@ -216,38 +278,58 @@ class RoutedProxy implements OpenAiProxy {
     }
   }
 
-  /** The request with all that is to be known of it, or the answer to one that is wrong. */
+  /** The request with all that is to be known of it, or what is wrong with it. */
   async #read(
-    { kind, path }: Extract<Endpoint, { path: string }>,
+    { spec, path }: Extract<Endpoint, { kind: "ask" }>,
     request: Request,
     flight: Flight,
     signal: AbortSignal,
-  ): Promise<Asked | Response> {
+  ): Promise<Asked | ProxyError> {
     const { settings } = this.#options;
     const body = await readRequestBody(request, settings.bodyBytesMax);
-    if ("status" in body) return refuse(body);
-    const named = this.#names.find(body.model, body.fields.lora_path);
-    if (named === null) return refuse(unknownModel(body.model));
+    if ("status" in body) return body;
+    const named = this.#named(body);
+    if ("status" in named) return named;
     const { headers } = request;
-    const hints = hintsOf(headers, body.fields, settings.clientsMayRoute);
-    const prompt = await promptOf(kind, body, named.model, this.#tokens);
-    return { kind, path, headers, body, named, hints, prompt, flight, signal };
+    const hints = this.#atHome(hintsOf(headers, body.fields, settings.clientsMayRoute), body);
+    const prompt = await this.#prompts.of(spec, body, named.model);
+    return { spec, path, headers, body, named, hints, prompt, flight, signal };
   }
 
-  #lost(lost: Exclude<Awaited<ReturnType<Dispatch["run"]>>, Won>): Response {
+  #named({ model, fields }: RequestBody): NamedModel | ProxyError {
+    if (model !== null) return this.#names.find(model, fields.lora_path) ?? unknownModel(model);
+    const only = this.#names.only();
+    return only ?? invalid("`model` must be given: there are several, or none.", "model");
+  }
+
+  /** What goes on from a stored response goes to the worker that has it. */
+  #atHome(hints: Hints, { fields }: RequestBody): Hints {
+    const worker = this.#homes.of(fields.previous_response_id);
+    if (worker === null || hints.overrides.worker !== undefined) return hints;
+    if (!this.#options.table.targets.some((target) => target.worker === worker)) return hints;
+    return { ...hints, overrides: { ...hints.overrides, worker } };
+  }
+
+  #lost(
+    lost: Exclude<Awaited<ReturnType<Dispatch["run"]>>, Won>,
+    { shape }: Pick<AskSpec, "shape">,
+  ): Response {
     const { outcomes } = this.#counts;
     if (lost.kind === "left") {
       outcomes.client_left++;
       // Nobody reads it.
       return new Response(null, { status: 499 });
     }
-    outcomes[lost.how === "busy" ? "busy" : lost.how === "none" ? "no_worker" : "worker_failed"]++;
-    return refuse(lost.error);
+    outcomes[OUTCOME_OF[lost.how]]++;
+    return refuse(lost.error, shape);
   }
 
   #pass(asked: Asked, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
-    const { flight, named, body } = asked;
+    const { flight, named, body, spec } = asked;
     const { worker } = won.decision.target;
+    if (spec.prompt === "responses" && won.first.kind === "bytes") {
+      this.#homes.note(won.first.bytes, worker);
+    }
     const isWatched = [...this.#observers].some(({ answered }) => answered !== undefined);
     const watch = isWatched && won.answer.status === 200 ? new OutputWatch(body.isStream) : null;
     const relay = new Relay({
@@ -260,6 +342,7 @@ class RoutedProxy implements OpenAiProxy {
           ]
         : [],
       heldBytesMax: this.#options.settings.heldBytesMax,
+      shape: spec.shape,
       watch,
       ended: (end) => {
         const outcome = end.how === "client" ? "client_left" : "worker_failed";

@@ -1,5 +1,5 @@
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
-import { invalid, type OpenAiError } from "./answers.ts";
+import { invalid, type ProxyError } from "./answers.ts";
 
 type Body = Readonly<Record<string, Json>>;
 
@@ -8,7 +8,8 @@ export interface RequestBody {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly text: string;
   readonly fields: Body;
-  readonly model: string;
+  /** Null: the client names none. */
+  readonly model: string | null;
   readonly isStream: boolean;
 }
 
@@ -21,7 +22,7 @@ const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
 export async function readRequestBody(
   request: Request,
   bytesMax: number,
-): Promise<RequestBody | OpenAiError> {
+): Promise<RequestBody | ProxyError> {
   const tooLong = invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413);
   if (Number(request.headers.get("content-length") ?? 0) > bytesMax) return tooLong;
   let bytes: Uint8Array<ArrayBuffer>;
@@ -43,8 +44,11 @@ export async function readRequestBody(
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     return invalid("The body is no JSON object.");
   }
-  if (typeof value.model !== "string") return invalid("`model` must be a string.", "model");
-  return { bytes, text, fields: value, model: value.model, isStream: value.stream === true };
+  const { model = null } = value;
+  if (model !== null && typeof model !== "string") {
+    return invalid("`model` must be a string.", "model");
+  }
+  return { bytes, text, fields: value, model, isStream: value.stream === true };
 }
 
 /** Null where there is more. A body of known length comes in one piece. */
@@ -78,8 +82,9 @@ export function changeBody(body: RequestBody, changes: BodyChanges): Uint8Array<
   const { set = {}, remove = [], strip = [] } = changes;
   const names = Object.keys(set);
   const isTaken = [...names, ...remove].some((name) => Object.hasOwn(body.fields, name));
-  const mayStrip = strip.some((name) => body.text.includes(name));
-  if (!isTaken && !mayStrip) return names.length === 0 ? body.bytes : append(body, set);
+  // Names as they were parsed: the text may write them with escapes.
+  const isStripped = strip.length > 0 && hasAny(body.fields, strip);
+  if (!isTaken && !isStripped) return names.length === 0 ? body.bytes : append(body, set);
   const kept: Record<string, Json> = {};
   for (const [name, value] of Object.entries(body.fields)) {
     if (!remove.includes(name) && !strip.includes(name)) kept[name] = without(value, strip);
@@ -101,6 +106,12 @@ function append(body: RequestBody, set: Readonly<Record<string, Json>>): Uint8Ar
   changed.set(bytes.subarray(0, end));
   changed.set(added, end);
   return changed;
+}
+
+function hasAny(value: Json, names: readonly string[]): boolean {
+  if (typeof value !== "object" || value === null) return false;
+  if (Array.isArray(value)) return value.some((item) => hasAny(item, names));
+  return Object.keys(value).some((key) => names.includes(key) || hasAny(value[key]!, names));
 }
 
 function without(value: Json, strip: readonly string[]): Json {

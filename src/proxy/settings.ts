@@ -9,13 +9,17 @@ export interface ProxySettings {
   readonly firstByteMs: number;
   /** Between two pieces of an answer. */
   readonly idleMs: number;
-  /** Other workers that are tried when one fails before its first byte. */
+  /** Other workers that are tried when one cannot be connected to, or says that it is not ready. */
   readonly retriesMax: number;
   /**
-   * Whether a request that a worker had already taken is given to another one when the first dies
-   * before its first byte. Off: only workers that could not be connected to are replaced.
+   * Whether a request that a worker had already taken is given to one other when the first dies, or
+   * stops answering health checks, before its first byte.
    */
   readonly isRetriedAfterSent: boolean;
+  /** Between two questions for a worker's health; null: none is asked. */
+  readonly healthEveryMs: number | null;
+  /** How long such a question may take. */
+  readonly healthTimeoutMs: number;
   /** Answers of workers after which another one is tried. */
   readonly retryStatuses: readonly number[];
   /** Of an answer that says: all workers are busy. Dynamo's is 529; it was 503. */
@@ -84,6 +88,8 @@ export const PROXY_DEFAULTS: ProxySettings = {
   idleMs: 120_000,
   retriesMax: 2,
   isRetriedAfterSent: true,
+  healthEveryMs: 1_000,
+  healthTimeoutMs: 3_000,
   retryStatuses: [503],
   busyStatus: 529,
   retryAfterSeconds: 1,

@@ -33,9 +33,9 @@ export function connectDealer(options: DealerOptions): ZmtpDealer {
   });
   return {
     get state(): ZmtpState {
-      const { peer, why, connections, refused, isClosed } = dialer.state;
+      const { peer, why, isHung, connections, refused, isClosed } = dialer.state;
       const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
-      return { status, why, connections, received, refused };
+      return { status, why, isHung, connections, received, refused };
     },
     send: (frames) => dialer.state.peer?.send(encodeMessage(frames)) ?? false,
     [Symbol.asyncDispose]: async () => dialer.close(),

@@ -16,6 +16,7 @@ function redialMs(tries: number, limits: ZmtpLimits, random: Random): number {
 export interface DialerState {
   peer: Peer | null;
   why: string | null;
+  isHung: boolean;
   connections: number;
   refused: number;
   isClosed: boolean;
@@ -26,6 +27,7 @@ export class Dialer {
   readonly state: DialerState = {
     peer: null,
     why: "not connected so far",
+    isHung: false,
     connections: 0,
     refused: 0,
     isClosed: false,
@@ -58,6 +60,7 @@ export class Dialer {
       onReady: (peer) => {
         this.state.peer = peer;
         this.state.why = null;
+        this.state.isHung = false;
         this.state.connections++;
         this.#tries = 0;
         events.onReady(peer);
@@ -66,6 +69,7 @@ export class Dialer {
         this.state.peer = null;
         this.#current = null;
         if (isRefused) this.state.refused++;
+        this.state.isHung = peer.isHung;
         events.onClosed(peer, why, isRefused);
         this.#failed(why);
       },
@@ -82,18 +86,20 @@ export class Dialer {
       return this.#current;
     });
     const { handshakeMs } = this.#attachment.limits;
-    const failed = (why: string) => {
-      if (isWanted() && this.#current === null) this.#failed(why);
+    const failed = (why: string, isHung: boolean) => {
+      if (!isWanted() || this.#current !== null) return;
+      this.state.isHung = isHung;
+      this.#failed(why);
     };
     const late = `no connection within ${handshakeMs} ms`;
-    this.#timer = this.#attachment.clock.after(handshakeMs, () => failed(late));
+    this.#timer = this.#attachment.clock.after(handshakeMs, () => failed(late, true));
     const endpoint = this.#endpoint;
     const options = { data: null, socket };
     const dialled =
       endpoint.kind === "ipc"
         ? Bun.connect<Peer | null>({ ...options, unix: endpoint.path })
         : Bun.connect<Peer | null>({ ...options, hostname: endpoint.host, port: endpoint.port });
-    dialled.catch((error) => failed(messageOf(error)));
+    dialled.catch((error) => failed(messageOf(error), false));
   }
 
   #failed(why: string): void {

@@ -48,6 +48,8 @@ export class Peer {
   #partsBytes = 0;
   #heardMs: number;
   #minor = 0;
+  /** It ended for the other end's silence. */
+  isHung = false;
 
   constructor(options: {
     readonly wire: Wire;
@@ -66,7 +68,7 @@ export class Peer {
     this.#reader = new FrameReader(limits.frameBytesMax);
     this.#heardMs = clock.monotonicMs();
     const why = `no handshake within ${limits.handshakeMs} ms`;
-    this.#timer = clock.after(limits.handshakeMs, () => this.close(why));
+    this.#timer = clock.after(limits.handshakeMs, () => this.#hung(why));
     this.#queue.push(encodeGreeting());
   }
 
@@ -101,6 +103,11 @@ export class Peer {
   /** Through a call, so that the compiler does not believe that nothing closed it meanwhile. */
   #isClosed(): boolean {
     return this.#phase === "closed";
+  }
+
+  #hung(why: string): void {
+    this.isHung = true;
+    this.close(why);
   }
 
   #end(why: string, isRefused: boolean): void {
@@ -203,7 +210,7 @@ export class Peer {
   #listenForLife(): void {
     if (this.#minor < 1) return;
     const silentMs = this.#clock.monotonicMs() - this.#heardMs;
-    if (silentMs >= this.#limits.silenceMs) this.close(`silent for ${Math.round(silentMs)} ms`);
+    if (silentMs >= this.#limits.silenceMs) this.#hung(`silent for ${Math.round(silentMs)} ms`);
     else if (silentMs >= this.#limits.pingMs) this.#queue.push(encodePing());
   }
 }

@@ -54,9 +54,9 @@ export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
   return {
     endpoint: formatEndpoint(endpoint),
     get state(): ZmtpState {
-      const { peer, why, connections, refused, isClosed } = dialer.state;
+      const { peer, why, isHung, connections, refused, isClosed } = dialer.state;
       const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
-      return { status, why, connections, received: count.received, refused };
+      return { status, why, isHung, connections, received: count.received, refused };
     },
     [Symbol.asyncDispose]: async () => dialer.close(),
   };
@@ -77,7 +77,7 @@ export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSu
       const status = isClosed ? "closed" : isConnected ? "connected" : "connecting";
       const why = isClosed ? "closed" : isConnected ? null : "no publisher has connected";
       const { connections, refused } = listener;
-      return { status, why, connections, received: count.received, refused };
+      return { status, why, isHung: false, connections, received: count.received, refused };
     },
     [Symbol.asyncDispose]: async () => {
       isClosed = true;

@@ -9,6 +9,11 @@ export interface ZmtpState {
   readonly status: "connecting" | "connected" | "closed";
   /** Why it is not connected, in words for people; null while it is. */
   readonly why: string | null;
+  /**
+   * The other end is there but silent: the last connection ended, or the latest dial waits, without
+   * a word from it. False after a refused or a closed connection: then the process itself is gone.
+   */
+  readonly isHung: boolean;
   /** Connections that were made, the first included: a larger number means something was missed. */
   readonly connections: number;
   readonly received: number;

@@ -10,6 +10,8 @@ export interface Target {
   readonly corpus: readonly Uint8Array[];
   /** Longest input to make; 64 KiB unless said. */
   readonly inputBytesMax?: number;
+  /** Longest time without a turn of the event loop while one input is played; any unless said. */
+  readonly stallMs?: number;
   /** Makes an input from nothing: well formed for the most part. */
   generate?(random: Random): Uint8Array;
   /** Refusals are an answer; whatever it throws is a crash. The same input does the same again. */

@@ -6,6 +6,7 @@ import { engineBatches } from "./targets/engine-events.ts";
 import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
 import { gpuCopies } from "./targets/gpu-copies.ts";
+import { headers } from "./targets/headers.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
@@ -35,6 +36,7 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   commands: jsonCommands,
   "packed-commands": packedCommands,
   "http-bodies": httpBodies,
+  headers,
   traces,
   prompts,
   names,

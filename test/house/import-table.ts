@@ -73,7 +73,7 @@ export const FOLDERS: Readonly<Record<string, readonly string[]>> = {
     "observability",
   ],
   router: ["core", "events", "bus", "native", "identity", "zmtp", "kvevents", "observability"],
-  proxy: ["core", "router", "observability"],
+  proxy: ["core", "zmtp", "router", "observability"],
   replay: ["core", "tiers", "engine", "traces", "identity", "native", "kvb"],
   bench: UNDER_BENCH,
   api: [

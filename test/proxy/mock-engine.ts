@@ -1,4 +1,5 @@
 import { sleep, systemClock } from "../../src/core/index.ts";
+import { apiAnswer, ENGINE_VERSION } from "./mock-apis.ts";
 
 /** What an engine does with the next requests. */
 export interface EngineManners {
@@ -16,6 +17,10 @@ export interface EngineManners {
   readonly kvTransferParams: unknown;
   /** In front of the content. */
   readonly reasoning: string | null;
+  /** The status of `GET /health`; null: no answer. */
+  readonly health: number | null;
+  /** Where it says that it publishes KV events, as vLLM writes it; null: it has no such path. */
+  readonly eventsEndpoint: string | null;
 }
 
 export const POLITE: EngineManners = {
@@ -26,6 +31,8 @@ export const POLITE: EngineManners = {
   refuses: null,
   kvTransferParams: null,
   reasoning: null,
+  health: 200,
+  eventsEndpoint: null,
 };
 
 export interface SeenRequest {
@@ -39,8 +46,10 @@ type Fields = Record<string, unknown>;
 
 /** The words an engine writes to a prompt: the same for the same prompt, whoever is asked. */
 export function wordsFor(body: Fields): string[] {
-  const count = Number(body.max_completion_tokens ?? body.max_tokens ?? 16);
-  const seed = Bun.hash.xxHash3(JSON.stringify(body.messages ?? body.prompt));
+  const limit = body.max_completion_tokens ?? body.max_tokens ?? body.max_output_tokens;
+  const count = Number(limit ?? 16);
+  const prompt = body.messages ?? body.prompt ?? body.input ?? null;
+  const seed = Bun.hash.xxHash3(JSON.stringify(prompt));
   return Array.from({ length: count }, (_, i) => {
     const word = Bun.hash
       .xxHash3(String(i), seed)
@@ -55,7 +64,9 @@ export class MockEngine implements Disposable {
   readonly kind: "vllm" | "sglang";
   readonly model: string;
   readonly seen: SeenRequest[] = [];
+  readonly urls: string[] = [];
   manners: EngineManners = POLITE;
+  healthChecks = 0;
   /** Requests whose client left before the end. */
   aborted = 0;
   /** Requests whose answer is under way. */
@@ -88,11 +99,11 @@ export class MockEngine implements Disposable {
 
   async #answer(request: Request): Promise<Response> {
     const path = new URL(request.url).pathname;
-    if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));
-    if (request.method === "GET") return new Response("not found", { status: 404 });
+    if (path !== "/health") this.urls.push(request.url);
     const { signal } = request;
+    if (request.method === "GET") return this.#look(path, request);
     const text = await request.text();
-    const body = JSON.parse(text) as Fields;
+    const body = JSON.parse(text || "{}") as Fields;
     this.seen.push({ path, headers: request.headers, text, body });
     const { refuses, headMs } = this.manners;
     if (headMs > 0) await pause(headMs, signal);
@@ -101,8 +112,8 @@ export class MockEngine implements Disposable {
       return new Response(null, { status: 499 });
     }
     if (refuses !== null) return Response.json(refuses.body, { status: refuses.status });
-    const isChat = path.endsWith("/chat/completions");
-    const writer = new AnswerWriter(this.kind, this.model, isChat, body, this.manners);
+    const writer = writerOf(this.kind, this.model, path, body, this.manners);
+    if (writer === null) return Response.json({ detail: "Not Found" }, { status: 404 });
     if (body.stream !== true) {
       if (this.manners.tokenMs > 0) await pause(this.manners.tokenMs, signal);
       if (this.manners.diesAfter !== null) return new Response(dying(writer.whole()));
@@ -111,7 +122,25 @@ export class MockEngine implements Disposable {
     return this.#stream(writer, signal);
   }
 
-  #stream(writer: AnswerWriter, signal: AbortSignal): Response {
+  async #look(path: string, { headers, signal }: Request): Promise<Response> {
+    const { health, eventsEndpoint } = this.manners;
+    if (path === "/health") {
+      this.healthChecks++;
+      if (health === null) await pause(3_600_000, signal);
+      return new Response(null, { status: health ?? 499 });
+    }
+    if (path === "/kv_event_sources") {
+      if (eventsEndpoint === null) return new Response(null, { status: 404 });
+      return Response.json({ "0": { publisher: "zmq", endpoint: eventsEndpoint, topic: "" } });
+    }
+    this.seen.push({ path, headers, text: "", body: {} });
+    if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));
+    if (path === "/version") return Response.json({ version: ENGINE_VERSION });
+    if (path.startsWith("/v1/responses/")) return Response.json({ id: path.slice(14) });
+    return Response.json({ detail: "Not Found" }, { status: 404 });
+  }
+
+  #stream(writer: Writer, signal: AbortSignal): Response {
     const { firstTokenMs, tokenMs, diesAfter } = this.manners;
     const chunks = writer.chunks();
     let [sent, isOver] = [0, false];
@@ -172,8 +201,38 @@ function modelList(kind: string, id: string): unknown {
   return { object: "list", data: [{ ...card, owned_by: kind, max_model_len: 32_768 }] };
 }
 
+interface Writer {
+  whole(): string;
+  chunks(): string[];
+}
+
+/** Null: the engine has no such path. */
+function writerOf(
+  kind: "vllm" | "sglang",
+  model: string,
+  path: string,
+  body: Fields,
+  manners: EngineManners,
+): Writer | null {
+  if (/\/v1\/responses\/[^/]+\/cancel$/.test(path)) return jsonWriter({ status: "cancelled" });
+  const other = apiAnswer(path, model, body, wordsFor(body));
+  if (other !== null) {
+    const { whole, events } = other;
+    const lines = events?.map(
+      ({ name, data }) => `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`,
+    );
+    return { ...jsonWriter(whole), chunks: () => [...(lines ?? [])] };
+  }
+  if (!/^\/v1\/(?:chat\/)?completions$/.test(path)) return null;
+  return new AnswerWriter(kind, model, path.endsWith("/chat/completions"), body, manners);
+}
+
+function jsonWriter(whole: unknown): Writer {
+  return { whole: () => JSON.stringify(whole), chunks: () => [] };
+}
+
 /** The shapes of both engines' answers. */
-class AnswerWriter {
+class AnswerWriter implements Writer {
   readonly #kind: string;
   readonly #isChat: boolean;
   readonly #body: Fields;

@@ -122,7 +122,7 @@ describeNative("what passes through", () => {
       },
     });
     expect((await fetch(`${rig.url}${CHAT}`, { method: "POST", body: parts })).status).toBe(413);
-    for (const text of ["", "{", "[]", '"x"', '{"model":1}', "{}", `{"a":${"[".repeat(300)}`]) {
+    for (const text of ["", "{", "[]", '"x"', '{"model":1}', `{"a":${"[".repeat(300)}`]) {
       const response = await rig.post(CHAT, text);
       expect([text, response.status]).toEqual([text, 400]);
       const { error } = (await response.json()) as { error: { type: string } };

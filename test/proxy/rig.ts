@@ -35,7 +35,9 @@ export class Rig implements AsyncDisposable {
   readonly table: WorkerTable;
   readonly router: Router & Disposable;
   readonly proxy: OpenAiProxy;
-  readonly faults: unknown[] = [];
+  readonly faults: unknown[];
+  /** Workers that were left out for their health, and used again: "NAME out", "NAME back". */
+  readonly workers: string[];
   /** What the router was told, in order: "routed ID", "prefilled ID", "freed ID". */
   readonly told: string[] = [];
   readonly #engines: Disposable[] = [];
@@ -57,12 +59,15 @@ export class Rig implements AsyncDisposable {
     });
     const models = [{ ...PROXY_MODEL_DEFAULTS, name: MODEL, ...options.model }];
     const faults: unknown[] = [];
+    const workers: string[] = [];
     const proxy = await openProxy({
       ...{ clock, random, router, table },
-      settings: { ...PROXY_DEFAULTS, models, ...options.settings },
+      // Tests of health ask for checks: others count the requests of their engines.
+      settings: { ...PROXY_DEFAULTS, healthEveryMs: null, models, ...options.settings },
       onFault: (thrown) => void faults.push(thrown),
+      onWorker: (worker, why) => void workers.push(`${worker} ${why === null ? "back" : "out"}`),
     });
-    return new Rig(table, router, proxy, faults);
+    return new Rig(table, router, proxy, faults, workers);
   }
 
   private constructor(
@@ -70,8 +75,10 @@ export class Rig implements AsyncDisposable {
     router: Router & Disposable,
     proxy: OpenAiProxy,
     faults: unknown[],
+    workers: string[],
   ) {
-    [this.table, this.router, this.proxy, this.faults] = [table, router, proxy, faults];
+    [this.table, this.router, this.proxy] = [table, router, proxy];
+    [this.faults, this.workers] = [faults, workers];
     const observer: RouterObserver = {
       routed: ({ requestId }) => void this.told.push(`routed ${requestId}`),
       prefillComplete: (id) => void this.told.push(`prefilled ${id}`),

@@ -1,7 +1,7 @@
 import { type ApiServer, createProxyApi, readAccess } from "../../api/index.ts";
 import type { RouterConfig } from "../../config/index.ts";
-import type { Clock, Random } from "../../core/index.ts";
-import type { Logger } from "../../observability/index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { Health, Logger } from "../../observability/index.ts";
 import { type OpenAiProxy, openProxy } from "../../proxy/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
 import { tellPolicies } from "./proxy-marks.ts";
@@ -12,6 +12,7 @@ export interface ProxyRoomParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
+  readonly health: Pick<Health, "raise" | "clear">;
   readonly router: Router;
   readonly table: WorkerTable;
   /** They are told what the proxy sees of messages. */
@@ -36,18 +37,19 @@ export class ProxyRoom {
 
   /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
   static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
-    const { config, clock, random, logger, router, table, policies } = parts;
-    const { listen, drainMs } = config.proxy;
+    const { config, clock, random, logger, health, router, table, policies } = parts;
+    const { listen, drainMs, corsOrigins } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
     const settings = proxySettings(config, access.tokens !== null);
     const onFault = (thrown: unknown) =>
       logger.error("a request to the proxy failed", { reason: String(thrown) });
-    const proxy = await openProxy({ clock, random, router, table, settings, onFault });
+    const onWorker = workerNotes(logger, health);
+    const proxy = await openProxy({ clock, random, router, table, settings, onFault, onWorker });
     try {
       const { bodyBytesMax } = settings;
       const api = createProxyApi(proxy, {
-        ...{ clock, access, bodyBytesMax, stopMs: drainMs },
+        ...{ clock, access, bodyBytesMax, stopMs: drainMs, corsOrigins },
         onFault: (_path, thrown) => onFault(thrown),
       });
       const server = api.listen({ host: listen.host, port: listen.port });
@@ -81,4 +83,21 @@ export class ProxyRoom {
     hurry.removeEventListener("abort", cut);
     await this.proxy[Symbol.asyncDispose]();
   }
+}
+
+/** Logs each worker that is left out or used again, and raises a health code while one is out. */
+function workerNotes(logger: Logger, health: ProxyRoomParts["health"]) {
+  const out = new Map<WorkerId, string>();
+  return (worker: WorkerId, why: string | null) => {
+    if (why === null) {
+      out.delete(worker);
+      logger.info("worker is used again", { worker });
+    } else {
+      out.set(worker, why);
+      logger.warn("worker is left out", { worker, reason: why });
+    }
+    const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
+    if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
+    else health.clear("ROUTER_WORKER_OUT");
+  };
 }

@@ -17,6 +17,8 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
     idleMs: proxy.idleMs,
     retriesMax: proxy.retries,
     isRetriedAfterSent: proxy.resend,
+    healthEveryMs: proxy.healthCheck ? proxy.healthEveryMs : null,
+    healthTimeoutMs: proxy.healthTimeoutMs,
     retryStatuses: [503],
     busyStatus: api.busyStatus,
     retryAfterSeconds: Math.ceil(proxy.retryAfterMs / 1_000),

@@ -112,9 +112,9 @@ export class RouterService {
     try {
       await service.#room.begin();
       service.#workers.book.replaceListed(parts.config.workers);
-      const { router, table } = service;
+      const { router, table, health } = service;
       const { policies } = service.#policies;
-      service.#proxy = await ProxyRoom.open({ ...parts, router, table, policies });
+      service.#proxy = await ProxyRoom.open({ ...parts, health, router, table, policies });
     } catch (error) {
       await service.#stopParts();
       throw error;

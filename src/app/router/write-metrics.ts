@@ -9,6 +9,9 @@ export function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void
   }
   registry.set("proxyActive", proxy.active);
   registry.set("proxyRetries", proxy.retries);
+  registry.set("proxyWorkersOut", proxy.workersOut);
+  registry.set("proxyPulses", proxy.pulses);
+  registry.set("proxyTimesOut", proxy.timesOut);
   registry.set("proxyPrefills", proxy.prefills, { outcome: "done" });
   registry.set("proxyPrefills", proxy.prefillsFailed, { outcome: "failed" });
   registry.set("proxyOutputTokens", proxy.outputTokens);

@@ -6,6 +6,7 @@ import {
   pathKind,
   sizeKind,
 } from "../kinds.ts";
+import { originsKind } from "../origins-kind.ts";
 import { listenOrOffKind } from "../peer-kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -63,13 +64,26 @@ const waits = {
     2,
     0,
     16,
-    "Other workers that are tried where one fails before the first byte of its answer.",
+    "Other workers that are tried if one cannot be connected to, or answers 503.",
   ),
   resend: toggle(
     "resend",
     true,
-    "Whether a request that a worker had already taken is sent to another one when the first " +
-      "dies before its first byte. Off: only workers that could not be connected to are replaced.",
+    "Whether a request that a worker had already taken is sent to one other if the first dies, " +
+      "or stops answering health checks, before its first byte. Off: only workers that could not " +
+      "be connected to are replaced.",
+  ),
+  healthCheck: toggle(
+    "health_check",
+    true,
+    "Whether each worker's `GET /health` is asked for, and the process behind it pinged where it " +
+      "publishes KV events. A worker that does not answer is left out while others are there.",
+  ),
+  healthEveryMs: duration("health_every", "1s", "Time between two health checks of a worker."),
+  healthTimeoutMs: duration(
+    "health_timeout",
+    "3s",
+    "How long a health check may take. With `health_every`, a dead engine is out within 4 s.",
   ),
   retryAfterMs: duration(
     "retry_after",
@@ -79,6 +93,16 @@ const waits = {
 };
 
 const whoMay = {
+  corsOrigins: withDefault({
+    key: "cors_origins",
+    kind: originsKind,
+    standard: "",
+    reload: false,
+    doc:
+      "Origins whose pages may use the proxy from a browser (CORS), with commas between them; " +
+      '`"*"`: all. Unset: a page of another origin is answered 403 `origin_refused`.',
+    example: "https://chat.example.org",
+  }),
   authorization: withDefault({
     key: "authorization",
     kind: choiceKind(["auto", "pass", "drop"]),

@@ -3,6 +3,7 @@ import { choiceKind, integerKind, type Kind, patternKind } from "../kinds.ts";
 import { workerIdKind } from "../sections/node.ts";
 import { optional, withDefault } from "../spec.ts";
 import { zmqKind } from "../zmq-kind.ts";
+import { workerUrlKind } from "./worker-url-kind.ts";
 
 const model = optional({
   key: "model",
@@ -21,12 +22,7 @@ const model = optional({
 
 const url = optional({
   key: "url",
-  kind: patternKind<string>({
-    name: "URL",
-    pattern: /^https?:\/\/[A-Za-z0-9.[\]:_-]{1,255}(?:\/[!-~]{0,1024})?$/,
-    words: "http:// or https://, a host, a port and maybe a path",
-    example: "http://10.0.0.2:8000",
-  }),
+  kind: workerUrlKind,
   reload: true,
   doc:
     "Where its OpenAI-compatible API listens: needed for requests through the proxy. The router " +

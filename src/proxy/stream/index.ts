@@ -1,4 +1,5 @@
 export { EventCutter } from "./event-cutter.ts";
 export { OutputCount } from "./output-count.ts";
 export { OutputWatch } from "./output-watch.ts";
+export { clientHeaders, passOn } from "./pass-on.ts";
 export { Relay, type RelayOptions } from "./relay.ts";

@@ -1,42 +1,78 @@
+import type { ErrorShape } from "../endpoint.ts";
+
 const DATA = Buffer.from("data:");
-const DONE = Buffer.from("[DONE]");
-const USAGE = Buffer.from('"completion_tokens":');
+/** As OpenAI's older APIs have it, and as the Responses API and Anthropic's have it. */
+const USAGES = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
 const LF = 0x0a;
+const DIGITS_MAX = 12;
+
+/** What tells the events of an API's streams apart. */
+interface Marks {
+  /** In the last event of a stream that is whole. */
+  readonly end: Buffer;
+  /** In each event that brings output; null: every event but the last one does. */
+  readonly output: Buffer | null;
+}
+
+const MARKS: Readonly<Record<ErrorShape, Marks>> = {
+  openai: { end: Buffer.from("[DONE]"), output: null },
+  responses: { end: Buffer.from('"response.completed"'), output: Buffer.from('.delta"') },
+  anthropic: { end: Buffer.from('"message_stop"'), output: Buffer.from('"content_block_delta"') },
+};
 
 /**
- * Counts what a worker generated. Each event counts as a token until the worker itself says how
- * many there are: engines send one event a step, and `usage` at the end or with each event.
+ * Counts what a worker generated. Each event with output counts as a token until the worker itself
+ * says how many there are: engines send one event a step, and `usage` at the end or with each.
  */
 export class OutputCount {
-  /** The worker has said `[DONE]`: clients may leave now without missing anything. */
+  /** The last event came: clients may leave now without missing anything. */
   isDone = false;
+  readonly #marks: Marks;
   #events = 0;
   #told: number | null = null;
+
+  constructor(shape: ErrorShape = "openai") {
+    this.#marks = MARKS[shape];
+  }
 
   get tokens(): number {
     return this.#told ?? this.#events;
   }
 
-  /** Whole events; whether there was one with content. */
+  /** Whole events; whether there was one with output. */
   addEvents(bytes: Uint8Array<ArrayBuffer>): boolean {
     const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
-    let found = 0;
-    for (let at = view.indexOf(DATA); at >= 0; at = view.indexOf(DATA, at + 5)) {
+    const before = this.#events;
+    for (let at = view.indexOf(DATA); at >= 0; at = view.indexOf(DATA, at + DATA.length)) {
       if (at > 0 && view[at - 1] !== LF) continue;
-      const start = view[at + 5] === 0x20 ? at + 6 : at + 5;
-      if (view.subarray(start, start + DONE.length).equals(DONE)) this.isDone = true;
-      else found++;
+      this.#addEvent(view, at + DATA.length);
     }
-    this.#events += found;
     this.addUsage(view);
-    return found > 0;
+    return this.#events > before;
   }
 
-  /** `usage` of an answer, or of an event. */
+  #addEvent(view: Buffer, from: number): void {
+    const { end, output } = this.#marks;
+    if (output === null) {
+      const start = view[from] === 0x20 ? from + 1 : from;
+      if (view.subarray(start, start + end.length).equals(end)) this.isDone = true;
+      else this.#events++;
+      return;
+    }
+    const lineEnd = view.indexOf(LF, from);
+    const line = view.subarray(from, lineEnd < 0 ? view.length : lineEnd);
+    if (line.includes(output)) this.#events++;
+    else if (line.includes(end)) this.isDone = true;
+  }
+
+  /** `usage` of an answer, or of an event. The first event of some streams says 0. */
   addUsage(view: Buffer): void {
-    const at = view.lastIndexOf(USAGE);
-    if (at < 0) return;
-    const digits = /^ *([0-9]{1,9})/.exec(view.toString("latin1", at + 20, at + 32));
-    if (digits !== null) this.#told = Number(digits[1]);
+    for (const usage of USAGES) {
+      const at = view.lastIndexOf(usage);
+      if (at < 0) continue;
+      const from = at + usage.length;
+      const digits = /^ *([0-9]{1,9})/.exec(view.toString("latin1", from, from + DIGITS_MAX));
+      if (digits !== null && Number(digits[1]) > 0) this.#told = Number(digits[1]);
+    }
   }
 }

@@ -1,12 +1,14 @@
 import { errorEvent, refuse, workerFailed } from "../answers.ts";
 import type { Won } from "../dispatch.ts";
+import type { ErrorShape } from "../endpoint.ts";
 import type { Flight } from "../flight.ts";
-import { type HeaderPairs, towardsClient } from "../headers.ts";
+import type { HeaderPairs } from "../headers.ts";
 import type { RequestEnd } from "../observer.ts";
 import type { UpstreamPiece } from "../upstream/index.ts";
 import { EventCutter } from "./event-cutter.ts";
 import { OutputCount } from "./output-count.ts";
 import type { OutputWatch } from "./output-watch.ts";
+import { clientHeaders, WITHOUT_BODY } from "./pass-on.ts";
 
 export interface RelayOptions {
   readonly won: Won;
@@ -14,20 +16,19 @@ export interface RelayOptions {
   /** Beside those of the worker. */
   readonly headers: HeaderPairs;
   readonly heldBytesMax: number;
+  /** Of the API that the client speaks. */
+  readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
   /** Told once, when nothing more goes to the client. */
   readonly ended: (end: RequestEnd) => void;
 }
-
-/** Statuses whose answers have no body. */
-const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304]);
 
 type Bytes = Uint8Array<ArrayBuffer>;
 
 /** Passes an answer on, as it came, and tells the flight how far it is. */
 export class Relay {
   readonly #options: RelayOptions;
-  readonly #count = new OutputCount();
+  readonly #count: OutputCount;
   readonly #cutter: EventCutter | null;
   readonly #isEvents: boolean;
   #next: UpstreamPiece | null;
@@ -35,6 +36,7 @@ export class Relay {
 
   constructor(options: RelayOptions) {
     this.#options = options;
+    this.#count = new OutputCount(options.shape);
     const { answer, first } = options.won;
     this.#next = first;
     const find = (name: string) => answer.headers.find(([one]) => one.toLowerCase() === name)?.[1];
@@ -45,8 +47,17 @@ export class Relay {
 
   /** A stream at once; anything else when it is whole, so that it is whole or an error. */
   async respond(): Promise<Response> {
-    if (this.#isEvents) return this.#response(this.#stream([]));
-    const { won, heldBytesMax, flight } = this.#options;
+    const { won, heldBytesMax, flight, headers: more } = this.#options;
+    const headers = clientHeaders(won.answer.headers, more);
+    if (headers === null) {
+      won.answer.close();
+      this.#end("worker");
+      return this.#failed("its answer has a header that cannot be sent on");
+    }
+    const answer = (body: ReadableStream<Bytes> | Bytes | null) => {
+      return new Response(body, { status: won.answer.status, headers });
+    };
+    if (this.#isEvents) return answer(this.#stream([]));
     flight.prefilled();
     const held: Bytes[] = [];
     let length = 0;
@@ -59,25 +70,20 @@ export class Relay {
       }
       if (piece.kind === "failed") {
         this.#end(piece.stage === "closed" ? "client" : "worker");
-        const { worker } = won.decision.target;
-        return refuse(workerFailed(`The worker ${worker} failed: ${piece.why}`));
+        return this.#failed(piece.why);
       }
       const whole = Buffer.concat(held);
       this.#count.addUsage(whole);
       this.#options.watch?.add(whole);
       this.#end("done");
-      return this.#response(WITHOUT_BODY.has(won.answer.status) ? null : whole);
+      return answer(WITHOUT_BODY.has(won.answer.status) ? null : whole);
     }
-    return this.#response(this.#stream(held));
+    return answer(this.#stream(held));
   }
 
-  #response(body: ReadableStream<Bytes> | Bytes | null): Response {
-    const { won, headers: more } = this.#options;
-    const headers = new Headers();
-    for (const [name, value] of [...towardsClient(won.answer.headers), ...more]) {
-      headers.append(name, value);
-    }
-    return new Response(body, { status: won.answer.status, headers });
+  #failed(why: string): Response {
+    const { won, shape } = this.#options;
+    return refuse(workerFailed(`The worker ${won.decision.target.worker} failed: ${why}`), shape);
   }
 
   #stream(held: readonly Bytes[]): ReadableStream<Bytes> {
@@ -149,7 +155,7 @@ export class Relay {
     const { worker } = this.#options.won.decision.target;
     const error = workerFailed(`The worker ${worker} failed in the middle of its answer: ${why}`);
     if (this.#isEvents) {
-      controller.enqueue(errorEvent(error));
+      controller.enqueue(errorEvent(error, this.#options.shape));
       controller.close();
     } else controller.error(new Error(error.message));
   }

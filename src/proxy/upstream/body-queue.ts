@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Clock } from "../../core/index.ts";
+import { stageOfError } from "./error-stage.ts";
 import type { FailureStage, UpstreamOrder, UpstreamPiece } from "./upstream.ts";
 
 /**
@@ -25,7 +26,7 @@ export class BodyQueue {
     [this.#waitMs, this.#idleMs] = [firstByteMs, idleMs];
     message.on("data", (bytes: Buffer<ArrayBuffer>) => this.#take(bytes));
     message.on("end", () => this.#finish({ kind: "end" }));
-    message.on("error", (fault) => this.fail("sent", fault.message));
+    message.on("error", (fault) => this.fail(stageOfError(fault), fault.message));
     message.on("close", () => {
       if (!message.complete) this.fail("sent", "the connection ended in the middle of an answer");
     });

@@ -8,6 +8,7 @@ import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Clock, messageOf } from "../../core/index.ts";
 import type { HeaderPairs } from "../headers.ts";
 import { BodyQueue } from "./body-queue.ts";
+import { stageOfError } from "./error-stage.ts";
 import type {
   FailureStage,
   Upstream,
@@ -18,6 +19,8 @@ import type {
 
 /** Connections to one worker that wait for their next request. */
 const IDLE_SOCKETS_MAX = 64;
+/** A connection that was closed while it was idle breaks within this time of its next use. */
+const STALE_MS = 1_000;
 
 interface Agents {
   readonly http: HttpAgent;
@@ -37,11 +40,16 @@ export function createHttpUpstream(clock: Clock): Upstream {
   const agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
   return {
     async open(order, signal) {
+      const startMs = clock.monotonicMs();
       const first = new Exchange(order, clock, agents);
       const outcome = await first.run(signal);
-      // A worker may close a connection that idles just when it is used again.
-      const isStale = outcome.kind === "failed" && outcome.stage === "sent" && first.isReused;
-      return isStale ? new Exchange(order, clock, null).run(signal) : outcome;
+      if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
+      // A worker may close an idle connection just when it is used again: then it ends at once.
+      if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
+      const second = await new Exchange(order, clock, null).run(signal);
+      // It is gone, and may well have had the request before.
+      const isGone = second.kind === "failed" && second.stage === "connect";
+      return isGone ? { ...second, stage: "sent" } : second;
     },
     [Symbol.dispose]() {
       agents.http.destroy();
@@ -76,7 +84,8 @@ class Exchange {
         this.#outgoing = this.#send(() => signal.removeEventListener("abort", onAbort));
       } catch (thrown) {
         signal.removeEventListener("abort", onAbort);
-        this.#settle(failed("connect", messageOf(thrown)));
+        // Nothing was connected yet: the request or the worker's URL is at fault, not the worker.
+        this.#settle(failed("unsendable", messageOf(thrown)));
       }
     });
   }
@@ -91,7 +100,10 @@ class Exchange {
     const { connectMs, firstByteMs, body } = this.#order;
     const outgoing = start(this.#order, this.#agents);
     this.#wait(connectMs, `no connection within ${connectMs} ms`);
-    outgoing.on("error", ({ message }) => this.#settle(failed(this.#stage, message)));
+    outgoing.on("error", (error) => {
+      const stage = this.#stage === "sent" ? stageOfError(error) : this.#stage;
+      this.#settle(failed(stage, error.message));
+    });
     outgoing.on("close", () => {
       this.#settle(failed(this.#stage, "the connection ended before an answer"));
       onClosed();

@@ -1,2 +1,3 @@
 export { createHttpUpstream } from "./http-upstream.ts";
+export { readAll } from "./read-all.ts";
 export type * from "./upstream.ts";

@@ -15,10 +15,11 @@ export interface UpstreamOrder {
 }
 
 /**
- * `connect`: nothing of the request was sent. `sent`: the worker had it and left. `late`: it had it
- * and said nothing in time. `closed`: we closed it.
+ * `unsendable`: the request itself cannot be made, so that no worker was tried. `connect`: nothing
+ * of it was sent. `sent`: the worker had it and left. `garbled`: it answered, and the answer is not
+ * HTTP as the parser takes it. `late`: it said nothing in time. `closed`: we closed it.
  */
-export type FailureStage = "connect" | "sent" | "late" | "closed";
+export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
 
 export interface UpstreamFailure {
   readonly kind: "failed";

@@ -65,6 +65,50 @@ describe("the configuration of a router", () => {
     expect(problemsOf('[[workers.a]]\nmodel = "m"\n')[0]).toContain("is a list of tables");
   });
 
+  test("a worker's URL has no query, no fragment and no link-local host", () => {
+    const problem = (url: string) => problemsOf(`${WORKER}url = "${url}"\n`)[0] ?? "taken";
+    for (const url of [
+      "http://10.0.0.1:8000",
+      "https://gpu-01.example/v1",
+      "http://[fd00::1]:8000/base/v1/",
+      "http://169.253.0.1:8000",
+    ]) {
+      expect(problem(url)).toBe("taken");
+    }
+    for (const url of ["http://h/?q=", "http://h/v1#x", "http://h?x", "http://u@h/", "ftp://h/"]) {
+      expect(problem(url)).toContain("without ? and #");
+    }
+    for (const host of [
+      "169.254.169.254",
+      "2852039166",
+      "0xa9fea9fe",
+      "169.254.43518",
+      "[::ffff:169.254.169.254]",
+      "[fe80::1]",
+      "[FEBF::1]",
+    ]) {
+      expect(problem(`http://${host}/`)).toContain("a link-local address");
+    }
+    expect(problem("http://[::bad/")).toContain("which is no URL");
+  });
+
+  test("origins are those that browsers send", () => {
+    const origins = (value: string) => {
+      return problemsOf(`[proxy]\ncors_origins = "${value}"\n`)[0] ?? "taken";
+    };
+    for (const value of [
+      "",
+      "*",
+      "https://a.example",
+      "http://localhost:3000, https://b.example",
+    ]) {
+      expect(origins(value)).toBe("taken");
+    }
+    for (const value of ["a.example", "https://a.example/", "https://A.example", "null"]) {
+      expect(origins(value)).toContain("which is no origin");
+    }
+  });
+
   test("unknown keys, wrong units and impossible sums refuse the start", () => {
     expect(problemsOf("[router]\nttl = 120\n")[0]).toStartWith("r.toml:2:7 router.ttl: is the num");
     expect(problemsOf('[router]\nmodes = "kv"\n')[0]).toEndWith("did you mean mode");

@@ -1,0 +1,1 @@
+export { WorkerHealth, type WorkerHealthOptions } from "./worker-health.ts";

@@ -1,0 +1,103 @@
+import { describe, expect, test } from "bun:test";
+import { createProxyApi, OPEN_ACCESS } from "../../../src/api/index.ts";
+import type { OpenAiProxy } from "../../../src/proxy/index.ts";
+import { ManualClock } from "../../support/index.ts";
+import { oneToken } from "../serve.ts";
+
+const PAGE = "https://chat.example.org";
+const CHAT = "http://localhost/v1/chat/completions";
+
+/** The API in front of a proxy that answers everything alike. */
+function apiOf({ origins = [], token = null }: { origins?: string[]; token?: string | null } = {}) {
+  const asked: Request[] = [];
+  const proxy = {
+    fetch: async (request: Request) => {
+      asked.push(request);
+      return new Response("{}", { headers: { "access-control-allow-origin": "http://engine" } });
+    },
+  } as unknown as OpenAiProxy;
+  const access = token === null ? OPEN_ACCESS : oneToken(token);
+  const options = { clock: new ManualClock(), access, onFault: () => undefined };
+  const api = createProxyApi(proxy, { ...options, corsOrigins: origins });
+  return {
+    asked,
+    ask: (url: string, headers: Record<string, string> = {}, method = "POST") =>
+      api.fetch(new Request(url, { method, headers: { host: "localhost", ...headers } })),
+  };
+}
+
+const PREFLIGHT = {
+  origin: PAGE,
+  "access-control-request-method": "POST",
+  "access-control-request-headers": "authorization,x-stainless-os",
+};
+
+describe("pages of another origin", () => {
+  test("are refused by default, beforehand and afterwards", async () => {
+    const { ask, asked } = apiOf();
+    expect((await ask(CHAT, { origin: PAGE })).status).toBe(403);
+    const preflight = await ask(CHAT, PREFLIGHT, "OPTIONS");
+    expect(preflight.headers.get("access-control-allow-origin")).not.toBe(PAGE);
+    expect(asked.filter(({ method }) => method === "POST")).toHaveLength(0);
+  });
+
+  for (const origins of [[PAGE], ["*"]]) {
+    test(`are served if cors_origins is ${origins}`, async () => {
+      const { ask } = apiOf({ origins });
+      const answer = await ask(CHAT, { origin: PAGE });
+      expect(answer.status).toBe(200);
+      expect(answer.headers.get("access-control-allow-origin")).toBe(PAGE);
+      expect(answer.headers.get("access-control-expose-headers")).toContain("x-hearth-worker");
+      expect(answer.headers.get("vary")).toContain("Origin");
+    });
+  }
+
+  test("need no token to ask beforehand, and one to ask", async () => {
+    const { ask, asked } = apiOf({ origins: [PAGE], token: "secret" });
+    const preflight = await ask(CHAT, PREFLIGHT, "OPTIONS");
+    expect(preflight.status).toBe(204);
+    expect(Object.fromEntries(preflight.headers)).toMatchObject({
+      "access-control-allow-origin": PAGE,
+      "access-control-allow-headers": "authorization,x-stainless-os",
+      "access-control-allow-methods": "GET, POST, OPTIONS",
+    });
+    expect(asked).toHaveLength(0);
+    const refused = await ask(CHAT, { origin: PAGE });
+    expect(refused.status).toBe(401);
+    expect(refused.headers.get("access-control-allow-origin")).toBe(PAGE);
+    const headers = { origin: PAGE, authorization: "Bearer secret" };
+    expect((await ask(CHAT, headers)).status).toBe(200);
+  });
+
+  test("of origins that are not listed stay out", async () => {
+    const { ask } = apiOf({ origins: [PAGE] });
+    const other = "https://chat.example.org.evil.example";
+    const answer = await ask(CHAT, { origin: other });
+    expect(answer.status).toBe(403);
+    expect(answer.headers.get("access-control-allow-origin")).toBeNull();
+  });
+});
+
+describe("callers with a token", () => {
+  test("show it as Anthropic's clients do", async () => {
+    const { ask } = apiOf({ token: "secret" });
+    const url = "http://localhost/v1/messages";
+    expect((await ask(url, { "x-api-key": "secret" })).status).toBe(200);
+    const refused = await ask(url, { "x-api-key": "other" });
+    expect(refused.status).toBe(401);
+    expect(await refused.json()).toMatchObject({
+      type: "error",
+      error: { type: "authentication_error" },
+    });
+  });
+
+  test("are needed for all but probes", async () => {
+    const { ask } = apiOf({ token: "secret" });
+    for (const path of ["/health", "/ping"]) {
+      expect((await ask(`http://localhost${path}`, {}, "GET")).status).toBe(200);
+    }
+    for (const path of ["/version", "/load", "/v1/models", "/v1/responses/resp_1"]) {
+      expect((await ask(`http://localhost${path}`, {}, "GET")).status).toBe(401);
+    }
+  });
+});
