@@ -148,7 +148,7 @@ function observe(agent: Agent, logger: Logger): void {
   metrics.observeDevices(() => devicesSnapshot(agent.devices, engine.stats));
   metrics.observeHealth(() => agent.health.counts());
   metrics.observeProcess(() => ({
-    eventLoopLagSeconds: lag.longestSeconds(),
+    loop: lag,
     logLinesDropped: logger.dropped,
   }));
 }

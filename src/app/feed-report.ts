@@ -77,6 +77,7 @@ export function feedSnapshot(room: FeedRoom): FeedSnapshot {
       evicted: sum(({ bus }) => bus?.questions.evicted),
       busy: sum(({ bus }) => bus?.questions.busy),
       refused: sum(({ bus }) => bus?.questions.refused),
+      dropped: sum(({ bus }) => bus?.questions.dropped),
     },
     snapshots: sum(({ bus }) => bus?.snapshots),
     storedSnapshots: sum(({ stream }) => stream?.storedSnapshots),

@@ -52,6 +52,8 @@ export interface BusState {
   readonly queuedBytes: number;
   readonly sentMessages: number;
   readonly receivedMessages: number;
+  /** Of these, questions of discovery ($SRV) beyond the rate at which they are answered. */
+  readonly ignoredMessages: number;
   readonly droppedMessages: number;
   /** Sent on connections that broke before the broker had confirmed them: lost, or not. */
   readonly doubtfulMessages: number;

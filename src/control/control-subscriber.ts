@@ -1,5 +1,5 @@
 import type { Bus, BusMessage, Consumption, ConsumptionState, KeptMessage } from "../bus/index.ts";
-import { HearthError, stringifyJson } from "../core/index.ts";
+import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
 import { type EventLog, toldEvent } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
 import type { ControlPlane } from "./control-plane.ts";
@@ -48,8 +48,9 @@ export interface SubscriberStats {
   readonly unasked: number;
   /** Answers the bus did not take. */
   readonly lost: number;
-  /** Too many waited; they were answered `busy` without being read. */
+  /** Too many waited; they were not read, and answered `busy` as far as a rate allows. */
   readonly overflowed: number;
+  /** Commands that came and are not answered yet. */
   readonly waiting: number;
 }
 
@@ -68,6 +69,13 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
 /** Commands that came and are not answered yet, bytes of their bodies. */
 const WAITING_MAX = 8_192;
 const WAITING_BYTES_MAX = 64 * 2 ** 20;
+/** Answers `busy` to commands that were not read, a second and at once. */
+const BUSY_PER_SECOND = 1_000;
+
+interface Unread {
+  readonly message: BusMessage;
+  readonly broadcast: boolean;
+}
 
 /** Words that a flood is answered with, whose answers take no room from those to others. */
 const OF_FLOODS: ReadonlySet<string> = new Set<RefusalWord>([
@@ -96,6 +104,13 @@ class Subscriber implements ControlSubscriber {
   #overflowed = 0;
   #waiting = 0;
   #waitingBytes = 0;
+  readonly #busyAnswers = new TokenBuckets();
+  /** Commands that came and were not read yet. */
+  readonly #unread = new TurnQueue<Unread>({
+    ...{ source: loopTurns.source(), itemsMax: WAITING_MAX, bytesMax: WAITING_BYTES_MAX },
+    settles: true,
+    run: ({ message, broadcast }) => void this.#handle(message, broadcast),
+  });
 
   constructor(options: ControlSubscriberOptions) {
     const { bus, workerId, incarnation, version, events, commandStream = null } = options;
@@ -111,13 +126,13 @@ class Subscriber implements ControlSubscriber {
           name: "commands",
           subject: commands,
           handler: (message) => {
-            if (commandStream === null) void this.#handle(message, false);
+            if (commandStream === null) this.#take(message, false);
           },
         },
         {
           name: "broadcast",
           subject: BROADCAST_SUBJECT,
-          handler: (message) => void this.#handle(message, true),
+          handler: (message) => this.#take(message, true),
         },
       ],
     });
@@ -146,7 +161,7 @@ class Subscriber implements ControlSubscriber {
       unasked: this.#unasked,
       lost: this.#lost,
       overflowed: this.#overflowed,
-      waiting: this.#waiting,
+      waiting: this.#waiting + this.#unread.length,
     };
   }
 
@@ -163,8 +178,24 @@ class Subscriber implements ControlSubscriber {
   }
 
   /** A message that nobody keeps: what is not taken is lost, as on any bus. */
-  async #handle(message: BusMessage, broadcast: boolean): Promise<void> {
+  #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
+    this.#received++;
+    const { length } = message.data;
+    if (this.#hasRoom(length) && this.#unread.push({ message, broadcast }, length)) return;
+    this.#overflowed++;
+    const nowMs = loopTurns.nowMs();
+    if (!this.#busyAnswers.take("", nowMs, BUSY_PER_SECOND, BUSY_PER_SECOND)) return;
+    this.#answer(message.reply, this.#busy(), typeOf(message));
+  }
+
+  #hasRoom(bytes: number): boolean {
+    const waiting = this.#waiting + this.#unread.length;
+    const waitingBytes = this.#waitingBytes + this.#unread.bytes;
+    return waiting < WAITING_MAX && waitingBytes + bytes <= WAITING_BYTES_MAX;
+  }
+
+  async #handle(message: BusMessage, broadcast: boolean): Promise<void> {
     const type = typeOf(message);
     this.#answer(message.reply, await this.#submit(message, broadcast, message.reply), type);
   }
@@ -173,6 +204,7 @@ class Subscriber implements ControlSubscriber {
   async #takeKept(message: KeptMessage): Promise<void> {
     const closed = () => new HearthError("ABORTED", "no more commands are taken");
     if (this.#isClosed) throw closed();
+    this.#received++;
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
@@ -184,19 +216,14 @@ class Subscriber implements ControlSubscriber {
     if (mayBeTaken) throw new HearthError("LIMIT", receipt.reason!);
   }
 
-  /** The receipt, also of what found no room. */
+  /** The receipt. */
   async #submit(
     message: BusMessage,
     broadcast: boolean,
     reply: string | null,
     id?: string,
   ): Promise<Receipt> {
-    this.#received++;
     const { length } = message.data;
-    if (this.#waiting >= WAITING_MAX || this.#waitingBytes + length > WAITING_BYTES_MAX) {
-      this.#overflowed++;
-      return this.#busy();
-    }
     this.#waiting++;
     this.#waitingBytes += length;
     const type = typeOf(message);
@@ -225,7 +252,7 @@ class Subscriber implements ControlSubscriber {
       incarnation: incarnation.toString(),
       issuer,
     };
-    const words = `${this.#waiting} commands wait here`;
+    const words = `${this.#waiting + this.#unread.length} commands wait here`;
     return refusedReceipt(head, { word: "busy", words }, 0);
   }
 

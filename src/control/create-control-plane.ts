@@ -1,4 +1,4 @@
-import { type Clock, messageOf } from "../core/index.ts";
+import { type Clock, messageOf, TokenBuckets } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import type { Logger } from "../observability/index.ts";
@@ -26,7 +26,6 @@ import { Recorder } from "./recorder.ts";
 import type { Refusal } from "./refusals.ts";
 import { type Running, RunningCommands } from "./running.ts";
 import { scopeOf } from "./scope.ts";
-import { TokenBuckets } from "./token-buckets.ts";
 import { IDLE_MS, within } from "./within.ts";
 
 export interface ControlPlaneOptions {

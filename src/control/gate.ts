@@ -1,8 +1,7 @@
-import type { Clock } from "../core/index.ts";
+import type { Clock, TokenBuckets } from "../core/index.ts";
 import { type Command, ROLES, type Role, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
 import type { Refusal } from "./refusals.ts";
-import type { TokenBuckets } from "./token-buckets.ts";
 
 export interface Gate {
   readonly clock: Clock;

@@ -1,4 +1,4 @@
-import type { Clock } from "../core/index.ts";
+import { type Clock, TokenBuckets } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { AuditLog } from "./audit-log.ts";
@@ -7,7 +7,6 @@ import type { ControlStats } from "./control-plane.ts";
 import type { Operation } from "./operation.ts";
 import type { Receipt } from "./receipt.ts";
 import type { RefusalWord } from "./refusals.ts";
-import { TokenBuckets } from "./token-buckets.ts";
 
 export interface RecorderOptions {
   readonly clock: Clock;

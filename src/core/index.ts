@@ -10,4 +10,6 @@ export * from "./json.ts";
 export * from "./lifecycle.ts";
 export * from "./random.ts";
 export * from "./self-command.ts";
+export * from "./token-buckets.ts";
+export * from "./turn-budget.ts";
 export * from "./units.ts";

@@ -1,7 +1,12 @@
 import { assert } from "../core/index.ts";
 import type { HandleBatch } from "../tiers/index.ts";
 import type { Connection, Greeted } from "./connection.ts";
-import { encodeOutcomesReply, type Frame, type OutcomeOp, wantsReply } from "./protocol/index.ts";
+import {
+  encodeOutcomesReply,
+  type FrameHead,
+  type OutcomeOp,
+  wantsReply,
+} from "./protocol/index.ts";
 
 /** What handlers of frames share. */
 
@@ -10,14 +15,18 @@ export function greetedOf(connection: Connection): Greeted {
   return connection.greeted;
 }
 
-export function answerOutcomes(connection: Connection, frame: Frame, handles: HandleBatch): void {
+export function answerOutcomes(
+  connection: Connection,
+  frame: FrameHead,
+  handles: HandleBatch,
+): void {
   if (!wantsReply(frame)) return;
   encodeOutcomesReply(connection.output, frame.op as OutcomeOp, frame.requestId, handles);
 }
 
 export function answerOne(
   connection: Connection,
-  frame: Frame,
+  frame: FrameHead,
   handles: HandleBatch,
   outcome: number,
 ): void {

@@ -3,7 +3,17 @@ import type { Hashing } from "../identity/index.ts";
 import type { AddressBatch, BlockStore, LookupRank } from "../tiers/index.ts";
 import { nameMedia, type Prompt, type RememberedPrompts } from "./block-names.ts";
 import type { NamespaceRef } from "./connection-namespaces.ts";
-import type { LookupRequest } from "./protocol/index.ts";
+import {
+  FrameStatus,
+  IDENTIFY_ITEM_BYTES,
+  IdentifyKind,
+  type LookupRequest,
+  type Refusal,
+  refusal,
+} from "./protocol/index.ts";
+
+/** Multimodal items of one prompt: each new one hashes the list of all before it. */
+const MEDIA_MAX = 512;
 
 export interface BlockNamingParts {
   readonly store: BlockStore;
@@ -86,6 +96,44 @@ export class BlockNaming {
   get blocksMax(): number {
     return this.#parts.named.digests.length / DIGEST_BYTES;
   }
+}
+
+/**
+ * The blocks of a request, rank by rank, each a piece of work; `unknown`: it continues a prompt
+ * that is forgotten. Everything behind the first piece reads copies: the frame is gone by then.
+ */
+export function* requestedBlocks(
+  naming: BlockNaming,
+  request: LookupRequest,
+  refs: readonly NamespaceRef[],
+  blockTokens: number,
+): Generator<void, readonly LookupRank[] | Refusal | "unknown"> {
+  const { kind, layer, count } = request;
+  const ranks: LookupRank[] = [];
+  if (kind !== IdentifyKind.tokens) {
+    const bytes = IDENTIFY_ITEM_BYTES[kind];
+    const items = request.items.slice();
+    for (const ref of refs) {
+      if (ranks.length > 0) yield;
+      ranks.push(naming.byKeys(ref, items, count, bytes, layer));
+    }
+    return ranks;
+  }
+  const prompt = naming.promptOf(request, refs[0]!.index, blockTokens);
+  if (prompt === null) return "unknown";
+  if (prompt.media.length > MEDIA_MAX) {
+    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${MEDIA_MAX} multimodal items`);
+  }
+  if (prompt.tokens.length / blockTokens > naming.blocksMax) {
+    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${naming.blocksMax} blocks`);
+  }
+  const blocks = Math.floor(count / blockTokens);
+  for (const ref of refs) {
+    const isFirst = ranks.length === 0;
+    if (!isFirst) yield;
+    ranks.push(naming.byPrompt(ref, prompt, blockTokens, blocks, layer, isFirst));
+  }
+  return ranks;
 }
 
 /** A frame's bytes lie at any alignment; tokens are words. */

@@ -1,4 +1,4 @@
-import { type NamespaceIndex, yieldToLoop } from "../core/index.ts";
+import { loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
 import type { Holder } from "../tiers/index.ts";
 import type { ConnectionNamespaces } from "./connection-namespaces.ts";
 import type { GpuLine, WarmEngine } from "./gpu/index.ts";
@@ -10,6 +10,7 @@ import {
   encodeErrorReply,
   encodeRefusal,
   type Frame,
+  type FrameHead,
   type FrameReader,
   type FrameStatus,
   type Output,
@@ -17,9 +18,6 @@ import {
   pendingOutput,
   type Refusal,
 } from "./protocol/index.ts";
-
-/** How long one connection's requests are worked on before others have their turn. */
-const SLICE_MS = 5;
 
 /** What of Bun's socket a connection uses. `write` takes what fits and says how much that was. */
 export interface Wire {
@@ -43,8 +41,24 @@ export interface Greeted {
   readonly warm: WarmEngine;
 }
 
+/**
+ * A request that is too long for one turn: its pieces run in order, and no later frame of the
+ * connection before the last one. Returns what a handler returns.
+ */
+export type FrameWork = Iterator<void, Refusal | null>;
+
 /** Answers a frame into the connection's output, or says why it is refused. */
-export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | null;
+export type FrameHandler = (connection: Connection, frame: Frame) => Refusal | null | FrameWork;
+
+/** Runs the first piece: the answer if it was the only one, else the work that is left. */
+export function begun(work: FrameWork): Refusal | null | FrameWork {
+  const first = work.next();
+  return first.done === true ? first.value : work;
+}
+
+export function isWork(answered: Refusal | null | FrameWork): answered is FrameWork {
+  return answered !== null && "next" in answered;
+}
 
 /**
  * One engine's line: cuts its bytes into frames, answers them in order, and holds its requests back
@@ -76,7 +90,10 @@ export class Connection {
   readonly #nowMs: () => number;
   readonly #onFault: (connection: Connection, error: unknown) => void;
   #closed = false;
-  #sliceStartMs = 0;
+  /** Shared by the connections of one process. */
+  readonly #source: TurnSource;
+  /** A request of which some pieces are left; frames behind it are held back. */
+  #work: { readonly head: FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
 
   constructor(
@@ -87,6 +104,7 @@ export class Connection {
       handle: FrameHandler;
       nowMs: () => number;
       readonly uid?: number;
+      readonly source?: TurnSource;
       /** Told of a failure that no caller of this connection is there to see. */
       onFault: (connection: Connection, error: unknown) => void;
     },
@@ -98,6 +116,7 @@ export class Connection {
     this.#handle = options.handle;
     this.#nowMs = options.nowMs;
     this.#onFault = options.onFault;
+    this.#source = options.source ?? loopTurns.source();
     this.lastFrameMs = options.nowMs();
     const { frameBytesMax } = options.limits;
     this.#reader = createFrameReader({ direction: "requests", frameBytesMax });
@@ -110,7 +129,10 @@ export class Connection {
   /** Takes what the socket brought. */
   receive(chunk: Uint8Array): void {
     if (this.#closed) return;
-    this.#sliceStartMs = this.#nowMs();
+    if (!this.#source.begin() && !this.#reader.holding) {
+      this.#reader.hold();
+      this.#yieldTurn();
+    }
     this.#endWith(this.#reader.push(chunk, this.#sink));
     this.flush();
   }
@@ -121,12 +143,14 @@ export class Connection {
     if (this.#closed || pendingBytes(this.output) > 0) return;
     this.stalledSinceMs = null;
     if (!this.#reader.holding || this.#waitsForTurn) return;
-    this.#goOn();
+    if (this.#source.begin()) this.#goOn();
+    else this.#yieldTurn();
   }
 
-  /** Takes up what was held back. */
+  /** Takes up what was held back, in a slice that has begun. */
   #goOn(): void {
-    this.#sliceStartMs = this.#nowMs();
+    if (this.#work !== null && !this.#runWork(this.#work)) return;
+    if (this.#closed) return;
     this.#wire.resume();
     this.#endWith(this.#reader.resume(this.#sink));
     this.flush();
@@ -134,33 +158,63 @@ export class Connection {
 
   readonly #sink = (frame: Frame): boolean => {
     this.lastFrameMs = this.#nowMs();
-    const refused = this.#handle(this, frame);
-    if (refused !== null) {
-      encodeRefusal(this.output, frame, refused);
-      if (refused.fatal) this.hangUp();
-    }
+    const answered = this.#handle(this, frame);
+    if (isWork(answered)) {
+      const { op, flags, requestId } = frame;
+      if (!this.#runWork({ head: { op, flags, requestId }, pieces: answered })) return false;
+    } else this.#refuse(frame, answered);
     if (this.#closed) return false;
-    if (this.#nowMs() - this.#sliceStartMs > SLICE_MS) {
+    if (!this.#source.goOn()) {
       this.#yieldTurn();
       return false;
     }
+    if (this.#mayAnswer()) return true;
+    this.#wire.pause();
+    return false;
+  };
+
+  /** Whether the client reads its answers, as far as it must before more are made. */
+  #mayAnswer(): boolean {
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
     // What the socket takes at once does not count as unread.
     this.flush();
     if (pendingBytes(this.output) <= this.#limits.unreadBytesMax) return true;
     this.stalledSinceMs ??= this.#nowMs();
-    this.#wire.pause();
     return false;
-  };
+  }
+
+  /** Runs pieces while the turn lasts. False: some are left, or the connection is closed. */
+  #runWork(work: { readonly head: FrameHead; readonly pieces: FrameWork }): boolean {
+    this.#work = work;
+    for (;;) {
+      const { done, value } = work.pieces.next();
+      if (done === true) {
+        this.#work = null;
+        this.#refuse(work.head, value);
+        return !this.#closed;
+      }
+      if (this.#source.goOn()) continue;
+      this.#yieldTurn();
+      return false;
+    }
+  }
+
+  #refuse(head: FrameHead, refused: Refusal | null): void {
+    if (refused === null) return;
+    encodeRefusal(this.output, head, refused);
+    if (refused.fatal) this.hangUp();
+  }
 
   /** Others have their turn before this one's requests go on. */
   #yieldTurn(): void {
     this.#waitsForTurn = true;
     this.#wire.pause();
-    yieldToLoop()
+    this.#source
+      .turn()
       .then(() => {
         this.#waitsForTurn = false;
-        if (!this.#closed) this.drained();
+        // Else the socket says when the client has read.
+        if (!this.#closed && this.#mayAnswer()) this.#goOn();
       })
       .catch((error) => this.#onFault(this, error));
   }

@@ -1,18 +1,11 @@
 import { Tier } from "../blocks/index.ts";
 import { BlockOutcome, DIGEST_BYTES } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
-import type {
-  AddressBatch,
-  BlockStore,
-  HandleBatch,
-  Holder,
-  LookupRank,
-  LookupState,
-} from "../tiers/index.ts";
+import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../tiers/index.ts";
 import { answerOutcomes, greetedOf } from "./answers.ts";
 import type { RememberedPrompts } from "./block-names.ts";
-import { BlockNaming } from "./block-naming.ts";
-import type { Connection } from "./connection.ts";
+import { BlockNaming, requestedBlocks } from "./block-naming.ts";
+import { begun, type Connection, type FrameWork } from "./connection.ts";
 import type { NamespaceRef } from "./connection-namespaces.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
@@ -33,8 +26,6 @@ import {
   type Frame,
   FrameStatus,
   HEADER_BYTES,
-  IDENTIFY_ITEM_BYTES,
-  IdentifyKind,
   identifyDigests,
   LookupFlag,
   LookupReplyFlag,
@@ -52,10 +43,10 @@ const LOOKUPS_MAX = 4_096;
 /** A client that leaves so much unread gets no partial answers. */
 const PARTIAL_UNREAD_MAX = 256 * 1024;
 const LOOKUP_HEAD_BYTES = 24;
-/** Multimodal items of one prompt: each new one hashes the list of all before it. */
-const MEDIA_MAX = 512;
 /** Blocks that one request names, counted for each rank: naming and finding them is one turn. */
 const NAMES_MAX = 65_536;
+/** Names that are announced in one piece of work. */
+const NAMES_A_PIECE = 512;
 /** Blocks that waiting lookups of one connection name, counted for each rank; 64 bytes each. */
 const NAMES_WAITING_MAX = 2 ** 20;
 /** The longest that a lookup waits. */
@@ -82,7 +73,7 @@ export interface EngineHandlerContext {
   answerLater(connection: Connection, answered: Promise<void>): void;
 }
 
-type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
+type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
 
 /** Memory that handlers fill and read before they return. */
 export interface EngineScratch {
@@ -102,10 +93,11 @@ export function engineHandlers(
   return {
     [Op.namespace]: (connection, frame) => openNamespace(connection, frame),
     [Op.join]: (connection, frame, holder) => join(connection, frame, holder),
-    [Op.lookup]: (connection, frame, holder) => lookUp(context, naming, connection, frame, holder),
+    [Op.lookup]: (connection, frame, holder) =>
+      begun(lookUp(context, naming, connection, frame, holder)),
     [Op.unhold]: (connection, frame, holder) => unhold(context, scratch, connection, frame, holder),
     [Op.announce]: (connection, frame, holder) =>
-      announce(context, naming, scratch, connection, frame, holder),
+      begun(announce(context, naming, scratch, connection, frame, holder)),
     [Op.command]: (connection, frame) => command(context, connection, frame),
   };
 }
@@ -156,30 +148,6 @@ function ranksOf(
   return typeof family === "string" ? refusal(FrameStatus.limit, family) : family;
 }
 
-/** The blocks of a request, for each rank; `unknown`: it continues a prompt that is forgotten. */
-function blocksOf(
-  naming: BlockNaming,
-  request: LookupRequest,
-  refs: readonly NamespaceRef[],
-  blockTokens: number,
-): readonly LookupRank[] | Refusal | "unknown" {
-  const { kind, items, layer, count } = request;
-  if (kind !== IdentifyKind.tokens) {
-    const bytes = IDENTIFY_ITEM_BYTES[kind];
-    return refs.map((ref) => naming.byKeys(ref, items, count, bytes, layer));
-  }
-  const prompt = naming.promptOf(request, refs[0]!.index, blockTokens);
-  if (prompt === null) return "unknown";
-  if (prompt.media.length > MEDIA_MAX) {
-    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${MEDIA_MAX} multimodal items`);
-  }
-  if (prompt.tokens.length / blockTokens > naming.blocksMax) {
-    return refusal(FrameStatus.limit, `lookup: a prompt has at most ${naming.blocksMax} blocks`);
-  }
-  const blocks = Math.floor(count / blockTokens);
-  return refs.map((ref, i) => naming.byPrompt(ref, prompt, blockTokens, blocks, layer, i === 0));
-}
-
 /** Blocks that one LOOKUP may ask for, so that its answer fits a frame. */
 function blocksMax({ itemsMax, frameBytesMax }: EngineLimits): number {
   const fitting = (frameBytesMax - HEADER_BYTES - LOOKUP_HEAD_BYTES - 8) / (DIGEST_BYTES + 1);
@@ -191,13 +159,13 @@ const UNKNOWN_PARENT = {
   flags: LookupReplyFlag.unknownParent,
 };
 
-function lookUp(
+function* lookUp(
   context: EngineHandlerContext,
   naming: BlockNaming,
   connection: Connection,
   frame: Frame,
   holder: Holder,
-): Refusal | null {
+): Generator<void, Refusal | null> {
   const { limits } = context;
   const { requestId } = frame;
   const { blockTokens } = greetedOf(connection);
@@ -211,7 +179,7 @@ function lookUp(
   if ("fatal" in refs) return refs;
   const tooMany = tooManyNames(identifyDigests(request.kind, request.count, blockTokens), refs);
   if (tooMany !== null) return tooMany;
-  const ranks = blocksOf(naming, request, refs, blockTokens);
+  const ranks = yield* requestedBlocks(naming, request, refs, blockTokens);
   if (ranks === "unknown") {
     const none = new Uint8Array(0);
     encodeLookupReply(connection.output, requestId, UNKNOWN_PARENT, 0, none, null);
@@ -312,14 +280,15 @@ function unhold(
   return null;
 }
 
-function announce(
+function* announce(
   { limits, store }: EngineHandlerContext,
   naming: BlockNaming,
   { handles }: EngineScratch,
   connection: Connection,
   frame: Frame,
   holder: Holder,
-): Refusal | null {
+): Generator<void, Refusal | null> {
+  const head = { op: frame.op, flags: frame.flags, requestId: frame.requestId };
   const decoded = decodeAnnounceRequest(frame, limits.itemsMax);
   if (!decoded.ok) return decoded.refusal;
   const { group } = holder.engine;
@@ -335,19 +304,24 @@ function announce(
   if (tooMany !== null) return tooMany;
   const itemBytes = kind === AnnounceKind.digests ? null : ANNOUNCE_ITEM_BYTES[kind];
   const isWithdrawn = (flags & AnnounceFlag.withdraw) !== 0;
-  handles.count = count;
-  handles.outcome.fill(isWithdrawn ? BlockOutcome.ok : BlockOutcome.present, 0, count);
+  const copied = items.slice();
+  const outcomes = new Uint32Array(count);
+  outcomes.fill(isWithdrawn ? BlockOutcome.ok : BlockOutcome.present);
   for (const ref of refs) {
-    const rank = naming.byKeys(ref, items, count, itemBytes, layer);
+    const rank = naming.byKeys(ref, copied, count, itemBytes, layer);
     for (let i = 0; i < count; i++) {
+      if (i > 0 && i % NAMES_A_PIECE === 0) yield;
       if (isWithdrawn) group.announced.withdraw(rank.keys, i);
       else if (!store.isStored(rank.namespace, rank.keys, i)) {
         const outcome = group.announced.add(rank.keys, i, Math.min(ttlMs, ENGINE_MS_MAX));
-        handles.outcome[i] = Math.max(outcome, worstOf(handles.outcome[i]!));
+        outcomes[i] = Math.max(outcome, worstOf(outcomes[i]!));
       }
     }
+    if (ref !== refs.at(-1)) yield;
   }
-  answerOutcomes(connection, frame, handles);
+  handles.count = count;
+  handles.outcome.set(outcomes);
+  answerOutcomes(connection, head, handles);
   return null;
 }
 

@@ -12,7 +12,7 @@ import {
 import { answerOutcomes, greetedOf } from "./answers.ts";
 import { RememberedPrompts } from "./block-names.ts";
 import { wordsOf } from "./block-naming.ts";
-import type { Connection } from "./connection.ts";
+import type { Connection, FrameWork } from "./connection.ts";
 import { type EngineHandlerContext, engineHandlers, namespaceOf } from "./engine-handlers.ts";
 import { type GpuHandlerContext, gpuMemoryHandlers } from "./gpu-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
@@ -72,7 +72,7 @@ export interface HandlerContext
   onFault(connection: Connection, error: unknown): void;
 }
 
-type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null;
+type Handler = (connection: Connection, frame: Frame, holder: Holder) => Refusal | null | FrameWork;
 
 const DRAINING = "the agent is stopping: release what you hold and connect again later";
 

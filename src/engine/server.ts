@@ -9,6 +9,7 @@ import { createFrameHandler } from "./frame-handler.ts";
 import { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
+import { ProcessTurns } from "./process-turns.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import type { EngineServerOptions } from "./server-options.ts";
 import { takeSocketPath } from "./socket-path.ts";
@@ -46,6 +47,7 @@ export class EngineServer implements AsyncDisposable {
   /** Gone from the socket, but their process may still touch what they held. */
   readonly #zombies = new Set<Client>();
   readonly #turnedAway = new Set<Client>();
+  readonly #turns = new ProcessTurns();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
   readonly #warm: WarmDesk;
@@ -151,16 +153,12 @@ export class EngineServer implements AsyncDisposable {
       limits,
       handle: this.#handle,
       uid: peer.uid,
+      source: this.#turns.of(peer.pid),
       nowMs: () => clock.monotonicMs(),
       onFault: (line, error) => this.#fault(line, error),
     });
-    const client: Client = {
-      connection,
-      pid: peer.pid,
-      watch: null,
-      dead: false,
-      openedMs: clock.monotonicMs(),
-    };
+    const openedMs = clock.monotonicMs();
+    const client: Client = { connection, pid: peer.pid, watch: null, dead: false, openedMs };
     socket.data = client;
     this.#fds.set(connection, socketFd(socket));
     this.#clients.add(client);

@@ -1,5 +1,5 @@
 import type { Bus } from "../bus/index.ts";
-import type { Clock } from "../core/index.ts";
+import { type Clock, loopTurns, TokenBuckets, TurnQueue } from "../core/index.ts";
 import type { ResidencyBatch } from "../events/index.ts";
 import {
   encodeBatch,
@@ -41,6 +41,15 @@ const SPARE_BYTES = 4 * KIB;
 const NOT_KEPT = { "Nats-Expected-Stream": "none" };
 /** A broker that takes less than this is not spoken to in its own size. */
 const MESSAGE_BYTES_MIN = 128 * KIB;
+/** Questions that are read, a second and at once: a router asks some hundred after a gap. */
+const QUESTIONS_PER_SECOND = 1_000;
+const QUESTIONS_AT_ONCE = 2_000;
+const QUESTIONS_BYTES_MAX = 1_024 * KIB;
+
+interface Question {
+  readonly reply: string;
+  readonly data: Uint8Array;
+}
 
 /**
  * Speaks for one rank on NATS core: changes as they come, a heartbeat regularly and whenever the
@@ -52,6 +61,12 @@ export class BusPublisher implements AsyncDisposable {
   readonly #options: BusPublisherOptions;
   readonly #subject: string;
   readonly #desk: QuestionDesk;
+  readonly #rate = new TokenBuckets();
+  readonly #questions = new TurnQueue<Question>({
+    ...{ source: loopTurns.source(), itemsMax: QUESTIONS_AT_ONCE, bytesMax: QUESTIONS_BYTES_MAX },
+    settles: true,
+    run: (question) => void this.#answer(question),
+  });
   readonly #ends: (() => void)[] = [];
   #sent = 0;
   #unsent = 0;
@@ -66,7 +81,7 @@ export class BusPublisher implements AsyncDisposable {
     this.snapshots = new Snapshots({ feed, clock, partBytesMax: answerBytesMax });
     this.#desk = new QuestionDesk({ feed, snapshots: this.snapshots, clock, answerBytesMax });
     const asked = bus.subscribe(questionsSubject(cluster, feed.source), ({ reply, data }) => {
-      if (reply !== null) void this.#answer(reply, data);
+      if (reply !== null) this.#take({ reply, data });
     });
     const beats = clock.every(feed.everyMs, () => this.beat());
     const connects = bus.onStatus(({ status }) => {
@@ -108,6 +123,7 @@ export class BusPublisher implements AsyncDisposable {
     this.beat(true);
     this.#isOver = true;
     for (const end of this.#ends) end();
+    this.#questions[Symbol.dispose]();
     this.snapshots.end();
   }
 
@@ -128,7 +144,14 @@ export class BusPublisher implements AsyncDisposable {
     }
   }
 
-  async #answer(reply: string, data: Uint8Array): Promise<void> {
+  #take(question: Question): void {
+    const nowMs = this.#options.clock.monotonicMs();
+    const isInRate = this.#rate.take("", nowMs, QUESTIONS_PER_SECOND, QUESTIONS_AT_ONCE);
+    if (isInRate && this.#questions.push(question, question.data.length)) return;
+    this.#desk.counts.dropped++;
+  }
+
+  async #answer({ reply, data }: Question): Promise<void> {
     const answer = await this.#desk.answer(data);
     if (this.#isOver) return;
     // Who gets none asks again; receipts of commands are not sent twice.

@@ -25,6 +25,8 @@ export interface DeskCounts {
   evicted: number;
   busy: number;
   refused: number;
+  /** Beyond the rate at which questions are read: without an answer, so that they come again. */
+  dropped: number;
 }
 
 /** Bytes of answers a second, and at once: whoever asks for more waits. */
@@ -36,7 +38,9 @@ const RETRY_MS = 500;
 
 /** Answers what anybody may ask of one rank, whatever it is. */
 export class QuestionDesk {
-  readonly counts: DeskCounts = { ranges: 0, snapshotParts: 0, evicted: 0, busy: 0, refused: 0 };
+  readonly counts: DeskCounts = {
+    ...{ ranges: 0, snapshotParts: 0, evicted: 0, busy: 0, refused: 0, dropped: 0 },
+  };
   readonly #options: DeskOptions;
   #room = BYTES_AT_ONCE;
   #roomMs: number;

@@ -129,8 +129,10 @@ export const CONTROL_METRICS = {
   busMessages: {
     name: "hearth_bus_messages_total",
     type: "counter",
-    help: "Messages over NATS; those dropped found no connection and no room to wait",
-    labels: { direction: ["sent", "received", "dropped"] },
+    help:
+      "Messages over NATS; dropped: no connection and no room to wait; ignored: received and not " +
+      "answered, a flood of discovery",
+    labels: { direction: ["sent", "received", "dropped", "ignored"] },
   },
   busAnswers: {
     name: "hearth_bus_answers_total",

@@ -3,7 +3,7 @@ import type { MetricSpec } from "./catalogue.ts";
 /** What becomes of a message with changes. */
 export const FEED_OUTCOMES = ["sent", "unsent"] as const;
 /** What others ask a rank for, and what they are told. */
-export const FEED_ANSWERS = ["range", "snapshot", "evicted", "busy", "refused"] as const;
+export const FEED_ANSWERS = ["range", "snapshot", "evicted", "busy", "refused", "dropped"] as const;
 
 /** Metrics of telling others what this host holds. */
 export const FEED_METRICS = {

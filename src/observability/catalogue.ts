@@ -256,6 +256,18 @@ const PROCESS_METRICS = {
     help: "Longest time in the last 15 s for which the event loop was late",
     labels: {},
   },
+  eventLoopTurn: {
+    name: "hearth_event_loop_turn_seconds",
+    type: "gauge",
+    help: "Longest turn of the event loop in the last 15 s, waits for a processor included",
+    labels: {},
+  },
+  eventLoopLongTurns: {
+    name: "hearth_event_loop_long_turns_total",
+    type: "counter",
+    help: "Turns of the event loop that took longer than 5 ms",
+    labels: {},
+  },
   residentBytes: {
     name: "hearth_resident_bytes",
     type: "gauge",

@@ -1,30 +1,59 @@
-import type { Clock } from "../core/index.ts";
+import { type Clock, loopTurns, type TurnBudget } from "../core/index.ts";
 
-const SAMPLE_MS = 250;
-const SAMPLES = 60;
+/** A timer that is late says so within this time; 100 timers a second cost 0.1 % of a core. */
+const PROBE_MS = 10;
+const BUCKET_MS = 250;
+const BUCKETS = 60;
 
-/** Watches how late timers fire, which is how long the event loop was busy with one thing. */
+/** Watches how long the event loop was busy with one thing. */
 export interface LoopLag extends Disposable {
-  /** The longest delay of the last 15 s, in seconds. */
+  /** The longest delay of a timer in the last 15 s, in seconds. */
   longestSeconds(): number;
+  /**
+   * The longest turn of the loop in the last 15 s, in seconds: from the first input that the turn
+   * handles to the next turn. Includes time in which the process waited for a processor.
+   */
+  longestTurnSeconds(): number;
+  /** Turns longer than 5 ms since the start. */
+  readonly longTurns: number;
 }
 
-export function watchLoopLag(clock: Clock): LoopLag {
-  const lateMs = new Float64Array(SAMPLES);
+export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopLag {
+  const lateMs = new Float64Array(BUCKETS);
+  const turnMs = new Float64Array(BUCKETS);
+  const longTurnsBefore = turns.stats.longTurns;
   let at = 0;
-  let expectedMs = clock.monotonicMs() + SAMPLE_MS;
-  const timer = clock.every(SAMPLE_MS, () => {
-    const nowMs = clock.monotonicMs();
-    lateMs[at] = Math.max(0, nowMs - expectedMs);
-    at = (at + 1) % SAMPLES;
-    expectedMs = nowMs + SAMPLE_MS;
+  let nowMs = clock.monotonicMs();
+  let bucketMs = nowMs;
+  let expectedMs = nowMs + PROBE_MS;
+  const listening = turns.onTurn((ms) => {
+    turnMs[at] = Math.max(turnMs[at]!, ms);
   });
+  const timer = clock.every(PROBE_MS, () => {
+    // The turn is measured from here on, whatever else it does.
+    turns.touch();
+    nowMs = clock.monotonicMs();
+    for (; nowMs - bucketMs >= BUCKET_MS; bucketMs += BUCKET_MS) {
+      at = (at + 1) % BUCKETS;
+      lateMs[at] = 0;
+      turnMs[at] = 0;
+      if (nowMs - bucketMs >= BUCKET_MS * BUCKETS) bucketMs = nowMs - BUCKET_MS * BUCKETS;
+    }
+    lateMs[at] = Math.max(lateMs[at]!, nowMs - expectedMs);
+    expectedMs = nowMs + PROBE_MS;
+  });
+  const longest = (buckets: Float64Array, sinceMs: number) =>
+    buckets.reduce((most, ms) => Math.max(most, ms), Math.max(0, sinceMs)) / 1_000;
   return {
-    longestSeconds() {
-      // What is going on now counts too: a scrape may be the first thing to run after a long wait.
-      const nowLateMs = Math.max(0, clock.monotonicMs() - expectedMs);
-      return lateMs.reduce((longest, ms) => Math.max(longest, ms), nowLateMs) / 1_000;
+    // What is going on now counts too: a scrape may be the first thing to run after a long wait.
+    longestSeconds: () => longest(lateMs, clock.monotonicMs() - expectedMs),
+    longestTurnSeconds: () => longest(turnMs, 0),
+    get longTurns() {
+      return turns.stats.longTurns - longTurnsBefore;
     },
-    [Symbol.dispose]: () => timer[Symbol.dispose](),
+    [Symbol.dispose]: () => {
+      timer[Symbol.dispose]();
+      listening[Symbol.dispose]();
+    },
   };
 }

@@ -1,4 +1,5 @@
 import type { BUS_ANSWERS } from "./catalogue-control.ts";
+import type { LoopLag } from "./loop-lag.ts";
 
 type BusAnswer = (typeof BUS_ANSWERS)[number];
 
@@ -100,7 +101,7 @@ export interface FrameCount {
 }
 
 export interface ProcessSnapshot {
-  readonly eventLoopLagSeconds: number;
+  readonly loop: Pick<LoopLag, "longestSeconds" | "longestTurnSeconds" | "longTurns">;
   readonly logLinesDropped: number;
 }
 
@@ -132,6 +133,7 @@ export interface ControlSnapshot {
     readonly reconnects: number;
     readonly sentMessages: number;
     readonly receivedMessages: number;
+    readonly ignoredMessages: number;
     readonly droppedMessages: number;
     readonly queuedMessages: number;
     readonly answers: Readonly<Record<BusAnswer, number>>;

@@ -34,6 +34,7 @@ export function writeControl(registry: MetricRegistry, control: ControlSnapshot)
   registry.set("busReconnects", bus?.reconnects ?? 0);
   registry.set("busMessages", bus?.sentMessages ?? 0, { direction: "sent" });
   registry.set("busMessages", bus?.receivedMessages ?? 0, { direction: "received" });
+  registry.set("busMessages", bus?.ignoredMessages ?? 0, { direction: "ignored" });
   registry.set("busMessages", bus?.droppedMessages ?? 0, { direction: "dropped" });
   registry.set("busQueued", bus?.queuedMessages ?? 0);
   for (const outcome of BUS_ANSWERS) {

@@ -11,10 +11,12 @@ import {
 import {
   assert,
   type Clock,
+  loopTurns,
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
   type Random,
+  type TurnBudget,
 } from "../core/index.ts";
 import type { BlockIndex } from "../index/index.ts";
 import { type ReliefLevel, Sessions } from "../leases/index.ts";
@@ -62,6 +64,8 @@ export interface TieredStoreOptions {
   readonly policy: PolicyName;
   /** What engines may have reserved of RAM. Default: `claimLimits` of the whole arena. */
   readonly claims?: ClaimLimits;
+  /** Of the event loop, for lookups. */
+  readonly turns?: TurnBudget;
   /** Those of the process; without them no block can come from another host. */
   readonly namespaces?: Namespaces;
 }
@@ -195,7 +199,11 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       options.marks,
     );
     this.peerBlocks = new StorePeerBlocks(this);
-    this.engines = new Engines(this, options.claims ?? claimLimits(region.bytes));
+    this.engines = new Engines(
+      this,
+      options.claims ?? claimLimits(region.bytes),
+      options.turns ?? loopTurns,
+    );
     this.arena = { fd: region.fd, bytes: region.bytes, readyBytes: () => slots.readyBytes };
   }
 

@@ -38,6 +38,8 @@ export function connectDealer(options: DealerOptions): ZmtpDealer {
       return { status, why, isHung, connections, received, refused };
     },
     send: (frames) => dialer.state.peer?.send(encodeMessage(frames)) ?? false,
+    pause: () => dialer.pause(),
+    resume: () => dialer.resume(),
     [Symbol.asyncDispose]: async () => dialer.close(),
   };
 }

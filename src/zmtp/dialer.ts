@@ -38,12 +38,23 @@ export class Dialer {
   /** Of the latest dial: what an earlier one still brings is not wanted. */
   #dial = 0;
   #current: Peer | null = null;
+  #isPaused = false;
   #timer: Disposable | null = null;
 
   constructor(endpoint: ZmtpEndpoint, attachment: Attachment) {
     this.#endpoint = endpoint;
     this.#attachment = { ...attachment, events: this.#watched(attachment.events) };
     this.#start();
+  }
+
+  pause(): void {
+    this.#isPaused = true;
+    this.#current?.pause();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#current?.resume();
   }
 
   close(): void {
@@ -63,6 +74,7 @@ export class Dialer {
         this.state.isHung = false;
         this.state.connections++;
         this.#tries = 0;
+        if (this.#isPaused) peer.pause();
         events.onReady(peer);
       },
       onClosed: (peer, why, isRefused) => {

@@ -1,4 +1,4 @@
-import type { Clock } from "../core/index.ts";
+import { type Clock, loopTurns, type TurnBudget, type TurnSource } from "../core/index.ts";
 import {
   decodeCommand,
   encodeError,
@@ -25,6 +25,9 @@ export interface PeerEvents {
   onClosed(peer: Peer, why: string, isRefused: boolean): void;
 }
 
+/** Bytes that are cut into frames before others may have their turn. */
+const PIECE_BYTES = 8 * 1024;
+
 /** A 3.0 or 3.1 peer may not say anything else first. */
 type Phase = "greeting" | "ready" | "open" | "closed";
 
@@ -50,6 +53,11 @@ export class Peer {
   #minor = 0;
   /** It ended for the other end's silence. */
   isHung = false;
+  readonly #source: TurnSource;
+  /** What was read and waits: for this peer's turn, or for `resume`. The socket is paused then. */
+  #held: Uint8Array[] = [];
+  #isPaused = false;
+  #waitsForTurn = false;
 
   constructor(options: {
     readonly wire: Wire;
@@ -57,8 +65,10 @@ export class Peer {
     readonly limits: ZmtpLimits;
     readonly clock: Clock;
     readonly events: PeerEvents;
+    readonly turns?: TurnBudget;
   }) {
-    const { wire, type, limits, clock, events } = options;
+    const { wire, type, limits, clock, events, turns = loopTurns } = options;
+    this.#source = turns.source();
     this.#wire = wire;
     this.#type = type;
     this.#limits = limits;
@@ -81,10 +91,64 @@ export class Peer {
     return this.#phase === "open" && this.#queue.push(encoded);
   }
 
-  /** Takes what the socket brought. */
+  /** Takes what the socket brought, in slices of this peer's. */
   receive(chunk: Uint8Array): void {
     if (this.#phase === "closed") return;
     this.#heardMs = this.#clock.monotonicMs();
+    const mayRead = this.#held.length === 0 && !this.#isPaused && this.#source.begin();
+    if (mayRead) this.#read(chunk);
+    else this.#hold(chunk);
+  }
+
+  /** Reads nothing until `resume`; what the socket brought already may still come. */
+  pause(): void {
+    if (this.#isPaused) return;
+    this.#isPaused = true;
+    this.#wire.pause();
+  }
+
+  resume(): void {
+    if (!this.#isPaused) return;
+    this.#isPaused = false;
+    this.#goOn();
+  }
+
+  #read(chunk: Uint8Array): void {
+    for (let at = 0; at < chunk.length && !this.#isClosed(); at += PIECE_BYTES) {
+      this.#receivePiece(chunk.subarray(at, at + PIECE_BYTES));
+      if (this.#source.goOn() && !this.#isPaused) continue;
+      if (at + PIECE_BYTES < chunk.length) this.#hold(chunk.subarray(at + PIECE_BYTES), "first");
+      return;
+    }
+  }
+
+  #hold(chunk: Uint8Array, place: "first" | "last" = "last"): void {
+    if (this.#isClosed()) return;
+    const own = new Uint8Array(chunk);
+    if (place === "first") this.#held.unshift(own);
+    else this.#held.push(own);
+    this.#wire.pause();
+    this.#goOn();
+  }
+
+  /** Takes up what is held, in a turn of its own; with nothing held the socket is read again. */
+  #goOn(): void {
+    if (this.#isPaused || this.#waitsForTurn || this.#isClosed()) return;
+    if (this.#held.length === 0) {
+      this.#wire.resume();
+      return;
+    }
+    this.#waitsForTurn = true;
+    void this.#source.turn().then(() => {
+      this.#waitsForTurn = false;
+      if (this.#isPaused || this.#isClosed()) return;
+      const chunk = this.#held.shift();
+      if (chunk !== undefined) this.#read(chunk);
+      this.#goOn();
+    });
+  }
+
+  #receivePiece(chunk: Uint8Array): void {
     const rest = this.#phase === "greeting" ? this.#greet(chunk) : chunk;
     if (rest === null || this.#isClosed()) return;
     const why = this.#reader.push(rest, (frame) => this.#take(frame));
@@ -115,6 +179,7 @@ export class Peer {
     this.#phase = "closed";
     this.#timer[Symbol.dispose]();
     this.#parts = [];
+    this.#held = [];
     if (isRefused) this.#wire.end();
     else this.#wire.terminate();
     this.#events.onClosed(this, why, isRefused);
@@ -208,6 +273,8 @@ export class Peer {
   }
 
   #listenForLife(): void {
+    // What is not read is not heard.
+    if (this.#isPaused || this.#waitsForTurn) this.#heardMs = this.#clock.monotonicMs();
     if (this.#minor < 1) return;
     const silentMs = this.#clock.monotonicMs() - this.#heardMs;
     if (silentMs >= this.#limits.silenceMs) this.#hung(`silent for ${Math.round(silentMs)} ms`);

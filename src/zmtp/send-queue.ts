@@ -3,6 +3,8 @@ import type { ZmtpLimits } from "./limits.ts";
 /** What of Bun's socket is used. `write` takes what fits and says how much that was. */
 export interface Wire {
   write(bytes: Uint8Array): number;
+  pause(): void;
+  resume(): void;
   end(): void;
   terminate(): void;
 }

@@ -4,6 +4,7 @@ import { formatEndpoint } from "./endpoint.ts";
 import { encodeMessage } from "./frames.ts";
 import { Listener } from "./listener.ts";
 import { endpointOf, limitsOf, type ZmtpOptions } from "./options.ts";
+import type { Peer } from "./peer.ts";
 import type { ZmtpMessage, ZmtpState, ZmtpSubscriber } from "./zmtp.ts";
 
 export interface SubscriberOptions extends ZmtpOptions {
@@ -58,6 +59,8 @@ export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
       const status = isClosed ? "closed" : peer === null ? "connecting" : "connected";
       return { status, why, isHung, connections, received: count.received, refused };
     },
+    pause: () => dialer.pause(),
+    resume: () => dialer.resume(),
     [Symbol.asyncDispose]: async () => dialer.close(),
   };
 }
@@ -68,7 +71,14 @@ export function connectSubscriber(options: SubscriberOptions): ZmtpSubscriber {
  */
 export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSubscriber> {
   const count = { received: 0 };
-  const listener = await Listener.open(endpointOf(options), attachmentOf(options, count));
+  const attachment = attachmentOf(options, count);
+  let isPaused = false;
+  const onReady = (peer: Peer) => {
+    if (isPaused) peer.pause();
+    attachment.events.onReady(peer);
+  };
+  const watched = { ...attachment, events: { ...attachment.events, onReady } };
+  const listener = await Listener.open(endpointOf(options), watched);
   let isClosed = false;
   return {
     endpoint: listener.endpoint,
@@ -78,6 +88,14 @@ export async function bindSubscriber(options: SubscriberOptions): Promise<ZmtpSu
       const why = isClosed ? "closed" : isConnected ? null : "no publisher has connected";
       const { connections, refused } = listener;
       return { status, why, isHung: false, connections, received: count.received, refused };
+    },
+    pause() {
+      isPaused = true;
+      for (const peer of listener.peers) peer.pause();
+    },
+    resume() {
+      isPaused = false;
+      for (const peer of listener.peers) peer.resume();
     },
     [Symbol.asyncDispose]: async () => {
       isClosed = true;

@@ -21,12 +21,19 @@ export interface ZmtpState {
   readonly refused: number;
 }
 
+/** What of a socket can be held back while its reader is behind. Outlives a broken connection. */
+export interface ZmtpFlow {
+  /** Reads no more: the peer's own queue fills, then it drops. A few messages may still come. */
+  pause(): void;
+  resume(): void;
+}
+
 /**
  * A socket that subscribes a publisher (SUB). Connects to `tcp://host:port` or `ipc://path`, again
  * and again with growing waits until closed; subscriptions outlive each break. What was published
  * meanwhile is lost: that is for sequence numbers to tell. Where publishers connect, it listens.
  */
-export interface ZmtpSubscriber extends AsyncDisposable {
+export interface ZmtpSubscriber extends AsyncDisposable, ZmtpFlow {
   /** As it listens, its port included; where it connects, where to. */
   readonly endpoint: string;
   readonly state: ZmtpState;
@@ -36,7 +43,7 @@ export interface ZmtpSubscriber extends AsyncDisposable {
  * A socket that asks a ROUTER (DEALER). One message each way is a list of frames, the empty
  * delimiter of the envelope included: nothing is added or taken away.
  */
-export interface ZmtpDealer extends AsyncDisposable {
+export interface ZmtpDealer extends AsyncDisposable, ZmtpFlow {
   readonly state: ZmtpState;
   /** False: there is no connection, or more waits already than may; it was not sent. */
   send(frames: ZmtpMessage): boolean;

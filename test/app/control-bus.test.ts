@@ -40,7 +40,7 @@ describeNats("commands that nobody can read in time", () => {
       await waitFor(both, PATIENCE_MS);
       for (let nth = 0; nth < FLOOD; nth++) router.publish("kv-control-w", new Uint8Array(2));
       await waitFor(() => bus.state.receivedMessages === FLOOD, PATIENCE_MS);
-      expect(submitted).toBe(WAITING_MAX);
+      await waitFor(() => submitted === WAITING_MAX, PATIENCE_MS);
       expect(bus.unreadCommands).toBe(FLOOD - WAITING_MAX);
     },
     PATIENCE_MS * 3,

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { COMMAND_TYPES, REFUSALS } from "../../src/control/index.ts";
+import { TurnBudget } from "../../src/core/index.ts";
 import { FrameStatus, Op } from "../../src/engine/protocol/index.ts";
 import {
   createFrameCounts,
@@ -163,6 +164,12 @@ function scrape(text: string): Map<string, number> {
   );
 }
 
+const loopOf = (lagSeconds: number) => ({
+  longestSeconds: () => lagSeconds,
+  longestTurnSeconds: () => 0.006,
+  longTurns: 2,
+});
+
 describe("a scrape", () => {
   const clock = new ManualClock();
   const make = () => createMetrics({ clock, version: "1.2.3", commit: "abc" });
@@ -175,7 +182,7 @@ describe("a scrape", () => {
     using health = createHealth({ clock, log: { log: () => undefined } });
     metrics.observeHealth(() => health.counts());
     health.raise("KV_SSD_SLOW", "2.1 s");
-    metrics.observeProcess(() => ({ eventLoopLagSeconds: 0.25, logLinesDropped: 3 }));
+    metrics.observeProcess(() => ({ loop: loopOf(0.25), logLinesDropped: 3 }));
     clock.advance(1_500);
     const found = scrape(await metrics.text());
     expect(Object.fromEntries(found)).toMatchObject({
@@ -207,6 +214,8 @@ describe("a scrape", () => {
       'hearth_health{code="KV_SSD_FULL"}': 0,
       'hearth_health_raised_total{code="KV_SSD_SLOW"}': 1,
       hearth_event_loop_lag_seconds: 0.25,
+      hearth_event_loop_turn_seconds: 0.006,
+      hearth_event_loop_long_turns_total: 2,
       hearth_log_lines_dropped_total: 3,
       hearth_uptime_seconds: 1.5,
       'hearth_build_info{version="1.2.3",commit="abc"}': 1,
@@ -241,7 +250,7 @@ describe("a scrape", () => {
     const metrics = make();
     metrics.observeStore(store);
     metrics.observeEngine(engine);
-    metrics.observeProcess(() => ({ eventLoopLagSeconds: 0, logLinesDropped: 0 }));
+    metrics.observeProcess(() => ({ loop: loopOf(0), logLinesDropped: 0 }));
     const text = await metrics.text();
     const documented = [...text.matchAll(/^# HELP (\S+) (.+)$/gm)].map((match) => match[1]!);
     expect(documented.sort()).toEqual(AGENT_SPECS.map(({ name }) => name).sort());
@@ -293,8 +302,33 @@ describe("the event loop's lag", () => {
   test("counts a delay that is still going on", () => {
     const clock = new LateClock();
     using lag = watchLoopLag(clock);
-    clock.lateMs = 1_250;
+    clock.lateMs = 1_010;
     expect(lag.longestSeconds()).toBeCloseTo(1);
+  });
+
+  test("keeps the longest turn for 15 s, and counts those longer than 5 ms", () => {
+    const clock = new ManualClock();
+    let end = () => {};
+    let isShort = false;
+    const turns = new TurnBudget({
+      nowMs: () => clock.monotonicMs(),
+      nextTurn: (run) => {
+        if (isShort) run();
+        else end = run;
+      },
+    });
+    using lag = watchLoopLag(clock, turns);
+    for (const ms of [4, 7, 6]) {
+      turns.touch();
+      clock.stall(ms);
+      end();
+    }
+    expect(lag.longestTurnSeconds()).toBeCloseTo(0.007);
+    expect(lag.longTurns).toBe(2);
+    isShort = true;
+    clock.advance(16_000);
+    expect(lag.longestTurnSeconds()).toBe(0);
+    expect(lag.longTurns).toBe(2);
   });
 
   test("ends with its timer", () => {
@@ -333,6 +367,7 @@ describe("the control plane in metrics", () => {
         reconnects: 18,
         sentMessages: 19,
         receivedMessages: 20,
+        ignoredMessages: 4,
         droppedMessages: 21,
         queuedMessages: 22,
         answers: { answered: 23, unasked: 24, lost: 25, unread: 26 },

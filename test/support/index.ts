@@ -6,6 +6,7 @@ export {
   validFor,
   writeCredentials,
 } from "./cluster.ts";
+export { endlessTurns } from "./endless-turns.ts";
 export { hearthExecutable, withAgent } from "./executable.ts";
 export { ManualClock } from "./manual-clock.ts";
 export { describeNative, nativeVerdict } from "./native.ts";

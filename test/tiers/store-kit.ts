@@ -8,7 +8,7 @@ import {
   TieredStore,
   type WaterMarks,
 } from "../../src/tiers/index.ts";
-import { ManualClock } from "../support/index.ts";
+import { endlessTurns, ManualClock } from "../support/index.ts";
 import { StoreEngine } from "./store-engine.ts";
 
 export interface StoreKitOptions {
@@ -62,6 +62,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     policy: "lru",
     marks: options.marks ?? { high: 1, low: 1 },
     parts: options.parts ?? [],
+    turns: endlessTurns,
   });
   store.slots.addReady(options.readyBytes ?? bytes);
   const engines: StoreEngine[] = [];

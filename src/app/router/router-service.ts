@@ -227,7 +227,7 @@ export class RouterService {
     });
     metrics.observeHealth(() => health.counts());
     metrics.observeProcess(() => ({
-      eventLoopLagSeconds: lag.longestSeconds(),
+      loop: lag,
       logLinesDropped: this.#parts.logger.dropped,
     }));
   }

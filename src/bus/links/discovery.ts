@@ -1,5 +1,5 @@
 import type { ServiceIdentity, ServiceInfo, ServiceStats } from "@nats-io/services";
-import type { Clock } from "../../core/index.ts";
+import { type Clock, TokenBuckets } from "../../core/index.ts";
 import type { Bus, BusMessage, ServiceSpec } from "../bus.ts";
 
 const PREFIX = "$SRV";
@@ -10,6 +10,9 @@ const TYPES = {
   STATS: "io.nats.micro.v1.stats_response",
 } as const;
 type Verb = keyof typeof TYPES;
+/** Answers to each verb, a second and at once: tools ask once, a fleet's monitors every second. */
+const ANSWERS_PER_SECOND = 100;
+const ANSWERS_AT_ONCE = 200;
 
 interface Served {
   readonly name: string;
@@ -24,13 +27,16 @@ interface Served {
  * NATS micro-service protocol has it. Those of the client libraries are not used: they take a new
  * id with each connection, end when one subscription is refused, and give each message to one of
  * the instances only, which would make a broadcast none. `id` must be unique in the fleet.
+ * Requests beyond a rate are dropped: `ignored` is called for each.
  */
 export function answerDiscovery(
   bus: Pick<Bus, "subscribe" | "publish">,
   spec: ServiceSpec,
   id: string,
   clock: Clock,
+  ignored: () => void,
 ): void {
+  const rates = new TokenBuckets();
   const started = new Date(clock.wallMs()).toISOString();
   const identity = { name: spec.name, id, version: spec.version, metadata: { ...spec.metadata } };
   const served = spec.endpoints.map((endpoint) => {
@@ -59,6 +65,8 @@ export function answerDiscovery(
   for (const verb of Object.keys(TYPES) as Verb[]) {
     const answer = (message: BusMessage) => {
       if (message.reply === null) return;
+      const nowMs = clock.monotonicMs();
+      if (!rates.take(verb, nowMs, ANSWERS_PER_SECOND, ANSWERS_AT_ONCE)) return ignored();
       const body = new TextEncoder().encode(JSON.stringify(answers[verb]()));
       bus.publish(message.reply, body);
     };

@@ -55,6 +55,7 @@ export class LinkBus implements Bus {
   #status: Status = "connecting";
   #why: string | null = "not tried yet";
   #reconnects = 0;
+  #ignored = 0;
   #hasInbox = false;
   #isServing = false;
   #isClosed = false;
@@ -91,6 +92,7 @@ export class LinkBus implements Bus {
       queuedBytes: this.#sender.queuedBytes,
       sentMessages: this.#sender.sent,
       receivedMessages: this.#subscriptions.received,
+      ignoredMessages: this.#ignored,
       droppedMessages: this.#sender.dropped,
       doubtfulMessages: this.#sender.doubtful,
       handlerFaults: this.#subscriptions.faults,
@@ -139,7 +141,7 @@ export class LinkBus implements Bus {
   serve(spec: ServiceSpec): void {
     assert(!this.#isServing, "a bus serves one service");
     this.#isServing = true;
-    answerDiscovery(this, spec, this.#id, this.#basics.clock);
+    answerDiscovery(this, spec, this.#id, this.#basics.clock, () => void this.#ignored++);
   }
 
   onStatus(listener: (state: BusState) => void): Disposable {

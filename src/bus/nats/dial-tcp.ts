@@ -1,7 +1,7 @@
 import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
 import { Objm } from "@nats-io/obj";
-import { connect, headers, type MsgHdrs, type NatsConnection } from "@nats-io/transport-node";
+import { headers, type MsgHdrs, type NatsConnection } from "@nats-io/transport-node";
 import { type Clock, HearthError } from "../../core/index.ts";
 import type { Link } from "../links/index.ts";
 import { ClientDurable, type ClientJetStream } from "./client-durable.ts";
@@ -10,6 +10,7 @@ import { type Credentials, proofOf, type TlsMaterial } from "./credentials.ts";
 import { explainFault } from "./explain.ts";
 import { natsVersionIn, reach } from "./greeting.ts";
 import type { Server } from "./servers.ts";
+import { connectSliced } from "./sliced-transport.ts";
 
 export interface DialOptions {
   /** Shown in the broker's own lists of connections. */
@@ -35,7 +36,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
   const { server, timeoutMs } = options;
   await mustAnswer(options, true);
   const hasTls = server.tls || Object.keys(options.tls).length > 0;
-  const client = await connect({
+  const client = await connectSliced({
     servers: server.url.replace(/^[a-z]+:\/\//, ""),
     name: options.name,
     timeout: timeoutMs,

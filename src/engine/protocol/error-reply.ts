@@ -1,5 +1,5 @@
 import { isZero, readUtf8, reservedField } from "./fields.ts";
-import type { Frame } from "./frame.ts";
+import type { Frame, FrameHead } from "./frame.ts";
 import { ERROR_TEXT_BYTES_MAX, FrameFlag, type FrameStatus, padded } from "./layout.ts";
 import { beginFrame, type Output } from "./output.ts";
 import { type Decoded, decoded, malformed, type Refusal, refused } from "./refusal.ts";
@@ -31,8 +31,8 @@ export function encodeErrorReply(
 }
 
 /** Answers a refused frame. */
-export function encodeRefusal(output: Output, frame: Readonly<Frame>, reason: Refusal): void {
-  encodeErrorReply(output, frame.op, frame.requestId, reason.status, reason.text);
+export function encodeRefusal(output: Output, { op, requestId }: FrameHead, reason: Refusal): void {
+  encodeErrorReply(output, op, requestId, reason.status, reason.text);
 }
 
 /** Asked only of a reply whose status is not 0. */

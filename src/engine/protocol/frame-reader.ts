@@ -17,11 +17,13 @@ export interface FrameReader {
    * stream; from then on every call answers the same fault and reads nothing.
    */
   push(chunk: Uint8Array, sink: FrameSink): Refusal | null;
+  /** Holds back what comes, as a sink's false does. */
+  hold(): void;
   /** Goes on with what was held back since a sink answered false. */
   resume(sink: FrameSink): Refusal | null;
   /** Bytes kept: the beginning of an unfinished frame, and what was held back. */
   readonly heldBytes: number;
-  /** True from a sink's false until `resume`. */
+  /** True from a sink's false, or `hold`, until `resume`. */
   readonly holding: boolean;
 }
 
@@ -138,6 +140,10 @@ export function createFrameReader(options: FrameReaderOptions): FrameReader {
 
   return {
     push,
+    hold() {
+      assert(!inSink, "a frame sink holds frames back by its answer");
+      holding = true;
+    },
     resume,
     get heldBytes() {
       return held.end - held.start;

@@ -30,6 +30,9 @@ export interface Frame {
   end: number;
 }
 
+/** What an answer needs of the frame that it answers. */
+export type FrameHead = Pick<Frame, "op" | "flags" | "requestId">;
+
 export type FrameDirection = "requests" | "replies";
 
 export function emptyFrame(): Frame {
@@ -88,6 +91,6 @@ function checkReplyHeader(frame: Frame): Refusal | null {
 }
 
 /** Whether the sender of this request waits for an answer. */
-export function wantsReply(frame: Frame): boolean {
+export function wantsReply(frame: FrameHead): boolean {
   return (frame.flags & FrameFlag.noReply) === 0;
 }

@@ -6,6 +6,7 @@ export {
   emptyFrame,
   type Frame,
   type FrameDirection,
+  type FrameHead,
   wantsReply,
 } from "./frame.ts";
 export * from "./frame-reader.ts";

@@ -75,6 +75,30 @@ export function reading<T>(bytes: Uint8Array, read: (reader: MsgpackReader) => T
   }
 }
 
+/** As `readMembers`, where reading a member may take steps. */
+export function* memberSteps(
+  reader: MsgpackReader,
+  shape: Shape,
+): Generator<void, Readonly<Record<string, unknown>>> {
+  const members: Record<string, unknown> = {};
+  for (let left = reader.map(MEMBERS_MAX); left > 0; left--) {
+    const name = reader.str(NAME_BYTES_MAX);
+    if (!Object.hasOwn(shape, name)) {
+      yield* reader.skipSteps();
+      continue;
+    }
+    if (Object.hasOwn(members, name)) throw new Unreadable(`${name} comes twice`);
+    members[name] = yield* inSteps(shape[name]!(reader));
+  }
+  return members;
+}
+
+/** What a reader gave, or what its steps lead to. */
+export function* inSteps(read: unknown): Generator<void, unknown> {
+  const isGenerator = typeof read === "object" && read !== null && Symbol.iterator in read;
+  return isGenerator && "next" in read ? yield* read as Generator<void, unknown> : read;
+}
+
 export type Shape = Readonly<Record<string, (reader: MsgpackReader) => unknown>>;
 export type Members<S extends Shape> = { readonly [K in keyof S]?: ReturnType<S[K]> };
 

@@ -1,6 +1,6 @@
-import { type ReadResult, reading, readMembers } from "../dynamo/index.ts";
+import { inSteps, memberSteps, type ReadResult } from "../dynamo/index.ts";
 import type { EngineBatch, EngineEvent, EngineHash, KvGroup } from "../engine-event.ts";
-import { type MsgpackReader, Unreadable } from "../msgpack/index.ts";
+import { MsgpackReader, Unreadable } from "../msgpack/index.ts";
 import { ENGINE_BATCH_LIMITS } from "./limits.ts";
 import {
   extraKeys,
@@ -9,6 +9,7 @@ import {
   namedExtras,
   optionalHash,
   type RawExtras,
+  type Read,
   type Tokens,
   text,
   tokenIds,
@@ -17,6 +18,7 @@ import {
 
 const RANK_MAX = 65_535;
 const FIELDS_MAX = 32;
+const EVENTS_A_STEP = 16;
 
 /**
  * Reads what an engine published: `[seconds, events, rank]`, each event a list by place (vLLM up to
@@ -24,40 +26,57 @@ const FIELDS_MAX = 32;
  * that cannot be read stands as `unreadable` in its place. Never throws.
  */
 export function decodeEngineBatch(payload: Uint8Array): ReadResult<EngineBatch> {
-  if (payload.length > ENGINE_BATCH_LIMITS.bytesMax) return { ok: false, why: "it is too long" };
-  return reading(payload, (reader) => {
-    const fields = reader.array(FIELDS_MAX);
-    if (fields < 2) throw new Unreadable("a batch without events");
-    const seconds = reader.number();
-    const events = readEvents(reader);
-    const rank = fields < 3 || reader.nil() ? 0 : reader.uint(RANK_MAX);
-    for (let i = 3; i < fields; i++) reader.skip();
-    return { seconds, rank, events };
-  });
+  const steps = engineBatchSteps(payload);
+  for (let step = steps.next(); ; step = steps.next()) if (step.done === true) return step.value;
 }
 
-function readEvents(reader: MsgpackReader): EngineEvent[] {
+/** As `decodeEngineBatch`, in steps of well below a millisecond each. */
+export function* engineBatchSteps(payload: Uint8Array): Generator<void, ReadResult<EngineBatch>> {
+  if (payload.length > ENGINE_BATCH_LIMITS.bytesMax) return { ok: false, why: "it is too long" };
+  try {
+    const reader = new MsgpackReader(payload);
+    const value = yield* readBatch(reader);
+    if (!reader.isAtEnd) throw new Unreadable("more behind its end");
+    return { ok: true, value };
+  } catch (thrown) {
+    if (thrown instanceof Unreadable) return { ok: false, why: thrown.message };
+    throw thrown;
+  }
+}
+
+function* readBatch(reader: MsgpackReader): Generator<void, EngineBatch> {
+  const fields = reader.array(FIELDS_MAX);
+  if (fields < 2) throw new Unreadable("a batch without events");
+  const seconds = reader.number();
+  const events = yield* readEvents(reader);
+  const rank = fields < 3 || reader.nil() ? 0 : reader.uint(RANK_MAX);
+  for (let i = 3; i < fields; i++) yield* reader.skipSteps();
+  return { seconds, rank, events };
+}
+
+function* readEvents(reader: MsgpackReader): Generator<void, EngineEvent[]> {
   const count = reader.array(ENGINE_BATCH_LIMITS.eventsMax);
   const events: EngineEvent[] = [];
   for (let i = 0; i < count; i++) {
+    if (i > 0 && i % EVENTS_A_STEP === 0) yield;
     const start = reader.at;
     try {
-      events.push(readEvent(reader));
+      events.push(yield* readEvent(reader));
     } catch (thrown) {
       if (!(thrown instanceof Unreadable)) throw thrown;
       events.push({ kind: "unreadable", why: thrown.message });
       reader.at = start;
-      reader.skip();
+      yield* reader.skipSteps();
     }
   }
   return events;
 }
 
-function readEvent(reader: MsgpackReader): EngineEvent {
+function* readEvent(reader: MsgpackReader): Generator<void, EngineEvent> {
   const kind = reader.kind();
-  if (kind === "map") return tagged(readMembers(reader, MEMBERS));
+  if (kind === "map") return tagged((yield* memberSteps(reader, MEMBERS)) as Fields);
   if (kind !== "array") throw new Unreadable("an event that is neither list nor map");
-  return positional(reader);
+  return yield* positional(reader);
 }
 
 /** Members of all events by name. */
@@ -81,7 +100,7 @@ const MEMBERS = {
 };
 
 type Fields = {
-  -readonly [K in keyof typeof MEMBERS]?: ReturnType<(typeof MEMBERS)[K]>;
+  -readonly [K in keyof typeof MEMBERS]?: Read<ReturnType<(typeof MEMBERS)[K]>>;
 };
 
 function tagged(fields: Fields): EngineEvent {
@@ -129,7 +148,7 @@ const PLACES: Readonly<Record<string, readonly (keyof Fields)[]>> = {
   AllBlocksCleared: [],
 };
 
-function positional(reader: MsgpackReader): EngineEvent {
+function* positional(reader: MsgpackReader): Generator<void, EngineEvent> {
   const count = reader.array(FIELDS_MAX);
   if (count === 0) throw new Unreadable("an event that is empty");
   const type = reader.str(ENGINE_BATCH_LIMITS.textBytesMax);
@@ -137,16 +156,17 @@ function positional(reader: MsgpackReader): EngineEvent {
   const fields: Fields = { type };
   for (let i = 1; i < count; i++) {
     const place = places[i - 1];
-    if (place === undefined) reader.skip();
-    else if (reader.kind() === "map") readAside(reader, fields);
-    else Object.assign(fields, { [place]: MEMBERS[place](reader) });
+    if (place === undefined) yield* reader.skipSteps();
+    else if (reader.kind() === "map") yield* readAside(reader, fields);
+    else Object.assign(fields, { [place]: yield* inSteps(MEMBERS[place](reader)) });
   }
   return tagged(fields);
 }
 
 /** SGLang 0.5.18 and 0.5.19 put a map where vLLM has the LoRA's name. */
-function readAside(reader: MsgpackReader, fields: Fields): void {
-  const { cache_salt: salt } = readMembers(reader, { cache_salt: text });
+function* readAside(reader: MsgpackReader, fields: Fields): Generator<void, void> {
+  const shape = { cache_salt: text };
+  const { cache_salt: salt } = (yield* memberSteps(reader, shape)) as Pick<Fields, "cache_salt">;
   if (salt !== undefined) fields.cache_salt = salt;
 }
 

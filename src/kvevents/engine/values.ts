@@ -2,7 +2,18 @@ import type { BlockExtras, EngineHash } from "../engine-event.ts";
 import { type MsgpackReader, Unreadable } from "../msgpack/index.ts";
 import { ENGINE_BATCH_LIMITS } from "./limits.ts";
 
-/** How the members of events are read, whatever names or places they have. */
+/**
+ * How the members of events are read, whatever names or places they have. Long lists are read in
+ * steps, each well below a millisecond.
+ */
+
+/** What a reader gives, whether it reads at once or in steps. */
+export type Read<T> = T extends Generator<void, infer Value> ? Value : T;
+
+const HASHES_A_STEP = 1_024;
+const TOKENS_A_STEP = 16_384;
+const PAIRS_A_STEP = 2_048;
+const EXTRAS_A_STEP = 256;
 
 export function text(reader: MsgpackReader): string | null {
   return reader.nil() ? null : reader.str(ENGINE_BATCH_LIMITS.textBytesMax);
@@ -25,9 +36,14 @@ export function optionalHash(reader: MsgpackReader): EngineHash | null {
   return reader.nil() ? null : hash(reader);
 }
 
-export function hashes(reader: MsgpackReader): EngineHash[] {
+export function* hashes(reader: MsgpackReader): Generator<void, EngineHash[]> {
   const count = reader.array(ENGINE_BATCH_LIMITS.hashesMax);
-  return Array.from({ length: count }, () => hash(reader));
+  const read: EngineHash[] = [];
+  while (read.length < count) {
+    if (read.length > 0 && read.length % HASHES_A_STEP === 0) yield;
+    read.push(hash(reader));
+  }
+  return read;
 }
 
 export interface Tokens {
@@ -39,15 +55,19 @@ export interface Tokens {
 const TOKEN_MAX = 0xffff_ffff;
 
 /** Tokens, or with EAGLE pairs of a token and the next. */
-export function tokenIds(reader: MsgpackReader): Tokens {
+export function* tokenIds(reader: MsgpackReader): Generator<void, Tokens> {
   const count = reader.array(ENGINE_BATCH_LIMITS.tokensMax);
   const tokens = new Uint32Array(count);
   if (count === 0 || reader.kind() !== "array") {
-    reader.u32s(tokens);
+    for (let i = 0; i < count; i += TOKENS_A_STEP) {
+      if (i > 0) yield;
+      reader.u32s(tokens.subarray(i, i + TOKENS_A_STEP));
+    }
     return { tokens, eagleNext: null };
   }
   let next = 0;
   for (let i = 0; i < count; i++) {
+    if (i > 0 && i % PAIRS_A_STEP === 0) yield;
     if (reader.array(2) !== 2) throw new Unreadable("a position that is no pair of tokens");
     tokens[i] = reader.uint(TOKEN_MAX);
     if (i > 0 && tokens[i] !== next) throw new Unreadable("pairs of tokens that do not overlap");
@@ -63,10 +83,17 @@ export interface RawExtras {
   readonly embeddings: Uint8Array | null;
 }
 
-export function extraKeys(reader: MsgpackReader): readonly (RawExtras | null)[] | null {
+export function* extraKeys(
+  reader: MsgpackReader,
+): Generator<void, readonly (RawExtras | null)[] | null> {
   if (reader.nil()) return null;
   const count = reader.array(ENGINE_BATCH_LIMITS.hashesMax);
-  return Array.from({ length: count }, () => (reader.nil() ? null : rawExtras(reader)));
+  const read: (RawExtras | null)[] = [];
+  while (read.length < count) {
+    if (read.length > 0 && read.length % EXTRAS_A_STEP === 0) yield;
+    read.push(reader.nil() ? null : rawExtras(reader));
+  }
+  return read;
 }
 
 function rawExtras(reader: MsgpackReader): RawExtras {

@@ -24,6 +24,12 @@ export class ChangeList {
   readonly #changes: FeedChange[] = [];
   #stored: StoredBlock[] = [];
   #removed: { readonly tier: ResidencyTier; readonly hashes: bigint[] } | null = null;
+  /** Blocks in the list. */
+  #blocks = 0;
+
+  get blocks(): number {
+    return this.#blocks;
+  }
 
   stored(block: StoredBlock): void {
     this.#endRemoved();
@@ -36,6 +42,7 @@ export class ChangeList {
       (last.local === null) === (block.local === null);
     if (!follows) this.#endStored();
     this.#stored.push(block);
+    this.#blocks++;
   }
 
   removed(tier: ResidencyTier, hash: bigint): void {
@@ -43,6 +50,7 @@ export class ChangeList {
     if (this.#removed?.tier !== tier) this.#endRemoved();
     this.#removed ??= { tier, hashes: [] };
     this.#removed.hashes.push(hash);
+    this.#blocks++;
   }
 
   cleared(): void {
@@ -55,6 +63,7 @@ export class ChangeList {
   take(): FeedChange[] {
     this.#endStored();
     this.#endRemoved();
+    this.#blocks = 0;
     return this.#changes.splice(0);
   }
 

@@ -25,6 +25,7 @@ export class Replay implements AsyncDisposable {
   readonly #options: ReplayOptions;
   #dealer: ZmtpDealer;
   #asking: Asking | null = null;
+  #isPaused = false;
   #isClosed = false;
 
   constructor(options: ReplayOptions) {
@@ -52,6 +53,17 @@ export class Replay implements AsyncDisposable {
     return asked.promise;
   }
 
+  /** Reads no answers until `resume`: the reader of the batches is behind. */
+  pause(): void {
+    this.#isPaused = true;
+    this.#dealer.pause();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#dealer.resume();
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
     this.#end(false);
@@ -64,6 +76,10 @@ export class Replay implements AsyncDisposable {
 
   /** Late answers would be taken for those of the next question: they end with the connection. */
   #giveUp(): void {
+    if (this.#isPaused && this.#asking !== null) {
+      this.#asking.timer = this.#late();
+      return;
+    }
     const late = this.#dealer;
     this.#end(false);
     if (this.#isClosed) return;

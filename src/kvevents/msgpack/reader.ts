@@ -7,6 +7,7 @@ const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
 
 /** Lists in lists that `skip` follows; deeper ones are refused. */
 const DEPTH_MAX = 32;
+const SKIP_STEP = 4_096;
 const SHORT_TEXT = 24;
 const U32_MAX = 0xffff_ffff;
 
@@ -195,8 +196,15 @@ export class MsgpackReader {
 
   /** Goes over one value, whatever it is. */
   skip(): void {
+    const steps = this.skipSteps();
+    while (steps.next().done !== true);
+  }
+
+  /** The same, in steps of some thousand values. */
+  *skipSteps(): Generator<void, void> {
     const left = [1];
-    while (left.length > 0) {
+    for (let values = 0; left.length > 0; values++) {
+      if (values > 0 && values % SKIP_STEP === 0) yield;
       if (left[left.length - 1] === 0) {
         left.pop();
         continue;

@@ -30,11 +30,15 @@ export class Bringing {
   /** By rank: positions of blocks on their way from peers. */
   readonly #fetching: readonly Set<number>[];
   readonly #fetches = new Set<FetchedBlocks>();
+  /** To begin with: nodes to read, and by rank the positions of blocks to fetch. */
+  #reads: NodeId[] = [];
+  #places: number[][];
   #isOver = false;
 
   constructor(parts: BringingParts) {
     this.#parts = parts;
     this.#fetching = parts.ranks.map(() => new Set());
+    this.#places = parts.ranks.map(() => []);
   }
 
   get areReads(): boolean {
@@ -55,9 +59,22 @@ export class Bringing {
     for (const fetched of this.#fetches) fetched.cancel();
   }
 
-  /** Brings blocks from SSD, each of which the claim has. */
-  read(nodes: readonly NodeId[]): void {
-    void this.#read(nodes).catch(this.#parts.failed);
+  /** A block to bring from SSD, which the claim has. */
+  addRead(node: NodeId): void {
+    this.#reads.push(node);
+  }
+
+  /** A block to bring from a peer that is believed to have it. */
+  addFetch(rank: number, i: number): void {
+    this.#places[rank]!.push(i);
+  }
+
+  /** Begins to bring what was added, within `ms`. */
+  begin(ms: number): void {
+    const [reads, places] = [this.#reads, this.#places];
+    [this.#reads, this.#places] = [[], places.map(() => [])];
+    void this.#read(reads).catch(this.#parts.failed);
+    for (const [rank, some] of places.entries()) this.fetch(rank, some, ms);
   }
 
   async #read(nodes: readonly NodeId[]): Promise<void> {

@@ -1,5 +1,5 @@
 import { Tier } from "../../blocks/index.ts";
-import type { NodeId } from "../../core/index.ts";
+import type { NodeId, TurnBudget } from "../../core/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { Announcements, type EngineAnnouncements } from "./announcements.ts";
 import { ClaimBook, type ClaimLimits, EngineClaims } from "./claims.ts";
@@ -76,11 +76,11 @@ export class Engines {
   readonly lookups: Lookups;
   readonly #groups = new Map<string, EngineGroup>();
 
-  constructor(store: TieredStore, limits: ClaimLimits) {
+  constructor(store: TieredStore, limits: ClaimLimits, turns: TurnBudget) {
     this.store = store;
     this.book = new ClaimBook(limits);
     this.announcements = new Announcements(store.clock);
-    this.lookups = new Lookups(store.clock);
+    this.lookups = new Lookups(store.clock, turns);
   }
 
   get size(): number {

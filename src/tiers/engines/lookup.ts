@@ -3,11 +3,15 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { matchBlocks } from "../matching.ts";
 import { Bringing } from "./bringing.ts";
 import type { Claim } from "./claims.ts";
+import type { EngineMember } from "./engines.ts";
 import { HEARTBEAT_MS } from "./lookups.ts";
+import { RankBlocks } from "./rank-blocks.ts";
 import { BELIEVED_MS, LookupSource } from "./source.ts";
-import type { LookupParts, LookupRank, LookupState, LookupWish } from "./wish.ts";
+import type { LookupParts, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
+/** Names of blocks, counted for each rank, that one step looks at: about a millisecond. */
+const STEP_NAMES = 1_024;
 /** Partial answers come no closer than this. */
 const PARTIAL_MS = 10;
 /**
@@ -26,6 +30,7 @@ export class Lookup {
   readonly done: Promise<void>;
   readonly #parts: LookupParts;
   readonly #wish: LookupWish;
+  readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
   /** Null: nothing is brought. */
@@ -33,6 +38,8 @@ export class Lookup {
   readonly #scratch: Uint8Array;
   readonly #source: LookupSource | null;
   readonly #beganMs: number;
+  /** Blocks that one step looks at. */
+  readonly #stepBlocks: number;
   #resolve!: () => void;
   #reject!: (error: unknown) => void;
   #deadline: Disposable | null = null;
@@ -40,6 +47,8 @@ export class Lookup {
   #ready = 0;
   /** Nothing from here on is brought or reserved: the budget is reached. */
   #limit = Number.POSITIVE_INFINITY;
+  /** The end of the leading run is found, as of the last look. */
+  #isEndFound = false;
   /** SSD gave no block within the time that a reader waits for it. */
   #isSsdLate = false;
   #isOver = false;
@@ -51,8 +60,10 @@ export class Lookup {
   constructor(parts: LookupParts, wish: LookupWish) {
     this.#parts = parts;
     this.#wish = wish;
+    this.#blocks = new RankBlocks(parts.store, wish);
     this.#best = new Uint8Array(wish.count);
-    this.#scratch = new Uint8Array(wish.count);
+    this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / wish.ranks.length));
+    this.#scratch = new Uint8Array(this.#stepBlocks);
     this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
     this.#bringing = wish.fetch ? this.#createBringing(this.#claim!) : null;
     const { source } = wish;
@@ -82,6 +93,18 @@ export class Lookup {
     return this.#isOver;
   }
 
+  /** The connection that asks. */
+  get member(): EngineMember {
+    return this.#parts.member;
+  }
+
+  /** Whether a step has more to look at now; else it waits for something to come. */
+  get hasMore(): boolean {
+    if (!this.#isEndFound) return true;
+    const i = this.#ready;
+    return i < this.#leading && i < this.#limit && this.#blocks.areInRam(i);
+  }
+
   get state(): LookupState {
     return {
       leading: this.#leading,
@@ -103,9 +126,9 @@ export class Lookup {
       this.#finish();
       return;
     }
-    engines.lookups.add(this);
     this.#askSource();
     this.#deadline = store.clock.after(this.#wish.deadlineMs, () => this.#finish());
+    engines.lookups.add(this);
   }
 
   /** Something may have come. `isTick`: some time has passed. */
@@ -113,14 +136,15 @@ export class Lookup {
     if (this.#isOver) return;
     const before = this.#leading + this.#ready;
     try {
-      if (this.#wish.wait && (isTick || this.#isPresent(this.#leading))) this.#extend();
+      const mayGrow = this.#wish.wait && (isTick || this.#blocks.arePresent(this.#leading));
+      if (!this.#isEndFound || mayGrow) this.#extend();
       this.#advance();
       if (this.#leading + this.#ready > before)
         this.#grewMs = this.#parts.store.clock.monotonicMs();
       if (this.#isFinished()) this.#finish();
       else {
         if (isTick) this.#askSource();
-        this.#tell();
+        if (!this.hasMore) this.#tell();
       }
     } catch (error) {
       this.#fail(error);
@@ -140,14 +164,15 @@ export class Lookup {
     this.#resolve();
   }
 
-  /** Looks how far blocks are present behind the leading run. */
+  /** Looks how far blocks are present behind the leading run, as far as one step goes. */
   #extend(): void {
     const { ranks, count, tiers } = this.#wish;
     const from = this.#leading;
-    if (from === count) return;
-    const scratch = this.#scratch.subarray(from);
-    let run = count - from;
+    const wanted = Math.min(this.#stepBlocks, count - from);
+    const scratch = this.#scratch;
+    let run = wanted;
     for (const { namespace, keys } of ranks) {
+      if (run === 0) break;
       const rest = { keys: keys.subarray(KEY_WORDS * from), count: run };
       run = matchBlocks(this.#parts.store, namespace, rest, tiers, scratch);
       for (let i = 0; i < run; i++) {
@@ -155,30 +180,28 @@ export class Lookup {
       }
     }
     this.#leading = from + run;
-    this.#best.fill(0, this.#leading);
-    if (this.#bringing !== null && run > 0) this.#bring(from, this.#bringing);
+    this.#best.fill(0, this.#leading, from + wanted);
+    this.#isEndFound = run < wanted || this.#leading === count;
+    if (this.#bringing !== null) this.#bring(from, this.#bringing);
   }
 
   /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
   #bring(from: number, bringing: Bringing): void {
     const { ranks } = this.#wish;
-    const reads: NodeId[] = [];
-    const places: number[][] = ranks.map(() => []);
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
       for (const [at, rank] of ranks.entries()) {
-        const node = this.#nodeOf(rank, i);
+        const node = this.#blocks.nodeOf(rank, i);
         const tier = node === NO_NODE ? Tier.peer : this.#bestTierOf(node);
         if (tier !== Tier.peer) {
           const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
-          if (isKept && tier === Tier.ssd) reads.push(node);
+          if (isKept && tier === Tier.ssd) bringing.addRead(node);
         } else if (this.#wish.tiers & Tier.peer) {
-          places[at]!.push(i);
+          bringing.addFetch(at, i);
         }
       }
     }
-    // Only now that those in RAM are kept: what makes room for these must not be one of them.
-    bringing.read(reads);
-    for (const [at, some] of places.entries()) bringing.fetch(at, some, this.#leftMs());
+    // Only when those in RAM are kept: what makes room for these must not be one of them.
+    if (this.#isEndFound) bringing.begin(this.#leftMs());
   }
 
   /** RAM, SSD where it can be read, or else a peer. */
@@ -202,8 +225,8 @@ export class Lookup {
     if (source === null || bringing === null || this.#leading === count) return;
     const isWanted = (at: number, i: number) => {
       if (bringing.isFetching(at, i)) return false;
-      const node = this.#nodeOf(ranks[at]!, i);
-      return node === NO_NODE || !this.#isHere(node);
+      const node = this.#blocks.nodeOf(ranks[at]!, i);
+      return node === NO_NODE || !this.#blocks.isHere(node);
     };
     const come = (places: number[][] | null) => {
       if (places === null || this.#isOver) return;
@@ -217,11 +240,6 @@ export class Lookup {
     void asked.then(come).catch((error) => this.#fail(error));
   }
 
-  /** Whether the block is stored here or being written. */
-  #isHere(node: NodeId): boolean {
-    return this.#parts.store.table.isWriting(node) || this.#counts(node);
-  }
-
   #leftMs(): number {
     const { clock } = this.#parts.store;
     return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
@@ -233,13 +251,14 @@ export class Lookup {
     this.cancel();
   }
 
-  /** Counts the leading blocks that are in RAM by now, and reserves them. */
+  /** Counts the leading blocks that are in RAM by now, and reserves them, as far as a step goes. */
   #advance(): void {
     const { ranks } = this.#wish;
-    while (this.#ready < this.#leading && this.#ready < this.#limit) {
+    const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
+    while (this.#ready < end && this.#ready < this.#limit) {
       const i = this.#ready;
       for (const rank of ranks) {
-        const node = this.#nodeOf(rank, i);
+        const node = this.#blocks.nodeOf(rank, i);
         if (node === NO_NODE || !this.#parts.store.table.isResident(node, Tier.ram)) return;
         if (this.#claim !== null && !this.#keep(node, i, 0)) return;
       }
@@ -252,7 +271,7 @@ export class Lookup {
     const i = this.#ready;
     return this.#wish.ranks.some((rank, at) => {
       if (this.#bringing?.isFetching(at, i) === true) return true;
-      const node = this.#nodeOf(rank, i);
+      const node = this.#blocks.nodeOf(rank, i);
       return node !== NO_NODE && !this.#isSsdLate && this.#bringing?.isReading(node) === true;
     });
   }
@@ -261,6 +280,7 @@ export class Lookup {
     const { store } = this.#parts;
     const { wait, fetch, count } = this.#wish;
     if (this.#limit <= this.#ready) return true;
+    if (this.hasMore) return false;
     if (fetch && this.#ready < this.#leading) {
       const waitedMs = store.clock.monotonicMs() - this.#beganMs;
       if (this.#bringing?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
@@ -289,38 +309,20 @@ export class Lookup {
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
     return this.#wish.ranks.every((rank, at) => {
-      const node = this.#nodeOf(rank, i);
-      if (node !== NO_NODE && this.#isHere(node)) return true;
+      const node = this.#blocks.nodeOf(rank, i);
+      if (node !== NO_NODE && this.#blocks.isHere(node)) return true;
       if (this.#bringing?.isFetching(at, i) === true) return true;
       if (this.#source?.promises(at, i) === true) return true;
       return announcements.has(rank.keys, i);
     });
   }
 
-  #isPresent(i: number): boolean {
-    if (i >= this.#wish.count) return false;
-    return this.#wish.ranks.every((rank) => {
-      const node = this.#nodeOf(rank, i);
-      return node !== NO_NODE && this.#counts(node);
-    });
-  }
-
-  #counts(node: NodeId): boolean {
-    return (this.#parts.store.table.residencyOf(node) & this.#wish.tiers) !== 0;
-  }
-
+  /** As far as a step goes. */
   #announced(): number {
-    const { count } = this.#wish;
+    const end = Math.min(this.#wish.count, this.#leading + this.#stepBlocks);
     let i = this.#leading;
-    while (i < count && this.#isAwaited(i)) i++;
+    while (i < end && this.#isAwaited(i)) i++;
     return i - this.#leading;
-  }
-
-  /** The block's node in the rank's namespace, or NO_NODE. */
-  #nodeOf({ namespace, keys }: LookupRank, i: number): NodeId {
-    const { table } = this.#parts.store;
-    const node = table.find(keys, KEY_WORDS * i);
-    return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
   }
 
   /** Says what has come, or that something is on its way. */
@@ -372,8 +374,8 @@ export class Lookup {
     const i = this.#ready;
     if (i >= this.#leading) return;
     const isThere = ranks.every((rank, at) => {
-      const node = this.#nodeOf(rank, i);
-      if (node !== NO_NODE && this.#counts(node)) return true;
+      const node = this.#blocks.nodeOf(rank, i);
+      if (node !== NO_NODE && this.#blocks.counts(node)) return true;
       return this.#bringing?.isFetching(at, i) === true;
     });
     if (isThere) return;
@@ -384,9 +386,10 @@ export class Lookup {
   /** What is reserved behind the blocks that are ready is of no use. */
   #release(): void {
     const { ranks, count } = this.#wish;
+    if (this.#claim!.size <= this.#ready * ranks.length) return;
     for (let i = count - 1; i >= this.#ready; i--) {
       for (const rank of ranks) {
-        const node = this.#nodeOf(rank, i);
+        const node = this.#blocks.nodeOf(rank, i);
         if (node !== NO_NODE) this.#claim!.drop(node);
       }
     }

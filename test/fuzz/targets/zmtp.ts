@@ -1,5 +1,5 @@
 import { encodeMessage, Peer, ZMTP_LIMITS } from "../../../src/zmtp/index.ts";
-import { ManualClock } from "../../support/index.ts";
+import { endlessTurns, ManualClock } from "../../support/index.ts";
 import { greeting, ready } from "../../zmtp/support.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 
@@ -31,9 +31,12 @@ function converse(type: (typeof TYPES)[number], stream: Uint8Array, stride: numb
         must(written <= 100_000 + stream.length * 4, "an answer is not much more than a question");
         return bytes.length;
       },
+      pause: () => undefined,
+      resume: () => undefined,
       end: () => undefined,
       terminate: () => undefined,
     },
+    turns: endlessTurns,
     events: {
       onReady: () => tell("ready"),
       onMessage: (_peer, frames) => {

@@ -26,7 +26,7 @@ import {
   type SsdSettings,
   TieredStore,
 } from "../../../src/tiers/index.ts";
-import { ManualClock, waitFor } from "../../support/index.ts";
+import { endlessTurns, ManualClock, waitFor } from "../../support/index.ts";
 import { type BlockName, batchOf } from "../names.ts";
 import { StoreEngine } from "../store-engine.ts";
 
@@ -125,6 +125,7 @@ function openStore(
     marks: { high: 1, low: 1 },
     policy: options.policy ?? "lru",
     parts: options.parts ?? [],
+    turns: endlessTurns,
   });
   store.slots.addReady(region.bytes);
   return store;

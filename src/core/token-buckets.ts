@@ -7,9 +7,9 @@ interface Bucket {
 const BUCKETS_MAX = 4_096;
 
 /**
- * So many commands a second for each of those who send them: issuers, accounts. The buckets are
- * bounded: who comes when all are in use shares one with the others who came too late, so that new
- * names win nothing.
+ * A rate for each sender: an issuer, an account, a subject. The buckets are bounded: a sender that
+ * comes while all are in use shares one with the others that came too late, so that new names win
+ * nothing.
  */
 export class TokenBuckets {
   /** Those used longest ago first. */
