@@ -72,14 +72,14 @@ pub fn build(b: *std.Build) void {
 }
 
 /// The library of the Python client. It runs on every processor of the target's architecture, on
-/// any C library; for x86-64 it has a second form of its calls, for AVX2.
+/// any C library; for x86-64 it has a second form of its calls, for AVX2 and AES.
 fn addClient(b: *std.Build, target: std.Build.ResolvedTarget, test_step: *std.Build.Step) void {
     const arch = target.result.cpu.arch;
     const every: std.Target.Query = .{ .cpu_arch = arch, .os_tag = .linux, .abi = .none };
     const module = clientModule(b, "root", b.resolveTargetQuery(every));
     if (arch == .x86_64) {
         var query = every;
-        query.cpu_features_add = std.Target.x86.featureSet(&.{.avx2});
+        query.cpu_features_add = std.Target.x86.featureSet(&.{ .avx2, .aes });
         module.addObject(b.addObject(.{
             .name = "hearth_client_avx2",
             .root_module = clientModule(b, "avx2", b.resolveTargetQuery(query)),

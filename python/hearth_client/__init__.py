@@ -29,6 +29,7 @@ from .layout import (
     WarmOffer,
 )
 from .manifest import Manifest
+from .namespace_key import NamespaceKey
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
 from .xxh3 import xxh3_64
 
@@ -51,6 +52,7 @@ __all__ = [
     "Match",
     "MediaItem",
     "Namespace",
+    "NamespaceKey",
     "Outcome",
     "Piece",
     "ProtocolError",

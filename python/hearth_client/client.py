@@ -24,7 +24,7 @@ from .layout import (
 )
 from .manifest import Manifest
 from .memory import piece_of
-from .native import kernels
+from .namespace_key import NamespaceKey
 from .notifier import Notifier
 from .slots import SlotCalls
 
@@ -49,10 +49,20 @@ class Client(SlotCalls):
         *,
         name: str = "",
         timeout: float = 30.0,
+        key: Optional[NamespaceKey] = None,
     ) -> None:
-        """Connects and greets. ``timeout`` in seconds bounds each wait for the agent."""
+        """Connects and greets. ``timeout`` in seconds bounds each wait for the agent.
+
+        ``key``: blocks are stored with MACs under it, and what was not does not verify.
+        """
+        if key is not None:
+            if isinstance(manifest, bytes):
+                raise ValueError("with a key the manifest is given as a Manifest, not encoded")
+            manifest = key.applied(manifest)
         encoded = manifest if isinstance(manifest, bytes) else manifest.encode()
-        super().__init__(Connection(path, encoded, name, timeout))
+        connection = Connection(path, encoded, name, timeout, has_macs=key is not None)
+        super().__init__(connection)
+        self._key = key
         self._notifier: Optional[Notifier] = None
 
     def __enter__(self) -> "Client":
@@ -116,22 +126,26 @@ class Client(SlotCalls):
             lambda number: protocol.acquire_request(
                 number, layer, tiers, deadline_ms, stop_at_miss, digests, namespace
             ),
-            protocol.read_acquire,
+            self._read_acquire,
             self._release_late,
         )
         self._same_length(answers, len(digests))
-        return [self._readable(digest, one) for digest, one in zip(digests, answers)]
+        return [self._readable(digest, layer, one) for digest, one in zip(digests, answers)]
+
+    def _read_acquire(self, count: int, body: bytes) -> List[Acquired]:
+        return protocol.read_acquire(count, body, self._key is not None)
 
     def _release_late(self, count: int, body: bytes) -> None:
-        answers = protocol.read_acquire(count, body)
+        answers = self._read_acquire(count, body)
         handles = [(one.slot, one.generation) for one in answers if one.outcome == Outcome.OK]
         self._send_handles(Op.RELEASE, handles)
 
-    def _readable(self, digest: bytes, one: Acquired) -> ReadableBlock:
+    def _readable(self, digest: bytes, layer: int, one: Acquired) -> ReadableBlock:
         self._check_place(one.outcome, one.offset, one.length)
         handle = (one.slot, one.generation)
         block = ReadableBlock(digest, one.outcome, handle, self._arena, one.offset, one.length)
-        block.checksum = one.checksum
+        block.checksum, block.mac = one.checksum, one.mac
+        block.key, block.layer = self._key, layer
         return self._hold(block)
 
     @contextmanager
@@ -186,22 +200,22 @@ class Client(SlotCalls):
             self._abort_late,
         )
         self._same_length(answers, len(blocks))
-        return [self._writable(block, one) for block, one in zip(blocks, answers)]
+        return [self._writable(block, layer, one) for block, one in zip(blocks, answers)]
 
     def _abort_late(self, count: int, body: bytes) -> None:
         answers = protocol.read_reserve(count, body)
         handles = [(one.slot, one.generation) for one in answers if one.outcome == Outcome.OK]
         self._send_handles(Op.ABORT, handles)
 
-    def _writable(self, block: Block, one: Slot) -> WritableSlot:
+    def _writable(self, block: Block, layer: int, one: Slot) -> WritableSlot:
         if one.outcome == Outcome.OK and one.capacity < block.length:
             raise self._connection.broken(f"a slot of {one.capacity} bytes for {block.length}")
         length = block.length if one.outcome == Outcome.OK else 0
         self._check_place(one.outcome, one.offset, length)
         handle = (one.slot, one.generation)
-        return self._hold(
-            WritableSlot(block.digest, one.outcome, handle, self._arena, one.offset, length)
-        )
+        slot = WritableSlot(block.digest, one.outcome, handle, self._arena, one.offset, length)
+        slot.key, slot.layer = self._key, layer
+        return self._hold(slot)
 
     def commit(
         self,
@@ -219,7 +233,7 @@ class Client(SlotCalls):
         if checksums is not None and len(checksums) != len(slots):
             raise ValueError(f"{len(checksums)} checksums for {len(slots)} slots")
         given: Sequence[Optional[int]] = [None] * len(slots) if checksums is None else checksums
-        items = [Commit(*slot.handle, sum_) for slot, sum_ in zip(slots, given)]
+        items = [Commit(*slot.handle, sum_, slot.mac_now()) for slot, sum_ in zip(slots, given)]
         self._check_items(len(items))
         protocol.commit_request(0, items)  # ValueError before the slots are let go.
         self._take_unreferenced(slots)
@@ -281,11 +295,7 @@ class Client(SlotCalls):
             for at, (block, piece) in enumerate(zip(blocks, pieces))
             if block.outcome == Outcome.OK and block.length == piece.bytes
         ]
-        verified = kernels().scatter_pieces(
-            [[pieces[at]] for at in fitting],
-            [blocks[at].address for at in fitting],
-            [blocks[at].checksum for at in fitting],
-        )
+        verified = [blocks[at].scatter_to(pieces[at]) for at in fitting]
         right = {at for at, is_right in zip(fitting, verified) if is_right}
         for at, block in enumerate(blocks):
             if block.outcome == Outcome.OK and at not in right:

@@ -11,7 +11,7 @@ from . import protocol
 from .arena import Arena
 from .channel import Channel, close_all
 from .errors import ConnectionClosed, TimedOut
-from .layout import CHECKSUM_XXH3_64, FEATURE_ENGINE, FEATURE_GPU, VERSION, Hello, Op
+from .layout import CHECKSUM_XXH3_64, FEATURE_ENGINE, FEATURE_GPU, FEATURE_MAC, VERSION, Hello, Op
 from .request import Take
 
 _Answer = TypeVar("_Answer")
@@ -25,9 +25,15 @@ class Connection(Channel):
     hello: Hello
     arena: Arena
 
-    def __init__(self, path: str, manifest: bytes, name: str, timeout: float) -> None:
-        """``timeout`` in seconds: of the greeting, and of each wait that names no other."""
+    def __init__(
+        self, path: str, manifest: bytes, name: str, timeout: float, *, has_macs: bool = False
+    ) -> None:
+        """``timeout`` in seconds: of the greeting, and of each wait that names no other.
+
+        ``has_macs``: the manifest names a key, and blocks travel with their MACs.
+        """
         self.timeout = timeout
+        self.has_macs = has_macs
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _connect(sock, path, timeout)
@@ -65,12 +71,13 @@ class Connection(Channel):
             raise self.broken(error) from error
 
     def _greet(self, manifest: bytes, name: str) -> None:
+        features = _FEATURES | (FEATURE_MAC if self.has_macs else 0)
         with self.descriptors() as found:
             try:
                 # A plain recv() would drop the arena, which comes with the reply's first byte.
                 hello = self.ask(
                     Op.HELLO,
-                    lambda number: protocol.hello_request(number, name, manifest, _FEATURES),
+                    lambda number: protocol.hello_request(number, name, manifest, features),
                     protocol.read_hello,
                 )
                 self.hello = self._judge(hello)
@@ -88,6 +95,10 @@ class Connection(Channel):
             raise self.broken(f"version {hello.version} was not offered")
         if hello.checksum_algorithm != CHECKSUM_XXH3_64:
             raise self.broken(f"checksum algorithm {hello.checksum_algorithm} is not known")
+        if self.has_macs and not hello.features & FEATURE_MAC:
+            raise ConnectionClosed(
+                "this agent knows no MACs of blocks: bring it up to date, or use no namespace key"
+            )
         if hello.block_tokens == 0 or hello.items_max == 0:
             raise self.broken("a limit of 0")
         return hello

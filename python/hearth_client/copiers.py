@@ -7,6 +7,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 from .connection import Connection
 from .memory import PagedMemory, Piece
+from .namespace_key import Macs
 from .native import Kernels
 from .request import Request
 
@@ -21,6 +22,8 @@ class Slots(NamedTuple):
     connection: Connection
     #: Waits for a reply, for this many seconds at most, while the agent lives.
     wait: Callable[[Request, float], bytes]
+    #: Of the blocks, to be computed, in a namespace with a key.
+    macs: Optional[Macs] = None
 
 
 class Copier(Protocol):
@@ -32,11 +35,18 @@ class Copier(Protocol):
     def length_of(self, index: int) -> int: ...
 
     def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
-        """Fills the slots. The checksum of each; None: the agent has copied and hashes them."""
+        """Fills the slots. The checksum of each; None: the agent has copied and hashes them.
+
+        Their MACs are written to ``slots.macs`` if it is given.
+        """
         ...
 
     def scatter(
-        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+        self,
+        indices: Sequence[int],
+        slots: "array[int]",
+        checksums: "array[int]",
+        macs: Optional[Macs] = None,
     ) -> Sequence[bool]: ...
 
 
@@ -57,12 +67,17 @@ class PagedCopier:
         return self._memory.block_bytes
 
     def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
-        return self._kernels.gather(self._memory, self._chosen(indices), slots.addresses)
+        addresses, macs = slots.addresses, slots.macs
+        return self._kernels.gather(self._memory, self._chosen(indices), addresses, macs)
 
     def scatter(
-        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+        self,
+        indices: Sequence[int],
+        slots: "array[int]",
+        checksums: "array[int]",
+        macs: Optional[Macs] = None,
     ) -> Sequence[bool]:
-        return self._kernels.scatter(self._memory, self._chosen(indices), slots, checksums)
+        return self._kernels.scatter(self._memory, self._chosen(indices), slots, checksums, macs)
 
     def _chosen(self, indices: Sequence[int]) -> "array[int]":
         first, last = indices[0], indices[-1]
@@ -85,12 +100,16 @@ class PieceCopier:
         return self._lengths[index]
 
     def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
-        return self._kernels.gather_pieces(self._chosen(indices), slots.addresses)
+        return self._kernels.gather_pieces(self._chosen(indices), slots.addresses, slots.macs)
 
     def scatter(
-        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+        self,
+        indices: Sequence[int],
+        slots: "array[int]",
+        checksums: "array[int]",
+        macs: Optional[Macs] = None,
     ) -> Sequence[bool]:
-        return self._kernels.scatter_pieces(self._chosen(indices), slots, checksums)
+        return self._kernels.scatter_pieces(self._chosen(indices), slots, checksums, macs)
 
     def _chosen(self, indices: Sequence[int]) -> List[Sequence[Piece]]:
         return [self._pieces[at] for at in indices]

@@ -6,8 +6,9 @@ from typing import Any, Optional, Sequence, Union
 from weakref import ref
 
 from .arena import Arena, view_of
-from .layout import Handle, Outcome, Readable
-from .memory import Piece
+from .layout import LAYER_ALL, MAC_BYTES, Handle, Outcome, Readable
+from .memory import Piece, piece_of
+from .namespace_key import Macs, NamespaceKey
 from .native import NATIVE, kernels
 from .xxh3 import xxh3_64
 
@@ -31,6 +32,9 @@ class Held:
         self.handle = handle
         #: Bytes of the block, 0 unless ``outcome`` is OK.
         self.length = length
+        #: Of the namespace, if it has one.
+        self.key: Optional[NamespaceKey] = None
+        self.layer = LAYER_ALL
         self._arena: Optional[Arena] = arena
         self._offset = offset
         self._view: Optional[memoryview] = None
@@ -81,12 +85,24 @@ class WritableSlot(Held):
 
     _is_writable = True
 
+    #: Of what ``write`` copied; None: nothing, or there is no key.
+    mac: Optional[bytes] = None
+
     def write(self, data: Readable) -> None:
         """Copies the whole block in. ValueError unless ``data`` has exactly the reserved length."""
         source = memoryview(data).cast("B")
         if source.nbytes != self.length:
             raise ValueError(f"{source.nbytes} bytes for a block of {self.length}")
         self._open().write(self._offset, source)
+        if self.key is not None:
+            # Of the caller's bytes: others may write to the arena.
+            self.mac = mac_of(self.key, self.digest, self.layer, piece_of(source))
+
+    def mac_now(self) -> Optional[bytes]:
+        """What ``write`` computed, or the MAC of what is in the slot; None without a key."""
+        if self.key is None or self.mac is not None or self.outcome != Outcome.OK:
+            return self.mac
+        return mac_of(self.key, self.digest, self.layer, Piece(self.address, self.length))
 
 
 class ReadableBlock(Held):
@@ -94,18 +110,30 @@ class ReadableBlock(Held):
 
     #: XXH3-64 of the block's bytes.
     checksum = 0
+    #: Their MAC; zeros: the block has none.
+    mac = bytes(MAC_BYTES)
 
     def verify(self, copy: Union[Readable, Sequence[Piece], None] = None) -> bool:
-        """Whether a copy is what was committed.
+        """Whether a copy is what was committed: by its MAC if the namespace has a key.
 
         The copy is one object, or a sequence of ``Piece`` that has the block's bytes in order.
         Without one, the arena's own bytes are verified.
         """
-        if isinstance(copy, (list, tuple)):
-            return kernels().verify_pieces([copy], [self.checksum])[0]
         if copy is None:
             copy = self._open().read(self._offset, self.length)
-        return checksum_of(copy) == self.checksum
+        if not isinstance(copy, (list, tuple)):
+            if self.key is None:
+                return checksum_of(copy) == self.checksum
+            copy = [piece_of(copy)]
+        return kernels().verify_pieces([copy], [self.checksum], self._macs())[0]
+
+    def scatter_to(self, target: Piece) -> bool:
+        """Copies the block to memory of its length. True: the copy verifies."""
+        macs = self._macs()
+        return kernels().scatter_pieces([[target]], [self.address], [self.checksum], macs)[0]
+
+    def _macs(self) -> Any:
+        return None if self.key is None else Macs(self.key, self.digest, self.mac, self.layer)
 
     def copy(self) -> Optional[bytes]:
         """A verified copy; None where there is no block or the copy does not verify."""
@@ -113,6 +141,12 @@ class ReadableBlock(Held):
             return None
         data = self._open().read(self._offset, self.length)
         return data if self.verify(data) else None
+
+
+def mac_of(key: NamespaceKey, digest: bytes, layer: int, piece: Piece) -> bytes:
+    macs = Macs(key, digest, layer=layer)
+    kernels().mac_pieces([[piece]], macs)
+    return macs.packed()
 
 
 def checksum_of(data: Any) -> int:

@@ -18,6 +18,7 @@ from .layout import FEATURE_ENGINE, LAYER_ALL, Hello, IdentifyKind, Op, Role
 from .link import Link
 from .manifest import Manifest
 from .names import Names
+from .namespace_key import NamespaceKey
 from .native import kernels
 from .stats import Stats
 from .ticket import CommandTicket
@@ -42,6 +43,7 @@ class KvCalls:
         stall_ms: int = 100,
         on_connect: Optional[Callable[[Hello], None]] = None,
         logger: Optional[logging.Logger] = None,
+        key: Optional[NamespaceKey] = None,
     ) -> None:
         """Tries to connect once, then in the background: an absent agent is no error.
 
@@ -49,7 +51,8 @@ class KvCalls:
         ``stall_ms``: a call is given up when the agent shows no progress for this long.
         ``on_connect`` is called by a background thread after each greeting and before calls reach
         the new agent: what was reserved at one of another incarnation is void. It must not call
-        the store.
+        the store. ``key``: blocks are stored with MACs under it, and one that was not stored with
+        it is CORRUPT.
         """
         if engine_id and (len(engine_id) != frames.ENGINE_ID_BYTES or not any(engine_id)):
             raise ValueError(f"engine_id is {frames.ENGINE_ID_BYTES} bytes that are not all zero")
@@ -66,13 +69,14 @@ class KvCalls:
         self._is_closed = False
         self._link = Link(
             path,
-            manifest.encode(),
+            (manifest if key is None else key.applied(manifest)).encode(),
             name,
             engine_id=bytes(engine_id),
             role=Role(role),
             stall_s=stall_ms / 1000,
             on_connect=on_connect,
             logger=logger,
+            key=key,
         )
 
     def __exit__(self, *_unused: object) -> None:

@@ -20,6 +20,9 @@ LAYER_ALL = 0xFFFF_FFFF
 FEATURE_GPU = 1
 #: Several connections form one engine: operations 23 to 28, chain keys of 16 bytes.
 FEATURE_ENGINE = 2
+#: Items of COMMIT and of ACQUIRE's reply carry a MAC.
+FEATURE_MAC = 4
+MAC_BYTES = 16
 GPU_UUID_BYTES = 16
 GPU_HANDLE_BYTES = 64
 
@@ -194,6 +197,8 @@ class Acquired(NamedTuple):
     length: int
     offset: int
     checksum: int
+    #: 16 bytes; zeros: the block has none, or the connection no key.
+    mac: bytes = bytes(MAC_BYTES)
 
 
 class Commit(NamedTuple):
@@ -201,6 +206,8 @@ class Commit(NamedTuple):
     generation: int
     #: XXH3-64 of the block's bytes; None lets the agent compute it.
     checksum: Optional[int] = None
+    #: 16 bytes, on a connection with a key.
+    mac: Optional[bytes] = None
 
 
 class Match(NamedTuple):

@@ -14,6 +14,7 @@ from . import protocol_engine as frames
 from .connection import Connection
 from .errors import HearthError, RefusedError
 from .layout import FEATURE_ENGINE, Hello, Op, Role
+from .namespace_key import NamespaceKey
 from .notifier import Notifier
 from .request import Request
 
@@ -46,7 +47,10 @@ class Link:
         stall_s: float = 0.1,
         on_connect: Optional[OnConnect] = None,
         logger: Optional[logging.Logger] = None,
+        key: Optional[NamespaceKey] = None,
     ) -> None:
+        #: Of the namespace: blocks travel with their MACs.
+        self.key = key
         self._path, self._manifest, self._name = path, manifest, name
         self._engine_id, self._role = engine_id, role
         self.stall_s = stall_s
@@ -197,7 +201,9 @@ class Link:
     def _connect(self, timeout: float) -> bool:
         connection: Optional[Connection] = None
         try:
-            connection = Connection(self._path, self._manifest, self._name, timeout)
+            connection = Connection(
+                self._path, self._manifest, self._name, timeout, has_macs=self.key is not None
+            )
             self._join(connection)
         except (HearthError, OSError) as error:
             if connection is not None:

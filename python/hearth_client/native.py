@@ -16,12 +16,13 @@ import sys
 import time
 from array import array
 from pathlib import Path
-from typing import Iterable, List, Optional, Sequence, Union
+from typing import Iterable, List, Optional, Protocol, Sequence, Union
 
 from .memory import PagedMemory, Piece, pack_pieces, piece_of
+from .pure import PurePython, equal_counts
 from .xxh3 import xxh3_64
 
-ABI = 1
+ABI = 2
 FILE_NAME = "libhearth_client.so"
 VARIABLE = "HEARTH_CLIENT_LIBRARY"
 _LOG = logging.getLogger("hearth_client")
@@ -39,18 +40,22 @@ _SIGNATURES = {
     "hearth_client_chain_digests": (ctypes.c_int32, _address, _address, _u32, _u32, _address),
     "hearth_client_prefix_digests": (ctypes.c_int32, _address, _address, _u64, _u32, _address),
     "hearth_client_namespace_key": (ctypes.c_int32, _address, _u32, _address),
-    "hearth_client_gather": (ctypes.c_int32, _address, _u32, _address, _u32, _address, _address),
-    "hearth_client_scatter": (
+    "hearth_client_mac_key": (ctypes.c_int32, _address, _u32, _address),
+    "hearth_client_mac_pieces": (ctypes.c_int32, _address, _address, _u32, _address),
+    "hearth_client_gather": (
         ctypes.c_int32, _address, _u32, _address, _u32, _address, _address, _address,
     ),
-    "hearth_client_gather_pieces": (
-        ctypes.c_int32, _address, _address, _u32, _address, _address,
+    "hearth_client_scatter": (
+        ctypes.c_int32, _address, _u32, _address, _u32, _address, _address, _address, _address,
     ),
-    "hearth_client_scatter_pieces": (
+    "hearth_client_gather_pieces": (
         ctypes.c_int32, _address, _address, _u32, _address, _address, _address,
     ),
+    "hearth_client_scatter_pieces": (
+        ctypes.c_int32, _address, _address, _u32, _address, _address, _address, _address,
+    ),
     "hearth_client_verify_pieces": (
-        ctypes.c_int32, _address, _address, _u32, _address, _address,
+        ctypes.c_int32, _address, _address, _u32, _address, _address, _address,
     ),
 }
 
@@ -71,11 +76,14 @@ def _u64s(values: Sequence[int]) -> array[int]:
     return array("Q", values)
 
 
-def _equal_counts(*values: Sequence[object]) -> int:
-    counts = {len(value) for value in values}
-    if len(counts) != 1:
-        raise ValueError(f"one item for each block is required, given {[len(v) for v in values]}")
-    return counts.pop()
+class MacsLike(Protocol):
+    """As ``namespace_key.Macs``."""
+
+    address: int
+
+
+def _of(macs: Optional[MacsLike]) -> Optional[int]:
+    return None if macs is None else macs.address
 
 
 def _split_digests(packed: bytes) -> List[bytes]:
@@ -160,15 +168,35 @@ class Native:
         self._namespace_key(manifest, len(manifest), piece_of(out).address)
         return bytes(out)
 
+    def mac_key(self, secret: bytes) -> bytes:
+        """Key and identifier of a namespace's secret, 16 bytes each."""
+        out = bytearray(_DIGEST_BYTES)
+        self._mac_key(secret, len(secret), piece_of(out).address)
+        return bytes(out)
+
+    def mac_pieces(self, blocks: Sequence[Sequence[Piece]], macs: MacsLike) -> None:
+        """Computes the MACs of blocks that lie in pieces of memory."""
+        pieces, starts = pack_pieces(blocks)
+        self._ok(self._mac_pieces(_at(pieces), _at(starts), len(blocks), macs.address))
+
     def gather(
-        self, memory: PagedMemory, block_ids: Sequence[int], slots: Sequence[int]
+        self,
+        memory: PagedMemory,
+        block_ids: Sequence[int],
+        slots: Sequence[int],
+        macs: Optional[MacsLike] = None,
     ) -> List[int]:
-        """Copies blocks of the memory to slots; answers the XXH3-64 of the bytes copied."""
-        n = _equal_counts(block_ids, slots)
+        """Copies blocks of the memory to slots; answers the XXH3-64 of the bytes copied.
+
+        With ``macs`` also their MACs, in there.
+        """
+        n = equal_counts(block_ids, slots)
         ids, to, sums = _u32s(block_ids), _u64s(slots), array("Q", bytes(8 * n))
         regions = memory.packed
         self._ok(
-            self._gather(_at(regions), len(memory.regions), _at(ids), n, _at(to), _at(sums))
+            self._gather(
+                *(_at(regions), len(memory.regions), _at(ids), n, _at(to), _at(sums)), _of(macs)
+            )
         )
         return sums.tolist()
 
@@ -178,49 +206,66 @@ class Native:
         block_ids: Sequence[int],
         slots: Sequence[int],
         checksums: Sequence[int],
+        macs: Optional[MacsLike] = None,
     ) -> List[bool]:
-        """Copies slots to blocks of the memory; True: the bytes copied have the checksum."""
-        n = _equal_counts(block_ids, slots, checksums)
+        """Copies slots to blocks of the memory; True: the bytes copied have the checksum.
+
+        With ``macs``: they have the MAC.
+        """
+        n = equal_counts(block_ids, slots, checksums)
         ids, source, sums, ok = _u32s(block_ids), _u64s(slots), _u64s(checksums), bytearray(n)
         regions, out = memory.packed, piece_of(ok).address
         self._ok(
             self._scatter(
-                _at(regions), len(memory.regions), _at(ids), n, _at(source), _at(sums), out
+                *(_at(regions), len(memory.regions), _at(ids), n, _at(source), _at(sums)),
+                *(out, _of(macs)),
             )
         )
         return [flag == 1 for flag in ok]
 
     def gather_pieces(
-        self, blocks: Sequence[Sequence[Piece]], slots: Sequence[int]
+        self,
+        blocks: Sequence[Sequence[Piece]],
+        slots: Sequence[int],
+        macs: Optional[MacsLike] = None,
     ) -> List[int]:
         """As ``gather``, from the pieces of each block."""
-        n = _equal_counts(blocks, slots)
+        n = equal_counts(blocks, slots)
         (pieces, starts), to = pack_pieces(blocks), _u64s(slots)
         sums = array("Q", bytes(8 * n))
-        self._ok(self._gather_pieces(_at(pieces), _at(starts), n, _at(to), _at(sums)))
+        self._ok(self._gather_pieces(_at(pieces), _at(starts), n, _at(to), _at(sums), _of(macs)))
         return sums.tolist()
 
     def scatter_pieces(
-        self, blocks: Sequence[Sequence[Piece]], slots: Sequence[int], checksums: Sequence[int]
+        self,
+        blocks: Sequence[Sequence[Piece]],
+        slots: Sequence[int],
+        checksums: Sequence[int],
+        macs: Optional[MacsLike] = None,
     ) -> List[bool]:
         """As ``scatter``, to the pieces of each block."""
-        n = _equal_counts(blocks, slots, checksums)
+        n = equal_counts(blocks, slots, checksums)
         (pieces, starts), source, sums = pack_pieces(blocks), _u64s(slots), _u64s(checksums)
         ok = bytearray(n)
         out = piece_of(ok).address
         self._ok(
-            self._scatter_pieces(_at(pieces), _at(starts), n, _at(source), _at(sums), out)
+            self._scatter_pieces(
+                *(_at(pieces), _at(starts), n, _at(source), _at(sums), out), _of(macs)
+            )
         )
         return [flag == 1 for flag in ok]
 
     def verify_pieces(
-        self, blocks: Sequence[Sequence[Piece]], checksums: Sequence[int]
+        self,
+        blocks: Sequence[Sequence[Piece]],
+        checksums: Sequence[int],
+        macs: Optional[MacsLike] = None,
     ) -> List[bool]:
-        """Whether the pieces of each block have its checksum."""
-        n = _equal_counts(blocks, checksums)
+        """Whether the pieces of each block have its checksum or, with ``macs``, its MAC."""
+        n = equal_counts(blocks, checksums)
         (pieces, starts), sums, ok = pack_pieces(blocks), _u64s(checksums), bytearray(n)
         out = piece_of(ok).address
-        self._ok(self._verify_pieces(_at(pieces), _at(starts), n, _at(sums), out))
+        self._ok(self._verify_pieces(_at(pieces), _at(starts), n, _at(sums), out, _of(macs)))
         return [flag == 1 for flag in ok]
 
     @staticmethod
@@ -233,88 +278,6 @@ def _key(namespace_id: bytes) -> bytes:
     if len(namespace_id) != _DIGEST_BYTES:
         raise ValueError(f"a namespace has {_DIGEST_BYTES} bytes, given {len(namespace_id)}")
     return bytes(namespace_id)
-
-
-class PurePython:
-    """The calls of ``Native`` without the library. Without BLAKE3: the agent names the blocks."""
-
-    has_digests = False
-    path = ""
-
-    def xxh3(self, data: Readable) -> int:
-        return xxh3_64(data)
-
-    def xxh3_at(self, address: int, length: int) -> int:
-        return xxh3_64(_view(address, length))
-
-    def xxh3_128(self, data: Readable) -> bytes:
-        raise NotImplementedError("XXH3-128 needs the native library")
-
-    def chain_digests(self, namespace_id: bytes, keys: Sequence[bytes]) -> List[bytes]:
-        raise NotImplementedError("digests need the native library; use IDENTIFY")
-
-    def prefix_digests(
-        self, namespace_id: bytes, tokens: Iterable[int], block_tokens: int
-    ) -> List[bytes]:
-        raise NotImplementedError("digests need the native library; use IDENTIFY")
-
-    def namespace_key(self, manifest: bytes) -> bytes:
-        raise NotImplementedError("namespace keys need the native library; use hello.namespace_id")
-
-    def gather(
-        self, memory: PagedMemory, block_ids: Sequence[int], slots: Sequence[int]
-    ) -> List[int]:
-        return self.gather_pieces([memory.pieces(block) for block in block_ids], slots)
-
-    def scatter(
-        self,
-        memory: PagedMemory,
-        block_ids: Sequence[int],
-        slots: Sequence[int],
-        checksums: Sequence[int],
-    ) -> List[bool]:
-        blocks = [memory.pieces(block) for block in block_ids]
-        return self.scatter_pieces(blocks, slots, checksums)
-
-    def gather_pieces(
-        self, blocks: Sequence[Sequence[Piece]], slots: Sequence[int]
-    ) -> List[int]:
-        _equal_counts(blocks, slots)
-        sums = []
-        for pieces, slot in zip(blocks, slots):
-            # Joined first: the checksum and the slot see the same bytes.
-            data = _joined(pieces)
-            ctypes.memmove(slot, data, len(data))
-            sums.append(xxh3_64(data))
-        return sums
-
-    def scatter_pieces(
-        self, blocks: Sequence[Sequence[Piece]], slots: Sequence[int], checksums: Sequence[int]
-    ) -> List[bool]:
-        _equal_counts(blocks, slots, checksums)
-        ok = []
-        for pieces, slot, checksum in zip(blocks, slots, checksums):
-            data = ctypes.string_at(slot, sum(piece.bytes for piece in pieces))
-            ok.append(xxh3_64(data) == checksum)
-            at = 0
-            for address, length in pieces:
-                ctypes.memmove(address, data[at : at + length], length)
-                at += length
-        return ok
-
-    def verify_pieces(
-        self, blocks: Sequence[Sequence[Piece]], checksums: Sequence[int]
-    ) -> List[bool]:
-        _equal_counts(blocks, checksums)
-        return [xxh3_64(_joined(pieces)) == want for pieces, want in zip(blocks, checksums)]
-
-
-def _view(address: int, length: int) -> memoryview:
-    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")
-
-
-def _joined(pieces: Iterable[Piece]) -> bytes:
-    return b"".join(ctypes.string_at(address, length) for address, length in pieces)
 
 
 Kernels = Union[Native, PurePython]

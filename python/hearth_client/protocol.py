@@ -48,6 +48,7 @@ _BLOCK = Struct("<32s32sQII")
 _SLOT = Struct("<IIIIQ")
 _COMMIT_REST = Struct("<QII")
 _ACQUIRED = Struct("<IIIIQQ")
+_ACQUIRED_MAC = Struct("<IIIIQQ16s")
 _SESSION = Struct("<Q")
 _SESSION_COMMIT = Struct("<QII")
 _SESSION_STATUS = Struct("<IIQQQ")
@@ -265,13 +266,15 @@ def acquire_request(
     return request(Op.ACQUIRE, request_id, len(digests), head + join_digests(digests))
 
 
-def read_acquire(count: int, body: Readable) -> List[Acquired]:
-    check_length(Op.ACQUIRE, body, count * _ACQUIRED.size)
+def read_acquire(count: int, body: Readable, has_macs: bool = False) -> List[Acquired]:
+    layout = _ACQUIRED_MAC if has_macs else _ACQUIRED
+    check_length(Op.ACQUIRE, body, count * layout.size)
     answers = []
-    for outcome, *rest in _ACQUIRED.iter_unpack(body):
-        if outcome != Outcome.OK and any(rest):
+    for fields in layout.iter_unpack(body):
+        one = Acquired(read_outcome(fields[0]), *fields[1:])
+        if one.outcome != Outcome.OK and (any(fields[1:6]) or any(one.mac)):
             raise ValueError("ACQUIRE: a block that was not acquired has a slot")
-        answers.append(Acquired(read_outcome(outcome), *rest))
+        answers.append(one)
     return answers
 
 
@@ -315,10 +318,10 @@ def _handle(slot: int, generation: int) -> bytes:
 def commit_request(request_id: int, items: Sequence[Commit], no_reply: bool = False) -> bytes:
     parts = []
     for item in items:
-        given = item.checksum is not None
+        flags = (item.checksum is not None) | (item.mac is not None) << 1
         checksum = 0 if item.checksum is None else check_u64(item.checksum, "checksum")
         handle = _handle(item.slot, item.generation)
-        parts.append(handle + _COMMIT_REST.pack(checksum, int(given), 0))
+        parts.append(handle + _COMMIT_REST.pack(checksum, flags, 0) + (item.mac or b""))
     return request(Op.COMMIT, request_id, len(items), b"".join(parts), no_reply)
 
 

@@ -23,6 +23,7 @@ from .link import Link
 from .replies import chosen_of, handles_of, words_of
 from .request import Request
 from .stats import Stats
+from .transfer_macs import acquired_macs, acquired_words, commit_items, macs_of
 
 #: Blocks and bytes of one chunk, and chunks on their way at once. The agent verifies a chunk of a
 #: put while the next one is copied; smaller chunks cost more in frames than they gain in overlap.
@@ -40,7 +41,6 @@ _RESERVE_TAIL = Struct("<QII")
 _NO_DIGEST = bytes(32)
 _OUTCOMES = {int(outcome): outcome for outcome in Outcome}
 _TRANSIENT, _ALIAS = 1, 2
-_CHECKSUM = 1
 
 
 class _Part(NamedTuple):
@@ -71,6 +71,8 @@ class Transfer:
             self._guard = arena.export(0, 1)
         except ValueError:
             raise GaveUp("gone") from None  # Unmapped meanwhile: the connection was lost.
+        self._key = link.key
+        self._digests = b""
         self._should_stop: Callable[[], bool] = lambda: False
         self._parts: Deque[_Part] = deque()
 
@@ -163,7 +165,7 @@ class Transfer:
         self, digests: bytes, outcomes: List[Outcome], tiers: int, deadline_ms: int
     ) -> None:
         """``digests``: packed."""
-        bounds = deque(self._bounds(len(outcomes)))
+        bounds, self._digests = deque(self._bounds(len(outcomes))), digests
         limit_s = (deadline_ms / 1000 if deadline_ms else _ACQUIRE_S) + self._link.stall_s
         head = _ACQUIRE_HEAD.pack(LAYER_ALL, tiers, deadline_ms, 0)
         try:
@@ -196,9 +198,10 @@ class Transfer:
 
     def _take_blocks(self, part: _Part, body: bytes, outcomes: List[Outcome]) -> None:
         start, count = part.start, part.end - part.start
-        words, longs = self._words(body, 8, count), array("Q", body)
-        handles, results = handles_of(words, 8), words[0::8]
-        lengths, offsets, sums = words[3::8], longs[2::4], longs[3::4]
+        width = acquired_words(self._key)
+        words, longs = self._words(body, width, count), array("Q", body)
+        handles, results = handles_of(words, width), words[0::width]
+        lengths, offsets, sums = words[3::width], longs[2 :: width // 2], longs[3 :: width // 2]
         taken: Sequence[int] = range(count)
         if any(results):
             taken = [at for at in taken if results[at] == _OK]
@@ -214,7 +217,8 @@ class Transfer:
             base, indices = self._base, [start + at for at in fitting]
             if fitting:
                 slots = array("Q", [base + offset for offset in offsets])
-                verified = self._copier.scatter(indices, slots, sums)
+                macs = acquired_macs(self._key, self._digests, indices, fitting, body)
+                verified = self._copier.scatter(indices, slots, sums, macs)
         finally:
             self._send_handles(Op.RELEASE, handles)
         if len(verified) == count and all(verified):
@@ -243,9 +247,10 @@ class Transfer:
         ]
 
     def _release_late(self, count: int, body: bytes) -> None:
-        words = words_of(body, 8, count)
-        taken = [at for at in range(count) if words[8 * at] == _OK]
-        self._send_handles(Op.RELEASE, chosen_of(handles_of(words, 8), taken))
+        width = acquired_words(self._key)
+        words = words_of(body, width, count)
+        taken = [at for at in range(count) if words[width * at] == _OK]
+        self._send_handles(Op.RELEASE, chosen_of(handles_of(words, width), taken))
 
     # --- from memory to slots ---------------------------------------------------------------------
 
@@ -260,7 +265,7 @@ class Transfer:
         session: int = 0,
         should_stop: Optional[Callable[[], bool]] = None,
     ) -> None:
-        bounds = deque(self._bounds(len(digests)))
+        bounds, self._digests = deque(self._bounds(len(digests))), b"".join(digests)
         head = _RESERVE_HEAD.pack(LAYER_ALL, 0, session)
         commits: List[Tuple[Request, List[int]]] = []
         if should_stop is not None:
@@ -333,18 +338,14 @@ class Transfer:
         is_filled = False
         try:
             addresses = array("Q", [base + offset for offset in offsets])
-            slots = Slots(addresses, handles, self._connection, self.wait)
+            macs = macs_of(self._key, self._digests, indices)
+            slots = Slots(addresses, handles, self._connection, self.wait, macs)
             checksums = self._copier.gather(indices, slots)
             is_filled = True
         finally:
             if not is_filled:
                 self._send_handles(Op.ABORT, handles)
-        items = array("Q", bytes(24 * len(taken)))
-        items[0::3] = array("Q", handles)
-        if checksums is not None:
-            items[1::3] = array("Q", checksums)
-            items[2::3] = array("Q", (_CHECKSUM,)) * len(taken)
-        frame_body = items.tobytes()
+        frame_body = commit_items(handles, checksums, macs)
         request = self._connection.submit(
             Op.COMMIT,
             lambda number: protocol.request(Op.COMMIT, number, len(taken), frame_body),

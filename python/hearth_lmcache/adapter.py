@@ -9,6 +9,7 @@ from uuid import uuid4
 from hearth_client.kv_store import KvStore, Role, Ticket
 from hearth_client.layout import Outcome, Tier
 from hearth_client.manifest import Manifest
+from hearth_client.namespace_key import NamespaceKey
 from hearth_client.memory import Piece
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.api import KeyEntry, KeyListPage
@@ -46,14 +47,17 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self.settings = parse(params)
         warn_of_untested_version(logger)
         self._tiers = Tier.RAM | Tier.SSD | (Tier.PEER if self.settings.peers else Tier(0))
+        salt, is_secret = self.settings.tenant_salt, self.settings.tenant_salt_secret
+        key = NamespaceKey.from_settings(self.settings.key_file, salt, is_secret)
         self.store = KvStore(
-            manifest_of(self.settings.namespace, self.settings.tenant_salt),
+            manifest_of(self.settings.namespace, None if is_secret else salt),
             socket=self.settings.socket,
             engine_id=uuid4().bytes,
             role=Role.WORKER,
             name=self.settings.name,
             stall_ms=self.settings.stall_ms,
             logger=logger,
+            key=key,
         )
         self._seen = Seen(self.settings.listed_keys_max)
         self._locks = Locks()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Dict, Mapping, Optional
 
-_TEXTS = ("socket", "name", "namespace", "tenant_salt")
-_FLAGS = ("peers", "prefetch")
+_TEXTS = ("socket", "name", "namespace", "tenant_salt", "key_file")
+_FLAGS = ("peers", "prefetch", "tenant_salt_secret")
 _NUMBERS = {
     "stall_ms": (1, 60_000),
     "hold_ms": (1, 60_000),
@@ -29,6 +29,11 @@ class Settings:
     namespace: str = "default"
     #: Separates the tenants of one agent.
     tenant_salt: Optional[str] = None
+    #: The salt is a secret: it stays in this process and becomes the key of the namespace.
+    tenant_salt_secret: bool = False
+    #: File with the secret of the namespace (mode 600): objects are stored with MACs under it, and
+    #: objects without the right MAC are not used.
+    key_file: Optional[str] = None
     #: Count and read objects of other hosts as well.
     peers: bool = False
     #: Bring locked objects from SSD to RAM while LMCache plans the load.

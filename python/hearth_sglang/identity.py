@@ -46,7 +46,7 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
         tp_rank=0 if replicated else int(config.tp_rank),
         pp_size=int(config.pp_size),
         pp_rank=int(config.pp_rank),
-        tenant_salt=settings.tenant_salt,
+        tenant_salt=None if settings.tenant_salt_secret else settings.tenant_salt,
         extra=_extra(config, pool, arguments),
     )
 

@@ -22,8 +22,8 @@ SGLANG_KEYS = frozenset(
     )
 )
 
-_TEXTS = ("socket", "name", "model", "weights_revision", "quantisation", "tenant_salt")
-_FLAGS = ("peers", "prefetch", "aliases", "hints")
+_TEXTS = ("socket", "name", "model", "weights_revision", "quantisation", "tenant_salt", "key_file")
+_FLAGS = ("peers", "prefetch", "aliases", "hints", "tenant_salt_secret")
 _NUMBERS = {"stall_ms": (1, 60_000), "load_deadline_ms": (0, 60_000), "hold_ms": (1, 60_000)}
 _KEYS = (*_TEXTS, *_FLAGS, *_NUMBERS)
 
@@ -44,6 +44,11 @@ class Settings:
     quantisation: Optional[str] = None
     #: Separates the tenants of one agent.
     tenant_salt: Optional[str] = None
+    #: The salt is a secret: it stays in this process and becomes the key of the namespace.
+    tenant_salt_secret: bool = False
+    #: File with the secret of the namespace (mode 600): pages are stored with MACs under it, and
+    #: pages without the right MAC are not used.
+    key_file: Optional[str] = None
     #: Count and read blocks of other hosts as well.
     peers: bool = False
     #: Bring blocks from SSD to RAM as soon as a prompt has asked for them.

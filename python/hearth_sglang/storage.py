@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, cast
 from uuid import uuid4
 
 from hearth_client.kv_store import KvStore, Role
+from hearth_client.namespace_key import NamespaceKey
 from hearth_client.layout import Outcome, Tier
 from hearth_client.memory import Piece
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
@@ -66,6 +67,9 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         """ValueError, with the fix, for a mistaken setting."""
         self._config = storage_config
         self.settings = parse(storage_config.extra_config)
+        self._key = NamespaceKey.from_settings(
+            self.settings.key_file, self.settings.tenant_salt, self.settings.tenant_salt_secret
+        )
         self.registered_pools: Dict[Any, Any] = {}
         self.store: Optional[KvStore] = None
         self.hints: Optional[Hints] = None
@@ -94,6 +98,7 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
             name=f"{self.settings.name}-tp{self._config.tp_rank}-pp{self._config.pp_rank}"[-32:],
             stall_ms=self.settings.stall_ms,
             logger=logger,
+            key=self._key,
         )
         self._execute_hints(pool.page_size)
 

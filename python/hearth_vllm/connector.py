@@ -26,6 +26,7 @@ except ImportError as error:
 
 from hearth_client.agent_stores import AgentStores
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
+from hearth_client.namespace_key import NamespaceKey
 
 from . import versions
 from .checks import check, set_failure_policy, spec_kinds
@@ -77,6 +78,7 @@ class HearthConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = self._kv_transfer_config
         self._settings = read_settings(transfer.kv_connector_extra_config)
+        self._key = NamespaceKey.from_settings(self._settings.key_file, None, False)
         check(vllm_config, kv_cache_config)
         scheduler_role = role == KVConnectorRole.SCHEDULER
         if set_failure_policy(transfer) and scheduler_role:
@@ -141,6 +143,7 @@ class HearthConnector(KVConnectorBase_V1):
             name=f"{self._settings.name}-{pp_rank}-{tp_rank}",
             stall_ms=self._settings.stall_ms,
             logger=logger,
+            key=self._key,
         )
         if tensor.device.type == "cpu":
             regions = [Region(*span) for span in geometry.spans]
@@ -242,6 +245,7 @@ class HearthConnector(KVConnectorBase_V1):
             name=self._settings.name,
             stall_ms=self._settings.stall_ms,
             logger=logger,
+            key=self._key,
         )
         assert self._scheduler is not None
         self._scheduler.attach(store)

@@ -19,6 +19,8 @@ import torch
 
 from hearth_client.agent_stores import AgentStores
 from hearth_client.copiers import Slots
+from hearth_client.memory import Piece
+from hearth_client.namespace_key import Macs
 
 from .geometry import Span
 
@@ -160,23 +162,32 @@ class DeviceCopier:
 
     def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
         ids, by_agent = [self._ids[i] for i in indices], self._memory.agent_stores
-        if by_agent is not None and by_agent.store(ids, slots):
+        # With a key the MACs are computed here, of bytes that are there.
+        if by_agent is not None and slots.macs is None and by_agent.store(ids, slots):
             return None
         addresses = slots.addresses
         self._memory.take_out(ids, addresses)
+        if slots.macs is not None:
+            self._kernels.mac_pieces(self._pieces(addresses), slots.macs)
         return [self._kernels.xxh3_at(slot, self._memory.block_bytes) for slot in addresses]
 
     def scatter(
-        self, indices: Sequence[int], slots: "array[int]", checksums: "array[int]"
+        self,
+        indices: Sequence[int],
+        slots: "array[int]",
+        checksums: "array[int]",
+        macs: Optional[Macs] = None,
     ) -> Sequence[bool]:
         """Verifies the slots, which do not change while referenced, and then copies them."""
-        size = self._memory.block_bytes
-        good = [self._kernels.xxh3_at(slot, size) == sum_ for slot, sum_ in zip(slots, checksums)]
+        good = self._kernels.verify_pieces(self._pieces(slots), checksums, macs)
         right = [i for i, is_good in enumerate(good) if is_good]
         self._memory.bring_in(
             [self._ids[indices[i]] for i in right], [slots[i] for i in right]
         )
         return good
+
+    def _pieces(self, slots: "array[int]") -> List[List[Piece]]:
+        return [[Piece(slot, self._memory.block_bytes)] for slot in slots]
 
 
 def _host(address: int, length: int) -> torch.Tensor:

@@ -21,6 +21,9 @@ class Settings:
     model: str = ""
     #: Revision of the weights. Empty: the commit of the Hub, else a digest of the weight files.
     weights_revision: str = ""
+    #: File with the secret of the namespace (mode 600): blocks are stored with MACs under it, and
+    #: blocks without the right MAC are not used. Empty: no key.
+    key_file: str = ""
     #: Name of this engine in the agent's log and as the issuer of its commands.
     name: str = "vllm"
     #: Restore blocks from Hearth.

@@ -61,6 +61,13 @@ REQUESTS: Dict[str, bytes] = {
         [Block(A, 262_144, alias=HASH), Block(B, 262_144, parent=A, transient=True)],
     ),
     "commit": p.commit_request(9, [Commit(12, 3, 0x0123_4567_89AB_CDEF), Commit(13, 1)]),
+    "commit.mac": p.commit_request(
+        40,
+        [
+            Commit(12, 3, 0x0123_4567_89AB_CDEF, sequence(0x70)[:16]),
+            Commit(13, 1, None, sequence(0x20)[:16]),
+        ],
+    ),
     "abort": p.handles_request(Op.ABORT, 10, [(13, 1)]),
     "acquire": p.acquire_request(11, ALL, Tier.RAM, 250, True, [A, B]),
     "release": p.handles_request(Op.RELEASE, 12, [(12, 3)], no_reply=True),
@@ -163,6 +170,10 @@ REPLIES: Dict[str, "tuple[Reader, object]"] = {
     "commit": (outcomes(Op.COMMIT), [Outcome.OK, Outcome.CORRUPT]),
     "abort": (outcomes(Op.ABORT), [Outcome.STALE]),
     "acquire": (p.read_acquire, ACQUIRED),
+    "acquire.mac": (
+        lambda count, body: p.read_acquire(count, body, True),
+        [ACQUIRED[0]._replace(mac=sequence(0x70)[:16]), ACQUIRED[1]],
+    ),
     "release": (outcomes(Op.RELEASE), [Outcome.OK]),
     "gpu-stored": (outcomes(Op.GPU_STORED), [Outcome.OK]),
     "gpu-evicted": (outcomes(Op.GPU_EVICTED), [Outcome.MISS]),

@@ -4,6 +4,7 @@ import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers
 import { claimLimitsOf, queueThreads } from "./agent-limits.ts";
 import { placeArena } from "./arena-places.ts";
 import { DeviceRoom, type DeviceRoomParts } from "./device-room.ts";
+import { readNamespaceKeys } from "./namespace-keys.ts";
 
 export interface GroundParts extends Omit<DeviceRoomParts, "region"> {
   readonly random: Random;
@@ -54,6 +55,7 @@ export function layGround(parts: GroundParts, inherited: Region | null): Ground 
     clock,
     random,
     namespaces,
+    macKeys: readNamespaceKeys(config.namespaces.keyDir, native),
     blocksMax: kv.blocksMax,
     gpuWindowBlocks: config.engine.gpuWindowBlocks,
     policy: kv.policy,

@@ -11,6 +11,8 @@ export interface EngineBenchOptions {
   readonly rounds: number;
   /** Round trips of each latency. */
   readonly samples: number;
+  /** Measure copies with MACs, too, in a namespace with a key. */
+  readonly mac?: boolean;
   readonly onProgress?: (text: string) => void;
 }
 
@@ -36,6 +38,12 @@ export interface EngineBenchResult {
   readonly put_gbps: number;
   /** Acquires and releases of one block a second, 32 on the way at a time. */
   readonly ops_per_s: number;
+  /** As `copy_out_verified_gbps`, each copy verified by its MAC instead. With `mac` only. */
+  readonly copy_out_mac_gbps?: number;
+  /** As `put_gbps`, with the MAC beside the checksum. With `mac` only. */
+  readonly put_mac_gbps?: number;
+  /** `copy_out_mac_gbps` over `copy_out_verified_gbps`: the median of each round's ratio. */
+  readonly mac_ratio?: number;
 }
 
 const WARM_UP = 200;
@@ -54,15 +62,19 @@ export async function benchEngine(
     blockBytes,
   });
   await using _client = client;
+  const macs = options.mac === true ? { socketPath: enginePath, blockBytes, hasMacs: true } : null;
+  const keyed = macs === null ? null : await connectEngineProbe(native, macs);
+  await using _keyedClient = keyed?.client;
   say("writing blocks");
   await probe.fillResident();
+  await keyed?.probe.fillResident();
   say("latencies");
   const { echo, one } = await besideEcho(echoPath, probe, samples);
   const many = await timed(samples, () => probe.acquireRelease(64));
   const match = await timed(samples, () => probe.match(64));
   say("operations");
   const opsPerS = await operationsPerSecond(probe);
-  const rates = await throughputs(probe, rounds, say);
+  const rates = await throughputs(probe, keyed?.probe ?? null, rounds, say);
   return {
     block_bytes: blockBytes,
     echo_rtt_us: us(median(echo)),
@@ -75,7 +87,13 @@ export async function benchEngine(
     copy_out_verified_gbps: gbps(rates.verified),
     put_gbps: gbps(rates.put),
     ops_per_s: Math.round(opsPerS),
+    ...(keyed === null ? {} : ratesOfMacs(rates)),
   };
+}
+
+function ratesOfMacs({ verified, mac, putMac }: Rates) {
+  const ratios = mac.map((rate, round) => rate / verified[round]!);
+  return { copy_out_mac_gbps: gbps(mac), put_mac_gbps: gbps(putMac), mac_ratio: gbps(ratios) };
 }
 
 const us = (ns: number) => Number((ns / 1_000).toFixed(1));
@@ -120,16 +138,16 @@ async function operationsPerSecond(probe: EngineProbe): Promise<number> {
   return (OPS_BATCHES * PIPELINE * 1e9) / (Bun.nanoseconds() - start);
 }
 
-/**
- * The four rates in turn, round after round, so that a slow moment of the host hits all of them.
- */
-async function throughputs(probe: EngineProbe, rounds: number, say: (text: string) => void) {
-  const rates: Record<"memcpy" | "copyOut" | "verified" | "put", number[]> = {
-    memcpy: [],
-    copyOut: [],
-    verified: [],
-    put: [],
-  };
+type Rates = Record<"memcpy" | "copyOut" | "verified" | "put" | "mac" | "putMac", number[]>;
+
+/** All rates in turn, round after round, so that a slow moment of the host hits all of them. */
+async function throughputs(
+  probe: EngineProbe,
+  keyed: EngineProbe | null,
+  rounds: number,
+  say: (text: string) => void,
+): Promise<Rates> {
+  const rates: Rates = { memcpy: [], copyOut: [], verified: [], put: [], mac: [], putMac: [] };
   const rate = async (run: () => number | Promise<number>) => {
     const start = Bun.nanoseconds();
     const bytes = await run();
@@ -140,13 +158,17 @@ async function throughputs(probe: EngineProbe, rounds: number, say: (text: strin
     const memcpy = await rate(() => probe.copyPrivate());
     const copyOut = await rate(() => probe.copyOut(false));
     const verified = await rate(() => probe.copyOut(true));
+    const mac = keyed === null ? 0 : await rate(() => keyed.copyOut(true));
     const put = await rate(() => probe.put());
+    const putMac = keyed === null ? 0 : await rate(() => keyed.put());
     // The first round touches every page for the first time.
     if (round === 0) continue;
     rates.memcpy.push(memcpy);
     rates.copyOut.push(copyOut);
     rates.verified.push(verified);
+    rates.mac.push(mac);
     rates.put.push(put);
+    rates.putMac.push(putMac);
   }
   return rates;
 }

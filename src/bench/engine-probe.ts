@@ -1,7 +1,7 @@
 import { assert, DIGEST_BYTES, HearthError, LAYER_ALL } from "../core/index.ts";
 import { EngineClient, Outcome } from "../engine/index.ts";
-import { encodeManifest, manifestOf, namespaceKey } from "../identity/index.ts";
-import { type Native, nativeBuffer } from "../native/index.ts";
+import { encodeManifest, manifestOf, namespaceSecret, withMacKey } from "../identity/index.ts";
+import { BlockMacs, MAC_BYTES, type MacBlock, type Native, nativeBuffer } from "../native/index.ts";
 import {
   type AddressBatch,
   CommitFlag,
@@ -46,6 +46,8 @@ export interface EngineProbeOptions {
   readonly blockBytes: number;
   /** Blocks that are kept resident. */
   readonly resident?: number;
+  /** The blocks' namespace has a key: each copy is made with its MAC. */
+  readonly hasMacs?: boolean;
 }
 
 /** Connects to the benchmark's server; closing the client ends the probe. */
@@ -53,19 +55,29 @@ export async function connectEngineProbe(
   native: Native,
   options: EngineProbeOptions,
 ): Promise<{ readonly client: EngineClient; readonly probe: EngineProbe }> {
-  const { socketPath } = options;
-  const manifest = encodeManifest(MANIFEST);
-  const client = await EngineClient.connect(native, { socketPath, manifest, name: "bench" });
-  return { client, probe: createEngineProbe(native, client, options) };
+  const { socketPath, hasMacs = false } = options;
+  const secret = namespaceSecret(native, crypto.getRandomValues(new Uint8Array(32)));
+  const manifest = hasMacs ? withMacKey(MANIFEST, secret.id) : MANIFEST;
+  const client = await EngineClient.connect(native, {
+    ...{ socketPath, hasMacs, name: "bench" },
+    manifest: encodeManifest(manifest),
+  });
+  const macs = hasMacs ? new BlockMacs(native, secret.key) : null;
+  return { client, probe: createEngineProbe(native, client, options, macs) };
+}
+
+function macAt({ mac }: HandleBatch, i: number): Uint8Array {
+  return mac.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES);
 }
 
 function createEngineProbe(
   native: Native,
   client: EngineClient,
   { blockBytes, resident = RESIDENT }: EngineProbeOptions,
+  macs: BlockMacs | null,
 ): EngineProbe {
   const { arena } = client;
-  const space = namespaceKey(native, MANIFEST);
+  const space = client.hello.namespaceId;
   const blocks = createAddressBatch(AT_ONCE);
   const handles = createHandleBatch(AT_ONCE);
   /** Two batches of writes: one is verified by the agent while the next is copied. */
@@ -108,10 +120,27 @@ function createEngineProbe(
         bytes: privateSource.bytes,
         address: privateSource.address + i * blockBytes,
       };
-      written.checksum[next] = arena.copyIn(handles.offset[i]!, source, blockBytes, true);
-      written.flags[next] = CommitFlag.checksumGiven;
+      written.flags[next] = CommitFlag.checksumGiven | (macs === null ? 0 : CommitFlag.macGiven);
+      written.checksum[next] =
+        macs === null
+          ? arena.copyIn(handles.offset[i]!, source, blockBytes, true)
+          : macs.copyIn(blockAt(i), source, macAt(written, next));
     }
     return { committed: client.commit(written) };
+  }
+
+  /** Block `i` of `blocks` in the slot that `handles` has for it. */
+  function blockAt(i: number): MacBlock {
+    const digest = blocks.digests.subarray(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
+    const offset = handles.offset[i]!;
+    return { region: arena, offset, bytes: blockBytes, digest, layer: LAYER_ALL };
+  }
+
+  /** Copies block `i` out; false: the copy is not what was written. */
+  function copyOne(i: number, verified: boolean): boolean {
+    if (verified && macs !== null) return macs.copyOut(blockAt(i), target, macAt(handles, i));
+    const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
+    return !verified || sum === handles.checksum[i];
   }
 
   function allAcquired(got: HandleBatch): void {
@@ -129,8 +158,7 @@ function createEngineProbe(
     await client.acquire(blocks, acquireAll, handles);
     allAcquired(handles);
     for (let i = 0; i < count; i++) {
-      const sum = arena.copyOut(handles.offset[i]!, target, blockBytes, verified);
-      assert(!verified || sum === handles.checksum[i], "a block is read as it was written");
+      assert(copyOne(i, verified), "a block is read as it was written");
     }
     client.release(handles);
   }

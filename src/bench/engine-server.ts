@@ -7,8 +7,11 @@ import { createFrameCounts } from "../observability/index.ts";
 import { ArenaGrowth, createArena, Namespaces, TieredStore } from "../tiers/index.ts";
 import { listenEcho } from "./echo.ts";
 
-/** Blocks the arena has room for: the resident ones, and those that writes push through. */
-const ARENA_BLOCKS = 256;
+/**
+ * Blocks the arena has room for: the resident ones and those that writes push through, with a key
+ * and without.
+ */
+const ARENA_BLOCKS = 512;
 const TABLE_BLOCKS = 65_536;
 const START_MS = 60_000;
 

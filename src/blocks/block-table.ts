@@ -136,6 +136,8 @@ export interface BlockTable extends TableView {
   setBytes(node: NodeId, bytes: number): void;
   setSlot(node: NodeId, slot: number, slotGeneration: number): void;
   setChecksum(node: NodeId, lo: number, hi: number): void;
+  /** The 16 bytes from `at` on; all zero: it has no MAC. */
+  setMac(node: NodeId, from: Uint8Array, at?: number): void;
   setFlag(node: NodeId, flag: CallerFlag, on: boolean): void;
 
   /** Counts one more lock; false where the counter is full (2^32 - 1). */

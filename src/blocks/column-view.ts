@@ -7,6 +7,7 @@ import {
   createNodeColumns,
   DIGEST_LENGTH,
   KEY_WORDS,
+  MAC_LENGTH,
   type NodeColumns,
   type RecencyList,
 } from "./node-columns.ts";
@@ -154,6 +155,13 @@ export class ColumnView implements TableView {
 
   checksumHiOf(node: NodeId): number {
     return this.columns.checksum[node * 2 + 1]!;
+  }
+
+  readMac(node: NodeId, into: Uint8Array, at = 0): void {
+    const { macs } = this.columns;
+    const from = node * MAC_LENGTH;
+    // A loop: a view of the column would be garbage for each block.
+    for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
   }
 
   usesOf(node: NodeId): number {

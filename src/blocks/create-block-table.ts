@@ -12,7 +12,14 @@ import {
 } from "./block-table.ts";
 import { ColumnView } from "./column-view.ts";
 import { IDS_MAX } from "./hash-index.ts";
-import { DIGEST_LENGTH, giveNode, KEY_WORDS, NAMESPACE_MAX, takeNode } from "./node-columns.ts";
+import {
+  DIGEST_LENGTH,
+  giveNode,
+  KEY_WORDS,
+  MAC_LENGTH,
+  NAMESPACE_MAX,
+  takeNode,
+} from "./node-columns.ts";
 import {
   isInRamAlone,
   keep,
@@ -131,6 +138,16 @@ class ColumnTable extends ColumnView implements BlockTable {
   setChecksum(node: NodeId, lo: number, hi: number): void {
     this.columns.checksum[node * 2] = lo;
     this.columns.checksum[node * 2 + 1] = hi;
+  }
+
+  setMac(node: NodeId, from: Uint8Array, at = 0): void {
+    const { macs } = this.columns;
+    const to = node * MAC_LENGTH;
+    for (let i = 0; i < MAC_LENGTH; i++) {
+      const byte = from[at + i]!;
+      // Only what differs: memory that was never written to is not there.
+      if (macs[to + i] !== byte) macs[to + i] = byte;
+    }
   }
 
   setFlag(node: NodeId, flag: CallerFlag, on: boolean): void {

@@ -4,6 +4,7 @@ import { type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;
+export const MAC_LENGTH = 16;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
@@ -50,6 +51,8 @@ export interface NodeColumns {
   readonly slotGeneration: Uint32Array;
   /** Low and high word a node. */
   readonly checksum: Uint32Array;
+  /** `MAC_LENGTH` bytes a node; all zero: it has none. */
+  readonly macs: Uint8Array;
   readonly uses: Uint16Array;
   readonly lastUsed: Uint32Array;
   readonly ramList: RecencyList;
@@ -110,6 +113,7 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
       slot: u32(),
       slotGeneration: u32(),
       checksum: u32(2),
+      macs: new Uint8Array(new ArrayBuffer(entries * MAC_LENGTH)),
       uses: u16(),
       lastUsed: u32(),
       ramList,
@@ -161,9 +165,16 @@ export function giveNode(columns: NodeColumns, node: number): void {
   columns.slotGeneration[node] = 0;
   columns.checksum[node * 2] = 0;
   columns.checksum[node * 2 + 1] = 0;
+  clearMac(columns, node);
   columns.uses[node] = 0;
   columns.lastUsed[node] = 0;
   columns.nextSibling[node] = columns.firstFree;
   columns.firstFree = node;
   columns.count--;
+}
+
+/** Only if there is one: memory that was never written to is not there. */
+export function clearMac({ macs }: NodeColumns, node: number): void {
+  const start = node * MAC_LENGTH;
+  for (let at = start; at < start + MAC_LENGTH; at++) if (macs[at] !== 0) macs[at] = 0;
 }

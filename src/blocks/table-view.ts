@@ -98,6 +98,8 @@ export interface TableView {
   /** Low and high 32 bits of the payload checksum. */
   checksumLoOf(node: NodeId): number;
   checksumHiOf(node: NodeId): number;
+  /** Writes the block's MAC, 16 bytes, to `into` from `at` on; zeros: it has none. */
+  readMac(node: NodeId, into: Uint8Array, at?: number): void;
 
   /** Times the node was used, stopping at `USES_MAX`. */
   usesOf(node: NodeId): number;

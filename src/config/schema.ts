@@ -7,6 +7,7 @@ import { eventsSection } from "./sections/events.ts";
 import { gpuSection } from "./sections/gpu.ts";
 import { kvSection } from "./sections/kv.ts";
 import { logSection } from "./sections/log.ts";
+import { namespacesSection } from "./sections/namespaces.ts";
 import { natsSection } from "./sections/nats.ts";
 import { nodeSection } from "./sections/node.ts";
 import { peersSection } from "./sections/peers.ts";
@@ -22,6 +23,7 @@ export const SCHEMA = {
   kv: kvSection,
   engine: engineSection,
   gpu: gpuSection,
+  namespaces: namespacesSection,
   control: controlSection,
   nats: natsSection,
   peers: peersSection,

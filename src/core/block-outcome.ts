@@ -22,4 +22,4 @@ export type BlockOutcome = (typeof BlockOutcome)[keyof typeof BlockOutcome];
 export const BlockFlag = { transient: 1, aliasGiven: 2 } as const;
 
 /** Bits of the flags of a slot to be committed. */
-export const CommitFlag = { checksumGiven: 1 } as const;
+export const CommitFlag = { checksumGiven: 1, macGiven: 2 } as const;

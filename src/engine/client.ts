@@ -52,6 +52,8 @@ export interface ClientOptions {
   /** How the agent names this client in its logs. */
   readonly name: string;
   readonly signal?: AbortSignal;
+  /** The manifest names a MAC key (`withMacKey`): blocks travel with their MACs. */
+  readonly hasMacs?: boolean;
 }
 
 /** How long to wait for the answer to the hello. */
@@ -85,12 +87,17 @@ export class EngineClient implements AsyncDisposable {
       encodeHelloRequest(line.output, 0, {
         versionMin: PROTOCOL_VERSION,
         versionMax: PROTOCOL_VERSION,
-        features: Feature.gpu | Feature.engine,
+        features: Feature.gpu | Feature.engine | (options.hasMacs ? Feature.mac : 0),
         name: options.name,
         manifest: options.manifest,
       });
       const received = await receiveHello(native, line, options.signal);
       const { hello, arena } = mapArena(native, line, received);
+      if (options.hasMacs && (hello.features & Feature.mac) === 0) {
+        throw new HearthError("ENGINE_REFUSED", "this agent knows no MACs of blocks", {
+          fix: "bring the agent up to date, or use the namespace without a key",
+        });
+      }
       line.start(hello.frameBytesMax);
       return new EngineClient(native, line, hello, arena);
     } catch (error) {
@@ -149,8 +156,9 @@ export class EngineClient implements AsyncDisposable {
 
   /** Outcomes go into `handles` itself. */
   commit(handles: HandleBatch): Promise<void> {
+    const macs = this.#macsOf(handles);
     return this.#line.request(
-      (output, id) => encodeCommitRequest(output, id, handles),
+      (output, id) => encodeCommitRequest(output, id, handles, false, macs),
       (frame) => decodeOutcomesReply(frame, handles),
     );
   }
@@ -169,8 +177,12 @@ export class EngineClient implements AsyncDisposable {
   ): Promise<void> {
     return this.#line.request(
       (output, id) => encodeAcquireRequest(output, id, options, blocks),
-      (frame) => decodeAcquireReply(frame, into),
+      (frame) => decodeAcquireReply(frame, into, this.#macsOf(into)),
     );
+  }
+
+  #macsOf(handles: HandleBatch): Uint8Array | null {
+    return (this.hello.features & Feature.mac) !== 0 ? handles.mac : null;
   }
 
   /** Gives acquired slots back, without waiting for an answer. */

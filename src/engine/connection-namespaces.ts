@@ -2,6 +2,7 @@ import type { NamespaceIndex } from "../core/index.ts";
 import {
   blockChainOf,
   type Hashing,
+  macKeyIdOf,
   manifestProblem,
   type NamespaceManifest,
   namespaceKey,
@@ -75,8 +76,10 @@ export class ConnectionNamespaces {
     return this.#opened.length - 1;
   }
 
-  /** Pulls need to know how long blocks of it are; routers do not list it. */
+  /** What pulls and landings need to know of it; routers do not list it. */
   #describe(index: NamespaceIndex, manifest: NamespaceManifest): void {
+    const macKeyId = macKeyIdOf(manifest);
+    if (macKeyId !== null) this.#namespaces.setMacKeyId(index, macKeyId);
     if (this.#namespaces.factsOf(index) !== null) return;
     const { model, blockTokens } = manifest;
     this.#namespaces.describe(index, { model, blockTokens, chain: blockChainOf(manifest) }, false);

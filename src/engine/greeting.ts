@@ -1,5 +1,12 @@
 import { toHex } from "../core/index.ts";
-import { blockChainOf, decodeManifest, type Hashing, namespaceKey } from "../identity/index.ts";
+import {
+  blockChainOf,
+  decodeManifest,
+  type Hashing,
+  isMacKeyId,
+  macKeyIdOf,
+  namespaceKey,
+} from "../identity/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import type { Connection, FrameHandler } from "./connection.ts";
 import { ConnectionNamespaces } from "./connection-namespaces.ts";
@@ -52,6 +59,9 @@ export function createGreeting(context: GreetingContext): FrameHandler {
   };
 }
 
+const NOT_KEYED =
+  "the manifest names a MAC key: give its identifier and ask for feature bit 4 in HELLO";
+
 function admit(
   context: GreetingContext,
   connection: Connection,
@@ -66,6 +76,13 @@ function admit(
   }
   const { manifest } = decoded;
   const { model, blockTokens } = manifest;
+  const macKeyId = macKeyIdOf(manifest);
+  if (macKeyId !== null) {
+    if ((hello.features & Feature.mac) === 0 || !isMacKeyId(macKeyId)) {
+      return refusal(FrameStatus.manifestRefused, NOT_KEYED);
+    }
+    context.namespaces.setMacKeyId(namespace, macKeyId);
+  }
   context.namespaces.describe(namespace, {
     ...{ model, blockTokens },
     chain: blockChainOf(manifest),
@@ -75,7 +92,7 @@ function admit(
     name: hello.name,
     namespace,
     namespaceKey: key,
-    features: hello.features & (context.gpu.features | Feature.engine),
+    features: hello.features & (context.gpu.features | Feature.engine | Feature.mac),
     namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
     holder: context.store.openHolder({ namespace, handlesMax }),

@@ -124,6 +124,11 @@ function isEngine(connection: Connection): boolean {
   return (greetedOf(connection).features & Feature.engine) !== 0;
 }
 
+/** Whether blocks travel with their MACs on this connection. */
+function hasMacs(connection: Connection): boolean {
+  return (greetedOf(connection).features & Feature.mac) !== 0;
+}
+
 /** The namespace of a handle; null: the request is refused, as one that uses a reserved field. */
 function indexOf(connection: Connection, handle: number): NamespaceIndex | Refusal {
   if (handle !== 0 && !isEngine(connection)) {
@@ -223,9 +228,10 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       const deadlineMs = asked.deadlineMs || limits.acquireMs;
       const startMs = context.nowMs();
       const { requestId } = frame;
+      const macs = hasMacs(connection);
       const answer = (tier: "ram" | "ssd" | "peer", granted: HandleBatch) => {
         context.lookedUp(tier, lookupOutcome(granted), (context.nowMs() - startMs) / 1_000);
-        encodeAcquireReply(connection.output, requestId, granted);
+        encodeAcquireReply(connection.output, requestId, granted, macs ? granted.mac : null);
       };
       store.deriveKeys(batch, false);
       const later = holder.acquire(batch, { ...asked, deadlineMs, namespace }, handles);
@@ -295,7 +301,7 @@ function commit(
   holder: Holder,
 ): Refusal | null {
   const written = createHandleBatch(Math.max(1, Math.min(frame.count, context.limits.itemsMax)));
-  const bad = decodeCommitRequest(frame, written);
+  const bad = decodeCommitRequest(frame, written, hasMacs(connection) ? written.mac : null);
   if (bad !== null) return bad;
   const { requestId } = frame;
   const reply = wantsReply(frame);

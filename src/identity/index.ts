@@ -32,6 +32,16 @@ export {
   encodeManifest,
   namespaceKey,
 } from "./manifest-codec.ts";
+export {
+  isMacKeyId,
+  MAC_FIELD,
+  macKeyIdOf,
+  type NamespaceSecret,
+  namespaceSecret,
+  SECRET_BYTES_MAX,
+  SECRET_BYTES_MIN,
+  withMacKey,
+} from "./namespace-secret.ts";
 export { encodePickle } from "./pickle.ts";
 export {
   type SglangChain,

@@ -14,6 +14,8 @@ export interface KvbHeader {
   readonly payloadBytes: number;
   /** XXH3-64 of the payload, padding excluded. */
   readonly payloadChecksum: bigint;
+  /** 16 bytes under the key of the block's namespace; null: the block has none. */
+  readonly mac: Uint8Array | null;
   /** The run of the agent that wrote the file, and a count of the blocks it wrote so far. */
   readonly incarnation: bigint;
   readonly sequence: number;
@@ -38,8 +40,11 @@ export type DecodedHeader =
 
 /** "HEARTHKV". */
 export const MAGIC = 0x564b_4854_5241_4548n;
+/** Of a block without a MAC, and of one that has one. Nothing else differs. */
 export const FORMAT_VERSION = 1;
+export const MAC_FORMAT_VERSION = 2;
 const HAS_PARENT = 1;
+const HAS_MAC = 2;
 
 /** Where each field stands; `docs/on-disk-format.md` shows the same table. */
 export const HEADER_FIELDS = {
@@ -56,7 +61,8 @@ export const HEADER_FIELDS = {
   incarnation: { at: 136, bytes: 8 },
   sequence: { at: 144, bytes: 8 },
   writtenMs: { at: 152, bytes: 8 },
-  reserved: { at: 160, bytes: 3928 },
+  mac: { at: 160, bytes: 16 },
+  reserved: { at: 176, bytes: 3912 },
   headerChecksum: { at: 4088, bytes: 8 },
 } as const;
 
@@ -124,15 +130,18 @@ export function encodeHeader(header: KvbHeader, into: Uint8Array): void {
   assert(into.length === HEADER_BYTES, "a header has 4096 bytes");
   assert(header.digest.length === 32 && header.namespaceKey.length === 32, "32-byte names");
   assert(header.parent === null || header.parent.length === 32, "a 32-byte parent");
+  assert(header.mac === null || header.mac.length === 16, "a 16-byte MAC");
   const { payloadBytes } = header;
   assert(payloadBytes >= 1 && payloadBytes <= PAYLOAD_BYTES_MAX, "a payload of 1 to 2^32 - 1");
   const { bytes, view } = encoding;
   view.setBigUint64(at("magic"), MAGIC, true);
-  view.setUint32(at("version"), FORMAT_VERSION, true);
+  const version = header.mac === null ? FORMAT_VERSION : MAC_FORMAT_VERSION;
+  view.setUint32(at("version"), version, true);
   view.setUint32(at("headerBytes"), HEADER_BYTES, true);
   bytes.set(header.digest, at("digest"));
   view.setUint32(at("layer"), header.layer, true);
-  view.setUint32(at("flags"), header.parent === null ? 0 : HAS_PARENT, true);
+  const flags = (header.parent === null ? 0 : HAS_PARENT) | (header.mac === null ? 0 : HAS_MAC);
+  view.setUint32(at("flags"), flags, true);
   view.setBigUint64(at("payloadBytes"), BigInt(payloadBytes), true);
   view.setBigUint64(at("payloadChecksum"), header.payloadChecksum, true);
   bytes.set(header.namespaceKey, at("namespaceKey"));
@@ -141,6 +150,8 @@ export function encodeHeader(header: KvbHeader, into: Uint8Array): void {
   view.setBigUint64(at("incarnation"), header.incarnation, true);
   view.setBigUint64(at("sequence"), BigInt(header.sequence), true);
   view.setBigUint64(at("writtenMs"), BigInt(header.writtenMs), true);
+  if (header.mac === null) bytes.fill(0, at("mac"), at("reserved"));
+  else bytes.set(header.mac, at("mac"));
   view.setBigUint64(at("headerChecksum"), encoding.checksum(), true);
   into.set(bytes);
 }
@@ -154,8 +165,8 @@ function judge(): DecodedHeader | null {
   const it = decoding;
   if (it.u64("magic") !== MAGIC) return refused("magic", "does not begin with HEARTHKV");
   const version = it.u32("version");
-  if (version !== FORMAT_VERSION) {
-    return refused("version", `is of format version ${version}, this program reads 1`);
+  if (version !== FORMAT_VERSION && version !== MAC_FORMAT_VERSION) {
+    return refused("version", `is of format version ${version}, this program reads 1 and 2`);
   }
   if (it.u64("headerChecksum") !== it.checksum()) {
     return refused("checksum", "the header is not what its checksum says");
@@ -164,9 +175,15 @@ function judge(): DecodedHeader | null {
     return refused("header_length", `a header of ${it.u32("headerBytes")} bytes, not 4096`);
   }
   const flags = it.u32("flags");
-  if ((flags & ~HAS_PARENT) !== 0) return refused("flags", `unknown flags 0x${flags.toString(16)}`);
-  if (flags === 0 && !it.isZero("parentDigest")) {
+  const wanted = version === MAC_FORMAT_VERSION ? HAS_MAC : 0;
+  if ((flags & ~HAS_PARENT) !== wanted) {
+    return refused("flags", `flags 0x${flags.toString(16)} in format version ${version}`);
+  }
+  if ((flags & HAS_PARENT) === 0 && !it.isZero("parentDigest")) {
     return refused("flags", "names a parent, and that it has none");
+  }
+  if (it.isZero("mac") !== (version === FORMAT_VERSION)) {
+    return refused("flags", "a MAC is given in format version 2 alone, and is not zero there");
   }
   if (!it.isReservedClear()) return refused("reserved", "reserved bytes are not zero");
   const payloadBytes = it.safe("payloadBytes");
@@ -189,10 +206,11 @@ export function decodeHeader(from: Uint8Array): DecodedHeader {
   const header: KvbHeader = {
     digest: it.copy("digest"),
     layer: it.u32("layer"),
-    parent: it.u32("flags") === HAS_PARENT ? it.copy("parentDigest") : null,
+    parent: (it.u32("flags") & HAS_PARENT) !== 0 ? it.copy("parentDigest") : null,
     namespaceKey: it.copy("namespaceKey"),
     payloadBytes: it.safe("payloadBytes"),
     payloadChecksum: it.u64("payloadChecksum"),
+    mac: (it.u32("flags") & HAS_MAC) !== 0 ? it.copy("mac") : null,
     incarnation: it.u64("incarnation"),
     sequence: it.safe("sequence"),
     writtenMs: it.safe("writtenMs"),

@@ -36,6 +36,7 @@ export {
   HEADER_FIELDS,
   type HeaderFault,
   type KvbHeader,
+  MAC_FORMAT_VERSION,
 } from "./header.ts";
 export { FileInspector, type Inspection } from "./inspect-file.ts";
 export { type BlockName, blockPath, parseBlockName, shardOf, VARIANT_MAX } from "./names.ts";

@@ -8,6 +8,7 @@ export {
   HEADER_BYTES,
   type HeaderSlot,
 } from "./block-disk.ts";
+export { BlockMacs, MAC_BYTES, MAC_KEY_BYTES, type MacBlock } from "./block-macs.ts";
 export { type NativeBuffer, nativeBuffer } from "./buffers.ts";
 export { crashPoint } from "./crash-point.ts";
 export { type DiskOptions, openDisk } from "./disk.ts";

@@ -74,6 +74,22 @@ export class Queue implements AsyncDisposable {
     return this.#submit(OPERATION.checksum, region.handle, offset, bytes, 0n);
   }
 
+  /** Whether a span has the MAC of `request`, a `MacRequest`: `result` 1; on a native thread. */
+  async mac(
+    region: Region,
+    offset: number,
+    bytes: number,
+    request: NativeBuffer,
+  ): Promise<Completed> {
+    const done = await this.#submit(
+      ...([OPERATION.mac, region.handle, offset, bytes] as const),
+      BigInt(request.address),
+    );
+    // Kept until here: the thread reads it.
+    assert(request.bytes.length > 0, "the request is in place until its completion");
+    return done;
+  }
+
   /** Goes the whole way and back; `result` is `argument`. */
   nop(argument: bigint): Promise<Completed> {
     return this.#submit(OPERATION.nop, 0, 0, 0, argument);

@@ -100,6 +100,8 @@ export interface FrameHeader {
   readonly generation: bigint;
   /** XXH3-64 of the payload, as the block's writer gave it. */
   readonly checksum: bigint;
+  /** 16 bytes under the key of the namespace; null: the block has none, or the peer is too old. */
+  readonly mac: Uint8Array | null;
   /** Digest of the block before it in the prompt; null: none, or not known there. */
   readonly parent: Uint8Array | null;
   /** It must not be written to SSD. */

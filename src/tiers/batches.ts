@@ -1,5 +1,5 @@
 import { BLOCK_KEY_BYTES, DIGEST_BYTES } from "../core/index.ts";
-import { type NativeBuffer, nativeBuffer } from "../native/index.ts";
+import { MAC_BYTES, type NativeBuffer, nativeBuffer } from "../native/index.ts";
 
 const WORDS_PER_KEY = BLOCK_KEY_BYTES / 4;
 
@@ -66,7 +66,9 @@ export interface HandleBatch {
   /** Of the slot in the arena. */
   readonly offset: Float64Array;
   readonly checksum: BigUint64Array;
-  /** Bit 0 in a commit: the writer gave a checksum. */
+  /** 16 bytes a block; all zero: it has no MAC. */
+  readonly mac: Uint8Array;
+  /** Bits of `CommitFlag` in a commit. */
   readonly flags: Uint32Array;
   /** Of an answer: the slowest tier that blocks were waited for from, as its bit; 0: none were. */
   waitedFor: number;
@@ -82,6 +84,7 @@ export function createHandleBatch(capacity: number): HandleBatch {
     bytes: new Uint32Array(capacity),
     offset: new Float64Array(capacity),
     checksum: new BigUint64Array(capacity),
+    mac: new Uint8Array(capacity * MAC_BYTES),
     flags: new Uint32Array(capacity),
     waitedFor: 0,
   };
@@ -96,6 +99,7 @@ export function copyHandles(from: HandleBatch): HandleBatch {
     copy[column].set(from[column].subarray(0, count));
   }
   copy.checksum.set(from.checksum.subarray(0, count));
+  copy.mac.set(from.mac.subarray(0, count * MAC_BYTES));
   return copy;
 }
 

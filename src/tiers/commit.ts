@@ -1,5 +1,6 @@
 import { Tier } from "../blocks/index.ts";
-import { BlockOutcome, CommitFlag, NO_NODE, type NodeId } from "../core/index.ts";
+import { BlockOutcome, CommitFlag, DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
+import { MAC_BYTES, type MacBlock } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { Hold } from "./hold.ts";
 import type { TieredStore } from "./tiered-store.ts";
@@ -23,12 +24,13 @@ export function commitHolds(
 ): Promise<void> | null {
   // In the frame's order, whichever is hashed first.
   const stored: NodeId[] = holds.map(() => NO_NODE);
-  const finish = (hold: Hold, i: number, checksum: bigint | null) => {
+  const finish = (hold: Hold, i: number, checksum: bigint | null, macFault: string | null) => {
     forget(hold);
     const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
-    const right = checksum !== null && (!given || handles.checksum[i] === checksum);
+    const isSum = checksum !== null && (!given || handles.checksum[i] === checksum);
+    const right = isSum && macFault === null;
     handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
-    if (right) stored[i] = publish(store, hold, checksum);
+    if (right) stored[i] = publish(store, hold, checksum, macOf(handles, i));
     else giveUp(store, hold);
   };
   const bytes = holds.reduce((sum, hold) => sum + (hold?.bytes ?? 0), 0);
@@ -36,16 +38,39 @@ export function commitHolds(
     holds.forEach((hold, i) => {
       if (hold === null) return;
       const { offset, bytes, copies } = hold;
-      finish(hold, i, copies?.failed ? null : store.region.checksum(offset, bytes));
+      const sum = copies?.failed ? null : store.region.checksum(offset, bytes);
+      const namespace = store.table.namespaceOf(hold.node);
+      const block = () => macBlockOf(store, hold.node, offset, bytes);
+      finish(hold, i, sum, store.macs.faultOf(namespace, macOf(handles, i), block));
     });
     settle(store, stored);
     return null;
   }
   const hashed = holds.map(async (hold, i) => {
     if (hold === null) return;
-    finish(hold, i, hold.copies?.failed ? null : await checksumLater(store, hold));
+    const { node, offset, bytes } = hold;
+    const sum = hold.copies?.failed ? null : await checksumLater(store, hold);
+    const block = () => macBlockOf(store, node, offset, bytes);
+    const namespace = store.table.namespaceOf(node);
+    finish(hold, i, sum, await store.macs.faultLater(namespace, macOf(handles, i), block));
   });
   return Promise.all(hashed).then(() => settle(store, stored));
+}
+
+function macOf({ mac }: HandleBatch, i: number): Uint8Array {
+  return mac.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES);
+}
+
+/** A node's block that lies, or is about to lie, at `offset` of the arena. */
+export function macBlockOf(
+  { table, region }: Pick<TieredStore, "table" | "region">,
+  node: NodeId,
+  offset: number,
+  bytes: number,
+): MacBlock {
+  const digest = new Uint8Array(DIGEST_BYTES);
+  table.readDigest(node, digest, 0);
+  return { region, offset, bytes, digest, layer: table.layerOf(node) };
 }
 
 /** Null where the bytes could not be hashed: the agent is stopping. */
@@ -76,12 +101,13 @@ export async function isWhole(
   return (await checksumLater(store, { offset, bytes })) === wanted;
 }
 
-function publish(store: TieredStore, hold: Hold, checksum: bigint): NodeId {
+function publish(store: TieredStore, hold: Hold, checksum: bigint, mac: Uint8Array): NodeId {
   const { table, slots, stats } = store;
   // What lies on SSD under this name is no longer what RAM holds.
   if (table.isResident(hold.node, Tier.ssd)) store.ssd?.replaced(hold.node);
   const lo = Number(checksum & 0xffff_ffffn);
   table.setChecksum(hold.node, lo, Number(checksum >> 32n));
+  table.setMac(hold.node, mac);
   slots.publish(hold.slot);
   table.addResidency(hold.node, Tier.ram);
   table.endWrite(hold.node);

@@ -1,5 +1,6 @@
 import { ANY_ZONE } from "../blocks/index.ts";
 import { BlockOutcome, type NamespaceIndex, type NodeId } from "../core/index.ts";
+import { MAC_BYTES } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import { isWhole } from "./commit.ts";
 import type { EngineMember } from "./engines/engines.ts";
@@ -98,6 +99,7 @@ export class HeldSlots {
     const words = new Uint32Array(out.checksum.buffer, out.checksum.byteOffset + i * 8, 2);
     words[0] = table.checksumLoOf(node);
     words[1] = table.checksumHiOf(node);
+    table.readMac(node, out.mac, i * MAC_BYTES);
     return BlockOutcome.ok;
   }
 

@@ -18,6 +18,7 @@ export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
   readonly #keys: Uint8Array[] = [];
   readonly #facts = new Map<NamespaceIndex, NamespaceFacts>();
+  readonly #macKeyIds = new Map<NamespaceIndex, string>();
   /** The one described last is at the end. */
   readonly #listed = new Set<NamespaceIndex>();
 
@@ -61,6 +62,16 @@ export class Namespaces {
     return [...this.#listed].map((index) => {
       return { ...this.#facts.get(index)!, key: this.#keys[index - 1]! };
     });
+  }
+
+  /** Blocks of it are authenticated with the key of this identifier. */
+  setMacKeyId(index: NamespaceIndex, id: string): void {
+    this.#macKeyIds.set(index, id);
+  }
+
+  /** Null: it has no key, or no engine has said since the start. */
+  macKeyIdOf(index: NamespaceIndex): string | null {
+    return this.#macKeyIds.get(index) ?? null;
   }
 
   /** Null: no engine has said since the start. */

@@ -1,6 +1,7 @@
 import { isRefusal, NO_SLOT, NodeFlag, type SlotLayout, Tier } from "../blocks/index.ts";
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
 import type { RememberedHolds } from "../leases/index.ts";
+import { MAC_BYTES } from "../native/index.ts";
 import { createAddressBatch, hasParent } from "./batches.ts";
 import type { Namespaces } from "./namespaces.ts";
 import { ALIAS_ROW_BYTES, createRamRecord, type RamRecord } from "./ram-record.ts";
@@ -83,6 +84,7 @@ function describeBlock(
   into.uses[i] = table.usesOf(node);
   into.flags[i] = table.hasFlag(node, NodeFlag.transient) ? TRANSIENT : 0;
   into.offsets[i] = slots.offsetOf(table.slotOf(node));
+  table.readMac(node, into.macs, i * MAC_BYTES);
   into.checksums[i] = (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
 }
 
@@ -127,6 +129,7 @@ function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord
   const checksum = record.checksums[i]!;
   table.setSlot(node, slot, slots.generationOf(slot));
   table.setChecksum(node, Number(checksum & 0xffff_ffffn), Number(checksum >> 32n));
+  table.setMac(node, record.macs, i * MAC_BYTES);
   table.setUses(node, record.uses[i]!, Math.min(record.lastSeen[i]!, store.nowSeconds()));
   table.setFlag(node, NodeFlag.transient, (record.flags[i]! & TRANSIENT) !== 0);
   slots.setNode(slot, node);

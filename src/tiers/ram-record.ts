@@ -22,6 +22,8 @@ export interface RamRecord {
   /** Bit 0: transient. */
   readonly flags: Uint32Array;
   readonly checksums: BigUint64Array;
+  /** 16 bytes a block; all zero: it has no MAC. */
+  readonly macs: Uint8Array;
   /** By ascending offset in the arena. */
   readonly offsets: Float64Array;
   /** `ALIAS_ROW_BYTES` each: block as u32, length of the name as u32 (8 or 32), the name. */
@@ -33,8 +35,8 @@ export interface RamRecord {
 export const ALIAS_ROW_BYTES = 40;
 
 const MAGIC = "HEARTHRM";
-const VERSION = 2;
-/** The first one had no holds; it is read all the same. */
+const VERSION = 3;
+/** The first version had no holds, the second no MACs; both are read. */
 const OLDEST_VERSION = 1;
 const HEAD_BYTES = 16;
 const SUM_BYTES = 8;
@@ -52,9 +54,19 @@ const COLUMNS = [
   ["lastSeen", 4],
   ["uses", 4],
   ["flags", 4],
+  ["macs", 16],
 ] as const satisfies readonly (readonly [keyof RamRecord, number])[];
 
-const ROW_BYTES = COLUMNS.reduce((sum, [, width]) => sum + width, 0);
+type Column = (typeof COLUMNS)[number];
+
+/** The columns that records of a version have. */
+function columnsOf(version: number): readonly Column[] {
+  return version >= 3 ? COLUMNS : COLUMNS.filter(([name]) => name !== "macs");
+}
+
+function rowBytesOf(columns: readonly Column[]): number {
+  return columns.reduce((sum, [, width]) => sum + width, 0);
+}
 
 export function createRamRecord(
   about: Pick<
@@ -75,6 +87,7 @@ export function createRamRecord(
     lastSeen: new Uint32Array(count),
     uses: new Uint32Array(count),
     flags: new Uint32Array(count),
+    macs: new Uint8Array(count * 16),
   };
 }
 
@@ -89,7 +102,7 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
   const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, ...sizes, holds });
   const json = new TextEncoder().encode(about);
   const columnsAt = Math.ceil((HEAD_BYTES + json.length) / ALIGN) * ALIGN;
-  const aliasesAt = columnsAt + count * ROW_BYTES;
+  const aliasesAt = columnsAt + count * rowBytesOf(COLUMNS);
   const holdsAt = aliasesAt + aliases.length;
   const sumAt = holdsAt + blocks.reduce((sum, { length }) => sum + length, 0);
   const out = new Uint8Array(sumAt + SUM_BYTES);
@@ -128,12 +141,13 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   const about = aboutOf(bytes.subarray(HEAD_BYTES, HEAD_BYTES + jsonBytes));
   let at = Math.ceil((HEAD_BYTES + jsonBytes) / ALIGN) * ALIGN;
   const { aliasBytes, holds: written, ...named } = about;
-  const aliasesAt = at + about.count * ROW_BYTES;
+  const columns = columnsOf(version);
+  const aliasesAt = at + about.count * rowBytesOf(columns);
   const holdsAt = aliasesAt + aliasBytes;
   const holds = readHolds(written ?? null, bytes.subarray(holdsAt, sumAt));
   if (holds === "damaged") return null;
   const record = createRamRecord({ ...named, aliases: bytes.slice(aliasesAt, holdsAt), holds });
-  for (const [name, width] of COLUMNS) {
+  for (const [name, width] of columns) {
     const column = record[name];
     new Uint8Array(column.buffer).set(bytes.subarray(at, at + about.count * width));
     at += about.count * width;

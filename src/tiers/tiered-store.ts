@@ -30,6 +30,7 @@ import type { ClaimLimits } from "./engines/claims.ts";
 import { Engines } from "./engines/engines.ts";
 import { Evictor, type WaterMarks } from "./evictor.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
+import { NamespaceMacs } from "./namespace-macs.ts";
 import { Namespaces } from "./namespaces.ts";
 import { Landings } from "./peers/landings.ts";
 import type { PeerTier } from "./peers/peer-blocks.ts";
@@ -68,6 +69,8 @@ export interface TieredStoreOptions {
   readonly turns?: TurnBudget;
   /** Those of the process; without them no block can come from another host. */
   readonly namespaces?: Namespaces;
+  /** MAC keys of namespaces by identifier, 16 bytes each. Default: none. */
+  readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
 /** What the SSD tier is made of, beside the store it belongs to. */
@@ -128,6 +131,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
   readonly namespaces: Namespaces;
+  readonly macs: NamespaceMacs;
   readonly landings: Landings;
   readonly seen = new SeenBlocks();
   /** What is kept in RAM for engines that looked it up, and what they announced. */
@@ -155,6 +159,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.clock = clock;
     this.landings = new Landings(clock);
     this.namespaces = options.namespaces ?? new Namespaces();
+    const { native, queue, macKeys = new Map() } = options;
+    this.macs = new NamespaceMacs(native, queue, this.namespaces, macKeys);
     this.#startMs = clock.monotonicMs();
     this.#startSeconds = clock.wallMs() / 1_000;
     this.region = region;
@@ -268,6 +274,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const parts: SsdParts = {
       ...{ disk, index, native, table, region, namespaces, clock, incarnation, health, log },
       departures,
+      macs: this.macs,
       schedule: new DiskSchedule(disk.depth, clock),
       files: new BlockFiles(table, namespaces),
       stats: this.ssdStats,

@@ -98,6 +98,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
     peers: arbitraryPeers,
     events: arbitraryEvents,
     engineEvents: arbitraryEngineEvents,
+    keyDir: fc.option(absolutePath(60)),
     gpu: fc.record({
       enabled: word("auto", "off", "require"),
       library: fc.option(absolutePath(60)),
@@ -165,6 +166,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         ...draw.engineEvents,
       },
       gpu: draw.gpu,
+      namespaces: { keyDir: draw.keyDir },
       rdma: draw.peers.transports.includes("rdma")
         ? { ...draw.rdma, enabled: "auto" as const }
         : draw.rdma,

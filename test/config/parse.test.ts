@@ -65,6 +65,7 @@ const DEFAULTS: Config = {
     kvRanks: 1,
   },
   gpu: { enabled: "auto", library: null, register: true },
+  namespaces: { keyDir: null },
   control: {
     pinShare: 0.5,
     pinShareOwner: 0.25,

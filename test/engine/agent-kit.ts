@@ -28,6 +28,8 @@ export interface AgentKitOptions {
   readonly socketPath?: string;
   readonly socketGroup?: number;
   readonly watches?: number;
+  /** MAC keys by identifier. */
+  readonly macKeys?: ReadonlyMap<string, Uint8Array>;
   /** Bytes of the arena that are ready; all by default. */
   readonly readyBytes?: number;
   /** What CUDA's stand-in plays; without it the agent has no GPUs. */
@@ -121,6 +123,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     gpuWindowBlocks: options.gpuWindowBlocks ?? 64,
     policy: options.policy ?? "lru",
     marks: { high: 1, low: 1 },
+    macKeys: options.macKeys ?? new Map(),
   });
   store.slots.addReady(options.readyBytes ?? bytes);
   const frames = createFrameCounts();

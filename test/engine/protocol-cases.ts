@@ -170,6 +170,23 @@ const committed = batchOf({
   checksum: [0x0123456789abcdefn, 0n],
   flags: [1, 0],
 });
+const MACS = Uint8Array.from([...sequence(0x70).slice(0, 16), ...new Uint8Array(16)]);
+const sealed = batchOf({
+  slot: [12, 13],
+  generation: [3, 1],
+  checksum: [0x0123456789abcdefn, 0n],
+  flags: [3, 2],
+  mac: [...sequence(0x70).slice(0, 16), ...sequence(0x20).slice(0, 16)],
+});
+const acquiredWithMac = batchOf({
+  mac: MACS,
+  outcome: [Outcome.ok, Outcome.miss],
+  slot: [12, 0],
+  generation: [3, 0],
+  bytes: [262_144, 0],
+  offset: [5 * 2 ** 30 - 262_144, 0],
+  checksum: [0x0123456789abcdefn, 0n],
+});
 const pair = batchOf({ digests: [...A, ...B] }, ALL);
 const first = batchOf({ digests: A }, ALL);
 const acquireOptions = { tiers: 2, deadlineMs: 250, stopAtMiss: true, namespace: 0 };
@@ -306,6 +323,26 @@ export const CASES: readonly Case[] = [
       return fill(run, ["digests"], true, () => options);
     },
     value: { ...plain(pair, ["digests"], true), ...acquireOptions },
+  },
+  {
+    golden: "commit.mac.request",
+    direction: "requests",
+    encode: (output) => protocol.encodeCommitRequest(output, 40, sealed, false, sealed.mac),
+    decode(frame) {
+      const run = (into: Columns) => protocol.decodeCommitRequest(frame, into, into.mac);
+      return fill(run, ["slot", "generation", "checksum", "flags", "mac"], false);
+    },
+    value: plain(sealed, ["slot", "generation", "checksum", "flags", "mac"]),
+  },
+  {
+    golden: "acquire.mac.reply",
+    direction: "replies",
+    encode: (output) => protocol.encodeAcquireReply(output, 41, acquiredWithMac, MACS),
+    decode(frame) {
+      const run = (into: Columns) => protocol.decodeAcquireReply(frame, into, into.mac);
+      return fill(run, [...SLOT, "checksum", "mac"], false);
+    },
+    value: plain(acquiredWithMac, [...SLOT, "checksum", "mac"]),
   },
   {
     golden: "acquire.reply",

@@ -17,6 +17,7 @@ export interface Columns {
   generation: Uint32Array;
   offset: Float64Array;
   checksum: BigUint64Array;
+  mac: Uint8Array;
 }
 
 export const CAPACITY = 64;
@@ -39,18 +40,20 @@ export function columns(capacity = CAPACITY): Columns {
     generation: u32(),
     offset: new Float64Array(capacity).fill(-1),
     checksum: new BigUint64Array(capacity).fill(0xdeadn),
+    mac: new Uint8Array(16 * capacity).fill(0xee),
   };
 }
 
 export type Column = Exclude<keyof Columns, "count" | "layer">;
-const KEY_COLUMNS: ReadonlySet<Column> = new Set(["digests", "parents", "aliases"]);
+/** Columns of more than one entry an item. */
+const WIDTHS: Partial<Record<Column, number>> = { digests: 32, parents: 32, aliases: 32, mac: 16 };
 
 /** The first `count` entries of the named columns, as plain values. */
 export function plain(batch: Columns, names: readonly Column[], layer = false) {
   const out: Record<string, unknown> = { count: batch.count };
   if (layer) out.layer = batch.layer;
   for (const name of names) {
-    const width = KEY_COLUMNS.has(name) ? 32 : 1;
+    const width = WIDTHS[name] ?? 1;
     out[name] = Array.from<number | bigint>(
       batch[name].slice(0, batch.count * width) as Uint8Array,
     );
@@ -68,7 +71,7 @@ export function batchOf(given: Partial<Record<Column, ArrayLike<number | bigint>
   for (const name of Object.keys(given) as Column[]) {
     const values = Array.from(given[name]!);
     (batch[name] as { set(values: ArrayLike<number | bigint>): void }).set(values);
-    batch.count = KEY_COLUMNS.has(name) ? values.length / 32 : values.length;
+    batch.count = values.length / (WIDTHS[name] ?? 1);
   }
   return batch;
 }

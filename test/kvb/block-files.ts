@@ -48,6 +48,7 @@ export function blockFile(
     namespaceKey: wishes.namespaceKey ?? new Uint8Array(32).fill(0x4e),
     payloadBytes,
     payloadChecksum: Bun.hash.xxHash3(payload),
+    mac: null,
     incarnation: 7n,
     sequence: seed + 1,
     writtenMs: 1_790_000_000_000 + generation,

@@ -25,6 +25,7 @@ const sample: KvbHeader = {
   namespaceKey: new Uint8Array(32).fill(0x4e),
   payloadBytes: 262_144,
   payloadChecksum: 0x0123_4567_89ab_cdefn,
+  mac: null,
   incarnation: 42n,
   sequence: 1000,
   writtenMs: 1_790_000_000_000,
@@ -76,7 +77,8 @@ describe("a header", () => {
   });
 
   test("with any single bit flipped is refused", () => {
-    for (const header of [sample, { ...sample, parent: null }]) {
+    const withMac = { ...sample, mac: new Uint8Array(16).fill(0x3c) };
+    for (const header of [sample, { ...sample, parent: null }, withMac]) {
       const bytes = encoded(header);
       let served = 0;
       for (let bit = 0; bit < HEADER_BYTES * 8; bit++) {
@@ -99,13 +101,24 @@ describe("a header", () => {
     expect(faultOf(new Uint8Array(HEADER_BYTES))).toBe("magic");
   });
 
-  const { version, headerBytes, flags, payloadBytes, sequence, writtenMs, reserved } =
+  const { version, headerBytes, flags, payloadBytes, sequence, writtenMs, mac, reserved } =
     HEADER_FIELDS;
   const lies: [HeaderFault, string, (view: DataView) => void][] = [
-    ["version", "version 2", (view) => view.setUint32(version.at, 2, true)],
+    ["version", "version 3", (view) => view.setUint32(version.at, 3, true)],
     ["version", "version 0", (view) => view.setUint32(version.at, 0, true)],
     ["header_length", "8192", (view) => view.setUint32(headerBytes.at, 8192, true)],
-    ["flags", "an unknown flag", (view) => view.setUint32(flags.at, 3, true)],
+    ["flags", "an unknown flag", (view) => view.setUint32(flags.at, 5, true)],
+    ["flags", "the flag of a MAC in version 1", (view) => view.setUint32(flags.at, 3, true)],
+    ["flags", "a MAC in version 1", (view) => view.setUint8(mac.at, 1)],
+    ["flags", "version 2 without a MAC's flag", (view) => view.setUint32(version.at, 2, true)],
+    [
+      "flags",
+      "version 2 and a MAC of zeros",
+      (view) => {
+        view.setUint32(version.at, 2, true);
+        view.setUint32(flags.at, 3, true);
+      },
+    ],
     ["flags", "no parent, and its name", (view) => view.setUint32(flags.at, 0, true)],
     ["reserved", "the first reserved byte", (view) => view.setUint8(reserved.at, 1)],
     ["reserved", "the last reserved byte", (view) => view.setUint8(4087, 1)],

@@ -91,6 +91,7 @@ export class RegionServer implements PeerServer {
       namespace: NAMESPACE,
       generation: BigInt(seed) + 1_000n,
       checksum: this.region.checksum(offset, bytes),
+      mac: null,
       parent: null,
       transient: false,
       aliases: [],

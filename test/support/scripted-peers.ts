@@ -264,7 +264,7 @@ export class ScriptedLink implements PeerLink {
     const header = {
       ...{ digest, layer: item.layer, model: "", bytes, namespace, checksum: sum },
       ...{ generation: answer === "otherGeneration" ? generation - 1n : generation },
-      ...{ parent: null, transient: false, aliases: [] },
+      ...{ mac: null, parent: null, transient: false, aliases: [] },
     };
     return { kind: "came", header, checksum: answer === "corrupt" ? sum ^ 2n : sum };
   }

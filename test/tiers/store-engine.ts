@@ -31,6 +31,8 @@ export interface Handle {
   readonly bytes: number;
   readonly capacity: number;
   readonly checksum: bigint;
+  /** Of an acquired block; zeros: it has none. */
+  readonly mac: Uint8Array;
 }
 
 export interface AcquireWish {
@@ -85,6 +87,7 @@ export class StoreEngine {
       bytes: batch.bytes[i]!,
       capacity: out.bytes[i]!,
       checksum: 0n,
+      mac: new Uint8Array(16),
     }));
   }
 
@@ -96,8 +99,15 @@ export class StoreEngine {
   }
 
   /** Without checksums unless they are given. */
-  async commit(handles: readonly Handle[], checksums?: bigint[]): Promise<OutcomeName[]> {
+  async commit(
+    handles: readonly Handle[],
+    checksums?: bigint[],
+    macs?: readonly Uint8Array[],
+  ): Promise<OutcomeName[]> {
     const batch = handleBatch(handles);
+    macs?.forEach((mac, i) => {
+      batch.mac.set(mac, i * 16);
+    });
     checksums?.forEach((checksum, i) => {
       batch.checksum[i] = checksum;
       batch.flags[i] = CommitFlag.checksumGiven;
@@ -282,6 +292,7 @@ function handlesOf(names: readonly BlockName[], out: HandleBatch): Handle[] {
     bytes: out.bytes[i]!,
     capacity: out.bytes[i]!,
     checksum: out.checksum[i]!,
+    mac: out.mac.slice(i * 16, (i + 1) * 16),
   }));
 }
 

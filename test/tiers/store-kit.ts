@@ -19,6 +19,8 @@ export interface StoreKitOptions {
   readonly parts?: readonly ArenaPart[];
   /** Bytes ready from the start; all by default. */
   readonly readyBytes?: number;
+  /** MAC keys by identifier. */
+  readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
 /** A RAM store over real memory and real threads, on a clock that stands still. */
@@ -63,6 +65,7 @@ export function openStoreKit(options: StoreKitOptions): StoreKit {
     marks: options.marks ?? { high: 1, low: 1 },
     parts: options.parts ?? [],
     turns: endlessTurns,
+    macKeys: options.macKeys ?? new Map(),
   });
   store.slots.addReady(options.readyBytes ?? bytes);
   const engines: StoreEngine[] = [];

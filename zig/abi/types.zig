@@ -3,6 +3,7 @@
 
 const std = @import("std");
 const gpu = @import("gpu_types.zig");
+const mac = @import("mac_types.zig");
 const rdma = @import("rdma_types.zig");
 const router = @import("router_types.zig");
 
@@ -96,6 +97,9 @@ pub const Operation = enum(u32) {
     populate = 1,
     /// `result` is XXH3-64 of the span.
     checksum = 2,
+    /// `argument` is the address of a `MacRequest`, which stays there until the completion;
+    /// `result` is 1 if the span has its MAC, else 0.
+    mac = 3,
 };
 
 pub const Submission = extern struct {
@@ -363,7 +367,7 @@ pub const all = .{
     DiskRequest,   DiskInfo,      DiskJob,     DiskDone,     AdoptRequest, LanesRequest,
     LanesInfo,     LaneAddress,   LaneSession, LaneTransfer, LaneDone,     RecordPlace,
     PlainListener, PlainPull,
-} ++ router.all ++ gpu.all ++ rdma.all;
+} ++ router.all ++ gpu.all ++ rdma.all ++ mac.all;
 
 fn assertNoPadding(comptime T: type) void {
     var end: usize = 0;

@@ -1,5 +1,5 @@
-//! The calls, compiled for processors with AVX2. Linked into the library beside the ones for every
-//! x86-64 processor.
+//! The calls, compiled for processors with AVX2 and AES. Linked into the library beside the ones
+//! for every x86-64 processor.
 
 const std = @import("std");
 const calls = @import("calls.zig");

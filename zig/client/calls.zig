@@ -3,10 +3,15 @@
 
 const std = @import("std");
 const hash = @import("hash");
+const mac = hash.mac;
 const moves = @import("moves.zig");
 
 /// Part of the format: another text makes other namespaces of the same manifests.
 const namespace_context = "hearth 2026-08 namespace key v1";
+
+/// Part of the formats as well, and `src/identity/namespace-secret.ts` has the same.
+const mac_key_context = "hearth 2026-11 block mac key v1";
+const mac_id_context = "hearth 2026-11 block mac key id v1";
 
 const ok = 0;
 /// An argument is missing, or is outside its range.
@@ -18,19 +23,52 @@ const Pieces = ?[*]const moves.Piece;
 const Numbers = ?[*]const u32;
 const Words = ?[*]const u64;
 
-/// One level's calls; `checksums` and `out` are written, everything else is read.
+/// The MACs of the blocks of one call, and what they need. As Python packs it; addresses.
+pub const Macs = extern struct {
+    /// 16 bytes.
+    key: u64,
+    /// 32 bytes a block.
+    digests: u64,
+    /// 16 bytes a block: written by a gather, compared by everything else.
+    macs: u64,
+    layer: u32,
+    reserved: u32,
+
+    fn begin(self: *const Macs, i: usize, bytes: u64) mac.Mac {
+        const digests: [*]const [32]u8 = @ptrFromInt(self.digests);
+        const name: mac.Name = .{ .digest = digests[i], .layer = self.layer, .bytes = bytes };
+        return .init(@ptrFromInt(self.key), name);
+    }
+
+    fn at(self: *const Macs, i: usize) *mac.Tag {
+        return &@as([*]mac.Tag, @ptrFromInt(self.macs))[i];
+    }
+};
+
+comptime {
+    std.debug.assert(@sizeOf(Macs) == 32);
+}
+
+/// Null: blocks are verified by their checksums alone.
+const Keyed = ?*const Macs;
+
+/// One level's calls; `checksums`, `out` and a gather's MACs are written, everything else is read.
 pub const Table = extern struct {
     xxh3: *const fn (Bytes, u64) callconv(.c) u64 = xxh3,
     chain_digests: *const fn (Bytes, Bytes, u32, u32, ?[*][32]u8) callconv(.c) i32 = chainDigests,
     prefix_digests: *const fn (Bytes, Bytes, u64, u32, ?[*][32]u8) callconv(.c) i32 =
         prefixDigests,
-    gather: *const fn (Regions, u32, Numbers, u32, Words, ?[*]u64) callconv(.c) i32 = gather,
-    scatter: *const fn (Regions, u32, Numbers, u32, Words, Words, ?[*]u8) callconv(.c) i32 =
+    gather: *const fn (Regions, u32, Numbers, u32, Words, ?[*]u64, Keyed) callconv(.c) i32 =
+        gather,
+    scatter: *const fn (Regions, u32, Numbers, u32, Words, Words, ?[*]u8, Keyed) callconv(.c) i32 =
         scatter,
-    gather_pieces: *const fn (Pieces, Numbers, u32, Words, ?[*]u64) callconv(.c) i32 = gatherPieces,
-    scatter_pieces: *const fn (Pieces, Numbers, u32, Words, Words, ?[*]u8) callconv(.c) i32 =
+    gather_pieces: *const fn (Pieces, Numbers, u32, Words, ?[*]u64, Keyed) callconv(.c) i32 =
+        gatherPieces,
+    scatter_pieces: *const fn (Pieces, Numbers, u32, Words, Words, ?[*]u8, Keyed) callconv(.c) i32 =
         scatterPieces,
-    verify_pieces: *const fn (Pieces, Numbers, u32, Words, ?[*]u8) callconv(.c) i32 = verifyPieces,
+    verify_pieces: *const fn (Pieces, Numbers, u32, Words, ?[*]u8, Keyed) callconv(.c) i32 =
+        verifyPieces,
+    mac_pieces: *const fn (Pieces, Numbers, u32, Keyed) callconv(.c) i32 = macPieces,
 };
 
 pub const table: Table = .{};
@@ -46,6 +84,15 @@ fn xxh3(data: Bytes, len: u64) callconv(.c) u64 {
 
 pub fn xxh3Wide(data: Bytes, len: u64) u128 {
     return hash.xxh3Wide(bytesAt(data, len));
+}
+
+/// Key and identifier, 16 bytes each, that follow from the secret of a namespace.
+pub fn macKey(secret: Bytes, len: u32, out: *[32]u8) void {
+    var derived: [32]u8 = undefined;
+    hash.deriveKey(mac_key_context, bytesAt(secret, len), &derived);
+    out[0..16].* = derived[0..16].*;
+    hash.deriveKey(mac_id_context, bytesAt(secret, len), &derived);
+    out[16..32].* = derived[0..16].*;
 }
 
 pub fn namespaceKey(manifest: Bytes, len: u32, out: *[32]u8) void {
@@ -87,6 +134,84 @@ fn prefixDigests(
     return count;
 }
 
+/// The blocks of paged memory that one call names.
+const PagedBlocks = struct {
+    regions: []const moves.Region,
+    ids: [*]const u32,
+
+    fn from(regions: Regions, region_count: u32, block_ids: Numbers) ?PagedBlocks {
+        return .{
+            .regions = (regions orelse return null)[0..region_count],
+            .ids = block_ids orelse return null,
+        };
+    }
+
+    fn at(self: PagedBlocks, i: usize) moves.Paged {
+        return .{ .regions = self.regions, .block = self.ids[i] };
+    }
+};
+
+/// The pieces of each block: piece `starts[i]` is the first of block i.
+const ListedBlocks = struct {
+    pieces: [*]const moves.Piece,
+    starts: []const u32,
+
+    fn from(pieces: Pieces, starts: Numbers, count: u32) ?ListedBlocks {
+        const bounds = (starts orelse return null)[0 .. @as(usize, count) + 1];
+        for (bounds[0..count], bounds[1..]) |before, after| if (before > after) return null;
+        return .{ .pieces = pieces orelse return null, .starts = bounds };
+    }
+
+    fn at(self: ListedBlocks, i: usize) moves.Listed {
+        return .{ .pieces = self.pieces[self.starts[i]..self.starts[i + 1]] };
+    }
+
+    fn length(self: ListedBlocks) u64 {
+        const all = self.pieces[self.starts[0]..self.starts[self.starts.len - 1]];
+        return moves.lengthOf(moves.Listed{ .pieces = all });
+    }
+};
+
+fn gatherAll(blocks: anytype, count: u32, slots: Words, checksums: ?[*]u64, keyed: Keyed) i32 {
+    const to = slots orelse return bad_argument;
+    const sums = checksums orelse return bad_argument;
+    for (0..count) |i| {
+        const block = blocks.at(i);
+        if (keyed) |macs| {
+            var state = macs.begin(i, moves.lengthOf(block));
+            sums[i] = moves.gatherWithMac(block, to[i], &state);
+            macs.at(i).* = state.finish();
+        } else sums[i] = moves.gather(block, to[i]);
+    }
+    moves.fence();
+    return ok;
+}
+
+fn scatterAll(
+    blocks: anytype,
+    bytes: u64,
+    count: u32,
+    slots: Words,
+    checksums: Words,
+    out: ?[*]u8,
+    keyed: Keyed,
+) i32 {
+    const from = slots orelse return bad_argument;
+    const sums = checksums orelse return bad_argument;
+    const right = out orelse return bad_argument;
+    const streamed = moves.scatterStreams(bytes);
+    for (0..count) |i| {
+        const block = blocks.at(i);
+        if (keyed) |macs| {
+            var state = macs.begin(i, moves.lengthOf(block));
+            moves.scatterWithMac(block, from[i], &state);
+            right[i] = @intFromBool(state.matches(macs.at(i)));
+        } else right[i] = @intFromBool(moves.scatter(streamed, block, from[i]) == sums[i]);
+    }
+    moves.fence();
+    return ok;
+}
+
 fn gather(
     regions: Regions,
     region_count: u32,
@@ -94,17 +219,11 @@ fn gather(
     count: u32,
     slots: Words,
     checksums: ?[*]u64,
+    keyed: Keyed,
 ) callconv(.c) i32 {
     if (count == 0) return ok;
-    const spans = (regions orelse return bad_argument)[0..region_count];
-    const ids = block_ids orelse return bad_argument;
-    const to = slots orelse return bad_argument;
-    const sums = checksums orelse return bad_argument;
-    for (0..count) |i| {
-        sums[i] = moves.gather(moves.Paged{ .regions = spans, .block = ids[i] }, to[i]);
-    }
-    moves.fence();
-    return ok;
+    const blocks = PagedBlocks.from(regions, region_count, block_ids) orelse return bad_argument;
+    return gatherAll(blocks, count, slots, checksums, keyed);
 }
 
 fn scatter(
@@ -115,43 +234,13 @@ fn scatter(
     slots: Words,
     checksums: Words,
     out: ?[*]u8,
+    keyed: Keyed,
 ) callconv(.c) i32 {
     if (count == 0) return ok;
-    const spans = (regions orelse return bad_argument)[0..region_count];
-    const ids = block_ids orelse return bad_argument;
-    const from = slots orelse return bad_argument;
-    const sums = checksums orelse return bad_argument;
-    const right = out orelse return bad_argument;
-    const first: moves.Paged = .{ .regions = spans, .block = ids[0] };
-    const streamed = moves.scatterStreams(count * moves.lengthOf(first));
-    for (0..count) |i| {
-        const block: moves.Paged = .{ .regions = spans, .block = ids[i] };
-        right[i] = @intFromBool(moves.scatter(streamed, block, from[i]) == sums[i]);
-    }
-    moves.fence();
-    return ok;
+    const blocks = PagedBlocks.from(regions, region_count, block_ids) orelse return bad_argument;
+    const bytes = count * moves.lengthOf(blocks.at(0));
+    return scatterAll(blocks, bytes, count, slots, checksums, out, keyed);
 }
-
-/// The pieces of each block: piece `starts[i]` is the first of block i.
-const Blocks = struct {
-    pieces: [*]const moves.Piece,
-    starts: []const u32,
-
-    fn from(pieces: Pieces, starts: Numbers, count: u32) ?Blocks {
-        const bounds = (starts orelse return null)[0 .. @as(usize, count) + 1];
-        for (bounds[0..count], bounds[1..]) |before, after| if (before > after) return null;
-        return .{ .pieces = pieces orelse return null, .starts = bounds };
-    }
-
-    fn at(self: Blocks, i: usize) moves.Listed {
-        return .{ .pieces = self.pieces[self.starts[i]..self.starts[i + 1]] };
-    }
-
-    fn length(self: Blocks) u64 {
-        const all = self.pieces[self.starts[0]..self.starts[self.starts.len - 1]];
-        return moves.lengthOf(moves.Listed{ .pieces = all });
-    }
-};
 
 fn gatherPieces(
     pieces: Pieces,
@@ -159,14 +248,11 @@ fn gatherPieces(
     count: u32,
     slots: Words,
     checksums: ?[*]u64,
+    keyed: Keyed,
 ) callconv(.c) i32 {
     if (count == 0) return ok;
-    const blocks = Blocks.from(pieces, starts, count) orelse return bad_argument;
-    const to = slots orelse return bad_argument;
-    const sums = checksums orelse return bad_argument;
-    for (0..count) |i| sums[i] = moves.gather(blocks.at(i), to[i]);
-    moves.fence();
-    return ok;
+    const blocks = ListedBlocks.from(pieces, starts, count) orelse return bad_argument;
+    return gatherAll(blocks, count, slots, checksums, keyed);
 }
 
 fn scatterPieces(
@@ -176,18 +262,11 @@ fn scatterPieces(
     slots: Words,
     checksums: Words,
     out: ?[*]u8,
+    keyed: Keyed,
 ) callconv(.c) i32 {
     if (count == 0) return ok;
-    const blocks = Blocks.from(pieces, starts, count) orelse return bad_argument;
-    const from = slots orelse return bad_argument;
-    const sums = checksums orelse return bad_argument;
-    const right = out orelse return bad_argument;
-    const streamed = moves.scatterStreams(blocks.length());
-    for (0..count) |i| {
-        right[i] = @intFromBool(moves.scatter(streamed, blocks.at(i), from[i]) == sums[i]);
-    }
-    moves.fence();
-    return ok;
+    const blocks = ListedBlocks.from(pieces, starts, count) orelse return bad_argument;
+    return scatterAll(blocks, blocks.length(), count, slots, checksums, out, keyed);
 }
 
 fn verifyPieces(
@@ -196,11 +275,32 @@ fn verifyPieces(
     count: u32,
     checksums: Words,
     out: ?[*]u8,
+    keyed: Keyed,
 ) callconv(.c) i32 {
     if (count == 0) return ok;
-    const blocks = Blocks.from(pieces, starts, count) orelse return bad_argument;
+    const blocks = ListedBlocks.from(pieces, starts, count) orelse return bad_argument;
     const sums = checksums orelse return bad_argument;
     const right = out orelse return bad_argument;
-    for (0..count) |i| right[i] = @intFromBool(moves.verify(blocks.at(i)) == sums[i]);
+    for (0..count) |i| {
+        const block = blocks.at(i);
+        if (keyed) |macs| {
+            var state = macs.begin(i, moves.lengthOf(block));
+            moves.verifyWithMac(block, &state);
+            right[i] = @intFromBool(state.matches(macs.at(i)));
+        } else right[i] = @intFromBool(moves.verify(block) == sums[i]);
+    }
+    return ok;
+}
+
+fn macPieces(pieces: Pieces, starts: Numbers, count: u32, keyed: Keyed) callconv(.c) i32 {
+    if (count == 0) return ok;
+    const blocks = ListedBlocks.from(pieces, starts, count) orelse return bad_argument;
+    const macs = keyed orelse return bad_argument;
+    for (0..count) |i| {
+        const block = blocks.at(i);
+        var state = macs.begin(i, moves.lengthOf(block));
+        moves.verifyWithMac(block, &state);
+        macs.at(i).* = state.finish();
+    }
     return ok;
 }

@@ -132,5 +132,47 @@ pub fn verify(block: anytype) u64 {
     return checksum.finish();
 }
 
+/// As gather; `mac` takes the block's bytes too.
+pub fn gatherWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) u64 {
+    const length = lengthOf(block);
+    populate.forWriting(slot, length);
+    if (length >= streamed_min) return gatherTagged(.streamed, block, length, slot, mac);
+    return gatherTagged(.plain, block, length, slot, mac);
+}
+
+fn gatherTagged(
+    comptime store: hash.Store,
+    block: anytype,
+    length: u64,
+    slot: u64,
+    mac: *hash.mac.Mac,
+) u64 {
+    var checksum: hash.PiecesChecksum = .init(length);
+    var to: [*]u8 = @ptrFromInt(slot);
+    for (0..block.count()) |i| {
+        if (i + 1 < block.count()) prefetch(block.at(i + 1));
+        const piece = block.at(i);
+        mac.publish(store, &checksum, to, piece);
+        to += piece.len;
+    }
+    return checksum.finish();
+}
+
+/// Copies a slot to a block; `mac` takes the bytes copied.
+pub fn scatterWithMac(block: anytype, slot: u64, mac: *hash.mac.Mac) void {
+    populate.forReading(slot, lengthOf(block));
+    var from: [*]const u8 = @ptrFromInt(slot);
+    for (0..block.count()) |i| {
+        const piece = block.at(i);
+        mac.copy(piece.ptr, from[0..piece.len]);
+        from += piece.len;
+    }
+}
+
+/// `mac` takes the bytes of a block.
+pub fn verifyWithMac(block: anytype, mac: *hash.mac.Mac) void {
+    for (0..block.count()) |i| mac.update(block.at(i));
+}
+
 /// Orders all streamed bytes before what this thread writes after.
 pub const fence = hash.fence;

@@ -28,14 +28,14 @@ fn savedRegisters() u32 {
         : .{ .edx = true });
 }
 
-/// AVX2, and a kernel that saves its registers.
+/// AVX2 and AES, and a kernel that saves the registers.
 pub fn hasAvx2() bool {
     if (builtin.cpu.arch != .x86_64) return false;
-    const osxsave_and_avx = 1 << 27 | 1 << 28;
+    const aes_osxsave_and_avx = 1 << 25 | 1 << 27 | 1 << 28;
     const vector_registers = 0b110;
     const avx2 = 1 << 5;
     if (cpuid(0).a < 7) return false;
-    if (cpuid(1).c & osxsave_and_avx != osxsave_and_avx) return false;
+    if (cpuid(1).c & aes_osxsave_and_avx != aes_osxsave_and_avx) return false;
     if (savedRegisters() & vector_registers != vector_registers) return false;
     return cpuid(7).b & avx2 != 0;
 }

@@ -11,7 +11,7 @@ const calls = @import("calls.zig");
 const moves = @import("moves.zig");
 const processor = @import("processor.zig");
 
-const abi = 1;
+const abi = 2;
 
 /// A failed assertion traps: a message would need a C library.
 pub const panic = std.debug.no_panic;
@@ -78,7 +78,14 @@ pub export fn hearth_client_namespace_key(manifest: ?[*]const u8, bytes: u32, ou
     return 0;
 }
 
-/// Blocks of paged memory to slots, with their checksums.
+/// Key and identifier of a namespace, 16 bytes each, from its secret.
+pub export fn hearth_client_mac_key(secret: ?[*]const u8, bytes: u32, out: *[32]u8) i32 {
+    if (secret == null) return -1;
+    calls.macKey(secret, bytes, out);
+    return 0;
+}
+
+/// Blocks of paged memory to slots, with their checksums; with `keyed` also their MACs.
 pub export fn hearth_client_gather(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -86,11 +93,13 @@ pub export fn hearth_client_gather(
     count: u32,
     slots: ?[*]const u64,
     checksums: ?[*]u64,
+    keyed: ?*const calls.Macs,
 ) i32 {
-    return active().gather(regions, region_count, block_ids, count, slots, checksums);
+    return active().gather(regions, region_count, block_ids, count, slots, checksums, keyed);
 }
 
-/// Slots to blocks of paged memory; `out[i]` is 1 if the bytes copied have `checksums[i]`.
+/// Slots to blocks of paged memory; `out[i]` is 1 if the bytes copied have `checksums[i]` or, with
+/// `keyed`, its MAC.
 pub export fn hearth_client_scatter(
     regions: ?[*]const moves.Region,
     region_count: u32,
@@ -99,8 +108,9 @@ pub export fn hearth_client_scatter(
     slots: ?[*]const u64,
     checksums: ?[*]const u64,
     out: ?[*]u8,
+    keyed: ?*const calls.Macs,
 ) i32 {
-    return active().scatter(regions, region_count, block_ids, count, slots, checksums, out);
+    return active().scatter(regions, region_count, block_ids, count, slots, checksums, out, keyed);
 }
 
 /// As gather; block i has the pieces `starts[i] .. starts[i + 1]`.
@@ -110,8 +120,9 @@ pub export fn hearth_client_gather_pieces(
     count: u32,
     slots: ?[*]const u64,
     checksums: ?[*]u64,
+    keyed: ?*const calls.Macs,
 ) i32 {
-    return active().gather_pieces(pieces, starts, count, slots, checksums);
+    return active().gather_pieces(pieces, starts, count, slots, checksums, keyed);
 }
 
 /// As scatter, to pieces.
@@ -122,19 +133,31 @@ pub export fn hearth_client_scatter_pieces(
     slots: ?[*]const u64,
     checksums: ?[*]const u64,
     out: ?[*]u8,
+    keyed: ?*const calls.Macs,
 ) i32 {
-    return active().scatter_pieces(pieces, starts, count, slots, checksums, out);
+    return active().scatter_pieces(pieces, starts, count, slots, checksums, out, keyed);
 }
 
-/// `out[i]` is 1 if the pieces of block i have `checksums[i]`.
+/// `out[i]` is 1 if the pieces of block i have `checksums[i]` or, with `keyed`, its MAC.
 pub export fn hearth_client_verify_pieces(
     pieces: ?[*]const moves.Piece,
     starts: ?[*]const u32,
     count: u32,
     checksums: ?[*]const u64,
     out: ?[*]u8,
+    keyed: ?*const calls.Macs,
 ) i32 {
-    return active().verify_pieces(pieces, starts, count, checksums, out);
+    return active().verify_pieces(pieces, starts, count, checksums, out, keyed);
+}
+
+/// The MACs of blocks that lie in pieces of memory.
+pub export fn hearth_client_mac_pieces(
+    pieces: ?[*]const moves.Piece,
+    starts: ?[*]const u32,
+    count: u32,
+    keyed: ?*const calls.Macs,
+) i32 {
+    return active().mac_pieces(pieces, starts, count, keyed);
 }
 
 test {

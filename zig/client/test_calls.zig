@@ -2,6 +2,7 @@
 
 const std = @import("std");
 const root = @import("root.zig");
+const calls = @import("calls.zig");
 const moves = @import("moves.zig");
 const processor = @import("processor.zig");
 const testing = std.testing;
@@ -72,6 +73,7 @@ const Fixture = struct {
             blocks,
             &self.addresses,
             sums,
+            null,
         );
         try testing.expectEqual(0, result);
     }
@@ -86,6 +88,7 @@ const Fixture = struct {
             &self.addresses,
             sums,
             &right,
+            null,
         );
         try testing.expectEqual(0, result);
         return right;
@@ -177,22 +180,80 @@ test "pieces gather, verify and scatter as one span" {
     var sums: [2]u64 = undefined;
     var right: [2]u8 = @splat(7);
     const gather = root.hearth_client_gather_pieces;
-    try testing.expectEqual(0, gather(&pieces, &starts, 2, &addresses, &sums));
+    try testing.expectEqual(0, gather(&pieces, &starts, 2, &addresses, &sums, null));
     try testing.expectEqual(std.hash.XxHash3.hash(0, slots[0..4500]), sums[0]);
     try testing.expectEqual(std.hash.XxHash3.hash(0, memory[3001..3078]), sums[1]);
     try testing.expectEqualSlices(u8, memory[5000..6500], slots[0..1500]);
     try testing.expectEqualSlices(u8, memory[0..3000], slots[1500..4500]);
     const verify = root.hearth_client_verify_pieces;
-    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right));
+    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right, null));
     try testing.expectEqualSlices(u8, &.{ 1, 1 }, &right);
     memory[3050] ^= 1;
-    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right));
+    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right, null));
     try testing.expectEqualSlices(u8, &.{ 1, 0 }, &right);
     const scatter = root.hearth_client_scatter_pieces;
-    try testing.expectEqual(0, scatter(&pieces, &starts, 2, &addresses, &sums, &right));
+    try testing.expectEqual(0, scatter(&pieces, &starts, 2, &addresses, &sums, &right, null));
     try testing.expectEqualSlices(u8, &.{ 1, 1 }, &right);
-    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right));
+    try testing.expectEqual(0, verify(&pieces, &starts, 2, &sums, &right, null));
     try testing.expectEqualSlices(u8, &.{ 1, 1 }, &right);
+}
+
+test "with a key a block is accepted by its MAC, whatever its checksum" {
+    for (shapes) |sizes| {
+        var fixture = try Fixture.init(sizes, 16);
+        defer fixture.deinit();
+        const key: [16]u8 = @splat(0x77);
+        var digests: [blocks][32]u8 = undefined;
+        for (&digests, 0..) |*digest, i| digest.* = @splat(@truncate(i));
+        var tags: [blocks][16]u8 = @splat(@splat(0));
+        const macs: calls.Macs = .{
+            .key = @intFromPtr(&key),
+            .digests = @intFromPtr(&digests),
+            .macs = @intFromPtr(&tags),
+            .layer = 0xffff_ffff,
+            .reserved = 0,
+        };
+        const ids = &fixture.ids;
+        const slots = &fixture.addresses;
+        var sums: [blocks]u64 = undefined;
+        const regions = &fixture.regions;
+        const gather = root.hearth_client_gather;
+        try testing.expectEqual(0, gather(regions, 3, ids, blocks, slots, &sums, &macs));
+        for (fixture.ids, 0..) |block, i| {
+            const wanted = try fixture.expected(block);
+            defer testing.allocator.free(wanted);
+            try testing.expectEqual(std.hash.XxHash3.hash(0, wanted), sums[i]);
+        }
+        var again: [blocks][16]u8 = undefined;
+        var in_place = macs;
+        in_place.macs = @intFromPtr(&again);
+        var pieces: [blocks]moves.Piece = undefined;
+        var starts: [blocks + 1]u32 = undefined;
+        for (&starts, 0..) |*start, i| start.* = @intCast(i);
+        for (&pieces, slots) |*piece, slot| {
+            piece.* = .{ .address = slot, .bytes = fixture.block_bytes };
+        }
+        const mac_pieces = root.hearth_client_mac_pieces;
+        try testing.expectEqual(0, mac_pieces(&pieces, &starts, blocks, &in_place));
+        try testing.expectEqual(tags, again);
+        const before = try testing.allocator.dupe(u8, fixture.memory);
+        defer testing.allocator.free(before);
+        const scatter = root.hearth_client_scatter;
+        var right: [blocks]u8 = @splat(7);
+        sums = @splat(1);
+        for (0..blocks) |block| {
+            const paged: moves.Paged = .{ .regions = regions, .block = block };
+            for (0..3) |i| @memset(paged.at(i), 0);
+        }
+        try testing.expectEqual(0, scatter(regions, 3, ids, blocks, slots, &sums, &right, &macs));
+        try testing.expectEqualSlices(u8, &@as([blocks]u8, @splat(1)), &right);
+        try testing.expectEqualSlices(u8, before, fixture.memory);
+        fixture.slots[fixture.slot_bytes] ^= 1;
+        tags[3][15] ^= 1;
+        digests[4][0] ^= 1;
+        try testing.expectEqual(0, scatter(regions, 3, ids, blocks, slots, &sums, &right, &macs));
+        try testing.expectEqualSlices(u8, &.{ 1, 0, 1, 0, 0 }, &right);
+    }
 }
 
 test "arguments outside their range are refused" {
@@ -204,13 +265,13 @@ test "arguments outside their range are refused" {
     }
     try testing.expectEqual(-1, chain(&key, null, 16, 1, &out));
     try testing.expectEqual(-1, root.hearth_client_prefix_digests(&key, &key, 8, 0, &out));
-    try testing.expectEqual(-1, root.hearth_client_gather(null, 0, null, 1, null, null));
+    try testing.expectEqual(-1, root.hearth_client_gather(null, 0, null, 1, null, null, null));
     const starts = [_]u32{ 1, 0 };
     const pieces = [_]moves.Piece{.{ .address = 1, .bytes = 1 }};
     const sums = [_]u64{0};
     var right = [_]u8{0};
     const verify = root.hearth_client_verify_pieces;
-    try testing.expectEqual(-1, verify(&pieces, &starts, 1, &sums, &right));
+    try testing.expectEqual(-1, verify(&pieces, &starts, 1, &sums, &right, null));
 }
 
 test "the processor is recognised" {

@@ -1,5 +1,6 @@
 //! Everything Hearth hashes: identity (BLAKE3), payload checksums (XXH3-64), engine chains
-//! (XXH3-128), and payload patterns that prove themselves. Little-endian hosts only.
+//! (XXH3-128), message authentication codes (AEGIS-128L), and payload patterns that prove
+//! themselves. Little-endian hosts only.
 
 const std = @import("std");
 const chain = @import("chain.zig");
@@ -24,6 +25,7 @@ pub const copyChecksum = copying.copyChecksum;
 pub const publishChecksum = copying.publishChecksum;
 pub const RunningChecksum = running.RunningChecksum;
 pub const PiecesChecksum = pieces.PiecesChecksum;
+pub const mac = @import("mac.zig");
 pub const fence = @import("stream.zig").fence;
 pub const Store = @import("stream.zig").Store;
 
@@ -56,6 +58,7 @@ test {
     _ = short;
     _ = xxh3;
     _ = copying;
+    _ = mac;
     _ = pattern;
     _ = pieces;
     _ = running;

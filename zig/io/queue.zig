@@ -16,6 +16,7 @@ const hash = @import("../hash/root.zig");
 const status = @import("../abi/status.zig");
 const Region = @import("../mem/root.zig").Region;
 const regions = @import("../mem/root.zig").table;
+const MacRequest = @import("../abi/mac_types.zig").MacRequest;
 const Error = status.Error;
 
 const entries_max = 65_536;
@@ -266,6 +267,13 @@ fn perform(submission: types.Submission, region: ?*Region) Error!u64 {
             return submission.bytes;
         },
         .checksum => return hash.checksum(try region.?.span(submission.offset, submission.bytes)),
+        .mac => {
+            if (submission.argument == 0) return error.NullArgument;
+            const request: *const MacRequest = @ptrFromInt(submission.argument);
+            if (request.bytes != submission.bytes) return error.BadRequest;
+            const span = try region.?.span(submission.offset, submission.bytes);
+            return @intFromBool(request.matches(span));
+        },
     }
 }
 

@@ -69,6 +69,7 @@ export class BenchServer implements PeerServer {
         namespace: pull.namespace,
         generation: 1n,
         checksum,
+        mac: null,
         parent: null,
         transient: false,
         aliases: [],

@@ -10,7 +10,7 @@ import {
 import { HearthError } from "../../core/index.ts";
 import { compiled, loadNative } from "../../native/index.ts";
 import { defineCommand } from "../command.ts";
-import { jsonFlag, optional, withDefault } from "../flags.ts";
+import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { bytes, choice, integer, text } from "../kinds.ts";
 import { printRecord } from "../output.ts";
 import { createProgress } from "../progress.ts";
@@ -26,7 +26,8 @@ export const command = defineCommand({
       "block. acquire_64_*: of 64 blocks in one call. memcpy_gbps: private copy. copy_out_gbps: " +
       "acquire, copy, release. copy_out_verified_gbps: with the checksum of the copy. put_gbps: " +
       "reserve, copy with checksum, commit verified by the agent. ops_per_s: acquires of one " +
-      "block, 32 under way. Medians.",
+      "block, 32 under way. With --mac also copy_out_mac_gbps and put_mac_gbps: each copy with " +
+      "its MAC; mac_ratio: the first over copy_out_verified_gbps. Medians.",
     "--client python measures the Python client instead, each rate beside its rival in the same " +
       "run: put and verified get of one large call against the TypeScript client, and 64 blocks " +
       "of 64 KiB in one call against a pipeline of SET and MGET of Redis over a Unix socket with " +
@@ -38,6 +39,7 @@ export const command = defineCommand({
     blockBytes: withDefault(bytes({ min: 4096, max: 16 * MIB }), MIB, "length of a block"),
     rounds: withDefault(integer({ min: 1, max: 1000 }), 15, "passes over each rate"),
     samples: withDefault(integer({ min: 10, max: 1_000_000 }), 3000, "round trips of each latency"),
+    mac: toggle("also measure a namespace with a key: each copy is verified by its MAC"),
     client: withDefault(choice(["typescript", "python"]), "typescript", "whose speed to measure"),
     python: optional(text("FILE"), "an interpreter with redis and hiredis; by default made once"),
     driver: optional(text("DIR"), "the folder of hearth_bench; by default that of the checkout"),
@@ -48,6 +50,7 @@ export const command = defineCommand({
     { words: "bench engine", what: "blocks of 1 MiB" },
     { words: "bench engine --json", what: "the same as one line of JSON" },
     { words: "bench engine --block-bytes 64KiB", what: "small blocks" },
+    { words: "bench engine --mac --json", what: "with and without MACs" },
     { words: "bench engine --client python --json", what: "the Python client and Redis" },
   ],
   exits: ["hostCannot", "interrupted"],
@@ -83,6 +86,7 @@ export const command = defineCommand({
         blockBytes,
         samples,
         rounds,
+        mac: flags.mac,
         onProgress: (what) => progress.update(what),
       });
       progress.end();

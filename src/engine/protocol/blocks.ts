@@ -4,15 +4,18 @@ import {
   copyIn,
   copyOut,
   halves,
+  isMacZero,
   isZero,
+  readMac,
   readSafeU64,
   reservedField,
   undefinedBits,
+  writeMac,
   writeSafeU64,
 } from "./fields.ts";
 import type { Frame } from "./frame.ts";
 import type { AcquiredItems, BlockItems, DigestItems, SlotItems } from "./items.ts";
-import { AcquireFlag, BlockFlag, Op, Outcome, TIER_MASK_ALL } from "./layout.ts";
+import { AcquireFlag, BlockFlag, MAC_BYTES, Op, Outcome, TIER_MASK_ALL } from "./layout.ts";
 import { beginReply, beginRequest, type Output } from "./output.ts";
 import { malformed, type Refusal } from "./refusal.ts";
 
@@ -217,25 +220,38 @@ export function encodeAcquireReply(
   output: Output,
   requestId: number,
   slots: Readonly<AcquiredItems>,
+  macs: Uint8Array | null = null,
 ): void {
   const { count } = slots;
-  let at = beginReply(output, Op.acquire, requestId, count, count * ACQUIRED_ITEM_BYTES);
+  const itemBytes = ACQUIRED_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  let at = beginReply(output, Op.acquire, requestId, count, count * itemBytes);
   const checksums = halves(slots.checksum, count);
-  for (let i = 0; i < count; i++, at += ACQUIRED_ITEM_BYTES) {
+  for (let i = 0; i < count; i++, at += itemBytes) {
     writeSlot(output, at, slots, i);
     const ok = slots.outcome[i] === Outcome.ok;
     output.view.setUint32(at + 24, ok ? checksums[2 * i]! : 0, true);
     output.view.setUint32(at + 28, ok ? checksums[2 * i + 1]! : 0, true);
+    if (macs !== null) writeMac(output, at + ACQUIRED_ITEM_BYTES, macs, i, ok);
   }
 }
 
-export function decodeAcquireReply(frame: Frame, into: AcquiredItems): Refusal | null {
-  const bad = checkItems(frame, 0, ACQUIRED_ITEM_BYTES, into.outcome.length);
+/** `macs`: as `decodeCommitRequest` has it. */
+export function decodeAcquireReply(
+  frame: Frame,
+  into: AcquiredItems,
+  macs: Uint8Array | null = null,
+): Refusal | null {
+  const itemBytes = ACQUIRED_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  const bad = checkItems(frame, 0, itemBytes, into.outcome.length);
   if (bad !== null) return bad;
   const { view } = frame;
   const checksums = halves(into.checksum, frame.count);
-  for (let i = 0, at = frame.body; i < frame.count; i++, at += ACQUIRED_ITEM_BYTES) {
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += itemBytes) {
     if (!readSlot(frame, at, into, i)) return slotOutOfRange(frame);
+    if (macs !== null) {
+      readMac(frame, at + ACQUIRED_ITEM_BYTES, macs, i);
+      if (into.outcome[i] !== Outcome.ok && !isMacZero(macs, i)) return slotOutOfRange(frame);
+    }
     const low = view.getUint32(at + 24, true);
     const high = view.getUint32(at + 28, true);
     if (into.outcome[i] !== Outcome.ok && (low | high) !== 0) return slotOutOfRange(frame);

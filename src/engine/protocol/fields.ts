@@ -1,6 +1,6 @@
 import { assert } from "../../core/index.ts";
 import type { Frame } from "./frame.ts";
-import { FrameStatus, opName } from "./layout.ts";
+import { FrameStatus, MAC_BYTES, opName } from "./layout.ts";
 import { malformed, type Refusal, refusal } from "./refusal.ts";
 
 // Set by the fuzzer's own test only: plants the bug below, which the fuzzer must then find.
@@ -89,6 +89,27 @@ export function copyIn(from: Uint8Array, length: number, into: Uint8Array, at: n
 /** The 32-bit halves of u64s, low half first: they are copied without becoming bigints. */
 export function halves(words: BigUint64Array, count: number): Uint32Array {
   return new Uint32Array(words.buffer, words.byteOffset, 2 * count);
+}
+
+/** Writes MAC `i` of a column of MACs to `at`; zeros unless `isGiven`. */
+export function writeMac(
+  { bytes }: { readonly bytes: Uint8Array },
+  at: number,
+  macs: Uint8Array,
+  i: number,
+  isGiven: boolean,
+): void {
+  if (!isGiven) bytes.fill(0, at, at + MAC_BYTES);
+  else bytes.set(macs.subarray(i * MAC_BYTES, (i + 1) * MAC_BYTES), at);
+}
+
+/** Reads the MAC at `at` as number `i` of a column. */
+export function readMac({ bytes }: Frame, at: number, macs: Uint8Array, i: number): void {
+  macs.set(bytes.subarray(at, at + MAC_BYTES), i * MAC_BYTES);
+}
+
+export function isMacZero(macs: Uint8Array, i: number): boolean {
+  return isZero(macs, i * MAC_BYTES, (i + 1) * MAC_BYTES);
 }
 
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });

@@ -1,7 +1,15 @@
-import { checkItems, halves, reservedField, undefinedBits } from "./fields.ts";
+import {
+  checkItems,
+  halves,
+  isMacZero,
+  readMac,
+  reservedField,
+  undefinedBits,
+  writeMac,
+} from "./fields.ts";
 import type { Frame } from "./frame.ts";
 import type { CommitItems, HandleItems, OutcomeItems } from "./items.ts";
-import { CommitFlag, Op, Outcome } from "./layout.ts";
+import { CommitFlag, MAC_BYTES, Op, Outcome } from "./layout.ts";
 import { beginReply, beginRequest, type Output } from "./output.ts";
 import { malformed, type Refusal } from "./refusal.ts";
 
@@ -16,12 +24,14 @@ export function encodeCommitRequest(
   requestId: number,
   handles: Readonly<CommitItems>,
   noReply = false,
+  macs: Uint8Array | null = null,
 ): void {
   const { count } = handles;
-  let at = beginRequest(output, Op.commit, requestId, count, count * COMMIT_ITEM_BYTES, noReply);
+  const itemBytes = COMMIT_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  let at = beginRequest(output, Op.commit, requestId, count, count * itemBytes, noReply);
   const { view } = output;
   const checksums = halves(handles.checksum, count);
-  for (let i = 0; i < count; i++, at += COMMIT_ITEM_BYTES) {
+  for (let i = 0; i < count; i++, at += itemBytes) {
     const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
     view.setUint32(at, handles.slot[i]!, true);
     view.setUint32(at + 4, handles.generation[i]!, true);
@@ -29,21 +39,34 @@ export function encodeCommitRequest(
     view.setUint32(at + 12, given ? checksums[2 * i + 1]! : 0, true);
     view.setUint32(at + 16, handles.flags[i]!, true);
     view.setUint32(at + 20, 0, true);
+    if (macs !== null) writeMac(output, at + COMMIT_ITEM_BYTES, macs, i, hasMac(handles.flags[i]!));
   }
 }
 
-export function decodeCommitRequest(frame: Frame, into: CommitItems): Refusal | null {
-  const bad = checkItems(frame, 0, COMMIT_ITEM_BYTES, into.slot.length);
+/** `macs`: where the MACs go, 16 bytes an item, on a connection with `Feature.mac`. */
+export function decodeCommitRequest(
+  frame: Frame,
+  into: CommitItems,
+  macs: Uint8Array | null = null,
+): Refusal | null {
+  const itemBytes = COMMIT_ITEM_BYTES + (macs === null ? 0 : MAC_BYTES);
+  const known = CommitFlag.checksumGiven | (macs === null ? 0 : CommitFlag.macGiven);
+  const bad = checkItems(frame, 0, itemBytes, into.slot.length);
   if (bad !== null) return bad;
   const { view } = frame;
   const checksums = halves(into.checksum, frame.count);
-  for (let i = 0, at = frame.body; i < frame.count; i++, at += COMMIT_ITEM_BYTES) {
+  for (let i = 0, at = frame.body; i < frame.count; i++, at += itemBytes) {
     const low = view.getUint32(at + 8, true);
     const high = view.getUint32(at + 12, true);
     const flags = view.getUint32(at + 16, true);
     if (view.getUint32(at + 20, true) !== 0) return reservedField(frame);
-    if ((flags & ~CommitFlag.checksumGiven) !== 0) return undefinedBits(frame, "an item's flags");
-    if (flags === 0 && (low | high) !== 0)
+    if ((flags & ~known) !== 0) return undefinedBits(frame, "an item's flags");
+    if (macs !== null) {
+      readMac(frame, at + COMMIT_ITEM_BYTES, macs, i);
+      if (hasMac(flags) === isMacZero(macs, i))
+        return malformed("a MAC is not zero with item flag bit 1, and zero without it");
+    }
+    if ((flags & CommitFlag.checksumGiven) === 0 && (low | high) !== 0)
       return malformed("a checksum without its flag: set item flag bit 0, or send checksum 0");
     into.slot[i] = view.getUint32(at, true);
     into.generation[i] = view.getUint32(at + 4, true);
@@ -54,6 +77,8 @@ export function decodeCommitRequest(frame: Frame, into: CommitItems): Refusal | 
   into.count = frame.count;
   return null;
 }
+
+const hasMac = (flags: number) => (flags & CommitFlag.macGiven) !== 0;
 
 type HandleOp = typeof Op.abort | typeof Op.release;
 

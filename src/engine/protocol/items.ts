@@ -27,7 +27,7 @@ export interface HandleItems {
   readonly generation: Uint32Array;
 }
 
-/** Slots whose bytes are complete; a checksum counts only with `CommitFlag.checksumGiven`. */
+/** Slots whose bytes are complete; checksum and MAC count only with their `CommitFlag`. */
 export interface CommitItems extends HandleItems {
   readonly checksum: BigUint64Array;
   readonly flags: Uint32Array;

@@ -14,6 +14,7 @@ export const CHECKSUM_XXH3_64 = 1;
 export const HEADER_BYTES = 16;
 export const ALIGNMENT = 8;
 export const NAME_BYTES = 32;
+export const MAC_BYTES = 16;
 export const ALIAS_BYTES = 32;
 export const PING_BYTES_MAX = 64;
 export const ERROR_TEXT_BYTES_MAX = 512;
@@ -65,8 +66,9 @@ export type Op = (typeof Op)[OpName];
 /**
  * Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU.
  * `engine`: several connections form one engine; operations 23 to 28, and chain keys of 16 bytes.
+ * `mac`: items of COMMIT and of ACQUIRE's reply carry a MAC.
  */
-export const Feature = { gpu: 1, engine: 2 } as const;
+export const Feature = { gpu: 1, engine: 2, mac: 4 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 

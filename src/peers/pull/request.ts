@@ -248,6 +248,6 @@ const NOTHING_SAID: LinkFault = { kind: "protocol", why: "the pull ended without
 
 /** What the tiers are told of a frame. */
 export function pulledBlockOf(header: FrameHeader): PulledBlock {
-  const { digest, layer, namespace, bytes, checksum, parent, transient, aliases } = header;
-  return { digest, layer, namespace, bytes, checksum, parent, transient, aliases };
+  const { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases } = header;
+  return { digest, layer, namespace, bytes, checksum, mac, parent, transient, aliases };
 }

@@ -4,10 +4,10 @@ import { ALIASES_MAX, MODEL_BYTES_MAX } from "../wire/index.ts";
 
 /** What stands before the bytes of a block that is lent. */
 export function frameHeader(loan: Loan, namespace: Uint8Array, model: string): FrameHeader {
-  const { digest, layer, bytes, generation, checksum, parent, transient } = loan;
+  const { digest, layer, bytes, generation, checksum, mac, parent, transient } = loan;
   const aliases = loan.aliases.slice(0, ALIASES_MAX);
-  const told = { digest, layer, bytes, generation, checksum, parent, transient, aliases };
-  return { ...told, namespace, model };
+  const told = { digest, layer, bytes, generation, checksum, mac, parent, transient };
+  return { ...told, aliases, namespace, model };
 }
 
 /** A model's name as frames may carry it; empty where it is no short line of text. */

@@ -5,6 +5,7 @@ import {
   FRAME_FLAGS,
   FrameFlag,
   KEY_BYTES,
+  MAC_BYTES,
   MODEL_BYTES_MAX,
   PAYLOAD_BYTES_MAX,
   WIRE_VERSION,
@@ -15,7 +16,7 @@ import { utf8Bytes, type WireWriter } from "./wire-writer.ts";
 
 /** `layer` comes twice: as part of the address, and as a field of the frame. */
 export function writeFrame(writer: WireWriter, header: FrameHeader): void {
-  const { digest, layer, bytes, namespace, generation, checksum, parent, aliases } = header;
+  const { digest, layer, bytes, namespace, generation, checksum, parent, aliases, mac } = header;
   const model = utf8Bytes(header.model);
   assert(model.length <= MODEL_BYTES_MAX, `a model's name has ${MODEL_BYTES_MAX} bytes at most`);
   assert(bytes > 0 && bytes <= PAYLOAD_BYTES_MAX, "a payload's length has 32 bits");
@@ -26,11 +27,13 @@ export function writeFrame(writer: WireWriter, header: FrameHeader): void {
   const flags =
     (parent === null ? 0 : FrameFlag.parent) |
     (aliases.length === 0 ? 0 : FrameFlag.aliases) |
+    (mac === null ? 0 : FrameFlag.mac) |
     (header.transient ? FrameFlag.transient : 0);
   writer.u16(WIRE_VERSION).record(16, () => {
     writer.u32(flags).fixed(namespace, KEY_BYTES).u64(generation).u64(checksum);
     if (parent !== null) writer.fixed(parent, KEY_BYTES);
     if (aliases.length > 0) writeAliases(writer, aliases);
+    if (mac !== null) writer.fixed(mac, MAC_BYTES);
   });
 }
 
@@ -52,15 +55,15 @@ export function readFrame(reader: WireReader): FrameHeader {
   reader.sameVersion("frame's version");
   const extension = reader.record(16, "extension", () => {
     const flags = reader.flags(FRAME_FLAGS, "frame");
-    // The fields of version 1; flags of what came later mean nothing there.
-    const optional = reader.since(2) ? flags : 0;
+    if ((flags & FrameFlag.mac) !== 0 && !reader.since(3)) reader.fail("frame: a MAC in version 2");
     return {
       namespace: reader.bytes(KEY_BYTES, "namespace"),
       generation: reader.u64("generation"),
       checksum: reader.u64("checksum"),
-      parent: (optional & FrameFlag.parent) === 0 ? null : reader.bytes(KEY_BYTES, "parent"),
+      parent: (flags & FrameFlag.parent) === 0 ? null : reader.bytes(KEY_BYTES, "parent"),
       transient: (flags & FrameFlag.transient) !== 0,
-      aliases: (optional & FrameFlag.aliases) === 0 ? [] : readAliases(reader),
+      aliases: (flags & FrameFlag.aliases) === 0 ? [] : readAliases(reader),
+      mac: (flags & FrameFlag.mac) === 0 ? null : reader.bytes(MAC_BYTES, "MAC"),
     };
   });
   return { digest, layer, model, bytes, ...extension };

@@ -4,14 +4,6 @@ import { DEVICES_MAX, HardwareBit } from "./layout.ts";
 import type { WireReader } from "./wire-reader.ts";
 import type { WireWriter } from "./wire-writer.ts";
 
-/** What a host is taken for that tells nothing of its hardware. */
-const UNKNOWN_HARDWARE: HardwareReport = {
-  hasRdmaNic: false,
-  rdmaDevices: [],
-  cores: 0,
-  hasAes: false,
-};
-
 export function writeHello(writer: WireWriter, hello: PeerHello): void {
   const { hasRdmaNic, hasAes, cores, rdmaDevices } = hello.hardware;
   assert(isU64(hello.incarnation), "an incarnation has 64 bits");
@@ -30,7 +22,6 @@ export function readHello(reader: WireReader): PeerHello {
 }
 
 function readHardware(reader: WireReader): HardwareReport {
-  if (!reader.since(2)) return UNKNOWN_HARDWARE;
   const bits = reader.u8("hardware");
   const known = HardwareBit.rdma | HardwareBit.aes;
   if (!reader.newer && (bits & ~known) !== 0) reader.fail("hardware: a bit that is not known here");

@@ -1,10 +1,10 @@
 /**
- * The numbers of what peers say to each other, version 2. `docs/wire-protocol.md` has the same in
+ * The numbers of what peers say to each other, version 3. `docs/wire-protocol.md` has the same in
  * prose. Every integer is little-endian.
  */
 
 /** Of what is written here; one more and one less are read, too. */
-export const WIRE_VERSION = 2;
+export const WIRE_VERSION = 3;
 
 /** Length of a message, in front of it. */
 export const LENGTH_BYTES = 4;
@@ -31,6 +31,7 @@ export const FILTER_BYTES_MAX = 8 * 2 ** 20 + 64;
 
 export const KEY_BYTES = 32;
 export const HASH_BYTES = 8;
+export const MAC_BYTES = 16;
 
 /** What a message is. Answers have the number of their request and bit 8; parts of a pull bit 9. */
 export const Op = {
@@ -53,8 +54,9 @@ export const Op = {
 export const ACCEPTS_RAW = 1;
 
 /** Flags of a frame. Whoever does not know a bit of the upper half refuses the frame. */
-export const FrameFlag = { parent: 1, aliases: 2, transient: 0x1_0000 } as const;
-export const FRAME_FLAGS = FrameFlag.parent | FrameFlag.aliases | FrameFlag.transient;
+export const FrameFlag = { parent: 1, aliases: 2, mac: 4, transient: 0x1_0000 } as const;
+export const FRAME_FLAGS =
+  FrameFlag.parent | FrameFlag.aliases | FrameFlag.mac | FrameFlag.transient;
 export const MUST_UNDERSTAND = 0xffff_0000;
 
 export const HardwareBit = { rdma: 1, aes: 2 } as const;

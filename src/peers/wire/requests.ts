@@ -171,7 +171,7 @@ function readPull(reader: WireReader): PeerRequest {
   const read = (): PullItem => {
     const block = readBlock(reader);
     const bytesMax = reader.size(PAYLOAD_BYTES_MAX, "longest payload");
-    return { ...block, bytesMax, generation: reader.since(2) ? reader.u64("generation") : 0n };
+    return { ...block, bytesMax, generation: reader.u64("generation") };
   };
   const items = readItems(reader, ITEMS_MAX, BLOCK_BYTES_MIN + 8, "item", read);
   return { op: "pull", ...head, items };

@@ -7,7 +7,7 @@ import {
   Tier,
 } from "../../blocks/index.ts";
 import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import { nativeBuffer } from "../../native/index.ts";
+import { MAC_BYTES, nativeBuffer } from "../../native/index.ts";
 import { type AddressBatch, hasParent } from "../batches.ts";
 import { insertWithRoom } from "../reservation.ts";
 import type { TieredStore } from "../tiered-store.ts";
@@ -15,6 +15,7 @@ import { type Awaited, hexOfKey } from "./landings.ts";
 import type { Arrival, Committed, Landing, PulledBlock } from "./peer-blocks.ts";
 import { faultOfPull } from "./pulled-block.ts";
 
+const NO_MAC = new Uint8Array(MAC_BYTES);
 /** Bytes moved at once from a place that is too long. */
 const MOVED_AT_ONCE = 2 ** 20;
 
@@ -67,9 +68,10 @@ export class SlotLanding implements Landing {
     const { store, digest, layer, bytes } = this.#parts;
     const namespace = store.namespaces.keyOf(this.#parts.namespace);
     const fault = faultOfPull(block, arrived, { digest, layer, namespace, bytes });
-    if (fault !== null) {
+    const why = fault ?? this.#faultOfMac(block);
+    if (why !== null) {
       store.stats.peerCorruptBlocks++;
-      return { kind: "corrupt", why: fault };
+      return { kind: "corrupt", why };
     }
     const { batch } = this.#parts;
     batch.count = 1;
@@ -80,6 +82,13 @@ export class SlotLanding implements Landing {
     batch.bytes[0] = block.bytes;
     store.deriveKeys(batch, true);
     return this.#enter(block);
+  }
+
+  /** On the event loop: a pull's answer is one turn, and a MiB takes some 100 µs. */
+  #faultOfMac({ digest, layer, bytes, mac }: PulledBlock): string | null {
+    const { region, macs } = this.#parts.store;
+    const block = () => ({ region, offset: this.offset, bytes, digest, layer });
+    return macs.faultOf(this.#parts.namespace, mac ?? NO_MAC, block);
   }
 
   /** Nothing writes to the place any more. */
@@ -201,6 +210,7 @@ export class SlotLanding implements Landing {
     if (block.transient && !table.isResident(node, Tier.ssd))
       table.setFlag(node, NodeFlag.transient, true);
     table.setChecksum(node, Number(block.checksum & 0xffff_ffffn), Number(block.checksum >> 32n));
+    table.setMac(node, block.mac ?? NO_MAC);
     slots.publish(slot);
     table.addResidency(node, Tier.ram);
     ram.promoted(node);

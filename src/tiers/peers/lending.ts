@@ -1,5 +1,7 @@
 import { NodeFlag, type TableView, Tier } from "../../blocks/index.ts";
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
+import { MAC_BYTES } from "../../native/index.ts";
+import { isMac } from "../namespace-macs.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { HeldCopy, Lent, Loan } from "./peer-blocks.ts";
 import { NAMES_MAX } from "./pulled-block.ts";
@@ -24,6 +26,12 @@ export function heldCopy({ table, ssd }: TieredStore, node: NodeId): HeldCopy {
 
 function checksumOf(table: TableView, node: NodeId): bigint {
   return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
+}
+
+function macOf(table: TableView, node: NodeId): Uint8Array | null {
+  const mac = new Uint8Array(MAC_BYTES);
+  table.readMac(node, mac);
+  return isMac(mac) ? mac : null;
 }
 
 /** Of the copy in RAM; never 0. No slot has the same generation twice. */
@@ -75,6 +83,7 @@ export class Lending {
       layer: table.layerOf(node),
       bytes: table.bytesOf(node),
       checksum: checksumOf(table, node),
+      mac: macOf(table, node),
       parent: this.#parentOf(node),
       transient: table.hasFlag(node, NodeFlag.transient),
       aliases: table.aliasesOf(node).slice(0, NAMES_MAX),

@@ -9,6 +9,8 @@ export interface PulledBlock {
   readonly bytes: number;
   /** XXH3-64 as the sender has it. */
   readonly checksum: bigint;
+  /** 16 bytes under the key of the namespace; null: it has none. */
+  readonly mac: Uint8Array | null;
   /** Zeros: it follows a block that its sender does not know; null: none. */
   readonly parent: Uint8Array | null;
   readonly transient: boolean;

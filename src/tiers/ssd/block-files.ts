@@ -2,11 +2,13 @@ import type { BlockTable } from "../../blocks/index.ts";
 import { assert, BLOCK_KEY_BYTES, DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
 import {
   blockPath,
-  decodeHeader,
+  type DecodedHeader,
   type ExpectedBlock,
   fileBytesOf,
   verifyHeader,
 } from "../../kvb/index.ts";
+import { MAC_BYTES } from "../../native/index.ts";
+import { isMac } from "../namespace-macs.ts";
 import type { Namespaces } from "../namespaces.ts";
 
 /**
@@ -63,6 +65,13 @@ export class BlockFiles {
     return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
   }
 
+  /** Null: it has none. */
+  macOf(node: NodeId): Uint8Array | null {
+    const mac = new Uint8Array(MAC_BYTES);
+    this.#table.readMac(node, mac);
+    return isMac(mac) ? mac : null;
+  }
+
   /** What a sound header and payload of this node say. The parent may have become known since. */
   expected(node: NodeId): ExpectedBlock {
     return {
@@ -89,19 +98,19 @@ export interface ReadFault {
   readonly isStale: boolean;
 }
 
-const damaged = (why: string): ReadFault => ({ why, isStale: false });
+/** It is not what was written. */
+export const damaged = (why: string): ReadFault => ({ why, isStale: false });
 
 /**
- * The one place where bytes from SSD are believed: what is wrong with what was read, or null. The
- * header is sound, it is that of the block asked for, the payload's checksum is the one it carries,
- * which is the one the table knows, and the file is as long as such a block's is.
+ * Whether bytes from SSD may be believed: what is wrong with what was read, or null. The header is
+ * sound, it is that of the block asked for, the payload's checksum is the one it carries, which is
+ * the one the table knows, and the file is as long as such a block's is. `faultOfMac` is the rest.
  */
 export function faultOfRead(
-  header: Uint8Array,
+  decoded: DecodedHeader,
   read: ReadFile,
   expected: ExpectedBlock,
 ): ReadFault | null {
-  const decoded = decodeHeader(header);
   if (!decoded.ok) return damaged(decoded.why);
   const mismatch = verifyHeader(decoded.header, expected);
   if (mismatch !== null && mismatch !== "checksum") return damaged(`its ${mismatch} is another`);

@@ -1,8 +1,9 @@
 import { NO_SLOT, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
-import { crashPoint, type HeaderSlot } from "../../native/index.ts";
+import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../../kvb/index.ts";
+import { crashPoint, type HeaderSlot, MAC_BYTES } from "../../native/index.ts";
 import type { RamTier } from "../ram-tier.ts";
-import { faultOfRead, type ReadFault } from "./block-files.ts";
+import { damaged, faultOfRead, type ReadFault } from "./block-files.ts";
 import type { ReadBreaker } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
@@ -12,6 +13,8 @@ export type ReadOutcome = "ok" | "miss" | "full";
 
 /** `stale`: sound, and not what the table knows; `error`: the medium does not give it back. */
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved";
+
+const NO_MAC = new Uint8Array(MAC_BYTES);
 
 export interface BringOptions {
   /** No request waits for it: it comes after what else wants the disk, until one does. */
@@ -150,13 +153,17 @@ export class BlockReader {
   }
 
   async #load(node: NodeId, header: HeaderSlot, offset: number): Promise<Verdict> {
-    const { files, disk, region } = this.#parts;
+    const { files, disk, region, table } = this.#parts;
     const path = files.pathOf(node);
     const expected = files.expected(node);
     const loaded = await disk.load({ path, header, region, offset, bytes: expected.bytes });
     if (loaded.ok) {
       this.#breaker.succeeded();
-      return this.#judge(path, faultOfRead(header.bytes, loaded, expected));
+      const decoded = decodeHeader(header.bytes);
+      const place = { region, offset };
+      const fault = await this.#faultOf(node, decoded, loaded, expected, place);
+      if (fault === null && decoded.ok) table.setMac(node, decoded.header.mac ?? NO_MAC);
+      return this.#judge(path, fault);
     }
     if (loaded.status === "missing") {
       this.#breaker.succeeded();
@@ -189,13 +196,35 @@ export class BlockReader {
       // An evicted block's file is overwritten under the reader's hands, even where a new one of
       // the same name has come since.
       if (this.#room.hasLeft) return "unserved";
-      if (loaded.ok) return this.#judge(path, faultOfRead(header.bytes, loaded, expected));
+      if (loaded.ok) {
+        const decoded = decodeHeader(header.bytes);
+        const place = { region, offset: 0 };
+        return this.#judge(path, await this.#faultOf(node, decoded, loaded, expected, place));
+      }
       if (loaded.status === "short") return "damaged";
       if (loaded.status !== "io_error") return "unserved";
       // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
       this.#parts.stats.readErrors++;
       return "error";
     });
+  }
+
+  /** The one place where bytes from SSD are believed: what is wrong with them, or null. */
+  async #faultOf(
+    node: NodeId,
+    decoded: DecodedHeader,
+    read: { readonly checksum: bigint; readonly fileBytes: number },
+    expected: ExpectedBlock,
+    { region, offset }: { readonly region: SsdParts["region"]; readonly offset: number },
+  ): Promise<ReadFault | null> {
+    const fault = faultOfRead(decoded, read, expected);
+    if (fault !== null || !decoded.ok) return fault;
+    const { macs, table } = this.#parts;
+    const { bytes, digest, layer } = expected;
+    const block = () => ({ region, offset, bytes, digest, layer });
+    const mac = decoded.header.mac ?? NO_MAC;
+    const why = await macs.faultLater(table.namespaceOf(node), mac, block);
+    return why === null ? null : damaged(why);
   }
 
   #judge(path: string, fault: ReadFault | null): Verdict {

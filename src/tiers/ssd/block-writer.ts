@@ -260,6 +260,7 @@ export class BlockWriter {
         namespaceKey: files.namespaceKeyOf(node),
         payloadBytes: table.bytesOf(node),
         payloadChecksum: files.checksumOf(node),
+        mac: files.macOf(node),
         incarnation,
         sequence,
         writtenMs: Math.max(0, Math.floor(clock.wallMs())),

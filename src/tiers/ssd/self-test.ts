@@ -1,5 +1,5 @@
 import { HearthError } from "../../core/index.ts";
-import { encodeHeader, fileBytesOf } from "../../kvb/index.ts";
+import { decodeHeader, encodeHeader, fileBytesOf } from "../../kvb/index.ts";
 import type { BlockDisk, HeaderSlot, Region, StatusName } from "../../native/index.ts";
 import { faultOfRead } from "./block-files.ts";
 
@@ -42,8 +42,9 @@ async function probeWith(
   scratch.fill(0, bytes, incarnation);
   const checksum = scratch.checksum(0, bytes);
   const expected = { digest: ZERO_KEY, layer: 0, namespaceKey: ZERO_KEY, parent: null, bytes };
-  const fields = { payloadBytes: bytes, payloadChecksum: checksum, sequence: 0, writtenMs: 0 };
-  encodeHeader({ ...expected, ...fields, incarnation }, header.bytes);
+  const payload = { payloadBytes: bytes, payloadChecksum: checksum, mac: null };
+  const fields = { ...payload, incarnation, sequence: 0, writtenMs: 0 };
+  encodeHeader({ ...expected, ...fields }, header.bytes);
   const transfer = { path, header, region: scratch, offset: 0, bytes };
   await disk.remove(path);
   const stored = await disk.store(transfer);
@@ -53,7 +54,7 @@ async function probeWith(
   const loaded = await disk.load(transfer);
   const removed = await disk.remove(path);
   if (!loaded.ok) return loaded;
-  if (faultOfRead(header.bytes, loaded, { ...expected, checksum }) !== null) {
+  if (faultOfRead(decodeHeader(header.bytes), loaded, { ...expected, checksum }) !== null) {
     return { ok: false, status: "damaged", errno: 0 };
   }
   return removed.ok ? { ok: true, allocatedBytes: stored.allocatedBytes } : removed;

@@ -3,6 +3,7 @@ import type { Clock, NodeId } from "../../core/index.ts";
 import type { BlockIndex } from "../../index/index.ts";
 import type { BlockDisk, Native, Region } from "../../native/index.ts";
 import type { Departures } from "../departures.ts";
+import type { NamespaceMacs } from "../namespace-macs.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { BlockFiles } from "./block-files.ts";
 import type { DiskSchedule } from "./schedule.ts";
@@ -31,6 +32,7 @@ export interface SsdParts {
   readonly table: BlockTable;
   readonly region: Region;
   readonly namespaces: Namespaces;
+  readonly macs: NamespaceMacs;
   readonly clock: Clock;
   readonly schedule: DiskSchedule;
   readonly files: BlockFiles;

@@ -99,14 +99,14 @@ export class Shelf implements PeerBlocks {
   loan(block: ShelfBlock): Loan {
     this.lent++;
     const { digest, layer, bytes, generation } = block;
-    const told = { digest, layer, bytes, generation, checksum: 77n, parent: null, aliases: [] };
+    const told = { digest, layer, bytes, generation, checksum: 77n, parent: null, mac: null };
     let isOut = true;
     const release = () => {
       if (!isOut) throw new Error("a loan was given back twice");
       isOut = false;
       this.lent--;
     };
-    return { ...told, transient: false, offset: 4096, release };
+    return { ...told, aliases: [], transient: false, offset: 4096, release };
   }
 
   has(namespace: NamespaceIndex, blocks: readonly WantedBlock[]): HeldCopy[] {

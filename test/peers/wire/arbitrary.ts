@@ -105,6 +105,7 @@ export const frame: fc.Arbitrary<FrameHeader> = fc.record({
   namespace: key,
   generation: u64,
   checksum: u64,
+  mac: fc.option(fc.uint8Array({ minLength: 16, maxLength: 16 })),
   parent: fc.option(key),
   transient: fc.boolean(),
   aliases: fc.array(name, { maxLength: 8 }),

@@ -27,7 +27,7 @@ function u32(value: number): number[] {
 
 /** The first eight bytes of version 2. */
 function head(op: number): number[] {
-  return [...u16(2), ...u16(op), ...u32(0)];
+  return [...u16(3), ...u16(op), ...u32(0)];
 }
 
 function many(count: number, item: readonly number[]): number[] {
@@ -151,7 +151,7 @@ describe("lengths and numbers", () => {
       expect(() => encodeRequest({ op: "find", names })).toThrow("8 or 32 bytes");
     }
     const frame = encodeFrame(0, FRAME);
-    const at = frame.length - 33;
+    const at = frame.length - 33 - 16;
     expect(frame[at]).toBe(32);
     frame[at] = 31;
     expect(why(decodePart(frame))).toBe("alias: not 8 or 32 bytes");

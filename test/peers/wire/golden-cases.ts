@@ -66,6 +66,7 @@ export const PLAIN_FRAME: FrameHeader = {
   namespace: NAMESPACE,
   generation: 7n,
   checksum: CHECKSUM,
+  mac: null,
   parent: null,
   transient: false,
   aliases: [],
@@ -77,6 +78,7 @@ export const FRAME: FrameHeader = {
   parent: PARENT,
   transient: true,
   aliases: [ENGINE_HASH, PAGE_KEY],
+  mac: sequence(0x70).subarray(0, 16),
 };
 
 const REQUESTS: Readonly<Record<string, PeerRequest>> = {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { decodeAnswer, decodePart, decodeRequest } from "../../../src/peers/wire/index.ts";
+import { decodePart, decodeRequest } from "../../../src/peers/wire/index.ts";
 import { READERS } from "./arbitrary.ts";
 import { CASES, FRAME, goldenBytes, HELLO, PLAIN_FRAME, PULL, sequence } from "./golden-cases.ts";
 
@@ -12,44 +12,29 @@ const FIXED = `${DIGEST} 02000000 0000000000000000 02000000 0000400000000000`;
 const KNOWN = `${NAMESPACE} 0700000000000000 1032547698badcfe`;
 
 describe("from the version before this one", () => {
-  const UNKNOWN = { hasRdmaNic: false, rdmaDevices: [], cores: 0, hasAes: false };
-  const hello = { ...HELLO, hardware: UNKNOWN };
-  const helloV1 = "0f000000 06 6770752d3031 efcdab8967452301 00000000";
+  const frame = (flags: string, more: string, length: string) =>
+    hex("0200 0102 00000000 00000000", FIXED, `0200 ${length}`, flags, KNOWN, more);
+  const part = { kind: "frame" as const, index: 0, header: PLAIN_FRAME };
 
-  test("a hello says nothing of hardware", () => {
-    const request = decodeRequest(hex("0100 0100 00000000", helloV1));
-    expect(request).toEqual({ ok: true, request: { op: "hello", hello } });
-    const answer = decodeAnswer(hex("0100 0101 00000000", helloV1));
-    expect(answer).toEqual({ ok: true, answer: { op: "hello", hello } });
+  test("a hello is read", () => {
+    const hello =
+      "21000000 06 6770752d3031 efcdab8967452301 03 4000 02 066d6c78355f30 066d6c78355f31";
+    const request = decodeRequest(hex("0200 0100 00000000", hello, "00000000"));
+    expect(request).toEqual({ ok: true, request: { op: "hello", hello: HELLO } });
   });
 
-  test("a pull means any generation", () => {
-    const bytes = hex(
-      "0100 0200 00000000",
-      `28000000 ${NAMESPACE} dc050000 01000000`,
-      "02000000",
-      `2c00 ${DIGEST} ffffffff 0000400000000000`,
-      `2c00 ${PARENT} 03000000 ffffffff00000000`,
-    );
-    const items = PULL.items.map((item) => ({ ...item, generation: 0n }));
-    expect(decodeRequest(bytes)).toEqual({ ok: true, request: { ...PULL, items } });
-  });
-
-  test("a frame has neither parent nor aliases, but may be transient", () => {
-    const frame = (flags: string) =>
-      hex("0100 0102 00000000 00000000", FIXED, "0100 3400", flags, KNOWN);
-    const header = PLAIN_FRAME;
-    const part = { kind: "frame" as const, index: 0, header };
-    expect(decodePart(frame("00000000"))).toEqual({ ok: true, part });
-    const transient = { ...part, header: { ...header, transient: true } };
-    expect(decodePart(frame("00000100"))).toEqual({ ok: true, part: transient });
+  test("a frame has no MAC, but may have a parent", () => {
+    expect(decodePart(frame("00000000", "", "3400"))).toEqual({ ok: true, part });
+    const header = { ...PLAIN_FRAME, parent: FRAME.parent };
+    const withParent = decodePart(frame("01000000", PARENT, "5400"));
+    expect(withParent).toEqual({ ok: true, part: { ...part, header } });
+    const withMac = decodePart(frame("04000000", FRAME.mac!.toHex(), "4400"));
+    expect(withMac).toEqual({ ok: false, why: "frame: a MAC in version 2" });
   });
 
   test("has to be what that version was", () => {
-    const tooMuch = hex("0100 0102 00000000 00000000", FIXED, "0100 3500 00000000", KNOWN, "00");
-    expect(decodePart(tooMuch).ok).toBe(false);
-    const tooLittle = hex("0100 0102 00000000 00000000", FIXED, "0100 3300", "00000000", KNOWN);
-    expect(decodePart(tooLittle.subarray(0, -1)).ok).toBe(false);
+    expect(decodePart(frame("00000000", "00", "3500")).ok).toBe(false);
+    expect(decodePart(frame("00000000", "", "3300").subarray(0, -1)).ok).toBe(false);
   });
 });
 
@@ -58,13 +43,13 @@ describe("from the version after this one", () => {
     const hello =
       "21000000 06 6770752d3031 efcdab8967452301 03 4000 02 066d6c78355f30 066d6c78355f31";
     const longer = hello.replace("21000000", "24000000");
-    const bytes = hex("0300 0100 00000000", `${longer} aabbcc`, "00000000");
+    const bytes = hex("0400 0100 00000000", `${longer} aabbcc`, "00000000");
     expect(decodeRequest(bytes)).toEqual({ ok: true, request: { op: "hello", hello: HELLO } });
   });
 
   test("items may be longer, too", () => {
     const bytes = hex(
-      "0300 0200 00000000",
+      "0400 0200 00000000",
       `29000000 ${NAMESPACE} dc050000 03000000 ee`,
       "02000000",
       `3500 ${DIGEST} ffffffff 0000400000000000 0700000000000000 99`,
@@ -74,12 +59,12 @@ describe("from the version after this one", () => {
   });
 
   const frame = (flags: string, more: string, length: string) =>
-    hex("0300 0102 00000000 00000000", FIXED, `0300 ${length}`, flags, KNOWN, more);
+    hex("0400 0102 00000000 00000000", FIXED, `0400 ${length}`, flags, KNOWN, more);
 
   test("a frame may have more fields and flags that need not be known", () => {
     const part = { kind: "frame" as const, index: 0, header: PLAIN_FRAME };
-    expect(decodePart(frame("04000000", "aabb", "3600"))).toEqual({ ok: true, part });
-    const withParent = decodePart(frame("05000000", `${PARENT} aabb`, "5600"));
+    expect(decodePart(frame("08000000", "aabb", "3600"))).toEqual({ ok: true, part });
+    const withParent = decodePart(frame("09000000", `${PARENT} aabb`, "5600"));
     const header = { ...PLAIN_FRAME, parent: FRAME.parent };
     expect(withParent).toEqual({ ok: true, part: { ...part, header } });
   });
@@ -91,7 +76,7 @@ describe("from the version after this one", () => {
         why: "frame: a flag that is not known here",
       });
     }
-    const message = hex("0300 0500 00000100", `28000000 ${NAMESPACE} 0500000000000000`, "00000000");
+    const message = hex("0400 0500 00000100", `28000000 ${NAMESPACE} 0500000000000000`, "00000000");
     expect(decodeRequest(message).ok).toBe(false);
     message[6] = 0;
     message[4] = 1;
@@ -99,7 +84,7 @@ describe("from the version after this one", () => {
   });
 
   test("a refusal of a new kind is a refusal", () => {
-    expect(decodePart(hex("0300 0202 00000000 05000000", "0300 09 aabb"))).toEqual({
+    expect(decodePart(hex("0400 0202 00000000 05000000", "0300 09 aabb"))).toEqual({
       ok: true,
       part: {
         kind: "refusal",
@@ -110,7 +95,7 @@ describe("from the version after this one", () => {
   });
 
   test("an operation that is not known is refused, and what stands behind a message", () => {
-    const unknown = hex("0300 0900 00000000 00000000 00000000");
+    const unknown = hex("0400 0900 00000000 00000000 00000000");
     expect(decodeRequest(unknown)).toEqual({ ok: false, why: "operation: not known here" });
     expect(decodePart(frame("00000000", "", "3400")).ok).toBe(true);
     expect(decodePart(new Uint8Array([...frame("00000000", "", "3400"), 0])).ok).toBe(false);
@@ -119,9 +104,9 @@ describe("from the version after this one", () => {
   test("what this version writes is what the next may write without anything new", () => {
     for (const { name, reader, value } of CASES) {
       const bytes = goldenBytes(name);
-      bytes[0] = 3;
-      const at = bytes.toHex().indexOf("02007f0003000100") / 2;
-      if (name.startsWith("frame")) bytes[at > 0 ? at : 12 + 56] = 3;
+      bytes[0] = 4;
+      const at = bytes.toHex().indexOf("03008f0007000100") / 2;
+      if (name.startsWith("frame")) bytes[at > 0 ? at : 12 + 56] = 4;
       const read = READERS[reader](bytes);
       expect(read.ok ? read.value : `${name}: ${read.why}`).toEqual(value);
     }
@@ -130,7 +115,7 @@ describe("from the version after this one", () => {
 
 test("from any other version all is refused", () => {
   for (const { name, reader } of CASES) {
-    for (const version of [0, 4, 255]) {
+    for (const version of [0, 1, 5, 255]) {
       const bytes = goldenBytes(name);
       bytes[0] = version;
       expect(READERS[reader](bytes)).toEqual({ ok: false, why: "version: not spoken here" });

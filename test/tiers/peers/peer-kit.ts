@@ -62,6 +62,7 @@ export class PeerHost {
       namespace: namespaceKey(1),
       bytes,
       checksum,
+      mac: null,
       parent: parent === null ? null : digestOf(parent),
       transient: false,
       aliases: [],

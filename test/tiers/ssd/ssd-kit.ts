@@ -53,6 +53,8 @@ export interface SsdKitOptions extends Partial<SsdSettings> {
   readonly blocksMax?: number;
   readonly policy?: PolicyName;
   readonly parts?: readonly ArenaPart[];
+  /** MAC keys by identifier. */
+  readonly macKeys?: ReadonlyMap<string, Uint8Array>;
   readonly clock?: ManualClock;
   /** The library as the store is given it. */
   readonly native?: Native;
@@ -126,6 +128,7 @@ function openStore(
     policy: options.policy ?? "lru",
     parts: options.parts ?? [],
     turns: endlessTurns,
+    macKeys: options.macKeys ?? new Map(),
   });
   store.slots.addReady(region.bytes);
   return store;

@@ -1,0 +1,114 @@
+import { expect, test } from "bun:test";
+import { LAYER_ALL } from "../../src/core/index.ts";
+import { EngineClient } from "../../src/engine/index.ts";
+import { decodeManifest, encodeManifest, withMacKey } from "../../src/identity/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { CommitFlag, createHandleBatch } from "../../src/tiers/index.ts";
+import { describeNative } from "../support/index.ts";
+import { KeyHolder } from "../tiers/mac-kit.ts";
+import { type BlockName, batchOf, outcomeOf, seedOf } from "../tiers/names.ts";
+import { type AgentKit, manifestBytes, openAgent } from "./agent-kit.ts";
+
+const PLANTED = 1_000;
+const names = Array.from({ length: PLANTED }, (_, i) => `planted${i}`);
+const holder = new KeyHolder();
+
+function keyedManifest(id = holder.id): Uint8Array {
+  const decoded = decodeManifest(manifestBytes());
+  if (!decoded.ok) throw new Error(decoded.why);
+  return encodeManifest(withMacKey(decoded.manifest, id));
+}
+
+function connect({ socketPath }: AgentKit): Promise<EngineClient> {
+  const options = { socketPath, manifest: keyedManifest(), name: "keyed", hasMacs: true };
+  return EngineClient.connect(loadNative(), options);
+}
+
+/** Stores blocks with the MACs that `macOf` gives; null: with none. */
+async function put(
+  client: EngineClient,
+  blocks: readonly BlockName[],
+  macOf: (block: { name: BlockName; offset: number; bytes: number }) => Uint8Array | null,
+): Promise<string[]> {
+  const batch = batchOf(blocks, LAYER_ALL);
+  const handles = createHandleBatch(batch.capacity);
+  await client.reserve(batch, 0n, handles);
+  for (const [i, name] of blocks.entries()) {
+    const place = { name, offset: handles.offset[i]!, bytes: batch.bytes[i]! };
+    client.arena.fill(place.offset, place.bytes, seedOf(name));
+    const mac = macOf(place);
+    handles.flags[i] = mac === null ? 0 : CommitFlag.macGiven;
+    if (mac !== null) handles.mac.set(mac, i * 16);
+  }
+  await client.commit(handles);
+  return Array.from(handles.outcome.subarray(0, handles.count), outcomeOf);
+}
+
+/** Names of the blocks that a reader with the key accepts. */
+async function accepted(client: EngineClient, blocks: readonly BlockName[]): Promise<string[]> {
+  const batch = batchOf(blocks, LAYER_ALL);
+  const out = createHandleBatch(batch.capacity);
+  await client.acquire(batch, { tiers: 0, deadlineMs: 0, stopAtMiss: false }, out);
+  return blocks.filter((name, i) => {
+    if (outcomeOf(out.outcome[i]!) !== "ok") return false;
+    const place = { name, offset: out.offset[i]!, bytes: out.bytes[i]! };
+    return holder.accepts(client.arena, place, out.mac.slice(i * 16, (i + 1) * 16));
+  });
+}
+
+const forged = () => crypto.getRandomValues(new Uint8Array(16));
+
+describeNative("an engine without the key of a namespace", () => {
+  test("plants none of 1,000 blocks at an agent that has the key", async () => {
+    await using kit = await openAgent({ slots: 1_100, macKeys: holder.keys });
+    await using rogue = await connect(kit);
+    const outcomes = await put(rogue, names, forged);
+    expect(outcomes.filter((outcome) => outcome === "corrupt")).toHaveLength(PLANTED);
+    await using victim = await connect(kit);
+    expect(await put(victim, names, (block) => holder.macOf(victim.arena, block))).toEqual(
+      names.map(() => "ok"),
+    );
+    expect(await accepted(victim, names)).toEqual(names);
+  }, 60_000);
+
+  test("plants none of 1,000 blocks at an agent without it: readers accept none", async () => {
+    await using kit = await openAgent({ slots: 1_100 });
+    await using rogue = await connect(kit);
+    const outcomes = await put(rogue, names, forged);
+    expect(outcomes.filter((outcome) => outcome === "ok")).toHaveLength(PLANTED);
+    await using victim = await connect(kit);
+    expect(await accepted(victim, names)).toEqual([]);
+  }, 60_000);
+
+  test("cannot commit without a MAC, nor greet without asking for MACs", async () => {
+    await using kit = await openAgent();
+    await using rogue = await connect(kit);
+    expect(await put(rogue, ["a", "b"], () => null)).toEqual(["corrupt", "corrupt"]);
+    const plain = { socketPath: kit.socketPath, manifest: keyedManifest(), name: "plain" };
+    await expect(EngineClient.connect(loadNative(), plain)).rejects.toThrow("MAC key");
+    const wrong = { ...plain, manifest: keyedManifest("ABC"), hasMacs: true };
+    await expect(EngineClient.connect(loadNative(), wrong)).rejects.toThrow("MAC key");
+  }, 60_000);
+});
+
+describeNative("a namespace with a key", () => {
+  test("gives back what an engine with the key stored, whether the agent has it or not", async () => {
+    for (const macKeys of [holder.keys, new Map()]) {
+      await using kit = await openAgent({ macKeys });
+      await using client = await connect(kit);
+      const some = ["a", "a/b", "c"];
+      const macOf = (block: Parameters<typeof holder.macOf>[1]) =>
+        holder.macOf(client.arena, block);
+      expect(await put(client, some, macOf)).toEqual(["ok", "ok", "ok"]);
+      expect(await accepted(client, some)).toEqual(some);
+    }
+  }, 60_000);
+
+  test("is another namespace than the one without it", async () => {
+    await using kit = await openAgent();
+    await using keyed = await connect(kit);
+    await put(keyed, ["a"], (block) => holder.macOf(keyed.arena, block));
+    await using plain = await kit.connect();
+    expect(plain.client.hello.namespaceId).not.toEqual(keyed.hello.namespaceId);
+  }, 60_000);
+});

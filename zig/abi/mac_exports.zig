@@ -1,0 +1,25 @@
+//! The functions exported for message authentication codes. No logic here: cast, call, map the
+//! error.
+
+const types = @import("mac_types.zig");
+const mac_calls = @import("mac_calls.zig");
+const status = @import("status.zig");
+const code = status.code;
+const codeOrCount = status.codeOrCount;
+
+pub const exports = struct {
+    /// Copies into the region; fills the request's MAC, `sum` receives XXH3-64 of the bytes.
+    pub fn hearth_region_mac_in(request: ?*types.MacRequest, sum: ?*u64) callconv(.c) i32 {
+        return code(mac_calls.copyIn(request, sum));
+    }
+
+    /// Copies out of the region; 1: the bytes copied have the request's MAC, 0: they have not.
+    pub fn hearth_region_mac_out(request: ?*const types.MacRequest) callconv(.c) i32 {
+        return codeOrCount(mac_calls.copyOut(request));
+    }
+
+    /// 1: the region's bytes have the request's MAC, 0: they have not.
+    pub fn hearth_region_mac_check(request: ?*const types.MacRequest) callconv(.c) i32 {
+        return codeOrCount(mac_calls.check(request));
+    }
+};
