@@ -49,7 +49,7 @@ class NamespaceKey:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise ValueError(f"namespace key {path} cannot be read: {error.strerror}") from None
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
                 raise ValueError(f"namespace key {path} is not a regular file")
@@ -58,10 +58,13 @@ class NamespaceKey:
                     f"namespace key {path} has mode {mode & 0o777:o}, expected 600: run "
                     f'"chmod 600 {path}"'
                 )
-            try:
-                return cls(file.read(_SECRET_BYTES_MAX + 2).rstrip(b"\n"))
-            except ValueError as error:
-                raise ValueError(f"namespace key {path}: {error}") from None
+            secret = os.read(descriptor, _SECRET_BYTES_MAX + 2).rstrip(b"\n")
+        finally:
+            os.close(descriptor)
+        try:
+            return cls(secret)
+        except ValueError as error:
+            raise ValueError(f"namespace key {path}: {error}") from None
 
     @classmethod
     def from_settings(

@@ -32,7 +32,7 @@ export function withMacKey(manifest: NamespaceManifest, id: string): NamespaceMa
   return { ...manifest, extra: { ...manifest.extra, [MAC_FIELD]: id } };
 }
 
-/** Identifier of the key that blocks of this namespace are authenticated with; null: it has none. */
+/** Identifier of the key of this namespace, whose blocks have MACs; null: it has none. */
 export function macKeyIdOf({ extra }: NamespaceManifest): string | null {
   const id = extra[MAC_FIELD];
   return id === undefined ? null : id;

@@ -64,8 +64,7 @@ const DEFAULTS: Config = {
     kvBlockTokens: 16,
     kvRanks: 1,
   },
-  gpu: { enabled: "auto", library: null, register: true },
-  namespaces: { keyDir: null },
+  ...{ gpu: { enabled: "auto", library: null, register: true }, namespaces: { keyDir: null } },
   control: {
     pinShare: 0.5,
     pinShareOwner: 0.25,

@@ -92,7 +92,7 @@ describeNative("an engine without the key of a namespace", () => {
 });
 
 describeNative("a namespace with a key", () => {
-  test("gives back what an engine with the key stored, whether the agent has it or not", async () => {
+  test("gives back what was stored with the key, if the agent has it or not", async () => {
     for (const macKeys of [holder.keys, new Map()]) {
       await using kit = await openAgent({ macKeys });
       await using client = await connect(kit);
