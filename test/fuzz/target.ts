@@ -10,7 +10,7 @@ export interface Target {
   readonly corpus: readonly Uint8Array[];
   /** Longest input to make; 64 KiB unless said. */
   readonly inputBytesMax?: number;
-  /** Longest time without a turn of the event loop while one input is played; any unless said. */
+  /** Longest turn of the event loop that an input may cause, in CPU time; any unless said. */
   readonly stallMs?: number;
   /** Makes an input from nothing: well formed for the most part. */
   generate?(random: Random): Uint8Array;

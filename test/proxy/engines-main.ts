@@ -1,14 +1,28 @@
-/** Mock engines in a process of their own: prints their addresses, ends with standard input. */
+/**
+ * Mock engines in a process of their own: prints their addresses, ends with standard input. Its
+ * arguments are kinds of engines; with "events" they say that they publish KV events here.
+ */
+import { systemClock, systemRandom } from "../../src/core/index.ts";
+import { bindPublisher } from "../../src/zmtp/index.ts";
 import { MockEngine, POLITE } from "./mock-engine.ts";
 
 const MODEL = "acme/tiny-chat";
-const engines = [new MockEngine("vllm", MODEL), new MockEngine("sglang", MODEL)];
+const words = process.argv.slice(2);
+const kinds = words.filter((word) => word === "vllm" || word === "sglang");
+const engines = kinds.map((kind) => new MockEngine(kind, MODEL));
+let basics = POLITE;
+if (words.includes("events")) {
+  const options = { clock: systemClock, random: systemRandom, endpoint: "tcp://127.0.0.1:0" };
+  const { endpoint } = await bindPublisher(options);
+  basics = { ...POLITE, eventsEndpoint: endpoint.replace("127.0.0.1", "*") };
+  for (const engine of engines) engine.manners = basics;
+}
 const control = Bun.serve({
   port: 0,
   hostname: "127.0.0.1",
   async fetch(request) {
     if (request.method === "POST") {
-      const manners = { ...POLITE, ...((await request.json()) as object) };
+      const manners = { ...basics, ...((await request.json()) as object) };
       for (const engine of engines) engine.manners = manners;
     }
     const seen = engines.map((engine) => engine.seen.length);

@@ -131,7 +131,8 @@ export class MockEngine implements Disposable {
     }
     if (path === "/kv_event_sources") {
       if (eventsEndpoint === null) return new Response(null, { status: 404 });
-      return Response.json({ "0": { publisher: "zmq", endpoint: eventsEndpoint, topic: "" } });
+      const source = { enable_kv_cache_events: true, publisher: "zmq", endpoint: eventsEndpoint };
+      return Response.json({ "0": { ...source, replay_endpoint: null, topic: "" } });
     }
     this.seen.push({ path, headers, text: "", body: {} });
     if (path === "/v1/models") return Response.json(modelList(this.kind, this.model));

@@ -5,7 +5,10 @@ import { writeTokenizer } from "./tokenizer-files.ts";
 const ROOT = join(import.meta.dir, "../..");
 
 /** What a process prints, line by line, until one of them has what is wanted. */
-async function lineWith<T>(stream: ReadableStream<Uint8Array>, find: (line: string) => T | null) {
+export async function lineWith<T>(
+  stream: ReadableStream<Uint8Array>,
+  find: (line: string) => T | null,
+) {
   const decoder = new TextDecoder();
   let text = "";
   const reader = stream.getReader();
@@ -28,10 +31,14 @@ async function lineWith<T>(stream: ReadableStream<Uint8Array>, find: (line: stri
 export interface Engines extends AsyncDisposable {
   readonly urls: readonly string[];
   readonly control: string;
+  signal(name: NodeJS.Signals): void;
 }
 
-export async function startEngines(): Promise<Engines> {
-  const process_ = Bun.spawn([process.execPath, join(import.meta.dir, "engines-main.ts")], {
+export async function startEngines(
+  words: readonly string[] = ["vllm", "sglang"],
+): Promise<Engines> {
+  const main = join(import.meta.dir, "engines-main.ts");
+  const process_ = Bun.spawn([process.execPath, main, ...words], {
     stdin: "pipe",
     stdout: "pipe",
     stderr: "inherit",
@@ -41,6 +48,7 @@ export async function startEngines(): Promise<Engines> {
   );
   return {
     ...told,
+    signal: (name) => process_.kill(name),
     async [Symbol.asyncDispose]() {
       await process_.stdin.end();
       await process_.exited;
@@ -53,22 +61,33 @@ export interface RouterProcess extends AsyncDisposable {
   readonly url: string;
 }
 
+export interface ServedModel {
+  readonly model: string;
+  readonly tokenizer: string;
+  /** Of real engines. */
+  readonly chatTemplate?: string;
+}
+
 /** `hearth router` from the sources or an executable, in front of these engines. */
 export async function startRouter(
   folder: string,
   engines: readonly string[],
   binary: string | null,
+  served: ServedModel = { model: "acme/tiny-chat", tokenizer: writeTokenizer(folder) },
 ): Promise<RouterProcess> {
-  const tokenizer = writeTokenizer(folder);
+  const { model, tokenizer, chatTemplate } = served;
+  // Engines that publish events are followed; stand-ins publish none.
+  const isReal = chatTemplate !== undefined;
   const workers = engines.map(
-    (url, i) => `[workers.engine-${i}]\nmodel = "acme/tiny-chat"\nurl = "${url}"\n`,
+    (url, i) => `[workers.engine-${i}]\nmodel = "${model}"\nurl = "${url}"\n`,
   );
   const file = join(folder, "router.toml");
   writeFileSync(
     file,
-    '[router]\nid = "proxy-test"\nkv_events = false\n[api]\nlisten = "127.0.0.1:0"\n' +
+    `[router]\nid = "proxy-test"\nkv_events = ${isReal}\n[api]\nlisten = "127.0.0.1:0"\n` +
       '[proxy]\nlisten = "127.0.0.1:0"\ndrain = "1s"\n[models.tiny]\n' +
-      `model = "acme/tiny-chat"\ntokenizer = "${tokenizer}"\n${workers.join("")}`,
+      `model = "${model}"\ntokenizer = "${tokenizer}"\n` +
+      `${isReal ? `chat_template = "${chatTemplate}"\n` : ""}${workers.join("")}`,
   );
   const program = binary === null ? [process.execPath, "src/main.ts"] : [binary];
   const process_ = Bun.spawn([...program, "router", "--config", file], {

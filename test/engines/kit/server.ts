@@ -101,6 +101,16 @@ export abstract class Server implements AsyncDisposable {
     await this.ready();
   }
 
+  /** Of the server's own process; its children are in its group. */
+  get pid(): number {
+    return this.#program.pid;
+  }
+
+  /** Sends a signal to the server and all its processes. */
+  signal(name: NodeJS.Signals): boolean {
+    return this.#program.signal(name);
+  }
+
   async kill(): Promise<void> {
     await this.#program.kill();
   }
