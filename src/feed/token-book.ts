@@ -36,10 +36,12 @@ export interface KnownTokens {
 interface NamedTokens extends KnownTokens {
   /** Eight words each. */
   readonly keys: Uint32Array[];
+  /** Blocks from the first of the prompt to here; infinite where one was not known. */
+  readonly depth: number;
 }
 
-/** Longer prompts are not followed to their start. */
-const CHAIN_BLOCKS_MAX = 65_536;
+/** Longer prompts are not followed to their start: naming a block is one turn's work. */
+const CHAIN_BLOCKS_MAX = 16_384;
 const KEY_BYTES = 32;
 /** Namespaces looked at: each costs one more digest of the prompt. */
 const NAMESPACES_MAX = 4;
@@ -86,7 +88,9 @@ export class TokenBook {
     change.hashes.forEach((sequence, i) => {
       if (!this.#blocks.has(sequence)) {
         const own = tokens.slice(i * blockTokens, (i + 1) * blockTokens);
-        this.#blocks.set(sequence, { sequence, parent, tokens: own, keys: [] });
+        const before = parent === null ? 0 : this.#blocks.get(parent)?.depth;
+        const depth = (before ?? Number.POSITIVE_INFINITY) + 1;
+        this.#blocks.set(sequence, { sequence, parent, tokens: own, keys: [], depth });
         fresh.push(sequence);
       }
       parent = sequence;
@@ -128,9 +132,10 @@ export class TokenBook {
   /** From the first block of the prompt on; null where one is not known. */
   #chainTo(last: bigint): NamedTokens[] | null {
     const chain: NamedTokens[] = [];
+    if ((this.#blocks.get(last)?.depth ?? 0) > CHAIN_BLOCKS_MAX) return null;
     for (let at: bigint | null = last; at !== null; ) {
       const block = this.#blocks.get(at);
-      if (block === undefined || chain.length === CHAIN_BLOCKS_MAX) return null;
+      if (block === undefined) return null;
       chain.push(block);
       at = block.parent;
     }

@@ -54,7 +54,8 @@ class Follower {
     this.translator = this.#open();
     this.translator.restore(saved);
     this.held = new Set();
-    this.take(this.translator.announceAll());
+    for (const _step of this.translator.announceSteps());
+    this.take(this.translator.take());
   }
 
   /** Blocks of a prompt that a request would reuse. */

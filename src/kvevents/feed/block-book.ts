@@ -9,6 +9,10 @@ type Placed = Omit<KnownBlock, "copies">;
 
 /** Blocks that wait for their parents; each keeps its tokens. */
 const ORPHANS_MAX = 2 ** 16;
+/** A book with more blocks names those that are gone before it says that all are. */
+const CLEARED_AT_ONCE = 4_096;
+/** Blocks that one step forgets, places or announces. */
+const BLOCKS_A_STEP = 256;
 /** Removals of unknown blocks that are remembered. */
 const GONE_MAX = 2 ** 16;
 
@@ -71,12 +75,28 @@ export class BlockBook {
     return this.#known.get(name);
   }
 
+  /** Blocks in the changes since they were last taken. */
+  get changedBlocks(): number {
+    return this.#changes.blocks;
+  }
+
   /** What changed since it was last asked. */
   takeChanges(): FeedChange[] {
     return this.#changes.take();
   }
 
-  clear(): void {
+  /** In steps: readers must not forget a million blocks in one turn. */
+  *clearSteps(): Generator<void, void> {
+    if (this.#known.size > CLEARED_AT_ONCE) {
+      for (const some of this.#known.takeAll(BLOCKS_A_STEP)) {
+        for (const { sequence, copies } of some) {
+          for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+            if (copies[place]! > 0) this.#changes.removed(tier, sequence);
+          }
+        }
+        yield;
+      }
+    }
     this.#known.clear();
     this.#orphans.clear();
     this.#gone.clear();
@@ -84,18 +104,40 @@ export class BlockBook {
     this.#changes.cleared();
   }
 
-  /** A run behind a known block, or from the first of a prompt on. One outcome for each block. */
-  add({ names, blocks, tier, blockTokens }: BlockRun, start: ChainStart): CopyOutcome[] {
+  /**
+   * A run behind a known block, or from the first of a prompt on, in steps. `count` is called with
+   * the outcome of each block.
+   */
+  *addSteps(
+    run: BlockRun,
+    start: ChainStart,
+    count: (outcome: CopyOutcome) => void,
+  ): Generator<void, void> {
+    let { parent } = start;
+    for (let from = 0; from < run.names.length; from += BLOCKS_A_STEP) {
+      if (from > 0) yield;
+      const piece = pieceOf(run, from, from + BLOCKS_A_STEP);
+      parent = this.#add(piece, { ...start, parent }, start.parent === null, count);
+    }
+    for (const name of run.names) yield* this.#linkSteps(name, run.blockTokens);
+  }
+
+  /** The sequence hash of the last block. */
+  #add(
+    { names, blocks, tier, blockTokens }: BlockRun,
+    start: ChainStart,
+    isFromFirst: boolean,
+    count: (outcome: CopyOutcome) => void,
+  ): bigint | null {
     const { sequence, local } = chainOf(this.#native, blockTokens, blocks, start);
     const plain = isPlain(blocks, start);
-    const outcomes: CopyOutcome[] = [];
     let { parent } = start;
     for (const [i, name] of names.entries()) {
       const block = { sequence: sequence[i]!, parent, salt: start.salt };
       this.#adopt(name, block);
-      const isAgain = start.parent === null && tier === "device" && this.#known.holds(name, tier);
+      const isAgain = isFromFirst && tier === "device" && this.#known.holds(name, tier);
       const isFirst = isAgain ? false : this.#known.addCopies(name, tier, () => block);
-      outcomes.push(isFirst === null ? "full" : isAgain ? "reannounced" : "stored");
+      count(isFirst === null ? "full" : isAgain ? "reannounced" : "stored");
       this.#gone.delete(name);
       if (isFirst === true) {
         const tokens = blocks.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
@@ -104,15 +146,19 @@ export class BlockBook {
       }
       parent = block.sequence;
     }
-    for (const name of names) this.#link(name, blockTokens);
-    return outcomes;
+    return parent;
   }
 
   /** A run behind a block that is not known: it waits. False: there is no room. */
-  keep({ names, blocks, tier, blockTokens }: BlockRun, before: BlockName, salt: string | null) {
+  *keepSteps(
+    { names, blocks, tier, blockTokens }: BlockRun,
+    before: BlockName,
+    salt: string | null,
+  ): Generator<void, boolean> {
     if (!this.#orphans.hasRoom(names.length)) return false;
     let parent = before;
     for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
       if (this.#known.get(name) !== null) this.addKnown(name, tier);
       else {
         const orphan = this.#orphans.add({
@@ -125,7 +171,10 @@ export class BlockBook {
       }
       parent = name;
     }
-    for (const name of names) if (this.#known.get(name) !== null) this.#link(name, blockTokens);
+    for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      if (this.#known.get(name) !== null) yield* this.#linkSteps(name, blockTokens);
+    }
     return true;
   }
 
@@ -176,7 +225,9 @@ export class BlockBook {
       const block = { sequence: sequence[i]!, parent: sequence[i - 1] ?? null, salt: start.salt };
       this.#place(name, isGone ? [0, 0, 0] : [1, 0, 0], block);
     }
-    for (const name of names.slice(0, last + 1)) this.#link(name, blockTokens);
+    for (const name of names.slice(0, last + 1)) {
+      for (const _step of this.#linkSteps(name, blockTokens));
+    }
   }
 
   state(): BookState {
@@ -196,8 +247,9 @@ export class BlockBook {
     for (const orphan of state.orphans) this.#orphans.add(orphan);
   }
 
-  announceAll(): void {
+  *announceSteps(): Generator<void, void> {
     for (const [, block] of this.#known.entries()) {
+      if (this.#changes.blocks >= BLOCKS_A_STEP) yield;
       for (const [place, tier] of RESIDENCY_TIERS.entries()) {
         if (block.copies[place]! > 0) this.#announce(block, tier);
       }
@@ -216,7 +268,7 @@ export class BlockBook {
   }
 
   /** A block is known: those that waited for it are, too, and those that waited for them. */
-  #link(name: BlockName, blockTokens: number): void {
+  *#linkSteps(name: BlockName, blockTokens: number): Generator<void, void> {
     if (!this.#orphans.isWaitedFor(name)) return;
     const names = [name];
     for (const parentName of names) {
@@ -225,6 +277,7 @@ export class BlockBook {
       for (const orphan of this.#orphans.takeChildren(parentName)) {
         this.#placeOrphan(orphan, parent, blockTokens);
         names.push(orphan.name);
+        if (names.length % BLOCKS_A_STEP === 0) yield;
       }
     }
   }
@@ -260,3 +313,18 @@ export class BlockBook {
 }
 
 const UNKNOWN = { local: null, tokens: null, isPlain: false };
+
+function pieceOf(
+  { names, blocks, tier, blockTokens }: BlockRun,
+  from: number,
+  to: number,
+): BlockRun {
+  const { tokens, loraName, extras } = blocks;
+  return {
+    ...{ names: names.slice(from, to), tier, blockTokens },
+    blocks: {
+      tokens: tokens.subarray(from * blockTokens, to * blockTokens),
+      ...{ loraName, extras: extras?.slice(from, to) ?? null },
+    },
+  };
+}

@@ -1,8 +1,7 @@
 import { type Clock, type Random, sleep } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { connectSubscriber, type ZmtpMessage, type ZmtpSubscriber } from "../../zmtp/index.ts";
-import { decodeEngineBatch } from "../engine/index.ts";
-import type { FeedChange } from "./change-list.ts";
+import { type AppliedChanges, BatchApplier } from "./batch-applier.ts";
 import { type FeedCounts, noCounts } from "./counts.ts";
 import type { BlockName } from "./known-blocks.ts";
 import type { NamedPrompt } from "./prompt-names.ts";
@@ -33,12 +32,9 @@ export interface EngineFeedOptions {
 }
 
 /** Called in order; must not throw. */
-export interface EngineFeedListener {
-  changes(changes: readonly FeedChange[]): void;
+export interface EngineFeedListener extends AppliedChanges {
   /** Whether all that the engine holds is known. */
   known(isKnown: boolean): void;
-  /** The size of the engine's blocks, before the first changes of blocks of that size. */
-  blockTokens?(size: number): void;
   /** Another run of the engine; what the run before held is cleared. */
   restarted?(): void;
   /** Whether the engine still is as `saved` has it; where not, what was saved is discarded. */
@@ -63,6 +59,7 @@ export class EngineFeed implements AsyncDisposable {
   readonly #options: EngineFeedOptions;
   readonly #listener: EngineFeedListener;
   readonly #translator: Translator;
+  readonly #sink: BatchApplier;
   readonly #subscriber: ZmtpSubscriber;
   readonly #replay: Replay | null;
   readonly #waiting = new WaitingBatches();
@@ -78,8 +75,8 @@ export class EngineFeed implements AsyncDisposable {
   #isUnconfirmed = false;
   /** Nothing of what the engine published is missing. */
   #isCurrent = false;
-  /** The size that the listener was told; null: none. */
-  #toldSize: number | null = null;
+  /** Goes up when something is missing: what was applied before shows nothing any more. */
+  #losses = 0;
   #replaying: Promise<void> | null = null;
   #isKnown = false;
 
@@ -90,6 +87,13 @@ export class EngineFeed implements AsyncDisposable {
     const { knownBlocksMax = KNOWN_BLOCKS_MAX, totalBlocks = null } = options;
     const translating = { native, blockTokens, knownBlocksMax, totalBlocks };
     this.#translator = new Translator(translating, this.counts);
+    this.#sink = new BatchApplier({
+      ...{ rank: options.rank, counts: this.counts, translator: this.#translator, listener },
+      onRoom: () => {
+        this.#subscriber.resume();
+        this.#replay?.resume();
+      },
+    });
     if (options.saved && replayEndpoint !== null) this.#restore(options.saved);
     const answerMs = options.answerMs ?? ANSWER_MS;
     this.#replay =
@@ -129,15 +133,18 @@ export class EngineFeed implements AsyncDisposable {
 
   /** What the blocks of a prompt are called, for those that wait for their parents. */
   learn(names: readonly BlockName[], prompt: Pick<NamedPrompt, "tokens" | "cacheSalt">): void {
-    if (this.#replaying !== null) return;
-    this.#changed(this.#translator.learn(names, prompt));
+    if (this.#replaying !== null || !this.#sink.isIdle) return;
+    this.#sink.tell(this.#translator.learn(names, prompt));
     this.#report();
   }
 
   /** What it knows, for a file; null: nothing that a later feed could confirm. */
   async save(): Promise<Uint8Array[] | null> {
+    while (!this.#sink.isIdle && !this.#stopping.signal.aborted) {
+      await new Promise<void>((resolve) => this.#sink.then(resolve));
+    }
     const isReady = this.#replay !== null && this.#isCurrent && this.#replaying === null;
-    if (!isReady || this.#next === null || this.#next === 0) return null;
+    if (!isReady || !this.#sink.isIdle || this.#next === null || this.#next === 0) return null;
     const head = { next: this.#next, lastPayload: this.#lastPayload };
     // Copies are counted, so batches that come meanwhile wait.
     const pages = encodeFeed({ ...head, ...this.#translator.state() }, this.#stopping.signal);
@@ -151,6 +158,7 @@ export class EngineFeed implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort();
+    this.#sink[Symbol.dispose]();
     await this.#subscriber[Symbol.asyncDispose]();
     await this.#replay?.[Symbol.asyncDispose]();
     await this.#replaying;
@@ -165,8 +173,7 @@ export class EngineFeed implements AsyncDisposable {
   }
 
   #disconnected(): void {
-    this.#isCurrent = false;
-    this.#report();
+    this.#lost();
     this.#listener.heard(false);
   }
 
@@ -189,7 +196,7 @@ export class EngineFeed implements AsyncDisposable {
   /** Another run of the engine, with its first batch next. */
   #restarted(): void {
     this.counts.restarts++;
-    this.#listener.restarted?.();
+    this.#sink.then(() => this.#listener.restarted?.());
     this.#begin(0);
   }
 
@@ -203,8 +210,8 @@ export class EngineFeed implements AsyncDisposable {
   /** The engine still has the last batch of what was saved: it is the same run. */
   #confirm(): void {
     this.#isUnconfirmed = false;
-    this.#listener.restored?.(true);
-    this.#changed(this.#translator.announceAll());
+    this.#sink.then(() => this.#listener.restored?.(true));
+    this.#sink.announce();
   }
 
   #live(sequence: number, payload: Uint8Array): void {
@@ -241,39 +248,33 @@ export class EngineFeed implements AsyncDisposable {
 
   #apply(sequence: number, payload: Uint8Array): void {
     // The first word ever: whatever the engine published before is not known.
-    if (this.#next === null) this.#translator.begin(sequence === 0);
+    const isFirst = this.#next === null;
     this.#next = sequence + 1;
     this.#lastPayload = Bun.hash.xxHash3(payload);
-    this.counts.batches++;
-    const batch = decodeEngineBatch(payload);
-    if (!batch.ok) {
-      this.#translator.drop("unreadable");
-      return;
-    }
-    if (batch.value.rank !== this.#options.rank) {
-      this.counts.dropped.other_rank++;
-      return;
-    }
-    this.#changed(this.#translator.apply(batch.value.events));
+    this.#sink.batch(payload, isFirst, sequence === 0);
+    if (!this.#sink.isFull) return;
+    this.#subscriber.pause();
+    this.#replay?.pause();
   }
 
-  #changed(changes: readonly FeedChange[]): void {
-    const size = this.#translator.blockTokens;
-    if (size !== null && size !== this.#toldSize) {
-      this.#toldSize = size;
-      this.#listener.blockTokens?.(size);
-    }
-    if (changes.length > 0) this.#listener.changes(changes);
-  }
-
-  /** All that came is applied. */
+  /** All that came is taken: once it is applied nothing is missing. */
   #applied(): void {
-    this.#isCurrent = true;
-    if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
-      // Blocks of another size were left out: they are asked for again.
-      this.#begin(null);
-      this.#recover();
-    }
+    const losses = this.#losses;
+    this.#sink.then(() => {
+      if (this.#losses !== losses) return;
+      this.#isCurrent = true;
+      if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
+        // Blocks of another size were left out: they are asked for again.
+        this.#begin(null);
+        this.#recover();
+      }
+      this.#report();
+    });
+  }
+
+  #lost(): void {
+    this.#losses++;
+    this.#isCurrent = false;
     this.#report();
   }
 
@@ -281,14 +282,13 @@ export class EngineFeed implements AsyncDisposable {
   #begin(next: number | null): void {
     this.#next = next;
     this.#lastPayload = 0n;
-    if (this.#isUnconfirmed) this.#listener.restored?.(false);
+    if (this.#isUnconfirmed) this.#sink.then(() => this.#listener.restored?.(false));
     this.#isUnconfirmed = false;
-    this.#changed(this.#translator.reset(next === 0));
+    this.#sink.reset(next === 0);
   }
 
   #recover(): void {
-    this.#isCurrent = false;
-    this.#report();
+    this.#lost();
     this.#replaying ??= this.#recoverAll().then((isWhole) => {
       this.#replaying = null;
       this.#drain(isWhole);

@@ -110,6 +110,20 @@ export class KnownBlocks {
     this.#deviceCopies += block.copies[0];
   }
 
+  /** Takes out those with copies, some at a time, then all others. */
+  *takeAll(atOnce: number): Generator<readonly KnownBlock[], void> {
+    let some: KnownBlock[] = [];
+    for (const [name, known] of this.#held) {
+      this.#held.delete(name);
+      some.push(known);
+      if (some.length < atOnce) continue;
+      yield some;
+      some = [];
+    }
+    yield some;
+    this.clear();
+  }
+
   clear(): void {
     this.#held.clear();
     this.#left.clear();

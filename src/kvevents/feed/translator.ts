@@ -31,6 +31,10 @@ export interface TranslatorState extends BookState {
 }
 
 const GROUPS_MAX = 64;
+/** What one step does: well below a millisecond. */
+const EVENTS_A_STEP = 16;
+const BLOCKS_A_STEP = 256;
+const NAMES_A_STEP = 1_024;
 /** vLLM never gives its first block to a request. */
 const SPARE_BLOCKS = 1;
 
@@ -91,24 +95,40 @@ export class Translator {
     return needs;
   }
 
+  /** Blocks in the changes that `take` gives. */
+  get changedBlocks(): number {
+    return this.#book.changedBlocks;
+  }
+
+  /** What the steps so far led to. */
+  take(): FeedChange[] {
+    return this.#book.takeChanges();
+  }
+
+  /** All at once. */
   apply(events: readonly EngineEvent[]): FeedChange[] {
-    for (const event of events) {
+    for (const _step of this.applySteps(events));
+    return this.take();
+  }
+
+  *applySteps(events: readonly EngineEvent[]): Generator<void, void> {
+    for (const [i, event] of events.entries()) {
+      if (i > 0 && i % EVENTS_A_STEP === 0) yield;
       this.#counts.events++;
-      if (event.kind === "stored") this.#stored(event);
-      else if (event.kind === "removed") this.#removed(event);
-      else if (event.kind === "cleared") this.#cleared(event.ownership);
+      if (event.kind === "stored") yield* this.#stored(event);
+      else if (event.kind === "removed") yield* this.#removed(event);
+      else if (event.kind === "cleared") yield* this.#cleared(event.ownership);
       else this.drop("unreadable");
     }
-    return this.#taken();
+    this.#checkFull();
   }
 
   /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
-  reset(isComplete: boolean): FeedChange[] {
-    this.#book.clear();
+  *resetSteps(isComplete: boolean): Generator<void, void> {
+    yield* this.#book.clearSteps();
     this.#mainGroups.clear();
     this.#hasDoubtfulPages = false;
     this.#isComplete = isComplete;
-    return this.#book.takeChanges();
   }
 
   /** Says of an empty translator whether the engine's events come from the first on. */
@@ -136,7 +156,8 @@ export class Translator {
     const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
     const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
     this.#book.learn({ names, blocks, tier: "device", blockTokens }, start);
-    return this.#taken();
+    this.#checkFull();
+    return this.take();
   }
 
   state(): TranslatorState {
@@ -155,25 +176,23 @@ export class Translator {
     this.#book.restore(state);
   }
 
-  announceAll(): FeedChange[] {
-    this.#book.announceAll();
-    return this.#book.takeChanges();
+  announceSteps(): Generator<void, void> {
+    return this.#book.announceSteps();
   }
 
-  #taken(): FeedChange[] {
+  #checkFull(): void {
     // Copies that fill the engine's cache leave no room for a block that is not known.
     const { totalBlocks = null } = this.#options;
     const isFull = totalBlocks !== null && this.#book.deviceCopies === totalBlocks - SPARE_BLOCKS;
     if (isFull) this.#isComplete = true;
-    return this.#book.takeChanges();
   }
 
-  #cleared(ownership: string | null): void {
+  *#cleared(ownership: string | null): Generator<void, void> {
     if (ownership !== null) {
       this.drop("external");
       return;
     }
-    this.#book.clear();
+    yield* this.#book.clearSteps();
     this.#isComplete = true;
   }
 
@@ -192,14 +211,16 @@ export class Translator {
     return null;
   }
 
-  #removed(event: Removed): void {
+  *#removed(event: Removed): Generator<void, void> {
     const tier = this.#tierOf(event, event.hashes.length);
     if (tier === null) return;
     if (!this.#isMain(event.group)) {
       this.drop("other_group", event.hashes.length);
       return;
     }
-    for (const name of event.hashes.map(blockNameOf)) {
+    for (const [i, hash] of event.hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
       if (this.#book.remove(name, tier)) {
         this.#counts.removed++;
         continue;
@@ -216,7 +237,7 @@ export class Translator {
     return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
   }
 
-  #stored(event: Stored): void {
+  *#stored(event: Stored): Generator<void, void> {
     const tier = this.#tierOf(event, 1);
     if (tier === null) return;
     const isMain = isMainGroup(event.group);
@@ -233,17 +254,22 @@ export class Translator {
       return;
     }
     if (event.tokens.length === 0) {
-      this.#placeholders(event.hashes, tier);
+      yield* this.#placeholders(event.hashes, tier);
       return;
     }
-    this.#storedBlocks(event, tier);
+    yield* this.#learnSize(event);
+    yield* this.#storedBlocks(event, tier);
   }
 
-  #storedBlocks(event: Stored, tier: ResidencyTier): void {
+  *#storedBlocks(event: Stored, tier: ResidencyTier): Generator<void, void> {
     const count = this.#wholeBlocks(event);
     if (count === 0) return;
     const { parent, loraName, extras } = event;
-    const names = event.hashes.slice(0, count).map(blockNameOf);
+    const names: BlockName[] = [];
+    while (names.length < count) {
+      if (names.length > 0 && names.length % NAMES_A_STEP === 0) yield;
+      names.push(blockNameOf(event.hashes[names.length]!));
+    }
     const before = parent === null ? null : blockNameOf(parent);
     if (before !== null && names.includes(before)) {
       this.drop("own_parent");
@@ -257,20 +283,19 @@ export class Translator {
     if (before !== null && known === null) {
       // The engine stored the parent before the feed began.
       this.#isComplete = false;
-      if (this.#book.keep(run, before, salt)) this.#counts.stored += count;
+      if (yield* this.#book.keepSteps(run, before, salt)) this.#counts.stored += count;
       else this.drop("unknown_parent");
       return;
     }
     const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
-    for (const outcome of this.#book.add(run, start)) {
+    yield* this.#book.addSteps(run, start, (outcome) => {
       if (outcome === "full") this.drop("too_many");
       else this.#counts[outcome]++;
-    }
+    });
   }
 
   /** How many of its blocks are whole; 0: it was dropped. */
   #wholeBlocks(event: Stored): number {
-    this.#learnSize(event);
     const blockTokens = this.#blockTokens ?? event.blockTokens;
     const { hashes, tokens } = event;
     const isLastPage = hashes.length === 1 && tokens.length < blockTokens;
@@ -295,21 +320,23 @@ export class Translator {
    * A single block that is smaller than expected may be the last, partial page of a prompt: it
    * says nothing. A larger one, or several of one size, can only be whole blocks.
    */
-  #learnSize({ hashes, tokens, blockTokens: size }: Stored): void {
+  *#learnSize({ hashes, tokens, blockTokens: size }: Stored): Generator<void, void> {
     const before = this.#blockTokens;
     if (size === before || size === 0 || tokens.length !== hashes.length * size) return;
     const isLarger = before === null || size > before;
     if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
     this.#blockTokens = size;
     if (before === null) return;
-    this.#book.clear();
+    yield* this.#book.clearSteps();
     this.#isComplete = false;
     this.#needsReplay = true;
   }
 
   /** Blocks without tokens: of those that are known it is known what they are. */
-  #placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): void {
-    for (const name of hashes.map(blockNameOf)) {
+  *#placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): Generator<void, void> {
+    for (const [i, hash] of hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
       if (this.#book.addKnown(name, tier)) this.#counts.stored++;
       else this.drop("placeholder");
     }
