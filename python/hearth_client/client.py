@@ -176,7 +176,8 @@ class Client(SlotCalls):
     def release(self, blocks: Sequence[ReadableBlock]) -> None:
         """Gives blocks back; ``block.view`` ends here.
 
-        The agent gets a block back when nothing refers to its bytes any more. While an array or
+        Blocks whose copies did not verify are reported. The agent gets a block back when nothing
+        refers to its bytes any more. While an array or
         another object made from its view lives, the bytes stay as they are.
         """
         self._let_go(blocks)
@@ -273,7 +274,8 @@ class Client(SlotCalls):
         """Copies blocks into writable objects: a ``bytearray``, a NumPy array.
 
         OK: the target has the verified bytes. Otherwise its bytes are undefined: MISS and the other
-        outcomes of an ACQUIRE, CORRUPT, or TOO_LARGE for a target of another size.
+        outcomes of an ACQUIRE, CORRUPT (the agent has been told, and drops a block whose bytes in
+        the arena are damaged), or TOO_LARGE for a target of another size.
         """
         pieces = [piece_of(target) for target in targets]
         if len(pieces) != len(digests):
@@ -299,6 +301,7 @@ class Client(SlotCalls):
         right = {at for at, is_right in zip(fitting, verified) if is_right}
         for at, block in enumerate(blocks):
             if block.outcome == Outcome.OK and at not in right:
+                block.is_damaged = at in fitting
                 outcomes[at] = Outcome.CORRUPT if at in fitting else Outcome.TOO_LARGE
         return outcomes
 

@@ -11,12 +11,21 @@ from . import protocol
 from .arena import Arena
 from .channel import Channel, close_all
 from .errors import ConnectionClosed, TimedOut
-from .layout import CHECKSUM_XXH3_64, FEATURE_ENGINE, FEATURE_GPU, FEATURE_MAC, VERSION, Hello, Op
+from .layout import (
+    CHECKSUM_XXH3_64,
+    FEATURE_ENGINE,
+    FEATURE_GPU,
+    FEATURE_MAC,
+    FEATURE_REPORT,
+    VERSION,
+    Hello,
+    Op,
+)
 from .request import Take
 
 _Answer = TypeVar("_Answer")
 
-_FEATURES = FEATURE_GPU | FEATURE_ENGINE
+_FEATURES = FEATURE_GPU | FEATURE_ENGINE | FEATURE_REPORT
 
 
 class Connection(Channel):
@@ -46,6 +55,11 @@ class Connection(Channel):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether the agent looks at blocks whose copies did not verify."""
+        return bool(self.hello.features & FEATURE_REPORT)
 
     def drop_arena(self) -> None:
         """Unmaps the arena when nothing uses it any more. Only of a closed connection."""

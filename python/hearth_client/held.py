@@ -112,6 +112,9 @@ class ReadableBlock(Held):
     checksum = 0
     #: Their MAC; zeros: the block has none.
     mac = bytes(MAC_BYTES)
+    #: A copy did not verify: ``release`` reports the block to the agent, which drops it if its
+    #: bytes in the arena are damaged.
+    is_damaged = False
 
     def verify(self, copy: Union[Readable, Sequence[Piece], None] = None) -> bool:
         """Whether a copy is what was committed: by its MAC if the namespace has a key.
@@ -121,16 +124,21 @@ class ReadableBlock(Held):
         """
         if copy is None:
             copy = self._open().read(self._offset, self.length)
-        if not isinstance(copy, (list, tuple)):
-            if self.key is None:
-                return checksum_of(copy) == self.checksum
-            copy = [piece_of(copy)]
-        return kernels().verify_pieces([copy], [self.checksum], self._macs())[0]
+        if not isinstance(copy, (list, tuple)) and self.key is None:
+            is_right = checksum_of(copy) == self.checksum
+        else:
+            pieces = copy if isinstance(copy, (list, tuple)) else [piece_of(copy)]
+            is_right = kernels().verify_pieces([pieces], [self.checksum], self._macs())[0]
+        self.is_damaged = self.is_damaged or not is_right
+        return is_right
 
     def scatter_to(self, target: Piece) -> bool:
         """Copies the block to memory of its length. True: the copy verifies."""
         macs = self._macs()
-        return kernels().scatter_pieces([[target]], [self.address], [self.checksum], macs)[0]
+        slots, sums = [self.address], [self.checksum]
+        is_right = kernels().scatter_pieces([[target]], slots, sums, macs)[0]
+        self.is_damaged = self.is_damaged or not is_right
+        return is_right
 
     def _macs(self) -> Any:
         return None if self.key is None else Macs(self.key, self.digest, self.mac, self.layer)

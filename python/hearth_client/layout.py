@@ -23,6 +23,8 @@ FEATURE_ENGINE = 2
 #: Items of COMMIT and of ACQUIRE's reply carry a MAC.
 FEATURE_MAC = 4
 MAC_BYTES = 16
+#: The agent takes REPORT.
+FEATURE_REPORT = 8
 GPU_UUID_BYTES = 16
 GPU_HANDLE_BYTES = 64
 
@@ -61,6 +63,7 @@ class Op(IntEnum):
     ANNOUNCE = 26
     COMMAND = 27
     NAMESPACE = 28
+    REPORT = 29
 
 
 class FrameStatus(IntEnum):

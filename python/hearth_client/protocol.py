@@ -74,6 +74,7 @@ _NO_REPLY_ALLOWED = frozenset(
         Op.ALIAS,
         Op.UNHOLD,
         Op.ANNOUNCE,
+        Op.REPORT,
     )
 )
 
@@ -328,9 +329,13 @@ def commit_request(request_id: int, items: Sequence[Commit], no_reply: bool = Fa
 def handles_request(
     op: Op, request_id: int, handles: Sequence[Handle], no_reply: bool = False
 ) -> bytes:
-    """ABORT and RELEASE, which have one shape."""
+    """ABORT, RELEASE and REPORT, which have one shape."""
     body = b"".join(_handle(slot, generation) for slot, generation in handles)
     return request(op, request_id, len(handles), body, no_reply)
+
+
+def report_request(handles: bytes, request_id: int) -> bytes:
+    return request(Op.REPORT, request_id, len(handles) // 8, handles)
 
 
 def read_outcomes(op: Op, count: int, body: Readable) -> List[Outcome]:

@@ -23,3 +23,10 @@ def handles_of(words: "array[int]", stride: int) -> bytes:
 
 def chosen_of(handles: bytes, chosen: Sequence[int]) -> bytes:
     return b"".join([handles[8 * at : 8 * at + 8] for at in chosen])
+
+
+def without(handles: bytes, gone: Sequence[int]) -> bytes:
+    """All but those at the places ``gone``."""
+    if not gone:
+        return handles
+    return chosen_of(handles, sorted(set(range(len(handles) // 8)).difference(gone)))

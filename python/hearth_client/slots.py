@@ -7,6 +7,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, TypeVar
 from weakref import ref
 
 from . import protocol
+from .calls import reader_of_outcomes
 from .connection import Connection
 from .engine import EngineCalls
 from .errors import HearthError
@@ -75,7 +76,7 @@ class SlotCalls(EngineCalls):
         export = one._forget_view()
         if export is None:
             return False
-        op, handle, key = _op_of(one), one.handle, id(export)
+        op, handle, key = self._op_of(one), one.handle, id(export)
         one._close()
 
         def forget(_gone: object) -> None:
@@ -87,9 +88,29 @@ class SlotCalls(EngineCalls):
 
     def _give_back(self, held: Sequence[Held]) -> None:
         for op in (Op.ABORT, Op.RELEASE):
-            self._send_handles(op, [one.handle for one in held if _op_of(one) == op])
+            self._send_handles(op, [one.handle for one in held if self._op_of(one) == op])
+        self._report([one.handle for one in held if self._op_of(one) == Op.REPORT])
         for one in held:
             one._close()
+
+    def _report(self, handles: Sequence[Handle]) -> None:
+        """Waits until the agent has looked: a damaged block may be stored again after that."""
+        for start in range(0, len(handles), self.hello.items_max):
+            part = handles[start : start + self.hello.items_max]
+            try:
+                self._ask(
+                    Op.REPORT,
+                    lambda number: protocol.handles_request(Op.REPORT, number, part),
+                    reader_of_outcomes(Op.REPORT),
+                )
+            except HearthError:
+                return
+
+    def _op_of(self, held: Held) -> Op:
+        if isinstance(held, WritableSlot):
+            return Op.ABORT
+        is_damaged = isinstance(held, ReadableBlock) and held.is_damaged
+        return Op.REPORT if is_damaged and self._connection.takes_reports else Op.RELEASE
 
     def _send_unused(self) -> None:
         handles: Dict[Op, List[Handle]] = {}
@@ -141,7 +162,3 @@ class SlotCalls(EngineCalls):
                 free.append(one)
             one._close()
         self._give_back(free)
-
-
-def _op_of(held: Held) -> Op:
-    return Op.ABORT if isinstance(held, WritableSlot) else Op.RELEASE

@@ -20,7 +20,7 @@ from .copiers import Copier, Slots
 from .errors import HearthError, RefusedError
 from .layout import DIGEST_BYTES, LAYER_ALL, Op, Outcome
 from .link import Link
-from .replies import chosen_of, handles_of, words_of
+from .replies import chosen_of, handles_of, without, words_of
 from .request import Request
 from .stats import Stats
 from .transfer_macs import acquired_macs, acquired_words, commit_items, macs_of
@@ -30,9 +30,8 @@ from .transfer_macs import acquired_macs, acquired_words, commit_items, macs_of
 CHUNK_BLOCKS = 64
 CHUNK_BYTES = 32 * 1024 * 1024
 _AHEAD = 2
-#: Seconds that the agent may take for an ACQUIRE without a deadline, and for a COMMIT.
-_ACQUIRE_S = 2.0
-_COMMIT_S = 10.0
+#: Seconds that the agent may take for an ACQUIRE without a deadline; for a COMMIT or a REPORT.
+_ACQUIRE_S, _COMMIT_S = 2.0, 10.0
 
 _OK = int(Outcome.OK)
 _ACQUIRE_HEAD = Struct("<IIII")
@@ -220,7 +219,8 @@ class Transfer:
                 macs = acquired_macs(self._key, self._digests, indices, fitting, body)
                 verified = self._copier.scatter(indices, slots, sums, macs)
         finally:
-            self._send_handles(Op.RELEASE, handles)
+            wrong = [at for at, is_right in zip(fitting, verified) if not is_right]
+            self._return_read(handles, [list(taken).index(at) for at in wrong])
         if len(verified) == count and all(verified):
             outcomes[start : part.end] = [Outcome.OK] * count
         else:
@@ -230,6 +230,15 @@ class Transfer:
                 outcomes[index] = Outcome.OK if is_right else Outcome.CORRUPT
         size = sum(lengths) if len(fitting) == count else sum([lengths[at] for at in fitting])
         self._stats.add(got_blocks=sum(verified), got_bytes=size)
+
+    def _return_read(self, handles: bytes, wrong: Sequence[int]) -> None:
+        """Reports the blocks at ``wrong``, and waits: a put stores damaged ones anew after that."""
+        wrong = wrong if self._connection.takes_reports else []
+        self._send_handles(Op.RELEASE, without(handles, wrong))
+        damaged = chosen_of(handles, wrong)
+        if damaged:
+            report = self._connection.submit(Op.REPORT, partial(protocol.report_request, damaged))
+            self.wait(report, _COMMIT_S)
 
     def _fitting(
         self, start: int, lengths: "array[int]", offsets: "array[int]", taken: Sequence[int]

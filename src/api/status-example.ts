@@ -19,6 +19,9 @@ export const STATUS_EXAMPLE: StatusReport = {
     bytes: 67_108_864_000,
     capacity_bytes: 68_719_476_736,
     slots: [{ slot_bytes: 10_485_760, slots: 6_553, used: 6_400 }],
+    damaged_blocks: 0,
+    false_reports: 0,
+    scrubbed_bytes: 134_217_728_000,
   },
   ssd: {
     blocks: 48_000,

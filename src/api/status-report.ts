@@ -27,6 +27,9 @@ const ram = t.Object({
   bytes: bytes("Their length"),
   capacity_bytes: bytes("What all slots hold together"),
   slots: t.Array(slotClass, { description: "By size of slot" }),
+  damaged_blocks: count("Found to be damaged in RAM since the start, and dropped"),
+  false_reports: count("Reported by readers as damaged since the start, and right"),
+  scrubbed_bytes: bytes("Hashed in the background since the start"),
 });
 
 const ssd = t.Union(

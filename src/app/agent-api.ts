@@ -120,6 +120,7 @@ function observe(agent: Agent, logger: Logger): void {
         lockedBytes: agent.region().lockedBytes,
       },
       table: { blocks: store_.tableNodes, capacity: store_.tableNodesMax },
+      checks: store_.checks,
       sessions: store_.sessions,
       ssd: store_.ssd,
       stats: store_.stats,

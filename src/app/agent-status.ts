@@ -19,6 +19,7 @@ interface About {
 export function statusOf(agent: Agent, { native, version, commit }: About): StatusReport {
   const { config, engine, frames } = agent;
   const store = agent.store.snapshot();
+  const { checks } = store;
   const { pageBytes, lockedBytes } = agent.region();
   const held = engine.held();
   return {
@@ -43,6 +44,9 @@ export function statusOf(agent: Agent, { native, version, commit }: About): Stat
         slots,
         used,
       })),
+      damaged_blocks: Object.values(checks.damaged).reduce((sum, count) => sum + count, 0),
+      false_reports: checks.falseReports,
+      scrubbed_bytes: checks.scrubbedBytes,
     },
     table: {
       blocks: store.tableNodes,

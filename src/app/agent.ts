@@ -46,6 +46,7 @@ import { newIncarnation } from "./incarnation.ts";
 import { PeerRoom } from "./peer-room.ts";
 import { PeerSource } from "./peer-source.ts";
 import { inheritRam, type ListenEnvironment, leaveRam } from "./ram-handover.ts";
+import { RamWatch } from "./ram-watch.ts";
 import type { ServiceManager } from "./service-manager.ts";
 import { DEVICES_STOP_MS, DRAIN_MS, PURGES_MS } from "./stop-times.ts";
 import { UnderWay } from "./under-way.ts";
@@ -86,6 +87,7 @@ export class Agent {
   readonly health: Health;
   readonly frames: FrameCounts = createFrameCounts();
   readonly lag: LoopLag;
+  readonly #ram: RamWatch;
   readonly #parts: AgentParts;
   readonly #ground: Ground;
   #config: Config;
@@ -113,6 +115,7 @@ export class Agent {
     this.store = this.#ground.store;
     this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     this.lag = watchLoopLag(clock);
+    this.#ram = new RamWatch(this.store, this.health, logger);
     this.engine = new EngineServer({
       socketPath: config.engine.socket,
       socketGroup:
@@ -152,6 +155,7 @@ export class Agent {
       throw error;
     }
     agent.store.evictor.start(parts.config.kv.evictIntervalMs);
+    agent.#ram.configure(parts.config);
     agent.#state = "ready";
     agent.#growing = agent.#grow();
     return agent;
@@ -283,6 +287,7 @@ export class Agent {
     const { kv, log } = effective;
     this.store.evictor.setMarks({ high: kv.highWater, low: kv.lowWater });
     this.store.evictor.start(kv.evictIntervalMs);
+    this.#ram.configure(effective);
     this.store.sessions.setIdle(effective.engine.sessionIdleMs);
     this.store.ssd?.configure(ssdSettings(effective));
     this.store.readDeadlineMs = kv.ssdReadDeadlineMs;
@@ -368,6 +373,7 @@ export class Agent {
           : describeRam(this.store, this.namespaces, arena, this.#handed),
       );
     }
+    await this.#ram[Symbol.asyncDispose]();
     await this.store[Symbol.asyncDispose]();
     crashPoint("stop.store-closed");
     await this.#cold?.close();

@@ -118,6 +118,7 @@ export class ExtentSlots implements SlotAllocator {
   release(slot: number): void {
     const state = this.stateOf(slot);
     assert(state === SlotState.reserved || state === SlotState.live, "a slot released is held");
+    assert(this.records.referencesOf(slot) === 0, "a slot released has no reader");
     if (state === SlotState.reserved) this.changeUnmovable(slot, -1);
     this.free(slot);
   }
@@ -136,6 +137,25 @@ export class ExtentSlots implements SlotAllocator {
     this.changeUnmovable(slot, -1);
     this.quarantinedSlots--;
     this.free(slot);
+  }
+
+  condemn(slot: number): void {
+    assert(this.stateOf(slot) === SlotState.live, "a slot condemned holds a block");
+    if (this.records.referencesOf(slot) === 0) this.release(slot);
+    else this.quarantine(slot);
+  }
+
+  addReference(slot: number): void {
+    assert(this.stateOf(slot) === SlotState.live, "a slot that is read holds a block");
+    this.records.changeReferences(slot, 1);
+  }
+
+  dropReference(slot: number): void {
+    const { records } = this;
+    assert(records.referencesOf(slot) > 0, "a reference dropped was added");
+    records.changeReferences(slot, -1);
+    if (records.referencesOf(slot) > 0) return;
+    if (this.stateOf(slot) === SlotState.quarantined) this.bury(slot);
   }
 
   isCurrent(slot: number, generation: number): boolean {

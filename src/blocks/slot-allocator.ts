@@ -46,7 +46,7 @@ export interface SizeClass {
  * - No call waits or (but for `classes` and `verifyIntegrity`) allocates memory. `reserve`,
  *   `publish`, `release`, `quarantine` and `bury` take constant time.
  *
- * The allocator's own memory is 16 bytes for each slot that ever existed at the same time. An arena
+ * The allocator's own memory is 20 bytes for each slot that ever existed at the same time. An arena
  * above 512 GiB keeps its slots aligned to, and at least as long as, the power of two at or above
  * arena / 2^27 instead of 4096.
  */
@@ -79,6 +79,15 @@ export interface SlotAllocator {
   quarantine(slot: number): void;
   /** `quarantined` → `free`. */
   bury(slot: number): void;
+  /**
+   * `live` → `free`, or `quarantined` while it has references: its bytes are damaged, and readers
+   * may still look at them. The last reference that is dropped frees it. The node is forgotten.
+   */
+  condemn(slot: number): void;
+
+  /** Somebody reads the slot, which is `live`: it may not be released before `dropReference`. */
+  addReference(slot: number): void;
+  dropReference(slot: number): void;
 
   /** Whether the slot is in use and has this generation; any whole numbers may be asked. */
   isCurrent(slot: number, generation: number): boolean;

@@ -3,6 +3,8 @@ import type { ExtentSlots } from "./create-slot-allocator.ts";
 import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "./extent-lists.ts";
 import { NO_SLOT, SlotState } from "./slot-allocator.ts";
 
+const READ_STAYS = "a slot that is read holds a block";
+
 /** Checks every invariant of the allocator; INTERNAL names the first broken one. */
 export function verifySlots(slots: ExtentSlots): void {
   const { extents, extentCount, limits } = slots;
@@ -70,6 +72,8 @@ function verifyExtent(
     if (state !== SlotState.free) used++;
     if (state === SlotState.reserved || state === SlotState.quarantined) unmovable++;
     if (state === SlotState.quarantined) totals.quarantined++;
+    const isRead = slots.records.referencesOf(slot) > 0;
+    assert(!isRead || state === SlotState.live || state === SlotState.quarantined, READ_STAYS);
   }
   assert(chained === fresh, "the chain of an extent holds its slots");
   assert(used > 0 && used === extents.used[extent], "the slots in use of an extent are counted");

@@ -25,10 +25,13 @@ export class SlotRecords {
   highest = 0;
   pool = 0;
   private readonly words: Int32Array;
+  /** By slot: readers that need its bytes to stay. */
+  private readonly references: Int32Array;
 
   constructor(max: number) {
     this.max = max;
     this.words = new Int32Array(new ArrayBuffer((max + 1) * WORDS * 4));
+    this.references = new Int32Array(new ArrayBuffer((max + 1) * 4));
   }
 
   /** A record for the slot at `place`, free and nobody's, before `next` in its extent's chain. */
@@ -80,5 +83,13 @@ export class SlotRecords {
 
   setLink(slot: number, to: number): void {
     this.words[slot * WORDS + NODE] = to;
+  }
+
+  referencesOf(slot: number): number {
+    return this.references[slot]!;
+  }
+
+  changeReferences(slot: number, by: number): void {
+    this.references[slot] = this.references[slot]! + by;
   }
 }

@@ -1,5 +1,5 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
-import { type Native, Region } from "../native/index.ts";
+import { type Native, type NativeBuffer, Region } from "../native/index.ts";
 import type { HandleBatch } from "../tiers/index.ts";
 import { ClientEngine } from "./client-engine.ts";
 import { ClientGpu } from "./client-gpu.ts";
@@ -38,6 +38,7 @@ import {
   type HelloReply,
   type IdentifyRequest,
   Op,
+  Outcome,
   type OutcomeItems,
   PROTOCOL_VERSION,
   type SessionListReply,
@@ -87,7 +88,8 @@ export class EngineClient implements AsyncDisposable {
       encodeHelloRequest(line.output, 0, {
         versionMin: PROTOCOL_VERSION,
         versionMax: PROTOCOL_VERSION,
-        features: Feature.gpu | Feature.engine | (options.hasMacs ? Feature.mac : 0),
+        features:
+          Feature.gpu | Feature.engine | Feature.report | (options.hasMacs ? Feature.mac : 0),
         name: options.name,
         manifest: options.manifest,
       });
@@ -190,6 +192,39 @@ export class EngineClient implements AsyncDisposable {
     this.#line.send((output, id) => encodeHandlesRequest(output, Op.release, id, handles, true));
   }
 
+  /**
+   * Copies acquired block `i` into `into` and verifies the copy. False: it is not what was
+   * committed; give the block back with `report`.
+   */
+  copyOut(handles: Readonly<HandleBatch>, i: number, into: NativeBuffer): boolean {
+    const [offset, bytes] = [handles.offset[i]!, handles.bytes[i]!];
+    return this.arena.copyOut(offset, into, bytes, true) === handles.checksum[i]!;
+  }
+
+  /**
+   * Gives back acquired slots whose copies did not verify. When it resolves, the agent has looked
+   * at them: `corrupt` is dropped, so that it can be stored anew. An older agent looks at none.
+   */
+  async report(handles: HandleItems & OutcomeItems): Promise<void> {
+    if ((this.hello.features & Feature.report) !== 0) {
+      await this.#line.request(
+        (output, id) => encodeHandlesRequest(output, Op.report, id, handles),
+        (frame) => decodeOutcomesReply(frame, handles),
+      );
+      return;
+    }
+    this.release(handles);
+    handles.outcome.fill(Outcome.ok, 0, handles.count);
+  }
+
+  /** Gives all of them back: those of `damaged`, by their places, as `report` does. */
+  async giveBack(handles: Readonly<HandleBatch>, damaged: readonly number[]): Promise<void> {
+    const wrong = new Set(damaged);
+    const right = [...Array(handles.count).keys()].filter((i) => !wrong.has(i));
+    if (right.length > 0) this.release(chosen(handles, right));
+    if (damaged.length > 0) await this.report(chosen(handles, damaged));
+  }
+
   gpuStored(blocks: Readonly<BlockItems>, into: OutcomeItems): Promise<void> {
     return this.#line.request(
       (output, id) => encodeGpuStoredRequest(output, id, blocks),
@@ -262,6 +297,16 @@ export class EngineClient implements AsyncDisposable {
     this.gpu.close();
     this.arena[Symbol.dispose]();
   }
+}
+
+/** The handles at these places. */
+function chosen(handles: Readonly<HandleItems>, places: readonly number[]) {
+  return {
+    count: places.length,
+    slot: Uint32Array.from(places, (i) => handles.slot[i]!),
+    generation: Uint32Array.from(places, (i) => handles.generation[i]!),
+    outcome: new Uint32Array(places.length),
+  };
 }
 
 /** The descriptor is the region's from here on; where there is none, it is closed. */

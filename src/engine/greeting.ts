@@ -92,7 +92,8 @@ function admit(
     name: hello.name,
     namespace,
     namespaceKey: key,
-    features: hello.features & (context.gpu.features | Feature.engine | Feature.mac),
+    features:
+      hello.features & (context.gpu.features | Feature.engine | Feature.mac | Feature.report),
     namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
     holder: context.store.openHolder({ namespace, handlesMax }),

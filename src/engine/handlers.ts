@@ -251,6 +251,7 @@ function slotHandlers(context: HandlerContext, scratch: Scratch): Handlers {
       answerOutcomes(connection, frame, handles);
       return null;
     },
+    [Op.report]: (connection, frame, holder) => report(context, connection, frame, holder),
   };
 }
 
@@ -293,28 +294,53 @@ function lookupOutcome({ count, outcome }: HandleBatch): LookupOutcome {
   return found === count ? "hit" : "partial";
 }
 
-/** The bytes are hashed on another thread: the handles live in a batch of their own until then. */
 function commit(
   context: HandlerContext,
   connection: Connection,
   frame: Frame,
   holder: Holder,
 ): Refusal | null {
-  const written = createHandleBatch(Math.max(1, Math.min(frame.count, context.limits.itemsMax)));
+  const written = batchFor(context, frame);
   const bad = decodeCommitRequest(frame, written, hasMacs(connection) ? written.mac : null);
   if (bad !== null) return bad;
+  answerOnce(context, connection, frame, Op.commit, written, holder.commit(written));
+  return null;
+}
+
+function report(
+  context: HandlerContext,
+  connection: Connection,
+  frame: Frame,
+  holder: Holder,
+): Refusal | null {
+  const read = batchFor(context, frame);
+  const bad = decodeHandlesRequest(frame, read);
+  if (bad !== null) return bad;
+  answerOnce(context, connection, frame, Op.report, read, holder.report(read));
+  return null;
+}
+
+/** Bytes are hashed on another thread: the handles live in a batch of their own until then. */
+function batchFor({ limits }: HandlerContext, { count }: Frame): HandleBatch {
+  return createHandleBatch(Math.max(1, Math.min(count, limits.itemsMax)));
+}
+
+/** Answers with the outcomes in `handles`; `later`: when they are known, null: they are. */
+function answerOnce(
+  context: HandlerContext,
+  connection: Connection,
+  frame: Frame,
+  op: typeof Op.commit | typeof Op.report,
+  handles: HandleBatch,
+  later: Promise<void> | null,
+): void {
   const { requestId } = frame;
   const reply = wantsReply(frame);
   const answer = () => {
-    if (reply) encodeOutcomesReply(connection.output, Op.commit, requestId, written);
+    if (reply) encodeOutcomesReply(connection.output, op, requestId, handles);
   };
-  const later = holder.commit(written);
-  if (later === null) {
-    answer();
-    return null;
-  }
-  answerLater(context, connection, later.then(answer));
-  return null;
+  if (later === null) answer();
+  else answerLater(context, connection, later.then(answer));
 }
 
 /** `answered` writes its answer; meanwhile the connection's other requests go on. */

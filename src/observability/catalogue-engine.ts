@@ -33,6 +33,7 @@ export const FRAME_OPERATIONS = [
   "announce",
   "command",
   "namespace",
+  "report",
 ] as const;
 
 /** Statuses of its answers by their number on the wire. */

@@ -39,9 +39,13 @@ export const SSD_EVENTS = [
   "skipped",
   "expired",
   "corrupt",
+  "ram_damaged",
   "scrubbed",
   "purged",
 ] as const;
+
+/** What found that a block in RAM was damaged. */
+export const RAM_FINDERS = ["report", "write", "scrub", "file", "peer", "gpu"] as const;
 
 export const SLOT_STATES = ["used", "free", "quarantined"] as const;
 
@@ -125,6 +129,24 @@ const AGENT_METRICS = {
     name: "hearth_corrupt_blocks_total",
     type: "counter",
     help: "Blocks refused because their bytes do not have the checksum",
+    labels: {},
+  },
+  ramCorrupt: {
+    name: "hearth_ram_corrupt_total",
+    type: "counter",
+    help: "Blocks whose bytes in RAM were damaged, by what found it; they were dropped",
+    labels: { by: RAM_FINDERS },
+  },
+  ramReports: {
+    name: "hearth_ram_reports_total",
+    type: "counter",
+    help: "Blocks that readers reported, by what RAM had; skipped: not looked at",
+    labels: { outcome: ["damaged", "right", "skipped"] },
+  },
+  ramScrubbedBytes: {
+    name: "hearth_ram_scrubbed_bytes_total",
+    type: "counter",
+    help: "Bytes of blocks in RAM that were hashed in the background",
     labels: {},
   },
   committedBytes: {

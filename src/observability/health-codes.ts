@@ -16,7 +16,12 @@ export const HEALTH_CODES = {
   KV_SSD_CSUM: {
     severity: "error",
     meaning: "blocks read from SSD did not have their checksum; they were set aside, not served",
-    fix: "check the drive (smartctl -a, dmesg) and replace it if this comes back",
+    fix: "check the drive (smartctl -a, dmesg) and replace it if this comes back; RAM was right",
+  },
+  KV_RAM_CSUM: {
+    severity: "error",
+    meaning: "blocks in RAM did not have their checksum: they were dropped, and are written anew",
+    fix: "look for ECC errors (edac-util, dmesg, IPMI) and replace the DIMM; the drive is fine",
   },
   KV_SSD_FULL: {
     severity: "warn",

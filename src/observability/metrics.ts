@@ -5,6 +5,7 @@ import {
   LOOKUP_TIERS,
   type LookupOutcome,
   type LookupTier,
+  RAM_FINDERS,
   TIERS,
 } from "./catalogue.ts";
 import { TRANSPORT_LABELS, type TransportLabel } from "./catalogue-peers.ts";
@@ -125,6 +126,7 @@ function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
   registry.set("matchedBlocks", stats.matchBlocks);
   registry.set("fullAnswers", stats.fullBlocks);
   registry.set("corruptBlocks", stats.corruptBlocks);
+  writeChecks(registry, store.checks);
   registry.set("committedBytes", stats.committedBytes);
   if (store.ssd !== null) writeSsd(registry, store.ssd);
   const outcome = (operation: string, name: string, count: number) =>
@@ -137,6 +139,14 @@ function writeStore(registry: MetricRegistry, store: StoreSnapshot): void {
   outcome("commit", "ok", stats.committedBlocks);
   outcome("commit", "corrupt", stats.corruptBlocks);
   outcome("abort", "ok", stats.abortedBlocks);
+}
+
+function writeChecks(registry: MetricRegistry, checks: StoreSnapshot["checks"]): void {
+  for (const by of RAM_FINDERS) registry.set("ramCorrupt", checks.damaged[by], { by });
+  registry.set("ramReports", checks.damaged.report, { outcome: "damaged" });
+  registry.set("ramReports", checks.falseReports, { outcome: "right" });
+  registry.set("ramReports", checks.skippedReports, { outcome: "skipped" });
+  registry.set("ramScrubbedBytes", checks.scrubbedBytes);
 }
 
 function writeSsd(registry: MetricRegistry, ssd: SsdSnapshot): void {
@@ -156,6 +166,7 @@ function writeSsd(registry: MetricRegistry, ssd: SsdSnapshot): void {
   event("skipped", stats.skippedBlocks);
   event("expired", stats.expiredBlocks);
   event("corrupt", stats.corruptBlocks);
+  event("ram_damaged", stats.ramDamagedFiles);
   event("scrubbed", stats.scrubbedBlocks);
   event("purged", stats.purgedBlocks);
   registry.set("ssdBytes", stats.writtenBytes, { direction: "written" });

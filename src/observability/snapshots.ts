@@ -1,3 +1,4 @@
+import type { RAM_FINDERS } from "./catalogue.ts";
 import type { BUS_ANSWERS } from "./catalogue-control.ts";
 import type { LoopLag } from "./loop-lag.ts";
 
@@ -23,6 +24,14 @@ export interface StoreSnapshot {
     readonly lockedBytes: number;
   };
   readonly table: { readonly blocks: number; readonly capacity: number };
+  /** Looks at blocks in RAM, since the start. */
+  readonly checks: {
+    readonly damaged: Readonly<Record<(typeof RAM_FINDERS)[number], number>>;
+    readonly falseReports: number;
+    readonly skippedReports: number;
+    readonly scrubbedBlocks: number;
+    readonly scrubbedBytes: number;
+  };
   readonly sessions: number;
   /** Since the start. */
   readonly stats: {
@@ -59,6 +68,7 @@ export interface SsdSnapshot {
     readonly evictedBytes: number;
     readonly expiredBlocks: number;
     readonly corruptBlocks: number;
+    readonly ramDamagedFiles: number;
     readonly skippedBlocks: number;
     readonly readErrors: number;
     readonly writeErrors: number;

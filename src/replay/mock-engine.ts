@@ -135,27 +135,30 @@ export class MockEngine implements AsyncDisposable {
     this.#tally.acquireNs.add(Bun.nanoseconds() - start);
     let got = 0;
     while (got < count && handles.outcome[got] === Outcome.ok) got++;
-    for (let i = 0; i < got; i++) this.#readBlock(from + i, i);
+    const damaged: number[] = [];
+    for (let i = 0; i < got; i++) if (!this.#readBlock(from + i, i)) damaged.push(i);
     handles.count = got;
-    if (got > 0) this.#client.release(handles);
+    if (damaged.length > 0) await this.#client.giveBack(handles, damaged);
+    else if (got > 0) this.#client.release(handles);
     return got;
   }
 
-  #readBlock(index: number, at: number): void {
+  /** False: the copy is not what was committed. */
+  #readBlock(index: number, at: number): boolean {
     const { handles } = this.#batches;
     const bytes = handles.bytes[at]!;
     if (bytes !== this.#options.blockBytes) {
       this.#tally.wrongBytes += Math.max(1, bytes);
-      return;
+      return true;
     }
     const start = Bun.nanoseconds();
     const checksum = this.#client.arena.copyOut(handles.offset[at]!, this.#gpuView, bytes, true);
     this.#tally.getNs += Bun.nanoseconds() - start;
     this.#tally.getBytes += bytes;
     const wrongAt = this.#gpu.firstWrong(0, bytes, this.#seed(index));
-    if (checksum !== handles.checksum[at] || wrongAt !== null) {
-      this.#tally.wrongBytes += bytes - (wrongAt ?? 0);
-    }
+    const isRight = checksum === handles.checksum[at];
+    if (!isRight || wrongAt !== null) this.#tally.wrongBytes += bytes - (wrongAt ?? 0);
+    return isRight;
   }
 
   /**

@@ -132,6 +132,13 @@ export interface Holder {
 
   release(handles: HandleBatch): void;
 
+  /**
+   * As `release`, of blocks whose copies did not verify. Outcomes: `stale`; `corrupt`: the bytes in
+   * RAM are damaged, and the block has left RAM; `ok`: they are right, or were not looked at. Null
+   * where it was done at once; else the batch must stay as it is until then.
+   */
+  report(handles: HandleBatch): Promise<void> | null;
+
   /** The engine says what its GPU holds, so that `match` and the router know. */
   gpuStored(batch: AddressBatch, out: HandleBatch): void;
   gpuEvicted(batch: AddressBatch, out: HandleBatch): void;

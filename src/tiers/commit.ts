@@ -1,4 +1,4 @@
-import { Tier } from "../blocks/index.ts";
+import { type TableView, Tier } from "../blocks/index.ts";
 import { BlockOutcome, CommitFlag, DIGEST_BYTES, NO_NODE, type NodeId } from "../core/index.ts";
 import { MAC_BYTES, type MacBlock } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
@@ -74,7 +74,7 @@ export function macBlockOf(
 }
 
 /** Null where the bytes could not be hashed: the agent is stopping. */
-async function checksumLater(
+export async function checksumLater(
   store: TieredStore,
   { offset, bytes }: Pick<Hold, "offset" | "bytes">,
 ): Promise<bigint | null> {
@@ -87,6 +87,11 @@ async function checksumLater(
   }
 }
 
+/** XXH3-64 of the block's bytes, as they were committed. */
+export function checksumOf(table: TableView, node: NodeId): bigint {
+  return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
+}
+
 /** Whether the bytes at `offset` are those that were committed as this node's. */
 export async function isWhole(
   store: TieredStore,
@@ -95,8 +100,7 @@ export async function isWhole(
   bytes: number,
 ): Promise<boolean> {
   const { table, region } = store;
-  const lo = BigInt(table.checksumLoOf(node));
-  const wanted = (BigInt(table.checksumHiOf(node)) << 32n) | lo;
+  const wanted = checksumOf(table, node);
   if (bytes <= INLINE_BYTES) return region.checksum(offset, bytes) === wanted;
   return (await checksumLater(store, { offset, bytes })) === wanted;
 }

@@ -92,6 +92,7 @@ export class HeldSlots {
       this.#holds.set(slot, { node, slot, generation, offset, bytes, ...state });
     }
     this.#held++;
+    slots.addReference(slot);
     out.slot[i] = slot;
     out.generation[i] = generation;
     out.bytes[i] = bytes;
@@ -108,6 +109,7 @@ export class HeldSlots {
     hold.reads--;
     this.#held--;
     if (hold.reads === 0) this.#holds.delete(hold.slot);
+    this.store.slots.dropReference(hold.slot);
     this.store.table.unlock(hold.node);
     this.store.ram.letGo(hold.node);
   }
@@ -160,16 +162,24 @@ export class HeldSlots {
   }
 
   /** A slot that is read, for a device to read; null where it cannot be locked once more. */
-  lendRead({ node, offset, bytes }: Hold): LentBlock | null {
+  lendRead({ node, slot, offset, bytes }: Hold): LentBlock | null {
     const { store } = this;
     if (!store.table.lock(node)) return null;
+    store.slots.addReference(slot);
     const end = (how: CopyEnd) => {
       // A device that cannot be stopped would read there whatever comes to lie there.
       if (how === "leaked") return;
+      store.slots.dropReference(slot);
       store.table.unlock(node);
       store.ram.letGo(node);
     };
-    return { offset, bytes, end, isWhole: () => isWhole(store, node, offset, bytes) };
+    const isRight = async () => {
+      const isRight = await isWhole(store, node, offset, bytes);
+      // Where RAM is damaged, the next one who asks gets a miss.
+      if (!isRight) await store.checks.check(node, "gpu");
+      return isRight;
+    };
+    return { offset, bytes, end, isWhole: isRight };
   }
 
   #freeIfIdle(hold: Hold): void {

@@ -196,15 +196,29 @@ export class RamTier {
 
   /** Takes an unprotected block out of RAM; its slot is free again. The node may vanish. */
   drop(node: NodeId, cause: Cause = EVICTED): void {
-    const { table, slots, stats, order, departures } = this.#parts;
-    const slot = table.slotOf(node);
+    const { table, slots, stats } = this.#parts;
     stats.evictedBlocks++;
     stats.evictedBytes += table.bytesOf(node);
+    slots.release(this.#leave(node, cause));
+  }
+
+  /**
+   * Takes a damaged block out of RAM, protected or not. Its slot is free again when its readers
+   * have released it. The node may vanish.
+   */
+  condemn(node: NodeId): void {
+    this.#parts.slots.condemn(this.#leave(node, { reason: "quarantined", by: null }));
+  }
+
+  /** The table forgets that the block is in RAM; its slot, which is the caller's to free. */
+  #leave(node: NodeId, cause: Cause): number {
+    const { table, order, departures } = this.#parts;
+    const slot = table.slotOf(node);
     if (!this.#fresh.delete(node)) order.removed(node);
     this.#passing.delete(node);
     if (!table.isResident(node, Tier.ssd)) departures.note(table, node, "ram", cause);
     table.removeResidency(node, Tier.ram);
-    slots.release(slot);
+    return slot;
   }
 
   /**

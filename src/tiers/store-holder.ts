@@ -25,6 +25,7 @@ import { HeldSlots } from "./held-slots.ts";
 import type { Hold } from "./hold.ts";
 import type { LentBlock, LentSlot } from "./lent-slot.ts";
 import { matchBlocks } from "./matching.ts";
+import { type RamVerdict, ReportBudget } from "./ram-check.ts";
 import { Reservation } from "./reservation.ts";
 import { resolveHashes } from "./resolve-hashes.ts";
 import type { TieredStore } from "./tiered-store.ts";
@@ -38,6 +39,7 @@ export class StoreHolder implements Holder {
   readonly #reservation: Reservation;
   readonly #acquiring: Acquiring;
   readonly #lookups = new Set<Lookup>();
+  readonly #reports: ReportBudget;
   #over = false;
 
   constructor(store: TieredStore, { namespace, handlesMax }: HolderOptions) {
@@ -47,6 +49,7 @@ export class StoreHolder implements Holder {
     this.#gpu = store.mirror.openWindow();
     this.#reservation = new Reservation(store, this.#slots);
     this.#acquiring = new Acquiring(this.#slots);
+    this.#reports = new ReportBudget(store.clock);
   }
 
   get held(): number {
@@ -145,6 +148,25 @@ export class StoreHolder implements Holder {
       handles.outcome[i] = BlockOutcome.ok;
       this.#slots.giveBack(hold);
     }
+  }
+
+  report(handles: HandleBatch): Promise<void> | null {
+    const judged: Promise<void>[] = [];
+    for (let i = handles.count - 1; i >= 0; i--) {
+      const hold = this.#slots.find(handles, i);
+      if (hold === null || hold.reads === 0) {
+        handles.outcome[i] = BlockOutcome.stale;
+        continue;
+      }
+      handles.outcome[i] = BlockOutcome.ok;
+      const verdict = this.#store.checks.report(hold.node, hold, this.#reports);
+      this.#slots.giveBack(hold);
+      const judge = (is: RamVerdict) => {
+        if (is === "damaged") handles.outcome[i] = BlockOutcome.corrupt;
+      };
+      judged.push(verdict.then(judge));
+    }
+    return judged.length === 0 ? null : Promise.all(judged).then(() => undefined);
   }
 
   gpuStored(batch: AddressBatch, out: HandleBatch): void {

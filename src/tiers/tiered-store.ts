@@ -4,7 +4,6 @@ import {
   createBlockTable,
   createSlotAllocator,
   type SizeClass,
-  SLOT_ALIGN,
   type SlotAllocator,
   Tier,
 } from "../blocks/index.ts";
@@ -23,6 +22,7 @@ import { type ReliefLevel, Sessions } from "../leases/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
 import type { ArenaPart } from "./arena-parts.ts";
 import type { AddressBatch } from "./batches.ts";
+import { blockBytesMax } from "./block-bytes.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import { createOrder, type PolicyName } from "./create-order.ts";
 import { Departures } from "./departures.ts";
@@ -37,6 +37,7 @@ import type { PeerTier } from "./peers/peer-blocks.ts";
 import { SeenBlocks } from "./peers/seen-blocks.ts";
 import { StorePeerBlocks } from "./peers/store-peer-blocks.ts";
 import type { VictimOrder } from "./policy/index.ts";
+import { RamCheck, type RamCheckStats } from "./ram-check.ts";
 import { RamTier } from "./ram-tier.ts";
 import { StoreResidency } from "./residency/store-residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
@@ -98,6 +99,7 @@ export type TellLost = (node: NodeId, why: string) => void;
 /** What status and metrics show of the store. */
 export interface StoreSnapshot {
   readonly stats: Readonly<StoreStats>;
+  readonly checks: Readonly<RamCheckStats>;
   readonly ramBlocks: number;
   readonly ramBytes: number;
   readonly gpuBlocks: number;
@@ -123,6 +125,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly queue: Queue;
   readonly ram: RamTier;
   readonly sessions: Sessions;
+  /** Finds blocks that were damaged in RAM. */
+  readonly checks: RamCheck = new RamCheck(this);
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly departures = new Departures(() => this.nowSeconds());
@@ -238,6 +242,10 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#lost = lost;
   }
 
+  tellLost(node: NodeId, why: string): void {
+    this.#lost(node, why);
+  }
+
   /** Other hosts, as a tier below SSD; null: none are asked. */
   get peers(): PeerTier | null {
     return this.#peers;
@@ -280,7 +288,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       stats: this.ssdStats,
       nowSeconds: () => this.nowSeconds(),
       relieve: (why) => this.#relieve("ssd", why, "soft"),
-      lost: (node, why) => this.#lost(node, why),
+      lost: (node, why) => this.tellLost(node, why),
+      checks: this.checks,
     };
     const ssd = new SsdTier(parts, { ...options, native, slots, ram });
     this.readDeadlineMs = options.readDeadlineMs;
@@ -332,6 +341,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const { table, slots } = this;
     return {
       stats: { ...this.stats },
+      checks: structuredClone(this.checks.stats),
       ramBlocks: table.residentBlocks(Tier.ram),
       ramBytes: table.residentBytes(Tier.ram),
       gpuBlocks: table.residentBlocks(Tier.gpu),
@@ -382,17 +392,3 @@ export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): Cl
 const BATCH_MAX = 65_536;
 /** Blocks of an earlier run that are asked how long blocks are: a millisecond's worth. */
 const LOOKED_AT_MAX = 4_096;
-/** A block's length is a u32 on the wire and in the table. */
-const U32_BLOCK_BYTES = 0xffff_f000;
-/** What any arena takes that has room for it: 512 tokens of an 8B model. */
-const USUAL_BLOCK_BYTES = 64 * 2 ** 20;
-const SHARE_OF_ARENA = 1 / 64;
-
-/**
- * The longest block decides how long the arena's extents are, and an extent is what passes from one
- * block size to another as a whole: so there are 64 of them, or fewer of 64 MiB.
- */
-function blockBytesMax(arenaBytes: number): number {
-  const share = Math.floor((arenaBytes * SHARE_OF_ARENA) / SLOT_ALIGN) * SLOT_ALIGN;
-  return Math.min(arenaBytes, U32_BLOCK_BYTES, Math.max(USUAL_BLOCK_BYTES, share));
-}

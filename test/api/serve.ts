@@ -31,6 +31,9 @@ export const STATUS: StatusReport = {
     bytes: 100,
     capacity_bytes: 8192,
     slots: [{ slot_bytes: 4096, slots: 2, used: 2 }],
+    damaged_blocks: 1,
+    false_reports: 2,
+    scrubbed_bytes: 300,
   },
   ssd: {
     blocks: 3,

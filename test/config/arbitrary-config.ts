@@ -218,6 +218,7 @@ function ssdOf(draw: SsdDraw) {
     ssdWriteQueueBytes,
     ssdReadDeadlineMs,
     scrubBytesPerSecond,
+    ramScrubBytesPerSecond: scrubBytesPerSecond,
   };
 }
 

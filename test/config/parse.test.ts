@@ -30,7 +30,7 @@ const DEFAULTS: Config = {
     hugePages: "try",
     prefaultSliceBytes: 64 * 2 ** 20,
     ramHandover: true,
-    mirrorPulls: true,
+    ...{ mirrorPulls: true, ramScrubBytesPerSecond: 16 * 2 ** 20 },
     blocksMax: 8 * 32_768 + 262_144,
     ssdDir: null,
     ssdBytes: null,

@@ -75,7 +75,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
         features: number;
         devices: { uuid: string }[];
       };
-      expect(features).toBe(3);
+      expect(features).toBe(11);
       expect(devices.map(({ uuid }) => uuid)).toContain((await engine.ask("uuid")) as string);
       expect(devices).toMatchObject([
         { memoryBytes: 2 ** 26, numaNode: 1, hasDmaBuf: true, hasBatches: true, isLost: false },
@@ -135,7 +135,7 @@ describeNative("blocks between an engine's GPU and slots", () => {
   test("without a GPU nothing is offered and everything is refused", async () => {
     await using agent = await openAgent();
     await using engine = await startEngine(agent);
-    expect(await engine.ask("devices")).toEqual({ features: 2, devices: [] });
+    expect(await engine.ask("devices")).toEqual({ features: 10, devices: [] });
     const refused = { outcome: Outcome.device, memory: 0, code: 0 };
     expect(await engine.ask("register", "ipc")).toEqual(refused);
     await engine.ask("reserve", "a");
@@ -254,7 +254,7 @@ describeNative("when things go wrong with a GPU", () => {
       expect(await engine.ask("register", "ipc")).toMatchObject({ outcome: Outcome.device });
       expect(await engine.ask("devices")).toMatchObject({ devices: [{ isLost: true }] });
       await using reader = await agent.connect();
-      expect(reader.client.hello.features).toBe(2);
+      expect(reader.client.hello.features).toBe(10);
       expect(await reader.put("x")).toEqual(["ok"]);
       expect(await reader.get("r", "x")).toEqual(["ok", "ok"]);
       expect(agent.server.stats.gpuFailures).toBeGreaterThan(0);

@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { loadNative, nativeBuffer } from "../../src/native/index.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { batchOf, seedOf } from "../tiers/names.ts";
+import { batchOf, outcomeOf, seedOf } from "../tiers/names.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
-import type { Engine, Handle } from "./engine.ts";
+import { type Engine, type Handle, handleBatch } from "./engine.ts";
 
 /** An agent and two engines of one namespace. At the end nothing may be held. */
 async function withEngines(
@@ -61,7 +61,7 @@ describeNative("the life of a slot", () => {
     expect(engine.client.hello).toMatchObject({
       version: 1,
       checksumAlgorithm: 1,
-      features: 2,
+      features: 10,
       incarnation: 77n,
       blockTokens: 4,
       blockBytesMax: agent.store.blockBytesMax,
@@ -160,7 +160,25 @@ describeNative("the life of a slot", () => {
       const copy = nativeBuffer(block.bytes);
       const { arena } = reader.client;
       expect(arena.copyOut(block.offset, copy, block.bytes, true)).not.toBe(block.checksum);
-      reader.release([block]);
+      const handles = handleBatch([block]);
+      await reader.client.report(handles);
+      expect(outcomeOf(handles.outcome[0]!)).toBe("corrupt");
+      // One miss, and then a block that is whole again.
+      expect(await reader.get("a")).toEqual(["miss"]);
+      expect(await writer.put("a")).toEqual(["ok"]);
+      expect(await reader.get("a")).toEqual(["ok"]);
+    }));
+
+  test("a block that is right is reported: it stays", () =>
+    withEngines(async (writer, reader, agent) => {
+      await writer.put("a");
+      const handles = handleBatch(await reader.acquire("a"));
+      await reader.client.report(handles);
+      expect(outcomeOf(handles.outcome[0]!)).toBe("ok");
+      await reader.client.report(handles);
+      expect(outcomeOf(handles.outcome[0]!)).toBe("stale");
+      expect(await reader.get("a")).toEqual(["ok"]);
+      expect(agent.store.snapshot().checks).toMatchObject({ falseReports: 1 });
     }));
 
   test("engines of one namespace share blocks, those of another see none of them", () =>

@@ -74,7 +74,7 @@ function blocksCase(
 
 function handlesCase(
   golden: string,
-  op: 7 | 9,
+  op: 7 | 9 | 29,
   id: number,
   handle: number[],
   noReply: boolean,
@@ -356,6 +356,8 @@ export const CASES: readonly Case[] = [
   },
   handlesCase("release.request", Op.release, 12, [12, 3], true),
   outcomesCase("release.reply", Op.release, 12, [Outcome.ok]),
+  handlesCase("report.request", Op.report, 60, [12, 3], false),
+  outcomesCase("report.reply", Op.report, 60, [Outcome.corrupt]),
   blocksCase(
     "gpu-stored.request",
     (output, batch) => protocol.encodeGpuStoredRequest(output, 13, batch),

@@ -1,4 +1,4 @@
-import type { Region } from "../../src/native/index.ts";
+import { nativeBuffer, type Region } from "../../src/native/index.ts";
 import {
   type AddressBatch,
   type BlockStore,
@@ -174,6 +174,24 @@ export class StoreEngine {
     this.holder.release(batch);
     this.#store.verifyIntegrity();
     return outcomesOf(batch);
+  }
+
+  /** As a reader whose copies did not verify. */
+  async report(handles: readonly Handle[]): Promise<OutcomeName[]> {
+    const batch = handleBatch(handles);
+    const later = this.holder.report(batch);
+    this.#store.verifyIntegrity();
+    await later;
+    this.#store.verifyIntegrity();
+    return outcomesOf(batch);
+  }
+
+  /** Flips one bit of a block that lies in RAM. */
+  flip({ offset }: Handle, at = 100): void {
+    const byte = nativeBuffer(1);
+    this.#region.copyOut(offset + at, byte, 1, false);
+    byte.bytes[0]! ^= 4;
+    this.#region.copyIn(offset + at, byte, 1, false);
   }
 
   /** Reads blocks and gives them back: `ok` only where every byte is right. */

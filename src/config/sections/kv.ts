@@ -4,6 +4,7 @@ import {
   durationKind,
   gibKind,
   integerKind,
+  orOff,
   pagesKind,
   ratioKind,
   sizeKind,
@@ -171,6 +172,16 @@ const mirrorPulls = withDefault({
     "engine on this host wrote. Off: it goes as soon as the engine has released it. See [peers].",
 });
 
+const ramScrubBytesPerSecond = withDefault({
+  key: "ram_scrub_rate",
+  kind: orOff(sizeKind({ min: 4096, max: 64 * 2 ** 30, example: "16MiB" })),
+  standard: "16MiB",
+  reload: true,
+  doc:
+    "How many bytes a second of the blocks in RAM are hashed in the background to find damaged " +
+    "memory before an engine does. `off`: checksums are verified by readers alone.",
+});
+
 export const kvSection = section("The tiers that hold blocks.", {
   ramBytes,
   policy,
@@ -182,6 +193,7 @@ export const kvSection = section("The tiers that hold blocks.", {
   prefaultSliceBytes,
   ramHandover,
   mirrorPulls,
+  ramScrubBytesPerSecond,
   blocksMax,
   ...ssdKeys,
 });

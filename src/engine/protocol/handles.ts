@@ -13,7 +13,7 @@ import { CommitFlag, MAC_BYTES, Op, Outcome } from "./layout.ts";
 import { beginReply, beginRequest, type Output } from "./output.ts";
 import { malformed, type Refusal } from "./refusal.ts";
 
-/** Requests that name slots already handed out: commit, abort, release. */
+/** Requests that name slots already handed out: commit, abort, release, report. */
 
 const COMMIT_ITEM_BYTES = 24;
 const HANDLE_ITEM_BYTES = 8;
@@ -80,9 +80,9 @@ export function decodeCommitRequest(
 
 const hasMac = (flags: number) => (flags & CommitFlag.macGiven) !== 0;
 
-type HandleOp = typeof Op.abort | typeof Op.release;
+type HandleOp = typeof Op.abort | typeof Op.release | typeof Op.report;
 
-/** ABORT and RELEASE have one shape. */
+/** ABORT, RELEASE and REPORT have one shape. */
 export function encodeHandlesRequest(
   output: Output,
   op: HandleOp,

@@ -59,6 +59,7 @@ export const Op = {
   announce: 26,
   command: 27,
   namespace: 28,
+  report: 29,
 } as const;
 export type OpName = keyof typeof Op;
 export type Op = (typeof Op)[OpName];
@@ -66,9 +67,9 @@ export type Op = (typeof Op)[OpName];
 /**
  * Bits of the hello's features. `gpu`: the agent copies between slots and the engine's GPU.
  * `engine`: several connections form one engine; operations 23 to 28, and chain keys of 16 bytes.
- * `mac`: items of COMMIT and of ACQUIRE's reply carry a MAC.
+ * `mac`: items of COMMIT and of ACQUIRE's reply carry a MAC. `report`: the agent takes REPORT.
  */
-export const Feature = { gpu: 1, engine: 2, mac: 4 } as const;
+export const Feature = { gpu: 1, engine: 2, mac: 4, report: 8 } as const;
 
 export const FrameFlag = { reply: 1, noReply: 2 } as const;
 
@@ -208,6 +209,7 @@ const NO_REPLY_ALLOWED: ReadonlySet<number> = new Set([
   Op.alias,
   Op.unhold,
   Op.announce,
+  Op.report,
 ]);
 
 export function mayGoUnanswered(op: number): boolean {

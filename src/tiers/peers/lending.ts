@@ -1,6 +1,7 @@
 import { NodeFlag, type TableView, Tier } from "../../blocks/index.ts";
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
 import { MAC_BYTES } from "../../native/index.ts";
+import { checksumOf } from "../commit.ts";
 import { isMac } from "../namespace-macs.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { HeldCopy, Lent, Loan } from "./peer-blocks.ts";
@@ -22,10 +23,6 @@ export function heldCopy({ table, ssd }: TieredStore, node: NodeId): HeldCopy {
   // What SSD alone has gets its place, and so its generation, only when it is lent.
   const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
   return { tiers, bytes: table.bytesOf(node), generation, checksum: checksumOf(table, node) };
-}
-
-function checksumOf(table: TableView, node: NodeId): bigint {
-  return (BigInt(table.checksumHiOf(node)) << 32n) | BigInt(table.checksumLoOf(node));
 }
 
 function macOf(table: TableView, node: NodeId): Uint8Array | null {
@@ -73,6 +70,8 @@ export class Lending {
   #loan(node: NodeId): Lent {
     const { table, slots, stats } = this.#store;
     if (!table.lock(node)) return "busy";
+    const slot = table.slotOf(node);
+    slots.addReference(slot);
     stats.lentBlocks++;
     stats.lentBytes += table.bytesOf(node);
     const digest = new Uint8Array(DIGEST_BYTES);
@@ -87,11 +86,12 @@ export class Lending {
       parent: this.#parentOf(node),
       transient: table.hasFlag(node, NodeFlag.transient),
       aliases: table.aliasesOf(node).slice(0, NAMES_MAX),
-      offset: slots.offsetOf(table.slotOf(node)),
+      offset: slots.offsetOf(slot),
       generation: generationOf(table, node),
       release: () => {
         if (isOver) return;
         isOver = true;
+        slots.dropReference(slot);
         table.unlock(node);
         this.#store.ram.letGo(node);
       },

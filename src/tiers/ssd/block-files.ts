@@ -19,6 +19,7 @@ export class BlockFiles {
   readonly #table: BlockTable;
   readonly #namespaces: Namespaces;
   readonly #variants = new Map<NodeId, number>();
+  readonly #suspects = new Set<NodeId>();
   readonly #key = new Uint32Array(BLOCK_KEY_BYTES / 4);
   readonly #keyBytes = new Uint8Array(this.#key.buffer);
 
@@ -39,6 +40,21 @@ export class BlockFiles {
   setVariant(node: NodeId, variant: number): void {
     if (variant === 0) this.#variants.delete(node);
     else this.#variants.set(node, variant);
+  }
+
+  /** The copy in RAM that the file may have been written from was damaged. */
+  suspect(node: NodeId): void {
+    this.#suspects.add(node);
+  }
+
+  isSuspect(node: NodeId): boolean {
+    return this.#suspects.has(node);
+  }
+
+  /** The node has no file any more. */
+  forget(node: NodeId): void {
+    this.#variants.delete(node);
+    this.#suspects.delete(node);
   }
 
   /** Null: it has no parent, or one whose digest nobody said. */
@@ -86,7 +102,7 @@ export class BlockFiles {
 }
 
 /** What the disk says of a file that it read. */
-interface ReadFile {
+export interface ReadFile {
   /** XXH3-64 of the payload as it lies in memory. */
   readonly checksum: bigint;
   readonly fileBytes: number;
@@ -94,12 +110,16 @@ interface ReadFile {
 
 export interface ReadFault {
   readonly why: string;
+  /** The header is right and of this run of the agent, so that the payload came out of RAM. */
+  readonly isOwnPayload: boolean;
   /** The file is sound and the block's, and not what was written last: nothing has been damaged. */
   readonly isStale: boolean;
 }
 
 /** It is not what was written. */
-export const damaged = (why: string): ReadFault => ({ why, isStale: false });
+export const damaged = (why: string, isOwnPayload = false): ReadFault => ({
+  ...{ why, isOwnPayload, isStale: false },
+});
 
 /**
  * Whether bytes from SSD may be believed: what is wrong with what was read, or null. The header is
@@ -110,11 +130,16 @@ export function faultOfRead(
   decoded: DecodedHeader,
   read: ReadFile,
   expected: ExpectedBlock,
+  incarnation: bigint,
 ): ReadFault | null {
   if (!decoded.ok) return damaged(decoded.why);
   const mismatch = verifyHeader(decoded.header, expected);
   if (mismatch !== null && mismatch !== "checksum") return damaged(`its ${mismatch} is another`);
   if (read.fileBytes !== fileBytesOf(expected.bytes)) return damaged("its length is another");
-  if (decoded.header.payloadChecksum !== read.checksum) return damaged("its payload is damaged");
-  return mismatch === null ? null : { why: "it is of another generation", isStale: true };
+  if (decoded.header.payloadChecksum !== read.checksum) {
+    const isOwn = decoded.header.incarnation === incarnation && mismatch === null;
+    return damaged("its payload is damaged", isOwn);
+  }
+  if (mismatch === null) return null;
+  return { why: "it is of another generation", isOwnPayload: false, isStale: true };
 }

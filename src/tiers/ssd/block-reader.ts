@@ -3,7 +3,7 @@ import type { NodeId } from "../../core/index.ts";
 import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../../kvb/index.ts";
 import { crashPoint, type HeaderSlot, MAC_BYTES } from "../../native/index.ts";
 import type { RamTier } from "../ram-tier.ts";
-import { damaged, faultOfRead, type ReadFault } from "./block-files.ts";
+import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
 import type { ReadBreaker } from "./gates.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
@@ -15,6 +15,14 @@ export type ReadOutcome = "ok" | "miss" | "full";
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved";
 
 const NO_MAC = new Uint8Array(MAC_BYTES);
+interface Damage {
+  readonly path: string;
+  readonly why: string;
+  /** The payload is what lay in RAM when this run wrote the file, as far as the header tells. */
+  readonly isOwnPayload: boolean;
+}
+
+type Judged = Exclude<Verdict, "damaged"> | Damage;
 
 export interface BringOptions {
   /** No request waits for it: it comes after what else wants the disk, until one does. */
@@ -118,14 +126,14 @@ export class BlockReader {
   async #verdict(
     node: NodeId,
     work: "read" | "warm" | "scrub",
-    load: (header: HeaderSlot) => Promise<Verdict>,
+    load: (header: HeaderSlot) => Promise<Judged>,
   ): Promise<Verdict> {
-    const { schedule, table, stats } = this.#parts;
+    const { schedule, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
     // Each of those who wait has a lock, and this read its own.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
-    const read = async (): Promise<Verdict> => {
+    const read = async (): Promise<Judged> => {
       // Whoever gets the seat late may find that the block has gone, or the disk was given up.
       if (!isThere()) return "gone";
       // All were late: a slow disk serves those who still wait.
@@ -139,20 +147,39 @@ export class BlockReader {
       if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
       return verdict;
     };
-    let verdict = (await schedule.run(work, read, node)) ?? "unserved";
-    if (verdict === "damaged") verdict = (await schedule.run(work, read, node)) ?? "unserved";
+    let judged = (await schedule.run(work, read, node)) ?? "unserved";
+    if (typeof judged === "object") judged = (await schedule.run(work, read, node)) ?? "unserved";
     // A block that somebody purged meanwhile is not there to be judged.
     if (!isThere()) return "gone";
-    if (verdict === "damaged") {
-      stats.corruptBlocks++;
-      await this.#room.quarantine(node);
-    } else if (verdict === "error" || verdict === "gone" || verdict === "stale") {
+    if (typeof judged === "object") {
+      await this.#setAside(node, judged, isThere);
+      return "damaged";
+    }
+    if (judged === "error" || judged === "gone" || judged === "stale") {
       void this.#room.drop(node, { reason: "lost", by: null });
     }
-    return verdict;
+    return judged;
   }
 
-  async #load(node: NodeId, header: HeaderSlot, offset: number): Promise<Verdict> {
+  /** The drive is to blame unless the file has what damaged RAM gave it. */
+  async #setAside(node: NodeId, damage: Damage, isThere: () => boolean): Promise<void> {
+    const { files, checks, stats, log } = this.#parts;
+    const { path, why, isOwnPayload } = damage;
+    const isRam =
+      isOwnPayload && (files.isSuspect(node) || (await checks.check(node, "file")) === "damaged");
+    if (!isThere()) return;
+    if (isRam) {
+      stats.ramDamagedFiles++;
+      log("warn", "a block was damaged in RAM before it was written to SSD", { path });
+      await this.#room.drop(node, { reason: "quarantined", by: null });
+      return;
+    }
+    stats.corruptBlocks++;
+    this.#onCorrupt(path, why);
+    await this.#room.quarantine(node);
+  }
+
+  async #load(node: NodeId, header: HeaderSlot, offset: number): Promise<Judged> {
     const { files, disk, region, table } = this.#parts;
     const path = files.pathOf(node);
     const expected = files.expected(node);
@@ -171,8 +198,7 @@ export class BlockReader {
     }
     if (loaded.status === "short") {
       this.#breaker.succeeded();
-      this.#onCorrupt(path, "it is shorter than it should be");
-      return "damaged";
+      return tooShort(path);
     }
     if (loaded.status === "full") return "unserved";
     this.#parts.stats.readErrors++;
@@ -201,7 +227,7 @@ export class BlockReader {
         const place = { region, offset: 0 };
         return this.#judge(path, await this.#faultOf(node, decoded, loaded, expected, place));
       }
-      if (loaded.status === "short") return "damaged";
+      if (loaded.status === "short") return tooShort(path);
       if (loaded.status !== "io_error") return "unserved";
       // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
       this.#parts.stats.readErrors++;
@@ -213,13 +239,13 @@ export class BlockReader {
   async #faultOf(
     node: NodeId,
     decoded: DecodedHeader,
-    read: { readonly checksum: bigint; readonly fileBytes: number },
+    read: ReadFile,
     expected: ExpectedBlock,
     { region, offset }: { readonly region: SsdParts["region"]; readonly offset: number },
   ): Promise<ReadFault | null> {
-    const fault = faultOfRead(decoded, read, expected);
+    const { macs, table, incarnation } = this.#parts;
+    const fault = faultOfRead(decoded, read, expected, incarnation);
     if (fault !== null || !decoded.ok) return fault;
-    const { macs, table } = this.#parts;
     const { bytes, digest, layer } = expected;
     const block = () => ({ region, offset, bytes, digest, layer });
     const mac = decoded.header.mac ?? NO_MAC;
@@ -227,10 +253,14 @@ export class BlockReader {
     return why === null ? null : damaged(why);
   }
 
-  #judge(path: string, fault: ReadFault | null): Verdict {
+  #judge(path: string, fault: ReadFault | null): Judged {
     if (fault === null) return "ok";
-    if (!fault.isStale) this.#onCorrupt(path, fault.why);
-    else this.#parts.log("info", "a block on SSD is of another generation", { path });
-    return fault.isStale ? "stale" : "damaged";
+    if (!fault.isStale) return { path, ...fault };
+    this.#parts.log("info", "a block on SSD is of another generation", { path });
+    return "stale";
   }
+}
+
+function tooShort(path: string): Damage {
+  return { path, why: "it is shorter than it should be", isOwnPayload: false };
 }

@@ -1,4 +1,4 @@
-import { NodeFlag, Tier } from "../../blocks/index.ts";
+import { NodeFlag, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
 import { encodeHeader, VARIANT_MAX } from "../../kvb/index.ts";
 import { crashPoint, type HeaderSlot, type StatusName } from "../../native/index.ts";
@@ -15,6 +15,8 @@ export type WriteOutcome = "written" | "refused" | "skipped" | "failed";
 
 interface Write {
   readonly node: NodeId;
+  /** Where its bytes lie. */
+  readonly slot: number;
   /** It is written because RAM needs its place: it leaves RAM as soon as it is there. */
   leaves: boolean;
   /** Somebody purged it meanwhile: the file must not stay. */
@@ -23,7 +25,7 @@ interface Write {
 }
 
 export interface WriterOptions {
-  readonly slotOffsetOf: (node: NodeId) => number;
+  readonly slots: SlotAllocator;
   /** Gives the block's place in RAM free, where it may. */
   readonly leaveRam: (node: NodeId) => void;
 }
@@ -89,6 +91,7 @@ export class BlockWriter {
   take(node: NodeId, leaves: boolean): boolean {
     const { table, stats } = this.#parts;
     const known = this.#writes.get(node);
+    if (known?.cancelled) return false;
     if (known !== undefined) {
       if (leaves && !known.leaves) this.#leavingBytes += table.bytesOf(node);
       known.leaves ||= leaves;
@@ -100,7 +103,10 @@ export class BlockWriter {
       stats.skippedBlocks++;
       return false;
     }
-    const write = { node, leaves, cancelled: false, done: Promise.withResolvers<WriteOutcome>() };
+    const slot = table.slotOf(node);
+    this.#options.slots.addReference(slot);
+    const done = Promise.withResolvers<WriteOutcome>();
+    const write = { node, slot, leaves, cancelled: false, done };
     this.#writes.set(node, write);
     this.#queuedBytes += table.bytesOf(node);
     if (leaves) this.#leavingBytes += table.bytesOf(node);
@@ -130,6 +136,13 @@ export class BlockWriter {
     if (write === undefined) return;
     write.cancelled = true;
     await write.done.promise;
+  }
+
+  /** The block's bytes in RAM were damaged: what was written from them must not pass for right. */
+  sourceDamaged(node: NodeId): void {
+    const write = this.#writes.get(node);
+    if (write !== undefined) write.cancelled = true;
+    if (this.#parts.table.isResident(node, Tier.ssd)) this.#parts.files.suspect(node);
   }
 
   /** Gives up what waits: what is being written goes on. */
@@ -207,6 +220,11 @@ export class BlockWriter {
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
 
+  /** Whether the bytes in RAM are still those that were committed: others are not written. */
+  async #isSound({ node, cancelled }: Write): Promise<boolean> {
+    return !cancelled && (await this.#parts.checks.check(node, "write")) === "sound";
+  }
+
   /** Writes over the spare file; where that cannot be had, or not under this name, a new one. */
   async #storeOver(
     write: Write,
@@ -215,7 +233,9 @@ export class BlockWriter {
   ): Promise<"ok" | StatusName | null> {
     const { schedule, table } = this.#parts;
     const bytes = table.bytesOf(write.node);
-    const status = await schedule.run("write", () => this.#store(write, sequence, 0, spare));
+    const status = (await this.#isSound(write))
+      ? await schedule.run("write", () => this.#store(write, sequence, 0, spare))
+      : null;
     if (spare === null || status === "ok") return status;
     // A disk that hangs removes nothing: who need not wait for that does not.
     const removed = this.#room.discardSpare(spare, bytes);
@@ -232,13 +252,13 @@ export class BlockWriter {
     spare: string | null,
   ): Promise<"ok" | StatusName> {
     const { files, disk, table, region } = this.#parts;
-    const { node } = write;
+    const { node, slot } = write;
     const path = files.pathOf(node, variant);
     if (!this.#room.removals.isRemoving(path)) {
       using header = disk.claimHeader();
       if (header === null) return "full";
       this.#fillHeader(header, node, sequence);
-      const offset = this.#options.slotOffsetOf(node);
+      const offset = this.#options.slots.offsetOf(slot);
       const bytes = table.bytesOf(node);
       const transfer = { path, header, region, offset, bytes };
       const stored = await disk.store(spare === null ? transfer : { ...transfer, spare });
@@ -307,6 +327,7 @@ export class BlockWriter {
     this.#queuedBytes -= table.bytesOf(node);
     if (write.leaves) this.#leavingBytes -= table.bytesOf(node);
     const leaves = write.leaves && outcome !== "skipped" && !table.hasFlag(node, NodeFlag.writing);
+    this.#options.slots.dropReference(write.slot);
     table.unlock(node);
     if (leaves) this.#options.leaveRam(node);
     write.done.resolve(outcome);

@@ -54,7 +54,8 @@ async function probeWith(
   const loaded = await disk.load(transfer);
   const removed = await disk.remove(path);
   if (!loaded.ok) return loaded;
-  if (faultOfRead(decodeHeader(header.bytes), loaded, { ...expected, checksum }) !== null) {
+  const sound = { ...expected, checksum };
+  if (faultOfRead(decodeHeader(header.bytes), loaded, sound, incarnation) !== null) {
     return { ok: false, status: "damaged", errno: 0 };
   }
   return removed.ok ? { ok: true, allocatedBytes: stored.allocatedBytes } : removed;

@@ -5,6 +5,7 @@ import type { BlockDisk, Native, Region } from "../../native/index.ts";
 import type { Departures } from "../departures.ts";
 import type { NamespaceMacs } from "../namespace-macs.ts";
 import type { Namespaces } from "../namespaces.ts";
+import type { RamCheck } from "../ram-check.ts";
 import type { BlockFiles } from "./block-files.ts";
 import type { DiskSchedule } from "./schedule.ts";
 import type { SsdStats } from "./ssd-stats.ts";
@@ -41,6 +42,8 @@ export interface SsdParts {
   /** Of this run of the agent, as headers carry it. */
   readonly incarnation: bigint;
   readonly departures: Departures;
+  /** Looks at the copy in RAM before a file is written from it, and before the drive is blamed. */
+  readonly checks: Pick<RamCheck, "check">;
   /** Seconds since 1970, advancing with the monotonic clock. */
   nowSeconds(): number;
   /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */

@@ -269,7 +269,7 @@ export class SsdRoom {
     const { table, files, departures, lost } = this.#parts;
     const bytes = this.allocatedOf(table.bytesOf(node));
     if (node === this.#watched) this.#watched = NO_NODE;
-    files.setVariant(node, 0);
+    files.forget(node);
     const isLast = !table.isResident(node, Tier.ram);
     const loss = isLast && table.isKept(node) ? LOSSES[cause.reason] : undefined;
     if (isLast) departures.note(table, node, "ssd", cause);

@@ -10,6 +10,8 @@ export interface SsdStats {
   expiredBlocks: number;
   /** Not what they should be: moved to quarantine. */
   corruptBlocks: number;
+  /** Files removed because they had what damaged RAM gave them. */
+  ramDamagedFiles: number;
   /** Wanted on SSD, and not written: no room in the queue, or the tier takes nothing. */
   skippedBlocks: number;
   readErrors: number;
@@ -33,6 +35,7 @@ export function emptySsdStats(): SsdStats {
     evictedBytes: 0,
     expiredBlocks: 0,
     corruptBlocks: 0,
+    ramDamagedFiles: 0,
     skippedBlocks: 0,
     readErrors: 0,
     writeErrors: 0,

@@ -73,7 +73,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   #probing: Promise<void> | null = null;
 
   constructor(parts: SsdParts, options: SsdTierOptions) {
-    const { clock, table } = parts;
+    const { clock } = parts;
     const { slots, ram, native } = options;
     this.#parts = parts;
     this.#settings = options;
@@ -84,7 +84,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#health = new SsdHealth(parts.health, clock);
     this.room = new SsdRoom(parts, options.capacityBytes);
     this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
-      slotOffsetOf: (node) => slots.offsetOf(table.slotOf(node)),
+      slots,
       leaveRam: (node) => this.#leaveRam(node),
     });
     const corrupt = (path: string, why: string) => {

@@ -93,6 +93,7 @@ const READERS: Readonly<Record<OpName, Read>> = {
   commit: readOutcomes,
   abort: readOutcomes,
   release: readOutcomes,
+  report: readOutcomes,
   gpuStored: readOutcomes,
   gpuEvicted: readOutcomes,
   sessionCommit: readOutcomes,

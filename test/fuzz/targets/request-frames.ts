@@ -98,7 +98,10 @@ function taken<Value>(
   return decoded.ok ? (out) => encode(out, decoded.value) : decoded.refusal;
 }
 
-function readHandles(frame: Frame, op: typeof Op.abort | typeof Op.release): Encode | Refusal {
+function readHandles(
+  frame: Frame,
+  op: typeof Op.abort | typeof Op.release | typeof Op.report,
+): Encode | Refusal {
   return either(decodeHandlesRequest(frame, handles), (out) =>
     encodeHandlesRequest(out, op, frame.requestId, handles, !wantsReply(frame)),
   );
@@ -152,6 +155,7 @@ const READERS: Readonly<Record<OpName, Read>> = {
       encodeAcquireRequest(out, frame.requestId, acquire, batch),
     ),
   release: (frame) => readHandles(frame, Op.release),
+  report: (frame) => readHandles(frame, Op.report),
   gpuStored: (frame) =>
     either(decodeGpuStoredRequest(frame, batch), (out) =>
       encodeGpuStoredRequest(out, frame.requestId, batch, !wantsReply(frame)),

@@ -57,6 +57,23 @@ describeNative("a held block that is lost", () => {
     expect(said(life)).toHaveLength(2);
   });
 
+  it("flipped bits in RAM: who held the block is named, where SSD has none", {}, async (t) => {
+    const { kit, life } = t;
+    const engine = await onSsd(kit, "a", "b");
+    await life.pin("router", "a");
+    await life.pin("router", "b");
+    const [a, b] = engine.acquire(["a", "b"]);
+    await kit.ssd.room.drop(kit.nodeOf("b"));
+    for (const block of [a!, b!]) engine.flip(block);
+    expect(await engine.report([a!, b!])).toEqual(["corrupt", "corrupt"]);
+    await kit.settled();
+    expect(said(life)).toEqual([lost("router", "its bytes in RAM were damaged")]);
+    expect(await engine.load("a", "b")).toEqual(["ok", "miss"]);
+    expect(await engine.put("b")).toEqual(["ok"]);
+    await kit.settled();
+    expect(kit.store.table.isKept(kit.nodeOf("b"))).toBe(true);
+  });
+
   it("what leads to a held block counts: without it the rest is not found", {}, async (t) => {
     const { kit, life } = t;
     const engine = await onSsd(kit, ...chain("a/b/c"));
