@@ -178,11 +178,11 @@ export const ROUTER_METRICS = {
     help: "Whether the KV events of the worker's engine can be heard, of workers without an agent",
     labels: { worker: [], rank: [] },
   },
-  routerEngineMismatch: {
-    name: "hearth_router_engine_block_tokens_mismatch",
+  routerEngineBlockTokens: {
+    name: "hearth_router_engine_block_tokens",
     type: "gauge",
-    help: "Whether the engine's blocks have another size than the configuration says",
-    labels: { worker: [], rank: [] },
+    help: "Tokens in a block of the worker's engine, as its events and the configuration say",
+    labels: { worker: [], rank: [], source: ["engine", "configured"] },
   },
   routerEngineEvents: {
     name: "hearth_router_engine_events_total",

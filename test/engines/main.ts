@@ -2,6 +2,7 @@
 import type { Lane } from "./kit/lane.ts";
 import { chaos } from "./lanes/chaos.ts";
 import { endToEnd } from "./lanes/end-to-end.ts";
+import { events } from "./lanes/events.ts";
 import { gpu } from "./lanes/gpu.ts";
 import { lmcacheBench } from "./lanes/lmcache.ts";
 import { overhead } from "./lanes/overhead.ts";
@@ -26,6 +27,7 @@ const VLLM_LANES: Readonly<Record<string, Lane>> = {
 /** Lanes of vLLM that run only if an option or `--only` names them. */
 const NAMED_LANES: Readonly<Record<string, Lane>> = {
   chaos,
+  events,
   gpu,
   pin,
   router,
@@ -46,7 +48,7 @@ function lanesFor(options: Options): [string, Lane][] {
   const isVllm = options.engine === "vllm";
   const own = OWN_LANES[options.engine];
   const known: Readonly<Record<string, Lane>> = isVllm ? { ...own, ...NAMED_LANES } : own;
-  const switches = (["chaos", "pin", "gpu"] as const).filter((name) => options[name]);
+  const switches = (["chaos", "pin", "gpu", "events"] as const).filter((name) => options[name]);
   const names = [...options.only, ...switches];
   const wanted = names.length > 0 ? names : Object.keys(own);
   return wanted.map((name) => {

@@ -12,6 +12,7 @@ same engine without Hearth. Engines come from PyPI into a cache folder ($HEARTH_
   ./dev test:engines --only end-to-end      one lane, or several with commas
   ./dev test:engines --chaos --minutes 10   agent and engine killed, stopped, damaged under load
   ./dev test:engines --pin                  pinned and unpinned conversations against a flood
+  ./dev test:engines --events               a router's overlap against vLLM's cached_tokens
   ./dev test:engines --gpu                  a real model shape on this host's GPU
   ./dev test:engines --seed 7 --model-seed 3
                                             other prompts, other weights
@@ -30,6 +31,7 @@ export interface Options {
   readonly chaos: boolean;
   readonly pin: boolean;
   readonly gpu: boolean;
+  readonly events: boolean;
   readonly quick: boolean;
   readonly json: boolean;
   readonly minutes: number;
@@ -45,6 +47,7 @@ export function readOptions(): Options {
     chaos: { type: "boolean", default: false },
     pin: { type: "boolean", default: false },
     gpu: { type: "boolean", default: false },
+    events: { type: "boolean", default: false },
     quick: { type: "boolean", default: false },
     json: { type: "boolean", default: false },
     minutes: { type: "string", default: "10" },
@@ -57,9 +60,9 @@ export function readOptions(): Options {
   if (engine === undefined) {
     usageError(`--engine ${given.engine}: expected one of ${ENGINES.join(", ")}`);
   }
-  const { chaos, pin, gpu, quick, json } = given;
+  const { chaos, pin, gpu, events, quick, json } = given;
   return {
-    ...{ engine, chaos, pin, gpu, quick, json },
+    ...{ engine, chaos, pin, gpu, events, quick, json },
     minutes: wholeNumber("minutes", given.minutes, 1),
     seed: wholeNumber("seed", given.seed, 0),
     modelSeed: wholeNumber("model-seed", given["model-seed"], 0),

@@ -158,12 +158,12 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
 }
 
 /** Whether the configuration names another block size than the engine has. */
-export function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
+function isMismatch({ configuredBlockTokens, blockTokens }: EngineReport): boolean {
   const areKnown = configuredBlockTokens !== null && blockTokens !== null;
   return areKnown && configuredBlockTokens !== blockTokens;
 }
 
-export function mismatchOf(report: EngineReport): string {
+function mismatchOf(report: EngineReport): string {
   const { worker, rank, configuredBlockTokens: configured, blockTokens } = report;
   const name = `${worker}/${rank}`;
   return `${name}: block_tokens is ${configured}, its engine's blocks have ${blockTokens}`;

@@ -3,7 +3,6 @@ import { DROP_REASONS } from "../../kvevents/index.ts";
 import { ENGINE_BLOCKS, type MetricRegistry } from "../../observability/index.ts";
 import type { PrefixIndex, WorkerTable } from "../../router/index.ts";
 import type { EngineReport } from "./engine-link.ts";
-import { isMismatch } from "./engine-room.ts";
 
 /** Enters how many blocks each worker holds; of workers that left nothing stays. */
 export function writeHeldBlocks(
@@ -26,7 +25,7 @@ export function writeHeldBlocks(
 export function writeEngines(registry: MetricRegistry, reports: readonly EngineReport[]): void {
   for (const metric of [
     "routerEngineReached",
-    "routerEngineMismatch",
+    "routerEngineBlockTokens",
     "routerEngineEvents",
     "routerEngineBlocks",
     "routerEngineDropped",
@@ -38,7 +37,10 @@ export function writeEngines(registry: MetricRegistry, reports: readonly EngineR
     const { worker, counts } = report;
     const labels = { worker, rank: `${report.rank}` };
     registry.set("routerEngineReached", report.isReached ? 1 : 0, labels);
-    registry.set("routerEngineMismatch", isMismatch(report) ? 1 : 0, labels);
+    const sizes = { engine: report.blockTokens, configured: report.configuredBlockTokens };
+    for (const [source, size] of Object.entries(sizes)) {
+      if (size !== null) registry.set("routerEngineBlockTokens", size, { ...labels, source });
+    }
     registry.set("routerEngineEvents", counts.events, labels);
     for (const kind of ENGINE_BLOCKS) {
       registry.set("routerEngineBlocks", counts[kind], { ...labels, kind });
