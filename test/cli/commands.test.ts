@@ -55,6 +55,14 @@ describe("check", () => {
     });
     expect((await hearth("check", join(folder, "none.toml"))).code).toBe(3);
   });
+
+  test("a router's file that is checked as an agent's says which option to use", async () => {
+    const file = join(folder, "router.toml");
+    writeFileSync(file, '[router]\nid = "r"\n[workers.w]\nmodel = "m"\n');
+    const said = `${file}: this is the file of a router: use --router\n`;
+    expect(await hearth("check", file)).toEqual({ code: 3, out: said, err: "" });
+    expect((await hearth("check", "--router", file)).code).toBe(0);
+  });
 });
 
 describe("reference", () => {

@@ -2,7 +2,7 @@ import type { Target } from "./target.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
-import { engineBatches } from "./targets/engine-events.ts";
+import { engineBatches, savedFeeds } from "./targets/engine-events.ts";
 import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
 import { gpuCopies } from "./targets/gpu-copies.ts";
@@ -44,5 +44,6 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   residency: residencyMessages,
   "feed-questions": feedQuestions,
   "engine-events": engineBatches,
+  "saved-feeds": savedFeeds,
   zmtp: zmtpStreams,
 };

@@ -53,6 +53,9 @@ interface ReadFile {
   readonly text: string;
 }
 
+/** Sections that no agent's file has. */
+const ROUTER_ONLY = ["router", "workers", "models", "proxy", "policies", "replicas"];
+
 function refused(problems: ReadFile["problems"]): ReadFile {
   return { problems, config: null, text: "" };
 }
@@ -63,7 +66,12 @@ function shown(file: string, problem: ConfigProblem | string): string {
 
 async function readAgentFile(file: string): Promise<ReadFile> {
   const result = await loadConfig(file, readMachineFacts());
-  if (!result.ok) return refused(result.problems);
+  if (!result.ok) {
+    const isRouter = result.problems.some(
+      ({ what, key }) => what === "unknown section" && ROUTER_ONLY.includes(key),
+    );
+    return refused(isRouter ? ["this is the file of a router: use --router"] : result.problems);
+  }
   const { config } = result;
   return { problems: await hostProblems(config), config, text: renderConfig(config) };
 }

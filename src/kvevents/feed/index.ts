@@ -3,5 +3,5 @@ export { DROP_REASONS, type DropReason, type FeedCounts, noCounts } from "./coun
 export { EngineFeed, type EngineFeedListener, type EngineFeedOptions } from "./engine-feed.ts";
 export { type BlockName, blockNameOf } from "./known-blocks.ts";
 export { type NamedPrompt, PromptNames } from "./prompt-names.ts";
-export { decodeFeed, encodeFeed, type SavedFeed } from "./saved-feed.ts";
+export { decodeFeed, encodeFeed, feedPages, type SavedFeed } from "./saved-feed.ts";
 export { Translator, type TranslatorOptions } from "./translator.ts";

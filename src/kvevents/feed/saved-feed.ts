@@ -20,34 +20,43 @@ const TEXT_BYTES_MAX = 4_096;
 const ITEMS_MAX = 2 ** 24;
 
 /**
- * Pages, one after the other; the first says how many there are. Nothing may change meanwhile.
+ * Pages, one after the other; the last says how many there are. Nothing may change meanwhile.
  * Multimodal blocks that wait for their parents are left out.
  */
+export function* feedPages(saved: SavedFeed): Generator<Uint8Array> {
+  let [knownPages, orphanPages] = [0, 0];
+  for (const known of paged(saved.known)) {
+    yield pageOf(known, writeKnown);
+    knownPages++;
+  }
+  for (const orphans of paged(plainOrphans(saved.orphans))) {
+    yield pageOf(orphans, writeOrphan);
+    orphanPages++;
+  }
+  yield headOf(saved, knownPages, orphanPages);
+}
+
+/** All pages, with a turn of the event loop after each. */
 export async function encodeFeed(saved: SavedFeed, signal: AbortSignal): Promise<Uint8Array[]> {
   const pages: Uint8Array[] = [];
-  for (const known of paged(saved.known)) {
-    pages.push(pageOf(known, writeKnown));
+  for (const page of feedPages(saved)) {
+    pages.push(page);
     await yieldToLoop();
     if (signal.aborted) return [];
   }
-  const blocks = pages.length;
-  for (const orphans of paged(plainOrphans(saved.orphans))) {
-    pages.push(pageOf(orphans, writeOrphan));
-    await yieldToLoop();
-    if (signal.aborted) return [];
-  }
-  return [headOf(saved, blocks, pages.length - blocks), ...pages];
+  return pages;
 }
 
 /** Null: it is not what `encodeFeed` wrote. */
 export function decodeFeed(pages: readonly Uint8Array[]): SavedFeed | null {
-  const [first, ...rest] = pages;
+  const last = pages.at(-1);
+  const blocks = pages.slice(0, -1);
   try {
-    if (first === undefined) return null;
-    const { knownPages, orphanPages, ...head } = readHead(new MsgpackReader(first));
-    if (rest.length !== knownPages + orphanPages) return null;
-    const known = rest.slice(0, knownPages).flatMap((page) => readPage(page, readKnown));
-    const orphans = rest.slice(knownPages).flatMap((page) => readPage(page, readOrphan));
+    if (last === undefined) return null;
+    const { knownPages, orphanPages, ...head } = readHead(new MsgpackReader(last));
+    if (blocks.length !== knownPages + orphanPages) return null;
+    const known = blocks.slice(0, knownPages).flatMap((page) => readPage(page, readKnown));
+    const orphans = blocks.slice(knownPages).flatMap((page) => readPage(page, readOrphan));
     return { ...head, known, orphans };
   } catch (thrown) {
     if (thrown instanceof Unreadable) return null;

@@ -23,7 +23,11 @@ const hasHealth = async (router: RouterProcess, words: string) =>
 /** Blocks of the prompt that the router says the worker has, and whether that is all. */
 async function overlap(router: RouterProcess, ...blocks: number[]) {
   const tokens = [...blocks.flatMap((block) => [...tokensOf(block)]), 1];
-  const { terms, known } = await (await router.post("/v1/route", { model: "m", tokens })).json();
+  const answer = await router.post("/v1/route", { model: "m", tokens });
+  const { terms, known } = (await answer.json()) as {
+    terms: { device_blocks: number };
+    known: boolean;
+  };
   return [terms.device_blocks, known];
 }
 
@@ -65,9 +69,7 @@ describeNative("a router that follows an engine", () => {
       details: both,
     });
     const size = (source: string) =>
-      router.metric(
-        `hearth_router_engine_block_tokens{worker="w",rank="0",source="${source}"}`,
-      );
+      router.metric(`hearth_router_engine_block_tokens{worker="w",rank="0",source="${source}"}`);
     expect([await size("engine"), await size("configured")]).toEqual([4, 2]);
     const held = `hearth_router_worker_blocks{worker="w",rank="0",tier="device"}`;
     expect(await router.metric(held)).toBe(2);

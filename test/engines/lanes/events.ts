@@ -215,7 +215,8 @@ export async function events(context: LaneContext): Promise<void> {
     ...serverOf(context, "events"),
     blocks: CACHE_BLOCKS,
     lengthMax: LENGTH_MAX,
-    args: ["--kv-events-config", JSON.stringify(configOf(ports))],
+    // Blocks are what is compared: compiled kernels would only make the start longer.
+    args: ["--enforce-eager", "--kv-events-config", JSON.stringify(configOf(ports))],
   });
   const tallies = [await wrongBlockSize(context, engine, load, ports)];
   tallies.push(...(await lateAndRestarted(context, engine, load)));
@@ -249,11 +250,7 @@ async function wrongBlockSize(
 }
 
 /** The worker is known by its URL alone: the engine says everything else. */
-async function lateAndRestarted(
-  context: LaneContext,
-  engine: Vllm,
-  load: Load,
-): Promise<Tally[]> {
+async function lateAndRestarted(context: LaneContext, engine: Vllm, load: Load): Promise<Tally[]> {
   const { sheet } = context;
   const worker = `url = "${engine.url}"\n`;
   // The buffer has wrapped, and the cache holds what was stored before.

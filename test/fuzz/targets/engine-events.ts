@@ -1,9 +1,12 @@
 import {
   decodeEngineBatch,
+  decodeFeed,
   type EngineEvent,
   encodeEngineBatch,
   type FeedChange,
+  feedPages,
   noCounts,
+  type SavedFeed,
   Translator,
 } from "../../../src/kvevents/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
@@ -30,6 +33,48 @@ function checkChange({ change, tokens }: FeedChange): void {
   must(tokens === null || tokens.length === hashes.length * BLOCK, "all tokens of each block");
 }
 
+/** A saved feed as one input: its pages, each behind its length in two bytes. */
+function pagesIn(input: Uint8Array): Uint8Array[] {
+  const pages: Uint8Array[] = [];
+  for (let at = 0; at + 2 <= input.length; ) {
+    const length = input[at]! * 256 + input[at + 1]!;
+    pages.push(input.subarray(at + 2, at + 2 + length));
+    at += 2 + length;
+  }
+  return pages;
+}
+
+const SAVED: SavedFeed = {
+  ...{ next: 3, lastPayload: 9n, blockTokens: BLOCK, isSizeSure: true, isComplete: false },
+  ...{ groups: [[0, true]], gone: [5n, "digest"], hasForgottenGone: false },
+  known: [[7n, { sequence: 1n, parent: null, salt: 0n, copies: [2, 0, 1] }]],
+  orphans: [
+    {
+      ...{ name: 8n, parent: 6n, tokens: Uint32Array.of(1, 2, 3, 4), extras: null },
+      ...{ loraName: "a", salt: null, copies: [1, 0, 0] },
+    },
+  ],
+};
+
+/** Files that a router reads at its start: whatever is accepted can be taken over and saved. */
+export function savedFeeds(): Target {
+  const parts = [...feedPages(SAVED)].map((page) => [page.length >> 8, page.length & 255, ...page]);
+  const run = (input: Uint8Array, saw: Saw) => {
+    const saved = decodeFeed(pagesIn(input));
+    saw(saved === null ? "refused" : "accepted");
+    if (saved === null) return;
+    const options = { native: loadNative(), blockTokens: null, knownBlocksMax: KNOWN_MAX };
+    const translator = new Translator(options, noCounts());
+    translator.restore(saved);
+    for (const change of translator.announceAll()) saw(change.change.kind);
+    const { next, lastPayload } = saved;
+    const state = { next, lastPayload, ...translator.state() };
+    const again = decodeFeed([...feedPages(state)]);
+    must(again?.next === next && again.lastPayload === lastPayload, "it can be saved again");
+  };
+  return { name: "saved-feeds", corpus: [Uint8Array.from(parts.flat())], run };
+}
+
 /** Batches of engines, read and translated one after the other by one rank's feed. */
 export function engineBatches(): Target {
   const counts = noCounts();
@@ -43,11 +88,14 @@ export function engineBatches(): Target {
     const { seconds, rank, events } = batch.value;
     checkAgain(seconds, rank, events);
     const translator = new Translator(options, counts);
+    const size = translator.blockTokens;
     for (const change of [...translator.apply(events), ...translator.apply(events)]) {
-      checkChange(change);
+      if (translator.blockTokens === size) checkChange(change);
       saw(`${change.change.kind} ${change.isPlain}`);
     }
     must(translator.knownBlocks <= KNOWN_MAX, "what is known is bounded");
+    must(translator.orphanBlocks <= KNOWN_MAX, "what waits for parents is bounded");
+    saw(`size ${translator.isSizeSure} all ${translator.isComplete}`);
     for (const event of events) saw(event.kind === "unreadable" ? shapeOf(event.why) : event.kind);
     for (const [reason, count] of Object.entries(counts.dropped)) if (count > 0) saw(reason);
   };
