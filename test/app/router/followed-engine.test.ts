@@ -126,7 +126,8 @@ describeNative("a router that follows an engine", () => {
     await using it = await engine(undefined, 2);
     for (const block of [1, 2, 3]) it.add("stored", block, block === 1 ? null : block - 1);
     const state = join(tempDir(), "state");
-    const config = `${BASE}[events]\nstate_dir = "${state}"\n[workers.w]\nmodel = "m"\n${places(it)}`;
+    const events = `[events]\nstate_dir = "${state}"\n`;
+    const config = `${BASE}${events}[workers.w]\nmodel = "m"\n${places(it)}`;
     {
       await using router = await RouterProcess.start({ config });
       await waitFor(async () => (await worker(router)).events.orphan_blocks === 2, 60_000);
