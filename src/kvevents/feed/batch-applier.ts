@@ -30,7 +30,7 @@ export interface BatchSink extends Disposable {
   /** Tells all that is known. */
   announce(): void;
   /** Calls `run` behind all that came before. */
-  then(run: () => void): void;
+  afterwards(run: () => void): void;
   /** Whether all that came is applied. */
   readonly isIdle: boolean;
   /** Whether the sender should wait until `onRoom`. */
@@ -94,7 +94,7 @@ export class BatchApplier implements BatchSink {
     this.#queue.push(() => this.#told(this.#options.translator.announceSteps()));
   }
 
-  then(run: () => void): void {
+  afterwards(run: () => void): void {
     // biome-ignore lint/correctness/useYield: one step
     this.#queue.push(function* () {
       run();

@@ -141,7 +141,7 @@ export class EngineFeed implements AsyncDisposable {
   /** What it knows, for a file; null: nothing that a later feed could confirm. */
   async save(): Promise<Uint8Array[] | null> {
     while (!this.#sink.isIdle && !this.#stopping.signal.aborted) {
-      await new Promise<void>((resolve) => this.#sink.then(resolve));
+      await new Promise<void>((resolve) => this.#sink.afterwards(resolve));
     }
     const isReady = this.#replay !== null && this.#isCurrent && this.#replaying === null;
     if (!isReady || !this.#sink.isIdle || this.#next === null || this.#next === 0) return null;
@@ -196,7 +196,7 @@ export class EngineFeed implements AsyncDisposable {
   /** Another run of the engine, with its first batch next. */
   #restarted(): void {
     this.counts.restarts++;
-    this.#sink.then(() => this.#listener.restarted?.());
+    this.#sink.afterwards(() => this.#listener.restarted?.());
     this.#begin(0);
   }
 
@@ -210,7 +210,7 @@ export class EngineFeed implements AsyncDisposable {
   /** The engine still has the last batch of what was saved: it is the same run. */
   #confirm(): void {
     this.#isUnconfirmed = false;
-    this.#sink.then(() => this.#listener.restored?.(true));
+    this.#sink.afterwards(() => this.#listener.restored?.(true));
     this.#sink.announce();
   }
 
@@ -260,7 +260,7 @@ export class EngineFeed implements AsyncDisposable {
   /** All that came is taken: once it is applied nothing is missing. */
   #applied(): void {
     const losses = this.#losses;
-    this.#sink.then(() => {
+    this.#sink.afterwards(() => {
       if (this.#losses !== losses) return;
       this.#isCurrent = true;
       if (this.#translator.takeNeedsReplay() && this.#replay !== null) {
@@ -282,7 +282,7 @@ export class EngineFeed implements AsyncDisposable {
   #begin(next: number | null): void {
     this.#next = next;
     this.#lastPayload = 0n;
-    if (this.#isUnconfirmed) this.#sink.then(() => this.#listener.restored?.(false));
+    if (this.#isUnconfirmed) this.#sink.afterwards(() => this.#listener.restored?.(false));
     this.#isUnconfirmed = false;
     this.#sink.reset(next === 0);
   }

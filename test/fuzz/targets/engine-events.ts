@@ -66,7 +66,8 @@ export function savedFeeds(): Target {
     const options = { native: loadNative(), blockTokens: null, knownBlocksMax: KNOWN_MAX };
     const translator = new Translator(options, noCounts());
     translator.restore(saved);
-    for (const change of translator.announceAll()) saw(change.change.kind);
+    for (const _step of translator.announceSteps());
+    for (const { change } of translator.take()) saw(change.kind);
     const { next, lastPayload } = saved;
     const state = { next, lastPayload, ...translator.state() };
     const again = decodeFeed([...feedPages(state)]);
