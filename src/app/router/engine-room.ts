@@ -76,6 +76,10 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
 
   leave(worker: WorkerId): void {
     this.#end(worker);
+  }
+
+  forget(worker: WorkerId): void {
+    this.#end(worker);
     this.#parts.saves?.forget(worker);
   }
 

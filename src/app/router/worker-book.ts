@@ -8,7 +8,10 @@ import { specsOf } from "./router-settings.ts";
 /** Follows the engines of workers whose events are to be listened to. */
 export interface EngineListening {
   listen(worker: ListedWorker, facts: EngineFacts): void;
+  /** Not listened to any more; it may be again. */
   leave(worker: WorkerId): void;
+  /** The worker is gone: nothing is kept of its engine. */
+  forget(worker: WorkerId): void;
 }
 
 /** Asks engines how they are set up. */
@@ -137,7 +140,7 @@ export class WorkerBook {
     const { asking, engines } = this.#parts;
     asking.stop(worker);
     this.#facts.delete(worker);
-    engines.leave(worker);
+    engines.forget(worker);
     return this.#forgetRanks(worker, 0);
   }
 

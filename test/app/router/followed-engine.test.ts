@@ -160,7 +160,8 @@ describeNative("a router that follows an engine", () => {
     for (const block of [1, 2, 3, 4]) it.add("stored", block, block === 1 ? null : block - 1);
     // Four blocks, and one that vLLM keeps for itself.
     using served = api(it, 5);
-    const config = `${BASE}[workers.w]\nurl = "http://127.0.0.1:${served.port}/v1"\n`;
+    const state = `[events]\nstate_dir = "${join(tempDir(), "state")}"\n`;
+    const config = `${BASE}${state}[workers.w]\nurl = "http://127.0.0.1:${served.port}/v1"\n`;
     await using router = await RouterProcess.start({ config });
     await waitFor(async () => (await worker(router))?.events?.orphan_blocks === 3, 60_000);
     expect(await worker(router)).toMatchObject({ model: "m", known: false, state: "live" });
@@ -169,5 +170,11 @@ describeNative("a router that follows an engine", () => {
     // Its four blocks are the whole cache: nothing else can be there.
     await waitFor(() => isKnown(router), 60_000);
     expect(await overlap(router, 1, 2, 3, 4)).toEqual([4, true]);
+    router.process.kill("SIGTERM");
+    expect(await router.exited()).toBe(0);
+    await using again = await RouterProcess.start({ config });
+    await again.logged("restored the blocks of an engine");
+    await waitFor(() => isKnown(again), 60_000);
+    expect(await overlap(again, 1, 2, 3, 4)).toEqual([4, true]);
   });
 });
