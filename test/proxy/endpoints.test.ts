@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
-import { describeNative, waitFor } from "../support/index.ts";
+import { describeNative, tempDir, waitFor } from "../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { MODEL, Rig } from "./rig.ts";
+import { writeTokenizer } from "./tokenizer-files.ts";
 
 const USER = [{ role: "user", content: "Hello?" }];
 /** A body for each path that goes to a worker. */
@@ -179,5 +180,40 @@ describeNative("sessions of agents", () => {
       await (await rig.post(path, body, { headers })).text();
     }
     expect(seen).toEqual(["s/a", "user_1_session_2", "t", "old", "k"]);
+  });
+});
+
+describeNative("the same conversation over three APIs", () => {
+  test("is one prompt to the router, token for token", async () => {
+    const tokenizer = writeTokenizer(tempDir());
+    await using rig = await Rig.open({ model: { tokenizer } });
+    rig.engine("a");
+    const seen: (number[] | null)[] = [];
+    rig.router.listen({
+      routed({ prompt }) {
+        seen.push(prompt.kind === "tokens" ? [...prompt.tokens] : null);
+      },
+    });
+    const system = "Be terse.";
+    const turns = [
+      { role: "user", content: "What is a KV cache?" },
+      { role: "assistant", content: "Keys and values." },
+      { role: "user", content: "Of what?" },
+    ];
+    const chat = { messages: [{ role: "system", content: system }, ...turns] };
+    for (const [path, body] of [
+      ["/v1/chat/completions", chat],
+      ["/v1/messages", { system: [{ type: "text", text: system }], messages: turns }],
+      ["/v1/responses", { instructions: system, input: turns }],
+      ["/v1/chat/completions/batch", { messages: [chat.messages, turns] }],
+    ] as const) {
+      expect((await rig.post(path, { model: MODEL, ...body })).status).toBe(200);
+    }
+    expect(seen).toHaveLength(4);
+    expect(seen[0]?.length).toBeGreaterThan(10);
+    for (const prompt of seen) expect(prompt).toEqual(seen[0]!);
+    const more = { model: MODEL, input: "x", previous_response_id: "resp_unknown" };
+    expect((await rig.post("/v1/responses", more)).status).toBe(200);
+    expect(seen.at(-1)).toBeNull();
   });
 });
