@@ -21,6 +21,7 @@ test {
     _ = @import("hash/root.zig");
     _ = @import("io/queue.zig");
     _ = @import("mem/root.zig");
+    _ = @import("net/silent.zig");
     _ = @import("net/tune.zig");
     _ = @import("net/plain.zig");
     _ = @import("net/records.zig");

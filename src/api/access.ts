@@ -16,8 +16,10 @@ export interface ReadAccess {
   reload(): Promise<readonly string[]>;
 }
 
+type Limits = "connectionsMax" | "bodyBudgetBytes" | "bodyTimeoutMs" | "flushByGet";
+
 /** Throws CONFIG_INVALID where a file cannot be read, or holds something else. */
-export async function readAccess(config: Config["api"]): Promise<ReadAccess> {
+export async function readAccess(config: Omit<Config["api"], Limits>): Promise<ReadAccess> {
   const list = await readTokens(config);
   const tokens = list === null ? null : new Tokens(list.entries);
   const tls = await readTls(config);

@@ -27,7 +27,7 @@ const ANSWERS_OF: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "GET /v1/tree": { 404: "The root is not known here" },
   "GET /v1/sessions/:id": { 404: "No session of this number holds a block" },
   "POST /v1/persist": { 501: "There is no SSD tier" },
-  "GET /flush_cache": { 405: "HEAD: it would be a flush" },
+  "GET /flush_cache": { 405: "HEAD; and GET without `api.flush_by_get`" },
 };
 
 /** Of the agent's API. */

@@ -1,7 +1,10 @@
 import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import { BodyBudget, type BodyLimits, readBody } from "../http/index.ts";
+import type { Native } from "../native/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
-import { readBody } from "./body.ts";
+import { refuseBody } from "./body.ts";
 import { Callers } from "./callers.ts";
+import { ConnectionCap, refuseConnection } from "./connection-cap.ts";
 import { Cors } from "./cors.ts";
 import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
@@ -17,10 +20,20 @@ export interface ApiOptions {
   readonly access: Access;
   /** Names other than loopback's under which it may be spoken to without credentials. */
   readonly hosts?: readonly string[];
-  /** What says that it is longer is answered 413 unread. 1 MiB unless given. */
+  /** A longer body is answered 413; no byte beyond this is kept. Default: 1 MiB. */
   readonly bodyBytesMax?: number;
   /** Origins whose pages may use it from a browser; none unless given. */
   readonly corsOrigins?: readonly string[];
+  /** Bytes of all bodies together. Default: 64 MiB. */
+  readonly bodyBudgetBytes?: number;
+  /** From the head of a request to the last byte of its body. Default: 10 s. */
+  readonly bodyTimeoutMs?: number;
+  /** Beyond this many connections idle ones are closed and requests are refused. Default: 1,024. */
+  readonly connectionsMax?: number;
+  /** Finds idle connections; without it none are closed. */
+  readonly native?: Pick<Native, "endSilent">;
+  /** Whether GET /flush_cache empties the cache, as SGLang's server has it. Default: false. */
+  readonly flushByGet?: boolean;
   /** A connection on which nothing moves is closed after so long; 30 unless given. */
   readonly idleSeconds?: number;
   /** How long answers under way may take when it is disposed; a second unless given. */
@@ -64,11 +77,15 @@ export interface Api {
 }
 
 const BODY_BYTES_MAX = 1024 * 1024;
+const BODY_BUDGET_BYTES = 64 * 1024 * 1024;
+const BODY_TIMEOUT_MS = 10_000;
+const CONNECTIONS_MAX = 1_024;
 /**
- * The runtime itself answers a longer body, with nothing but a status: what people send by mistake,
- * a full command of blocks in hex, is to be told why.
+ * The runtime answers a body that announces more than this without a reason. A smaller one, such as
+ * a full command of blocks in hex, gets an answer that says why; no more than `bodyBytesMax` of it
+ * is kept.
  */
-const TOLD_BYTES = 8 * 1024 * 1024;
+const EXPLAINED_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
@@ -76,7 +93,8 @@ const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 export function createApi(services: ApiServices, options: ApiOptions): Api {
   const { version, access, onFault } = options;
   const callers = new Callers();
-  const routes = createRoutes(services, { version, access, callers, onFault });
+  const { flushByGet = false } = options;
+  const routes = createRoutes(services, { version, access, callers, onFault, flushByGet });
   return createGuarded(options, {
     rules: AGENT_RULES,
     handle(request, caller) {
@@ -109,7 +127,12 @@ type Direct = (body: Uint8Array, signal: AbortSignal) => Promise<Response>;
 export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Guarded): Api {
   const { rules, handle, direct = {}, own, refused, credential } = guarded;
   const { access, onFault, clock } = options;
-  const bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
+  const bodies: BodyLimits = {
+    bytesMax: options.bodyBytesMax ?? BODY_BYTES_MAX,
+    timeoutMs: options.bodyTimeoutMs ?? BODY_TIMEOUT_MS,
+    budget: new BodyBudget(options.bodyBudgetBytes ?? BODY_BUDGET_BYTES, clock),
+    clock,
+  };
   const refusals = new Refusals(clock, options.onRefused ?? (() => undefined));
   const onRefused = (code: ApiRefusal, address: string) => refusals.add(code, address);
   const cors = new Cors(options.corsOrigins ?? []);
@@ -124,17 +147,17 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
       return refused === undefined ? caller : refused(caller, request);
     }
     if (own !== undefined) return own(request, () => peer.onBody?.());
-    const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
-    if (shortcut !== undefined) {
-      const body = await readBody(request, bodyBytesMax);
-      if (body instanceof Response) return body;
-      peer.onBody?.();
-      return shortcut(body, request.signal);
+    using share = bodies.budget.open();
+    const body = await readBody(request, bodies, share);
+    if (typeof body === "string") {
+      if (body === "crowded") onRefused("BODY_LIMIT", peer.address);
+      if (body === "late") onRefused("BODY_TIMEOUT", peer.address);
+      return refuseBody(body, bodies);
     }
-    const whole = await withBody(request, bodyBytesMax);
-    if (whole instanceof Response) return whole;
     peer.onBody?.();
-    return handle(whole, caller);
+    const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
+    if (shortcut !== undefined) return await shortcut(body, request.signal);
+    return await handle(withBody(request, body), caller);
   };
   const fetch: Api["fetch"] = async (request, peer) => {
     return cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer));
@@ -150,8 +173,10 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
         });
       }
       const { idleSeconds = IDLE_SECONDS, stopMs = STOP_MS } = options;
-      const limits = { bodyBytesMax, idleSeconds, stopMs };
-      return serve({ fetch, rules, host, port, ...limits, clock, onFault, tls: access.tls });
+      const { connectionsMax = CONNECTIONS_MAX } = options;
+      const limits = { bodyBytesMax: bodies.bytesMax, idleSeconds, stopMs, connectionsMax };
+      const parts = { fetch, rules, clock, onFault, onRefused, native: options.native ?? null };
+      return serve({ ...parts, tls: access.tls, host, port, ...limits });
     },
   };
 }
@@ -164,18 +189,20 @@ interface ServeOptions {
   readonly bodyBytesMax: number;
   readonly idleSeconds: number;
   readonly stopMs: number;
+  readonly connectionsMax: number;
+  readonly native: Pick<Native, "endSilent"> | null;
   readonly clock: Clock;
   readonly onFault: ApiOptions["onFault"];
+  readonly onRefused: (code: ApiRefusal, address: string) => void;
   readonly tls: ServerTls | null;
 }
 
-/** The same request with its whole body in memory, or the answer to one that cannot be had. */
-async function withBody(request: Request, bytesMax: number): Promise<Request | Response> {
-  const { method, headers, body } = request;
-  if (body === null) return withLongHost(request);
-  const bytes = await readBody(request, bytesMax);
-  if (bytes instanceof Response) return bytes;
-  return new Request(longUrl(request.url), { method, headers, body: bytes });
+/** The same request with its whole body in memory. */
+function withBody(request: Request, body: Uint8Array<ArrayBuffer>): Request {
+  const { method, headers } = request;
+  const hasNone = body.length === 0 && !request.bodyUsed;
+  if (hasNone || method === "GET" || method === "HEAD") return withLongHost(request);
+  return new Request(longUrl(request.url), { method, headers, body });
 }
 
 /**
@@ -193,12 +220,17 @@ function withLongHost(request: Request): Request {
 
 function serve(options: ServeOptions): ApiServer {
   const { fetch, rules, host, port, bodyBytesMax, idleSeconds, clock, onFault, tls } = options;
+  const { connectionsMax, native, onRefused } = options;
   const server = bind(host, port, () =>
     Bun.serve({
       hostname: host,
       port,
       fetch(request, server) {
         const address = server.requestIP(request)?.address ?? "unknown";
+        if (server.pendingRequests > connectionsMax) {
+          onRefused("CONNECTION_LIMIT", address);
+          return refuseConnection(connectionsMax);
+        }
         // What changes blocks waits for the disk, however long that takes; but a body must come.
         const onBody = () => {
           const isChange = rules.changes(request.method, pathOf(request.url));
@@ -210,7 +242,7 @@ function serve(options: ServeOptions): ApiServer {
       // Outside of its development mode the runtime would share the port with other processes.
       reusePort: false,
       idleTimeout: idleSeconds,
-      maxRequestBodySize: bodyBytesMax + TOLD_BYTES,
+      maxRequestBodySize: bodyBytesMax + EXPLAINED_BYTES,
       development: false,
       error(thrown) {
         onFault("", thrown);
@@ -218,6 +250,7 @@ function serve(options: ServeOptions): ApiServer {
       },
     }),
   );
+  const cap = native && new ConnectionCap({ server, native, clock, max: connectionsMax });
   const bound = server.port ?? port;
   const shown = host.includes(":") ? `[${host}]` : host;
   return {
@@ -225,6 +258,7 @@ function serve(options: ServeOptions): ApiServer {
     port: bound,
     url: `${tls === null ? "http" : "https"}://${shown}:${bound}`,
     async [Symbol.asyncDispose]() {
+      cap?.[Symbol.dispose]();
       const finished = server.stop();
       const deadline = clock.after(options.stopMs, () => void server.stop(true));
       await finished;

@@ -1,27 +1,36 @@
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
+import type { BodyLimits, BodyRefusal } from "../http/index.ts";
 import { refuse } from "./problem.ts";
 
-/** The whole body, or the answer to one that is too long or never came. */
-export async function readBody(
-  request: Request,
-  bytesMax: number,
-): Promise<Uint8Array<ArrayBuffer> | Response> {
-  const announced = Number(request.headers.get("content-length") ?? 0);
-  if (announced > bytesMax) return refuseLength(bytesMax);
-  try {
-    const bytes = new Uint8Array(await request.arrayBuffer());
-    return bytes.length > bytesMax ? refuseLength(bytesMax) : bytes;
-  } catch (thrown) {
-    // The server stops reading at the same length; anything else is a connection that is gone.
-    if (/maxRequestBodySize/.test(String(thrown))) return refuseLength(bytesMax);
-    return refuse("REQUEST_INVALID", "the body did not come as a whole", { status: 400 });
-  }
-}
+/** The connection ends behind the answer: the rest of the body may still arrive on it. */
+const CLOSE = { connection: "close" };
 
-function refuseLength(bytesMax: number): Response {
-  return refuse("TOO_LARGE", `the body is longer than ${bytesMax} bytes`, {
-    fix: "send less at a time",
-  });
+/** The answer to a request without a body that can be used. */
+export function refuseBody(
+  why: BodyRefusal,
+  { bytesMax, timeoutMs, budget }: BodyLimits,
+): Response {
+  if (why === "too_long") {
+    return refuse("TOO_LARGE", `the body is longer than ${bytesMax} bytes`, {
+      fix: "send less at a time",
+      headers: CLOSE,
+    });
+  }
+  if (why === "crowded") {
+    const what = `request bodies take the ${budget.bytesMax} bytes of memory that they may`;
+    return refuse("BODY_LIMIT", what, {
+      fix: "send it again later, or raise api.body_budget",
+      headers: { ...CLOSE, "retry-after": "1" },
+    });
+  }
+  if (why === "late") {
+    return refuse("BODY_TIMEOUT", `the body did not arrive within ${timeoutMs} ms`, {
+      fix: "send it faster, or raise api.body_timeout",
+      headers: CLOSE,
+    });
+  }
+  const what = "the connection ended before the whole body was there";
+  return refuse("REQUEST_INVALID", what, { status: 400, headers: CLOSE });
 }
 
 type JsonObject = Readonly<Record<string, Json>>;

@@ -128,14 +128,16 @@ function identify(access: Access, authorization: string | null, address: string)
 }
 
 /**
- * Whether a browser sends it for a page of somebody else, who may not read the answer but would
- * have had the change. Programs send neither header.
+ * Whether a browser sends it for a page of another site, which cannot read the answer but would
+ * have made the change. Programs send none of these headers. Browsers without Fetch Metadata send
+ * neither of the first two for an image; `Referer` remains.
  */
 function isFromElsewhere({ headers }: Request, url: URL): boolean {
   const site = headers.get("sec-fetch-site");
   if (site !== null && site !== "same-origin" && site !== "none") return true;
-  const origin = headers.get("origin");
-  return origin !== null && URL.parse(origin)?.host !== url.host;
+  return [headers.get("origin"), headers.get("referer")].some(
+    (from) => from !== null && URL.parse(from)?.host !== url.host,
+  );
 }
 
 function refuseHost(): Response {

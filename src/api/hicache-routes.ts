@@ -19,7 +19,10 @@ import type { ControlServices } from "./services.ts";
 const OWNER = "hicache";
 
 /** Pins and flushes in the shapes that SGLang's server has for them. */
-export function hicacheRoutes(control: ControlServices, callers: Callers) {
+export function hicacheRoutes(
+  control: ControlServices,
+  { callers, flushByGet }: { readonly callers: Callers; readonly flushByGet: boolean },
+) {
   const change = async (request: Request, pin: boolean): Promise<Receipt | Response> => {
     const body = await readObject(request);
     if (body instanceof Response) return body;
@@ -59,16 +62,20 @@ export function hicacheRoutes(control: ControlServices, callers: Callers) {
     )
     .get(
       "/flush_cache",
-      // The router takes HEAD for GET, and a probe is not to empty the cache.
-      ({ request }) => (request.method === "HEAD" ? refuseHead() : flush({ request })),
+      // The router takes HEAD for GET, and a probe must not empty the cache.
+      ({ request }) => {
+        const mayFlush = flushByGet && request.method !== "HEAD";
+        return mayFlush ? flush({ request }) : refuseMethod(request.method, flushByGet);
+      },
       { detail: flushDetail },
     )
     .post("/flush_cache", flush, { parse: "none", detail: flushDetail });
 }
 
-function refuseHead(): Response {
-  return refuse("METHOD_NOT_ALLOWED", "/flush_cache does not answer HEAD", {
-    headers: { allow: "GET, POST" },
+function refuseMethod(method: string, flushByGet: boolean): Response {
+  return refuse("METHOD_NOT_ALLOWED", `/flush_cache does not answer ${method}`, {
+    fix: flushByGet ? "use POST" : "use POST, or set api.flush_by_get = true",
+    headers: { allow: flushByGet ? "GET, POST" : "POST" },
   });
 }
 

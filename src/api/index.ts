@@ -8,6 +8,7 @@ export {
   type Peer,
 } from "./api.ts";
 export type { HealthServices } from "./common-routes.ts";
+export { ConnectionCap, type ConnectionCapOptions } from "./connection-cap.ts";
 export { type Access, OPEN_ACCESS } from "./gate.ts";
 export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
 export type { Problem } from "./problem.ts";

@@ -9,6 +9,11 @@ const REFUSALS = {
   NOT_FOUND: 404,
   METHOD_NOT_ALLOWED: 405,
   TOO_LARGE: 413,
+  /** The server has no room for another connection. */
+  CONNECTION_LIMIT: 503,
+  /** The bodies of all requests together take all the memory that they may. */
+  BODY_LIMIT: 503,
+  BODY_TIMEOUT: 408,
   REQUEST_INVALID: 422,
   /** A command as a whole; the status says why, `detail` begins with the receipt's reason. */
   COMMAND_REJECTED: 409,
@@ -54,6 +59,7 @@ const TITLES: Readonly<Record<number, string>> = {
   403: "Forbidden",
   404: "Not Found",
   405: "Method Not Allowed",
+  408: "Request Timeout",
   409: "Conflict",
   413: "Content Too Large",
   422: "Unprocessable Content",

@@ -28,6 +28,8 @@ export interface RouteOptions {
   readonly version: string;
   readonly access: Access;
   readonly callers: Callers;
+  /** Whether GET /flush_cache empties the cache. */
+  readonly flushByGet: boolean;
   /** Told of every fault that is no answer to the request. */
   readonly onFault: (path: string, thrown: unknown) => void;
 }
@@ -61,10 +63,11 @@ export function createRoutes(services: ApiServices, options: RouteOptions): Rout
   return { handle: (request: Request) => handled(app, request, description) };
 }
 
-function controlRoutes(control: ControlServices, { callers, onFault }: RouteOptions) {
+function controlRoutes(control: ControlServices, options: RouteOptions) {
+  const { callers, onFault } = options;
   return new Elysia()
     .use(commandRoutes(control, callers, onFault))
-    .use(hicacheRoutes(control, callers))
+    .use(hicacheRoutes(control, options))
     .use(holdRoutes(control))
     .use(treeRoutes(control))
     .use(explainRoutes(control))

@@ -10,7 +10,7 @@ import {
 import { assert, messageOf, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
-import type { Logger } from "../observability/index.ts";
+import { type Logger, watchDescriptors } from "../observability/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
 import { devicesSnapshot } from "./device-report.ts";
@@ -32,7 +32,7 @@ export interface AgentApi extends ApiServer {
 
 /** The HTTP server of a running agent: what it shows is read off the agent's parts. */
 export async function startApi(agent: Agent, options: AgentApiOptions): Promise<AgentApi> {
-  const { listen } = agent.config.api;
+  const { listen, connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet } = agent.config.api;
   const { logger, version } = options;
   const { access, warnings, reload } = await readAccess(agent.config.api);
   const warn = (lines: readonly string[]) => {
@@ -44,6 +44,7 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
     version,
     clock: systemClock,
     access,
+    ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, flushByGet, native: options.native },
     onFault: (path, thrown) =>
       logger.error("a request to the API failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
@@ -51,9 +52,13 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
   });
   agent.metrics.observeApi(() => api.refusals());
   const server = api.listen({ host: listen.host, port: listen.port });
+  const descriptors = watchDescriptors(systemClock, agent.health);
   return {
     ...server,
-    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+    [Symbol.asyncDispose]() {
+      descriptors[Symbol.dispose]();
+      return server[Symbol.asyncDispose]();
+    },
     async reload() {
       try {
         warn(await reload());

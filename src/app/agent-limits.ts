@@ -19,6 +19,8 @@ export function limitsOf(config: Config): EngineLimits {
     itemsMax: engine.itemsMax,
     handlesMax: engine.handlesMax,
     connectionsMax: engine.clientsMax,
+    processConnectionsMax: engine.clientsPerProcess,
+    heldShare: engine.heldShare,
     unreadBytesMax: engine.unreadBytesMax,
     unreadMs: engine.drainStallMs,
     leaseMs: engine.leaseMs,

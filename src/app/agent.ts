@@ -34,6 +34,7 @@ import {
   type TieredStore,
 } from "../tiers/index.ts";
 import { awaitMemory, claimLimitsOf, limitsOf } from "./agent-limits.ts";
+import { watchArena } from "./arena-watch.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";
 import { ControlBus } from "./control-bus.ts";
 import { ControlRoom } from "./control-room.ts";
@@ -93,6 +94,7 @@ export class Agent {
   #config: Config;
   #state: AgentState = "starting";
   #growing: Promise<void> = Promise.resolve();
+  readonly #arenaWatch: Disposable;
   #cold: ColdTier | null = null;
   #control: ControlRoom | null = null;
   /** Of the process before; from the end of the control plane on, of this one. */
@@ -113,6 +115,7 @@ export class Agent {
     const own = { ...parts, health: this.health, namespaces: this.namespaces };
     this.#ground = layGround(own, inherited);
     this.store = this.#ground.store;
+    this.#arenaWatch = watchArena(this.#ground.region, clock, this.health);
     this.metrics = createMetrics({ clock, version: parts.version, commit: parts.commit });
     this.lag = watchLoopLag(clock);
     this.#ram = new RamWatch(this.store, this.health, logger);
@@ -131,6 +134,7 @@ export class Agent {
       incarnation: this.incarnation,
       commands: engineCommands(() => this.control.plane),
       frames: this.frames,
+      health: this.health,
       lookedUp: (tier, outcome, seconds) => this.metrics.lookedUp(tier, outcome, seconds),
       log: (level, text, fields) => logger.log(level, text, fields),
     });
@@ -380,6 +384,7 @@ export class Agent {
     crashPoint("stop.index-closed");
     await quiet;
     await this.#growing;
+    this.#arenaWatch[Symbol.dispose]();
     this.lag[Symbol.dispose]();
     this.health[Symbol.dispose]();
     await this.#ground.queue[Symbol.asyncDispose]();

@@ -1,5 +1,5 @@
 import type { Config } from "../config/index.ts";
-import { type Clock, sleep, type WorkerId } from "../core/index.ts";
+import { type Clock, HearthError, sleep, type WorkerId } from "../core/index.ts";
 import {
   type BlockIndex,
   type HoldLedger,
@@ -10,6 +10,7 @@ import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from
 import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import type { Namespaces, SsdSettings, TieredStore } from "../tiers/index.ts";
+import { type FolderMark, folderMark, whyReplaced } from "./folder-mark.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./stop-times.ts";
 
 export interface ColdTierParts {
@@ -38,6 +39,7 @@ export class ColdTier {
   readonly #clock: Clock;
   readonly #logger: Logger;
   #watch: Disposable | null = null;
+  #isLooking = false;
 
   private constructor(
     parts: ColdTierParts,
@@ -63,6 +65,7 @@ export class ColdTier {
     const worker = config.node.id as WorkerId;
     const machine = readMachineId();
     const folder = claimFolder({ native, dir: ssdDir, worker, machine, clock });
+    const mark = folderMark(ssdDir);
     const indexOpens = openIndex(parts, folder.owner);
     const ledgerOpens = openLedger(parts, folder.owner);
     const diskOpens = openFolder(parts, ssdDir);
@@ -71,7 +74,7 @@ export class ColdTier {
       await Promise.allSettled([indexOpens, ledgerOpens, diskOpens]);
       const [index, ledger, disk] = [await indexOpens, await ledgerOpens, await diskOpens];
       const cold = new ColdTier(parts, folder, { index, ledger, disk });
-      await cold.#attach(parts);
+      await cold.#attach(parts, { path: ssdDir, mark });
       return cold;
     } catch (error) {
       await indexOpens.then((opened) => opened.close(0)).catch(() => false);
@@ -82,10 +85,11 @@ export class ColdTier {
     }
   }
 
-  async #attach(parts: ColdTierParts): Promise<void> {
+  async #attach(parts: ColdTierParts, folder: OpenedFolder): Promise<void> {
     const { config, clock, logger, health, store, namespaces, incarnation } = parts;
     const { kv } = config;
     const startMs = clock.monotonicMs();
+    await mustBeThere(folder);
     const report = await store.openSsd({
       ...ssdSettings(config),
       disk: this.disk,
@@ -117,6 +121,7 @@ export class ColdTier {
       health.raise("KV_LIMITS", `blocks go through threads: ${methodReason}`);
     }
     this.#watch = clock.every(WATCH_MS, () => {
+      void this.#lookAtFolder(store, folder);
       if (method === "io_uring" && !this.disk.registered && !this.disk.registering) {
         health.raise("KV_LIMITS", "RAM is not registered with io_uring: raise LimitMEMLOCK");
       }
@@ -127,6 +132,15 @@ export class ColdTier {
       if (holdsFailing === null) health.clear("KV_HOLDS");
       else health.raise("KV_HOLDS", holdsFailing);
     });
+  }
+
+  /** The path may lead to another folder by now, while the descriptor stays with the former one. */
+  async #lookAtFolder(store: TieredStore, { path, mark }: OpenedFolder): Promise<void> {
+    // A file system that hangs is asked once.
+    if (this.#isLooking) return;
+    this.#isLooking = true;
+    store.ssd?.setReplaced(await whyReplaced(path, mark));
+    this.#isLooking = false;
   }
 
   /** Has on SSD what RAM alone holds, as far as that goes in time, and until somebody hurries. */
@@ -157,6 +171,21 @@ export class ColdTier {
     await Promise.all([this.index.close(INDEX_CLOSE_MS), this.ledger.close(INDEX_CLOSE_MS)]);
     this.#folder[Symbol.dispose]();
   }
+}
+
+/** The folder of the SSD tier as it was when it was claimed. */
+interface OpenedFolder {
+  readonly path: string;
+  readonly mark: FolderMark;
+}
+
+/** Throws SSD_UNAVAILABLE if the folder was replaced between its claim and the disk's opening. */
+async function mustBeThere({ path, mark }: OpenedFolder): Promise<void> {
+  const why = await whyReplaced(path, mark);
+  if (why === null) return;
+  throw new HearthError("SSD_UNAVAILABLE", `ssd_dir was replaced while it was opened: ${why}`, {
+    fix: "start the agent again once the file system is mounted",
+  });
 }
 
 /** What of the SSD tier follows a reload. */

@@ -1,7 +1,9 @@
 export { Agent, type AgentParts, type AgentState } from "./agent.ts";
 export { type PlaceOptions, placeArena } from "./arena-places.ts";
+export { watchArena } from "./arena-watch.ts";
 export { ControlBus, type ControlBusParts } from "./control-bus.ts";
 export { ControlRoom, type ControlRoomParts } from "./control-room.ts";
+export { type FolderMark, folderMark, whyReplaced } from "./folder-mark.ts";
 export { hostProblems, routerProblems } from "./host-problems.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";

@@ -31,7 +31,9 @@ export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
 ];
 
 /** Rules of [api], whoever serves. */
-export const API_CHECKS: readonly SumCheck<{ readonly api: Config["api"] }>[] = [
+export const API_CHECKS: readonly SumCheck<{
+  readonly api: Omit<Config["api"], "flushByGet">;
+}>[] = [
   {
     keys: ["api.listen", "api.token_file"],
     find: ({ api }) =>

@@ -1,6 +1,7 @@
 import { loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
 import type { Holder } from "../tiers/index.ts";
 import type { ConnectionNamespaces } from "./connection-namespaces.ts";
+import type { ConnectionShare } from "./engine-shares.ts";
 import type { GpuLine, WarmEngine } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import {
@@ -71,6 +72,8 @@ export class Connection {
   readonly id: number;
   /** User of the process behind it. */
   readonly uid: number;
+  /** What its engine may take; null: there is no limit. */
+  readonly share: ConnectionShare | null;
   readonly output: Output = createOutput();
   greeted: Greeted | null = null;
   /** Monotonic milliseconds of the last frame. */
@@ -105,12 +108,14 @@ export class Connection {
       nowMs: () => number;
       readonly uid?: number;
       readonly source?: TurnSource;
+      readonly share?: ConnectionShare;
       /** Told of a failure that no caller of this connection is there to see. */
       onFault: (connection: Connection, error: unknown) => void;
     },
   ) {
     this.id = id;
     this.uid = options.uid ?? 0;
+    this.share = options.share ?? null;
     this.#wire = wire;
     this.#limits = options.limits;
     this.#handle = options.handle;

@@ -126,11 +126,13 @@ function openNamespace(connection: Connection, frame: Frame): Refusal | null {
 function join(connection: Connection, frame: Frame, holder: Holder): Refusal | null {
   const decoded = decodeJoinRequest(frame);
   if (!decoded.ok) return decoded.refusal;
-  const members = holder.engine.join(decoded.value.engine.toHex(), connection.uid);
+  const engine = decoded.value.engine.toHex();
+  const members = holder.engine.join(engine, connection.uid);
   if (members === "joined") return malformed("join: this connection is of an engine already");
   if (members === "foreign") {
     return malformed("join: this engine's processes are of another user: draw another id");
   }
+  connection.share?.joined(engine);
   encodeJoinReply(connection.output, frame.requestId, members);
   return null;
 }

@@ -88,6 +88,7 @@ function admit(
     chain: blockChainOf(manifest),
   });
   const { handlesMax } = context.limits;
+  const share = connection.share === null ? {} : { share: connection.share };
   connection.greeted = {
     name: hello.name,
     namespace,
@@ -96,7 +97,7 @@ function admit(
       hello.features & (context.gpu.features | Feature.engine | Feature.mac | Feature.report),
     namespaces: new ConnectionNamespaces(context, manifest, { index: namespace, key }),
     blockTokens,
-    holder: context.store.openHolder({ namespace, handlesMax }),
+    holder: context.store.openHolder({ namespace, handlesMax, ...share }),
     gpu: context.gpu.open(),
     warm: context.warm.open(namespace),
   };

@@ -4,6 +4,7 @@ export type { ClientEngine, LookupAnswer } from "./client-engine.ts";
 export type { ClientGpu, ClientMemory } from "./client-gpu.ts";
 export { Connection, type Wire } from "./connection.ts";
 export type { CommandPort } from "./engine-handlers.ts";
+export { EngineShares, type ShareLimits } from "./engine-shares.ts";
 export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./frame-handler.ts";
 export { GpuPlane, type GpuPlaneOptions, WarmDesk, type WarmDeskOptions } from "./gpu/index.ts";

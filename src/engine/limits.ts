@@ -10,6 +10,10 @@ export interface EngineLimits {
   /** Slots one connection may hold at the same time. */
   readonly handlesMax: number;
   readonly connectionsMax: number;
+  /** Connections of one process. */
+  readonly processConnectionsMax: number;
+  /** Part of RAM whose slots one engine may hold while there are others. */
+  readonly heldShare: number;
   /** Answers a connection may leave unread before its requests wait. */
   readonly unreadBytesMax: number;
   /** How long it may leave them so before it is cut off. */
@@ -20,4 +24,9 @@ export interface EngineLimits {
   readonly acquireMs: number;
 }
 
-export const ENGINE_LIMITS: EngineLimits = { ...DEFAULT_LIMITS, acquireMs: 2_000 };
+export const ENGINE_LIMITS: EngineLimits = {
+  ...DEFAULT_LIMITS,
+  processConnectionsMax: 32,
+  heldShare: 0.5,
+  acquireMs: 2_000,
+};

@@ -1,7 +1,7 @@
 import type { Clock } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
-import type { FrameCounts, LookupOutcome } from "../observability/index.ts";
+import type { FrameCounts, Health, LookupOutcome } from "../observability/index.ts";
 import type { BlockStore, Namespaces } from "../tiers/index.ts";
 import type { CommandPort } from "./engine-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
@@ -23,6 +23,8 @@ export interface EngineServerOptions {
   /** Where engines' commands go; null, or none: this agent takes none from them. */
   readonly commands?: CommandPort | null;
   readonly frames: FrameCounts;
+  /** Where an engine that holds nearly everything is reported. */
+  readonly health?: Pick<Health, "raise">;
   /** One request's blocks were looked up in RAM. */
   lookedUp(tier: "ram" | "ssd" | "peer", outcome: LookupOutcome, seconds: number): void;
   /** Called with one line and fields for what an operator should see. */

@@ -1,9 +1,9 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
 import { messageOf, sleep } from "../core/index.ts";
-import { type Native, NativeError, type SocketPeer } from "../native/index.ts";
 import type { GpuSink } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
+import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
 import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 import { createFrameHandler } from "./frame-handler.ts";
 import { GpuPlane, WarmDesk } from "./gpu/index.ts";
@@ -13,6 +13,7 @@ import { ProcessTurns } from "./process-turns.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import type { EngineServerOptions } from "./server-options.ts";
 import { takeSocketPath } from "./socket-path.ts";
+import { peerOf, socketFd } from "./socket-peer.ts";
 
 const HELLO_MS = 5_000;
 /** A check that comes so much later than it should was held up by a pause. */
@@ -26,10 +27,13 @@ const TURNED_AWAY_MAX = 64;
  * runtime sweeps old objects only when the heap has doubled. A sweep takes some ten milliseconds.
  */
 const ENDINGS_A_SWEEP = 128;
+/** How long a lack of descriptors is reported after it was last met. */
+const DESCRIPTORS_MS = 30_000;
 
 interface Client {
   readonly connection: Connection;
   readonly pid: number;
+  readonly share: ConnectionShare;
   /** Ends the watch for the process's death. */
   watch: Disposable | null;
   dead: boolean;
@@ -51,6 +55,7 @@ export class EngineServer implements AsyncDisposable {
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
   readonly #warm: WarmDesk;
+  readonly #shares: EngineShares;
   #listener: UnixSocketListener<Client | null> | null = null;
   #timer: Disposable | null = null;
   #draining = false;
@@ -63,7 +68,8 @@ export class EngineServer implements AsyncDisposable {
   constructor(options: EngineServerOptions) {
     this.#options = options;
     this.#limits = options.limits;
-    const { clock, limits, log, native } = options;
+    const { clock, limits, log, native, store } = options;
+    this.#shares = new EngineShares(limits, () => store.arena.readyBytes());
     this.#gpu = new GpuPlane({
       ...{ gpus: options.gpus ?? null, native, stats: this.stats, clock, log },
     });
@@ -81,8 +87,9 @@ export class EngineServer implements AsyncDisposable {
   }
 
   /** Changes what may change while engines are connected. */
-  setLimits(limits: Pick<EngineLimits, "connectionsMax" | "unreadMs">): void {
+  setLimits(limits: Partial<EngineLimits>): void {
     this.#limits = { ...this.#limits, ...limits };
+    this.#shares.setLimits(this.#limits);
   }
 
   get connections(): number {
@@ -132,11 +139,14 @@ export class EngineServer implements AsyncDisposable {
 
   #open(socket: ClientSocket): void {
     const { native, clock, log } = this.#options;
-    const limits = this.#limits;
     socket.data = null;
     const peer = peerOf(native, socket);
-    if (peer === null) {
+    if (typeof peer === "string") {
       this.stats.refusedPeers++;
+      if (peer === "no_descriptors") {
+        const text = "an engine was turned away: no descriptor is left to watch its process";
+        this.#options.health?.raise("FD_LIMIT", text, { forMs: DESCRIPTORS_MS });
+      }
       socket.terminate();
       return;
     }
@@ -149,38 +159,36 @@ export class EngineServer implements AsyncDisposable {
       socket.terminate();
       return;
     }
+    const share = this.#shares.open({ pid: peer.pid, uid: peer.uid, pidFd: peer.pidFd });
     const connection = new Connection(this.#nextId++, socket, {
-      limits,
+      limits: this.#limits,
       handle: this.#handle,
       uid: peer.uid,
       source: this.#turns.of(peer.pid),
+      share,
       nowMs: () => clock.monotonicMs(),
       onFault: (line, error) => this.#fault(line, error),
     });
     const openedMs = clock.monotonicMs();
-    const client: Client = { connection, pid: peer.pid, watch: null, dead: false, openedMs };
+    const client: Client = { connection, pid: peer.pid, share, watch: null, dead: false, openedMs };
     socket.data = client;
     this.#fds.set(connection, socketFd(socket));
     this.#clients.add(client);
     this.stats.connected++;
-    if (this.#clients.size > limits.connectionsMax) {
-      native.closeFd(peer.pidFd);
-      const text = `this agent takes ${limits.connectionsMax} engines: raise engine.clients_max`;
-      this.#turnAway(client, text);
+    const refusal = share.refusal ?? this.#lostTooMany(peer.pid);
+    if (refusal === null) {
+      this.#watch(client, peer.pidFd);
       return;
     }
-    if (this.#zombiesOf(peer.pid) >= ZOMBIES_A_PROCESS) {
-      native.closeFd(peer.pidFd);
-      this.#turnAway(client, "this process lost too many connections: release slots, then close");
-      return;
-    }
-    this.#watch(client, peer.pidFd);
+    native.closeFd(peer.pidFd);
+    this.#turnAway(client, refusal);
   }
 
-  #zombiesOf(pid: number): number {
+  #lostTooMany(pid: number): string | null {
     let count = 0;
     for (const zombie of this.#zombies) if (zombie.pid === pid) count++;
-    return count;
+    if (count < ZOMBIES_A_PROCESS) return null;
+    return "this process lost too many connections: release slots, then close";
   }
 
   /**
@@ -204,6 +212,7 @@ export class EngineServer implements AsyncDisposable {
   #turnAway(client: Client, text: string): void {
     const { connection } = client;
     this.#clients.delete(client);
+    client.share[Symbol.dispose]();
     this.stats.refusedPeers++;
     if (this.#turnedAway.size < TURNED_AWAY_MAX) this.#turnedAway.add(client);
     connection.tell(FrameStatus.limit, text);
@@ -257,6 +266,7 @@ export class EngineServer implements AsyncDisposable {
   /** The line is over. What was held waits for the process's end, unless that has come already. */
   #leave(client: Client): void {
     if (!this.#clients.delete(client)) return;
+    client.share.ended();
     this.#endings++;
     const { greeted } = client.connection;
     const holder = greeted?.holder;
@@ -286,6 +296,7 @@ export class EngineServer implements AsyncDisposable {
     client.watch?.[Symbol.dispose]();
     client.watch = null;
     client.connection.greeted?.holder.buried();
+    client.share[Symbol.dispose]();
   }
 
   /**
@@ -308,8 +319,10 @@ export class EngineServer implements AsyncDisposable {
       this.#endings = 0;
       Bun.gc(true);
     }
+    const { clock, health } = this.#options;
+    if (health !== undefined) this.#shares.report(health);
     const limits = this.#limits;
-    const now = this.#options.clock.monotonicMs();
+    const now = clock.monotonicMs();
     if (this.#forgivePause(now)) return;
     for (const client of this.#clients) {
       const { connection } = client;
@@ -380,19 +393,4 @@ export class EngineServer implements AsyncDisposable {
     this.#listener?.stop(true);
     this.#listener = null;
   }
-}
-
-/** Null where the kernel cannot say any more who it was. */
-function peerOf(native: Native, socket: ClientSocket): SocketPeer | null {
-  try {
-    return native.socketPeer(socketFd(socket));
-  } catch (error) {
-    if (error instanceof NativeError) return null;
-    throw error;
-  }
-}
-
-/** Bun's sockets have a descriptor; its types do not say so. */
-function socketFd(socket: ClientSocket): number {
-  return (socket as unknown as { readonly fd: number }).fd;
 }

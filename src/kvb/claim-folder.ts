@@ -1,4 +1,4 @@
-import { chmodSync, mkdirSync, readdirSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { type Clock, HearthError, messageOf, type WorkerId } from "../core/index.ts";
 import { crashPoint, type FileLock, lockFile, type Native } from "../native/index.ts";
@@ -11,6 +11,7 @@ import {
   QUARANTINE_FOLDER,
   SHARDS,
 } from "./folder.ts";
+import { createForOwner } from "./give-to-owner.ts";
 import { type FolderOwner, type OwnerFile, readOwner, writeOwner } from "./owner.ts";
 
 export interface FolderClaim {
@@ -59,13 +60,22 @@ export function claimFolder(claim: FolderClaim): ClaimedFolder {
   }
 }
 
-/** Locks the folder against every other process. Throws SSD_IN_USE where one has it. */
+/**
+ * Locks the folder against every other process. A lock file that is made belongs to the folder's
+ * owner, also where root makes it. Throws SSD_IN_USE where another process has it.
+ */
 export function lockFolder(native: Native, dir: string): FileLock {
-  const lock = lockFile(native, join(dir, LOCK_FILE));
+  const path = join(dir, LOCK_FILE);
+  if (isRoot() && !existsSync(path)) createForOwner(dir, path);
+  const lock = lockFile(native, path);
   if (lock !== null) return lock;
   throw new HearthError("SSD_IN_USE", `${dir} is used by another process`, {
     fix: "stop the other agent (or hearth fsck), or use a folder of its own for each",
   });
+}
+
+function isRoot(): boolean {
+  return process.geteuid?.() === 0;
 }
 
 /** Under the lock: the owner as it is now, the file and the folders made where they are missing. */

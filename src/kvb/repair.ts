@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { type Clock, messageOf } from "../core/index.ts";
 import { FINDING_KINDS, type Finding } from "./findings.ts";
 import { QUARANTINE_FOLDER, quarantinePath } from "./folder.ts";
+import { giveFolderToOwner } from "./give-to-owner.ts";
 
 export type Repair =
   | { readonly action: "quarantined"; readonly to: string }
@@ -51,7 +52,9 @@ function repairFile({ dir, clock }: RepairTools, { kind, path }: Finding): Repai
 }
 
 function moveAway(dir: string, path: string, wallMs: number): string {
-  mkdirSync(join(dir, QUARANTINE_FOLDER), { recursive: true, mode: 0o700 });
+  const quarantine = join(dir, QUARANTINE_FOLDER);
+  const made = mkdirSync(quarantine, { recursive: true, mode: 0o700 });
+  if (made !== undefined) giveFolderToOwner(dir, quarantine);
   let to = quarantinePath(path, wallMs);
   while (existsSync(join(dir, to))) to = quarantinePath(path, ++wallMs);
   renameSync(join(dir, path), join(dir, to));

@@ -239,6 +239,16 @@ export class Native {
     return this.check("hearth_tune_udp", this.symbols.hearth_tune_udp(port, bufferBytes));
   }
 
+  /**
+   * Ends those connections of this process's TCP server on `port` that sent no byte within
+   * `silentMs` of being made; looks at `count` descriptors (16,384 at most) from `first` on.
+   * Returns how many connections of the server are among them and stay.
+   */
+  endSilent(port: number, first: number, count: number, silentMs: number): number {
+    const ended = this.symbols.hearth_end_silent(port, first, count, silentMs);
+    return this.check("hearth_end_silent", ended);
+  }
+
   closeFd(fd: number): void {
     this.check("hearth_close_fd", this.symbols.hearth_close_fd(fd));
   }

@@ -56,12 +56,15 @@ const LOOKUP_BUCKETS = [
   2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1,
 ] as const;
 
-/** Why a caller of the API is not let in, as it is told. */
+/** Why a caller of the API is not let in, as its answer says. */
 export const API_REFUSALS = [
   "UNAUTHORIZED",
   "FORBIDDEN",
   "HOST_REFUSED",
   "ORIGIN_REFUSED",
+  "CONNECTION_LIMIT",
+  "BODY_LIMIT",
+  "BODY_TIMEOUT",
 ] as const;
 export type ApiRefusal = (typeof API_REFUSALS)[number];
 

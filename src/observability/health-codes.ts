@@ -185,10 +185,30 @@ export const HEALTH_CODES = {
     meaning: "an RDMA port is not active: peers use other ports or transports",
     fix: "check cable, switch port and address (ibv_devinfo); it is used again by itself",
   },
+  ENGINE_HOLDS_ALL: {
+    severity: "warn",
+    meaning: "one engine holds nearly all that it may of RAM or connections",
+    fix: "see the process in the text; restart it, or raise engine.held_share, clients_per_process",
+  },
+  FD_LIMIT: {
+    severity: "error",
+    meaning: "file descriptors run out: connections wait, and files cannot be opened",
+    fix: "raise LimitNOFILE (ulimit -n) or lower connections_max of [api] and [proxy]; restart",
+  },
+  KV_SSD_REPLACED: {
+    severity: "error",
+    meaning: "ssd_dir is no longer the folder that the agent opened: nothing is written to SSD",
+    fix: "restart the agent to use the folder that is there now, or put the former one back",
+  },
   AUDIT_LOG: {
     severity: "error",
     meaning: "the audit log cannot be written: commands are carried out without a record",
     fix: "check the folder of control.audit_file: space, permissions",
+  },
+  KV_RAM_HOLES: {
+    severity: "error",
+    meaning: "a process with the arena's descriptor gave memory of it back: blocks in it are lost",
+    fix: "find and stop it (audit fallocate), restart the agent; see kv.huge_pages",
   },
   KV_RAM_SHORT: {
     severity: "error",

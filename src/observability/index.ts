@@ -29,6 +29,7 @@ export {
   ROUTE_OUTCOMES,
   type RouteOutcomeLabel,
 } from "./catalogue-router.ts";
+export { type DescriptorUse, descriptorUse, watchDescriptors } from "./descriptors.ts";
 export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
 export {
   createHealth,

@@ -79,6 +79,10 @@ export function busy(message: string, status: number, retryAfterSeconds: number)
   return { status, message, type: "overloaded_error", code: "busy", headers };
 }
 
+export function late(message: string): ProxyError {
+  return { status: 408, message, type: "invalid_request_error", code: "body_timeout" };
+}
+
 export function workerFailed(message: string): ProxyError {
   return { status: 502, message, type: "server_error", code: "worker_failed" };
 }

@@ -1,4 +1,5 @@
 import type { Clock, Random, WorkerId } from "../core/index.ts";
+import { BodyBudget, type BodyShare } from "../http/index.ts";
 import type { RouteDecision, Router, WorkerTable } from "../router/index.ts";
 import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
 import { attempt } from "./attempt.ts";
@@ -15,7 +16,7 @@ import { ModelNames, type NamedModel } from "./model-names.ts";
 import { ModelList } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { Prompts } from "./prompt.ts";
-import { type RequestBody, readRequestBody } from "./request-body.ts";
+import { type RequestBody, type RequestBodyLimits, readRequestBody } from "./request-body.ts";
 import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { SidePaths } from "./side-paths.ts";
@@ -114,6 +115,7 @@ class RoutedProxy implements OpenAiProxy {
   readonly #health: WorkerHealth;
   readonly #homes = new ResponseHomes();
   readonly #side: SidePaths;
+  readonly #bodies: RequestBodyLimits;
   /** Makes ids of this proxy different from those of others, and of its runs before. */
   readonly #prefix: string;
   readonly #active = new Map<string, AbortController>();
@@ -127,6 +129,11 @@ class RoutedProxy implements OpenAiProxy {
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(table, models);
     this.#models = new ModelList({ clock, table, settings, upstream });
+    this.#bodies = {
+      ...{ bytesMax: settings.bodyBytesMax, timeoutMs: settings.bodyTimeoutMs, clock },
+      budget: new BodyBudget(settings.bodyBudgetBytes, clock),
+      ...{ busyStatus: settings.busyStatus, retryAfterSeconds: settings.retryAfterSeconds },
+    };
     const counts = this.#counts;
     const parts = { settings, table, upstream, random, counts, router };
     const down = new DownWorkers(clock);
@@ -262,8 +269,10 @@ class RoutedProxy implements OpenAiProxy {
       this.#active.delete(id);
       flight.end(end);
     };
+    // No worker needs the body again once one has begun to answer.
+    using share = this.#bodies.budget.open();
     try {
-      const asked = await this.#read(endpoint, request, flight, controller.signal);
+      const asked = await this.#read(endpoint, { request, share }, flight, controller.signal);
       onBody?.();
       if ("status" in asked) {
         this.#counts.outcomes.refused++;
@@ -281,12 +290,12 @@ class RoutedProxy implements OpenAiProxy {
   /** The request with all that is to be known of it, or what is wrong with it. */
   async #read(
     { spec, path }: Extract<Endpoint, { kind: "ask" }>,
-    request: Request,
+    { request, share }: { readonly request: Request; readonly share: BodyShare },
     flight: Flight,
     signal: AbortSignal,
   ): Promise<Asked | ProxyError> {
     const { settings } = this.#options;
-    const body = await readRequestBody(request, settings.bodyBytesMax);
+    const body = await readRequestBody(request, this.#bodies, share);
     if ("status" in body) return body;
     const named = this.#named(body);
     if ("status" in named) return named;

@@ -1,5 +1,6 @@
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
-import { invalid, type ProxyError } from "./answers.ts";
+import { type BodyLimits, type BodyRefusal, type BodyShare, readBody } from "../http/index.ts";
+import { busy, invalid, late, type ProxyError } from "./answers.ts";
 
 type Body = Readonly<Record<string, Json>>;
 
@@ -18,21 +19,23 @@ const DEPTH_MAX = 200;
 const CLOSING_BRACE = 0x7d;
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d]);
 
-/** The body of a request for tokens, or what is wrong with it. */
+/** What the bodies of a proxy are held to, and what a client hears that finds no room. */
+export interface RequestBodyLimits extends BodyLimits {
+  readonly busyStatus: number;
+  readonly retryAfterSeconds: number;
+}
+
+/**
+ * The body of a request for tokens, or what is wrong with it. Its bytes count against the budget
+ * until the caller disposes `share`.
+ */
 export async function readRequestBody(
   request: Request,
-  bytesMax: number,
+  limits: RequestBodyLimits,
+  share: BodyShare,
 ): Promise<RequestBody | ProxyError> {
-  const tooLong = invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413);
-  if (Number(request.headers.get("content-length") ?? 0) > bytesMax) return tooLong;
-  let bytes: Uint8Array<ArrayBuffer>;
-  try {
-    const read = await readUpTo(request, bytesMax);
-    if (read === null) return tooLong;
-    bytes = read;
-  } catch {
-    return invalid("The body did not come as a whole.");
-  }
+  const bytes = await readBody(request, limits, share);
+  if (typeof bytes === "string") return refusalOf(bytes, limits);
   let [text, value]: [string, Json] = ["", null];
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -51,20 +54,19 @@ export async function readRequestBody(
   return { bytes, text, fields: value, model, isStream: value.stream === true };
 }
 
-/** Null where there is more. A body of known length comes in one piece. */
-async function readUpTo(
-  request: Request,
-  bytesMax: number,
-): Promise<Uint8Array<ArrayBuffer> | null> {
-  if (request.headers.has("content-length")) return new Uint8Array(await request.arrayBuffer());
-  const parts: Uint8Array[] = [];
-  let length = 0;
-  for await (const part of request.body ?? []) {
-    length += part.length;
-    if (length > bytesMax) return null;
-    parts.push(part);
-  }
-  return new Uint8Array(Buffer.concat(parts));
+/** The connection ends behind each of these: the rest of the body may still arrive on it. */
+function refusalOf(why: BodyRefusal, limits: RequestBodyLimits): ProxyError {
+  const { bytesMax, timeoutMs, busyStatus, retryAfterSeconds } = limits;
+  const error = {
+    too_long: () => invalid(`The body is longer than ${bytesMax} bytes.`, undefined, 413),
+    crowded: () => {
+      const text = "Request bodies take all the memory that they may (proxy.body_budget).";
+      return busy(text, busyStatus, retryAfterSeconds);
+    },
+    late: () => late(`The body did not arrive within ${timeoutMs} ms (proxy.body_timeout).`),
+    broken: () => invalid("The connection ended before the whole body was there."),
+  }[why]();
+  return { ...error, headers: { ...error.headers, connection: "close" } };
 }
 
 export interface BodyChanges {

@@ -2,6 +2,10 @@
 export interface ProxySettings {
   /** What says that it is longer is answered 413. */
   readonly bodyBytesMax: number;
+  /** Bytes of all bodies that are arriving or waiting for their worker; more are answered busy. */
+  readonly bodyBudgetBytes: number;
+  /** From the head of a request to the last byte of its body. */
+  readonly bodyTimeoutMs: number;
   /** Requests that may be under way at once; more are answered like a busy cluster. */
   readonly streamsMax: number;
   readonly connectMs: number;
@@ -82,6 +86,8 @@ export interface ProxyModel {
 
 export const PROXY_DEFAULTS: ProxySettings = {
   bodyBytesMax: 32 * 1024 * 1024,
+  bodyBudgetBytes: 512 * 1024 * 1024,
+  bodyTimeoutMs: 60_000,
   streamsMax: 4_096,
   connectMs: 2_000,
   firstByteMs: 600_000,

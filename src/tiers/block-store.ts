@@ -31,6 +31,18 @@ export interface HolderOptions {
   readonly namespace: NamespaceIndex;
   /** Slots held at the same time, at most. */
   readonly handlesMax: number;
+  /** What several holders may hold together. Default: no limit. */
+  readonly share?: SlotShare;
+}
+
+/** Bytes of slots that several holders hold together, and how many they may. */
+export interface SlotShare {
+  /** Whether a slot of this many bytes may be taken now. */
+  mayTake(bytes: number): boolean;
+  /** A slot of this many bytes was taken. */
+  took(bytes: number): void;
+  /** A slot of this many bytes was given back, and is no longer touched by its holder. */
+  gave(bytes: number): void;
 }
 
 export interface AcquireOptions {

@@ -2,6 +2,7 @@ import { ANY_ZONE } from "../blocks/index.ts";
 import { BlockOutcome, type NamespaceIndex, type NodeId } from "../core/index.ts";
 import { MAC_BYTES } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
+import type { SlotShare } from "./block-store.ts";
 import { isWhole } from "./commit.ts";
 import type { EngineMember } from "./engines/engines.ts";
 import type { Hold } from "./hold.ts";
@@ -10,6 +11,8 @@ import type { TieredStore } from "./tiered-store.ts";
 
 /** What of a batch names slots. */
 type Handles = Pick<HandleBatch, "slot" | "generation">;
+
+const NO_LIMIT: SlotShare = { mayTake: () => true, took: () => undefined, gave: () => undefined };
 
 /** The slots that one engine connection holds, and how many it may. */
 export class HeldSlots {
@@ -22,6 +25,7 @@ export class HeldSlots {
   /** Where what it takes should lie. */
   zone: number = ANY_ZONE;
   readonly #max: number;
+  readonly #share: SlotShare;
   /** By slot: a slot is either written by this holder or read by it. */
   readonly #holds = new Map<number, Hold>();
   /** Half written and out of the tree, but their slots may still be written to. */
@@ -30,11 +34,17 @@ export class HeldSlots {
   #buried = false;
   #held = 0;
 
-  constructor(store: TieredStore, namespace: NamespaceIndex, max: number) {
+  constructor(
+    store: TieredStore,
+    namespace: NamespaceIndex,
+    max: number,
+    share: SlotShare = NO_LIMIT,
+  ) {
     this.store = store;
     this.namespace = namespace;
     this.engine = store.engines.open();
     this.#max = max;
+    this.#share = share;
   }
 
   get count(): number {
@@ -58,13 +68,27 @@ export class HeldSlots {
     return hold?.writing && !hold.committing ? hold : null;
   }
 
+  mayTake(bytes: number): boolean {
+    return this.#share.mayTake(this.store.slots.slotBytesFor(bytes));
+  }
+
+  #took(bytes: number): void {
+    this.#share.took(this.store.slots.slotBytesFor(bytes));
+  }
+
+  #gave(bytes: number): void {
+    this.#share.gave(this.store.slots.slotBytesFor(bytes));
+  }
+
   keep(hold: Hold): void {
     this.#holds.set(hold.slot, hold);
+    this.#took(hold.bytes);
     this.#held++;
   }
 
   forget(hold: Hold): void {
     this.#holds.delete(hold.slot);
+    this.#gave(hold.bytes);
     this.#held--;
   }
 
@@ -79,15 +103,18 @@ export class HeldSlots {
   /** Hands out a block that is in RAM, as block `i` of the answer. */
   grant(node: NodeId, i: number, out: HandleBatch): number {
     const { table, slots } = this.store;
-    if (!this.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
-    this.engine.taken(node);
     const slot = table.slotOf(node);
-    const generation = table.slotGenerationOf(node);
-    const bytes = table.bytesOf(node);
-    const offset = slots.offsetOf(slot);
     const hold = this.#holds.get(slot);
+    const bytes = table.bytesOf(node);
+    if (!this.hasRoom) return BlockOutcome.rejected;
+    if (hold === undefined && !this.mayTake(bytes)) return BlockOutcome.full;
+    if (!table.lock(node)) return BlockOutcome.rejected;
+    this.engine.taken(node);
+    const generation = table.slotGenerationOf(node);
+    const offset = slots.offsetOf(slot);
     if (hold !== undefined) hold.reads++;
     else {
+      this.#took(bytes);
       const state = { writing: false, committing: false, reads: 1, copies: null };
       this.#holds.set(slot, { node, slot, generation, offset, bytes, ...state });
     }
@@ -108,7 +135,10 @@ export class HeldSlots {
   giveBack(hold: Hold): void {
     hold.reads--;
     this.#held--;
-    if (hold.reads === 0) this.#holds.delete(hold.slot);
+    if (hold.reads === 0) {
+      this.#holds.delete(hold.slot);
+      this.#gave(hold.bytes);
+    }
     this.store.slots.dropReference(hold.slot);
     this.store.table.unlock(hold.node);
     this.store.ram.letGo(hold.node);
@@ -132,6 +162,7 @@ export class HeldSlots {
     this.forget(hold);
     this.store.slots.quarantine(hold.slot);
     this.#aside.add(hold);
+    this.#took(hold.bytes);
     this.dropWriter(hold);
   }
 
@@ -187,6 +218,7 @@ export class HeldSlots {
     const mayGo = this.#aside.has(hold) && (this.#buried || copies?.aborted === true);
     if (!mayGo || copies?.underWay) return;
     this.#aside.delete(hold);
+    this.#gave(hold.bytes);
     if (!copies?.leaked) this.store.slots.bury(hold.slot);
   }
 

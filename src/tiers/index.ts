@@ -15,6 +15,7 @@ export type {
   HolderOptions,
   SessionStatus,
   SlotNames,
+  SlotShare,
 } from "./block-store.ts";
 export { POLICIES, type PolicyName } from "./create-order.ts";
 export {

@@ -24,6 +24,8 @@ const TABLE_RETRIES = 4;
 export interface SlotTaker {
   /** Whether one slot more may be held. */
   readonly hasRoom: boolean;
+  /** Whether a slot of this many bytes is within what may be held. */
+  mayTake(bytes: number): boolean;
   /** Where in the arena they should lie. */
   readonly zone: number;
   keep(hold: Hold): void;
@@ -87,6 +89,7 @@ export class Reservation {
       if (below !== null) return below;
     }
     if (!this.#holder.hasRoom) return BlockOutcome.rejected;
+    if (!this.#holder.mayTake(bytes)) return BlockOutcome.full;
     return this.#take(batch, i, out);
   }
 

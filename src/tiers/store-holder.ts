@@ -42,10 +42,10 @@ export class StoreHolder implements Holder {
   readonly #reports: ReportBudget;
   #over = false;
 
-  constructor(store: TieredStore, { namespace, handlesMax }: HolderOptions) {
+  constructor(store: TieredStore, { namespace, handlesMax, share }: HolderOptions) {
     this.#store = store;
     this.#namespace = namespace;
-    this.#slots = new HeldSlots(store, namespace, handlesMax);
+    this.#slots = new HeldSlots(store, namespace, handlesMax, share);
     this.#gpu = store.mirror.openWindow();
     this.#reservation = new Reservation(store, this.#slots);
     this.#acquiring = new Acquiring(this.#slots);

@@ -130,7 +130,7 @@ test("a body must come; an answer may take longer than that", async () => {
   control.flush = () => done.promise;
   const long = [
     hasty.get("/v1/commands", { method: "POST", body: "{}" }),
-    hasty.get("/flush_cache", { headers: { accept: "application/json" } }),
+    hasty.get("/flush_cache", { method: "POST", headers: { accept: "application/json" } }),
   ];
   const head = "POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50";
   expect(await raw(hasty.port, head)).toBe("");

@@ -3,7 +3,7 @@ import { decodeReceipt } from "../../src/control/index.ts";
 import { NO_COUNTS, receiptOf, refused } from "./fake-control.ts";
 import { problem, serve } from "./serve.ts";
 
-const served = serve();
+const served = serve({ flushByGet: true });
 const { control } = served.told;
 
 function post(path: string, body: string) {
@@ -105,6 +105,28 @@ describe("/flush_cache", () => {
         "Kept 3 blocks: 2 by pin, 1 by lease, 1 by session.\n",
     );
     expect(control.flushes.at(-1)).toMatchObject({ via: "http", role: "purge" });
+  });
+
+  test("with GET is refused unless the configuration asks for it", async () => {
+    const usual = serve();
+    const answer = await usual.get("/flush_cache");
+    expect(answer.headers.get("allow")).toBe("POST");
+    expect(await problem(answer)).toMatchObject({
+      ...{ status: 405, code: "METHOD_NOT_ALLOWED" },
+      fix: expect.stringContaining("api.flush_by_get"),
+    });
+    expect(usual.told.control.flushes).toEqual([]);
+    expect((await usual.get("/flush_cache", { method: "POST" })).status).toBe(200);
+  });
+
+  test("with GET for an image of another site's page is refused by its Referer", async () => {
+    const before = control.flushes.length;
+    const ask = (referer: string) => served.get("/flush_cache", { headers: { referer } });
+    for (const referer of ["https://evil.example/page", "http://127.0.0.1:1/", "about:blank"]) {
+      expect(await problem(await ask(referer))).toMatchObject({ code: "ORIGIN_REFUSED" });
+    }
+    expect(control.flushes.length).toBe(before);
+    expect((await ask(`${served.url}/openapi`)).status).toBe(200);
   });
 
   test("says of how many it knows who holds them", async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import {
+  chownSync,
   existsSync,
   mkdirSync,
   readdirSync,
@@ -16,7 +17,7 @@ import { type BlockIndex, openBlockIndex } from "../../src/index/index.ts";
 import { claimFolder, HEADER_BYTES } from "../../src/kvb/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { type BlockFile, blockFile, writeBlock } from "../kvb/block-files.ts";
-import { describeNative, withTempDir } from "../support/index.ts";
+import { describeNative, noteSkip, withTempDir } from "../support/index.ts";
 import { memoryIo } from "./memory-io.ts";
 
 async function fsck(...words: string[]) {
@@ -243,6 +244,30 @@ describeNative("fsck", () => {
         repairs: { left: 3 },
       });
       expect(readFileSync(join(dir, "owner.json"), "utf8")).toBe("{");
+    });
+  });
+});
+
+describeNative("fsck as root on the folder of another user", () => {
+  const isRoot = process.getuid!() === 0;
+  if (!isRoot) noteSkip("fsck as root", "this user is not root");
+  const NOBODY = 65_534;
+
+  test.skipIf(!isRoot)("leaves nothing there that its owner cannot open", async () => {
+    await withFolder(async (dir, [block]) => {
+      const all = readdirSync(dir, { recursive: true, encoding: "utf8" });
+      for (const name of ["", ...all]) chownSync(join(dir, name), NOBODY, NOBODY);
+      rmSync(join(dir, "lock"));
+      rmSync(join(dir, "quarantine"), { recursive: true });
+      flip(join(dir, block!.path), HEADER_BYTES + 5);
+      const { document } = await fsckJson("--deep", "--repair", dir);
+      expect(document.repairs).toEqual({ quarantined: 1, row_dropped: 1 });
+      const owners = readdirSync(dir, { recursive: true, encoding: "utf8" }).map((name) => {
+        const { uid, gid } = statSync(join(dir, name));
+        return [name, uid, gid];
+      });
+      expect(owners.filter(([, uid, gid]) => uid !== NOBODY || gid !== NOBODY)).toEqual([]);
+      expect(statSync(join(dir, "lock")).mode & 0o777).toBe(0o600);
     });
   });
 });

@@ -148,7 +148,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       engine: {
         socket: draw.socket,
         socketGroup: draw.socketGroup,
-        clientsMax: draw.clientsMax,
+        ...{ clientsMax: draw.clientsMax, clientsPerProcess: draw.clientsMax, heldShare: 1 },
         frameBytesMax,
         itemsMax: draw.itemsMax,
         handlesMax: Math.max(draw.itemsMax, draw.clientsMax),
@@ -242,6 +242,10 @@ function apiOf({ listen, tokenFile, access, apiRole, hasTls }: ApiDraw): Config[
     tlsKeyFile: file(isHttps, ".key"),
     tlsClientCaFile: file(access === "certificates"),
     tlsClientRole: apiRole,
+    connectionsMax: 8 + listen.port,
+    bodyBudgetBytes: 2 ** 20 + listen.port,
+    bodyTimeoutMs: 100 + listen.port,
+    flushByGet: hasTls,
   };
 }
 

@@ -46,7 +46,7 @@ const DEFAULTS: Config = {
   engine: {
     socket: "/run/hearth/engine.sock",
     socketGroup: null,
-    clientsMax: 256,
+    ...{ clientsMax: 256, clientsPerProcess: 32, heldShare: 0.5 },
     frameBytesMax: 2 ** 20,
     itemsMax: 4096,
     handlesMax: 65_536,
@@ -156,12 +156,11 @@ const DEFAULTS: Config = {
   api: {
     listen: { host: "127.0.0.1", port: 7171, loopback: true },
     loopbackRole: "purge",
-    tokenFile: null,
-    tokensFile: null,
-    tlsCertFile: null,
-    tlsKeyFile: null,
-    tlsClientCaFile: null,
+    ...{ tokenFile: null, tokensFile: null },
+    ...{ tlsCertFile: null, tlsKeyFile: null, tlsClientCaFile: null },
     tlsClientRole: "read",
+    ...{ connectionsMax: 1_024, bodyBudgetBytes: 64 * 2 ** 20, bodyTimeoutMs: 10_000 },
+    flushByGet: false,
   },
   log: { level: "info", format: "text" },
 };

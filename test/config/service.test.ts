@@ -80,8 +80,11 @@ describe("config/hearth.service", () => {
 
   test("closes the environment and leaves the JIT its memory", () => {
     const unset = valuesOf("UnsetEnvironment").join(" ").split(" ");
-    expect(unset).toContain("BUN_OPTIONS");
-    expect(unset).toContain("BUN_BE_BUN");
+    const inspector = ["BUN_INSPECT", "BUN_INSPECT_CONNECT_TO", "BUN_INSPECT_NOTIFY"];
+    const certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"];
+    expect(unset).toEqual(
+      expect.arrayContaining(["BUN_OPTIONS", "BUN_BE_BUN", ...inspector, ...certificates]),
+    );
     for (const name of ["Environment", "EnvironmentFile", "PassEnvironment"]) {
       expect(valuesOf(name)).toEqual([]);
     }

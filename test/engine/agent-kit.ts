@@ -7,6 +7,7 @@ import {
   EngineClient,
   type EngineLimits,
   EngineServer,
+  type EngineServerOptions,
 } from "../../src/engine/index.ts";
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
@@ -21,6 +22,7 @@ export interface AgentKitOptions {
   readonly slots?: number;
   readonly limits?: Partial<EngineLimits>;
   readonly clock?: Clock;
+  readonly health?: EngineServerOptions["health"];
   readonly gpuWindowBlocks?: number;
   readonly policy?: PolicyName;
   readonly blocksMax?: number;
@@ -142,6 +144,7 @@ export async function openAgent(options: AgentKitOptions = {}): Promise<AgentKit
     incarnation: 77n,
     gpus: gpus?.gpus ?? null,
     frames,
+    ...(options.health === undefined ? {} : { health: options.health }),
     lookedUp: () => undefined,
     log: (level, text, fields) => logs.push({ level, text, fields: fields ?? {} }),
   });

@@ -7,6 +7,7 @@ import { feedQuestions } from "./targets/feed-questions.ts";
 import { peerFrames } from "./targets/frames.ts";
 import { gpuCopies } from "./targets/gpu-copies.ts";
 import { headers } from "./targets/headers.ts";
+import { helloFrames } from "./targets/hello.ts";
 import { httpBodies } from "./targets/http-bodies.ts";
 import { json } from "./targets/json.ts";
 import { manifests } from "./targets/manifests.ts";
@@ -25,6 +26,7 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   requests: requestFrames,
   replies: replyFrames,
   server: serverTarget,
+  hello: helloFrames,
   conversations,
   manifests,
   configs,

@@ -158,6 +158,7 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
 const WITHOUT_POINTERS = [
   "hearth_last_errno",
   "hearth_close_fd",
+  "hearth_end_silent",
   "hearth_probe_io_uring",
   "hearth_tune_udp",
 ];

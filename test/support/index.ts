@@ -15,4 +15,5 @@ export { describePython, pythonEnvironment, requirePython } from "./python.ts";
 export { describePyzmq, PyzmqProcess } from "./pyzmq.ts";
 export { noteSkip } from "./skips.ts";
 export { tempDir, withTempDir } from "./temp-dir.ts";
+export { UnfinishedRequest } from "./unfinished-request.ts";
 export { waitFor } from "./wait.ts";

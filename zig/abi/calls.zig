@@ -6,6 +6,7 @@ const builtin = @import("builtin");
 const hash = @import("../hash/root.zig");
 const memory = @import("../mem/root.zig");
 const handles = @import("../base/handles.zig");
+const silent = @import("../net/silent.zig");
 const tune = @import("../net/tune.zig");
 const plain = @import("../net/plain.zig");
 const unix = @import("../net/unix.zig");
@@ -295,6 +296,15 @@ pub fn tuneUdp(port: u32, buffer_bytes: u32) Error!u32 {
     if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
     if (buffer_bytes > std.math.maxInt(i32)) return error.BadRequest;
     return tune.tuneUdp(@intCast(port), buffer_bytes);
+}
+
+/// Descriptors that one call looks at: some milliseconds of the event loop's time at most.
+const descriptors_max = 16 * 1024;
+
+pub fn endSilent(port: u32, first: u32, count: u32, silent_ms: u32) Error!u32 {
+    if (port == 0 or port > std.math.maxInt(u16)) return error.BadRequest;
+    if (count > descriptors_max or first > std.math.maxInt(i32) - count) return error.BadRequest;
+    return silent.endSilent(@intCast(port), first, count, silent_ms);
 }
 
 pub fn closeFd(fd: i32) Error!void {

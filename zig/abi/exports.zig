@@ -375,6 +375,11 @@ pub const exports = struct {
         return code(calls.notify(path, path_length, state, state_length, fds, fd_count));
     }
 
+    /// Ends connections of the TCP server on `port` that never sent a byte; how many others it has.
+    pub fn hearth_end_silent(port: u32, first: u32, count: u32, silent_ms: u32) callconv(.c) i32 {
+        return codeOrCount(calls.endSilent(port, first, count, silent_ms));
+    }
+
     /// Of the process's UDP sockets those on `port`: no error queue, big buffers. Their number.
     pub fn hearth_tune_udp(port: u32, buffer_bytes: u32) callconv(.c) i32 {
         return codeOrCount(calls.tuneUdp(port, buffer_bytes));

@@ -47,6 +47,8 @@ pub const Status = enum(i32) {
     lost = -20,
     /// The driver or the device refused; its own code says why.
     device_failed = -21,
+    /// This process, or the host, has no file descriptor left (RLIMIT_NOFILE, fs.file-max).
+    no_descriptors = -22,
 };
 
 /// Every error the library's own functions return.
@@ -72,6 +74,7 @@ pub const Error = error{
     Forged,
     Lost,
     DeviceFailed,
+    NoDescriptors,
 };
 
 pub fn fromError(err: Error) Status {
@@ -97,6 +100,7 @@ pub fn fromError(err: Error) Status {
         error.Forged => .forged,
         error.Lost => .lost,
         error.DeviceFailed => .device_failed,
+        error.NoDescriptors => .no_descriptors,
     };
 }
 

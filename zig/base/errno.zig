@@ -17,7 +17,8 @@ pub fn check(result: usize) Error!usize {
     if (errno == .SUCCESS) return result;
     last = @intFromEnum(errno);
     return switch (errno) {
-        .NOMEM, .NOBUFS, .MFILE, .NFILE, .NOSPC => error.OutOfMemory,
+        .NOMEM, .NOBUFS, .NOSPC => error.OutOfMemory,
+        .MFILE, .NFILE => error.NoDescriptors,
         .PERM, .ACCES => error.NotPermitted,
         .AGAIN, .INTR => error.TryAgain,
         .NOSYS, .OPNOTSUPP, .NOPROTOOPT => error.Unsupported,

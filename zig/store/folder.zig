@@ -73,7 +73,10 @@ pub const Folder = struct {
                     folder.direct = false;
                     continue;
                 }
-                if (err == error.OutOfMemory or err == error.NotPermitted) return err;
+                switch (err) {
+                    error.OutOfMemory, error.NoDescriptors, error.NotPermitted => return err,
+                    else => {},
+                }
                 return;
             };
             if (file.name_length > 0) folder.nameless = false;

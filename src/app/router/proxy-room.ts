@@ -1,6 +1,7 @@
 import { type ApiServer, createProxyApi, readAccess } from "../../api/index.ts";
 import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
 import { type OpenAiProxy, openProxy } from "../../proxy/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
@@ -9,6 +10,7 @@ import { proxyModels, proxySettings } from "./proxy-settings.ts";
 
 export interface ProxyRoomParts {
   readonly config: RouterConfig;
+  readonly native: Native;
   readonly clock: Clock;
   readonly random: Random;
   readonly logger: Logger;
@@ -37,8 +39,8 @@ export class ProxyRoom {
 
   /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
   static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
-    const { config, clock, random, logger, health, router, table, policies } = parts;
-    const { listen, drainMs, corsOrigins } = config.proxy;
+    const { config, native, clock, random, logger, health, router, table, policies } = parts;
+    const { listen, drainMs, connectionsMax, corsOrigins } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
     const settings = proxySettings(config, access.tokens !== null);
@@ -49,7 +51,7 @@ export class ProxyRoom {
     try {
       const { bodyBytesMax } = settings;
       const api = createProxyApi(proxy, {
-        ...{ clock, access, bodyBytesMax, stopMs: drainMs, corsOrigins },
+        ...{ clock, native, access, bodyBytesMax, connectionsMax, stopMs: drainMs, corsOrigins },
         onFault: (_path, thrown) => onFault(thrown),
       });
       const server = api.listen({ host: listen.host, port: listen.port });

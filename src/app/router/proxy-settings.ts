@@ -11,6 +11,8 @@ export function proxySettings(config: RouterConfig, hasTokens: boolean): ProxySe
   const { proxy, api, models } = config;
   return {
     bodyBytesMax: proxy.bodyBytesMax,
+    bodyBudgetBytes: proxy.bodyBudgetBytes,
+    bodyTimeoutMs: proxy.bodyTimeoutMs,
     streamsMax: proxy.streamsMax,
     connectMs: proxy.connectMs,
     firstByteMs: proxy.firstByteMs,

@@ -1,10 +1,12 @@
 import { type ApiServer, createRouterApi, readAccess } from "../../api/index.ts";
 import { type Clock, messageOf } from "../../core/index.ts";
-import type { Logger } from "../../observability/index.ts";
+import type { Native } from "../../native/index.ts";
+import { type Logger, watchDescriptors } from "../../observability/index.ts";
 import type { Target } from "../../router/index.ts";
 import type { RouterService } from "./router-service.ts";
 
 export interface RouterHttpOptions {
+  readonly native: Native;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly version: string;
@@ -18,9 +20,9 @@ export interface RouterHttp extends ApiServer {
 /** The HTTP server of a running router. */
 export async function startRouterHttp(
   service: RouterService,
-  { clock, logger, version }: RouterHttpOptions,
+  { native, clock, logger, version }: RouterHttpOptions,
 ): Promise<RouterHttp> {
-  const { listen, busyStatus } = service.config.api;
+  const { listen, busyStatus, connectionsMax, bodyBudgetBytes, bodyTimeoutMs } = service.config.api;
   const { access, warnings, reload } = await readAccess(service.config.api);
   const warn = (lines: readonly string[]) => {
     for (const line of lines) logger.warn(line, {});
@@ -43,6 +45,7 @@ export async function startRouterHttp(
   };
   const api = createRouterApi(services, {
     ...{ version, clock, access, busyStatus },
+    ...{ connectionsMax, bodyBudgetBytes, bodyTimeoutMs, native },
     onFault: (path, thrown) =>
       logger.error("a request to the API failed", { path, reason: String(thrown) }),
     onRefused: ({ code, address, count }) =>
@@ -50,9 +53,13 @@ export async function startRouterHttp(
   });
   metrics.observeApi(() => api.refusals());
   const server = api.listen({ host: listen.host, port: listen.port });
+  const descriptors = watchDescriptors(clock, health);
   return {
     ...server,
-    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+    [Symbol.asyncDispose]() {
+      descriptors[Symbol.dispose]();
+      return server[Symbol.asyncDispose]();
+    },
     async reload() {
       try {
         warn(await reload());

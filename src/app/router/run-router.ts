@@ -56,7 +56,7 @@ export async function runRouter(options: RunRouterOptions): Promise<void> {
   const signals = stopSignals(options.privateFolder !== null);
   const parts = { config, native, clock, random: systemRandom, logger, version, commit };
   const service = await RouterService.start(parts);
-  await using http = await httpOf(service, { clock, logger, version });
+  await using http = await httpOf(service, { native, clock, logger, version });
   reloads.begin(async () => {
     if (service.state !== "ready" || configPath === null) return;
     manager.reloading();

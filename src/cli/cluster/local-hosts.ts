@@ -107,7 +107,7 @@ async function openLocalRouter(
   const logger = quietLogger();
   const parts = { ...PARTS, native: loadNative(), config: read.config, logger, bus };
   const service = await RouterService.start(parts);
-  const http = await startRouterHttp(service, { ...PARTS, logger });
+  const http = await startRouterHttp(service, { ...PARTS, native: parts.native, logger });
   const ask = async (path: string, init: RequestInit = {}) =>
     JSON.parse(await (await fetch(`${http.url}${path}`, init)).text());
   return {

@@ -35,6 +35,15 @@ export const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
     },
   },
   {
+    keys: ["proxy.body_limit", "proxy.body_budget"],
+    find: ({ proxy: { bodyBytesMax, bodyBudgetBytes } }) =>
+      unless(
+        bodyBytesMax <= bodyBudgetBytes,
+        `one body of ${bodyBytesMax} bytes is more than body_budget has for all of them`,
+        "lower body_limit, or raise body_budget",
+      ),
+  },
+  {
     keys: ["proxy.listen", "api.listen"],
     find: ({ proxy, api }) =>
       unless(

@@ -1,6 +1,6 @@
 import { booleanKind, durationKind, integerKind } from "../kinds.ts";
 import { natsUrlKind } from "../nats-url.ts";
-import { apiAccessKeys, apiListen } from "../sections/api.ts";
+import { apiAccessKeys, apiLimitKeys, apiListen } from "../sections/api.ts";
 import { natsFileKeys, natsQueueKeys } from "../sections/nats.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -27,6 +27,7 @@ export const apiSection = section("The HTTP server for those who ask, and for mo
     "`read` shows and asks, `operate` also routes, registers workers and sets thresholds, " +
       "`purge` does the same",
   ),
+  ...apiLimitKeys("256MiB"),
   busyStatus: withDefault({
     key: "busy_status",
     kind: integerKind({ min: 400, max: 599 }),

@@ -33,6 +33,29 @@ const limits = {
     reload: false,
     doc: "Requests with a longer body are answered 413: pictures travel in bodies.",
   }),
+  bodyBudgetBytes: withDefault({
+    key: "body_budget",
+    kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: "512MiB" }),
+    standard: "512MiB",
+    reload: false,
+    doc:
+      "Bytes of all request bodies together, from the first byte until a worker answers. A body " +
+      "without room is answered as where all workers are busy; slow ones are ended first. At " +
+      "least `body_limit`.",
+  }),
+  bodyTimeoutMs: duration(
+    "body_timeout",
+    "1m",
+    "How long a body may take to arrive; a slower one is answered 408 and its connection closed.",
+  ),
+  connectionsMax: count(
+    "connections_max",
+    16_384,
+    8,
+    1_000_000,
+    "Connections of clients. Beyond it idle ones are closed, and requests that would need more " +
+      "are answered 503. Each takes a file descriptor.",
+  ),
   streamsMax: count(
     "streams_max",
     4_096,

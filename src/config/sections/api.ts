@@ -1,4 +1,11 @@
-import { choiceKind, pathKind } from "../kinds.ts";
+import {
+  booleanKind,
+  choiceKind,
+  durationKind,
+  integerKind,
+  pathKind,
+  sizeKind,
+} from "../kinds.ts";
 import { listenKind } from "../listen-address.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -94,9 +101,52 @@ export function apiAccessKeys(roles: string) {
   };
 }
 
+/** How much one server takes at a time. */
+export function apiLimitKeys(budget: string) {
+  return {
+    connectionsMax: withDefault({
+      key: "connections_max",
+      kind: integerKind({ min: 8, max: 1_000_000 }),
+      standard: 1_024,
+      reload: false,
+      doc:
+        "Connections to this server. Beyond it idle ones are closed, and requests that would " +
+        "need more are answered 503. Each takes a file descriptor.",
+    }),
+    bodyBudgetBytes: withDefault({
+      key: "body_budget",
+      kind: sizeKind({ min: 2 ** 20, max: 2 ** 40, example: budget }),
+      standard: budget,
+      reload: false,
+      doc:
+        "Bytes of all request bodies together. A body without room is answered 503 with " +
+        "`Retry-After`; slow ones that are still arriving are ended first.",
+    }),
+    bodyTimeoutMs: withDefault({
+      key: "body_timeout",
+      kind: durationKind({ min: 100, max: 3_600_000, example: "10s" }),
+      standard: "10s",
+      reload: false,
+      doc:
+        "How long a request body may take to arrive. A slower one is answered 408, and its " +
+        "connection is closed.",
+    }),
+  };
+}
+
 export const apiSection = section("The HTTP server for people and monitoring.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
   ...apiAccessKeys(
     "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
   ),
+  ...apiLimitKeys("64MiB"),
+  flushByGet: withDefault({
+    key: "flush_by_get",
+    kind: booleanKind,
+    standard: false,
+    reload: false,
+    doc:
+      "Whether `GET /flush_cache` empties the cache as SGLang's server does. A browser sends a " +
+      "GET for an image of any page: leave it off unless a program needs it, and use POST.",
+  }),
 });

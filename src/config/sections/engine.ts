@@ -44,6 +44,27 @@ const clientsMax = withDefault({
     "takes two file descriptors.",
 });
 
+const clientsPerProcess = withDefault({
+  key: "clients_per_process",
+  kind: integerKind({ min: 1, max: 4096 }),
+  standard: 32,
+  reload: true,
+  doc:
+    "How many of these connections one process may have. The last eighth of `clients_max` is " +
+    "kept for processes that have none.",
+});
+
+const heldShare = withDefault({
+  key: "held_share",
+  kind: ratioKind({ min: 0.05, max: 1 }),
+  standard: 0.5,
+  reload: true,
+  doc:
+    "Share of RAM whose slots one engine may hold, reserved or acquired, while other engines are " +
+    "connected; beyond it a block is answered `full`. All connections that joined as one engine " +
+    "count together. An engine that is alone may hold seven eighths. 1: no limit.",
+});
+
 const frameBytesMax = withDefault({
   key: "frame_max",
   kind: sizeKind({ min: 4 * KIB, max: 64 * MIB, multiple: 8, example: "1MiB" }),
@@ -156,6 +177,8 @@ export const engineSection = section("The socket that engines on this host speak
   socket,
   socketGroup,
   clientsMax,
+  clientsPerProcess,
+  heldShare,
   frameBytesMax,
   itemsMax,
   handlesMax,

@@ -13,6 +13,7 @@ const READ_ERRORS_MAX = 5;
 export class Gate {
   readonly #clock: Clock;
   #why: StatusName | null = null;
+  #barred: string | null = null;
   #waitMs = PROBE_FIRST_MS;
   #trialAtMs = 0;
 
@@ -21,8 +22,18 @@ export class Gate {
   }
 
   /** Why it is shut; null while it is open. */
-  get why(): StatusName | null {
-    return this.#why;
+  get why(): StatusName | "replaced" | null {
+    return this.#barred === null ? this.#why : "replaced";
+  }
+
+  /** Why no trial is made either; null while trials are. */
+  get barred(): string | null {
+    return this.#barred;
+  }
+
+  /** Shut, without trials, until `bar(null)`: the folder behind it is another one. */
+  bar(why: string | null): void {
+    this.#barred = why;
   }
 
   /**
@@ -42,6 +53,7 @@ export class Gate {
 
   /** Whether it is open, or a trial is due. */
   get mayTry(): boolean {
+    if (this.#barred !== null) return false;
     return this.#why === null || this.#clock.monotonicMs() >= this.#trialAtMs;
   }
 

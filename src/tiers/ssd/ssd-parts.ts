@@ -17,11 +17,13 @@ export type SsdCondition =
   | "KV_SSD_READ_ONLY"
   | "KV_SSD_SLOW"
   | "KV_SSD_HUNG"
+  | "KV_SSD_REPLACED"
+  | "FD_LIMIT"
   | "KV_SSD_ERRORS";
 
 /** Where conditions are raised and cleared; doing so again changes nothing. */
 export interface HealthSink {
-  raise(condition: SsdCondition, detail: string): void;
+  raise(condition: SsdCondition, detail: string, options?: { readonly forMs?: number }): void;
   clear(condition: SsdCondition): void;
 }
 

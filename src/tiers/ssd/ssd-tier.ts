@@ -262,11 +262,14 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       }
       if (this.#writes.why === null) this.room.removals.retry();
     }
-    this.#health.update({
-      hung: this.#hang.hung,
-      writesStopped: this.#writes.why,
-      readsStopped: this.#breaker.gate.why,
-    });
+    const { why: writesStopped, barred: replaced } = this.#writes;
+    const readsStopped = this.#breaker.gate.why;
+    this.#health.update({ hung: this.#hang.hung, writesStopped, readsStopped, replaced });
+  }
+
+  /** Nothing is written while the path leads to another folder, as `why` says; null: it is ours. */
+  setReplaced(why: string | null): void {
+    this.#writes.bar(why);
   }
 
   #onHang(): void {
@@ -334,7 +337,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
     const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
-    const isDurable = isFlushed && synced?.ok === true;
+    const isDurable = isFlushed && synced?.ok === true && this.#writes.barred === null;
     if (isDurable) removals.noteDurable(done);
     if (isDurable) fresh.noteSafe(came);
     return isDurable;

@@ -11,13 +11,14 @@ async function pins(stage: Stage): Promise<void> {
   const body = '{"block_hashes": [111, 222, 333, 444]}';
   const pinned = await host.post<object>("/hicache/pin_blocks", body);
   claims.equal("pins are counted", pinned, { pinned_count: 3 });
-  const flushed = await (await fetch(`${host.url}/flush_cache`, { keepalive: false })).text();
+  const flush = () => fetch(`${host.url}/flush_cache`, { method: "POST", keepalive: false });
+  const flushed = await (await flush()).text();
   claims.that("a flush says what stayed", /Kept 3 blocks: 3 by pin/.test(flushed), flushed);
   claims.equal("the pinned", await host.read(namesOf(PROMPT)), all("ok", PROMPT));
   claims.equal("and nothing else", await host.read(namesOf(UNPINNED)), all("miss", UNPINNED));
   const let_go = await host.post<object>("/hicache/unpin_blocks", body);
   claims.equal("unpins are counted", let_go, { unpinned_count: 3 });
-  await fetch(`${host.url}/flush_cache`, { method: "POST", keepalive: false });
+  await flush();
   claims.equal("then all go", await host.read(namesOf(PROMPT)), all("miss", PROMPT));
 }
 

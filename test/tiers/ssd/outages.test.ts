@@ -67,6 +67,8 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
     ["EDQUOT", "no_space", "KV_SSD_FULL"],
     ["EROFS", "read_only", "KV_SSD_READ_ONLY"],
     ["EIO", "io_error", "KV_SSD_ERRORS"],
+    ["EMFILE", "no_descriptors", "FD_LIMIT"],
+    ["ENFILE", "no_descriptors", "FD_LIMIT"],
   ] as const) {
     it(`${errno}: nothing more is written, until it may be again`, { slots: 32 }, async (t) => {
       const { kit, faults } = t;
@@ -89,13 +91,51 @@ describeSsd("SSD tier: a disk that answers with errors", (it) => {
       await kit.clock.advanceAsync(1_000, 250);
       await kit.until(() => kit.ssd.takesBlocks, "admission");
       expect(kit.clock.monotonicMs()).toBeLessThan(15_000);
-      await kit.clock.advanceAsync(250);
+      await kit.clock.advanceAsync(code === "FD_LIMIT" ? 31_000 : 250, 250);
       expect(kit.health.raised.size).toBe(0);
       engine.get("during");
       await put(kit, "after");
       expect(["during", "after"].map((name) => kit.ssdHolds(name))).toEqual([true, true]);
     });
   }
+
+  it("no descriptor for reads, again and again, is not a fault of the drive", {
+    slots: 16,
+  }, async (t) => {
+    const { kit, faults } = t;
+    await put(kit, ...names(8));
+    kit.leaveRam();
+    const engine = kit.engine();
+    faults("load.open:1+:EMFILE");
+    for (const name of names(5)) expect(await engine.load(name)).toEqual(["miss"]);
+    await kit.clock.advanceAsync(500, 250);
+    expect(kit.ssd.snapshot().readsStopped).toBe("no_descriptors");
+    expect([...kit.health.raised]).toEqual(["FD_LIMIT"]);
+  });
+
+  it("a folder that is another one takes nothing, is not tried, and promises nothing", {
+    slots: 32,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await put(kit, "before");
+    kit.ssd.setReplaced("/ssd is another folder, made later");
+    await kit.clock.advanceAsync(60_000, 250);
+    expect([...kit.health.raised]).toEqual(["KV_SSD_REPLACED"]);
+    expect(kit.ssd.snapshot().writesStopped).toBe("replaced");
+    expect(await engine.put("during")).toEqual(["ok"]);
+    await kit.settled();
+    expect(kit.ssdHolds("during")).toBe(false);
+    expect(await kit.ssd.makeDurable()).toBe(false);
+    // The descriptor still leads to the former folder: what lies there is read and verified.
+    kit.leaveRam();
+    expect(await engine.load("before")).toEqual(["ok"]);
+    kit.ssd.setReplaced(null);
+    await kit.clock.advanceAsync(250);
+    expect(kit.health.raised.size).toBe(0);
+    await put(kit, "after");
+    expect(kit.ssdHolds("after")).toBe(true);
+    expect(await kit.ssd.makeDurable()).toBe(true);
+  });
 
   it("trials that fail are made less and less often", {}, async ({ kit, host, faults }) => {
     faults("store.write:1+:ENOSPC");

@@ -89,8 +89,19 @@ export class SsdHost implements AsyncDisposable {
 export class HealthRecord {
   readonly raised = new Set<SsdCondition>();
   readonly times = new Map<SsdCondition, number>();
+  readonly #clock: Clock;
+  readonly #ends = new Map<SsdCondition, Disposable>();
 
-  raise(condition: SsdCondition): void {
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  raise(condition: SsdCondition, _detail: string, { forMs }: { forMs?: number } = {}): void {
+    this.#ends.get(condition)?.[Symbol.dispose]();
+    if (forMs !== undefined) {
+      const end = this.#clock.after(forMs, () => this.clear(condition));
+      this.#ends.set(condition, end);
+    }
     if (this.raised.has(condition)) return;
     this.raised.add(condition);
     this.times.set(condition, (this.times.get(condition) ?? 0) + 1);
@@ -193,7 +204,7 @@ export class SsdKit implements AsyncDisposable {
     for (let i = 1; i <= 3; i++) namespaces.indexOf(new Uint8Array(32).fill(i));
     const store = openStore(host, options, clock, namespaces);
     opened.use(store);
-    const health = new HealthRecord();
+    const health = new HealthRecord(clock);
     const logged: string[] = [];
     options.adopt?.(store, namespaces);
     const report = await store.openSsd({

@@ -1,0 +1,257 @@
+import { fstatSync, readFileSync, statfsSync } from "node:fs";
+import type { Health } from "../observability/index.ts";
+import type { SlotShare } from "../tiers/index.ts";
+
+/** Part of RAM, and of the connections, that no single engine may take from the others. */
+const MARGIN = 1 / 8;
+/** An engine that holds less than this part of RAM may use the margin. */
+const SMALL_SHARE = MARGIN / 2;
+/** With fewer blocks than this in RAM, shares of it mean nothing. */
+const BLOCKS_MIN = 16;
+/** Part of its share from which an engine is reported. */
+const REPORTED_SHARE = 0.8;
+/** How long the report stays after the engine last held so much, or was refused. */
+const REPORTED_MS = 30_000;
+/** `PIDFS_MAGIC` of Linux 6.9: only there does a process's descriptor have an inode of its own. */
+const PIDFS_MAGIC = 0x50494446;
+
+export interface ShareLimits {
+  readonly connectionsMax: number;
+  /** Connections of one process. */
+  readonly processConnectionsMax: number;
+  /** Part of RAM whose slots one engine may hold while there are others. */
+  readonly heldShare: number;
+}
+
+/** What is known of a process that connects. */
+export interface EngineProcess {
+  /** 0 where the process is in a PID namespace that this one cannot see. */
+  readonly pid: number;
+  readonly uid: number;
+  readonly pidFd: number;
+}
+
+/** One engine: a process, or several that joined under one id. */
+class Party {
+  heldBytes = 0;
+  heldSlots = 0;
+  wasRefused = false;
+  readonly members = new Set<Member>();
+}
+
+/** One process with all of its connections, lost ones whose slots are not free yet included. */
+class Member {
+  readonly key: string | null;
+  readonly pid: number;
+  readonly uid: number;
+  readonly command: string;
+  connections = 0;
+  /** Connections, and lost ones whose slots are not free yet. */
+  users = 0;
+  party = new Party();
+
+  constructor(key: string | null, { pid, uid }: EngineProcess) {
+    [this.key, this.pid, this.uid, this.command] = [key, pid, uid, commandOf(pid)];
+    this.party.members.add(this);
+  }
+}
+
+/** One connection's part in what its engine may take. Dispose it once its slots are free. */
+export interface ConnectionShare extends SlotShare, Disposable {
+  /** The connection is over; its slots may not be free yet. */
+  ended(): void;
+  /** The connection is one of the engine with this id. */
+  joined(engine: string): void;
+  /** Why the connection is one too many; null where it is not. */
+  readonly refusal: string | null;
+}
+
+/**
+ * What each engine has of connections and of RAM, so that none keeps them from the others.
+ *
+ * An engine may hold slots of `heldShare` of RAM while there are other engines. An engine that is
+ * alone may hold all but a margin, so that another one can begin. Bytes are counted, not slots.
+ */
+export class EngineShares {
+  readonly #ramBytes: () => number;
+  #limits: ShareLimits;
+  readonly #members = new Set<Member>();
+  readonly #byKey = new Map<string, Member>();
+  readonly #parties = new Set<Party>();
+  readonly #engines = new Map<string, Party>();
+  #connections = 0;
+  #heldBytes = 0;
+
+  /** `ramBytes`: of RAM that may hold blocks now. */
+  constructor(limits: ShareLimits, ramBytes: () => number) {
+    [this.#limits, this.#ramBytes] = [limits, ramBytes];
+  }
+
+  setLimits(limits: ShareLimits): void {
+    this.#limits = limits;
+  }
+
+  /** Counts a connection of the process, whether or not it is one too many. */
+  open(process: EngineProcess): ConnectionShare {
+    const key = keyOf(process);
+    const known = key === null ? undefined : this.#byKey.get(key);
+    const member = known ?? this.#enter(new Member(key, process));
+    const refusal = this.#whyNot(member);
+    member.connections++;
+    member.users++;
+    this.#connections++;
+    const end = once(() => {
+      member.connections--;
+      this.#connections--;
+    });
+    const leave = once(() => this.#leave(member));
+    return {
+      refusal,
+      mayTake: (bytes) => this.#mayTake(member.party, bytes),
+      took: (bytes) => this.#count(member.party, bytes, 1),
+      gave: (bytes) => this.#count(member.party, -bytes, -1),
+      joined: (engine) => this.#join(member, engine),
+      ended: end,
+      [Symbol.dispose]() {
+        end();
+        leave();
+      },
+    };
+  }
+
+  /** Reports the engine that holds nearly everything, if there is one. */
+  report(health: Pick<Health, "raise">): void {
+    for (const party of this.#parties) {
+      const limit = this.#shareOf() * this.#ramBytes();
+      const isMuch = party.heldBytes >= REPORTED_SHARE * limit && party.heldSlots >= BLOCKS_MIN;
+      if (party.wasRefused || isMuch) {
+        health.raise("ENGINE_HOLDS_ALL", this.#textOf(party), { forMs: REPORTED_MS });
+      }
+      party.wasRefused = false;
+    }
+  }
+
+  #enter(member: Member): Member {
+    this.#members.add(member);
+    this.#parties.add(member.party);
+    if (member.key !== null) this.#byKey.set(member.key, member);
+    return member;
+  }
+
+  #leave(member: Member): void {
+    if (--member.users > 0) return;
+    const { key, party } = member;
+    this.#members.delete(member);
+    if (key !== null) this.#byKey.delete(key);
+    party.members.delete(member);
+    if (party.members.size > 0) return;
+    this.#parties.delete(party);
+    for (const [id, known] of this.#engines) if (known === party) this.#engines.delete(id);
+  }
+
+  #whyNot(member: Member): string | null {
+    const { connectionsMax, processConnectionsMax } = this.#limits;
+    const kept = Math.floor(connectionsMax * MARGIN);
+    if (member.connections >= processConnectionsMax && member.key !== null) {
+      member.party.wasRefused = true;
+      return (
+        `process ${member.pid} has ${member.connections} connections already: close some, or ` +
+        "raise engine.clients_per_process"
+      );
+    }
+    if (this.#connections >= connectionsMax) {
+      return `this agent takes ${connectionsMax} engines: raise engine.clients_max`;
+    }
+    if (member.connections === 0 || this.#connections < connectionsMax - kept) return null;
+    return (
+      `the last ${kept} of ${connectionsMax} connections are kept for processes that have none: ` +
+      "raise engine.clients_max"
+    );
+  }
+
+  /** Part of RAM that one engine may hold. */
+  #shareOf(): number {
+    return this.#parties.size > 1 ? this.#limits.heldShare : 1 - MARGIN;
+  }
+
+  #mayTake(party: Party, bytes: number): boolean {
+    const ramBytes = this.#ramBytes();
+    if (this.#limits.heldShare >= 1 || bytes * BLOCKS_MIN > ramBytes) return true;
+    const own = party.heldBytes + bytes;
+    const isFree = this.#heldBytes + bytes <= (1 - MARGIN) * ramBytes;
+    const mayTake = own <= this.#shareOf() * ramBytes && (isFree || own <= SMALL_SHARE * ramBytes);
+    if (!mayTake) party.wasRefused = true;
+    return mayTake;
+  }
+
+  #count(party: Party, bytes: number, slots: number): void {
+    party.heldBytes += bytes;
+    party.heldSlots += slots;
+    this.#heldBytes += bytes;
+  }
+
+  /** All processes of one engine have one share together. */
+  #join(member: Member, engine: string): void {
+    const own = member.party;
+    const party = this.#engines.get(engine);
+    if (party === undefined) {
+      this.#engines.set(engine, own);
+      return;
+    }
+    if (party === own) return;
+    for (const one of own.members) {
+      one.party = party;
+      party.members.add(one);
+    }
+    party.heldBytes += own.heldBytes;
+    party.heldSlots += own.heldSlots;
+    this.#parties.delete(own);
+    for (const [id, known] of this.#engines) if (known === own) this.#engines.set(id, party);
+  }
+
+  #textOf({ heldBytes, heldSlots, members }: Party): string {
+    const [first] = members;
+    const connections = [...members].reduce((sum, member) => sum + member.connections, 0);
+    const percent = Math.round((100 * heldBytes) / Math.max(1, this.#ramBytes()));
+    const more = members.size > 1 ? ` and ${members.size - 1} more of its engine` : "";
+    const { pid, uid, command } = first!;
+    return (
+      `process ${pid} (uid ${uid}, ${command})${more} holds ${heldSlots} slots, ${percent} % of ` +
+      `RAM, on ${connections} connections; the share of one engine is ` +
+      `${Math.round(100 * this.#shareOf())} %`
+    );
+  }
+}
+
+function once(run: () => void): () => void {
+  let isDone = false;
+  return () => {
+    if (!isDone) run();
+    isDone = true;
+  };
+}
+
+/** The mark of a process that no other living one has; null if this kernel has none. */
+function keyOf({ pid, pidFd }: EngineProcess): string | null {
+  const inode = inodeOf(pidFd);
+  if (inode !== null) return `inode ${inode}`;
+  return pid > 0 ? `pid ${pid}` : null;
+}
+
+function inodeOf(pidFd: number): bigint | null {
+  try {
+    if (statfsSync(`/proc/self/fd/${pidFd}`).type !== PIDFS_MAGIC) return null;
+    return fstatSync(pidFd, { bigint: true }).ino;
+  } catch {
+    return null;
+  }
+}
+
+/** The kernel's short name of a process. */
+function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/comm`, "utf8").trim();
+  } catch {
+    return "command unknown";
+  }
+}
