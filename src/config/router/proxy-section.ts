@@ -179,23 +179,26 @@ const tokens = {
   ),
 };
 
-export const proxySection = section("An OpenAI-compatible API in front of the workers.", {
-  listen: withDefault({
-    key: "listen",
-    kind: listenOrOffKind,
-    standard: "off",
-    reload: false,
-    doc: "Where `/v1/chat/completions` and the like are served; `off`: nowhere.",
-  }),
-  drainMs: withDefault({
-    key: "drain",
-    kind: durationKind({ min: 100, max: HOUR_MS, example: "30s" }),
-    standard: "30s",
-    reload: false,
-    doc: "How long streams that are under way may go on after SIGTERM.",
-  }),
-  ...limits,
-  ...waits,
-  ...whoMay,
-  ...tokens,
-});
+export const proxySection = section(
+  "The APIs of OpenAI, Anthropic and vLLM in front of the workers.",
+  {
+    listen: withDefault({
+      key: "listen",
+      kind: listenOrOffKind,
+      standard: "off",
+      reload: false,
+      doc: "Where `/v1/chat/completions` and the like are served; `off`: nowhere.",
+    }),
+    drainMs: withDefault({
+      key: "drain",
+      kind: durationKind({ min: 100, max: HOUR_MS, example: "30s" }),
+      standard: "30s",
+      reload: false,
+      doc: "How long streams that are under way may go on after SIGTERM.",
+    }),
+    ...limits,
+    ...waits,
+    ...whoMay,
+    ...tokens,
+  },
+);

@@ -1,7 +1,9 @@
+import { parseEndpoint } from "../../zmtp/index.ts";
+
 /** One rank has one; more than these are no answer of an engine. */
 const RANKS_MAX = 256;
 /** Where an engine listens on all addresses; on any other it connects to a listener. */
-const ANY_HOST = /^tcp:\/\/(?:\*|\[::\]):([0-9]{1,5})$/;
+const ANY_HOST = /^tcp:\/\/(?:\*|\[::\]):([1-9][0-9]{0,4})$/;
 
 /**
  * Where the engine behind `url` publishes KV events, as `GET /kv_event_sources` of vLLM says: one
@@ -18,7 +20,8 @@ export function eventEndpoints(text: string, url: string): string[] {
       const { publisher, endpoint } = source ?? {};
       if (publisher !== "zmq" || typeof endpoint !== "string") return [];
       const port = ANY_HOST.exec(endpoint)?.[1];
-      return port === undefined ? [] : [`tcp://${host}:${port}`];
+      const reached = `tcp://${host}:${port}`;
+      return port === undefined || parseEndpoint(reached) === null ? [] : [reached];
     });
   } catch {
     return [];

@@ -61,6 +61,8 @@ export class ServerProbe implements AsyncDisposable {
     this.#isAsking = false;
     if (this.#closing.signal.aborted || verdict.kind === "unknown") return;
     const before = this.why;
+    // Another run of the engine may publish where the one before did not.
+    if (this.#sick !== null && this.#pulses.length === 0) this.#hasSources = false;
     this.#sick = verdict.kind === "sick" ? verdict.why : null;
     if ((before === null) !== (this.why === null)) this.#onChange();
     if (verdict.kind === "well") await this.#findPulses();

@@ -45,7 +45,7 @@ describe("the configuration of a router", () => {
     const { workers } = configOf(`${WORKER}${more}ranks = 2\nevents = "tcp://10.0.0.2:5557"\n`);
     expect(workers.map(({ name }) => name)).toEqual(["gpu-01", "gpu-02"]);
     expect(workers[0]).toMatchObject({ model: "m", role: "both", url: null, ranks: 1 });
-    expect(workers[1]).toMatchObject({ role: "prefill", ranks: 2, blockTokens: 16 });
+    expect(workers[1]).toMatchObject({ role: "prefill", ranks: 2, blockTokens: null });
   });
 
   test("what is wrong in a worker's table has its place", () => {
@@ -53,8 +53,8 @@ describe("the configuration of a router", () => {
       "r.toml:3:1 workers.gpu-01.ulr: unknown key; did you mean url",
     ]);
     expect(problemsOf("[workers.a]\nrole = 3\n")).toEqual([
-      'r.toml:1:10 workers.a.model: is missing; write model = "meta-llama/Llama-3.1-8B-Instruct" ' +
-        "below [workers.a]",
+      "r.toml:1:10 workers.a: has neither model nor url; name its model, or the url of an engine " +
+        "that says it",
       'r.toml:2:8 workers.a.role: is the number 3; use one of "both", "prefill", "decode"',
     ]);
     expect(problemsOf('[workers."no id"]\nmodel = "m"\n')[0]).toContain("is no worker id");
