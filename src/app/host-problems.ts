@@ -4,8 +4,10 @@ import { readTls, readTokens } from "../api/index.ts";
 import type { Config, RouterConfig } from "../config/index.ts";
 import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
+import { checkModels } from "../proxy/index.ts";
 import { groupNumber } from "./groups.ts";
 import { checkNatsFiles } from "./nats-files.ts";
+import { proxyModels } from "./router/index.ts";
 
 /** Throws CONFIG_INVALID where a certificate for peers is not good. */
 async function readPeerFiles({ node, peers }: Config): Promise<void> {
@@ -51,6 +53,11 @@ export async function hostProblems(config: Config): Promise<string[]> {
 }
 
 /** The same of a router's. */
-export function routerProblems({ api, nats }: RouterConfig): Promise<string[]> {
-  return problemsOf([() => readTokens(api), () => readTls(api), () => checkNatsFiles(nats)]);
+export function routerProblems({ api, nats, models }: RouterConfig): Promise<string[]> {
+  return problemsOf([
+    () => readTokens(api),
+    () => readTls(api),
+    () => checkNatsFiles(nats),
+    ...proxyModels(models).map((model) => () => checkModels([model])),
+  ]);
 }

@@ -77,6 +77,12 @@ export const PROXY_METRICS = {
     help: "Prompts that were to be turned into tokens; failed and late ones went without",
     labels: { outcome: ["done", "failed", "late"] },
   },
+  proxyTokenChecks: {
+    name: "hearth_router_proxy_token_checks_total",
+    type: "counter",
+    help: "Prompts whose tokens were counted by the proxy and by the engine, by the comparison",
+    labels: { outcome: ["equal", "different"] },
+  },
   policyMode: {
     name: "hearth_router_policy_on",
     type: "gauge",

@@ -139,6 +139,11 @@ export const HEALTH_CODES = {
       "workers do not answer health checks: the proxy leaves them out while others are there",
     fix: "look at the engine's log and process on that host; it is used again once it answers",
   },
+  PROXY_TOKENS: {
+    severity: "warn",
+    meaning: "an engine counts other tokens in prompts than the proxy: cached prefixes are missed",
+    fix: "give the model's table the engine's tokenizer, chat template and template kwargs",
+  },
   FEED_ENGINE: {
     severity: "warn",
     meaning: "an engine's own events cannot be heard: what its GPU holds is as it was last told",

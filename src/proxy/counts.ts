@@ -1,3 +1,4 @@
+import type { TokenCheckCounts } from "./token-check.ts";
 import type { TokenCounts } from "./tokens/index.ts";
 
 /** How a request ended, as the client saw it. */
@@ -26,6 +27,8 @@ export interface ProxySnapshot {
   readonly prefillsFailed: number;
   readonly outputTokens: number;
   readonly tokens: TokenCounts;
+  /** Answers whose count of the prompt's tokens was compared with the proxy's own. */
+  readonly checks: TokenCheckCounts;
 }
 
 export class ProxyCounts {

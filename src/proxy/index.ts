@@ -10,3 +10,5 @@ export {
   type ProxyModel,
   type ProxySettings,
 } from "./settings.ts";
+export type { TokenDifference } from "./token-check.ts";
+export { checkModels } from "./token-models.ts";

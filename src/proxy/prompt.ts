@@ -12,7 +12,7 @@ import type { PromptMark, ReasoningTokens } from "./observer.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ProxyModel } from "./settings.ts";
 import { TemplateHabits } from "./template-habits.ts";
-import { roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
+import { type EncodeOptions, roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
 
 /** A prompt as the router takes it. */
 export interface SeenPrompt {
@@ -20,6 +20,8 @@ export interface SeenPrompt {
   /** As the engine has them; null where they are not known. */
   readonly tokens: Uint32Array | null;
   readonly marks: readonly PromptMark[];
+  /** Whether the engine must count the same tokens: not with pictures, nor several prompts. */
+  readonly isCountKnown: boolean;
   /** Tokens that open and close reasoning of the model; null if they are not known. */
   readonly reasoning: ReasoningTokens | null;
 }
@@ -84,15 +86,15 @@ export class Prompts {
     model: ProxyModel,
   ): Promise<PromptTokens> {
     const seen = await this.#tokens.chat(model.name, text);
-    if (seen !== null) return exact(seen.tokens, seen.marks);
+    if (seen !== null) return exact(seen.tokens, seen.marks, !seen.hasMedia);
     return rough(conversationText(fields), body, model);
   }
 
   async #text(value: Json, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
     const prompt = firstPrompt(value);
-    if (prompt instanceof Uint32Array) return exact(prompt, []);
-    const seen = await this.#tokens.text(model.name, prompt);
-    return seen === null ? rough(prompt, body, model) : exact(seen.tokens, seen.marks);
+    if (prompt instanceof Uint32Array) return exact(prompt, [], false);
+    const seen = await this.#tokens.text(model.name, prompt, encodingOf(body.fields));
+    return seen === null ? rough(prompt, body, model) : exact(seen.tokens, [], isOnePrompt(value));
   }
 
   async #messages(body: RequestBody, model: ProxyModel): Promise<ChatRequest | null> {
@@ -108,16 +110,42 @@ export class Prompts {
 
 /** A prompt of which only the length is known. */
 function unseen(tokens: number): PromptTokens {
-  return { prompt: { kind: "hashes", hashes: NO_HASHES, tokens }, tokens: null, marks: [] };
+  const prompt = { kind: "hashes", hashes: NO_HASHES, tokens } as const;
+  return { prompt, tokens: null, marks: [], isCountKnown: false };
 }
 
-function exact(tokens: Uint32Array, marks: readonly PromptMark[]): PromptTokens {
-  return { prompt: { kind: "tokens", tokens }, tokens, marks };
+function exact(
+  tokens: Uint32Array,
+  marks: readonly PromptMark[],
+  isCountKnown: boolean,
+): PromptTokens {
+  return { prompt: { kind: "tokens", tokens }, tokens, marks, isCountKnown };
+}
+
+/** Of a completion, which has the tokenizer's own tokens around it unless it says otherwise. */
+function encodingOf(fields: Readonly<Record<string, Json>>): EncodeOptions {
+  const {
+    truncate_prompt_tokens: kept,
+    truncation_side: side,
+    add_special_tokens: special,
+  } = fields;
+  const isCut = typeof kept === "number" && Number.isInteger(kept) && kept >= 0;
+  return {
+    addSpecial: special !== false,
+    truncation: isCut
+      ? { tokens: kept, side: side === "left" || side === "right" ? side : null }
+      : null,
+  };
+}
+
+function isOnePrompt(prompt: Json): boolean {
+  return typeof prompt === "string" || (Array.isArray(prompt) && prompt.length === 1);
 }
 
 function rough(text: string, body: RequestBody, { fallback }: ProxyModel): PromptTokens {
   if (fallback === "bytes") {
-    return { prompt: { kind: "tokens", tokens: roughTokens(text) }, tokens: null, marks: [] };
+    const prompt = { kind: "tokens", tokens: roughTokens(text) } as const;
+    return { prompt, tokens: null, marks: [], isCountKnown: false };
   }
   return unseen(roughCount(body.bytes.length));
 }

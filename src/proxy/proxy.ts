@@ -21,7 +21,9 @@ import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { SidePaths } from "./side-paths.ts";
 import { OutputWatch, Relay } from "./stream/index.ts";
-import { openTokens, type Tokens } from "./tokens/index.ts";
+import { TokenCheck, type TokenDifference } from "./token-check.ts";
+import { tokensFor } from "./token-models.ts";
+import type { Tokens } from "./tokens/index.ts";
 import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
 
 export interface ProxyOptions {
@@ -34,6 +36,11 @@ export interface ProxyOptions {
   readonly onFault: (thrown: unknown) => void;
   /** Told when a worker is left out for its health, with the reason; null: it is used again. */
   readonly onWorker?: (worker: WorkerId, why: string | null) => void;
+  /** A prompt could not be tokenised, or an engine counted other tokens in one. */
+  readonly onTokens?: {
+    failed(model: string, why: string): void;
+    differ(difference: TokenDifference): void;
+  };
 }
 
 /** Where a request comes from. */
@@ -74,33 +81,12 @@ interface Vocabulary {
   readonly tokens: Tokens;
 }
 
-function tokensFor(
-  { clock, settings }: ProxyOptions,
-  models: readonly ProxyModel[],
-): Promise<Tokens> {
-  const files = models.flatMap(({ name, tokenizer, chatTemplate, engine, reasoning }) =>
-    tokenizer === null
-      ? []
-      : [{ name, tokenizer, chatTemplate, reasoning, partSeparator: PART_SEPARATORS[engine] }],
-  );
-  return openTokens({
-    clock,
-    models: files,
-    threads: settings.tokenThreads,
-    cacheTokens: settings.tokenCacheTokens,
-    timeMs: settings.tokeniseMs,
-  });
-}
-
 const OUTCOME_OF = {
   busy: "busy",
   none: "no_worker",
   worker: "worker_failed",
   own: "refused",
 } as const;
-
-/** What engines put between the texts of one message. */
-const PART_SEPARATORS = { vllm: "\n", sglang: " " } as const;
 
 class RoutedProxy implements OpenAiProxy {
   readonly #options: ProxyOptions;
@@ -110,6 +96,7 @@ class RoutedProxy implements OpenAiProxy {
   #names: ModelNames;
   readonly #models: ModelList;
   readonly #counts = new ProxyCounts();
+  readonly #check: TokenCheck;
   readonly #observers = new Set<ProxyObserver>();
   readonly #dispatch: DispatchParts;
   readonly #health: WorkerHealth;
@@ -128,6 +115,7 @@ class RoutedProxy implements OpenAiProxy {
     const { table, settings, random, clock, router, onWorker = () => undefined } = options;
     this.#prefix = random.u32().toString(16).padStart(8, "0");
     this.#names = new ModelNames(table, models);
+    this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
     this.#models = new ModelList({ clock, table, settings, upstream });
     this.#bodies = {
       ...{ bytesMax: settings.bodyBytesMax, timeoutMs: settings.bodyTimeoutMs, clock },
@@ -212,6 +200,7 @@ class RoutedProxy implements OpenAiProxy {
       prefillsFailed,
       outputTokens,
       tokens: this.#tokens.counts,
+      checks: this.#check.counts,
     };
   }
 
@@ -353,7 +342,8 @@ class RoutedProxy implements OpenAiProxy {
       heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
-      ended: (end) => {
+      ended: ({ promptTokens, ...end }) => {
+        this.#compare(asked, promptTokens);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";
         this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
         this.#counts.outputTokens += end.outputTokens;
@@ -362,6 +352,11 @@ class RoutedProxy implements OpenAiProxy {
       },
     });
     return relay.respond();
+  }
+
+  #compare({ named, prompt, body }: Asked, engine: number | null): void {
+    if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
+    this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
   }
 
   /** Told before the router forgets the request. */

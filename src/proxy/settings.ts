@@ -65,6 +65,8 @@ export interface ProxyModel {
   readonly tokenizer: string | null;
   /** A file with a chat template instead of the tokenizer's own. */
   readonly chatTemplate: string | null;
+  /** A JSON object that every template is given: vLLM's `--default-chat-template-kwargs`. */
+  readonly templateKwargs: string | null;
   /**
    * Without a tokenizer: `bytes` makes a token of each four bytes of the prompt, which finds what
    * was predicted and nothing that engines report; `load` does not look at prompts.
@@ -113,6 +115,7 @@ export const PROXY_DEFAULTS: ProxySettings = {
 export const PROXY_MODEL_DEFAULTS: Omit<ProxyModel, "name"> = {
   tokenizer: null,
   chatTemplate: null,
+  templateKwargs: null,
   fallback: "bytes",
   engine: "vllm",
   loras: [],

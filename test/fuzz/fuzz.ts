@@ -8,7 +8,7 @@ import type { Watchdog } from "./watchdog.ts";
 
 /** No input may take longer. Slow ones are tried again: the machine has other work. */
 const HANG_MS = 100;
-const HANG_TRIES = 3;
+const HANG_TRIES = 20;
 const INPUTS_A_LOOK = 64;
 const LOOKS_A_WEIGHING = 16;
 const MINIMISE_MS = 3_000;

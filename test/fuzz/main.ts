@@ -11,8 +11,9 @@ import { startWatchdog } from "./watchdog.ts";
 const NAMES = Object.keys(TARGETS);
 const HELP = `
 Throws damaged frames, conversations, manifests, configurations, JSON and trace lines at what reads
-them. Allowed are refusals; anything else that is thrown, more than 100 ms for one input, memory
-that grows without bound and answers that contradict each other are findings.
+them. Allowed are refusals; anything else that is thrown, more than 100 ms for one input (20 ms for
+templates and chat bodies), memory that grows without bound and answers that contradict each other
+are findings.
 
   bun run test:fuzz -- --seconds 60        all targets, the time shared evenly
   bun run test:fuzz -- --target requests   one of ${NAMES.slice(0, 4).join(", ")},

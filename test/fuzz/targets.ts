@@ -1,4 +1,5 @@
 import type { Target } from "./target.ts";
+import { chatBodies } from "./targets/chat-bodies.ts";
 import { jsonCommands, packedCommands } from "./targets/commands.ts";
 import { configs } from "./targets/configs.ts";
 import { conversations } from "./targets/conversations.ts";
@@ -19,6 +20,7 @@ import { replyFrames } from "./targets/reply-frames.ts";
 import { requestFrames } from "./targets/request-frames.ts";
 import { residencyMessages, routerNews } from "./targets/router-news.ts";
 import { serverTarget } from "./targets/server.ts";
+import { templates } from "./targets/templates.ts";
 import { traces } from "./targets/traces.ts";
 import { zmtpStreams } from "./targets/zmtp.ts";
 
@@ -48,4 +50,6 @@ export const TARGETS: Readonly<Record<string, () => Target>> = {
   "engine-events": engineBatches,
   "saved-feeds": savedFeeds,
   zmtp: zmtpStreams,
+  templates,
+  "chat-bodies": chatBodies,
 };

@@ -112,7 +112,6 @@ export const PACKAGE_HOMES: Readonly<Record<string, readonly string[]>> = {
   "smol-toml": ["config"],
   "@msgpack/msgpack": ["control", "kvevents"],
   "@huggingface/tokenizers": ["proxy"],
-  "@huggingface/jinja": ["proxy"],
   "nats.ws": ["bus"],
   "@nats-io/transport-node": ["bus"],
   "@nats-io/jetstream": ["bus"],

@@ -21,6 +21,8 @@ export interface EngineManners {
   readonly health: number | null;
   /** Where it says that it publishes KV events, as vLLM writes it; null: it has no such path. */
   readonly eventsEndpoint: string | null;
+  /** What it counts in a prompt; null: the characters of its JSON. */
+  readonly promptTokens: number | null;
 }
 
 export const POLITE: EngineManners = {
@@ -33,6 +35,7 @@ export const POLITE: EngineManners = {
   reasoning: null,
   health: 200,
   eventsEndpoint: null,
+  promptTokens: null,
 };
 
 export interface SeenRequest {
@@ -298,7 +301,8 @@ class AnswerWriter implements Writer {
 
   #usage(): Fields {
     const completion = this.#words.length;
-    const prompt = JSON.stringify(this.#body.messages ?? this.#body.prompt).length;
+    const characters = JSON.stringify(this.#body.messages ?? this.#body.prompt).length;
+    const prompt = this.#manners.promptTokens ?? characters;
     const total = prompt + completion;
     return { prompt_tokens: prompt, total_tokens: total, completion_tokens: completion };
   }

@@ -6,6 +6,7 @@ import {
   PROXY_DEFAULTS,
   PROXY_MODEL_DEFAULTS,
   type ProxyModel,
+  type ProxyOptions,
   type ProxySettings,
 } from "../../src/proxy/index.ts";
 import {
@@ -28,6 +29,7 @@ export interface RigOptions {
   readonly settings?: Partial<ProxySettings>;
   readonly model?: Partial<ProxyModel>;
   readonly router?: Partial<RouterSettings>;
+  readonly onTokens?: ProxyOptions["onTokens"];
 }
 
 /** A router without events, a proxy in front of it on a port, and engines that are put there. */
@@ -66,6 +68,7 @@ export class Rig implements AsyncDisposable {
       settings: { ...PROXY_DEFAULTS, healthEveryMs: null, models, ...options.settings },
       onFault: (thrown) => void faults.push(thrown),
       onWorker: (worker, why) => void workers.push(`${worker} ${why === null ? "back" : "out"}`),
+      ...(options.onTokens === undefined ? {} : { onTokens: options.onTokens }),
     });
     return new Rig(table, router, proxy, faults, workers);
   }

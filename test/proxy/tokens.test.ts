@@ -26,6 +26,7 @@ interface Opened {
   readonly threads?: number;
   readonly cacheTokens?: number;
   readonly separator?: string;
+  readonly kwargs?: string;
   readonly reasoning?: { start: string; end: string };
 }
 
@@ -38,6 +39,7 @@ async function openModel(options: Opened = {}) {
         name: "m",
         tokenizer,
         chatTemplate: null,
+        templateKwargs: options.kwargs ?? null,
         partSeparator: options.separator ?? "\n",
         reasoning: options.reasoning ?? null,
       },
@@ -49,6 +51,7 @@ async function openModel(options: Opened = {}) {
   return openTokens(all);
 }
 
+const SPECIAL_AROUND = { addSpecial: true, truncation: null } as const;
 const user = (content: unknown) => ({ role: "user", content });
 
 test("a conversation is the template's text in the tokenizer's tokens", async () => {
@@ -66,7 +69,7 @@ test("a conversation is the template's text in the tokenizer's tokens", async ()
 
 test("a plain prompt has what the tokenizer puts in front of it, output has not", async () => {
   using tokens = await openModel();
-  const prompt = await tokens.text("m", "Once upon a time");
+  const prompt = await tokens.text("m", "Once upon a time", SPECIAL_AROUND);
   expect([...prompt!.tokens]).toEqual(idsOf("Once upon a time", true));
   expect(reference.id_to_token(prompt!.tokens[0]!)).toBe("<|endoftext|>");
   const output = await tokens.output("m", "Once upon a time");
@@ -75,14 +78,16 @@ test("a plain prompt has what the tokenizer puts in front of it, output has not"
 
 test("tools, their calls and what the template is told reach the text", async () => {
   using tokens = await openModel();
-  const tool = { type: "function", function: { name: "f", parameters: { type: "object" } } };
+  const tool = { function: { parameters: { type: "object" }, name: "f" }, type: "function" };
   const call = { id: "1", type: "function", function: { name: "f", arguments: '{"a":[1, 2]}' } };
   const messages = [user("go"), { role: "assistant", content: null, tool_calls: [call] }];
   const chat_template_kwargs = { enable_thinking: true };
   const body = { messages, tools: [tool], chat_template_kwargs };
   const seen = await tokens.chat("m", JSON.stringify(body));
   // As Python's json writes it, with blanks behind commas and colons.
-  const json = '{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}';
+  const json =
+    '{"type": "function", "function": ' +
+    '{"name": "f", "description": null, "parameters": {"type": "object"}}}';
   const text =
     `<|im_start|>tools\n${json}<|im_end|>\n<|im_start|>user\ngo<|im_end|>\n` +
     '<|im_start|>assistant\n\nf {"a": [1, 2]}<|im_end|>\n<|im_start|>assistant\n<think>\n';
@@ -196,7 +201,7 @@ test("what cannot be tokenised is told, and the next prompt can", async () => {
   expect(await tokens.chat("m", JSON.stringify({ messages: [user("x")] }))).toBeNull();
   expect(await tokens.chat("m", '{"messages": "x"}')).toBeNull();
   expect(await tokens.chat("other", '{"messages": []}')).toBeNull();
-  expect(await tokens.text("m", "x")).not.toBeNull();
+  expect(await tokens.text("m", "x", SPECIAL_AROUND)).not.toBeNull();
   expect(tokens.counts).toMatchObject({ prompts: 3, failed: 2, late: 0 });
 });
 
@@ -213,16 +218,20 @@ test("threads answer as this one does, each conversation at one of them", async 
 });
 
 /** A template that takes as long as a message says. */
-const SLOW = `{%- for i in range(messages[0].steps) %}{% set x = i %}{% endfor %}slow`;
+const SLOW =
+  "{%- for i in range(steps) %}{% for j in range(steps) %}{% set x = j %}" +
+  "{% endfor %}{% endfor %}slow";
 
 test("a thread that hangs is late, is replaced, and the next prompt is answered", async () => {
   const tokenizer = writeTokenizer(tempDir(), SLOW);
-  const model = { name: "m", tokenizer, chatTemplate: null, partSeparator: "\n", reasoning: null };
+  const files = { tokenizer, chatTemplate: null, templateKwargs: null };
+  const model = { name: "m", ...files, partSeparator: "\n", reasoning: null };
   const clock = systemClock;
-  const limits = { threads: 1, cacheTokens: 1_000, timeMs: 200 };
+  const limits = { threads: 1, cacheTokens: 1_000, timeMs: 60 };
   using tokens = await openTokens({ clock, models: [model], ...limits });
-  const steps = (count: number) => JSON.stringify({ messages: [{ ...user("x"), steps: count }] });
-  expect(await tokens.chat("m", steps(1e9))).toBeNull();
+  const steps = (count: number) =>
+    JSON.stringify({ messages: [user("x")], chat_template_kwargs: { steps: count } });
+  expect(await tokens.chat("m", steps(100_000))).toBeNull();
   expect(tokens.counts.late).toBe(1);
   await waitFor(() => tokens.counts.restarts === 1, 10_000);
   await waitFor(async () => (await tokens.chat("m", steps(1))) !== null, 10_000);
@@ -232,7 +241,8 @@ test("files that are no tokenizer refuse the start, and say which", async () => 
   const folder = join(tempDir(), "broken");
   mkdirSync(folder);
   const open = () => {
-    const names = { name: "m", chatTemplate: null, partSeparator: "\n", reasoning: null };
+    const kwargs = { chatTemplate: null, templateKwargs: null };
+    const names = { name: "m", ...kwargs, partSeparator: "\n", reasoning: null };
     const limits = { threads: 0, cacheTokens: 1, timeMs: 1 };
     return openTokens({ clock: systemClock, models: [{ ...names, tokenizer: folder }], ...limits });
   };
@@ -241,6 +251,44 @@ test("files that are no tokenizer refuse the start, and say which", async () => 
   await expect(open()).rejects.toThrow(/cannot be used/);
   writeFileSync(join(folder, "tokenizer.json"), "[");
   await expect(open()).rejects.toThrow(/tokenizer\.json/);
+});
+
+test("a broken template refuses the start, and says where", async () => {
+  const open = openModel({ template: "{% for m in messages %}\n{{ m.content }" });
+  await expect(open).rejects.toThrow(/tokenizer_config\.json: the chat template is broken: line 2/);
+});
+
+test("kwargs of the operator reach the template, and those of the request win", async () => {
+  using tokens = await openModel({ kwargs: '{"enable_thinking": true}' });
+  const text = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n";
+  const seen = await tokens.chat("m", JSON.stringify({ messages: [user("go")] }));
+  expect([...seen!.tokens]).toEqual(idsOf(`${text}<think>\n`));
+  const chat_template_kwargs = { enable_thinking: false };
+  const body = JSON.stringify({ messages: [user("go")], chat_template_kwargs });
+  expect([...(await tokens.chat("m", body))!.tokens]).toEqual(idsOf(text));
+  await expect(openModel({ kwargs: "[]" })).rejects.toThrow(/not a JSON object/);
+});
+
+test("a template that never ends is given up with a reason", async () => {
+  const tokenizer = writeTokenizer(tempDir(), SLOW);
+  const reasons: string[] = [];
+  const files = { tokenizer, chatTemplate: null, templateKwargs: '{"steps": 100000}' };
+  using tokens = await openTokens({
+    clock: systemClock,
+    models: [{ name: "m", ...files, partSeparator: "\n", reasoning: null }],
+    ...{ threads: 0, cacheTokens: 1_000, timeMs: 60_000 },
+    onFailed: (model, why) => reasons.push(`${model}: ${why}`),
+  });
+  expect(await tokens.chat("m", JSON.stringify({ messages: [user("x")] }))).toBeNull();
+  expect(reasons).toEqual(["m: the template takes too many steps"]);
+}, 60_000);
+
+test("pictures are told apart from prompts whose tokens can be counted", async () => {
+  using tokens = await openModel();
+  const picture = { type: "image_url", image_url: { url: "data:A" } };
+  const ask = (content: unknown) => tokens.chat("m", JSON.stringify({ messages: [user(content)] }));
+  expect((await ask([picture]))!.hasMedia).toBe(true);
+  expect((await ask("data:A"))!.hasMedia).toBe(false);
 });
 
 test("rough tokens of longer prompts begin like those of shorter ones", () => {

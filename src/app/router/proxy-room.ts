@@ -3,7 +3,7 @@ import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { Health, Logger } from "../../observability/index.ts";
-import { type OpenAiProxy, openProxy } from "../../proxy/index.ts";
+import { type OpenAiProxy, openProxy, type ProxyOptions } from "../../proxy/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
 import { tellPolicies } from "./proxy-marks.ts";
 import { proxyModels, proxySettings } from "./proxy-settings.ts";
@@ -46,8 +46,11 @@ export class ProxyRoom {
     const settings = proxySettings(config, access.tokens !== null);
     const onFault = (thrown: unknown) =>
       logger.error("a request to the proxy failed", { reason: String(thrown) });
-    const onWorker = workerNotes(logger, health);
-    const proxy = await openProxy({ clock, random, router, table, settings, onFault, onWorker });
+    const proxy = await openProxy({
+      ...{ clock, random, router, table, settings, onFault },
+      onWorker: workerNotes(logger, health),
+      onTokens: tokenReports(parts),
+    });
     try {
       const { bodyBytesMax } = settings;
       const api = createProxyApi(proxy, {
@@ -101,5 +104,34 @@ function workerNotes(logger: Logger, health: ProxyRoomParts["health"]) {
     const details = [...out].map(([name, reason]) => `${name}: ${reason}`).join("; ");
     if (out.size > 0) health.raise("ROUTER_WORKER_OUT", details);
     else health.clear("ROUTER_WORKER_OUT");
+  };
+}
+
+/** A difference of tokens is over when there was none for this long. */
+const DIFFERENCE_MS = 600_000;
+/** Of one model, prompts that cannot be tokenised are logged this often. */
+const FAILED_LOG_MS = 60_000;
+const REASON_MAX = 200;
+
+function tokenReports({
+  clock,
+  logger,
+  health,
+}: ProxyRoomParts): NonNullable<ProxyOptions["onTokens"]> {
+  const loggedMs = new Map<string, number>();
+  return {
+    failed(model, why) {
+      const now = clock.monotonicMs();
+      if (now - (loggedMs.get(model) ?? Number.NEGATIVE_INFINITY) < FAILED_LOG_MS) return;
+      loggedMs.set(model, now);
+      const reason = why.slice(0, REASON_MAX);
+      logger.warn("prompt not tokenised, routing it by the fallback", { model, reason });
+    },
+    differ({ model, here, engine, shape }) {
+      const counts = `${here} tokens here, ${engine} at the engine`;
+      health.raise("PROXY_TOKENS", `${model}: ${counts}, request shape ${shape}`, {
+        forMs: DIFFERENCE_MS,
+      });
+    },
   };
 }

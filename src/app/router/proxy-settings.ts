@@ -40,6 +40,7 @@ export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
     name: model,
     tokenizer: kept.tokenizer,
     chatTemplate: kept.chatTemplate,
+    templateKwargs: kept.templateKwargs,
     fallback: kept.fallback,
     engine: kept.engine,
     loras: kept.loras,

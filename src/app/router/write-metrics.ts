@@ -19,6 +19,8 @@ export function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void
   registry.set("proxyPrompts", prompts - failed - late, { outcome: "done" });
   registry.set("proxyPrompts", failed, { outcome: "failed" });
   registry.set("proxyPrompts", late, { outcome: "late" });
+  registry.set("proxyTokenChecks", proxy.checks.equal, { outcome: "equal" });
+  registry.set("proxyTokenChecks", proxy.checks.different, { outcome: "different" });
 }
 
 const MODES = { off: 0, "dry-run": 0.5, on: 1 } as const;

@@ -1,3 +1,4 @@
+import { parseJson } from "../../core/index.ts";
 import type { NamedSection } from "../book.ts";
 import { choiceKind, integerKind, type Kind, pathKind, patternKind, typeName } from "../kinds.ts";
 import { quoteText } from "../problems.ts";
@@ -61,6 +62,31 @@ const model: KeySpec<string> = {
 
 const path = (example: string) => pathKind({ bytesMax: 4_000, example });
 
+const TEMPLATE_KWARGS = '{"enable_thinking": false}';
+
+/** The text as it stands: numbers in it must reach templates digit for digit. */
+const jsonObjectKind: Kind<string> = {
+  name: "JSON object",
+  range: "the text of a JSON object",
+  read(raw) {
+    const instead = `write a JSON object in quotes, as in '${TEMPLATE_KWARGS}'`;
+    if (typeof raw !== "string") return { ok: false, what: `is ${typeName(raw)}`, instead };
+    return isJsonObject(raw)
+      ? { ok: true, value: raw }
+      : { ok: false, what: `is ${quoteText(raw)}, not a JSON object`, instead };
+  },
+  write: (text) => text,
+};
+
+function isJsonObject(text: string): boolean {
+  try {
+    const value = parseJson(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
+
 const tokenizerKeys = {
   tokenizer: optional({
     key: "tokenizer",
@@ -77,6 +103,15 @@ const tokenizerKeys = {
     reload: true,
     doc: "A chat template instead of the model's own (vLLM's and SGLang's `--chat-template`).",
     example: "/etc/hearth/llama.jinja",
+  }),
+  templateKwargs: optional({
+    key: "default_chat_template_kwargs",
+    kind: jsonObjectKind,
+    reload: true,
+    doc:
+      "What the engine gives every chat template, as JSON: the value of vLLM's " +
+      "`--default-chat-template-kwargs`.",
+    example: TEMPLATE_KWARGS,
   }),
   fallback: withDefault({
     key: "fallback",

@@ -3,6 +3,7 @@ import type { ErrorShape } from "../endpoint.ts";
 const DATA = Buffer.from("data:");
 /** As OpenAI's older APIs have it, and as the Responses API and Anthropic's have it. */
 const USAGES = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
+const PROMPT = Buffer.from('"prompt_tokens":');
 const LF = 0x0a;
 const DIGITS_MAX = 12;
 
@@ -30,6 +31,7 @@ export class OutputCount {
   readonly #marks: Marks;
   #events = 0;
   #told: number | null = null;
+  #prompt: number | null = null;
 
   constructor(shape: ErrorShape = "openai") {
     this.#marks = MARKS[shape];
@@ -37,6 +39,11 @@ export class OutputCount {
 
   get tokens(): number {
     return this.#told ?? this.#events;
+  }
+
+  /** Tokens of the prompt, where the worker has said how many there are. */
+  get promptTokens(): number | null {
+    return this.#prompt;
   }
 
   /** Whole events; whether there was one with output. */
@@ -68,11 +75,17 @@ export class OutputCount {
   /** `usage` of an answer, or of an event. The first event of some streams says 0. */
   addUsage(view: Buffer): void {
     for (const usage of USAGES) {
-      const at = view.lastIndexOf(usage);
-      if (at < 0) continue;
-      const from = at + usage.length;
-      const digits = /^ *([0-9]{1,9})/.exec(view.toString("latin1", from, from + DIGITS_MAX));
-      if (digits !== null && Number(digits[1]) > 0) this.#told = Number(digits[1]);
+      const told = lastNumber(view, usage);
+      if (told !== null && told > 0) this.#told = told;
     }
+    this.#prompt = lastNumber(view, PROMPT) ?? this.#prompt;
   }
+}
+
+function lastNumber(view: Buffer, key: Buffer): number | null {
+  const at = view.lastIndexOf(key);
+  if (at < 0) return null;
+  const start = at + key.length;
+  const digits = /^ *([0-9]{1,9})/.exec(view.toString("latin1", start, start + DIGITS_MAX));
+  return digits === null ? null : Number(digits[1]);
 }

@@ -20,7 +20,12 @@ export interface RelayOptions {
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
   /** Told once, when nothing more goes to the client. */
-  readonly ended: (end: RequestEnd) => void;
+  readonly ended: (end: RelayEnd) => void;
+}
+
+export interface RelayEnd extends RequestEnd {
+  /** As the worker counted them; null where it did not say. */
+  readonly promptTokens: number | null;
 }
 
 type Bytes = Uint8Array<ArrayBuffer>;
@@ -168,6 +173,7 @@ export class Relay {
   #end(how: RequestEnd["how"]): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#options.ended({ how, outputTokens: this.#count.tokens });
+    const { tokens: outputTokens, promptTokens } = this.#count;
+    this.#options.ended({ how, outputTokens, promptTokens });
   }
 }

@@ -1,6 +1,9 @@
 import type { PromptMark } from "../observer.ts";
-import { type ChatBody, type Fields, isFields, parseChat, renderChat } from "./chat-text.ts";
+import { type ChatBody, parseChat, refusal } from "./chat-body.ts";
+import { encodingOf } from "./chat-encoding.ts";
+import { renderChat } from "./chat-text.ts";
 import type { TokenModel } from "./model.ts";
+import type { Dict, Value } from "./python/index.ts";
 
 /** Anthropic's API takes four in a request. */
 const MARKS_MAX = 4;
@@ -8,6 +11,7 @@ const MARKS_MAX = 4;
 interface Marked {
   readonly tokens: Uint32Array<ArrayBuffer>;
   readonly marks: readonly PromptMark[];
+  readonly hasMedia: boolean;
 }
 
 /** A `cache_control` and where it stands: the last message and the last part that it covers. */
@@ -15,30 +19,31 @@ interface MarkPlace {
   readonly message: number;
   /** Null: the whole message. */
   readonly part: number | null;
-  readonly control: Fields;
+  readonly control: Dict;
 }
 
 /** The tokens of a conversation and how far each of its `cache_control` marks reaches into them. */
 export function markedTokens(model: TokenModel, text: string): Marked {
   const body = parseChat(text);
-  const tokens = model.encode(renderChat(model, body), false);
-  if (!text.includes("cache_control")) return { tokens, marks: [] };
+  const { text: rendered, hasMedia } = renderChat(model, body);
+  const tokens = model.encode(rendered, encodingOf(body.fields, false));
+  if (tokens.length === 0) throw refusal("the template makes no text");
+  if (!text.includes("cache_control")) return { tokens, marks: [], hasMedia };
   const places = placesOf(body).slice(-MARKS_MAX);
   const marks = places.map((place) => markOf(model, body, place, tokens));
-  return { tokens, marks: marks.filter((mark) => mark.tokens > 0) };
+  return { tokens, marks: marks.filter((mark) => mark.tokens > 0), hasMedia };
 }
 
 function placesOf(body: ChatBody): MarkPlace[] {
   const places: MarkPlace[] = [];
-  const tools = Array.isArray(body.tools) ? body.tools : [];
+  const tools = listOf(body.fields.get("tools"));
   const onTools = tools.map((tool) => controlOf(tool)).findLast((control) => control !== null);
   // Tools stand in front of the messages, or within the first one.
   if (onTools !== undefined && onTools !== null) {
     places.push({ message: 0, part: null, control: onTools });
   }
   for (const [message, fields] of body.messages.entries()) {
-    const parts = Array.isArray(fields.content) ? fields.content : [];
-    for (const [part, value] of parts.entries()) {
+    for (const [part, value] of listOf(fields.get("content")).entries()) {
       const control = controlOf(value);
       if (control !== null) places.push({ message, part, control });
     }
@@ -48,9 +53,13 @@ function placesOf(body: ChatBody): MarkPlace[] {
   return places;
 }
 
-function controlOf(value: unknown): Fields | null {
-  if (!isFields(value)) return null;
-  return isFields(value.cache_control) ? value.cache_control : null;
+function listOf(value: Value | undefined): Value[] {
+  return Array.isArray(value) ? value : [];
+}
+
+function controlOf(value: Value): Dict | null {
+  const control = value instanceof Map ? value.get("cache_control") : null;
+  return control instanceof Map ? control : null;
 }
 
 /** The conversation up to the mark begins like the whole one: so far the mark reaches. */
@@ -60,11 +69,11 @@ function markOf(
   { message, part, control }: MarkPlace,
   whole: Uint32Array,
 ): PromptMark {
-  const type = typeof control.type === "string" ? control.type : "ephemeral";
+  const type = control.get("type");
   return {
     tokens: commonPrefix(tokensUpTo(model, body, message, part), whole),
-    type,
-    ttlSeconds: secondsOf(control.ttl),
+    type: typeof type === "string" ? type : "ephemeral",
+    ttlSeconds: secondsOf(control.get("ttl")),
   };
 }
 
@@ -75,13 +84,17 @@ function tokensUpTo(
   part: number | null,
 ): Uint32Array {
   const messages = body.messages.slice(0, message + 1).map((fields, i) => {
-    const { content } = fields;
+    const content = fields.get("content");
     const isCut = i === message && part !== null && Array.isArray(content);
-    return isCut ? { ...fields, content: content.slice(0, part + 1) } : fields;
+    return isCut ? new Map(fields).set("content", content.slice(0, part + 1)) : fields;
   });
-  const cut = { ...body, messages, add_generation_prompt: false, continue_final_message: false };
+  const fields = new Map(body.fields)
+    .set("add_generation_prompt", false)
+    .set("continue_final_message", false);
   try {
-    return model.encode(renderChat(model, cut), false);
+    const { addSpecial } = encodingOf(fields, false);
+    const { text } = renderChat(model, { fields, messages });
+    return model.encode(text, { addSpecial, truncation: null });
   } catch {
     // Some templates refuse a conversation without a user.
     return new Uint32Array(0);
@@ -97,8 +110,11 @@ function commonPrefix(a: Uint32Array, b: Uint32Array): number {
 
 const UNITS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 };
 
-function secondsOf(ttl: unknown): number | null {
-  if (typeof ttl === "number") return Number.isFinite(ttl) && ttl > 0 ? ttl : null;
+function secondsOf(ttl: Value | undefined): number | null {
+  if (typeof ttl === "number" || typeof ttl === "bigint") {
+    const seconds = Number(ttl);
+    return Number.isFinite(seconds) && seconds > 0 ? seconds : null;
+  }
   const match = typeof ttl === "string" ? /^([0-9]{1,9})([smhd])$/.exec(ttl) : null;
   return match === null ? null : Number(match[1]) * UNITS[match[2]!]!;
 }

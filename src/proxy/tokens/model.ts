@@ -1,31 +1,44 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Template } from "@huggingface/jinja";
 import { Tokenizer } from "@huggingface/tokenizers";
-import { HearthError, messageOf } from "../../core/index.ts";
+import { type Clock, HearthError, messageOf, systemClock } from "../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
-import { PieceCache } from "./piece-cache.ts";
-import { createPieceCutter, type PieceCutter } from "./piece-cutter.ts";
+import { type EncodeOptions, Encoder } from "./encoder.ts";
+import { Template } from "./jinja/index.ts";
+import { createPieceCutter } from "./piece-cutter.ts";
 import type { TokenModelFiles } from "./protocol.ts";
+import { readJson as readPython, type Value } from "./python/index.ts";
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** A tokenizer and the template that makes one text of a conversation. */
+export interface ChatTemplate {
+  readonly source: string;
+  /** Whether it wants a message's content in parts; else as one text. */
+  readonly wantsParts: boolean;
+  render(variables: readonly (readonly [string, Value])[]): string;
+}
+
+/** A tokenizer and the templates that make one text of a conversation. */
 export interface TokenModel {
   readonly hasTemplate: boolean;
-  /** Whether the template wants a message's content in parts; else as one text. */
-  readonly wantsParts: boolean;
   readonly partSeparator: string;
   readonly reasoning: ReasoningTokens | null;
-  render(variables: Fields): string;
-  encode(text: string, withSpecial: boolean): Uint32Array<ArrayBuffer>;
+  /** What the operator gives every template. */
+  readonly templateKwargs: ReadonlyMap<string, Value>;
+  /** Some models have another template for requests with tools. */
+  templateFor(hasTools: boolean): ChatTemplate | null;
+  encode(text: string, options: EncodeOptions): Uint32Array<ArrayBuffer>;
 }
 
 /** Throws CONFIG_INVALID where a file is missing or holds something else. */
-export function loadTokenModel(files: TokenModelFiles, cacheTokens: number): TokenModel {
+export function loadTokenModel(
+  files: TokenModelFiles,
+  cacheTokens: number,
+  clock: Pick<Clock, "wallMs">,
+): TokenModel {
   const { tokenizer: folder, name } = files;
   const definition = readJson(join(folder, "tokenizer.json"));
-  const config = readConfig(join(folder, "tokenizer_config.json"));
+  const config = readConfig(folder);
   let tokenizer: Tokenizer;
   try {
     tokenizer = new Tokenizer(definition, config);
@@ -33,22 +46,33 @@ export function loadTokenModel(files: TokenModelFiles, cacheTokens: number): Tok
     const what = `${folder}: the tokenizer of ${name} cannot be used: ${messageOf(cause)}`;
     throw new HearthError("CONFIG_INVALID", what, { cause });
   }
-  const templates = readTemplates(files, config);
+  const setting = { special: specialTexts(config), now: () => new Date(clock.wallMs()) };
+  const read = readTemplates(files, config);
+  const templates = new Map(read.map((one) => [one.name, compiled(one, setting)]));
   const encoder = new Encoder(tokenizer, createPieceCutter(definition), cacheTokens);
-  const sources = Object.values(templates);
+  const sources = read.map(({ source }) => source);
   return {
-    hasTemplate: sources.length > 0,
-    wantsParts: sources.some((source) => WANTS_PARTS.test(source)),
+    hasTemplate: templates.size > 0,
     partSeparator: files.partSeparator,
     reasoning: reasoningOf(tokenizer, files.reasoning, sources),
-    render: createRenderer(templates, specialTexts(config)),
-    encode: (text, withSpecial) => encoder.encode(text, withSpecial),
+    templateKwargs: readKwargs(files),
+    templateFor: (hasTools) =>
+      (hasTools ? templates.get("tool_use") : null) ?? templates.get("default") ?? null,
+    encode: (text, options) => encoder.encode(text, options),
   };
 }
 
-/** The template walks through a message's content, as vLLM finds it out. */
-const WANTS_PARTS =
-  /\bfor\s+\w+\s+in\s+(?:\w+(?:\.content|\[\s*['"]content['"]\s*\])|content)\s*(?:-?%\}|if\b|\|)/;
+/** Throws CONFIG_INVALID where `loadTokenModel` would. */
+export function checkTokenModel(files: TokenModelFiles): void {
+  loadTokenModel(files, 0, systemClock);
+}
+
+function readKwargs({ name, templateKwargs }: TokenModelFiles): ReadonlyMap<string, Value> {
+  const kwargs = readPython(templateKwargs ?? "{}");
+  if (kwargs instanceof Map) return kwargs as ReadonlyMap<string, Value>;
+  const what = `default_chat_template_kwargs of ${name} is not a JSON object`;
+  throw new HearthError("CONFIG_INVALID", what);
+}
 
 function readJson(path: string): Fields {
   try {
@@ -61,57 +85,80 @@ function readJson(path: string): Fields {
   throw new HearthError("CONFIG_INVALID", `${path} holds no JSON object`);
 }
 
-function readConfig(path: string): Fields {
-  return existsSync(path) ? readJson(path) : {};
+/** The configuration, with the special tokens that older models have in a file of their own. */
+function readConfig(folder: string): Fields {
+  const [config, special] = ["tokenizer_config.json", "special_tokens_map.json"].map((name) => {
+    const file = join(folder, name);
+    return existsSync(file) ? readJson(file) : {};
+  }) as [Fields, Fields];
+  return "added_tokens_decoder" in config ? config : { ...config, ...special };
 }
 
-/** By name; a model's only one is `default`. */
-function readTemplates(files: TokenModelFiles, config: Fields): Record<string, string> {
+interface TemplateSource {
+  /** A model's only one is `default`. */
+  readonly name: string;
+  readonly where: string;
+  readonly source: string;
+}
+
+function readTemplates(files: TokenModelFiles, config: Fields): TemplateSource[] {
   const { tokenizer: folder, chatTemplate } = files;
   const beside = join(folder, "chat_template.jinja");
   const file = chatTemplate ?? (existsSync(beside) ? beside : null);
-  if (file !== null) {
-    try {
-      return { default: readFileSync(file, "utf8") };
-    } catch (cause) {
-      throw new HearthError("CONFIG_INVALID", `${file}: ${messageOf(cause)}`, { cause });
-    }
-  }
+  if (file !== null) return [{ name: "default", where: file, source: readText(file) }];
   const inFile = join(folder, "chat_template.json");
-  const own = existsSync(inFile) ? readJson(inFile).chat_template : config.chat_template;
-  if (typeof own === "string") return { default: own };
-  if (!Array.isArray(own)) return {};
+  const isApart = existsSync(inFile);
+  const own = isApart ? readJson(inFile).chat_template : config.chat_template;
+  const where = isApart ? inFile : join(folder, "tokenizer_config.json");
+  if (typeof own === "string") return [{ name: "default", where, source: own }];
+  if (!Array.isArray(own)) return [];
   const named = own.filter((one) => typeof one?.template === "string");
-  return Object.fromEntries(named.map((one) => [String(one.name), one.template as string]));
+  return named.map((one) => {
+    const name = String(one.name);
+    return { name, where: `${where}, template ${name}`, source: String(one.template) };
+  });
+}
+
+function readText(file: string): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${file}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** Throws CONFIG_INVALID where the template is broken: at start, and not with each prompt. */
+function compiled(
+  { where, source }: TemplateSource,
+  { special, now }: { special: readonly (readonly [string, Value])[]; now: () => Date },
+): ChatTemplate {
+  let template: Template;
+  try {
+    template = new Template(source);
+  } catch (cause) {
+    const what = `${where}: the chat template is broken: ${messageOf(cause)}`;
+    throw new HearthError("CONFIG_INVALID", what, { cause });
+  }
+  return {
+    source,
+    wantsParts: template.wantsParts,
+    render: (variables) => template.render([...special, ...variables], { now }),
+  };
 }
 
 /** `bos_token` and its like, which a configuration has as a text or with options. */
-function specialTexts(config: Fields): Record<string, string> {
-  const texts: Record<string, string> = {};
-  for (const name of ["bos_token", "eos_token", "pad_token", "unk_token"]) {
-    const value = config[name];
-    if (typeof value === "string") texts[name] = value;
-    else if (typeof value === "object" && value !== null) {
-      const { content } = value as { content?: unknown };
-      if (typeof content === "string") texts[name] = content;
-    }
-  }
-  return texts;
+function specialTexts(config: Fields): [string, Value][] {
+  const more = config.extra_special_tokens;
+  const named = Object.entries(config).filter(([name]) => name.endsWith("_token"));
+  const all = [...named, ...Object.entries(isFields(more) ? more : {})];
+  return all.flatMap(([name, value]) => {
+    const text = isFields(value) ? value.content : value;
+    return typeof text === "string" ? [[name, text] as [string, Value]] : [];
+  });
 }
 
-function createRenderer(
-  sources: Readonly<Record<string, string>>,
-  special: Readonly<Record<string, string>>,
-): (variables: Fields) => string {
-  const parsed = new Map<string, Template>();
-  return (variables) => {
-    const name = variables.tools != null && "tool_use" in sources ? "tool_use" : "default";
-    const source = sources[name];
-    if (source === undefined) throw new HearthError("UNSUPPORTED", "there is no chat template");
-    const template = parsed.get(name) ?? new Template(source);
-    parsed.set(name, template);
-    return template.render({ ...special, ...variables });
-  };
+function isFields(value: unknown): value is Fields {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 const KNOWN_REASONING = [
@@ -134,48 +181,4 @@ function reasoningOf(
     if (start !== undefined && end !== undefined) return { start, end };
   }
   return null;
-}
-
-/** Tokenises piece by piece where that is the same, and remembers the pieces. */
-class Encoder {
-  readonly #tokenizer: Tokenizer;
-  readonly #cutter: PieceCutter | null;
-  readonly #cache: PieceCache;
-
-  constructor(tokenizer: Tokenizer, cutter: PieceCutter | null, cacheTokens: number) {
-    [this.#tokenizer, this.#cutter] = [tokenizer, cutter];
-    this.#cache = new PieceCache(cacheTokens);
-  }
-
-  encode(text: string, withSpecial: boolean): Uint32Array<ArrayBuffer> {
-    const pieces = withSpecial || this.#cutter === null ? null : this.#cutter(text);
-    if (pieces === null) {
-      return checked(this.#tokenizer.encode(text, { add_special_tokens: withSpecial }).ids);
-    }
-    const lists = pieces.map((piece) => this.#piece(piece));
-    const tokens = new Uint32Array(lists.reduce((sum, list) => sum + list.length, 0));
-    let at = 0;
-    for (const list of lists) {
-      tokens.set(list, at);
-      at += list.length;
-    }
-    return tokens;
-  }
-
-  #piece(piece: string): readonly number[] {
-    const known = this.#cache.get(piece);
-    if (known !== null) return known;
-    const { ids } = this.#tokenizer.encode(piece, { add_special_tokens: false });
-    checked(ids);
-    this.#cache.put(piece, ids);
-    return ids;
-  }
-}
-
-/** A vocabulary without a token for what it does not know answers nothing for it. */
-function checked(ids: readonly (number | undefined)[]): Uint32Array<ArrayBuffer> {
-  if (ids.some((id) => id === undefined)) {
-    throw new HearthError("UNSUPPORTED", "the vocabulary has no token for a part of the text");
-  }
-  return Uint32Array.from(ids as readonly number[]);
 }

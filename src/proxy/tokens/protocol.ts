@@ -1,4 +1,5 @@
 import type { PromptMark, ReasoningTokens } from "../observer.ts";
+import type { EncodeOptions } from "./encoder.ts";
 
 /** One model's files, read where it is used. */
 export interface TokenModelFiles {
@@ -6,12 +7,12 @@ export interface TokenModelFiles {
   /** A folder. */
   readonly tokenizer: string;
   readonly chatTemplate: string | null;
+  /** A JSON object of what every template is given, as vLLM's flag of the same name has it. */
+  readonly templateKwargs: string | null;
   /** What stands between the text parts of a message where the template wants one string. */
   readonly partSeparator: string;
   readonly reasoning: { readonly start: string; readonly end: string } | null;
 }
-
-export type PromptKind = "chat" | "text" | "output";
 
 export type TokenOrder =
   | {
@@ -20,12 +21,16 @@ export type TokenOrder =
       readonly cacheTokens: number;
       readonly files: TokenModelFiles;
     }
-  | {
-      readonly kind: PromptKind;
-      readonly id: number;
-      readonly model: string;
-      readonly text: string;
-    };
+  | PromptOrder;
+
+export interface PromptOrder {
+  readonly id: number;
+  readonly model: string;
+  readonly text: string;
+  /** Null: the text is the body of a request for a chat completion, which says it itself. */
+  readonly encode: EncodeOptions | null;
+  readonly kind: "prompt";
+}
 
 export type TokenAnswer =
   | {
@@ -39,5 +44,6 @@ export type TokenAnswer =
       readonly id: number;
       readonly tokens: Uint32Array<ArrayBuffer>;
       readonly marks: readonly PromptMark[];
+      readonly hasMedia: boolean;
     }
   | { readonly kind: "failed"; readonly id: number; readonly why: string };

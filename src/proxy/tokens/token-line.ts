@@ -1,3 +1,4 @@
+import type { Clock } from "../../core/index.ts";
 import type { TokenAnswer, TokenOrder } from "./protocol.ts";
 import { TokenServer } from "./token-server.ts";
 
@@ -54,8 +55,8 @@ export function createThreadLine(): TokenLine {
 }
 
 /** In this thread: everything else waits while a prompt is tokenised. */
-export function createLocalLine(): TokenLine {
-  const server = new TokenServer();
+export function createLocalLine(clock: Pick<Clock, "wallMs">): TokenLine {
+  const server = new TokenServer(clock);
   return {
     ask: (order) => Promise.resolve(server.answer(order)),
     waiting: 0,

@@ -1,7 +1,8 @@
 import { type Clock, HearthError } from "../../core/index.ts";
 import type { ReasoningTokens } from "../observer.ts";
+import type { EncodeOptions } from "./encoder.ts";
 import type { PromptTokens, TokenCounts, Tokens } from "./prompt-tokens.ts";
-import type { PromptKind, TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
+import type { TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
 import { createLocalLine, createThreadLine, type TokenLine } from "./token-line.ts";
 
 export interface TokenPoolOptions {
@@ -12,6 +13,8 @@ export interface TokenPoolOptions {
   readonly cacheTokens: number;
   /** A prompt that takes longer is done without. */
   readonly timeMs: number;
+  /** A prompt could not be tokenised; `why` may quote what the template says of it. */
+  readonly onFailed?: (model: string, why: string) => void;
 }
 
 /** More prompts than this wait for nobody's thread: they are done without. */
@@ -67,15 +70,15 @@ class TokenPool implements Tokens {
   }
 
   chat(model: string, body: string): Promise<PromptTokens | null> {
-    return this.#ask("chat", model, body);
+    return this.#ask(model, body, null);
   }
 
-  text(model: string, text: string): Promise<PromptTokens | null> {
-    return this.#ask("text", model, text);
+  text(model: string, text: string, options: EncodeOptions): Promise<PromptTokens | null> {
+    return this.#ask(model, text, options);
   }
 
   output(model: string, text: string): Promise<PromptTokens | null> {
-    return this.#ask("output", model, text);
+    return this.#ask(model, text, { addSpecial: false, truncation: null });
   }
 
   [Symbol.dispose](): void {
@@ -84,7 +87,8 @@ class TokenPool implements Tokens {
   }
 
   #start(): TokenLine {
-    return this.#options.threads === 0 ? createLocalLine() : createThreadLine();
+    const { threads, clock } = this.#options;
+    return threads === 0 ? createLocalLine(clock) : createThreadLine();
   }
 
   async #load(line: TokenLine, files: TokenModelFiles): Promise<TokenAnswer> {
@@ -94,15 +98,25 @@ class TokenPool implements Tokens {
     return answer;
   }
 
-  async #ask(kind: PromptKind, model: string, text: string): Promise<PromptTokens | null> {
+  async #ask(
+    model: string,
+    text: string,
+    encode: EncodeOptions | null,
+  ): Promise<PromptTokens | null> {
     const line = this.has(model) ? this.#lineFor(text) : null;
     if (line === null) return null;
     this.#counts.prompts++;
-    const order: TokenOrder = { kind, id: this.#nextId++, model, text };
+    const order: TokenOrder = { kind: "prompt", id: this.#nextId++, model, text, encode };
     const answer = await this.#inTime(line, order);
-    if (answer?.kind === "tokens") return { tokens: answer.tokens, marks: answer.marks };
+    if (answer?.kind === "tokens") {
+      const { tokens, marks, hasMedia } = answer;
+      return { tokens, marks, hasMedia };
+    }
     if (answer === null) this.#counts.late++;
-    else this.#counts.failed++;
+    else {
+      this.#counts.failed++;
+      if (answer.kind === "failed") this.#options.onFailed?.(model, answer.why);
+    }
     return null;
   }
 

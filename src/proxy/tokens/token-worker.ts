@@ -1,3 +1,4 @@
+import { systemClock } from "../../core/index.ts";
 import type { TokenOrder } from "./protocol.ts";
 import { TokenServer } from "./token-server.ts";
 
@@ -5,7 +6,7 @@ import { TokenServer } from "./token-server.ts";
 
 declare const self: Worker;
 
-const server = new TokenServer();
+const server = new TokenServer(systemClock);
 
 self.onmessage = ({ data }: MessageEvent<TokenOrder>) => {
   const answer = server.answer(data);

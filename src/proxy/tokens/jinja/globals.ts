@@ -1,0 +1,141 @@
+import {
+  iterate,
+  type Kwargs,
+  PythonError,
+  Thing,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+} from "../python/index.ts";
+import type { Budget } from "./budget.ts";
+import { makeDict } from "./methods.ts";
+import { wholeNumber } from "./operators.ts";
+import { strftime } from "./strftime.ts";
+
+/** As the sandbox limits it. */
+const RANGE_MAX = 100_000;
+
+function fn(name: string, call: (args: readonly Value[], kwargs: Kwargs) => Value): Thing {
+  return new Thing(name, { call });
+}
+
+function range(args: readonly Value[], budget: Budget): Value[] {
+  const numbers = args.map(wholeNumber);
+  const [from, to] = numbers.length === 1 ? [0, numbers[0]!] : [numbers[0], numbers[1]];
+  const step = numbers[2] ?? 1;
+  if (from === undefined || to === undefined) throw new PythonError("range expected 1 argument");
+  if (step === 0) throw new PythonError("range() arg 3 must not be zero");
+  const length = Math.max(0, Math.ceil((to - from) / step));
+  if (length > RANGE_MAX) {
+    throw new PythonError(`Range too big. The sandbox blocks ranges larger than ${RANGE_MAX}.`);
+  }
+  budget.made(length);
+  return Array.from({ length }, (_, i) => BigInt(from + i * step));
+}
+
+function namespace(args: readonly Value[], kwargs: Kwargs): Thing {
+  const slots = new Map<string, Value>();
+  for (const [key, value] of makeDict(args, kwargs)) slots.set(textOf(key), value);
+  return new Thing("Namespace", { slots });
+}
+
+/** `next()` walks round and round through its items. */
+function cycler(items: readonly Value[]): Thing {
+  if (items.length === 0) throw new PythonError("at least one item has to be provided");
+  let at = 0;
+  const next = () => {
+    const value = items[at]!;
+    at = (at + 1) % items.length;
+    return value;
+  };
+  const reset = () => {
+    at = 0;
+    return null;
+  };
+  return new Thing("Cycler", {
+    attributes: {
+      current: () => items[at]!,
+      next: () => fn("next", next),
+      reset: () => fn("reset", reset),
+    },
+  });
+}
+
+function joiner(separator: Value | undefined): Thing {
+  let isUsed = false;
+  return fn("Joiner", () => {
+    if (isUsed) return separator ?? ", ";
+    isUsed = true;
+    return "";
+  });
+}
+
+function raise(message: Value | undefined): never {
+  throw new PythonError(message === undefined ? "the template refuses it" : textOf(message));
+}
+
+/** The names that every template has, as transformers sets its environment up. */
+export function globals(budget: Budget, now: () => Date): Map<string, Value> {
+  return new Map<string, Value>([
+    ["range", fn("range", (args) => range(args, budget))],
+    ["dict", fn("dict", makeDict)],
+    ["namespace", fn("namespace", namespace)],
+    ["cycler", fn("cycler", (args) => cycler(args))],
+    ["joiner", fn("joiner", ([separator]) => joiner(separator))],
+    ["raise_exception", fn("raise_exception", ([message]) => raise(message))],
+    ["strftime_now", fn("strftime_now", ([format]) => strftime(textOf(format ?? ""), now()))],
+  ]);
+}
+
+interface LoopState {
+  readonly items: readonly Value[];
+  readonly depth: number;
+  readonly recurse: ((items: Value, depth: number) => Value) | null;
+  at: number;
+}
+
+/** The variable `loop` in one turn after the other. */
+export function loopThing(state: LoopState): Thing {
+  const { items, depth, recurse } = state;
+  let changed: readonly Value[] | null = null;
+  const neighbour = (by: number, what: string) => {
+    return items[state.at + by] ?? (items[state.at + by] === null ? null : new Undefined(what));
+  };
+  const cycle = (args: readonly Value[]) => {
+    if (args.length === 0) throw new PythonError("no items for cycling given");
+    return args[state.at % args.length]!;
+  };
+  const hasChanged = (args: readonly Value[]) => {
+    const isSame = changed !== null && textOf([...changed]) === textOf([...args]);
+    changed = args;
+    return !isSame;
+  };
+  const number = (value: () => number) => () => BigInt(value());
+  return new Thing("LoopContext", {
+    ...(recurse === null ? {} : { call: ([inner]) => recurse(inner ?? null, depth + 1) }),
+    attributes: {
+      index: number(() => state.at + 1),
+      index0: number(() => state.at),
+      revindex: number(() => items.length - state.at),
+      revindex0: number(() => items.length - state.at - 1),
+      first: () => state.at === 0,
+      last: () => state.at === items.length - 1,
+      length: number(() => items.length),
+      depth: number(() => depth),
+      depth0: number(() => depth - 1),
+      previtem: () => (state.at === 0 ? new Undefined("no previous item") : neighbour(-1, "")),
+      nextitem: () => neighbour(1, "there is no next item"),
+      cycle: () => fn("cycle", cycle),
+      changed: () => fn("changed", hasChanged),
+    },
+  });
+}
+
+/** The parts of a value that several names are assigned from. */
+export function unpacked(value: Value, count: number): readonly Value[] {
+  const items = value instanceof Undefined ? value.raise() : iterate(value);
+  if (items.length === count) return items;
+  const what = items.length > count ? "too many" : "not enough";
+  throw new PythonError(`${what} values to unpack from a ${typeName(value)}, expected ${count}`);
+}

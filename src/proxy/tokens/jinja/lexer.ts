@@ -1,0 +1,202 @@
+import { SPACE, strip } from "../python/index.ts";
+
+/** A template that Jinja refuses to compile, or uses a part of the language that is not built. */
+export class TemplateSyntaxError extends Error {}
+
+export type TokenKind = "data" | "begin" | "end" | "name" | "string" | "int" | "float" | "op";
+
+export interface Token {
+  readonly kind: TokenKind;
+  /** Of `begin` and `end`: `{{` or `{%`. */
+  readonly text: string;
+  readonly line: number;
+}
+
+const NEWLINE = /\r\n|\r|\n/g;
+const TAG = /\{%([-+]?)|\{\{([-+]?)|\{#([-+]?)/g;
+const RAW = new RegExp(`\\{%([-+]?)[${SPACE}]*raw[${SPACE}]*(?:-%\\}[${SPACE}]*|%\\})`, "y");
+const END_RAW = new RegExp(
+  `\\{%([-+]?)[${SPACE}]*endraw[${SPACE}]*(?:\\+%\\}|-%\\}[${SPACE}]*|%\\}\\n?)`,
+  "g",
+);
+const END_COMMENT = new RegExp(`\\+#\\}|-#\\}[${SPACE}]*|#\\}\\n?`, "g");
+const END_BLOCK = new RegExp(`\\+%\\}|-%\\}[${SPACE}]*|%\\}\\n?`, "y");
+const END_VARIABLE = new RegExp(`-\\}\\}[${SPACE}]*|\\}\\}`, "y");
+const BLANK = new RegExp(`[${SPACE}]+`, "y");
+const DIGITS = "(?:[0-9]+_)*[0-9]+";
+const FLOAT = new RegExp(`${DIGITS}(?:(?:\\.${DIGITS})?e[+-]?${DIGITS}|\\.${DIGITS})`, "iy");
+const INTEGER = /0b(?:_?[01])+|0o(?:_?[0-7])+|0x(?:_?[0-9a-f])+|[1-9](?:_?[0-9])*|0(?:_?0)*/iy;
+const NAME = /[\p{L}\p{Nl}_][\p{L}\p{Nl}\p{Mn}\p{Mc}\p{Nd}\p{Pc}]*/uy;
+const STRING = /'[^'\\]*(?:\\[\s\S][^'\\]*)*'|"[^"\\]*(?:\\[\s\S][^"\\]*)*"/y;
+const OPERATOR = /\/\/|\*\*|[=!<>]=|[-+*/%~[\](){}=<>.:|,;]/y;
+
+const BLANK_ONLY = new RegExp(`^[${SPACE}]+$`);
+const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
+
+/** Tokens of a template under `trim_blocks` and `lstrip_blocks`, as transformers compiles it. */
+export function lex(source: string): Token[] {
+  const text = source.replace(NEWLINE, "\n").replace(/\n$/, "");
+  return new Lexer(text).run();
+}
+
+class Lexer {
+  readonly #text: string;
+  readonly #tokens: Token[] = [];
+  #at = 0;
+  #line = 1;
+  /** Whether what was read last ended a line. */
+  #isLineStart = true;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  run(): Token[] {
+    while (this.#at < this.#text.length) this.#root();
+    return this.#tokens;
+  }
+
+  #fail(what: string): never {
+    throw new TemplateSyntaxError(`line ${this.#line}: ${what}`);
+  }
+
+  #push(kind: TokenKind, text: string): void {
+    this.#tokens.push({ kind, text, line: this.#line });
+  }
+
+  #advance(to: number): void {
+    for (let i = this.#at; i < to; i++) if (this.#text.charCodeAt(i) === 10) this.#line++;
+    if (to > this.#at) this.#isLineStart = this.#text.charCodeAt(to - 1) === 10;
+    this.#at = to;
+  }
+
+  #match(pattern: RegExp): string | null {
+    pattern.lastIndex = this.#at;
+    return pattern.exec(this.#text)?.[0] ?? null;
+  }
+
+  #root(): void {
+    TAG.lastIndex = this.#at;
+    const found = TAG.exec(this.#text);
+    if (found === null) {
+      this.#push("data", this.#text.slice(this.#at));
+      this.#advance(this.#text.length);
+      return;
+    }
+    const opening = found[0].slice(0, 2);
+    const sign = found[0].slice(2);
+    this.#data(found.index, sign, opening !== "{{");
+    const raw = opening === "{%" ? this.#rawAt(found.index) : null;
+    if (raw !== null) {
+      this.#raw(raw);
+      return;
+    }
+    this.#advance(found.index + found[0].length);
+    if (opening === "{#") this.#comment();
+    else {
+      this.#push("begin", opening);
+      this.#inside(opening === "{{" ? END_VARIABLE : END_BLOCK, opening);
+    }
+  }
+
+  /** Text up to a tag; the tag's sign and the line it is on decide about blanks before it. */
+  #data(end: number, sign: string, isBlock: boolean): void {
+    let data = this.#text.slice(this.#at, end);
+    if (sign === "-") data = strip(data, null, "right");
+    else if (sign !== "+" && isBlock) {
+      const line = data.lastIndexOf("\n") + 1;
+      if ((line > 0 || this.#isLineStart) && BLANK_ONLY.test(data.slice(line))) {
+        data = data.slice(0, line);
+      }
+    }
+    if (data !== "") this.#push("data", data);
+    this.#advance(end);
+  }
+
+  #rawAt(at: number): string | null {
+    RAW.lastIndex = at;
+    return RAW.exec(this.#text)?.[0] ?? null;
+  }
+
+  #raw(opening: string): void {
+    this.#advance(this.#at + opening.length);
+    END_RAW.lastIndex = this.#at;
+    const end = END_RAW.exec(this.#text);
+    if (end === null) this.#fail("Missing end of raw directive");
+    this.#data(end.index, end[1]!, true);
+    this.#advance(end.index + end[0].length);
+  }
+
+  #comment(): void {
+    END_COMMENT.lastIndex = this.#at;
+    const end = END_COMMENT.exec(this.#text);
+    if (end === null) this.#fail("Missing end of comment tag");
+    this.#advance(end.index + end[0].length);
+  }
+
+  #inside(ending: RegExp, opening: string): void {
+    const open: string[] = [];
+    for (;;) {
+      if (this.#at >= this.#text.length) this.#fail(`the end of "${opening}" is missing`);
+      const end = open.length === 0 ? this.#match(ending) : null;
+      if (end !== null) {
+        this.#push("end", opening);
+        this.#advance(this.#at + end.length);
+        return;
+      }
+      const blank = this.#match(BLANK);
+      if (blank !== null) this.#advance(this.#at + blank.length);
+      else this.#word(open);
+    }
+  }
+
+  #word(open: string[]): void {
+    const kinds = [
+      ["float", FLOAT],
+      ["int", INTEGER],
+      ["name", NAME],
+      ["string", STRING],
+      ["op", OPERATOR],
+    ] as const;
+    for (const [kind, pattern] of kinds) {
+      const text = this.#match(pattern);
+      // A float's digits may not follow a point: `a.0.1` has two indices.
+      if (text === null || (kind === "float" && this.#text[this.#at - 1] === ".")) continue;
+      if (kind === "op") this.#balance(text, open);
+      this.#push(kind, kind === "string" ? unescaped(text.slice(1, -1)) : text);
+      this.#advance(this.#at + text.length);
+      return;
+    }
+    this.#fail(`unexpected character ${JSON.stringify(this.#text[this.#at])}`);
+  }
+
+  #balance(operator: string, open: string[]): void {
+    const closing = CLOSING[operator];
+    if (closing !== undefined) open.push(closing);
+    else if (")]}".includes(operator) && open.pop() !== operator) {
+      this.#fail(`unexpected '${operator}'`);
+    }
+  }
+}
+
+const PLAIN: Readonly<Record<string, string>> = {
+  ...{ "\n": "", "\\": "\\", "'": "'", '"': '"', a: "\x07", b: "\b", f: "\f", n: "\n" },
+  ...{ r: "\r", t: "\t", v: "\v" },
+};
+const ESCAPE = /\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|([\s\S]))/g;
+
+/** A Python string literal's text; an escape that Python does not know stays as it is. */
+function unescaped(text: string): string {
+  return text.replace(ESCAPE, (all, two, four, eight, octal, char) => {
+    const hex: string | undefined = two ?? four ?? eight;
+    if (hex !== undefined) return fromCode(Number.parseInt(hex, 16));
+    if (octal !== undefined) return fromCode(Number.parseInt(octal, 8));
+    if ("xuUN".includes(char)) throw new TemplateSyntaxError(`a broken escape: ${all}`);
+    return PLAIN[char] ?? all;
+  });
+}
+
+function fromCode(code: number): string {
+  if (code > 0x10ffff) throw new TemplateSyntaxError("an escape beyond the last character");
+  return String.fromCodePoint(code);
+}
