@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import fc from "fast-check";
 import { systemClock } from "../../src/core/index.ts";
+import { checkModels, PROXY_MODEL_DEFAULTS } from "../../src/proxy/index.ts";
 import { openTokens, roughTokens, type TokenPoolOptions } from "../../src/proxy/tokens/index.ts";
 import { tempDir, waitFor } from "../support/index.ts";
 import {
@@ -256,6 +257,18 @@ test("files that are no tokenizer refuse the start, and say which", async () => 
 test("a broken template refuses the start, and says where", async () => {
   const open = openModel({ template: "{% for m in messages %}\n{{ m.content }" });
   await expect(open).rejects.toThrow(/tokenizer_config\.json: the chat template is broken: line 2/);
+});
+
+test("a check of the configuration names a missing tokenizer and a broken template", () => {
+  const model = { ...PROXY_MODEL_DEFAULTS, name: "m", tokenizer: join(tempDir(), "nothing") };
+  expect(() => checkModels([model])).toThrow(/nothing\/tokenizer\.json/);
+  const tokenizer = writeTokenizer(tempDir());
+  const chatTemplate = join(tempDir(), "broken.jinja");
+  writeFileSync(chatTemplate, "{% if %}");
+  expect(() => checkModels([{ ...model, tokenizer }])).not.toThrow();
+  expect(() => checkModels([{ ...model, tokenizer, chatTemplate }])).toThrow(
+    /broken\.jinja: the chat template is broken: line 1/,
+  );
 });
 
 test("kwargs of the operator reach the template, and those of the request win", async () => {
