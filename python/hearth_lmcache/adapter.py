@@ -206,8 +206,13 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             # Marked as transient first: only what is marked can be purged.
             for transient in (True, False):
                 body = {"type": "Think", "block_hashes": names, "transient": transient}
-                if not self.store.command(body).wait(_DELETE_SECONDS_MAX):
+                ticket = self.store.command(body)
+                if not ticket.wait(_DELETE_SECONDS_MAX):
                     logger.warning("delete without a receipt: the agent did not answer in time")
+                    return
+                receipt = ticket.result()
+                if receipt["status"] == "rejected":
+                    logger.warning("delete refused by the agent: %s", receipt.get("reason"))
                     return
         except Exception:
             logger.exception("delete failed, the objects stay until the agent evicts them")

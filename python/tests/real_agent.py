@@ -37,7 +37,7 @@ class RealAgent:
         with open(self._config, "w", encoding="utf-8") as file:
             file.write(
                 f'[kv]\nram = "{ram}"\nlock_memory = "off"\n{tier}'
-                f'[engine]\nsocket = "{self.path}"\n'
+                f'[engine]\nsocket = "{self.path}"\ncommand_role = "purge"\n'
                 '[gpu]\nenabled = "off"\n[api]\nlisten = "127.0.0.1:0"\n[log]\nformat = "json"\n'
             )
         self._process: Optional["subprocess.Popen[bytes]"] = None

@@ -1,4 +1,4 @@
-import type { Config } from "../config/index.ts";
+import type { AccessConfig } from "../config/index.ts";
 import type { Access } from "./gate.ts";
 import { readTls } from "./tls.ts";
 import { readTokens } from "./token-files.ts";
@@ -16,10 +16,10 @@ export interface ReadAccess {
   reload(): Promise<readonly string[]>;
 }
 
-type Limits = "connectionsMax" | "bodyBudgetBytes" | "bodyTimeoutMs" | "flushByGet";
+type Limits = "connectionsMax" | "bodyBudgetBytes" | "bodyTimeoutMs";
 
 /** Throws CONFIG_INVALID where a file cannot be read, or holds something else. */
-export async function readAccess(config: Omit<Config["api"], Limits>): Promise<ReadAccess> {
+export async function readAccess(config: Omit<AccessConfig, Limits>): Promise<ReadAccess> {
   const list = await readTokens(config);
   const tokens = list === null ? null : new Tokens(list.entries);
   const tls = await readTls(config);

@@ -63,6 +63,8 @@ export interface ApiServer extends AsyncDisposable {
 /** Where a request comes from. */
 export interface Peer {
   readonly address: string;
+  /** Who calls, where the connection says so; left out: the request's credentials do. */
+  readonly caller?: Caller;
   /** Told once the whole body is there: what follows may take its time. */
   readonly onBody?: () => void;
 }
@@ -142,7 +144,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     isOwnOrigin: (origin) => cors.allows(origin),
   });
   const answerTo: Api["fetch"] = async (request, peer = { address: "local" }) => {
-    const caller = gate(request, peer.address);
+    const caller = gate(request, peer.address, peer.caller);
     if (caller instanceof Response) {
       return refused === undefined ? caller : refused(caller, request);
     }

@@ -13,8 +13,8 @@ export class Callers {
   senderOf(request: Request): Sender {
     const caller = this.#callers.get(request);
     assert(caller !== undefined, "a request passed the gate");
-    const { name, from, role, isKnown } = caller;
-    const account = isKnown ? { account: name } : {};
-    return { via: "http", name, from, role, ...account, broadcast: false };
+    const { name, from, role, roleKey, account } = caller;
+    const known = account === null ? {} : { account };
+    return { via: "http", name, from, role, roleKey, ...known, broadcast: false };
   }
 }

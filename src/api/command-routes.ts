@@ -5,6 +5,7 @@ import {
   decodeCommand,
   type Receipt,
   type Sender,
+  SIGNATURE_HEADER,
 } from "../control/index.ts";
 import { yieldToLoop } from "../core/index.ts";
 import type { Callers } from "./callers.ts";
@@ -44,12 +45,13 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
         const contentType = request.headers.get("content-type");
         const type = answerTypeOf(request.headers.get("accept"), contentType);
         const sender = callers.senderOf(request);
+        const signed = { signature: request.headers.get(SIGNATURE_HEADER) };
         if (wait === "true") {
-          return answerReceipt(await control.submit(body, contentType, sender), type);
+          return answerReceipt(await control.submit(body, contentType, sender, signed), type);
         }
         const place = placeOf(body, contentType, sender);
         if (place instanceof Response) return place;
-        const done = control.submit(body, contentType, sender);
+        const done = control.submit(body, contentType, sender, signed);
         const receipt = await firstReceipt(control, done, place, onFault);
         if (receipt.status !== "running") return answerReceipt(receipt, type);
         return answerReceipt(receipt, type, { status: 202, headers: { location: place.path } });

@@ -1,7 +1,7 @@
-import { ROLES, type Role } from "../control/index.ts";
+import { mayDo, type Role, type RoleKey, roleFix } from "../control/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { refuse } from "./problem.ts";
-import { pathOf, type RouteRole, type RouteRules } from "./route-rules.ts";
+import { pathOf, type RouteRules } from "./route-rules.ts";
 import type { ServerTls } from "./tls.ts";
 import type { Tokens } from "./tokens.ts";
 
@@ -32,8 +32,10 @@ export interface Caller {
   /** Name and address, for the audit log. */
   readonly from: string;
   readonly role: Role;
-  /** By its token; who shows a certificate is one of many who may. */
-  readonly isKnown: boolean;
+  /** What gave it the role. */
+  readonly roleKey: RoleKey;
+  /** By its token, or by the kernel; null of a caller who is one of many. */
+  readonly account: string | null;
 }
 
 export interface GateOptions {
@@ -61,7 +63,8 @@ export function needsCredentials({ tokens, tls }: Access): boolean {
   return tokens !== null || (tls !== null && tls.clientCa !== null);
 }
 
-export type Gate = (request: Request, address: string) => Caller | Response;
+/** `known`: the caller, if the connection says who it is; then no page of a browser is behind it. */
+export type Gate = (request: Request, address: string, known?: Caller) => Caller | Response;
 
 /** Checks what holds for every request, whatever its path: lets the caller in, or answers. */
 export function createGate(options: GateOptions): Gate {
@@ -69,7 +72,7 @@ export function createGate(options: GateOptions): Gate {
   const { credential = authorizationOf, isOwnOrigin = () => false } = options;
   const names = new Set(hosts.map((host) => hostOf(host)));
   const isGuarded = needsCredentials(access);
-  return (request, address) => {
+  return (request, address, known) => {
     const refusing = (code: ApiRefusal, answer: Response) => {
       onRefused(code, address);
       return answer;
@@ -77,7 +80,7 @@ export function createGate(options: GateOptions): Gate {
     // The runtime makes the address from the Host header, whatever that holds.
     const url = URL.parse(request.url);
     if (url === null) return refusing("HOST_REFUSED", refuseHost());
-    if (!isGuarded) {
+    if (!isGuarded && known === undefined) {
       // A page in a browser may have its own name point here (DNS rebinding): then the host is that
       // name. With a token there is nothing to check, since such a page does not have it; nor is
       // there with certificates, since the server's own does not bear that name.
@@ -88,11 +91,11 @@ export function createGate(options: GateOptions): Gate {
     }
     const path = pathOf(request.url);
     const needed = rules.roleOf(request.method, path);
-    if (needed === "open") return callerOf("anybody", "read", address);
-    const caller = identify(access, credential(request.headers), address);
+    if (needed === "open") return callerOf("anybody", "read", "api.loopback_role", address);
+    const caller = known ?? identify(access, credential(request.headers), address);
     if (caller === null) return refusing("UNAUTHORIZED", refuseToken(access));
-    if (!contains(caller.role, needed)) {
-      return refusing("FORBIDDEN", refuseRole(access, caller, needed));
+    if (!mayDo(caller.role, needed)) {
+      return refusing("FORBIDDEN", refuseRole(caller, needed));
     }
     const origin = request.headers.get("origin");
     const isAllowed = origin !== null && isOwnOrigin(origin);
@@ -107,12 +110,9 @@ function authorizationOf(headers: Headers): string | null {
   return headers.get("authorization");
 }
 
-function callerOf(name: string, role: Role, address: string, isKnown = false): Caller {
-  return { name, role, from: `${name} ${address}`, isKnown };
-}
-
-function contains(role: Role, needed: Role): boolean {
-  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+function callerOf(name: string, role: Role, roleKey: RoleKey, address: string): Caller {
+  const account = roleKey === "api.tokens_file" ? name : null;
+  return { name, role, roleKey, from: `${name} ${address}`, account };
 }
 
 function identify(access: Access, authorization: string | null, address: string): Caller | null {
@@ -120,11 +120,12 @@ function identify(access: Access, authorization: string | null, address: string)
   const hasCertificate = tls !== null && tls.clientCa !== null;
   // The handshake has seen to the certificate.
   if (hasCertificate && (tokens === null || authorization === null)) {
-    return callerOf("certificate", clientRole, address);
+    return callerOf("certificate", clientRole, "api.tls_client_role", address);
   }
-  if (tokens === null) return callerOf("local", loopbackRole, address);
+  if (tokens === null) return callerOf("local", loopbackRole, "api.loopback_role", address);
   const holder = tokens.find(authorization);
-  return holder === null ? null : callerOf(holder.name, holder.role, address, true);
+  if (holder === null) return null;
+  return callerOf(holder.name, holder.role, "api.tokens_file", address);
 }
 
 /**
@@ -162,12 +163,8 @@ function refuseToken({ tls }: Access): Response {
   });
 }
 
-function refuseRole(access: Access, { name, role }: Caller, needed: RouteRole): Response {
-  const key = needsCredentials(access)
-    ? `use a token whose role in api.tokens_file is ${needed}`
-    : `set api.loopback_role = "${needed}"`;
-  const more = name === "certificate" ? `, or set api.tls_client_role = "${needed}"` : "";
+function refuseRole({ name, role, roleKey }: Caller, needed: Role): Response {
   return refuse("FORBIDDEN", `this needs the role ${needed}, and ${name} has ${role}`, {
-    fix: `${key}${more}`,
+    fix: roleFix(roleKey, needed),
   });
 }

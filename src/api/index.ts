@@ -9,7 +9,7 @@ export {
 } from "./api.ts";
 export type { HealthServices } from "./common-routes.ts";
 export { ConnectionCap, type ConnectionCapOptions } from "./connection-cap.ts";
-export { type Access, OPEN_ACCESS } from "./gate.ts";
+export { type Access, type Caller, OPEN_ACCESS } from "./gate.ts";
 export type { PeerReport, PeersReport, PullsReport } from "./peer-report.ts";
 export type { Problem } from "./problem.ts";
 export { statusOfReceipt } from "./receipt-answer.ts";
@@ -39,3 +39,4 @@ export { NAMESPACES_SHOWN_MAX, type StatusReport } from "./status-report.ts";
 export { readTls, type ServerTls, type TlsFiles } from "./tls.ts";
 export { readTokens, type TokenEntry, type TokenFiles, type TokenList } from "./token-files.ts";
 export { Tokens } from "./tokens.ts";
+export { serveUnix, type UnixServer, type UnixServerOptions } from "./unix-server.ts";

@@ -40,6 +40,7 @@ const AGENT_ROLES: Readonly<Record<string, RouteRole>> = {
   "POST /flush_cache": "purge",
   "POST /v1/purge": "purge",
   "POST /v1/persist": "operate",
+  "POST /v1/unfence": "purge",
 };
 
 /** The path of an address exactly as the router takes it: nothing is decoded or put straight. */

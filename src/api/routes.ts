@@ -23,6 +23,7 @@ import { sessionRoutes } from "./session-routes.ts";
 import { STATUS_EXAMPLE } from "./status-example.ts";
 import { statusReport } from "./status-report.ts";
 import { treeRoutes } from "./tree-routes.ts";
+import { unfenceRoutes } from "./unfence-routes.ts";
 
 export interface RouteOptions {
   readonly version: string;
@@ -68,6 +69,7 @@ function controlRoutes(control: ControlServices, options: RouteOptions) {
   return new Elysia()
     .use(commandRoutes(control, callers, onFault))
     .use(hicacheRoutes(control, options))
+    .use(unfenceRoutes(control, callers))
     .use(holdRoutes(control))
     .use(treeRoutes(control))
     .use(explainRoutes(control))

@@ -1,4 +1,4 @@
-import type { Receipt, Sender } from "../control/index.ts";
+import type { Receipt, Sender, SubmitOptions } from "../control/index.ts";
 import type { BlockName } from "../core/index.ts";
 import type { EventPage } from "../events/index.ts";
 import type { BudgetFigures, HoldKind, HoldPage } from "../leases/index.ts";
@@ -35,10 +35,17 @@ export interface PersistReport {
  */
 export interface ControlServices {
   /** `contentType` is that of the body. */
-  submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt>;
+  submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options?: Pick<SubmitOptions, "signature">,
+  ): Promise<Receipt>;
   /** Of this issuer, unless null. */
   find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
+  /** How many scopes it had. */
+  unfence(issuer: string, sender: Sender): number;
   /** At most `max` with an id above `after`, of one kind and owner unless null. */
   holds(options: {
     readonly kind: HoldKind | null;

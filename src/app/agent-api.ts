@@ -7,12 +7,14 @@ import {
   type SessionReport,
   type SessionsReport,
 } from "../api/index.ts";
+import type { Config } from "../config/index.ts";
 import { assert, messageOf, systemClock } from "../core/index.ts";
 import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import { type Logger, watchDescriptors } from "../observability/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
+import { openApiSocket } from "./api-socket.ts";
 import { devicesSnapshot } from "./device-report.ts";
 import { feedSnapshot } from "./feed-report.ts";
 import { operatorWork } from "./operator-work.ts";
@@ -51,13 +53,19 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       logger.warn("callers of the API were not let in", { code, address, count }),
   });
   agent.metrics.observeApi(() => api.refusals());
+  for (const line of openDoors(agent.config)) logger.warn(line);
   const server = api.listen({ host: listen.host, port: listen.port });
+  const socket = await openApiSocket(agent.config, api, options).catch(async (thrown) => {
+    await server[Symbol.asyncDispose]();
+    throw thrown;
+  });
   const descriptors = watchDescriptors(systemClock, agent.health);
   return {
     ...server,
-    [Symbol.asyncDispose]() {
+    async [Symbol.asyncDispose]() {
       descriptors[Symbol.dispose]();
-      return server[Symbol.asyncDispose]();
+      socket?.[Symbol.dispose]();
+      await server[Symbol.asyncDispose]();
     },
     async reload() {
       try {
@@ -67,6 +75,19 @@ export async function startApi(agent: Agent, options: AgentApiOptions): Promise<
       }
     },
   };
+}
+
+/** What lets callers remove blocks who have shown nothing. */
+function openDoors({ api, nats }: Config): string[] {
+  const isOpen = (api.tokenFile ?? api.tokensFile ?? api.tlsClientCaFile) === null;
+  const lines: string[] = [];
+  if (isOpen && api.loopbackRole === "purge") {
+    lines.push("api.loopback_role is purge: every process of this host may remove blocks");
+  }
+  if (nats.url !== null && nats.role === "purge") {
+    lines.push("nats.role is purge: whoever may publish commands may remove blocks");
+  }
+  return lines;
 }
 
 function servicesOf(agent: Agent, options: AgentApiOptions): ApiServices {
@@ -94,6 +115,7 @@ function controlOf({ control, store }: Agent): ControlServices {
     submit: (...command) => plane.submit(...command),
     find: (...command) => plane.find(...command),
     flush: (sender) => plane.flush(sender),
+    unfence: (issuer, sender) => plane.unfence(issuer, sender),
     holds: (query) => holds.list(query),
     figures: (owner) => holds.figures(owner),
     tree: (query) => inspector.tree(query),

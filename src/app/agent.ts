@@ -132,7 +132,10 @@ export class Agent {
       gpus: this.devices.gpus,
       clock,
       incarnation: this.incarnation,
-      commands: engineCommands(() => this.control.plane),
+      commands: engineCommands(
+        () => this.control.plane,
+        () => this.#config.engine.commandRole,
+      ),
       frames: this.frames,
       health: this.health,
       lookedUp: (tier, outcome, seconds) => this.metrics.lookedUp(tier, outcome, seconds),
@@ -298,6 +301,7 @@ export class Agent {
     this.engine.setLimits(limitsOf(effective));
     this.store.engines.book.limits = claimLimitsOf(effective);
     this.#peers?.configure(effective);
+    this.#bus?.configure(effective);
     logger.setLevel(log.level);
     const keys = changed.map(({ key }) => key);
     logger.info("configuration reloaded", { changed: keys.join(" ") || "nothing" });

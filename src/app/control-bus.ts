@@ -78,6 +78,7 @@ export class ControlBus implements AsyncDisposable {
       incarnation,
       version,
       role: nats.role,
+      replyPrefixes: nats.replyPrefixes,
       issuer: ISSUER,
       commandStream: nats.commandStream,
       publishReceipts: nats.receipts,
@@ -89,7 +90,9 @@ export class ControlBus implements AsyncDisposable {
     const kept = { bus, clock, log, key: node.id, data, everyMs: PRESENCE_MS };
     const presence =
       workersBucket === null ? null : new Presence({ ...kept, bucket: workersBucket });
-    return new ControlBus(parts, bus, subscriber, presence);
+    const opened = new ControlBus(parts, bus, subscriber, presence);
+    opened.configure(config);
+    return opened;
   }
 
   /** For others who speak over it; closed here. */
@@ -126,6 +129,11 @@ export class ControlBus implements AsyncDisposable {
     return bucket === null ? null : { bucket, why: this.#presence?.refusal ?? null };
   }
 
+  /** Takes what may change from a new configuration. */
+  configure({ control: { issuers } }: Pick<Config, "control">): void {
+    this.#subscriber.setIssuerSubjects(issuers.some(({ key }) => key === null));
+  }
+
   #look(): void {
     const { stream, workers } = this;
     if (stream?.status === "missing") {
@@ -155,6 +163,7 @@ function openNats({ config, clock, random }: ControlBusParts, log: BusLog): Bus 
     url: nats.url,
     name: `hearth ${node.id}`,
     ...natsFilesOf(nats),
+    ...{ inboxPrefix: nats.inboxPrefix, replyPrefixes: nats.replyPrefixes },
     ...{ clock, random, log },
     limits: { queueMessages: nats.queueMessages, queueBytes: nats.queueBytes },
   });

@@ -1,12 +1,20 @@
 import type { Config } from "../config/index.ts";
 import {
   type AuditLog,
+  type BoundIssuer,
   type CommandType,
   type ControlPlane,
   createAuditLog,
   createControlPlane,
 } from "../control/index.ts";
-import { type Clock, NO_NODE, type NodeId, type WorkerId } from "../core/index.ts";
+import {
+  assert,
+  type Clock,
+  NO_NODE,
+  type NodeId,
+  publicUserKey,
+  type WorkerId,
+} from "../core/index.ts";
 import { EventLog } from "../events/index.ts";
 import type { HoldLedger, LedgerState } from "../index/index.ts";
 import { HoldRegistry, type RememberedHolds } from "../leases/index.ts";
@@ -104,6 +112,7 @@ export class ControlRoom implements AsyncDisposable {
         commandsBurst: config().control.commandsBurst,
         broadcast: config().nats.broadcast as readonly CommandType[],
       }),
+      issuers: issuersOf(config),
       audit: auditOf(parts),
     });
     store.setRelief((tier, why, level) => this.holds.relieve(tier, why, level));
@@ -221,6 +230,23 @@ export class ControlRoom implements AsyncDisposable {
 /** Of an arena that is still growing all; of one that did not get all of its memory, that. */
 function ramBytesOf({ store: { slots }, health }: ControlRoomParts): number {
   return health.isRaised("KV_RAM_SHORT") ? slots.readyBytes : slots.arenaBytes;
+}
+
+/** Those of the configuration as it is now; keys are read again only when the list changes. */
+function issuersOf(config: () => Config): () => readonly BoundIssuer[] {
+  let listed: Config["control"]["issuers"] | null = null;
+  let issuers: readonly BoundIssuer[] = [];
+  return () => {
+    const now = config().control.issuers;
+    if (now === listed) return issuers;
+    listed = now;
+    issuers = now.map(({ name, role, key: text }) => {
+      const key = text === null ? null : publicUserKey(text);
+      assert(text === null || key !== null, "the configuration holds public keys");
+      return { name, role, key };
+    });
+    return issuers;
+  };
 }
 
 function auditOf({ config, logger, clock }: ControlRoomParts): AuditLog | null {

@@ -6,7 +6,7 @@ import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
 import { checkModels } from "../proxy/index.ts";
 import { groupNumber } from "./groups.ts";
-import { checkNatsFiles } from "./nats-files.ts";
+import { checkNatsFiles, readSigningSeed } from "./nats-files.ts";
 import { proxyModels } from "./router/index.ts";
 
 /** Throws CONFIG_INVALID where a certificate for peers is not good. */
@@ -42,8 +42,10 @@ async function problemsOf(checks: readonly (() => unknown)[]): Promise<string[]>
 /** What a right configuration names and this host, or this user, does not have: a line each. */
 export async function hostProblems(config: Config): Promise<string[]> {
   const { socketGroup } = config.engine;
+  const apiGroup = config.api.socketGroup;
   const problems = await problemsOf([
     () => (socketGroup === null ? null : groupNumber(socketGroup)),
+    () => (apiGroup === null ? null : groupNumber(apiGroup, "api.socket_group")),
     () => readTokens(config.api),
     () => readTls(config.api),
     () => checkNatsFiles(config.nats),
@@ -59,5 +61,6 @@ export function routerProblems({ api, nats, models }: RouterConfig): Promise<str
     () => readTls(api),
     () => checkNatsFiles(nats),
     ...proxyModels(models).map((model) => () => checkModels([model])),
+    () => (nats.signNkeyFile === null ? null : readSigningSeed(nats.signNkeyFile)),
   ]);
 }

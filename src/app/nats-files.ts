@@ -1,5 +1,7 @@
+import { readFileSync } from "node:fs";
 import { type CredentialFiles, checkFiles, type TlsFiles } from "../bus/index.ts";
 import type { Config } from "../config/index.ts";
+import { HearthError, messageOf, userOfSeed } from "../core/index.ts";
 
 /** As agents and routers have it. */
 type NatsConfig = Pick<
@@ -25,4 +27,27 @@ export async function checkNatsFiles(nats: NatsConfig): Promise<void> {
   if (nats.url === null) return;
   const { credentials, tls } = natsFilesOf(nats);
   await checkFiles(credentials, tls);
+}
+
+const SEED = /\bSU[A-Z2-7]{56}\b/;
+
+/**
+ * The seed of the nkey that signs commands. Throws CONFIG_INVALID if the file cannot be read or
+ * holds no user's seed.
+ */
+export function readSigningSeed(path: string): string {
+  let text: string;
+  try {
+    text = readFileSync(path, "utf8");
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${path} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      fix: "let nats.sign_nkey_file name a file that the router's user may read",
+    });
+  }
+  const seed = SEED.exec(text)?.[0];
+  if (seed !== undefined && userOfSeed(seed) !== null) return seed;
+  throw new HearthError("CONFIG_INVALID", `${path} holds no seed of a user's nkey (SU...)`, {
+    fix: "make one with `nk -gen user`",
+  });
 }

@@ -3,7 +3,7 @@ import type { DurableBus } from "./durable.ts";
 /** A message as it came. `data` is the receiver's own: it is not reused. */
 export interface BusMessage {
   readonly subject: string;
-  /** Where an answer is expected; null where none is. */
+  /** Where an answer is expected; null if none is, or if the bus does not answer there. */
   readonly reply: string | null;
   /** `Status: 503` and no data: nobody listens where something was published with this `reply`. */
   readonly headers: Readonly<Record<string, string>>;
@@ -101,6 +101,8 @@ export interface Bus extends AsyncDisposable {
   readonly state: BusState;
   /** Bytes of the largest message the broker takes; what was heard last, 1 MiB before that. */
   readonly payloadBytesMax: number;
+  /** Subjects of answers to this process begin with it and a dot. */
+  readonly inboxPrefix: string;
   /** What the broker keeps, where it can; null for a bus inside the process. */
   readonly durable: DurableBus | null;
 

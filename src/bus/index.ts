@@ -37,6 +37,12 @@ export {
   type Target,
   type TlsFiles,
 } from "./nats/index.ts";
-export { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "./options.ts";
+export {
+  BUS_LIMITS,
+  type BusBasics,
+  type BusLimits,
+  type BusLog,
+  INBOX_PREFIX,
+} from "./options.ts";
 export { Presence, type PresenceOptions } from "./presence.ts";
-export { isPattern, isSubject } from "./subjects.ts";
+export { isPattern, isSubject, mayAnswerTo } from "./subjects.ts";

@@ -38,10 +38,19 @@ export const BUS_LIMITS: BusLimits = {
   silenceMs: 10_000,
 };
 
+export const INBOX_PREFIX = "_INBOX";
+
 /** What every bus needs, whatever carries it. */
 export interface BusBasics {
   readonly clock: Clock;
   readonly random: Random;
   readonly log?: BusLog;
   readonly limits?: Partial<BusLimits>;
+  /** Subjects of answers to this process begin with it; `_INBOX` unless given. */
+  readonly inboxPrefix?: string;
+  /**
+   * How subjects begin that this process answers to. Every other `reply` of a message is dropped:
+   * a sender must not choose where this process publishes. Answers go anywhere unless given.
+   */
+  readonly replyPrefixes?: readonly string[];
 }

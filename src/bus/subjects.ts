@@ -26,3 +26,14 @@ export function matches(pattern: string, subject: string): boolean {
   }
   return wanted.length === given.length;
 }
+
+/**
+ * Whether a receiver may answer to `subject`, which the sender chose. It may not where agents take
+ * commands or the server its own requests, whatever `prefixes` say. Null: no other limit.
+ */
+export function mayAnswerTo(subject: string, prefixes: readonly string[] | null): boolean {
+  if (!isSubject(subject) || subject.startsWith("kv-control-") || subject.startsWith("$")) {
+    return false;
+  }
+  return prefixes === null || prefixes.some((prefix) => subject.startsWith(prefix));
+}

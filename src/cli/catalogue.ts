@@ -92,6 +92,11 @@ export const CATALOGUE: readonly Entry[] = [
     load: () => import("./commands/ctl-flush.ts"),
   },
   {
+    name: "ctl unfence",
+    summary: "let an issuer start over, whatever epoch it had shown",
+    load: () => import("./commands/ctl-unfence.ts"),
+  },
+  {
     name: "ctl send",
     summary: "send a command as it stands in a file",
     load: () => import("./commands/ctl-send.ts"),

@@ -1,5 +1,12 @@
 import type { Bus, BusMessage, PublishOutcome } from "../bus/index.ts";
-import { BROADCAST_SUBJECT, decodeReceipt, REPLY_HEADER, type Receipt } from "../control/index.ts";
+import {
+  ALL_WORKERS,
+  BROADCAST_SUBJECT,
+  decodeReceipt,
+  issuerSubject,
+  REPLY_HEADER,
+  type Receipt,
+} from "../control/index.ts";
 import { type Clock, HearthError, type Random, sleep } from "../core/index.ts";
 import { unlessAborted } from "./abort.ts";
 import type {
@@ -33,6 +40,8 @@ export interface BusClientOptions {
   readonly random: Random;
   readonly issuer: string | null;
   readonly wire: Wire;
+  /** Whose subjects commands are published on; null: those that all share. */
+  readonly subjectIssuer: string | null;
 }
 
 /** What one wait needs, whoever waits. */
@@ -74,7 +83,8 @@ export class BusControlClient implements ControlClient {
     const missing = new Set(found.map(({ id }) => id));
     const receipts = new Map<string, Receipt>();
     using mailbox = this.#inbox.open();
-    bus.publish(BROADCAST_SUBJECT, wait.data, this.#replyTo(mailbox));
+    const subject = this.#subjectOf(BROADCAST_SUBJECT);
+    bus.publish(subject, wait.data, this.#replyTo(mailbox, ALL_WORKERS, wait.data));
     const broadcastMs = Math.min(leftMs() * BROADCAST_SHARE, BROADCAST_MS_MAX);
     const note = (receipt: Receipt) => {
       missing.delete(receipt.worker_id);
@@ -107,9 +117,10 @@ export class BusControlClient implements ControlClient {
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
-    const { bus, random, issuer, wire } = this.#options;
-    const data = this.#fitting(wire.encode(identified(command, random, issuer)));
-    return bus.publish(commandSubject(worker), data, { headers: this.#headers() });
+    const { bus, wire } = this.#options;
+    const data = this.#encode(command, DEADLINE_MS);
+    const headers = wire.headers(worker, data);
+    return bus.publish(this.#subjectOf(commandSubject(worker)), data, { headers });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -118,11 +129,11 @@ export class BusControlClient implements ControlClient {
   }
 
   #wait(command: WireCommand, options: SendOptions): Wait {
-    const { clock, random, issuer, wire } = this.#options;
+    const { clock } = this.#options;
     const { deadlineMs = DEADLINE_MS } = options;
     const nowMs = clock.monotonicMs();
     return {
-      data: this.#fitting(wire.encode(identified(command, random, issuer))),
+      data: this.#encode(command, deadlineMs),
       endMs: nowMs + deadlineMs,
       absentEndMs: nowMs + Math.min(deadlineMs, options.absentMs ?? deadlineMs),
       signal: options.signal,
@@ -136,8 +147,9 @@ export class BusControlClient implements ControlClient {
    */
   async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
     const { bus, clock, random } = this.#options;
-    const subject = commandSubject(worker);
+    const subject = this.#subjectOf(commandSubject(worker));
     using mailbox = this.#inbox.open();
+    const replyTo = this.#replyTo(mailbox, worker, wait.data);
     let tries = 0;
     const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
     // One more try that met nobody would end before it is told so, and count as one that was heard.
@@ -146,7 +158,7 @@ export class BusControlClient implements ControlClient {
       // What waits in the bus's queue would be carried out after we have given up.
       if (!(await this.#isConnected(leftMs(), wait.signal))) break;
       tries++;
-      const outcome = bus.publish(subject, wait.data, this.#replyTo(mailbox));
+      const outcome = bus.publish(subject, wait.data, replyTo);
       const heard = await this.#listen(worker, mailbox, tries, wait);
       // Not read because too much came at once: an earlier try may have been carried out.
       if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
@@ -223,14 +235,25 @@ export class BusControlClient implements ControlClient {
     throw new HearthError("LIMIT", what, { fix: "send fewer blocks at once" });
   }
 
-  #headers(): Record<string, string> {
-    return { "Content-Type": this.#options.wire.contentType };
+  #encode(command: WireCommand, deadlineMs: number): Uint8Array {
+    const { wire, clock, random, issuer } = this.#options;
+    const identity = { random, issuer, clock: wire.isSigned ? clock : null };
+    return this.#fitting(wire.encode(identified(command, identity, deadlineMs)));
   }
 
-  #replyTo(mailbox: Mailbox): { reply: string; headers: Record<string, string> } {
-    const { subject } = mailbox;
+  #subjectOf(subject: string): string {
+    const { subjectIssuer } = this.#options;
+    return subjectIssuer === null ? subject : issuerSubject(subject, subjectIssuer);
+  }
+
+  #replyTo(
+    { subject }: Mailbox,
+    worker: string,
+    body: Uint8Array,
+  ): { reply: string; headers: Record<string, string> } {
+    const headers = this.#options.wire.headers(worker, body);
     // Also by header: where a stream keeps commands, it answers the reply subject itself.
-    return { reply: subject, headers: { ...this.#headers(), [REPLY_HEADER]: subject } };
+    return { reply: subject, headers: { ...headers, [REPLY_HEADER]: subject } };
   }
 }
 

@@ -17,7 +17,13 @@ import type {
   WireCommand,
 } from "./control-client.ts";
 import { identified } from "./envelope.ts";
-import { type HttpConnection, type HttpOutcome, jsonOf, problemText } from "./http-connection.ts";
+import {
+  type HttpConnection,
+  type HttpOutcome,
+  type HttpRequest,
+  jsonOf,
+  problemText,
+} from "./http-connection.ts";
 import { absentMs } from "./patience.ts";
 import { isUnread, type Wire } from "./wire.ts";
 
@@ -81,9 +87,10 @@ export class HttpClient implements HttpControlClient {
   }
 
   async send(worker: string, given: WireCommand, options: SendOptions = {}): Promise<SendResult> {
-    const { clock, random, issuer } = this.#options;
-    const command = identified(given, random, issuer);
+    const { clock, random, issuer, wire } = this.#options;
     const { deadlineMs = DEADLINE_MS } = options;
+    const identity = { random, issuer, clock: wire.isSigned ? clock : null };
+    const command = identified(given, identity, deadlineMs);
     const endMs = clock.monotonicMs() + deadlineMs;
     const absentEndMs = clock.monotonicMs() + (options.absentMs ?? deadlineMs);
     const signal = this.#signal(options.signal);
@@ -91,7 +98,7 @@ export class HttpClient implements HttpControlClient {
     let tries = 0;
     let mayBeDone = false;
     for (;;) {
-      const other = worker === "" ? null : await this.#otherWorker(worker, endMs, signal);
+      const other = await this.#otherWorker(worker, endMs, signal);
       if (other !== null) return { kind: "unreachable", tries, why: other };
       tries++;
       const tried = await this.#try(worker, command, { endMs, tries, mayBeDone, signal });
@@ -134,7 +141,8 @@ export class HttpClient implements HttpControlClient {
 
   async post(path: string, body: Json, options: ReadOptions = {}): Promise<ReadResult> {
     const data = new TextEncoder().encode(stringifyJson(body));
-    return this.#read("POST", path, { contentType: "application/json", data }, options);
+    const headers = { "Content-Type": "application/json" };
+    return this.#read("POST", path, { headers, data }, options);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -147,10 +155,12 @@ export class HttpClient implements HttpControlClient {
     { endMs, tries, mayBeDone, signal }: Try,
   ): Promise<Tried> {
     const { connection, clock, wire } = this.#options;
+    const body = wire.encode(command);
+    const signedFor = worker === "" ? (this.#worker?.id ?? "") : worker;
     const outcome = await connection.request({
       method: "POST",
       path: "/v1/commands",
-      body: { contentType: wire.contentType, data: wire.encode(command) },
+      body: { headers: wire.headers(signedFor, body), data: body },
       timeoutMs: endMs - clock.monotonicMs(),
       signal,
     });
@@ -172,6 +182,8 @@ export class HttpClient implements HttpControlClient {
 
   /** Why the agent there is not `worker`; null where it is, or does not say. */
   async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
+    // Only a signature has to name the worker.
+    if (worker === "" && !this.#options.wire.isSigned) return null;
     const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
     if (this.#worker === null) {
       // What is the matter there, the command itself will be told.
@@ -179,7 +191,9 @@ export class HttpClient implements HttpControlClient {
       this.#worker = result.kind === "document" ? readStatus(result.document) : null;
     }
     const id = this.#worker?.id ?? worker;
-    return id === worker ? null : `${this.#options.connection.url} is ${id}, not ${worker}`;
+    return worker === "" || id === worker
+      ? null
+      : `${this.#options.connection.url} is ${id}, not ${worker}`;
   }
 
   /** Asks how far the command is while its answer is outstanding. */
@@ -212,7 +226,7 @@ export class HttpClient implements HttpControlClient {
   async #read(
     method: "GET" | "POST",
     path: string,
-    body: { readonly contentType: string; readonly data: Uint8Array } | undefined,
+    body: HttpRequest["body"],
     options: ReadOptions,
   ): Promise<ReadResult> {
     const outcome = await this.#options.connection.request({

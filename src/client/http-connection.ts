@@ -13,7 +13,11 @@ export interface HttpRequest {
   readonly method: "GET" | "POST";
   /** With its query. */
   readonly path: string;
-  readonly body?: { readonly contentType: string; readonly data: Uint8Array };
+  readonly body?: {
+    /** `Content-Type` among them. */
+    readonly headers: Readonly<Record<string, string>>;
+    readonly data: Uint8Array;
+  };
   readonly timeoutMs: number;
   readonly signal: AbortSignal | undefined;
 }
@@ -42,15 +46,29 @@ const ABSENT_CODES: ReadonlySet<string> = new Set([
 ]);
 const DISTRUST = /CERT|SIGNATURE|TLS|SSL|ISSUER/;
 
+export interface HttpConnectionOptions {
+  readonly clock: Clock;
+  readonly token: string | null;
+  readonly tls: TlsMaterial | null;
+  /** Path of a Unix socket; null: over TCP. */
+  readonly socket: string | null;
+}
+
 /** Requests to one agent. Follows no redirects and asks no proxy: a token is for whom it is. */
 export class HttpConnection {
+  /** As people know it: the address, or the path of the socket. */
   readonly url: string;
+  readonly #base: string;
   readonly #clock: Clock;
   readonly #headers: Readonly<Record<string, string>>;
   readonly #tls: TlsMaterial | null;
+  readonly #unix: { readonly unix?: string };
 
-  constructor(url: string, clock: Clock, token: string | null, tls: TlsMaterial | null) {
-    this.url = baseOf(url);
+  constructor(url: string, { clock, token, tls, socket }: HttpConnectionOptions) {
+    const base = baseOf(url);
+    this.#unix = socket === null ? {} : { unix: socket };
+    this.#base = base;
+    this.url = socket ?? base;
     this.#clock = clock;
     this.#headers = token === null ? {} : { authorization: `Bearer ${token}` };
     this.#tls = tls;
@@ -65,12 +83,10 @@ export class HttpConnection {
     const timer = this.#clock.after(Math.max(0, timeoutMs), end);
     signal?.addEventListener("abort", end, { once: true });
     try {
-      const response = await directFetch(`${this.url}${path}`, {
+      const response = await directFetch(`${this.#base}${path}`, {
         method,
-        headers: {
-          ...this.#headers,
-          ...(body === undefined ? {} : { "content-type": body.contentType }),
-        },
+        headers: { ...this.#headers, ...body?.headers },
+        ...this.#unix,
         ...(body === undefined ? {} : { body: body.data }),
         ...(this.#tls === null ? {} : { tls: this.#tls }),
         redirect: "manual",

@@ -28,7 +28,7 @@ export class Inbox implements Disposable {
 
   constructor(bus: Bus, clock: Clock, random: Random) {
     this.#clock = clock;
-    this.#prefix = `_INBOX.${randomHex(random, PREFIX_WORDS)}`;
+    this.#prefix = `${bus.inboxPrefix}.${randomHex(random, PREFIX_WORDS)}`;
     this.#subscription = bus.subscribe(`${this.#prefix}.*`, (message) => {
       this.#open.get(message.subject)?.put(message);
     });

@@ -1,5 +1,6 @@
 export type { SchemaKey } from "./book.ts";
 export { type MachineFacts, type MemoryFacts, readMachineFacts, readMemoryFacts } from "./facts.ts";
+export type { ListedIssuer } from "./issuer-list.ts";
 export { type KeyMap, type KeyPlace, mapKeys, positionsOf, type Statement } from "./key-locator.ts";
 export { formatListen, type ListenAddress } from "./listen-address.ts";
 export { loadConfig } from "./load.ts";
@@ -24,4 +25,5 @@ export {
 } from "./router/index.ts";
 export { type Config, SCHEMA_KEYS } from "./schema.ts";
 export { deriveBlocksMax } from "./sections/kv.ts";
+export type { AccessConfig } from "./service-checks.ts";
 export { zmqOfRank } from "./zmq-kind.ts";

@@ -30,10 +30,14 @@ export const NATS_CHECKS: readonly SumCheck<{ readonly nats: Nats }>[] = [
   },
 ];
 
+/** What agents and routers have alike. */
+export type AccessConfig = Omit<
+  Config["api"],
+  "socket" | "socketGroup" | "socketRole" | "flushByGet"
+>;
+
 /** Rules of [api], whoever serves. */
-export const API_CHECKS: readonly SumCheck<{
-  readonly api: Omit<Config["api"], "flushByGet">;
-}>[] = [
+export const API_CHECKS: readonly SumCheck<{ readonly api: AccessConfig }>[] = [
   {
     keys: ["api.listen", "api.token_file"],
     find: ({ api }) =>

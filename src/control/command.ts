@@ -88,6 +88,28 @@ export interface UnnamedBlock {
 export const ROLES = ["read", "operate", "purge"] as const;
 export type Role = (typeof ROLES)[number];
 
+/** Whether `role` includes what needs `needed`. */
+export function mayDo(role: Role, needed: Role): boolean {
+  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+}
+
+/** The keys of the configuration that give a sender its role; a refusal names its own. */
+export const ROLE_KEYS = {
+  "nats.role": 'set nats.role = "ROLE", or list the issuer in control.issuers',
+  "control.issuers": "give this issuer the role ROLE in control.issuers",
+  "engine.command_role": 'set engine.command_role = "ROLE"',
+  "api.socket_role": 'set api.socket_role = "ROLE", or ask as root or as the agent\'s user',
+  "api.tokens_file": "use a token whose role in api.tokens_file is ROLE",
+  "api.tls_client_role": 'use a token whose role is ROLE, or set api.tls_client_role = "ROLE"',
+  "api.loopback_role": 'ask over api.socket, or set api.loopback_role = "ROLE"',
+} as const satisfies Record<string, string>;
+export type RoleKey = keyof typeof ROLE_KEYS;
+
+/** How a sender whose role `key` gave gets the role that it needs. */
+export function roleFix(key: RoleKey, needed: Role): string {
+  return ROLE_KEYS[key].replaceAll("ROLE", needed);
+}
+
 /** Who sends it, as far as the transport knows. */
 export interface Sender {
   readonly via: "nats" | "http" | "local";
@@ -96,11 +118,15 @@ export interface Sender {
   /** Issuer of commands that name none. */
   readonly name: string;
   readonly role: Role;
+  /** What gave it this role; left out if no key did. */
+  readonly roleKey?: RoleKey;
   /**
-   * Who it is for certain, where the transport knows: the name of the token that was shown. All it
-   * sends has one rate, whatever issuers it claims; of others each issuer has its own.
+   * Who it is for certain, if the transport knows, as by the token that was shown. All it sends has
+   * one rate, whatever issuers it claims; of others each issuer has its own.
    */
   readonly account?: string | undefined;
+  /** The issuer that the subject names, `kv-control-w.ISSUER`; left out for other ways here. */
+  readonly subjectIssuer?: string;
   /** It came on the broadcast subject: only what the configuration allows is carried out. */
   readonly broadcast: boolean;
 }

@@ -14,6 +14,8 @@ export interface ControlLimits {
 export interface SubmitOptions {
   /** Of a command that has none, where whatever brings it may bring it twice. */
   readonly id?: string;
+  /** Of the command as it came: see `signedBytes`. Null or left out: it is not signed. */
+  readonly signature?: string | null;
   /** Told at most once a second how far a long command is, by receipts with status `running`. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
@@ -75,6 +77,11 @@ export interface ControlPlane extends AsyncDisposable {
    */
   find(id: string, issuer: string | null, account?: string): Receipt | null;
   flush(sender: Sender): Promise<Receipt>;
+  /**
+   * Forgets how far an issuer has come, of all accounts, and that it proved its name: its next
+   * command is taken whatever its `epoch`. Returns how many scopes there were.
+   */
+  unfence(issuer: string, sender: Sender): number;
   /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
   note(operation: Operation, sender: Sender): void;
   stats(): ControlStats;

@@ -1,4 +1,12 @@
-import type { Bus, BusMessage, Consumption, ConsumptionState, KeptMessage } from "../bus/index.ts";
+import {
+  type Bus,
+  type BusMessage,
+  type Consumption,
+  type ConsumptionState,
+  type KeptMessage,
+  mayAnswerTo,
+  type Subscription,
+} from "../bus/index.ts";
 import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
 import { type EventLog, toldEvent } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
@@ -8,7 +16,14 @@ import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-t
 import type { Receipt } from "./receipt.ts";
 import { encodeReceipt } from "./receipt-codec.ts";
 import { isRefusedForNow, type RefusalWord } from "./refusals.ts";
-import { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
+import {
+  BROADCAST_SUBJECT,
+  issuerSubject,
+  REPLY_HEADER,
+  SERVICE_NAME,
+  SIGNATURE_HEADER,
+  workerSubject,
+} from "./subjects.ts";
 
 export interface ControlSubscriberOptions {
   /** Not closed by the subscriber. */
@@ -19,8 +34,10 @@ export interface ControlSubscriberOptions {
   readonly incarnation: bigint;
   /** Semantic version. */
   readonly version: string;
-  /** What whoever can publish there may do. */
+  /** What commands may do whose issuer has not proved its name. */
   readonly role: Role;
+  /** How subjects begin that receipts go to; anywhere unless given. */
+  readonly replyPrefixes?: readonly string[];
   /** Issuer of commands that name none. */
   readonly issuer: string;
   /** Also publishes each receipt, those to broadcasts too, to `kv-control-receipts-{worker_id}`. */
@@ -59,6 +76,12 @@ export interface ControlSubscriber extends AsyncDisposable {
   /** Of the stream that keeps commands; null without one. */
   readonly streamState: ConsumptionState | null;
   stats(): SubscriberStats;
+  /**
+   * Whether issuers have subjects of their own, `kv-control-{worker_id}.{issuer}` and
+   * `kv-control-broadcast.{issuer}`. What is published there is taken as it comes, also with a
+   * command stream. They are subscribed only if wanted: a server may not permit it.
+   */
+  setIssuerSubjects(areWanted: boolean): void;
 }
 
 const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
@@ -81,6 +104,8 @@ interface Unread {
 const OF_FLOODS: ReadonlySet<string> = new Set<RefusalWord>([
   "rate_limited",
   "malformed",
+  "unproven",
+  "implausible",
   "unknown_type",
   "too_large",
   "too_deep",
@@ -94,6 +119,7 @@ class Subscriber implements ControlSubscriber {
   readonly #options: ControlSubscriberOptions;
   readonly #listening: Disposable | null;
   readonly #kept: Consumption | null;
+  #ofIssuers: readonly Subscription[] = [];
   #isClosed = false;
   /** Of a message of the stream that is at work: leaves it to whoever consumes next. */
   #leaveKept: () => void = () => undefined;
@@ -115,7 +141,7 @@ class Subscriber implements ControlSubscriber {
   constructor(options: ControlSubscriberOptions) {
     const { bus, workerId, incarnation, version, events, commandStream = null } = options;
     this.#options = options;
-    const commands = `kv-control-${workerId}`;
+    const commands = workerSubject(workerId);
     bus.serve({
       name: SERVICE_NAME,
       version,
@@ -163,6 +189,18 @@ class Subscriber implements ControlSubscriber {
       overflowed: this.#overflowed,
       waiting: this.#waiting + this.#unread.length,
     };
+  }
+
+  setIssuerSubjects(areWanted: boolean): void {
+    const isSubscribed = this.#ofIssuers.length > 0;
+    if (areWanted === isSubscribed || this.#isClosed) return;
+    for (const subscription of this.#ofIssuers) subscription.unsubscribe();
+    const { bus, workerId } = this.#options;
+    const subscribe = (subject: string, broadcast: boolean) =>
+      bus.subscribe(issuerSubject(subject, "*"), (message) => this.#take(message, broadcast));
+    this.#ofIssuers = areWanted
+      ? [subscribe(workerSubject(workerId), false), subscribe(BROADCAST_SUBJECT, true)]
+      : [];
   }
 
   /** Takes no more; what is at work is answered as long as the bus lives. */
@@ -231,6 +269,7 @@ class Subscriber implements ControlSubscriber {
     const sender = this.#senderOf(message, broadcast);
     const receipt = await this.#options.plane.submit(message.data, contentType, sender, {
       ...(id === undefined ? {} : { id }),
+      signature: headerOf(message, SIGNATURE_HEADER),
       onProgress: (progress) => this.#progress(reply, progress, type),
     });
     this.#waiting--;
@@ -240,7 +279,10 @@ class Subscriber implements ControlSubscriber {
 
   #senderOf({ subject }: BusMessage, broadcast: boolean): Sender {
     const { issuer, role } = this.#options;
-    return { via: "nats", from: subject, name: issuer, role, broadcast };
+    const [, subjectIssuer] = subject.split(".");
+    const by = subjectIssuer === undefined ? {} : { subjectIssuer };
+    const name = subjectIssuer ?? issuer;
+    return { via: "nats", from: subject, name, role, roleKey: "nats.role", ...by, broadcast };
   }
 
   #busy(): Receipt {
@@ -259,13 +301,18 @@ class Subscriber implements ControlSubscriber {
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
     const { publishReceipts, workerId } = this.#options;
     const isSpare = OF_FLOODS.has(receipt.reason?.split(":", 1)[0] ?? "");
-    if (reply === null || !mayAnswerTo(reply)) this.#unasked++;
+    if (!this.#mayAnswerTo(reply)) this.#unasked++;
     else if (this.#publish(reply, receipt, type, isSpare)) this.#answered++;
     if (publishReceipts) this.#publish(`kv-control-receipts-${workerId}`, receipt, JSON_TYPE, true);
   }
 
   #progress(reply: string | null, receipt: Receipt, type: MediaType): void {
-    if (reply !== null && mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
+    if (this.#mayAnswerTo(reply)) this.#publish(reply, receipt, type, true);
+  }
+
+  /** The bus has looked at the reply subject; of a header nobody has. */
+  #mayAnswerTo(reply: string | null): reply is string {
+    return reply !== null && mayAnswerTo(reply, this.#options.replyPrefixes ?? null);
   }
 
   /** Whether the bus took it. `isSpare`: nobody waits for it, so that it may go first. */
@@ -276,14 +323,6 @@ class Subscriber implements ControlSubscriber {
     if (outcome === "dropped") this.#lost++;
     return outcome !== "dropped";
   }
-}
-
-/**
- * A sender chooses where our answer goes, and we may publish where it may not: a receipt, which has
- * the type and lease of its command, is no command to another agent or to the broker.
- */
-function mayAnswerTo(reply: string): boolean {
-  return !reply.startsWith("kv-control-") && !reply.startsWith("$");
 }
 
 /** In which it is answered. */

@@ -4,10 +4,10 @@ import type { HoldLedger } from "../index/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
 import type { AuditLog } from "./audit-log.ts";
+import { CarriedCommands } from "./carried-commands.ts";
 import { carryOut, isCounted, placeOf } from "./carry-out.ts";
 import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
 import { commandDigest } from "./command-digest.ts";
-import { CommandMemory, receiptText } from "./command-memory.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
 import { type CommandHead, decodeCommand } from "./decode-command.ts";
 import { Fences } from "./fences.ts";
@@ -21,11 +21,13 @@ import {
   unfinishedReceipt,
 } from "./make-receipt.ts";
 import type { Operation } from "./operation.ts";
+import { type BoundIssuer, proveIssuer } from "./prove-issuer.ts";
 import type { Receipt } from "./receipt.ts";
 import { Recorder } from "./recorder.ts";
 import type { Refusal } from "./refusals.ts";
 import { type Running, RunningCommands } from "./running.ts";
-import { scopeOf } from "./scope.ts";
+import { issuerAccount, scopeOf } from "./scope.ts";
+import { SignedIds } from "./signed-ids.ts";
 import { IDLE_MS, within } from "./within.ts";
 
 export interface ControlPlaneOptions {
@@ -39,6 +41,8 @@ export interface ControlPlaneOptions {
   readonly incarnation: bigint;
   /** Asked for each command. */
   readonly limits: () => ControlLimits;
+  /** Those that have to prove their names. Asked for each command. */
+  readonly issuers: () => readonly BoundIssuer[];
   /** Null: none is kept. Closed with the control plane. */
   readonly audit: AuditLog | null;
 }
@@ -53,6 +57,7 @@ interface Passage {
   readonly scope: string;
   /** Of what it asks for; null where it has no id. */
   readonly digest: string | null;
+  readonly isSigned: boolean;
   readonly startedMs: number;
   readonly onProgress: (receipt: Receipt) => void;
   progress: Receipt["progress"] | null;
@@ -65,8 +70,6 @@ interface Passage {
 }
 
 const PROGRESS_MS = 1_000;
-/** How long an answer waits for the ledger. */
-const COMMIT_MS = 5_000;
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
 export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
@@ -75,10 +78,9 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
 
 class Plane implements ControlPlane {
   readonly #options: ControlPlaneOptions;
-  readonly #memory: CommandMemory;
+  readonly #carried: CarriedCommands;
   readonly #fences: Fences;
-  /** As far as the ledger has it: only by commands of which something came. */
-  readonly #written: Fences;
+  readonly #signedIds = new SignedIds();
   readonly #recorder: Recorder;
   readonly #buckets = new TokenBuckets();
   readonly #order = new IssuerOrder();
@@ -86,11 +88,9 @@ class Plane implements ControlPlane {
   readonly #stop = new AbortController();
 
   constructor(options: ControlPlaneOptions) {
-    const contents = options.ledger?.contents;
     this.#options = options;
-    this.#memory = new CommandMemory(contents?.commands ?? []);
-    this.#fences = new Fences(contents?.issuers ?? []);
-    this.#written = new Fences(contents?.issuers ?? []);
+    this.#carried = new CarriedCommands(options.ledger, options.clock);
+    this.#fences = new Fences(options.ledger?.contents.issuers ?? []);
     this.#recorder = new Recorder(options);
   }
 
@@ -104,9 +104,17 @@ class Plane implements ControlPlane {
     const decoded = decodeCommand(body, contentType);
     if (decoded.ok) {
       const { unnamed, command: own } = decoded;
-      const { id = null } = options;
+      const { id = null, signature = null } = options;
+      const proof = proveIssuer(
+        { command: own, issuer: own.issuer ?? sender.name, sender, body, contentType, signature },
+        { ...this.#options, wasProven: (issuer) => this.#fences.wasProven(issuer) },
+      );
+      if (!proof.ok) {
+        const head = this.#headOf(own, sender);
+        return this.#refuse(head, proof.refusal, sender, startedMs, own);
+      }
       const command = own.id === null && id !== null ? { ...own, id } : own;
-      return this.#take(command, unnamed, sender, startedMs, options);
+      return this.#take({ command, unnamed, startedMs, ...proof }, options);
     }
     const head = this.#headOf(decoded.head, sender);
     const refusal = refusalOfUnreadable(sender, this.#gate()) ?? decoded.refusal;
@@ -115,18 +123,28 @@ class Plane implements ControlPlane {
 
   async flush(sender: Sender): Promise<Receipt> {
     const startedMs = this.#options.clock.monotonicMs();
-    return this.#take({ ...PLAIN, type: "Flush" }, [], sender, startedMs, {});
+    const command: Command = { ...PLAIN, type: "Flush" };
+    return this.#take({ command, unnamed: [], sender, startedMs, isSigned: false }, {});
   }
 
   find(id: string, issuer: string | null, account?: string): Receipt | null {
     if (issuer !== null) {
-      for (const scope of [scopeOf({ account }, issuer), issuer]) {
-        const own = this.#running.get(scope, id)?.now() ?? this.#memory.get(scope, id);
+      const proven = scopeOf({ account: issuerAccount(issuer) }, issuer);
+      for (const scope of [scopeOf({ account }, issuer), issuer, proven]) {
+        const own = this.#running.get(scope, id)?.now() ?? this.#carried.memory.get(scope, id);
         if (own !== null) return own;
       }
     }
-    const latest = this.#running.find(id)?.now() ?? this.#memory.find(id);
+    const latest = this.#running.find(id)?.now() ?? this.#carried.memory.find(id);
     return issuer === null || latest?.issuer === issuer ? latest : null;
+  }
+
+  unfence(issuer: string, sender: Sender): number {
+    const scopes = this.#fences.forget(issuer);
+    this.#carried.unfence(issuer);
+    const about = { type: "Unfence", blocks: null, names: [issuer], reason: null, elapsedMs: 0 };
+    this.note({ ...about, status: "ok", counts: { scopes: scopes.length } }, sender);
+    return scopes.length;
   }
 
   note(operation: Operation, sender: Sender): void {
@@ -159,16 +177,14 @@ class Plane implements ControlPlane {
 
   /** Up to where it is carried out all of this is one turn: commands keep their order. */
   #take(
-    command: Command,
-    unnamed: readonly UnnamedBlock[],
-    sender: Sender,
-    startedMs: number,
+    taken: Pick<Passage, "command" | "unnamed" | "sender" | "startedMs" | "isSigned">,
     { onProgress = () => undefined }: SubmitOptions,
   ): Receipt | Promise<Receipt> {
+    const { command, unnamed, sender, startedMs } = taken;
     const head = this.#headOf(command, sender);
     const scope = scopeOf(sender, head.issuer);
     const passage: Passage = {
-      ...{ command, unnamed, head, sender, scope, startedMs, onProgress },
+      ...{ ...taken, head, scope, onProgress },
       digest: command.id === null ? null : commandDigest(command, unnamed),
       progress: null,
       isNoted: false,
@@ -183,9 +199,27 @@ class Plane implements ControlPlane {
     if (repeated !== null) return repeated;
     const { epoch, seq } = command;
     const outOfTurn =
-      this.#fences.check(scope, epoch, seq) ?? this.#running.refusal(scope, blocksOf(command));
+      this.#fences.check(scope, epoch, seq) ??
+      this.#running.refusal(scope, blocksOf(command)) ??
+      this.#replay(passage);
     if (outOfTurn !== null) return refuse(outOfTurn);
-    return this.#start(passage, this.#fences.advance(scope, epoch, seq));
+    const takeBack = this.#fences.advance(scope, epoch, seq);
+    return this.#start(passage, () => {
+      takeBack();
+      if (passage.isSigned) this.#signedIds.remove(scope, command.id!, command.notAfterS!);
+    });
+  }
+
+  /** Why a signed command is not taken though its receipt is not known; null if it is. */
+  #replay({ command, scope, isSigned }: Passage): Refusal | null {
+    if (!isSigned) return null;
+    const { id, notAfterS } = command;
+    if (this.#signedIds.has(scope, id!, notAfterS!)) {
+      return { word: "replayed", words: `${id} was taken before: sign it anew with another id` };
+    }
+    const nowS = this.#options.clock.wallMs() / 1_000;
+    if (this.#signedIds.add(scope, id!, notAfterS!, nowS)) return null;
+    return { word: "busy", words: "too many signed commands are remembered" };
   }
 
   #gate(): Gate {
@@ -203,7 +237,7 @@ class Plane implements ControlPlane {
       return { ...receipt, duplicate: true };
     };
     const running = this.#running.get(scope, command.id);
-    const digest = running?.digest ?? this.#memory.digest(scope, command.id);
+    const digest = running?.digest ?? this.#carried.memory.digest(scope, command.id);
     if (digest !== null && digest !== passage.digest) {
       return refuse({
         word: "id_reused",
@@ -214,7 +248,7 @@ class Plane implements ControlPlane {
       const words = "too many wait for commands at work";
       return this.#running.wait(running)?.then(again) ?? refuse({ word: "busy", words });
     }
-    const receipt = this.#memory.get(scope, command.id);
+    const receipt = this.#carried.memory.get(scope, command.id);
     return receipt === null ? null : again(receipt);
   }
 
@@ -248,7 +282,7 @@ class Plane implements ControlPlane {
       report = await this.#inTurn(passage);
     } catch (thrown) {
       const failed = this.#fail(passage, thrown);
-      if (passage.isNoted) return this.#remember(passage, failed);
+      if (passage.isNoted) return this.#carried.remember(passage, failed);
       takeBack();
       return failed;
     }
@@ -258,8 +292,8 @@ class Plane implements ControlPlane {
       isExpected && passage.written !== null
         ? { ...passage.written, elapsed_ms: elapsedMs }
         : finalReceipt(head, command, unnamed, report, elapsedMs);
-    if (!isExpected) receipt = await this.#remember(passage, receipt);
-    else this.#keep(passage, receipt);
+    if (!isExpected) receipt = await this.#carried.remember(passage, receipt);
+    else this.#carried.keep(passage, receipt);
     this.#recorder.carriedOut(command, receipt, passage.sender);
     return receipt;
   }
@@ -293,7 +327,7 @@ class Plane implements ControlPlane {
           passage.isNoted = true;
           passage.expected = expected ?? null;
           const elapsedMs = this.#elapsed(startedMs);
-          this.#note(passage, () => {
+          this.#carried.note(passage, () => {
             if (expected === undefined)
               return unfinishedReceipt(head, command, unnamed, results, elapsedMs);
             passage.written = finalReceipt(head, command, unnamed, expected, elapsedMs);
@@ -314,39 +348,6 @@ class Plane implements ControlPlane {
         passage.onProgress(runningReceipt(head, passage.progress, this.#elapsed(startedMs)));
       },
     });
-  }
-
-  /** The receipt to answer with: it is not durable where the ledger did not take it in time. */
-  async #remember(passage: Passage, receipt: Receipt): Promise<Receipt> {
-    const { ledger, clock } = this.#options;
-    let told = receipt;
-    if (this.#note(passage, () => receipt)) {
-      const committed = ledger!.commit({ durable: false });
-      const isWritten = (await within(clock, COMMIT_MS, committed)) === true;
-      if (!isWritten && receipt.durable) told = { ...receipt, durable: false };
-    }
-    this.#keep(passage, told);
-    return told;
-  }
-
-  #keep({ command, scope, digest }: Passage, receipt: Receipt): void {
-    if (command.id !== null) this.#memory.put(scope, command.id, receipt, digest);
-  }
-
-  /** Puts into the ledger what a restart is to know of it; false where that is nothing. */
-  #note({ command, scope, digest }: Passage, receipt: () => Receipt): boolean {
-    const { ledger } = this.#options;
-    if (ledger === null) return false;
-    const { id, epoch, seq } = command;
-    const isFenced = epoch !== null || seq !== null;
-    if (isFenced && this.#written.check(scope, epoch, seq) === null) {
-      this.#written.advance(scope, epoch, seq);
-      ledger.putIssuer(this.#written.row(scope)!);
-    }
-    if (id !== null) {
-      ledger.putCommand({ issuer: scope, id, receipt: receiptText(receipt(), digest) });
-    }
-    return isFenced || id !== null;
   }
 
   #refuse(

@@ -1,6 +1,7 @@
 import type { Clock, TokenBuckets } from "../core/index.ts";
-import { type Command, ROLES, type Role, type Sender } from "./command.ts";
+import { type Command, mayDo, type Role, roleFix, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
+import { isPlausible } from "./fences.ts";
 import type { Refusal } from "./refusals.ts";
 
 export interface Gate {
@@ -28,10 +29,6 @@ function roleFor(command: Command): Role {
   }
 }
 
-function mayDo(role: Role, needed: Role): boolean {
-  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
-}
-
 /**
  * Why this sender's command does not get in; null where it does, and then one token is gone: of the
  * account where the transport knows it, so that claiming other issuers wins nothing, else of the
@@ -46,7 +43,10 @@ export function refusalAtGate(
   const { clock, limits } = gate;
   const role = roleFor(command);
   if (!mayDo(sender.role, role)) {
-    return { word: "forbidden", words: `${command.type} needs the role ${role}` };
+    return {
+      word: "forbidden",
+      words: `${command.type} needs the role ${role}${fixOf(sender, role)}`,
+    };
   }
   if (sender.broadcast && !limits.broadcast.includes(command.type)) {
     return { word: "broadcast_refused", words: `${command.type} does not come by broadcast here` };
@@ -55,9 +55,20 @@ export function refusalAtGate(
   if (notAfterS !== null && clock.wallMs() / 1_000 > notAfterS) {
     return { word: "expired", words: `not_after was ${notAfterS}` };
   }
+  for (const name of ["epoch", "seq"] as const) {
+    const number = command[name];
+    if (number === null || isPlausible(number, clock.wallMs())) continue;
+    const words = `${name} ${number} leaves no room: count up to 2^40, or use the time`;
+    return { word: "implausible", words };
+  }
   const { account } = sender;
   const whose = account === undefined ? "issuer" : "token";
   return refusalByRate(`${whose} ${account ?? issuer}`, whose, gate);
+}
+
+function fixOf({ role, roleKey }: Sender, needed: Role): string {
+  if (roleKey === undefined) return "";
+  return `, and ${roleKey} gives ${role}: ${roleFix(roleKey, needed)}`;
 }
 
 /** The same of a body that is no command: it names no issuer, and an account may be known. */

@@ -30,10 +30,26 @@ export {
   mediaTypeOf,
 } from "./media-type.ts";
 export type { Operation } from "./operation.ts";
+export type { BoundIssuer } from "./prove-issuer.ts";
 export { readReceipt } from "./read-receipt.ts";
 export * from "./receipt.ts";
 export { decodeReceipt, encodeReceipt } from "./receipt-codec.ts";
 export { REFUSALS, type Refusal, type RefusalWord, reasonOf } from "./refusals.ts";
 export { type Running, RunningCommands } from "./running.ts";
-export { BROADCAST_SUBJECT, REPLY_HEADER, SERVICE_NAME } from "./subjects.ts";
+export {
+  ALL_WORKERS,
+  CLOCK_SKEW_SECONDS,
+  SIGNED_SECONDS_MAX,
+  signCommand,
+  signedBytes,
+} from "./signature.ts";
+export {
+  BROADCAST_SUBJECT,
+  ISSUER_NAME,
+  issuerSubject,
+  REPLY_HEADER,
+  SERVICE_NAME,
+  SIGNATURE_HEADER,
+  workerSubject,
+} from "./subjects.ts";
 export { CONTROL_STOP_MS } from "./within.ts";

@@ -4,7 +4,10 @@ export interface Operation {
   readonly type: string;
   /** Blocks it named; null: it names none. */
   readonly blocks: number | null;
-  /** The first of them, eight or more where there are as many: digests, some with a layer. */
+  /**
+   * The first of them, eight or more where there are as many: digests, some with a layer. Of an
+   * operation on something else its name.
+   */
   readonly names: readonly string[];
   /** `rejected`: nothing was done, for `reason`. */
   readonly status: "ok" | "partial" | "rejected";

@@ -11,6 +11,18 @@ export const REFUSALS = {
   too_large: { retry: false, meaning: "more bytes, blocks or sources than one command may have" },
   too_deep: { retry: false, meaning: "lists or objects lie too deep in each other" },
   forbidden: { retry: false, meaning: "the sender's role does not include this command" },
+  unproven: {
+    retry: false,
+    meaning: "the issuer has to prove its name, and the signature or the subject does not",
+  },
+  replayed: {
+    retry: false,
+    meaning: "a signed command of this `id` was taken before, and its receipt is not kept",
+  },
+  implausible: {
+    retry: false,
+    meaning: "its `epoch` or `seq` is neither a counter up to 2^40 nor a time",
+  },
   broadcast_refused: {
     retry: false,
     meaning: "the configuration does not let this command come by broadcast",

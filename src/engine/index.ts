@@ -9,6 +9,7 @@ export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 export { createFrameHandler, type FrameHandlerContext } from "./frame-handler.ts";
 export { GpuPlane, type GpuPlaneOptions, WarmDesk, type WarmDeskOptions } from "./gpu/index.ts";
 export { ENGINE_LIMITS, type EngineLimits } from "./limits.ts";
+export { peerAllowed, type SocketOwner } from "./peer-access.ts";
 export {
   type BlockItems,
   createPieceItems,
@@ -21,4 +22,6 @@ export {
   type PieceItems,
 } from "./protocol/index.ts";
 export { EngineServer } from "./server.ts";
+export { peerOf } from "./socket-peer.ts";
 export type { EngineServerOptions } from "./server-options.ts";
+export { takeSocketPath } from "./socket-path.ts";

@@ -1,11 +1,10 @@
-import type { Socket } from "bun";
 import { type Native, NativeError, type SocketPeer } from "../native/index.ts";
 
 /** Why the kernel does not name a peer: it is gone, or this process has no descriptor left. */
 export type NoPeer = "gone" | "no_descriptors";
 
 /** The process at the other end, as it was when it connected. */
-export function peerOf(native: Native, socket: Socket<unknown>): SocketPeer | NoPeer {
+export function peerOf(native: Native, socket: object): SocketPeer | NoPeer {
   try {
     return native.socketPeer(socketFd(socket));
   } catch (error) {
@@ -15,6 +14,6 @@ export function peerOf(native: Native, socket: Socket<unknown>): SocketPeer | No
 }
 
 /** Bun's sockets have a descriptor; its types do not say so. */
-export function socketFd(socket: Socket<unknown>): number {
-  return (socket as unknown as { readonly fd: number }).fd;
+export function socketFd(socket: object): number {
+  return (socket as { readonly fd: number }).fd;
 }

@@ -175,6 +175,8 @@ export function agentConfigText(
     "gpu_window_blocks = 0",
     "[api]",
     'listen = "127.0.0.1:0"',
+    // It is emptied between runs.
+    'loopback_role = "purge"',
     "[log]",
     'format = "json"',
     "[node]",

@@ -38,7 +38,8 @@ describe("POST /v1/commands", () => {
     expect(Buffer.from(bytes).toString()).toBe(body);
     expect(contentType).toBe("application/json");
     const from = "local 127.0.0.1";
-    expect(sender).toEqual({ via: "http", from, name: "local", role: "purge", broadcast: false });
+    const known = { role: "purge", roleKey: "api.loopback_role", broadcast: false };
+    expect(sender as unknown).toEqual({ via: "http", from, name: "local", ...known });
   });
 
   test("speaks MessagePack with whom it is spoken to in", async () => {
@@ -72,6 +73,9 @@ describe("POST /v1/commands", () => {
       forbidden: 403,
       broadcast_refused: 403,
       expired: 409,
+      unproven: 403,
+      replayed: 409,
+      implausible: 422,
       rate_limited: 429,
       id_reused: 409,
       stale: 409,

@@ -48,12 +48,14 @@ export interface Submitted {
   readonly body: Uint8Array;
   readonly contentType: string | null;
   readonly sender: Sender;
+  readonly signature?: string;
 }
 
 /** What the agent's control plane would say, said by the test; remembers what it was asked. */
 export class FakeControl implements ControlServices {
   readonly submitted: Submitted[] = [];
   readonly flushes: Sender[] = [];
+  readonly unfenced: string[] = [];
   readonly trees: TreeQuery[] = [];
   readonly explained: ExplainQuery[] = [];
   readonly receipts = new Map<string, Receipt>();
@@ -70,8 +72,14 @@ export class FakeControl implements ControlServices {
   explanation: Explanation = { leading: 0, blocks: [], miss: null };
   eventPage: EventPage = { events: [], last: 0, lost: 0 };
 
-  async submit(body: Uint8Array, contentType: string | null, sender: Sender): Promise<Receipt> {
-    const submitted = { body, contentType, sender };
+  async submit(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    { signature = null }: { readonly signature?: string | null } = {},
+  ): Promise<Receipt> {
+    const signed = signature === null ? {} : { signature };
+    const submitted = { body, contentType, sender, ...signed };
     this.submitted.push(submitted);
     return this.answer(submitted);
   }
@@ -79,6 +87,10 @@ export class FakeControl implements ControlServices {
   find(id: string, issuer: string | null): Receipt | null {
     const receipt = this.receipts.get(id) ?? null;
     return receipt !== null && (issuer === null || receipt.issuer === issuer) ? receipt : null;
+  }
+
+  unfence(issuer: string): number {
+    return this.unfenced.push(issuer);
   }
 
   async flush(sender: Sender): Promise<Receipt> {

@@ -36,6 +36,7 @@ const ROUTES: readonly (readonly [string, string, "open" | Role, string?])[] = [
   ["POST", "/hicache/unpin_blocks", "read", '{"block_hashes":[5]}'],
   ["GET", "/flush_cache", "purge"],
   ["POST", "/flush_cache", "purge"],
+  ["POST", "/v1/unfence", "purge", `{"issuer":"router-1"}`],
   ["POST", "/v1/purge", "purge", `{"blocks":[{"digest":"${"ab".repeat(32)}"}]}`],
   ["POST", "/v1/persist", "operate"],
 ];
@@ -103,7 +104,7 @@ describe("roles by token", () => {
     await served.get("/v1/commands", init("POST", "{}", { authorization }));
     expect(served.told.control.submitted.at(-1)!.sender).toEqual({
       ...{ via: "http", from: "operate-er 127.0.0.1", name: "operate-er", role: "operate" },
-      ...{ account: "operate-er", broadcast: false },
+      ...{ roleKey: "api.tokens_file", account: "operate-er", broadcast: false },
     });
   });
 
@@ -139,7 +140,8 @@ describe("the role on loopback", () => {
       const isIn = answer.status !== 401 && answer.status !== 403;
       expect([method, path, isIn]).toEqual([method, path, contains(loopbackRole, needed)]);
       if (isIn) continue;
-      expect((await problem(answer)).fix).toBe(`set api.loopback_role = "${needed}"`);
+      const fix = `ask over api.socket, or set api.loopback_role = "${needed}"`;
+      expect((await problem(answer)).fix).toBe(fix);
     }
   });
 });

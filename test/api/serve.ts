@@ -131,8 +131,8 @@ export function oneToken(token: string): Access {
   return { ...OPEN_ACCESS, tokens };
 }
 
-/** A real server on a free port, closed after the tests of the calling file. */
-export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
+/** What an API serves, and what it says. */
+export function servicesFor() {
   const clock = new ManualClock();
   const metrics = createMetrics({ clock, version: "1.2.3", commit: "abc" });
   const told: Told = {
@@ -171,6 +171,12 @@ export function serve(options: Partial<ApiOptions> & { readonly host?: string } 
     control: told.control,
     peers: told.peers,
   };
+  return { services, told, metrics, clock };
+}
+
+/** A real server on a free port, closed after the tests of the calling file. */
+export function serve(options: Partial<ApiOptions> & { readonly host?: string } = {}): Served {
+  const { services, told, metrics, clock } = servicesFor();
   const api = createApi(services, {
     version: "1.2.3",
     clock,

@@ -31,7 +31,10 @@ describeNats("commands that nobody can read in time", () => {
         ...{ clock: systemClock, random: systemRandom, incarnation: 1n, version: "1.2.3" },
         ...{ logger: { log: nothing }, health: { clear: nothing, raise: nothing } },
         ...{ room: { plane, events: {} } },
-        config: { node: { id: "w" }, nats: { ...NATS, url: server.tcpUrl } },
+        config: {
+          ...{ node: { id: "w" }, control: { issuers: [] } },
+          nats: { ...NATS, url: server.tcpUrl },
+        },
       } as unknown as ControlBusParts)!;
       await using router = openBus({
         ...{ url: server.tcpUrl, name: "router", clock: systemClock, random: systemRandom },

@@ -49,7 +49,8 @@ describeNative("an agent's control plane", () => {
     () =>
       withTempDir(async (folder) => {
         const audit = join(folder, "audit.jsonl");
-        const config = { kv: SSD(folder), control: { audit_file: audit } };
+        const api = { loopback_role: "purge" };
+        const config = { api, kv: SSD(folder), control: { audit_file: audit } };
         await using agent = await AgentProcess.start({ folder, config });
         await pinned(agent, "a", "b");
         const { control, nats } = await agent.status();

@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
 import { connect } from "@nats-io/transport-node";
-import { connectControl, pin } from "../../src/client/index.ts";
-import { SCHEMA_KEYS } from "../../src/config/index.ts";
+import { connectControl, flush, pin, think } from "../../src/client/index.ts";
+import { ROUTER_BOOK, SCHEMA_KEYS } from "../../src/config/index.ts";
 import { REFUSALS } from "../../src/control/index.ts";
 import { type HearthEvent, toldEvent } from "../../src/events/index.ts";
 import { HEALTH_CODE_NAMES, HEALTH_CODES, METRICS } from "../../src/observability/index.ts";
@@ -103,7 +103,7 @@ describe("docs/operations.md", () => {
 
   test("names keys of the configuration that there are", () => {
     const sections = new Set(SCHEMA_KEYS.map(({ section }) => section as string));
-    const keys = new Set(SCHEMA_KEYS.map(({ name }) => name as string));
+    const keys = new Set([...SCHEMA_KEYS, ...ROUTER_BOOK.keys].map(({ name }) => name as string));
     const named = quotedIn(page).filter((word) => /^[a-z]+\.[a-z_]+$/.test(word));
     const ours = named.filter((word) => sections.has(word.split(".")[0]!));
     expect(ours.length).toBeGreaterThan(20);
@@ -147,19 +147,28 @@ async function work(server: NatsServer, folder: string, way: { readonly url: str
     writeFileSync(path, `${user}\n${passwordOf(user)}\n`, { mode: 0o600 });
     return path;
   };
-  const nats = { user_file: userFile("agent-gpu-01"), receipts: true, ...way };
-  await using agent = await AgentProcess.start({ config: { node: { id: "gpu-01" }, nats } });
+  const user_file = userFile("agent-gpu-01");
+  const nats = { user_file, inbox_prefix: "_INBOX.gpu-01", receipts: true, ...way };
+  const control = { issuers: "router-front purge subject" };
+  await using agent = await AgentProcess.start({
+    config: { node: { id: "gpu-01" }, nats, control },
+  });
   const isConnected = async () => (await agent.metric("hearth_bus_connected")) === 1;
   await waitFor(isConnected, TIMEOUT_MS, "the connection");
   await using router = connectControl({
-    nats: { url: server.tcpUrl, credentials: { userFile: userFile("router") } },
-    issuer: "router",
+    nats: {
+      ...{ url: server.tcpUrl, inboxPrefix: "_INBOX.router" },
+      credentials: { userFile: userFile("router") },
+    },
+    ...{ issuer: "router-front", ownSubject: true },
   });
   expect((await router.workers(2_000)).map(({ id }) => id)).toEqual(["gpu-01"]);
   const sent = await router.send("gpu-01", pin([111]), { deadlineMs: TIMEOUT_MS });
   expect(sent).toMatchObject({ kind: "receipt", receipt: { counts: { missing: 1 } } });
-  const all = await router.broadcast(pin([222]), { deadlineMs: TIMEOUT_MS });
-  expect(all.receipts).toHaveLength(1);
+  const removed = await router.send("gpu-01", flush(), { deadlineMs: TIMEOUT_MS });
+  expect(removed).toMatchObject({ kind: "receipt", receipt: { status: "ok" } });
+  const all = await router.broadcast(think([222], true), { deadlineMs: TIMEOUT_MS });
+  expect(all.receipts).toMatchObject([{ status: "partial", issuer: "router-front" }]);
   if ("workers_bucket" in way) await waitFor(() => isListed(server), TIMEOUT_MS, "its entry");
 }
 
@@ -177,9 +186,29 @@ describeNats("the server of docs/operations.md", () => {
         }
         expect(server.log()).not.toContain("Violation");
         await using nc = await connectAs("router", server);
-        nc.publish("kv-control-events-gpu-01", "a lie");
-        await nc.flush();
-        await waitFor(() => server.log().includes("Violation"), TIMEOUT_MS, "the server's refusal");
+        const refused = [
+          ["router", "kv-control-events-gpu-01"],
+          ["router", "kv-control-gpu-01"],
+          ["router", "kv-control-gpu-01.ops"],
+          ["agent-gpu-01", "kv-control-gpu-01.router-front"],
+          ["agent-gpu-01", "_INBOX.gpu-02.x"],
+        ] as const;
+        await using agent = await connectAs("agent-gpu-01", server);
+        for (const [user, subject] of refused) {
+          (user === "router" ? nc : agent).publish(subject, "{}");
+        }
+        agent.subscribe("_INBOX.router.>");
+        const violations = () =>
+          server
+            .log()
+            .split("\n")
+            .filter((line) => line.includes("Violation"));
+        const isRefused = (subject: string) =>
+          violations().some((line) => line.includes(`"${subject}"`));
+        for (const [, subject] of refused) {
+          await waitFor(() => isRefused(subject), TIMEOUT_MS, `the refusal of ${subject}`);
+        }
+        await waitFor(() => isRefused("_INBOX.router.>"), TIMEOUT_MS, "the refusal to listen");
       }),
     4 * TIMEOUT_MS,
   );

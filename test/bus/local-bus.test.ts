@@ -42,3 +42,30 @@ test("hubs know nothing of each other", async () => {
   expect(seen).toEqual([]);
   await Promise.all([here!.close(0), there!.close(0)]);
 });
+
+test("answers go to inboxes alone, and come to an inbox of its own", async () => {
+  const hub = new LocalHub();
+  const agent = createLocalBus(hub, { ...basics(), replyPrefixes: ["_INBOX"] });
+  const router = createLocalBus(hub, { ...basics(), inboxPrefix: "_INBOX_router" });
+  await Promise.all([agent.connected(5_000), router.connected(5_000)]);
+  const replies: (string | null)[] = [];
+  agent.subscribe("ask", ({ reply }) => {
+    replies.push(reply);
+    if (reply !== null) agent.publish(reply, bytes("answer"));
+  });
+  agent.serve({ name: "s", version: "1.2.3", description: "d", metadata: {}, endpoints: [] });
+  const stolen: string[] = [];
+  router.subscribe("kv-events-x", (message) => void stolen.push(text(message)));
+  await Promise.all([agent.flush(5_000), router.flush(5_000)]);
+  for (const subject of ["ask", "$SRV.PING", "$SRV.STATS.s"]) {
+    for (const reply of ["kv-events-x", "kv-control-w", "$JS.API.x"]) {
+      router.publish(subject, bytes("x"), { reply });
+    }
+  }
+  const asked = await router.request("ask", bytes("x"), { timeoutMs: 5_000 });
+  expect(asked.kind).toBe("reply");
+  expect(replies.slice(0, -1)).toEqual([null, null, null]);
+  expect(replies.at(-1)).toStartWith("_INBOX_router.");
+  expect(stolen).toEqual([]);
+  await Promise.all([agent.close(0), router.close(0)]);
+});

@@ -148,6 +148,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       engine: {
         socket: draw.socket,
         socketGroup: draw.socketGroup,
+        commandRole: draw.apiRole,
         ...{ clientsMax: draw.clientsMax, clientsPerProcess: draw.clientsMax, heldShare: 1 },
         frameBytesMax,
         itemsMax: draw.itemsMax,
@@ -178,6 +179,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         commandsBurst: draw.commands,
         warmBytesMax: draw.warmPages * PAGE,
         warmReads: draw.warmReads,
+        issuers: draw.natsFlag ? [{ name: "router-1", role: "operate" as const, key: null }] : [],
         auditFile: draw.auditFile,
         auditBytesMax:
           draw.auditFile === null ? 64 * 2 ** 20 : Math.min(2 ** 40, draw.warmPages * PAGE),
@@ -235,6 +237,9 @@ function apiOf({ listen, tokenFile, access, apiRole, hasTls }: ApiDraw): Config[
   const isHttps = hasTls || access === "certificates";
   return {
     listen,
+    socket: hasTls ? null : `${tokenFile}.sock`,
+    socketGroup: hasTls ? "ops" : null,
+    socketRole: apiRole,
     loopbackRole: apiRole,
     tokenFile: file(access === "token" || (access === "none" && !listen.loopback)),
     tokensFile: file(access === "tokens"),
@@ -274,6 +279,8 @@ function natsOf(draw: NatsDraw): Config["nats"] {
     userFile: draw.natsFile === "user" ? draw.tokenFile : null,
     queueMessages: draw.commands,
     queueBytes: draw.unreadRoom,
+    inboxPrefix: draw.natsFlag ? "_INBOX" : "_INBOX_w.x",
+    replyPrefixes: draw.natsFlag ? ["_INBOX"] : ["_INBOX_a", "_REPLY"],
     role: draw.apiRole,
     broadcast: draw.broadcast,
     receipts: draw.natsFlag,

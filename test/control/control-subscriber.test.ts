@@ -251,6 +251,50 @@ describe("commands over a bus", () => {
     },
   );
 
+  test.each(["kv-events-hearth.gpu-02.0", "kv-peers-hearth", "answers", "INBOX.x"])(
+    "with prefixes of inboxes no answer goes to %s, by reply or by header",
+    async (reply) => {
+      const stage = await Stage.open({ replyPrefixes: ["_INBOX", "_REPLY.a"] });
+      await stage.listen(reply);
+      stage.send(encodeBody(PIN, JSON_TYPE), {}, SUBJECT, reply);
+      await waitFor(() => stage.subscriber.stats().unasked === 1);
+      for (const inbox of ["_INBOX.x.1", "_INBOX_router.y", "_REPLY.a"]) {
+        await stage.listen(inbox);
+        stage.send(encodeBody(PIN, JSON_TYPE), {}, SUBJECT, inbox);
+      }
+      await stage.receipts(3);
+      const heard = stage.heard.map(({ subject }) => subject);
+      expect(heard).toEqual(["_INBOX.x.1", "_INBOX_router.y", "_REPLY.a"]);
+    },
+  );
+
+  test("an issuer's own subject names it, once subjects of issuers are wanted", async () => {
+    const stage = await Stage.open({ role: "operate" });
+    stage.kit.issuers = [{ name: "router-1", role: "purge", key: null }];
+    const flush = encodeBody({ type: "Flush" }, JSON_TYPE);
+    const asked = await stage.router.request(`${SUBJECT}.router-1`, flush, { timeoutMs: 5_000 });
+    expect(asked.kind).toBe("noResponders");
+    stage.subscriber.setIssuerSubjects(true);
+    await stage.agent.flush(5_000);
+    stage.send(flush, {}, `${SUBJECT}.router-1`);
+    stage.send(flush, {}, `${SUBJECT}.router-2`);
+    stage.send(flush, {}, SUBJECT);
+    const think = encodeBody({ type: "Think", block_hashes: [1], transient: false }, JSON_TYPE);
+    stage.send(think, {}, "kv-control-broadcast.router-1");
+    const receipts = await stage.receipts(4);
+    const told = receipts.map(({ issuer, status }) => [issuer, status]);
+    expect(told.sort()).toEqual([
+      ["nats", "rejected"],
+      ["router-1", "ok"],
+      ["router-1", "ok"],
+      ["router-2", "rejected"],
+    ]);
+    stage.subscriber.setIssuerSubjects(false);
+    await stage.agent.flush(5_000);
+    const gone = await stage.router.request(`${SUBJECT}.router-1`, flush, { timeoutMs: 5_000 });
+    expect(gone.kind).toBe("noResponders");
+  });
+
   test("discovery tools find it", async () => {
     const stage = await Stage.open();
     const found = await stage.router.request("$SRV.INFO.hearth-agent", new Uint8Array(), {

@@ -1,5 +1,6 @@
 import {
   type AuditRecord,
+  type BoundIssuer,
   type ControlLimits,
   type ControlPlane,
   createControlPlane,
@@ -34,6 +35,7 @@ export class PlaneKit {
   readonly lines: string[] = [];
   readonly audited: AuditRecord[] = [];
   limits = LIMITS;
+  issuers: readonly BoundIssuer[] = [];
   readonly plane: ControlPlane;
 
   constructor(ledger: HoldLedger | null = null) {
@@ -49,6 +51,7 @@ export class PlaneKit {
       workerId: "w1",
       incarnation: 0xffff_ffff_ffff_ffffn,
       limits: () => this.limits,
+      issuers: () => this.issuers,
       audit: {
         ...{ dropped: 0, failure: null },
         write: (record) => void this.audited.push(record),
@@ -116,6 +119,9 @@ export class FakeLedger implements HoldLedger {
   putIssuer(row: Parameters<HoldLedger["putIssuer"]>[0]): void {
     this.#pending.push({ key: `issuer ${row.issuer}`, row });
   }
+  removeIssuer(issuer: string): void {
+    this.#pending.push({ key: `issuer ${issuer}`, row: null });
+  }
   seen(): void {}
 
   /** Rows that were put and are not committed. */
@@ -142,7 +148,9 @@ export class FakeLedger implements HoldLedger {
   /** As it is opened after the process died now. */
   reopened(): FakeLedger {
     const rows = (kind: string) =>
-      [...this.committed].filter(([key]) => key.startsWith(`${kind} `)).map(([, row]) => row);
+      [...this.committed]
+        .filter(([key, row]) => key.startsWith(`${kind} `) && row !== null)
+        .map(([, row]) => row);
     return new FakeLedger({
       commands: rows("command") as LedgerContents["commands"],
       issuers: rows("issuer") as LedgerContents["issuers"],

@@ -101,7 +101,7 @@ export function configOf({ kv, commands }: Profile, { socket, ssdDir, indexDir }
   const sections = {
     kv: { ...own, ssd_depth: 16, evict_interval: "50ms", ...kv },
     engine: { socket, acquire_deadline: "5s", gpu_window_blocks: 64 },
-    api: { listen: "127.0.0.1:0" },
+    api: { listen: "127.0.0.1:0", loopback_role: "purge" },
     log: { format: "json" },
     ...(commands === undefined ? {} : { control: shares(commands.pinShare) }),
   };

@@ -241,8 +241,8 @@ function configOf({ folder, worker, natsUrl, nats }: HostOptions): string {
       ssd_read_deadline: "10s",
     },
     engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s", gpu_window_blocks: 64 },
-    api: { listen: "127.0.0.1:0" },
-    nats: { url: natsUrl, receipts: true, ...nats },
+    api: { listen: "127.0.0.1:0", loopback_role: "purge" },
+    nats: { url: natsUrl, role: "purge", receipts: true, ...nats },
     control: { audit_file: join(folder, "audit.jsonl") },
     log: { format: "json" },
   };

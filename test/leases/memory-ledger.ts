@@ -79,6 +79,7 @@ export class MemoryLedger implements HoldLedger {
   }
 
   putIssuer(): void {}
+  removeIssuer(): void {}
 
   seen(bootId: string, bootMs: number): void {
     this.#seen = { bootId, bootMs };

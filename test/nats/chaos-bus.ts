@@ -47,6 +47,9 @@ export class ChaosBus implements Bus {
   get payloadBytesMax(): number {
     return this.#bus.payloadBytesMax;
   }
+  get inboxPrefix(): string {
+    return this.#bus.inboxPrefix;
+  }
   get durable(): DurableBus | null {
     return this.#bus.durable;
   }

@@ -212,8 +212,8 @@ function configOf({ folder, worker, nats }: HostOptions): string {
       ...{ lock_memory: "off", huge_pages: "off", ssd_ttl: "off", ssd_read_deadline: "10s" },
     },
     engine: { socket: join(folder, "e.sock"), acquire_deadline: "10s", gpu_window_blocks: 64 },
-    api: { listen: "127.0.0.1:0" },
-    nats,
+    api: { listen: "127.0.0.1:0", loopback_role: "purge" },
+    nats: { role: "purge", ...nats },
     control: { audit_file: join(folder, "audit.jsonl"), audit_bytes: "1GiB" },
     log: { format: "json" },
   };

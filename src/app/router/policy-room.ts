@@ -10,6 +10,7 @@ import {
   type Router,
   type WorkerTable,
 } from "../../router/index.ts";
+import { readSigningSeed } from "../nats-files.ts";
 import { createCommander } from "./commander.ts";
 import { policyModes, policySettings } from "./policy-settings.ts";
 
@@ -31,7 +32,12 @@ export class PolicyRoom implements AsyncDisposable {
 
   constructor({ config, native, clock, random, router, table, bus }: PolicyRoomParts) {
     const issuer = `router-${config.router.id}`;
-    this.#client = connectControl({ bus, clock, random, issuer });
+    const { commandProof, signNkeyFile } = config.nats;
+    this.#client = connectControl({
+      ...{ bus, clock, random, issuer },
+      ownSubject: commandProof === "subject",
+      ...(commandProof === "signature" ? { signingSeed: readSigningSeed(signNkeyFile!) } : {}),
+    });
     this.policies = createPolicies({
       ...{ clock, router, table, settings: policySettings(config) },
       commander: createCommander({ client: this.#client }),

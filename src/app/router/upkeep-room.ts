@@ -139,5 +139,7 @@ function openRouterBus({ config, clock, random }: UpkeepRoomParts, log: BusLog):
   const basics = { clock, random, log, limits };
   if (nats.url === null) return createLocalBus(new LocalHub(), basics);
   const name = `hearth router ${router.id}`;
-  return openBus({ url: nats.url, name, ...natsFilesOf(nats), ...basics });
+  const { inboxPrefix, replyPrefixes } = nats;
+  const inboxes = { inboxPrefix, replyPrefixes };
+  return openBus({ url: nats.url, name, ...natsFilesOf(nats), ...inboxes, ...basics });
 }

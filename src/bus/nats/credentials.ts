@@ -1,7 +1,6 @@
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFile } from "node:fs/promises";
-import { HearthError, messageOf } from "../../core/index.ts";
-import { type NkeyUser, userOfSeed } from "./nkeys.ts";
+import { HearthError, messageOf, type NkeyUser, userOfSeed } from "../../core/index.ts";
 import type { Login } from "./servers.ts";
 
 /** Files that prove who we are; at most one of them. Read anew with each connection. */

@@ -15,6 +15,8 @@ import { connectSliced } from "./sliced-transport.ts";
 export interface DialOptions {
   /** Shown in the broker's own lists of connections. */
   readonly name: string;
+  /** The library's own requests, to JetStream, are answered below it. */
+  readonly inboxPrefix: string;
   readonly server: Server;
   readonly credentials: Credentials;
   readonly tls: TlsMaterial;
@@ -39,6 +41,7 @@ export async function dialTcp(options: DialOptions): Promise<Dialled> {
   const client = await connectSliced({
     servers: server.url.replace(/^[a-z]+:\/\//, ""),
     name: options.name,
+    inboxPrefix: options.inboxPrefix,
     timeout: timeoutMs,
     reconnect: false,
     noAsyncTraces: true,

@@ -32,6 +32,7 @@ export async function dialWs(options: DialOptions): Promise<Dialled> {
   const connection: WsOptions = {
     servers: server.url,
     name: options.name,
+    inboxPrefix: options.inboxPrefix,
     timeout: options.timeoutMs,
     reconnect: false,
     noAsyncTraces: true,

@@ -2,7 +2,7 @@ import { HearthError, messageOf, type Random, randomBelow } from "../../core/ind
 import type { Bus } from "../bus.ts";
 import type { Dial } from "../links/index.ts";
 import { LinkBus } from "../links/index.ts";
-import { BUS_LIMITS, type BusBasics } from "../options.ts";
+import { BUS_LIMITS, type BusBasics, INBOX_PREFIX } from "../options.ts";
 import { type CredentialFiles, readCredentials, readTls, type TlsFiles } from "./credentials.ts";
 import { type Dialled, dialTcp } from "./dial-tcp.ts";
 import { dialWs } from "./dial-ws.ts";
@@ -38,12 +38,12 @@ export function openBus(options: BusOptions): Bus {
   const dial: Dial = async (signal) => {
     const credentials = await readCredentials(credentialFiles, list.login);
     const tls = await readTls(tlsFiles);
-    const { name, clock, random } = options;
+    const { name, clock, random, inboxPrefix = INBOX_PREFIX } = options;
     const servers = [...shuffled(list.servers, random), ...shuffled(others, random)];
     const faults: string[] = [];
     for (const server of servers) {
       if (signal.aborted) break;
-      const common = { name, credentials, tls, timeoutMs, clock, signal };
+      const common = { name, inboxPrefix, credentials, tls, timeoutMs, clock, signal };
       const complain = (why: string) => {
         options.log?.("warn", "the NATS server complains", { server: server.url, why });
       };

@@ -42,7 +42,7 @@ export const command = defineCommand({
     if (!answer.ok) return answer.exit;
     const id = membersOf(answer.document).worker_id;
     if (flags.worker !== null && id !== flags.worker) {
-      const there = `${flags.api ?? API_URL} is ${textOf(id)}`;
+      const there = `${flags.socket ?? flags.api ?? API_URL} is ${textOf(id)}`;
       io.err.write(`hearth ctl status: ${there}, not ${plain(flags.worker)}\n`);
       return "noAnswer";
     }

@@ -7,6 +7,7 @@ import { membersOf } from "./documents.ts";
 import { refusalText } from "./refusal-text.ts";
 
 export interface AskFlags {
+  readonly socket?: string | null;
   readonly api: string | null;
   readonly tokenFile: string | null;
   readonly ca: string | null;

@@ -1,3 +1,4 @@
+import { accessSync, constants } from "node:fs";
 import { readFile } from "node:fs/promises";
 import {
   type ControlClient,
@@ -9,9 +10,10 @@ import {
   type TlsMaterial,
 } from "../../client/index.ts";
 import { type Clock, HearthError, messageOf } from "../../core/index.ts";
-import { API_URL } from "./flags.ts";
+import { API_SOCKET, API_URL } from "./flags.ts";
 
 export interface ConnectionFlags {
+  readonly socket: string | null;
   readonly api: string | null;
   readonly tokenFile: string | null;
   readonly ca: string | null;
@@ -22,11 +24,16 @@ export interface ConnectionFlags {
   readonly natsNkey: string | null;
   readonly natsToken: string | null;
   readonly natsUser: string | null;
+  readonly natsInbox: string | null;
 }
 
 export interface Speaking {
   readonly issuer?: string | null;
   readonly encoding?: Encoding;
+  /** File with the seed that signs. */
+  readonly sign?: string | null;
+  /** Whether it goes to the issuer's own subject. */
+  readonly ownSubject?: boolean;
 }
 
 /** Over HTTP where no NATS server is named. Throws USAGE for flags that contradict each other. */
@@ -36,20 +43,32 @@ export async function openControl(
   speaking: Speaking = {},
 ): Promise<ControlClient> {
   const { nats } = flags;
-  if (nats === null) return openHttp(flags, clock, speaking);
+  const { sign = null } = speaking;
+  const signingSeed = sign === null ? null : await firstLine(sign);
+  if (nats === null) {
+    if (speaking.ownSubject === true) throw new HearthError("USAGE", "--own-subject wants --nats");
+    return openHttp(flags, clock, { ...speaking, signingSeed });
+  }
+  if (flags.socket !== null) {
+    throw new HearthError("USAGE", "--socket and --nats exclude each other");
+  }
   if (flags.api !== null) throw new HearthError("USAGE", "--api and --nats exclude each other");
   if (flags.tokenFile !== null) {
     throw new HearthError("USAGE", "--token-file is for --api", {
       fix: "give --nats-token, --nats-user, --nats-creds or --nats-nkey",
     });
   }
-  const { issuer = null, encoding = "json" } = speaking;
-  return openNats(flags, nats, clock, { issuer, encoding });
+  return openNats(flags, nats, clock, { ...speaking, signingSeed });
+}
+
+/** With what `sign` names. */
+interface SpeakingSigned extends Omit<Speaking, "sign"> {
+  readonly signingSeed?: string | null;
 }
 
 type NatsFlags = Pick<
   ConnectionFlags,
-  "ca" | "cert" | "key" | "natsCreds" | "natsNkey" | "natsToken" | "natsUser"
+  "ca" | "cert" | "key" | "natsCreds" | "natsNkey" | "natsToken" | "natsUser" | "natsInbox"
 >;
 
 /** Throws USAGE for a URL that is none, or has a secret in it. */
@@ -57,11 +76,13 @@ export function openNats(
   flags: NatsFlags,
   url: string,
   clock: Clock,
-  { issuer = null, encoding = "json" }: Speaking = {},
+  { issuer = null, encoding = "json", signingSeed = null, ownSubject = false }: SpeakingSigned = {},
 ): ControlClient {
   const by = issuer === null ? {} : { issuer };
+  const signed = signingSeed === null ? {} : { signingSeed };
+  const nats = natsAccess(flags, url);
   try {
-    return connectControl({ nats: natsAccess(flags, url), clock, encoding, ...by });
+    return connectControl({ nats, clock, encoding, ownSubject, ...by, ...signed });
   } catch (thrown) {
     if (!(thrown instanceof HearthError) || thrown.code !== "CONFIG_INVALID") throw thrown;
     const { message, fix } = thrown;
@@ -76,12 +97,13 @@ export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
       fix: "put them into a file: --nats-user, --nats-token, --nats-creds or --nats-nkey",
     });
   }
-  const { natsToken, natsUser, natsCreds, natsNkey } = flags;
+  const { natsToken, natsUser, natsCreds, natsNkey, natsInbox } = flags;
   const files = [natsToken, natsUser, natsCreds, natsNkey].filter((file) => file !== null);
   if (files.length > 1) throw new HearthError("USAGE", "more than one way to log in to NATS");
   mustPair(flags);
   return {
     url,
+    ...(natsInbox === null ? {} : { inboxPrefix: natsInbox }),
     credentials: {
       ...{ tokenFile: natsToken, userFile: natsUser },
       ...{ credsFile: natsCreds, nkeyFile: natsNkey },
@@ -90,22 +112,47 @@ export function natsAccess(flags: NatsFlags, url: string): NatsAccess {
   };
 }
 
-type HttpFlags = Pick<ConnectionFlags, "api" | "tokenFile" | "ca" | "cert" | "key">;
+type HttpFlags = Pick<ConnectionFlags, "api" | "tokenFile" | "ca" | "cert" | "key"> & {
+  /** Left out: a router is asked, which has none. */
+  readonly socket?: string | null;
+};
 
 export async function openHttp(
   flags: HttpFlags,
   clock: Clock,
-  { issuer = null, encoding = "json" }: Speaking = {},
+  { issuer = null, encoding = "json", signingSeed = null }: SpeakingSigned = {},
 ): Promise<HttpControlClient> {
   const tls = await tlsOf(flags);
+  const socket = socketOf(flags);
   return connectHttp({
     url: flags.api ?? API_URL,
     ...(flags.tokenFile === null ? {} : { token: await firstLine(flags.tokenFile) }),
     ...(Object.keys(tls).length === 0 ? {} : { tls }),
     ...(issuer === null ? {} : { issuer }),
+    ...(signingSeed === null ? {} : { signingSeed }),
+    ...(socket === null ? {} : { socket }),
     clock,
     encoding,
   });
+}
+
+/** The socket to ask over; null: HTTP. Throws USAGE for flags that contradict each other. */
+function socketOf({ socket, api, tokenFile }: HttpFlags): string | null {
+  if (socket === undefined) return null;
+  const isElsewhere = api !== null || tokenFile !== null;
+  if (socket === null) return !isElsewhere && isUsable(API_SOCKET) ? API_SOCKET : null;
+  if (!isElsewhere) return socket;
+  throw new HearthError("USAGE", "--socket excludes --api and --token-file");
+}
+
+/** Whether it is there and this user may connect to it. */
+function isUsable(path: string): boolean {
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 async function tlsOf(flags: Pick<ConnectionFlags, "ca" | "cert" | "key">): Promise<TlsMaterial> {

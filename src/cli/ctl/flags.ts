@@ -3,6 +3,8 @@ import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { choice, duration, type Kind, text } from "../kinds.ts";
 
 export const API_URL = "http://127.0.0.1:7171";
+/** The agent's own, where its configuration names no other. */
+export const API_SOCKET = "/run/hearth/api.sock";
 const DAY_MS = 86_400_000;
 const deadlineKind = duration({ min: 1, max: DAY_MS });
 
@@ -15,11 +17,16 @@ export const natsFlags = {
   natsNkey: optional(text("FILE"), "file with the NKey seed for NATS"),
   natsToken: optional(text("FILE"), "file with the token for NATS"),
   natsUser: optional(text("FILE"), "file with user and password for NATS, on two lines"),
+  natsInbox: optional(text("PREFIX"), "how subjects of answers begin (default _INBOX)"),
 };
 
 /** Where the agent is and how it is spoken to: flags of every `hearth ctl` command. */
 export const connectionFlags = {
-  api: optional(text("URL"), `HTTP address of the agent (default ${API_URL})`),
+  socket: optional(
+    text("PATH"),
+    `Unix socket of the agent (default ${API_SOCKET}, if it is there)`,
+  ),
+  api: optional(text("URL"), `HTTP address of the agent, instead (default ${API_URL})`),
   tokenFile: optional(text("FILE"), "file with the bearer token for --api"),
   nats: optional(text("URL"), "NATS server to send it through, instead of --api"),
   ...natsFlags,
@@ -30,6 +37,7 @@ export const connectionFlags = {
 
 /** Of those that read and send no command. */
 export const readFlags = {
+  socket: connectionFlags.socket,
   api: connectionFlags.api,
   tokenFile: connectionFlags.tokenFile,
   ca: connectionFlags.ca,
@@ -42,9 +50,11 @@ export const readFlags = {
 
 export const ROUTER_URL = "http://127.0.0.1:7181";
 
+const { socket: _, ...httpFlags } = readFlags;
+
 /** Of those that ask a router. */
 export const routerFlags = {
-  ...readFlags,
+  ...httpFlags,
   api: withDefault(text("URL"), ROUTER_URL, "HTTP address of the router"),
 };
 
@@ -54,6 +64,8 @@ export const commandFlags = {
   broadcast: toggle("send it to all workers; only with --nats"),
   issuer: optional(text("NAME"), "who sends it, instead of the token's name"),
   id: optional(text("TEXT"), "id of the command; the same one again changes nothing twice"),
+  sign: optional(text("FILE"), "file with the NKey seed that signs it; wants --issuer"),
+  ownSubject: toggle("publish it on the subject of --issuer alone; only with --nats"),
   encoding: withDefault(choice(ENCODINGS), "json", "how it travels"),
 };
 

@@ -22,6 +22,8 @@ export interface CommandFlags extends ConnectionFlags {
   readonly broadcast: boolean;
   readonly issuer: string | null;
   readonly id: string | null;
+  readonly sign: string | null;
+  readonly ownSubject: boolean;
   readonly encoding: Encoding;
 }
 

@@ -44,6 +44,15 @@ export const ROUTER_CHECKS: readonly SumCheck<RouterConfig>[] = [
       ),
   },
   {
+    keys: ["nats.command_proof", "nats.sign_nkey_file"],
+    find: ({ nats: { commandProof, signNkeyFile } }) =>
+      unless(
+        commandProof !== "signature" || signNkeyFile !== null,
+        "commands are to be signed, and sign_nkey_file is not set",
+        'write sign_nkey_file below [nats], or use command_proof = "none"',
+      ),
+  },
+  {
     keys: ["proxy.listen", "api.listen"],
     find: ({ proxy, api }) =>
       unless(

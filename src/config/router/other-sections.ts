@@ -1,8 +1,10 @@
-import { booleanKind, durationKind, integerKind } from "../kinds.ts";
+import { booleanKind, choiceKind, durationKind, integerKind, pathKind } from "../kinds.ts";
 import { natsUrlKind } from "../nats-url.ts";
 import { apiAccessKeys, apiLimitKeys, apiListen } from "../sections/api.ts";
-import { natsFileKeys, natsQueueKeys } from "../sections/nats.ts";
+import { natsFileKeys, natsInboxKeys, natsQueueKeys } from "../sections/nats.ts";
 import { optional, section, withDefault } from "../spec.ts";
+
+const PATH_BYTES_MAX = 4095;
 
 const url = optional({
   key: "url",
@@ -15,10 +17,34 @@ const url = optional({
   example: "nats://127.0.0.1:4222",
 });
 
+const commandProof = withDefault({
+  key: "command_proof",
+  kind: choiceKind(["none", "subject", "signature"]),
+  standard: "none",
+  reload: false,
+  doc:
+    "How this router proves to agents that a command is its own, where their `control.issuers` " +
+    "lists `router-` and its id. `subject`: it publishes on `kv-control-{worker}.{issuer}`. " +
+    "`signature`: it signs with `sign_nkey_file`.",
+});
+
+const signNkeyFile = optional({
+  key: "sign_nkey_file",
+  kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/etc/hearth/router-sign.nk" }),
+  reload: false,
+  doc:
+    "A file that holds the seed of the nkey (SU...) that signs commands. Agents have its public " +
+    "half. Keep it readable for the router alone.",
+  example: "/etc/hearth/router-sign.nk",
+});
+
 export const natsSection = section("Agents and replicas over NATS.", {
   url,
   ...natsFileKeys("router"),
   ...natsQueueKeys("Messages"),
+  ...natsInboxKeys("router"),
+  commandProof,
+  signNkeyFile,
 });
 
 export const apiSection = section("The HTTP server for those who ask, and for monitoring.", {

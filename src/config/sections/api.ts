@@ -3,11 +3,13 @@ import {
   choiceKind,
   durationKind,
   integerKind,
+  type Kind,
   pathKind,
   sizeKind,
 } from "../kinds.ts";
 import { listenKind } from "../listen-address.ts";
-import { optional, section, withDefault } from "../spec.ts";
+import { type KeySpec, optional, section, withDefault } from "../spec.ts";
+import { groupKind } from "./engine.ts";
 
 /** PATH_MAX of Linux with the NUL at its end left out. */
 const PATH_BYTES_MAX = 4095;
@@ -65,6 +67,61 @@ const tlsClientRole = withDefault({
   doc: "What callers may do who show a certificate and no token; see `tls_client_ca_file`.",
 });
 
+/** `sun_path` holds 108 bytes with the NUL at its end (unix(7)). */
+const SOCKET_PATH_BYTES_MAX = 107;
+const SOCKET_EXAMPLE = "/run/hearth/api.sock";
+const socketPath = pathKind({ bytesMax: SOCKET_PATH_BYTES_MAX, example: SOCKET_EXAMPLE });
+
+/** A path, or `off`: null. */
+const socketKind: Kind<string | null> = {
+  name: "path or off",
+  range: `"off", or ${socketPath.range}`,
+  read(raw) {
+    if (raw === "off") return { ok: true, value: null };
+    const read = socketPath.read(raw);
+    return read.ok ? read : { ...read, instead: `${read.instead}; or "off"` };
+  },
+  write: (path) => path ?? "off",
+};
+
+const socket: KeySpec<string | null> = {
+  key: "socket",
+  kind: socketKind,
+  standard: {
+    is: "derived",
+    words: "`api.sock` beside an `engine.socket` of the name `engine.sock`, else `off`",
+    needs: ["engine.socket"],
+    from({ value }) {
+      const engine = value<string>("engine.socket");
+      return engine.endsWith("/engine.sock") ? engine.replace(/engine\.sock$/, "api.sock") : null;
+    },
+  },
+  reload: false,
+  doc:
+    "The Unix socket of the same HTTP API, on which the kernel says who calls: root and the " +
+    "agent's user may do everything, members of `socket_group` what `socket_role` says. `hearth " +
+    "ctl` uses it. It gets mode 0660.",
+  example: SOCKET_EXAMPLE,
+};
+
+const socketGroup = optional({
+  key: "socket_group",
+  kind: groupKind,
+  reload: false,
+  doc:
+    "The group that owns `socket`. Unset: that of the engine socket, `engine.socket_group`, or " +
+    "the group the agent runs under.",
+  example: "hearth-ops",
+});
+
+const socketRole = withDefault({
+  key: "socket_role",
+  kind: roleKind,
+  standard: "operate",
+  reload: false,
+  doc: "What callers on `socket` may do who are neither root nor the agent's user.",
+});
+
 /** Where the server listens; each process of Hearth has a port of its own. */
 export function apiListen(port: number, what: string) {
   return withDefault({
@@ -84,7 +141,7 @@ export function apiAccessKeys(roles: string) {
   const loopbackRole = withDefault({
     key: "loopback_role",
     kind: roleKind,
-    standard: "purge",
+    standard: "operate",
     reload: false,
     doc:
       "What callers without credentials may do while none are asked for, which is on loopback " +
@@ -136,6 +193,9 @@ export function apiLimitKeys(budget: string) {
 
 export const apiSection = section("The HTTP server for people and monitoring.", {
   listen: apiListen(7171, "health, metrics, status, commands"),
+  socket,
+  socketGroup,
+  socketRole,
   ...apiAccessKeys(
     "`read` shows, `operate` also pins, pauses and warms, `purge` also removes blocks",
   ),

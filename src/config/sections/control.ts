@@ -1,3 +1,4 @@
+import { issuerListKind } from "../issuer-list.ts";
 import { durationKind, exactBytes, integerKind, pathKind, ratioKind, sizeKind } from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
@@ -76,6 +77,19 @@ const warmReads = withDefault({
   doc: "Blocks read from SSD at the same time for warm commands; engines' reads go first.",
 });
 
+const issuers = withDefault({
+  key: "issuers",
+  kind: issuerListKind,
+  standard: "none",
+  reload: true,
+  doc:
+    "Issuers that have to prove their names, with what each may do then: a name, a role and a " +
+    "proof, with commas between issuers. The proof is `subject` (it publishes on " +
+    "`kv-control-{worker}.{issuer}`, which the NATS server must permit to it alone) or a public " +
+    "nkey (`U...`), with which it signs. A command under such a name without the proof is refused.",
+  example: "router-1 operate subject",
+});
+
 const auditFile = optional({
   key: "audit_file",
   kind: pathKind({ bytesMax: PATH_BYTES_MAX, example: "/var/log/hearth/audit.jsonl" }),
@@ -109,6 +123,7 @@ export const controlSection = section("Lifecycle commands: budgets, limits, the 
   commandsBurst,
   warmBytesMax,
   warmReads,
+  issuers,
   auditFile,
   auditBytesMax,
   auditFiles,

@@ -1,4 +1,12 @@
-import { durationKind, integerKind, pathKind, patternKind, ratioKind, sizeKind } from "../kinds.ts";
+import {
+  choiceKind,
+  durationKind,
+  integerKind,
+  pathKind,
+  patternKind,
+  ratioKind,
+  sizeKind,
+} from "../kinds.ts";
 import { optional, section, withDefault } from "../spec.ts";
 import { engineEventKeys } from "./engine-events.ts";
 
@@ -19,14 +27,26 @@ const socket = withDefault({
     "belong to the agent. The path is limited to 107 bytes by the kernel.",
 });
 
+export const groupKind = patternKind<string>({
+  name: "group name",
+  pattern: /^(?:[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10})$/,
+  words: "the name or number of a group",
+  example: "hearth",
+});
+
+const commandRole = withDefault({
+  key: "command_role",
+  kind: choiceKind(["read", "operate", "purge"]),
+  standard: "operate",
+  reload: true,
+  doc:
+    "What commands may do that engines send over their own connections (COMMAND): `operate` pins, " +
+    "pauses and warms, `purge` also removes blocks. Connectors send none that removes.",
+});
+
 const socketGroup = optional({
   key: "socket_group",
-  kind: patternKind<string>({
-    name: "group name",
-    pattern: /^(?:[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10})$/,
-    words: "the name or number of a group",
-    example: "hearth",
-  }),
+  kind: groupKind,
   reload: false,
   doc:
     "The group that owns the socket, so that engines of other users in that group can connect. " +
@@ -176,6 +196,7 @@ const reservedShareAll = withDefault({
 export const engineSection = section("The socket that engines on this host speak to.", {
   socket,
   socketGroup,
+  commandRole,
   clientsMax,
   clientsPerProcess,
   heldShare,

@@ -2,15 +2,41 @@ import {
   booleanKind,
   choiceKind,
   integerKind,
+  type Kind,
   namesKind,
   pathKind,
   patternKind,
   sizeKind,
 } from "../kinds.ts";
 import { natsUrlKind } from "../nats-url.ts";
+import { quoteText } from "../problems.ts";
 import { optional, section, withDefault } from "../spec.ts";
 
 const PATH_BYTES_MAX = 4095;
+
+const INBOX = /^[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}$/;
+const INBOX_WORDS = "letters, digits, - and _, with dots between";
+
+const inboxKind = patternKind<string>({
+  name: "subject prefix",
+  pattern: INBOX,
+  words: INBOX_WORDS,
+  example: "_INBOX_gpu-01",
+});
+
+const inboxListKind: Kind<readonly string[]> = {
+  name: "list of subject prefixes",
+  range: `${INBOX_WORDS}; with commas between prefixes`,
+  read(raw) {
+    const instead = 'write prefixes with commas between them, as in "_INBOX,_REPLY"';
+    if (typeof raw !== "string") return { ok: false, what: "is not a string", instead };
+    const prefixes = raw.split(",").map((prefix) => prefix.trim());
+    const wrong = prefixes.find((prefix) => !INBOX.test(prefix));
+    if (wrong === undefined) return { ok: true, value: Object.freeze(prefixes) };
+    return { ok: false, what: `names ${quoteText(wrong)}, not a subject prefix`, instead };
+  },
+  write: (prefixes) => prefixes.join(","),
+};
 
 /** A file that is read with each connection. */
 function file(key: string, example: string, doc: string) {
@@ -71,6 +97,33 @@ export function natsFileKeys(who: "agent" | "router") {
   };
 }
 
+/** Subjects of answers: to this process, and from it to others. `who` is in the example. */
+export function natsInboxKeys(who: "agent" | "router") {
+  return {
+    inboxPrefix: withDefault({
+      key: "inbox_prefix",
+      kind: inboxKind,
+      standard: "_INBOX",
+      reload: false,
+      doc:
+        "Subjects of answers to this process begin with it and a dot. Give each user of the " +
+        "server another one and permission to subscribe it alone, so that no user reads the " +
+        "answers to another.",
+      example: `_INBOX_${who}`,
+    }),
+    replyPrefixes: withDefault({
+      key: "reply_prefixes",
+      kind: inboxListKind,
+      standard: "_INBOX",
+      reload: false,
+      doc:
+        "How subjects begin that this process answers to, with commas between them; `_INBOX` " +
+        "includes `_INBOX_router`. A message that asks for its answer elsewhere gets none.",
+      example: "_INBOX,_REPLY",
+    }),
+  };
+}
+
 /** What waits while there is no connection. `what` names it. */
 export function natsQueueKeys(what: string) {
   return {
@@ -94,11 +147,12 @@ export function natsQueueKeys(what: string) {
 const role = withDefault({
   key: "role",
   kind: choiceKind(["read", "operate", "purge"]),
-  standard: "purge",
+  standard: "operate",
   reload: false,
   doc:
-    "What commands over NATS may do: `operate` pins, pauses and warms, `purge` also removes " +
-    "blocks. Who may publish on these subjects is the server's to say.",
+    "What commands over NATS may do whose issuer has not proved its name: `operate` pins, pauses " +
+    "and warms, `purge` also removes blocks. With `purge` everybody who may publish on this " +
+    "worker's subject may remove its blocks; `control.issuers` gives that to some alone.",
 });
 
 const broadcast = withDefault({
@@ -163,6 +217,7 @@ export const natsSection = section("Commands over NATS.", {
   url,
   ...natsFileKeys("agent"),
   ...natsQueueKeys("Receipts and events"),
+  ...natsInboxKeys("agent"),
   role,
   broadcast,
   receipts,

@@ -71,6 +71,9 @@ export class RecordsApplier {
           this.#putIssuer(next.row, nextUse, records.sealed, tallies);
           nextUse++;
           break;
+        case "removeIssuer":
+          this.#removeIssuer(next.issuer, tallies);
+          break;
         case "command":
           receiptBytes += this.#putCommand(next.row, nextId, records.sealed, tallies);
           nextId++;
@@ -129,6 +132,13 @@ export class RecordsApplier {
       this.#run(DELETE_ISSUER, oldest.issuer);
       issuers.remove(sealIn(oldest));
     }
+  }
+
+  #removeIssuer(issuer: string, { issuers }: LedgerTallies): void {
+    const found = this.#get<Found>(FIND_ISSUER, issuer);
+    if (found === null) return;
+    this.#run(DELETE_ISSUER, issuer);
+    issuers.remove(sealIn(found));
   }
 
   /** The bytes of its receipt. */

@@ -99,6 +99,7 @@ export interface HoldLedger extends AsyncDisposable {
   putCommand(row: CommandRow): void;
   /** The one put longest ago, beyond 4,096, is forgotten. */
   putIssuer(row: IssuerRow): void;
+  removeIssuer(issuer: string): void;
   /** The boot clock as it is now; each commit carries the latest. */
   seen(bootId: string, bootMs: number): void;
 

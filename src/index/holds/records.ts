@@ -12,9 +12,10 @@ export type LedgerRecord =
   | { readonly kind: "part"; readonly row: PartRow }
   | { readonly kind: "removeHold"; readonly id: number }
   | { readonly kind: "command"; readonly row: CommandRow }
-  | { readonly kind: "issuer"; readonly row: IssuerRow };
+  | { readonly kind: "issuer"; readonly row: IssuerRow }
+  | { readonly kind: "removeIssuer"; readonly issuer: string };
 
-const KIND = { hold: 1, removeHold: 2, command: 3, issuer: 4, part: 5 } as const;
+const KIND = { hold: 1, removeHold: 2, command: 3, issuer: 4, part: 5, removeIssuer: 6 } as const;
 const HOLD_KINDS = ["pin", "retain", "lease"] as const;
 const FIRST_BYTES = 64 * 1024;
 const U64_MAX = 2n ** 64n - 1n;
@@ -97,6 +98,12 @@ export class RecordWriter {
     this.#string(row.issuer);
     this.#u64(row.epoch);
     this.#u64(row.seq);
+    return this.#end(start);
+  }
+
+  removeIssuer(issuer: string): Uint8Array {
+    const start = this.#begin(KIND.removeIssuer);
+    this.#string(issuer);
     return this.#end(start);
   }
 
@@ -190,6 +197,8 @@ export class RecordReader {
       }
       case KIND.removeHold:
         return { kind: "removeHold", id: this.#f64() };
+      case KIND.removeIssuer:
+        return { kind: "removeIssuer", issuer: this.#string() };
       case KIND.command: {
         const [issuer, id, receipt] = [this.#string(), this.#string(), this.#string()];
         return { kind: "command", row: { issuer, id, receipt } };

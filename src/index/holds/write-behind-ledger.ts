@@ -110,6 +110,10 @@ export class WriteBehindLedger implements HoldLedger {
     this.#add(false, (records) => records.issuer(row));
   }
 
+  removeIssuer(issuer: string): void {
+    this.#add(true, (records) => records.removeIssuer(issuer));
+  }
+
   seen(bootId: string, bootMs: number): void {
     this.#lastSeen = { bootId, bootMs };
   }

@@ -120,6 +120,24 @@ test("of commands the latest 65,536 are remembered, the oldest first", async () 
   expect(commands.filter(({ id }) => id === renewed.id)).toHaveLength(1);
 }, 60_000);
 
+test("an issuer that was removed is gone, also after a crash, and may come again", async () => {
+  const folder = newFolder();
+  const ledger = await openLedger(folder);
+  for (const number of upTo(4)) ledger.putIssuer(issuerOf(number, 1n));
+  ledger.removeIssuer(issuerOf(2, 1n).issuer);
+  ledger.removeIssuer(issuerOf(4, 1n).issuer);
+  ledger.removeIssuer("of nobody");
+  expect(await ledger.close(5_000)).toBe(true);
+  const again = await openLedger(folder, { incarnation: 2n });
+  expect(again.state.setAside).toBeNull();
+  expect(again.contents.issuers).toEqual([issuerOf(1, 1n), issuerOf(3, 1n)]);
+  again.putIssuer(issuerOf(2, 7n));
+  expect(await again.close(5_000)).toBe(true);
+  await using last = await openLedger(folder, { incarnation: 3n });
+  expect(last.state.setAside).toBeNull();
+  expect(last.contents.issuers).toEqual([issuerOf(1, 1n), issuerOf(3, 1n), issuerOf(2, 7n)]);
+});
+
 test("of issuers the latest 4,096 are remembered, in the order of their puts", async () => {
   const folder = newFolder();
   const ledger = await openLedger(folder);

@@ -1,4 +1,4 @@
-import { createPrivateKey, createPublicKey, type KeyObject, sign } from "node:crypto";
+import { createPrivateKey, createPublicKey, type KeyObject, sign, verify } from "node:crypto";
 
 /**
  * NATS keys as the servers know them: ed25519, written in base32 with a prefix and a checksum. Done
@@ -13,12 +13,26 @@ const USER_PREFIX = 20 << 3;
 const SEED_BYTES = 2 + 32 + 2;
 /** What stands before the 32 bytes in PKCS #8: RFC 8410. */
 const PKCS8 = Buffer.from("302e020100300506032b657004220420", "hex");
+/** What stands before the 32 bytes in SubjectPublicKeyInfo: RFC 8410. */
+const SPKI = Buffer.from("302a300506032b6570032100", "hex");
+/** One byte of prefix, the key, two bytes of checksum. */
+const PUBLIC_BYTES = 1 + 32 + 2;
+const PUBLIC_CHARACTERS = 56;
+const SIGNATURE_BYTES = 64;
 
 export interface NkeyUser {
   /** `U...`: what the server knows the user by. */
   readonly publicKey: string;
-  /** What a server wants signed, signed: base64url. */
-  sign(nonce: string): string;
+  /** The Ed25519 signature in base64url. */
+  sign(message: string | Uint8Array): string;
+}
+
+/** The public half of a user's key. */
+export interface NkeyPublic {
+  /** `U...`. */
+  readonly text: string;
+  /** Whether `signature`, in base64url, is this key's of `message`. Never throws. */
+  verify(message: Uint8Array, signature: string): boolean;
 }
 
 /** Null for what is no seed of a user. */
@@ -33,7 +47,32 @@ export function userOfSeed(seed: string): NkeyUser | null {
   const key = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
   return {
     publicKey: publicKeyOf(key),
-    sign: (nonce) => sign(null, Buffer.from(nonce), key).toString("base64url"),
+    sign(message) {
+      const bytes = typeof message === "string" ? Buffer.from(message) : message;
+      return sign(null, bytes, key).toString("base64url");
+    },
+  };
+}
+
+/** Null for text that is not a user's public key (`U...`). */
+export function publicUserKey(text: string): NkeyPublic | null {
+  if (text.length !== PUBLIC_CHARACTERS) return null;
+  const bytes = fromBase32(text);
+  if (bytes === null || bytes.length !== PUBLIC_BYTES || bytes[0] !== USER_PREFIX) return null;
+  const body = bytes.subarray(0, PUBLIC_BYTES - 2);
+  if (bytes.readUInt16LE(PUBLIC_BYTES - 2) !== crc16(body)) return null;
+  const der = Buffer.concat([SPKI, body.subarray(1)]);
+  const key = createPublicKey({ key: der, format: "der", type: "spki" });
+  return {
+    text,
+    verify(message, signature) {
+      const given = Buffer.from(signature, "base64url");
+      // One spelling for each signature: what decodes to other text is refused.
+      if (given.length !== SIGNATURE_BYTES || given.toString("base64url") !== signature) {
+        return false;
+      }
+      return verify(null, message, key, given);
+    },
   };
 }
 

@@ -1,0 +1,177 @@
+import type { Socket } from "bun";
+import type { Clock } from "../core/index.ts";
+import type { Api } from "./api.ts";
+import type { Caller } from "./gate.ts";
+import { problemOf, refuse } from "./problem.ts";
+import { type ParsedHead, parseHead, responseBytes } from "./unix-http.ts";
+
+export interface UnixServerOptions {
+  readonly fetch: Api["fetch"];
+  /** Who connected, by what the kernel says of the socket; null: it is not let in. */
+  readonly callerOf: (socket: object) => Caller | null;
+  readonly clock: Clock;
+  readonly path: string;
+  readonly onFault: (path: string, thrown: unknown) => void;
+}
+
+/** A listening socket. Disposing it takes its file away and ends connections under way. */
+export type UnixServer = Disposable;
+
+/** Connections at a time; the next one is closed at once. */
+const CONNECTIONS_MAX = 64;
+const HEAD_BYTES_MAX = 16 * 1024;
+const BODY_BYTES_MAX = 1024 * 1024;
+/** From the connection to the last byte of its request. */
+const REQUEST_MS = 10_000;
+/** In which the caller takes its answer. */
+const ANSWER_MS = 30_000;
+const HEAD_END = Buffer.from("\r\n\r\n");
+
+type ApiSocket = Socket<Exchange | null>;
+
+/**
+ * The HTTP API on a Unix socket, a request for each connection. The runtime's own server does not
+ * say whose connection a request came by, and here that is the credential. Throws what the runtime
+ * throws if the path cannot be listened at.
+ */
+export function serveUnix(options: UnixServerOptions): UnixServer {
+  const open = new Set<Exchange>();
+  const listener = Bun.listen<Exchange | null>({
+    unix: options.path,
+    socket: {
+      open(socket) {
+        const caller = open.size < CONNECTIONS_MAX ? options.callerOf(socket) : null;
+        socket.data = caller === null ? null : new Exchange(socket, caller, options);
+        if (socket.data === null) socket.terminate();
+        else open.add(socket.data);
+      },
+      data: (socket, chunk) => socket.data?.receive(chunk),
+      drain: (socket) => socket.data?.drained(),
+      close: (socket) => leave(socket),
+      error: (socket) => leave(socket),
+    },
+  });
+  const leave = ({ data }: ApiSocket) => {
+    if (data === null) return;
+    open.delete(data);
+    data.closed();
+  };
+  return {
+    [Symbol.dispose]() {
+      listener.stop(true);
+      for (const exchange of open) exchange.closed();
+    },
+  };
+}
+
+/** One request and its answer. */
+class Exchange {
+  readonly #socket: ApiSocket;
+  readonly #caller: Caller;
+  readonly #options: UnixServerOptions;
+  readonly #gone = new AbortController();
+  #deadline: Disposable;
+  /** Until the head is there in one piece. */
+  #received: Buffer[] = [];
+  #receivedBytes = 0;
+  #head: ParsedHead | null = null;
+  #isAsked = false;
+  /** What of the answer the socket has not taken yet; null before there is one. */
+  #left: Uint8Array | null = null;
+
+  constructor(socket: ApiSocket, caller: Caller, options: UnixServerOptions) {
+    this.#socket = socket;
+    this.#caller = caller;
+    this.#options = options;
+    this.#deadline = options.clock.after(REQUEST_MS, () => socket.terminate());
+  }
+
+  receive(chunk: Uint8Array): void {
+    // A second request on one connection is not read: the answer says that it closes.
+    if (this.#isAsked) return;
+    // A copy: the runtime uses its buffer again.
+    this.#received.push(Buffer.from(chunk));
+    this.#receivedBytes += chunk.length;
+    if (this.#head === null && !this.#readHead()) return;
+    const { bodyBytes, headBytes } = this.#head!;
+    if (this.#receivedBytes < headBytes + bodyBytes) return;
+    const all = Buffer.concat(this.#received);
+    void this.#ask(this.#head!, all.subarray(headBytes, headBytes + bodyBytes));
+  }
+
+  drained(): void {
+    this.#flush();
+  }
+
+  closed(): void {
+    this.#deadline[Symbol.dispose]();
+    this.#gone.abort();
+  }
+
+  /** Whether the head is there and the body is to be waited for. */
+  #readHead(): boolean {
+    const received = Buffer.concat(this.#received);
+    this.#received = [received];
+    const end = received.indexOf(HEAD_END);
+    if (end > HEAD_BYTES_MAX || (end < 0 && received.length > HEAD_BYTES_MAX)) {
+      this.#refuse(refuse("TOO_LARGE", `the head is longer than ${HEAD_BYTES_MAX} bytes`));
+      return false;
+    }
+    if (end < 0) return false;
+    const parsed = parseHead(received.subarray(0, end));
+    if (typeof parsed === "string") {
+      this.#refuse(refuse("REQUEST_INVALID", parsed, { status: 400 }));
+      return false;
+    }
+    if (parsed.bodyBytes > BODY_BYTES_MAX) {
+      this.#refuse(refuse("TOO_LARGE", `the body is longer than ${BODY_BYTES_MAX} bytes`));
+      return false;
+    }
+    this.#head = parsed;
+    if (parsed.expectsContinue) this.#socket.write("HTTP/1.1 100 Continue\r\n\r\n");
+    return true;
+  }
+
+  async #ask({ method, path, headers }: ParsedHead, body: Uint8Array): Promise<void> {
+    this.#isAsked = true;
+    // What changes blocks waits for the disk, however long that takes.
+    this.#deadline[Symbol.dispose]();
+    try {
+      const content = body.length === 0 ? {} : { body: Uint8Array.from(body) };
+      const { signal } = this.#gone;
+      const request = new Request(`http://localhost${path}`, {
+        ...{ method, headers, signal },
+        ...content,
+      });
+      const { from } = this.#caller;
+      const answer = await this.#options.fetch(request, { address: from, caller: this.#caller });
+      await this.#answer(answer, method);
+    } catch (thrown) {
+      this.#options.onFault(path, thrown);
+      await this.#answer(problemOf(thrown), method);
+    }
+  }
+
+  #refuse(problem: Response): void {
+    this.#isAsked = true;
+    void this.#answer(problem, "GET");
+  }
+
+  async #answer(response: Response, method: string): Promise<void> {
+    const bytes = await responseBytes(response, method);
+    if (this.#gone.signal.aborted) return;
+    this.#left = bytes;
+    this.#deadline[Symbol.dispose]();
+    this.#deadline = this.#options.clock.after(ANSWER_MS, () => this.#socket.terminate());
+    this.#flush();
+  }
+
+  #flush(): void {
+    if (this.#left === null) return;
+    const taken = this.#socket.write(this.#left);
+    if (taken > 0) this.#left = this.#left.subarray(taken);
+    if (this.#left.length > 0) return;
+    this.#left = null;
+    this.#socket.end();
+  }
+}

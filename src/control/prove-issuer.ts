@@ -1,0 +1,102 @@
+import type { Clock, NkeyPublic } from "../core/index.ts";
+import { type Command, mayDo, type Role, type Sender } from "./command.ts";
+import { mediaTypeOf } from "./media-type.ts";
+import type { Refusal } from "./refusals.ts";
+import { issuerAccount } from "./scope.ts";
+import { ALL_WORKERS, CLOCK_SKEW_SECONDS, SIGNED_SECONDS_MAX, signedBytes } from "./signature.ts";
+
+/** An issuer whose name must be proved, and what it may do then. */
+export interface BoundIssuer {
+  readonly name: string;
+  readonly role: Role;
+  /** It signs with this key. Null: it publishes on its own subject. */
+  readonly key: NkeyPublic | null;
+}
+
+/** A command with what came beside it. */
+export interface Claim {
+  readonly command: Command;
+  readonly issuer: string;
+  readonly sender: Sender;
+  readonly body: Uint8Array;
+  readonly contentType: string | null;
+  /** As the header has it. */
+  readonly signature: string | null;
+}
+
+export interface ProofOptions {
+  readonly clock: Clock;
+  readonly workerId: string;
+  readonly issuers: () => readonly BoundIssuer[];
+  /** Whether this issuer has proved its name before. */
+  readonly wasProven: (issuer: string) => boolean;
+}
+
+export type Proof =
+  | { readonly ok: true; readonly sender: Sender; readonly isSigned: boolean }
+  | { readonly ok: false; readonly refusal: Refusal };
+
+/**
+ * Who sends a command, as far as it is proved. A sender that the transport knows keeps its account,
+ * whose ids and epochs are apart from all others. Any other sender may not use the name of an
+ * issuer that has to prove it.
+ */
+export function proveIssuer(claim: Claim, options: ProofOptions): Proof {
+  const { sender, issuer, signature } = claim;
+  if (sender.subjectIssuer !== undefined && sender.subjectIssuer !== issuer) {
+    return unproven(`the subject is of ${sender.subjectIssuer}, the command names ${issuer}`);
+  }
+  const bound = options.issuers().find(({ name }) => name === issuer);
+  if (signature !== null) return proveSignature(claim, signature, bound, options);
+  if (bound?.key === null && sender.subjectIssuer === issuer) {
+    return { ok: true, sender: proven(sender, bound), isSigned: false };
+  }
+  if (sender.account !== undefined) return { ok: true, sender, isSigned: false };
+  if (bound !== undefined) {
+    const how = bound.key === null ? `publish on its own subject` : "sign with its key";
+    return unproven(`${issuer} has to prove its name (control.issuers): ${how}`);
+  }
+  if (options.wasProven(issuer)) {
+    const fix = `list it in control.issuers, or end that with hearth ctl unfence ${issuer}`;
+    return unproven(`${issuer} has proved its name before: ${fix}`);
+  }
+  return { ok: true, sender, isSigned: false };
+}
+
+function proveSignature(
+  { command, sender, body, contentType }: Claim,
+  signature: string,
+  bound: BoundIssuer | undefined,
+  { clock, workerId }: ProofOptions,
+): Proof {
+  const { id, issuer, notAfterS } = command;
+  // What the transport adds, the signature does not cover.
+  if (id === null || issuer === null || notAfterS === null) {
+    return unproven("a signed command needs id, issuer and not_after");
+  }
+  if (bound === undefined || bound.key === null) {
+    return unproven(`control.issuers has no key for ${issuer}`);
+  }
+  const aheadS = notAfterS - clock.wallMs() / 1_000;
+  if (aheadS > SIGNED_SECONDS_MAX + CLOCK_SKEW_SECONDS) {
+    const limit = `${SIGNED_SECONDS_MAX} at most: compare the clocks`;
+    return unproven(`not_after is ${Math.round(aheadS)} s ahead, ${limit}`);
+  }
+  const worker = sender.broadcast ? ALL_WORKERS : workerId;
+  const bytes = signedBytes(worker, mediaTypeOf(contentType), body);
+  if (bound.key.verify(bytes, signature)) {
+    return { ok: true, sender: proven(sender, bound), isSigned: true };
+  }
+  return unproven(`the signature is not ${issuer}'s of this command for ${worker}`);
+}
+
+/** The greater of two roles: that of its way here, and that of its name. */
+function proven(sender: Sender, { name, role }: BoundIssuer): Sender {
+  const account = issuerAccount(name);
+  if (mayDo(sender.role, role)) return { ...sender, account };
+  return { ...sender, role, roleKey: "control.issuers", account };
+}
+
+function unproven(words: string): Proof {
+  return { ok: false, refusal: { word: "unproven", words } };
+}
