@@ -63,7 +63,7 @@ export function needsCredentials({ tokens, tls }: Access): boolean {
   return tokens !== null || (tls !== null && tls.clientCa !== null);
 }
 
-/** `known`: the caller, if the connection says who it is; then no page of a browser is behind it. */
+/** `known`: the caller, if the connection says who it is; no browser sends such a request. */
 export type Gate = (request: Request, address: string, known?: Caller) => Caller | Response;
 
 /** Checks what holds for every request, whatever its path: lets the caller in, or answers. */

@@ -40,8 +40,8 @@ function readIssuer(text: string): Read<ListedIssuer> {
 export const issuerListKind: Kind<readonly ListedIssuer[]> = {
   name: "list of issuers",
   range:
-    "NAME ROLE PROOF with commas between them, or none; ROLE is operate or purge, PROOF is subject " +
-    "or a public nkey (U...)",
+    "NAME ROLE PROOF with commas between them, or none; ROLE is operate or purge, PROOF is " +
+    "subject or a public nkey (U...)",
   read(raw) {
     if (typeof raw !== "string") return refuse(`is ${typeName(raw)}, not a string`);
     if (raw.trim() === "none") return { ok: true, value: Object.freeze([]) };

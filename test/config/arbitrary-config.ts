@@ -147,8 +147,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
       },
       engine: {
         socket: draw.socket,
-        socketGroup: draw.socketGroup,
-        commandRole: draw.apiRole,
+        ...{ socketGroup: draw.socketGroup, commandRole: draw.apiRole },
         ...{ clientsMax: draw.clientsMax, clientsPerProcess: draw.clientsMax, heldShare: 1 },
         frameBytesMax,
         itemsMax: draw.itemsMax,

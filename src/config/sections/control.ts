@@ -86,8 +86,8 @@ const issuers = withDefault({
     "Issuers that have to prove their names, with what each may do then: a name, a role and a " +
     "proof, with commas between issuers. The proof is `subject` (it publishes on " +
     "`kv-control-{worker}.{issuer}`, which the NATS server must permit to it alone) or a public " +
-    "nkey (`U...`), with which it signs. A command under such a name without the proof is refused.",
-  example: "router-1 operate subject",
+    "nkey (`U...`), with which it signs, as in `router-1 operate subject`. A command under such " +
+    "a name without the proof is refused.",
 });
 
 const auditFile = optional({

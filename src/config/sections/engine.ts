@@ -40,8 +40,8 @@ const commandRole = withDefault({
   standard: "operate",
   reload: true,
   doc:
-    "What commands may do that engines send over their own connections (COMMAND): `operate` pins, " +
-    "pauses and warms, `purge` also removes blocks. Connectors send none that removes.",
+    "What commands may do that engines send over their own connections (COMMAND): `operate` " +
+    "pins, pauses and warms, `purge` also removes blocks, which LMCache's deletes need.",
 });
 
 const socketGroup = optional({

@@ -97,7 +97,7 @@ export function natsFileKeys(who: "agent" | "router") {
   };
 }
 
-/** Subjects of answers: to this process, and from it to others. `who` is in the example. */
+/** Subjects of answers: to this process, and from it to others. */
 export function natsInboxKeys(who: "agent" | "router") {
   return {
     inboxPrefix: withDefault({
@@ -107,9 +107,8 @@ export function natsInboxKeys(who: "agent" | "router") {
       reload: false,
       doc:
         "Subjects of answers to this process begin with it and a dot. Give each user of the " +
-        "server another one and permission to subscribe it alone, so that no user reads the " +
-        "answers to another.",
-      example: `_INBOX_${who}`,
+        `server another one (\`_INBOX.${who}\`) and permission to subscribe it alone, so that no ` +
+        "user reads the answers to another.",
     }),
     replyPrefixes: withDefault({
       key: "reply_prefixes",
@@ -119,7 +118,6 @@ export function natsInboxKeys(who: "agent" | "router") {
       doc:
         "How subjects begin that this process answers to, with commas between them; `_INBOX` " +
         "includes `_INBOX_router`. A message that asks for its answer elsewhere gets none.",
-      example: "_INBOX,_REPLY",
     }),
   };
 }
