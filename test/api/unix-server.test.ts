@@ -83,7 +83,7 @@ describe("the API on a Unix socket", () => {
     const head = "POST /v1/commands HTTP/1.1\r\nHost: x\r\nContent-Le";
     const before = told.control.submitted.length;
     const answer = await raw(path, head, "ngth: 2\r\n\r", "\n{", "}GET / HTTP/1.1\r\n\r\n");
-    expect(answer).toStartWith("HTTP/1.1 200 OK\r\n");
+    expect(answer).toStartWith("HTTP/1.1 422 ");
     expect(answer).toContain("connection: close\r\n");
     expect(answer.match(/HTTP\/1\.1/g)).toHaveLength(1);
     expect(told.control.submitted.length).toBe(before + 1);
