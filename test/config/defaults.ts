@@ -47,7 +47,7 @@ export const DEFAULTS: Config = {
     kvEvents: null,
     kvReplay: null,
     kvModel: null,
-    kvBlockTokens: 16,
+    kvBlockTokens: null,
     kvRanks: 1,
   },
   gpu: { enabled: "auto", library: null, register: true },
