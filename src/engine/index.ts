@@ -22,6 +22,6 @@ export {
   type PieceItems,
 } from "./protocol/index.ts";
 export { EngineServer } from "./server.ts";
-export { peerOf } from "./socket-peer.ts";
 export type { EngineServerOptions } from "./server-options.ts";
 export { takeSocketPath } from "./socket-path.ts";
+export { peerOf } from "./socket-peer.ts";
