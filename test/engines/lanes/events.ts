@@ -78,6 +78,10 @@ class FrontRouter implements AsyncDisposable {
     return workers[0];
   }
 
+  async isKnown(): Promise<boolean> {
+    return (await this.#worker()).known;
+  }
+
   /** Waits until the engine says nothing new. */
   async settled(): Promise<void> {
     let last = -1;
@@ -272,11 +276,11 @@ async function lateAndRestarted(context: LaneContext, engine: Vllm, load: Load):
   const isFull = (request: number) => (request % 2 === 0 ? FULL : {});
   tallies.push(await compare(context, "report mode full", parts, isFull));
   await engine.restart("kill");
-  await waitFor(
-    async () => (await router.text("/metrics")).includes('resyncs_total{kind="incarnation"} 1'),
-    WAIT_MS,
-    "the router counting the restart",
-  );
+  const isCounted = async () => {
+    const counted = (await router.text("/metrics")).includes('resyncs_total{kind="incarnation"} 1');
+    return counted && (await router.isKnown());
+  };
+  await waitFor(isCounted, WAIT_MS, "the router counting the restart and knowing the engine");
   const restarted = await compare(context, "engine restarted", parts);
   sheet.atMost("engine restarted: unknown", restarted.unknown, 0);
   tallies.push(restarted);
