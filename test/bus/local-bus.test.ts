@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { createLocalBus, LocalHub } from "../../src/bus/index.ts";
-import { waitFor } from "../support/index.ts";
+import { ManualClock, waitFor } from "../support/index.ts";
 import { basics, bytes, text } from "./bus-bench.ts";
 import { busContract } from "./bus-contract.ts";
 
@@ -68,4 +68,18 @@ test("answers go to inboxes alone, and come to an inbox of its own", async () =>
   expect(replies.at(-1)).toStartWith("_INBOX_router.");
   expect(stolen).toEqual([]);
   await Promise.all([agent.close(0), router.close(0)]);
+});
+
+test("discovery answers a flood at a rate, and counts what it drops", async () => {
+  const hub = new LocalHub();
+  const parts = { ...basics(), clock: new ManualClock() };
+  const [bus, asker] = [createLocalBus(hub, parts), createLocalBus(hub, basics())];
+  bus.serve({ name: "n", version: "1.0.0", description: "d", metadata: {}, endpoints: [] });
+  await Promise.all([bus.connected(5_000), asker.connected(5_000)]);
+  let answers = 0;
+  asker.subscribe("_INBOX.answers", () => void answers++);
+  for (let i = 0; i < 5_000; i++) asker.publish("$SRV.PING", bytes(""), { reply: "_INBOX.answers" });
+  await waitFor(() => answers + bus.state.ignoredMessages === 5_000);
+  expect(answers).toBe(200);
+  await Promise.all([bus.close(0), asker.close(0)]);
 });

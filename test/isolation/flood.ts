@@ -1,0 +1,137 @@
+/** One flood at a time, in a process of its own. `run NAME TARGET...` answers when it is sent. */
+import { connect, type Socket } from "node:net";
+import { systemClock, systemRandom } from "../../src/core/index.ts";
+import { EngineClient } from "../../src/engine/index.ts";
+import { encodeEngineBatch } from "../../src/kvevents/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { bindPublisher } from "../../src/zmtp/index.ts";
+import { manifestBytes } from "../engine/agent-kit.ts";
+import { Engine } from "../engine/engine.ts";
+import { obey } from "./child.ts";
+
+const MESSAGES = 30_000;
+const BLOCKS = 180_000;
+const BLOCK_TOKENS = 16;
+const open: (Socket | AsyncDisposable)[] = [];
+
+function dial(port: number): Promise<Socket | null> {
+  return new Promise((resolve) => {
+    const socket = connect(port, "127.0.0.1", () => resolve(socket));
+    socket.on("error", () => resolve(null));
+    open.push(socket);
+  });
+}
+
+/** Publishes the same message many times over a connection of its own. */
+async function publish(port: number, message: string): Promise<number> {
+  const socket = (await dial(port))!;
+  socket.write('CONNECT {"verbose":false,"pedantic":false}\r\n');
+  const piece = message.repeat(100);
+  for (let sent = 0; sent < MESSAGES; sent += 100) {
+    if (!socket.write(piece)) await new Promise((resolve) => socket.once("drain", resolve));
+  }
+  socket.write("PING\r\n");
+  await new Promise<void>((resolve) => {
+    socket.on("data", (data) => String(data).includes("PONG") && resolve());
+  });
+  return MESSAGES;
+}
+
+function natsMessage(subject: string, body: string): string {
+  return `PUB ${subject} isolation.answers ${body.length}\r\n${body}\r\n`;
+}
+
+async function idleHttp(port: number, count: number, head: string): Promise<number> {
+  let opened = 0;
+  for (let from = 0; from < count; from += 250) {
+    const some = Array.from({ length: Math.min(250, count - from) }, () => dial(port));
+    for (const socket of await Promise.all(some)) {
+      if (socket === null) continue;
+      opened++;
+      if (head !== "") socket.write(head);
+    }
+  }
+  return opened;
+}
+
+async function engines(socketPath: string, count: number): Promise<EngineClient[]> {
+  const manifest = manifestBytes("greedy");
+  const options = { socketPath, manifest, name: "greedy" };
+  const clients: EngineClient[] = [];
+  for (let i = 0; i < count; i++) {
+    const client = await EngineClient.connect(loadNative(), options).catch(() => null);
+    if (client === null) break;
+    clients.push(client);
+    open.push(client);
+  }
+  return clients;
+}
+
+let publisher: Awaited<ReturnType<typeof bindPublisher>> | null = null;
+
+await obey({
+  async publisher() {
+    const endpoint = "tcp://127.0.0.1:0";
+    publisher = await bindPublisher({ clock: systemClock, random: systemRandom, endpoint });
+    return publisher.endpoint;
+  },
+  "nats-commands": (port) => {
+    const pin = '{"type":"Cache","block_hashes":[1,2,3],"pin":true}';
+    return publish(Number(port), natsMessage("kv-control-isolation", pin));
+  },
+  "nats-ping": (port) => publish(Number(port), natsMessage("$SRV.PING", "")),
+  "zmq-batch": () => {
+    const hashes = Array.from({ length: BLOCKS }, (_, i) => BigInt(i + 1) << 20n);
+    const tokens = Uint32Array.from({ length: BLOCKS * BLOCK_TOKENS }, (_, i) => i & 0xffff);
+    const payload = encodeEngineBatch({
+      ...{ seconds: 1, rank: 0 },
+      events: [
+        {
+          ...{ kind: "stored", hashes, parent: null, tokens, blockTokens: BLOCK_TOKENS },
+          ...{ loraName: null, loraId: null, medium: "GPU", extras: null, group: null },
+          ...{ cacheSalt: null, locality: null, ownership: null, sessionId: null },
+          eagleNext: null,
+        },
+      ],
+    });
+    publisher!.publish([new Uint8Array(), new Uint8Array(8), payload]);
+    return payload.length;
+  },
+  bodies: async (port) => {
+    const body = `${(2 ** 19).toString(16)}\r\n${"x".repeat(2 ** 19)}\r\n`;
+    const head = `POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n${body}`;
+    return idleHttp(Number(port), 100, head);
+  },
+  idle: (port) => idleHttp(Number(port), 10_000, ""),
+  greedy: async (socketPath) => {
+    const clients = await engines(socketPath, 256);
+    for (const client of clients) {
+      const names = Array.from({ length: 512 }, (_, i) => `greedy-${clients.indexOf(client)}-${i}`);
+      await new Engine(client).reserve(...names).catch(() => null);
+    }
+    return clients.length;
+  },
+  connections: async (socketPath) => (await engines(socketPath, 300)).length,
+  /** Requests with a DEL byte in a header that name each worker, for some seconds. */
+  headers: async (port, seconds) => {
+    const endMs = performance.now() + Number(seconds) * 1_000;
+    let sent = 0;
+    for (; performance.now() < endMs; sent++) {
+      const body = '{"model":"acme/tiny-chat","messages":[{"role":"user","content":"x"}]}';
+      const socket = await dial(Number(port));
+      socket?.write(
+        `POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nX-Fuzz: a\x7fb\r\nx-dynamo-worker-instance-id: engine-${sent % 2}\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+      );
+      await Bun.sleep(20);
+      socket?.destroy();
+    }
+    return sent;
+  },
+  /** Ends what the floods opened. */
+  async end() {
+    for (const one of open.splice(0)) {
+      if ("destroy" in one) one.destroy();
+      else await one[Symbol.asyncDispose]();
+    }
+  },
+});

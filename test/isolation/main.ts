@@ -1,0 +1,128 @@
+/** `bun run test:isolation`: floods of one source, and what others feel of them. */
+import { scriptOptions } from "../../scripts/lib/arguments.ts";
+import { ensureHost } from "../../scripts/lib/native-build.ts";
+import { ensureNatsServer } from "../../scripts/lib/nats-server.ts";
+import { AgentStage, type Hits, ProxyStage } from "./stage.ts";
+
+const HELP = `
+Starts an agent (and a router in front of two stand-ins of engines), floods it from one source at a
+time, and measures what others feel: the latency of an engine's RAM hits, the longest turn of the
+agent's event loop as its own monitor has it, and the goodput of the proxy's other clients.
+
+  bun run test:isolation                        every flood, about 4 minutes
+  bun run test:isolation -- --quick             shorter windows, about 1 minute
+  bun run test:isolation -- --only zmq-batch    one flood; "none" is the host without one
+  bun run test:isolation -- --json              the result as JSON on one line
+
+Floods: nats-commands, nats-ping, zmq-batch, bodies, idle, greedy, connections, headers.
+Bounds: RAM hits p99.9 at most 20 ms, no turn over 5 ms, goodput at least 0.9 of before. The row
+"none" is measured in the same run without a flood: what it shows is the noise of the host.
+
+Exit codes: 0 all within bounds; 1 some not; 2 wrong usage.
+`;
+
+const HITS_MS_MAX = 20;
+const TURN_MS_MAX = 5;
+const GOODPUT_MIN = 0.9;
+/** The monitor forgets a long turn after this time. */
+const MONITOR_MS = 15_500;
+
+const options = scriptOptions(HELP, {
+  json: { type: "boolean", default: false },
+  quick: { type: "boolean", default: false },
+  only: { type: "string" },
+});
+
+interface Row {
+  readonly flood: string;
+  readonly skipped?: string;
+  readonly hits?: Hits;
+  readonly longest_turn_ms?: number;
+  readonly long_turns?: number;
+  readonly goodput?: number;
+  readonly sent?: unknown;
+  readonly ok: boolean;
+}
+
+const WINDOW_MS = options.quick ? 3_000 : 10_000;
+const AGENT_FLOODS = [
+  ...["none", "nats-commands", "nats-ping", "zmq-batch", "bodies", "idle", "greedy"],
+  "connections",
+] as const;
+const isWanted = (name: string) => options.only === undefined || options.only === name;
+if (options.only !== undefined && ![...AGENT_FLOODS, "headers"].includes(options.only)) {
+  console.error(`--only ${options.only} is no flood\n\n${HELP.trim()}`);
+  process.exit(2);
+}
+
+async function agentRow(stage: AgentStage, flood: string): Promise<Row> {
+  const { polite, agent, apiPort, nats } = stage;
+  if (flood.startsWith("nats") && nats === null) {
+    return { flood, skipped: "no nats-server on the PATH", ok: true };
+  }
+  if (!options.quick) await Bun.sleep(MONITOR_MS);
+  const target =
+    flood === "greedy" || flood === "connections"
+      ? agent.socketPath
+      : flood.startsWith("nats")
+        ? nats!.tcpPort
+        : apiPort;
+  const before = await stage.turns();
+  await polite.ask("start");
+  const endMs = performance.now() + WINDOW_MS;
+  const sent = flood === "none" ? 0 : await stage.flood.ask(flood, target);
+  await Bun.sleep(Math.max(0, endMs - performance.now()));
+  const hits = await polite.ask<Hits>("stop");
+  await stage.flood.ask("end");
+  const after = await stage.turns();
+  const long = after.long - before.long;
+  const isOk = hits.p999 <= HITS_MS_MAX && long === 0 && hits.misses === 0;
+  return {
+    ...{ flood, hits, longest_turn_ms: after.longestMs, long_turns: long, sent },
+    ok: flood === "none" || isOk,
+  };
+}
+
+async function proxyRow(): Promise<Row> {
+  await using stage = await ProxyStage.open();
+  const seconds = WINDOW_MS / 1_000;
+  await stage.goodput(1);
+  const before = await stage.goodput(seconds);
+  const flooding = stage.flood.ask("headers", stage.port, seconds + 1);
+  await Bun.sleep(500);
+  const goodput = (await stage.goodput(seconds)) / before;
+  return { flood: "headers", goodput, sent: await flooding, ok: goodput >= GOODPUT_MIN };
+}
+
+function print({ flood, skipped, hits, goodput, ok, ...row }: Row): void {
+  const ms = (value: number | undefined) => (value === undefined ? "-" : value.toFixed(1));
+  const cells = [
+    ...[flood.padEnd(14), `p50 ${ms(hits?.p50)}`, `p99 ${ms(hits?.p99)}`],
+    ...[`p99.9 ${ms(hits?.p999)}`, `max ${ms(hits?.max)}`],
+    `longest turn ${ms(row.longest_turn_ms)}, ${row.long_turns ?? "-"} over ${TURN_MS_MAX} ms`,
+    `goodput ${goodput === undefined ? "-" : goodput.toFixed(2)}`,
+  ];
+  const verdict = skipped === undefined ? (ok ? "ok" : "FAILED") : `skipped: ${skipped}`;
+  console.log(`${cells.join("  ")}  ${verdict}`);
+}
+
+await ensureNatsServer();
+const native = await ensureHost();
+if (native.kind === "failed" || native.kind === "skipped") {
+  console.error(`no native library: ${native.why}`);
+  process.exit(2);
+}
+const rows: Row[] = [];
+const say = (row: Row) => {
+  rows.push(row);
+  if (!options.json) print(row);
+};
+const floods = AGENT_FLOODS.filter((name) => name === "none" || isWanted(name));
+if (options.only !== "headers") {
+  await using stage = await AgentStage.open();
+  for (const flood of floods) say(await agentRow(stage, flood));
+}
+if (isWanted("headers")) say(await proxyRow());
+const isOk = rows.every(({ ok }) => ok);
+if (options.json) console.log(JSON.stringify({ ok: isOk, rows }));
+process.exit(isOk ? 0 : 1);
