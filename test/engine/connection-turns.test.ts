@@ -39,7 +39,7 @@ function connect(loop: Loop, source: TurnSource, handle: FrameHandler): Connecti
 }
 
 describe("the requests of an engine", () => {
-  test("are handled for one slice a turn, whichever connections of its process they use", async () => {
+  test("are handled for one slice a turn, whatever connection they use", async () => {
     const loop = new Loop();
     const handled: number[] = [];
     const handle: FrameHandler = (_connection, { requestId }) => {

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 
-/** A process of the lane that is told what to do line by line, and answers each with a line. */
+/** A process of the lane. Takes commands line by line, and answers each with a line. */
 export class Child implements AsyncDisposable {
   readonly #process: Bun.Subprocess<"pipe", "pipe", "inherit">;
   readonly #lines: AsyncIterator<string>;
@@ -41,8 +41,9 @@ export class Child implements AsyncDisposable {
 
 async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   let rest = "";
-  for await (const chunk of stream.pipeThrough(new TextDecoderStream())) {
-    const lines = (rest + chunk).split("\n");
+  const decoder = new TextDecoder();
+  for await (const chunk of stream) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
     rest = lines.pop()!;
     yield* lines;
   }

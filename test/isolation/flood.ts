@@ -12,13 +12,15 @@ import { obey } from "./child.ts";
 const MESSAGES = 30_000;
 const BLOCKS = 180_000;
 const BLOCK_TOKENS = 16;
-const open: (Socket | AsyncDisposable)[] = [];
+/** The last headers of a request, with the empty line behind them. */
+const COMMON = ["Host: 127.0.0.1", "Content-Type: application/json", ""];
+const ends: (() => unknown)[] = [];
 
 function dial(port: number): Promise<Socket | null> {
   return new Promise((resolve) => {
     const socket = connect(port, "127.0.0.1", () => resolve(socket));
     socket.on("error", () => resolve(null));
-    open.push(socket);
+    ends.push(() => socket.destroy());
   });
 }
 
@@ -62,7 +64,7 @@ async function engines(socketPath: string, count: number): Promise<EngineClient[
     const client = await EngineClient.connect(loadNative(), options).catch(() => null);
     if (client === null) break;
     clients.push(client);
-    open.push(client);
+    ends.push(() => client[Symbol.asyncDispose]());
   }
   return clients;
 }
@@ -87,7 +89,8 @@ await obey({
       ...{ seconds: 1, rank: 0 },
       events: [
         {
-          ...{ kind: "stored", hashes, parent: null, tokens, blockTokens: BLOCK_TOKENS },
+          kind: "stored",
+          ...{ hashes, parent: null, tokens, blockTokens: BLOCK_TOKENS },
           ...{ loraName: null, loraId: null, medium: "GPU", extras: null, group: null },
           ...{ cacheSalt: null, locality: null, ownership: null, sessionId: null },
           eagleNext: null,
@@ -99,8 +102,8 @@ await obey({
   },
   bodies: async (port) => {
     const body = `${(2 ** 19).toString(16)}\r\n${"x".repeat(2 ** 19)}\r\n`;
-    const head = `POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n${body}`;
-    return idleHttp(Number(port), 100, head);
+    const head = ["POST /v1/commands HTTP/1.1", "Transfer-Encoding: chunked", ...COMMON, body];
+    return idleHttp(Number(port), 100, head.join("\r\n"));
   },
   idle: (port) => idleHttp(Number(port), 10_000, ""),
   greedy: async (socketPath) => {
@@ -120,7 +123,11 @@ await obey({
       const body = '{"model":"acme/tiny-chat","messages":[{"role":"user","content":"x"}]}';
       const socket = await dial(Number(port));
       socket?.write(
-        `POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nX-Fuzz: a\x7fb\r\nx-dynamo-worker-instance-id: engine-${sent % 2}\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+        [
+          ...["POST /v1/chat/completions HTTP/1.1", "X-Fuzz: a\x7fb"],
+          ...[`x-dynamo-worker-instance-id: engine-${sent % 2}`, `Content-Length: ${body.length}`],
+          ...[...COMMON, body],
+        ].join("\r\n"),
       );
       await Bun.sleep(20);
       socket?.destroy();
@@ -129,9 +136,6 @@ await obey({
   },
   /** Ends what the floods opened. */
   async end() {
-    for (const one of open.splice(0)) {
-      if ("destroy" in one) one.destroy();
-      else await one[Symbol.asyncDispose]();
-    }
+    for (const end of ends.splice(0)) await end();
   },
 });

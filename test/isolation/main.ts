@@ -45,10 +45,10 @@ interface Row {
 }
 
 const WINDOW_MS = options.quick ? 3_000 : 10_000;
-const AGENT_FLOODS = [
+const AGENT_FLOODS: readonly string[] = [
   ...["none", "nats-commands", "nats-ping", "zmq-batch", "bodies", "idle", "greedy"],
   "connections",
-] as const;
+];
 const isWanted = (name: string) => options.only === undefined || options.only === name;
 if (options.only !== undefined && ![...AGENT_FLOODS, "headers"].includes(options.only)) {
   console.error(`--only ${options.only} is no flood\n\n${HELP.trim()}`);

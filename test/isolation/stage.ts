@@ -52,7 +52,7 @@ export class AgentStage implements AsyncDisposable {
         engine: { kv_events: endpoint, kv_events_model: "test", kv_events_block_tokens: 16 },
       },
     });
-    const listening = (await agent.logged("api listening")) as { readonly url?: string };
+    const listening = await agent.logged("api listening");
     const apiPort = Number(/:(\d+)/.exec(JSON.stringify(listening).replace(/.*127/, ""))?.[1]);
     const polite = await Child.start("polite-engine.ts", agent.socketPath);
     return new AgentStage({ agent, nats, polite, flood, apiPort });

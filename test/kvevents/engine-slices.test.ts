@@ -13,7 +13,8 @@ describeNative("a large batch of an engine", () => {
     await waitFor(() => it.publisher.subscribers === 1);
     const common = { medium: "GPU", group: null, locality: null, ownership: null };
     const large = it.batch({
-      ...{ kind: "stored", parent: null, loraName: null, loraId: null, extras: null, ...common },
+      kind: "stored",
+      ...{ parent: null, loraName: null, loraId: null, extras: null, ...common },
       hashes: Array.from({ length: BLOCKS }, (_, i) => BigInt(i + 1_000_000)),
       tokens: Uint32Array.from({ length: 4 * BLOCKS }, (_, i) => i),
       ...{ blockTokens: 4, cacheSalt: null, sessionId: null, eagleNext: null },
