@@ -78,7 +78,8 @@ test("discovery answers a flood at a rate, and counts what it drops", async () =
   await Promise.all([bus.connected(5_000), asker.connected(5_000)]);
   let answers = 0;
   asker.subscribe("_INBOX.answers", () => void answers++);
-  for (let i = 0; i < 5_000; i++) asker.publish("$SRV.PING", bytes(""), { reply: "_INBOX.answers" });
+  for (let i = 0; i < 5_000; i++)
+    asker.publish("$SRV.PING", bytes(""), { reply: "_INBOX.answers" });
   await waitFor(() => answers + bus.state.ignoredMessages === 5_000);
   expect(answers).toBe(200);
   await Promise.all([bus.close(0), asker.close(0)]);
