@@ -215,7 +215,14 @@ describe("the description of the API", () => {
       ...["/flush_cache", "/healthz", "/hicache/pin_blocks", "/hicache/unpin_blocks"],
       ...["/metrics", "/readyz", "/v1/commands", "/v1/commands/{id}", "/v1/events"],
       ...["/v1/explain", "/v1/leases", "/v1/peers", "/v1/persist", "/v1/pins", "/v1/pulls"],
-      ...["/v1/purge", "/v1/sessions", "/v1/sessions/{id}", "/v1/status", "/v1/tree"],
+      ...[
+        "/v1/purge",
+        "/v1/sessions",
+        "/v1/sessions/{id}",
+        "/v1/status",
+        "/v1/tree",
+        "/v1/unfence",
+      ],
     ]);
     for (const { get, post } of Object.values(paths)) {
       expect((get ?? post)?.summary).toMatch(/^[A-Z]/);

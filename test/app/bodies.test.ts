@@ -15,7 +15,9 @@ function residentBytes({ process }: AgentProcess): number {
 
 describeNative("an agent and 100 bodies that are never finished", () => {
   test("keeps no more of them than its budget, and serves others meanwhile", async () => {
-    await using agent = await AgentProcess.start({ config: { api: { body_budget: "16MiB" } } });
+    await using agent = await AgentProcess.start({
+      config: { api: { body_budget: "16MiB", loopback_role: "purge" } },
+    });
     const url = new URL((await agent.logged("api listening")).url as string);
     const before = residentBytes(agent);
     const head = "POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n";

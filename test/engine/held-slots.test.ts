@@ -169,7 +169,7 @@ describeNative("the life of a slot", () => {
       expect(await reader.get("a")).toEqual(["ok"]);
     }));
 
-  test("a block that is right is reported: it stays", () =>
+  test("reports of blocks that are right", () =>
     withEngines(async (writer, reader, agent) => {
       await writer.put("a");
       const handles = handleBatch(await reader.acquire("a"));

@@ -60,7 +60,7 @@ const forged = () => crypto.getRandomValues(new Uint8Array(16));
 
 describeNative("an engine without the key of a namespace", () => {
   test("plants none of 1,000 blocks at an agent that has the key", async () => {
-    await using kit = await openAgent({ slots: 1_100, macKeys: holder.keys });
+    await using kit = await openAgent({ slots: 1_200, macKeys: holder.keys });
     await using rogue = await connect(kit);
     const outcomes = await put(rogue, names, forged);
     expect(outcomes.filter((outcome) => outcome === "corrupt")).toHaveLength(PLANTED);
@@ -72,7 +72,7 @@ describeNative("an engine without the key of a namespace", () => {
   }, 60_000);
 
   test("plants none of 1,000 blocks at an agent without it: readers accept none", async () => {
-    await using kit = await openAgent({ slots: 1_100 });
+    await using kit = await openAgent({ slots: 1_200 });
     await using rogue = await connect(kit);
     const outcomes = await put(rogue, names, forged);
     expect(outcomes.filter((outcome) => outcome === "ok")).toHaveLength(PLANTED);

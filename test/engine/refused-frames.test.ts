@@ -5,7 +5,7 @@ import { batchOf, digestOf } from "../tiers/names.ts";
 import { type AgentKit, manifestBytes, openAgent } from "./agent-kit.ts";
 import { frameOf, type RawEngine, type Reply, rawFrame, slotsOf } from "./raw-engine.ts";
 
-const { FrameStatus, Op } = protocol;
+const { Feature, FrameStatus, Op } = protocol;
 
 /** Runs with an agent and one greeted line; another line must not notice what happens on it. */
 async function withLine(
@@ -64,7 +64,9 @@ describeNative("when things go wrong with a frame", () => {
     const reply = await newer.ask(hello({ versionMin: 1, versionMax: 9, features: 0xffff_ffff }));
     expect(reply).toMatchObject({ op: Op.hello, status: 0 });
     expect(new DataView(reply.body.buffer).getUint16(0, true)).toBe(1);
-    expect(new DataView(reply.body.buffer).getUint32(4, true)).toBe(2);
+    expect(new DataView(reply.body.buffer).getUint32(4, true)).toBe(
+      Feature.engine | Feature.mac | Feature.report,
+    );
   });
 
   test("frame longer than `frame_bytes_max`", () =>

@@ -139,7 +139,7 @@ describe("the report", () => {
 });
 
 describeNative("engines of several processes", () => {
-  test("one that takes all it can leaves the others room, and the agent names it", async () => {
+  test("more slots held than the share of one engine", async () => {
     const raised: string[] = [];
     const raise = (code: string, details: string) => void raised.push(`${code} ${details}`);
     const health = { raise };
@@ -158,7 +158,7 @@ describeNative("engines of several processes", () => {
     expect(await other.put(...names.slice(0, 30))).toEqual(Array(30).fill("ok"));
   });
 
-  test("a process with all its connections is told so, and others may connect", async () => {
+  test("more connections of one process than it may have", async () => {
     await using agent = await openAgent({ limits: { processConnectionsMax: 3 } });
     const own = await Promise.all([1, 2, 3].map(() => agent.rawGreeted()));
     using refused = await agent.raw();

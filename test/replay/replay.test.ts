@@ -86,7 +86,7 @@ describeNative("a replay", () => {
     test.each([1, 37, 300, 1_000, 2_500])("%i blocks", async (capacity) => {
       const trace = firstOf(await bundledTrace(), REQUESTS);
       const [simulated] = await benchPolicy({ trace, capacities: [capacity], policies: ["lru"] });
-      await using agent = await openAgent({ slots: capacity });
+      await using agent = await openAgent({ slots: capacity, limits: { heldShare: 1 } });
       const summary = await run(agent, trace);
       expect(summary).toMatchObject({
         requests: REQUESTS,
