@@ -22,13 +22,14 @@ describeNats("under the permissions of docs/operations.md", () => {
       await using server = await NatsServer.start({ jetStream: true, lines: block.split("\n") });
       const nc = await connect({
         ...{ servers: `127.0.0.1:${server.tcpPort}`, user: "operator", pass: "change-me-3" },
+        inboxPrefix: "_INBOX.operator",
       });
       const { streams } = await jetstreamManager(nc);
       await streams.add({ name: STREAM, subjects: ["kv-events-hearth.*.*"] });
       await new Objm(nc).create(BUCKET);
       const place = new URL(carrier === "tcp" ? server.tcpUrl : server.wsUrl).host;
       const url = `${carrier === "tcp" ? "nats" : "ws"}://agent-gpu-01:change-me-1@${place}`;
-      const bus = openBus({ ...basics(), url, name: "agent" });
+      const bus = openBus({ ...basics(), url, name: "agent", inboxPrefix: "_INBOX.gpu-01" });
       expect(await bus.connected(5_000)).toBe(true);
       const blocks = new Blocks();
       using feeds = feedsOf(blocks, { worker: "gpu-01" as WorkerId, mode: "stream" });
