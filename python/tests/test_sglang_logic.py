@@ -144,6 +144,15 @@ class Identity(unittest.TestCase):
         ]
         self.assertEqual(len(set(manifests)), len(manifests))
 
+    def test_a_secret_salt_stays_out_of_the_manifest(self) -> None:
+        salt = "a secret of a tenant"
+        secret = Settings(tenant_salt=salt, tenant_salt_secret=True)
+        self.assertEqual(self.manifest(settings=secret), self.manifest())
+        self.assertNotIn(salt.encode(), self.manifest(settings=secret))
+        with self.assertRaisesRegex(ValueError, "expected true or false"):
+            parse({"tenant_salt_secret": "yes"})
+        self.assertEqual(parse({"key_file": "/k"}).key_file, "/k")
+
     def test_ranks_of_an_mla_model_share_their_blocks(self) -> None:
         ranks = [self.manifest(is_mla_model=True, tp_size=2, tp_rank=rank) for rank in (0, 1)]
         self.assertEqual(ranks[0], ranks[1])

@@ -62,3 +62,9 @@ export function readStruct<Name extends StructName>(
   }
   return values as StructValue<Name>;
 }
+
+/** Writes a whole number below 2^53 as u64 at a byte offset: without a bigint. */
+export function writeU64(words: Uint32Array, at: number, value: number): void {
+  words[at / 4] = value;
+  words[at / 4 + 1] = value / 2 ** 32;
+}

@@ -3,7 +3,7 @@ import { assert } from "../core/index.ts";
 import { STATUS, STRUCTS } from "./abi.gen.ts";
 import type { NativeBuffer } from "./buffers.ts";
 import { nativeBuffer } from "./buffers.ts";
-import { writeStruct } from "./layout.ts";
+import { writeStruct, writeU64 } from "./layout.ts";
 import type { Native } from "./native.ts";
 import { NativeError } from "./status.ts";
 
@@ -20,12 +20,6 @@ const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 /** Bun's limit for one view of native memory. */
 const VIEW_BYTES_MAX = 4 * 2 ** 30;
 const WINDOW_BYTES = 2 ** 30;
-
-/** Writes a whole number below 2^53 as u64 at a byte offset. */
-function writeU64(words: Uint32Array, at: number, value: number): void {
-  words[at / 4] = value;
-  words[at / 4 + 1] = value / 2 ** 32;
-}
 
 export interface RegionState {
   /** Bytes backed by memory so far. */

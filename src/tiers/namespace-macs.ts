@@ -55,6 +55,20 @@ export class NamespaceMacs {
     return (await how.checkLater(this.#queue, block, mac)) ? null : WRONG;
   }
 
+  /**
+   * Whether a block whose checksum is right, and whose reader says that its copy did not verify,
+   * goes: without the key the reader is believed, since it has the key.
+   */
+  async isPlanted(
+    namespace: NamespaceIndex,
+    mac: Uint8Array,
+    blockOf: () => MacBlock,
+  ): Promise<boolean> {
+    const id = this.#namespaces.macKeyIdOf(namespace);
+    if (id === null) return false;
+    return !this.#byId.has(id) || (await this.faultLater(namespace, mac, blockOf)) !== null;
+  }
+
   /** Null: there is nothing to check; a text: it is refused as it is. */
   #judge(namespace: NamespaceIndex, mac: Uint8Array): BlockMacs | string | null {
     const id = this.#namespaces.macKeyIdOf(namespace);

@@ -1,6 +1,7 @@
 import { Tier } from "../blocks/index.ts";
 import { type Clock, DIGEST_BYTES, type NodeId, toHex } from "../core/index.ts";
-import { checksumLater, checksumOf } from "./commit.ts";
+import { MAC_BYTES } from "../native/index.ts";
+import { checksumLater, checksumOf, macBlockOf } from "./commit.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** What led to a check; the causes of damage that was found are counted apart. */
@@ -159,11 +160,32 @@ export class RamCheck {
       return this.check(node, "report");
     });
     this.#reports = verdict.catch(() => undefined);
-    const came = await verdict;
+    let came = await verdict;
     this.#reportsWaiting--;
+    if (came === "sound" && (await this.#isPlanted(node)) && isThere()) {
+      this.#dropPlanted(node);
+      came = "damaged";
+    }
     if (came === "sound") this.stats.falseReports++;
     else budget.giveBack(bytes);
     return came;
+  }
+
+  #isPlanted(node: NodeId): Promise<boolean> {
+    const { table, slots, macs } = this.#store;
+    const mac = new Uint8Array(MAC_BYTES);
+    table.readMac(node, mac);
+    const offset = slots.offsetOf(table.slotOf(node));
+    const block = () => macBlockOf(this.#store, node, offset, table.bytesOf(node));
+    return macs.isPlanted(table.namespaceOf(node), mac, block);
+  }
+
+  /** Its memory is sound: the block leaves every tier, so that the right one may be written. */
+  #dropPlanted(node: NodeId): void {
+    const { ram, ssd } = this.#store;
+    ssd?.writer.sourceDamaged(node);
+    ssd?.replaced(node);
+    ram.condemn(node);
   }
 
   /** Readers keep the slot until they release it; nobody else gets the block from it. */

@@ -24,8 +24,23 @@ function connect({ socketPath }: AgentKit): Promise<EngineClient> {
   return EngineClient.connect(loadNative(), options);
 }
 
+/** Fewer than an engine's share of the arena. */
+const AT_ONCE = 250;
+
 /** Stores blocks with the MACs that `macOf` gives; null: with none. */
 async function put(
+  client: EngineClient,
+  blocks: readonly BlockName[],
+  macOf: (block: { name: BlockName; offset: number; bytes: number }) => Uint8Array | null,
+): Promise<string[]> {
+  const outcomes: string[] = [];
+  for (let at = 0; at < blocks.length; at += AT_ONCE) {
+    outcomes.push(...(await putSome(client, blocks.slice(at, at + AT_ONCE), macOf)));
+  }
+  return outcomes;
+}
+
+async function putSome(
   client: EngineClient,
   blocks: readonly BlockName[],
   macOf: (block: { name: BlockName; offset: number; bytes: number }) => Uint8Array | null,
@@ -46,14 +61,24 @@ async function put(
 
 /** Names of the blocks that a reader with the key accepts. */
 async function accepted(client: EngineClient, blocks: readonly BlockName[]): Promise<string[]> {
+  const good: string[] = [];
+  for (let at = 0; at < blocks.length; at += AT_ONCE) {
+    good.push(...(await acceptedOf(client, blocks.slice(at, at + AT_ONCE))));
+  }
+  return good;
+}
+
+async function acceptedOf(client: EngineClient, blocks: readonly BlockName[]): Promise<string[]> {
   const batch = batchOf(blocks, LAYER_ALL);
   const out = createHandleBatch(batch.capacity);
   await client.acquire(batch, { tiers: 0, deadlineMs: 0, stopAtMiss: false }, out);
-  return blocks.filter((name, i) => {
+  const good = blocks.filter((name, i) => {
     if (outcomeOf(out.outcome[i]!) !== "ok") return false;
     const place = { name, offset: out.offset[i]!, bytes: out.bytes[i]! };
     return holder.accepts(client.arena, place, out.mac.slice(i * 16, (i + 1) * 16));
   });
+  client.release(out);
+  return good;
 }
 
 const forged = () => crypto.getRandomValues(new Uint8Array(16));
@@ -78,6 +103,19 @@ describeNative("an engine without the key of a namespace", () => {
     expect(outcomes.filter((outcome) => outcome === "ok")).toHaveLength(PLANTED);
     await using victim = await connect(kit);
     expect(await accepted(victim, names)).toEqual([]);
+  }, 60_000);
+
+  test("keeps nobody from writing what it planted: a reader's report drops it", async () => {
+    await using kit = await openAgent({ slots: 64 });
+    await using rogue = await connect(kit);
+    expect(await put(rogue, ["a"], forged)).toEqual(["ok"]);
+    await using victim = await connect(kit);
+    const batch = batchOf(["a"], LAYER_ALL);
+    const out = createHandleBatch(1);
+    await victim.acquire(batch, { tiers: 0, deadlineMs: 0, stopAtMiss: false }, out);
+    await victim.report(out);
+    expect(await put(victim, ["a"], (block) => holder.macOf(victim.arena, block))).toEqual(["ok"]);
+    expect(await accepted(victim, ["a"])).toEqual(["a"]);
   }, 60_000);
 
   test("cannot commit without a MAC, nor greet without asking for MACs", async () => {

@@ -17,7 +17,7 @@ comptime {
 }
 
 /// Asks for the beginning of what follows the page at `at`.
-inline fn prefetchNextPage(data: []const u8, at: usize) void {
+pub inline fn prefetchNextPage(data: []const u8, at: usize) void {
     const next = at + page_bytes;
     if (next + lines_ahead * 64 > data.len) return;
     inline for (0..lines_ahead) |line| {

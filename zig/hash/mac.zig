@@ -4,6 +4,7 @@
 
 const std = @import("std");
 const pieces = @import("pieces.zig");
+const prefetchNextPage = @import("copy.zig").prefetchNextPage;
 const stream = @import("stream.zig");
 const Block = std.crypto.core.aes.Block;
 const assert = std.debug.assert;
@@ -26,6 +27,8 @@ const c1: [16]u8 = .{
 };
 
 const State = [8]Block;
+/// What one update takes, as it is loaded and stored.
+const Line = @Vector(rate / 8, u64);
 
 inline fn step(state: *State, first: Block, second: Block) void {
     const last = state[7];
@@ -110,12 +113,37 @@ pub const Mac = struct {
     /// The next bytes of the message, which are copied to `dst`, private memory of this process:
     /// the bytes copied are the bytes hashed, also if another process changes `src` meanwhile.
     pub fn copy(self: *Mac, dst: [*]u8, src: []const u8) void {
-        var at: usize = 0;
-        while (at < src.len) : (at += page_bytes) {
-            const end = @min(at + page_bytes, src.len);
-            @memcpy(dst[at..end], src[at..end]);
-            self.update(dst[at..end]);
+        var at = if (self.waiting == 0) 0 else @min(rate - self.waiting, src.len);
+        self.copyRest(dst, src[0..at]);
+        const whole_end = at + (src.len - at) / rate * rate;
+        while (at < whole_end) : (at = @min(at + page_bytes, whole_end)) {
+            prefetchNextPage(src, at);
+            self.copyWhole(dst + at, src[at..@min(at + page_bytes, whole_end)]);
         }
+        self.copyRest(dst + at, src[at..]);
+    }
+
+    fn copyRest(self: *Mac, dst: [*]u8, src: []const u8) void {
+        @memcpy(dst[0..src.len], src);
+        self.update(dst[0..src.len]);
+    }
+
+    /// Copies and takes a multiple of `rate` bytes. The state is bound by the latency of the
+    /// rounds, which leaves the time to store what was loaded. Each byte is read once, hence
+    /// volatile.
+    fn copyWhole(self: *Mac, dst: [*]u8, src: []const u8) void {
+        // The loop's bounds are the slice's own length: each check of it would be paid per line.
+        @setRuntimeSafety(false);
+        var state = self.state;
+        var at: usize = 0;
+        while (at < src.len) : (at += rate) {
+            const line = @as(*align(1) const volatile Line, @ptrCast(src.ptr + at)).*;
+            @as(*align(1) Line, @ptrCast(dst + at)).* = line;
+            const halves: [2][16]u8 = @bitCast(@as([4]u64, line));
+            step(&state, Block.fromBytes(&halves[0]), Block.fromBytes(&halves[1]));
+        }
+        self.state = state;
+        self.length += src.len;
     }
 
     /// The next bytes of the message, private memory of this process, which are copied to `dst`;
@@ -129,6 +157,7 @@ pub const Mac = struct {
     ) void {
         var at: usize = 0;
         while (at < src.len) : (at += page_bytes) {
+            prefetchNextPage(src, at);
             const end = @min(at + page_bytes, src.len);
             self.update(src[at..end]);
             sum.copy(store, dst + at, src[at..end]);
@@ -228,6 +257,17 @@ test "copies both ways arrive whole with the MAC and the checksum of their bytes
         out.copy(dst.ptr, payload);
         try std.testing.expectEqual(wanted, out.finish());
         try std.testing.expectEqualSlices(u8, payload, dst[0..length]);
+        for ([_]usize{ 1, 7, 31, 33, 100, 4096, 5000 }) |split| {
+            var split_out: Mac = .init(&key, name);
+            @memset(dst, 0xaa);
+            var at: usize = 0;
+            while (at < length) : (at += split) {
+                split_out.copy(dst.ptr + at, payload[at..@min(at + split, length)]);
+            }
+            try std.testing.expectEqual(wanted, split_out.finish());
+            try std.testing.expectEqualSlices(u8, payload, dst[0..length]);
+            for (dst[length..]) |byte| try std.testing.expectEqual(0xaa, byte);
+        }
         var in: Mac = .init(&key, name);
         @memset(dst, 0x55);
         const sum = publishTagged(&in, dst[0..length], payload);
