@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set
 
 from . import protocol
 from . import protocol_engine as frames
@@ -161,6 +161,8 @@ class LookupTicket(Ticket):
         self._on_result = on_result
         self._rest: Deque[frames.LookupQuestion] = deque()
         self._holds: List[int] = []
+        #: Reservations that were given back.
+        self._given_back: Set[int] = set()
 
     def start(self, *questions: frames.LookupQuestion) -> "LookupTicket":
         """Sends it. ValueError: an argument cannot be right, and nothing was sent.
@@ -252,9 +254,10 @@ class LookupTicket(Ticket):
 
     def _unhold_all(self) -> None:
         holds, connection = [*self._holds, self._seen.hold], self._connection
-        some = [hold for hold in dict.fromkeys(holds) if hold != 0]
+        some = [hold for hold in dict.fromkeys(holds) if hold not in self._given_back | {0}]
         if not some or connection is None:
             return
+        self._given_back.update(some)
         try:
             connection.post(lambda number: frames.unhold_request(number, some, no_reply=True))
         except HearthError:

@@ -74,10 +74,7 @@ const SMALL_PAGE = 4096;
 /** While the SSD tier recovers, the service manager hears so often that it goes on. */
 const STARTING_MS = 5_000;
 
-/**
- * The parts of a running agent, started in order and stopped in the opposite one. No logic of its
- * own.
- */
+/** The parts of a running agent: started in order, stopped in the opposite one. No logic. */
 export class Agent {
   readonly incarnation: bigint;
   readonly startedMs: number;

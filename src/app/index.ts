@@ -5,6 +5,7 @@ export { ControlBus, type ControlBusParts } from "./control-bus.ts";
 export { ControlRoom, type ControlRoomParts } from "./control-room.ts";
 export { type FolderMark, folderMark, whyReplaced } from "./folder-mark.ts";
 export { hostProblems, routerProblems } from "./host-problems.ts";
+export { readNamespaceKeys } from "./namespace-keys.ts";
 export { operatorWork } from "./operator-work.ts";
 export { PeerNews, type PeerNewsParts } from "./peer-news.ts";
 export { PeerSource } from "./peer-source.ts";

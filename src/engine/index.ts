@@ -2,7 +2,7 @@ export { nameMedia, RememberedPrompts } from "./block-names.ts";
 export { type ClientOptions, EngineClient } from "./client.ts";
 export type { ClientEngine, LookupAnswer } from "./client-engine.ts";
 export type { ClientGpu, ClientMemory } from "./client-gpu.ts";
-export { Connection, type Wire } from "./connection.ts";
+export { Connection, type FrameHandler, type Wire } from "./connection.ts";
 export type { CommandPort } from "./engine-handlers.ts";
 export { EngineShares, type ShareLimits } from "./engine-shares.ts";
 export { type EngineStats, emptyEngineStats } from "./engine-stats.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { readNamespaceKeys } from "../../src/app/namespace-keys.ts";
+import { readNamespaceKeys } from "../../src/app/index.ts";
 import { namespaceSecret } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative, withTempDir } from "../support/index.ts";

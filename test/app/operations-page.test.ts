@@ -45,10 +45,10 @@ const EVENT_KINDS = {
   command: true,
 } as const satisfies Record<HearthEvent["kind"], true>;
 
-/** Those that are not about tiers. */
-const CONTROL_CODES = HEALTH_CODE_NAMES.filter((code) =>
-  /^(?:KV_PINS_|KV_HOLDS|NATS_|AUDIT_)/.test(code),
-);
+/** Those of the control plane, and those of what processes and folders do to the agent. */
+const TABLED =
+  /^(?:KV_PINS_|KV_HOLDS|NATS_|AUDIT_|ENGINE_HOLDS_ALL|FD_LIMIT|KV_SSD_REPLACED|KV_RAM_H)/;
+const CONTROL_CODES = HEALTH_CODE_NAMES.filter((code) => TABLED.test(code));
 
 describe("docs/operations.md", () => {
   test("explains each kind of event", () => {

@@ -123,7 +123,6 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
   .map((draw) => {
     const ramBytes = draw.ramPages * PAGE;
     const ssdBytes = draw.ssd === null ? null : draw.ssd.pages * PAGE;
-    const { gpuWindowBlocks } = draw;
     const frameBytesMax = 8 * Math.ceil((32 + 80 * draw.itemsMax) / 8 + draw.frameRoom);
     return {
       node: draw.node as Config["node"],
@@ -138,7 +137,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
         prefaultSliceBytes: draw.slicePages * PAGE,
         blocksMax:
           draw.blocks === null
-            ? deriveBlocksMax({ ramBytes, ssdBytes, gpuWindowBlocks })
+            ? deriveBlocksMax({ ramBytes, ssdBytes, ...draw })
             : Math.max(64, draw.blocks + draw.gpuWindowBlocks),
         ramHandover: draw.ramHandover,
         mirrorPulls: draw.natsFlag,
@@ -159,7 +158,7 @@ export const arbitraryConfig: fc.Arbitrary<Config> = fc
           1,
           Math.floor(Math.min(60_000, draw.leaseMs) * draw.acquireShare),
         ),
-        gpuWindowBlocks,
+        gpuWindowBlocks: draw.gpuWindowBlocks,
         sessionIdleMs: draw.sessionIdleMs,
         reservedShare: draw.reservedShare,
         reservedShareAll: 0.95 - draw.reservedShare,

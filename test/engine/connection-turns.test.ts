@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { TurnBudget, type TurnSource } from "../../src/core/index.ts";
-import { Connection, type FrameHandler, type Wire } from "../../src/engine/connection.ts";
-import { ENGINE_LIMITS } from "../../src/engine/limits.ts";
+import { Connection, ENGINE_LIMITS, type FrameHandler, type Wire } from "../../src/engine/index.ts";
 import { createOutput, encodePingRequest, pendingOutput } from "../../src/engine/protocol/index.ts";
 
 /** A loop that a test turns; handling a frame takes a millisecond of its clock. */

@@ -24,7 +24,7 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
   const memory = nativeBuffer(PAGE);
   const out = nativeBuffer(256);
   const request = (handle: number, buffer: number) => {
-    const bytes = new Uint8Array(new ArrayBuffer(48));
+    const bytes = new Uint8Array(new ArrayBuffer(104));
     const view = new DataView(bytes.buffer);
     view.setBigUint64(0, BigInt(handle), true);
     view.setBigUint64(16, 64n, true);
@@ -38,6 +38,9 @@ function callsWithHandle(native: Native): Record<string, (handle: number) => num
     hearth_region_close: (handle) => symbols.hearth_region_close(handle),
     hearth_region_copy_in: (handle) => symbols.hearth_region_copy_in(copy(handle), out.bytes),
     hearth_region_copy_out: (handle) => symbols.hearth_region_copy_out(copy(handle), out.bytes),
+    hearth_region_mac_in: (handle) => symbols.hearth_region_mac_in(copy(handle), out.bytes),
+    hearth_region_mac_out: (handle) => symbols.hearth_region_mac_out(copy(handle)),
+    hearth_region_mac_check: (handle) => symbols.hearth_region_mac_check(span(handle)),
     hearth_region_checksum: (handle) => symbols.hearth_region_checksum(span(handle), out.bytes),
     hearth_region_fill: (handle) => symbols.hearth_region_fill(span(handle)),
     hearth_region_bind: (handle) => symbols.hearth_region_bind(handle, 0, PAGE, 0),
@@ -117,6 +120,9 @@ const NULL_CALLS: Partial<Record<FunctionName, (number | Uint8Array)[]>> = {
   hearth_region_adopt: [0, 0],
   hearth_region_copy_in: [0, 0],
   hearth_region_copy_out: [0, 0],
+  hearth_region_mac_in: [0, 0],
+  hearth_region_mac_out: [0],
+  hearth_region_mac_check: [0],
   hearth_region_checksum: [0, 0],
   hearth_region_fill: [0],
   hearth_region_check: [0, 0],

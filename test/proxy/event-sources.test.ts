@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { eventEndpoints } from "../../src/proxy/health/event-sources.ts";
+import { eventEndpoints } from "../../src/proxy/health/index.ts";
 
 const URL_OF = "http://10.0.0.1:8000/v1";
 

@@ -1,1 +1,2 @@
+export { eventEndpoints } from "./event-sources.ts";
 export { WorkerHealth, type WorkerHealthOptions } from "./worker-health.ts";

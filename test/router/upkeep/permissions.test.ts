@@ -56,7 +56,8 @@ describeNats("under the permissions of docs/operations.md", () => {
     const server = await NatsServer.start({ lines: permissions() });
     const open = (user: string, password: string) => {
       const url = `nats://${user}:${password}@127.0.0.1:${server.tcpPort}`;
-      return openBus({ ...basics(), url, name: user });
+      const inboxPrefix = `_INBOX.${user.replace("agent-", "")}`;
+      return openBus({ ...basics(), url, name: user, inboxPrefix });
     };
     const agentBus = open("agent-gpu-01", "change-me-1");
     const routerBuses = [1, 2].map(() => open("router", "change-me-2"));

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { faultCounts } from "../../../src/native/index.ts";
-import { describeNative } from "../../support/index.ts";
+import { describeNative, waitFor } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import { openStoreKit, PAGE } from "../store-kit.ts";
 import { Life, named, outcomes, useLife } from "./lifecycle-kit.ts";
@@ -156,8 +156,15 @@ describeNative("Pin flow", () => {
     const { kit, life, faults } = t;
     await kit.engine().put("a");
     faults("store.write:1+:freeze");
-    const pinned = life.pin("o", "a");
-    await kit.clock.advanceAsync(6_000, 250);
+    let isOver = false;
+    const pinned = life.pin("o", "a").finally(() => {
+      isOver = true;
+    });
+    // The write, and with it the wait for the disk, begins after the bytes were hashed.
+    await waitFor(async () => {
+      await kit.clock.advanceAsync(250, 250);
+      return isOver;
+    });
     const report = await pinned;
     expect(outcomes(report.results)).toEqual(["deferred ssd"]);
     expect(report.durable).toBe(false);

@@ -24,6 +24,9 @@ async function hostWith(...names: string[]): Promise<StoreKit> {
   return there;
 }
 
+/** Nothing is on its way to SSD, so that a test may take a block out of RAM. */
+const RAM_ONLY = { writePolicy: "write_back" } as const;
+
 describeNative("what was removed lately does not come from hosts that have yet to do so", () => {
   const it = useLife();
 
@@ -51,7 +54,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("a block that an engine wrote again since may come again", {}, async ({ kit, life }) => {
+  it("a block that an engine wrote again since may come again", RAM_ONLY, async ({ kit, life }) => {
     await using there = await hostWith();
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const peer = new PeerHost(kit.store);
@@ -128,7 +131,7 @@ describeNative("what was removed lately does not come from hosts that have yet t
     kit.store.setPeers(null);
   });
 
-  it("nothing comes where more was removed than is told apart", {}, async ({ kit }) => {
+  it("nothing comes where more was removed than is told apart", RAM_ONLY, async ({ kit }) => {
     await using there = await hostWith("x");
     kit.store.setPeers(new Neighbour(kit.store, there.store));
     const engine = kit.engine();
