@@ -23,11 +23,12 @@ describeNative("ctl and a router", () => {
       .split("\n")
       .map((line) => line.split(/ {2,}/));
     expect(head).toEqual(
-      "worker rank model role state known requests prefill blocks of".split(" "),
+      "worker rank model role state known gpu ram ssd requests prefill blocks of".split(" "),
     );
+    const zeros = Array(6).fill("0");
     expect(rows).toEqual([
-      ["w-1", "0", MODEL, "both", "live", "no", "0", "0", "0", "1000"],
-      ["w-2", "0", MODEL, "prefill", "live", "no", "0", "0", "0", "1000"],
+      ["w-1", "0", MODEL, "both", "live", "no", ...zeros, "1000"],
+      ["w-2", "0", MODEL, "prefill", "live", "no", ...zeros, "1000"],
     ]);
     expect(JSON.parse((await ctl("loads", "--json", "--model", "x")).out)).toEqual({ workers: [] });
   });

@@ -76,6 +76,19 @@ export class ManualClock implements Clock {
     }
   }
 
+  /**
+   * Advances in steps until `promise` settles, and returns its value. For deadlines that start only
+   * after native threads have done something, which takes real time.
+   */
+  async advanceUntil<T>(promise: Promise<T>, stepMs: number): Promise<T> {
+    let isPending = true;
+    const settled = promise.finally(() => {
+      isPending = false;
+    });
+    while (isPending) await this.advanceAsync(stepMs);
+    return settled;
+  }
+
   /** As a process that stood still for `ms`: what became due meanwhile fires once, late. */
   stall(ms: number): void {
     this.#nowMs += ms;

@@ -10,6 +10,7 @@ import {
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
 import { Namespaces } from "../../../src/tiers/index.ts";
+import { endlessTurns } from "../../support/endless-turns.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
 import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
 import { goldenFrames } from "../corpus.ts";
@@ -91,10 +92,13 @@ export function serverTarget(): Target {
       };
       const limits = { ...ENGINE_LIMITS, itemsMax: 256 };
       const nowMs = () => clock.monotonicMs();
-      const connection = new Connection(1, wire, { limits, handle, nowMs, onFault });
+      // Every frame is answered in this turn: none is left for a turn after the end.
+      const source = endlessTurns.source();
+      const connection = new Connection(1, wire, { limits, handle, nowMs, onFault, source });
       try {
         connection.receive(input);
       } finally {
+        connection.ended();
         const holder = connection.greeted?.holder;
         connection.greeted?.warm.close();
         connection.greeted?.gpu.close();
