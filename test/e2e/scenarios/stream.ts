@@ -33,7 +33,8 @@ async function withStream(stage: Stage, run: () => Promise<void>): Promise<void>
 
 async function kept(stage: Stage): Promise<void> {
   const { claims, nats } = stage;
-  const streams = { command_stream: STREAM, workers_bucket: BUCKET };
+  const replies = { reply_prefixes: "answers" };
+  const streams = { command_stream: STREAM, workers_bucket: BUCKET, ...replies };
   const host = await stage.host({ nats: streams });
   await host.store(...PROMPT, ...SESSION);
   const answers: Receipt[] = [];
