@@ -33,7 +33,7 @@ async function withStream(stage: Stage, run: () => Promise<void>): Promise<void>
 
 async function kept(stage: Stage): Promise<void> {
   const { claims, nats } = stage;
-  const replies = { reply_prefixes: "answers" };
+  const replies = { reply_prefixes: "_INBOX,answers" };
   const streams = { command_stream: STREAM, workers_bucket: BUCKET, ...replies };
   const host = await stage.host({ nats: streams });
   await host.store(...PROMPT, ...SESSION);
