@@ -207,6 +207,8 @@ describeNats("a rank on NATS", () => {
         await using one = await host(open, blocks);
         const bus = await open();
         using consumer = new Consumer(bus, CLUSTER, WORKER);
+        // The broker knows the subscription: what is published from here on arrives.
+        await waitFor(() => consumer.heartbeats.length > 0);
         blocks.churn(300);
         await agreed(consumer, one.feed);
         await server.kill();
