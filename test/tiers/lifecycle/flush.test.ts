@@ -66,8 +66,8 @@ describeNative("Flush flow", () => {
     await kit.settled();
     faults("remove.unlink:1+:freeze");
     const flushed = life.own.flush(ORIGIN);
-    await kit.clock.advanceAsync(6_000, 250);
-    expect(outcomes((await flushed).results)).toEqual(["deferred ssd"]);
+    const report = await kit.clock.advanceUntil(flushed, 250);
+    expect(outcomes(report.results)).toEqual(["deferred ssd"]);
     faults("");
     await kit.until(() => kit.files().length === 0);
   });

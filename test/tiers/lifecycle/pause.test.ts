@@ -103,8 +103,8 @@ describeNative("Pause flow", () => {
     await kit.engine().put("a");
     faults("store.write:1+:freeze");
     const paused = life.pause("nap", "a");
-    await kit.clock.advanceAsync(6_000, 250);
-    expect(outcomes((await paused).results)).toEqual(["rejected ssd"]);
+    const report = await kit.clock.advanceUntil(paused, 250);
+    expect(outcomes(report.results)).toEqual(["rejected ssd"]);
     expect(life.holds.lease("nap")).toBeNull();
     faults("");
     await kit.settled();

@@ -158,8 +158,7 @@ describeNative("Prune flow", () => {
     await kit.settled();
     faults("remove.unlink:1+:freeze");
     const pruned = life.prune("a");
-    await kit.clock.advanceAsync(6_000, 250);
-    const report = await pruned;
+    const report = await kit.clock.advanceUntil(pruned, 250);
     expect(outcomes(report.results)).toEqual(["deferred durable"]);
     expect(report).toMatchObject({ counts: { done: 0, deferred: 2 }, durable: false });
     expect(engine.get("a/b")).toEqual(["miss"]);

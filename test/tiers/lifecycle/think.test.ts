@@ -128,8 +128,8 @@ describeNative("Think flow", () => {
     await kit.settled();
     faults("remove.unlink:1+:freeze");
     const marked = life.own.markTransient([named("a")], ORIGIN);
-    await kit.clock.advanceAsync(6_000, 250);
-    expect(outcomes((await marked).results)).toEqual(["deferred ssd"]);
+    const report = await kit.clock.advanceUntil(marked, 250);
+    expect(outcomes(report.results)).toEqual(["deferred ssd"]);
     faults("");
     await kit.until(() => kit.files().length === 0);
   });

@@ -111,8 +111,8 @@ describeNative("Warm flow", () => {
     await onSsd(kit, "a", "b");
     faults("load.read:1+:freeze");
     const warmed = life.warm("a", "b");
-    await kit.clock.advanceAsync(6_000, 250);
-    expect(outcomes((await warmed).results)).toEqual(["deferred ssd", "deferred ssd"]);
+    const report = await kit.clock.advanceUntil(warmed, 250);
+    expect(outcomes(report.results)).toEqual(["deferred ssd", "deferred ssd"]);
     expect(outcomes((await life.warm("b")).results)).toEqual(["deferred ssd"]);
     faults("");
     await kit.settled();
