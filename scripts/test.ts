@@ -9,6 +9,7 @@ import { findPython, pythonEnvironment } from "./lib/python.ts";
 import { ensurePyzmq } from "./lib/pyzmq.ts";
 import { isRequired } from "./lib/required.ts";
 import { run } from "./lib/run.ts";
+import { fastTests } from "./lib/slow-tests.ts";
 import {
   type Outcome,
   parseBunSummary,
@@ -24,6 +25,7 @@ const HELP = `
 Builds the native library, then runs the Zig, Python and Bun tests.
 
   bun run test                     everything
+  bun run test --fast              under 3 minutes: no Zig tests, no files of slow-tests.ts
   bun run test test/core           only the Bun tests whose path contains test/core
   bun run test -t "evicts"         any option of \`bun test\`
 
@@ -113,16 +115,19 @@ async function main(): Promise<number> {
     console.log(HELP.trim());
     return 0;
   }
+  const isFast = args.includes("--fast");
+  if (isFast) args.splice(args.indexOf("--fast"), 1);
   process.env.PATH = `${dirname(process.execPath)}${delimiter}${process.env.PATH ?? ""}`;
   const folder = mkdtempSync(join(tmpdir(), "hearth-test-"));
   const skipsFile = join(folder, "skips");
   try {
     const outcomes: [string, Outcome][] = [];
     if (args.length === 0) {
-      outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
+      if (!isFast) outcomes.push(["zig", judge("Zig", "NATIVE", await nativeTests())]);
       outcomes.push(["python", judge("Python", "PYTHON", await orFailed(pythonTests(skipsFile)))]);
     }
-    outcomes.push(["bun", await bunTests(args, skipsFile)]);
+    const files = isFast ? fastTests(args) : args;
+    outcomes.push(["bun", await bunTests(files, skipsFile)]);
     printSkips(skipsFile);
     console.log("");
     for (const [name, outcome] of outcomes) printRunner(name, outcome);

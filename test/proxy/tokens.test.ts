@@ -233,7 +233,9 @@ test("a thread that hangs is late, is replaced, and the next prompt is answered"
   const steps = (count: number) =>
     JSON.stringify({ messages: [user("x")], chat_template_kwargs: { steps: count } });
   // A template ends after some millions of steps; these keep the thread busy one after the other.
-  const slow = await Promise.all(Array.from({ length: 20 }, () => tokens.chat("m", steps(100_000))));
+  const slow = await Promise.all(
+    Array.from({ length: 20 }, () => tokens.chat("m", steps(100_000))),
+  );
   expect(slow).toEqual(Array(20).fill(null));
   expect(tokens.counts.late).toBeGreaterThan(0);
   await waitFor(() => tokens.counts.restarts > 0);
