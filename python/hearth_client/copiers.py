@@ -26,17 +26,25 @@ class Slots(NamedTuple):
     macs: Optional[Macs] = None
 
 
+#: Wait until a copy has ended, with or without an error. Until then its slots and blocks are in use.
+FinishGather = Callable[[], Optional[Sequence[int]]]
+FinishScatter = Callable[[], Sequence[bool]]
+
+
 class Copier(Protocol):
     """The engine's side of a transfer: blocks by their index in the call."""
 
     #: Bytes of each block, if all have the same length.
     uniform: Optional[int]
+    #: Chunks that one call may have in progress. 1: a copy has ended when the call returns.
+    depth: int
 
     def length_of(self, index: int) -> int: ...
 
-    def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
-        """Fills the slots. The checksum of each; None: the agent has copied and hashes them.
+    def gather(self, indices: Sequence[int], slots: Slots) -> FinishGather:
+        """Begins to fill the slots.
 
+        The result answers the checksum of each; None: the agent has copied and hashes them.
         Their MACs are written to ``slots.macs`` if it is given.
         """
         ...
@@ -47,11 +55,15 @@ class Copier(Protocol):
         slots: "array[int]",
         checksums: "array[int]",
         macs: Optional[Macs] = None,
-    ) -> Sequence[bool]: ...
+    ) -> FinishScatter:
+        """Begins to copy slots to blocks. The result answers whether each slot verified."""
+        ...
 
 
 class PagedCopier:
     """Blocks of a paged KV cache; block ``i`` of the call is block ``block_ids[i]`` of it."""
+
+    depth = 1
 
     def __init__(
         self, kernels: Kernels, memory: PagedMemory, block_ids: Sequence[int]
@@ -66,9 +78,10 @@ class PagedCopier:
     def length_of(self, _index: int) -> int:
         return self._memory.block_bytes
 
-    def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
-        addresses, macs = slots.addresses, slots.macs
-        return self._kernels.gather(self._memory, self._chosen(indices), addresses, macs)
+    def gather(self, indices: Sequence[int], slots: Slots) -> FinishGather:
+        ids, addresses = self._chosen(indices), slots.addresses
+        sums = self._kernels.gather(self._memory, ids, addresses, slots.macs)
+        return lambda: sums
 
     def scatter(
         self,
@@ -76,8 +89,10 @@ class PagedCopier:
         slots: "array[int]",
         checksums: "array[int]",
         macs: Optional[Macs] = None,
-    ) -> Sequence[bool]:
-        return self._kernels.scatter(self._memory, self._chosen(indices), slots, checksums, macs)
+    ) -> FinishScatter:
+        ids = self._chosen(indices)
+        good = self._kernels.scatter(self._memory, ids, slots, checksums, macs)
+        return lambda: good
 
     def _chosen(self, indices: Sequence[int]) -> "array[int]":
         first, last = indices[0], indices[-1]
@@ -90,6 +105,8 @@ class PagedCopier:
 class PieceCopier:
     """Blocks given as pieces of memory."""
 
+    depth = 1
+
     def __init__(self, kernels: Kernels, pieces: Sequence[Sequence[Piece]]) -> None:
         self._kernels = kernels
         self._pieces = pieces
@@ -99,8 +116,10 @@ class PieceCopier:
     def length_of(self, index: int) -> int:
         return self._lengths[index]
 
-    def gather(self, indices: Sequence[int], slots: Slots) -> Sequence[int]:
-        return self._kernels.gather_pieces(self._chosen(indices), slots.addresses, slots.macs)
+    def gather(self, indices: Sequence[int], slots: Slots) -> FinishGather:
+        pieces = self._chosen(indices)
+        sums = self._kernels.gather_pieces(pieces, slots.addresses, slots.macs)
+        return lambda: sums
 
     def scatter(
         self,
@@ -108,8 +127,9 @@ class PieceCopier:
         slots: "array[int]",
         checksums: "array[int]",
         macs: Optional[Macs] = None,
-    ) -> Sequence[bool]:
-        return self._kernels.scatter_pieces(self._chosen(indices), slots, checksums, macs)
+    ) -> FinishScatter:
+        good = self._kernels.scatter_pieces(self._chosen(indices), slots, checksums, macs)
+        return lambda: good
 
     def _chosen(self, indices: Sequence[int]) -> List[Sequence[Piece]]:
         return [self._pieces[at] for at in indices]

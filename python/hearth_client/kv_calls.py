@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence
 
 from . import protocol
 from . import protocol_engine as frames
@@ -14,8 +14,8 @@ from .calls import kind_of_keys
 from .connection import Connection
 from .engine import announce_kind
 from .errors import HearthError
-from .layout import FEATURE_ENGINE, LAYER_ALL, Hello, IdentifyKind, Op, Role
-from .link import Link
+from .layout import FEATURE_ENGINE, LAYER_ALL, IdentifyKind, Op, Role
+from .link import Link, OnArena, OnConnect
 from .manifest import Manifest
 from .names import Names
 from .namespace_key import NamespaceKey
@@ -41,7 +41,8 @@ class KvCalls:
         role: Role = Role.OTHER,
         name: str = "",
         stall_ms: int = 100,
-        on_connect: Optional[Callable[[Hello], None]] = None,
+        on_connect: Optional[OnConnect] = None,
+        on_arena: Optional[OnArena] = None,
         logger: Optional[logging.Logger] = None,
         key: Optional[NamespaceKey] = None,
     ) -> None:
@@ -50,9 +51,10 @@ class KvCalls:
         ``engine_id``: 16 bytes that all processes of the engine, and no others, have in common.
         ``stall_ms``: a call is given up when the agent shows no progress for this long.
         ``on_connect`` is called by a background thread after each greeting and before calls reach
-        the new agent: what was reserved at one of another incarnation is void. It must not call
-        the store. ``key``: blocks are stored with MACs under it, and one that was not stored with
-        it is CORRUPT.
+        the new agent: what was reserved at one of another incarnation is void. ``on_arena`` is
+        called before it with address and size of the agent's memory in this process, and an object
+        that keeps it mapped. Both return soon and do not call the store. ``key``: blocks are stored
+        with MACs under it, and one that was not stored with it is CORRUPT.
         """
         if engine_id and (len(engine_id) != frames.ENGINE_ID_BYTES or not any(engine_id)):
             raise ValueError(f"engine_id is {frames.ENGINE_ID_BYTES} bytes that are not all zero")
@@ -75,6 +77,7 @@ class KvCalls:
             role=Role(role),
             stall_s=stall_ms / 1000,
             on_connect=on_connect,
+            on_arena=on_arena,
             logger=logger,
             key=key,
         )
@@ -91,18 +94,6 @@ class KvCalls:
     def incarnation(self) -> int:
         """Of the last agent that was greeted; differs after each of its starts. 0: none yet."""
         return self._link.incarnation
-
-    @property
-    def arena(self) -> Optional[Tuple[int, int, object]]:
-        """Address and size of the agent's memory in this process; None without an agent.
-
-        The memory stays mapped while the third item exists, also after a reconnect.
-        """
-        arena = getattr(self._usable(), "arena", None)
-        try:
-            return None if arena is None else (arena.address, arena.size, arena.export(0, 1))
-        except ValueError:
-            return None  # The connection was lost meanwhile.
 
     def fileno(self) -> int:
         """A descriptor that is readable if there is something for ``poll`` to take in."""

@@ -22,7 +22,9 @@ from .layout import DIGEST_BYTES, FEATURE_ENGINE, TIER_ANY, Hello, Outcome, Role
 from .memory import PagedMemory, Piece, Region
 from .stats import Stats
 from .ticket import CommandTicket, LookupResult, LookupTicket, Ticket
-from .transfer import GaveUp, Transfer
+from .transfer import GaveUp
+from .transfer_get import Get
+from .transfer_put import Put
 
 #: More than the header and head of a LOOKUP and its reply, and padding.
 _LOOKUP_HEAD_BYTES = 256
@@ -151,6 +153,8 @@ class KvStore(KvCalls):
 
         OK: the bytes are there and verified. Every other outcome leaves undefined bytes in the
         target: MISS, LATE, FULL, CORRUPT, TOO_LARGE (the block has another length).
+        ``deadline_ms``: of the whole call. No copy begins later, and blocks that were not copied
+        are MISS or LATE. 0: the agent may take 2 s for each 64 blocks or 32 MiB.
         """
         _same_lengths(keys=keys, block_ids=block_ids)
         return self._get(keys, copier_of(memory, self._kernels, block_ids), tiers, deadline_ms)
@@ -183,9 +187,10 @@ class KvStore(KvCalls):
 
         ``parents``: the key of the block before each, or None. ``aliases``: 64-bit engine hashes.
         PRESENT and PENDING: the agent has or gets the block already. ``should_stop`` is asked
-        between chunks and while the agent is slow to reply. If it returns True, no more bytes are
-        read: blocks that were not copied are SKIPPED, and copied blocks whose COMMIT was not
-        answered are MISS.
+        before and after the copy of each chunk, and while the agent is slow to reply. Once it
+        returns True, the caller may write to its blocks: what is being copied is not stored.
+        Blocks that were not copied are SKIPPED, and copied blocks whose COMMIT was not answered
+        are MISS.
         """
         _same_lengths(keys=keys, parents=parents, block_ids=block_ids, aliases=aliases)
         copier = copier_of(memory, self._kernels, block_ids)
@@ -212,12 +217,16 @@ class KvStore(KvCalls):
     ) -> List[Outcome]:
         kind_of_keys(keys)
         outcomes = [Outcome.MISS] * len(keys)
+        deadline = time.monotonic() + deadline_ms / 1000 if deadline_ms else None
 
         def move(connection: Connection) -> None:
-            digests = self._packed_digests(connection, keys)
-            Transfer(self._link, connection, copier, self.stats).get(
-                digests, outcomes, protocol.check_tiers(tiers), deadline_ms
-            )
+            Get(
+                *(self._link, connection, copier, self.stats),
+                digests=self._packed_digests(connection, keys),
+                outcomes=outcomes,
+                tiers=protocol.check_tiers(tiers),
+                deadline=deadline,
+            ).run()
 
         self.stats.add(got_seconds=self._run(move))
         self._count_failures(outcomes)
@@ -240,15 +249,16 @@ class KvStore(KvCalls):
             known = dict.fromkeys([*keys, *(key for key in parents if key is not None)])
             names: Any = dict(zip(known, self._digests(connection, list(known))))
             names[None] = None
-            Transfer(self._link, connection, copier, self.stats).put(
-                [names[key] for key in keys],
-                [names[key] for key in parents],
-                outcomes,
+            Put(
+                *(self._link, connection, copier, self.stats),
+                digests=[names[key] for key in keys],
+                parents=[names[key] for key in parents],
+                outcomes=outcomes,
                 aliases=aliases,
                 transient=transient,
                 session=session,
                 should_stop=should_stop,
-            )
+            ).run()
 
         self.stats.add(put_seconds=self._run(move))
         self._count_failures(outcomes)

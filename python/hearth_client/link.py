@@ -7,7 +7,7 @@ import os
 import select
 import threading
 import time
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 from . import protocol
 from . import protocol_engine as frames
@@ -31,6 +31,9 @@ _PROBE_WAIT_S = 0.5
 _CLOSE_S = 1.0
 
 OnConnect = Callable[[Hello], None]
+#: Address and size of the agent's memory in this process, and what keeps it mapped.
+Mapped = Tuple[int, int, object]
+OnArena = Callable[[Mapped], None]
 
 
 class Link:
@@ -46,6 +49,7 @@ class Link:
         role: Role = Role.OTHER,
         stall_s: float = 0.1,
         on_connect: Optional[OnConnect] = None,
+        on_arena: Optional[OnArena] = None,
         logger: Optional[logging.Logger] = None,
         key: Optional[NamespaceKey] = None,
     ) -> None:
@@ -54,7 +58,7 @@ class Link:
         self._path, self._manifest, self._name = path, manifest, name
         self._engine_id, self._role = engine_id, role
         self.stall_s = stall_s
-        self._on_connect = on_connect
+        self._on_connect, self._on_arena = on_connect, on_arena
         self._log = logger or logging.getLogger("hearth_client")
         self._lock = threading.Lock()
         self._connection: Optional[Connection] = None
@@ -211,7 +215,7 @@ class Link:
             self._failed(error)
             return False
         self._delay = _BACKOFF_FIRST_S
-        self._call_on_connect(connection.hello)
+        self._call_back(connection)
         with self._lock:
             if self._is_closed:
                 connection.close()
@@ -244,13 +248,15 @@ class Link:
         except RefusedError as error:
             self._log_once(f"agent refused this process as a part of its engine: {error}")
 
-    def _call_on_connect(self, hello: Hello) -> None:
-        if self._on_connect is None:
-            return
+    def _call_back(self, connection: Connection) -> None:
+        arena = connection.arena
         try:
-            self._on_connect(hello)
+            if self._on_arena is not None:
+                self._on_arena((arena.address, arena.size, arena.export(0, 1)))
+            if self._on_connect is not None:
+                self._on_connect(connection.hello)
         except Exception:  # The caller's code must not end the thread.
-            self._log.exception("on_connect callback failed")
+            self._log.exception("callback of a new connection failed")
 
     def _failed(self, error: Exception) -> None:
         self._log_once(f"agent not connected, blocks are computed meanwhile: {error}")

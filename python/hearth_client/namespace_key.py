@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from array import array
+from copy import copy
 from dataclasses import replace
 from struct import pack
 from typing import Optional
@@ -103,11 +104,23 @@ class Macs:
         self._macs = array("B", bytes(MAC_BYTES * count) if macs is None else macs)
         if len(self._macs) != MAC_BYTES * count or len(digests) % DIGEST_BYTES:
             raise ValueError(f"{len(self._macs)} bytes of MACs for {count} blocks")
-        fields = (self._key, self._digests, self._macs)
-        addresses = [one.buffer_info()[0] for one in fields]
-        self._packed = array("B", pack("<QQQII", *addresses, layer, 0))
+        self._layer = layer
+        self._pack(0)
+
+    def _pack(self, first: int) -> None:
+        key, digests, macs = (
+            one.buffer_info()[0] for one in (self._key, self._digests, self._macs)
+        )
+        places = (key, digests + DIGEST_BYTES * first, macs + MAC_BYTES * first)
+        self._packed = array("B", pack("<QQQII", *places, self._layer, 0))
         #: Of the structure that the library reads; valid while this object exists.
         self.address = self._packed.buffer_info()[0]
+
+    def behind(self, first: int) -> "Macs":
+        """The same MACs, in the same memory, from block ``first`` on."""
+        some = copy(self)
+        some._pack(first)
+        return some
 
     def packed(self) -> bytes:
         """The MACs, 16 bytes each."""

@@ -35,6 +35,7 @@ from .manifest import build_manifest, of_family, seed_of, to_plain
 from .plan import StepPlan, StepReport
 from .prometheus import HearthPromMetrics, HearthStats
 from .recorder import recorder
+from .registration import Registration
 from .scheduler import EngineScheduler
 from .settings import read_settings
 from .worker import EngineWorker
@@ -90,6 +91,7 @@ class HearthConnector(KVConnectorBase_V1):
         self._engine_id = hashlib.sha256(str(transfer.engine_id).encode()).digest()[:16]
         self._spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
         self._worker: Optional[EngineWorker] = None
+        self._registration: Optional[Registration] = None
         self._manifest: Optional[Dict[str, Any]] = None
         self._scheduler: Optional[EngineScheduler] = None
         if scheduler_role:
@@ -135,6 +137,8 @@ class HearthConnector(KVConnectorBase_V1):
             pp_rank=pp_rank,
         )
         self._manifest = to_plain(manifest)
+        if tensor.device.type != "cpu":
+            self._registration = _registration(tensor.device)
         store = KvStore(
             manifest,
             socket=self._settings.socket or None,
@@ -144,6 +148,7 @@ class HearthConnector(KVConnectorBase_V1):
             stall_ms=self._settings.stall_ms,
             logger=logger,
             key=self._key,
+            on_arena=self._registration.announce if self._registration is not None else None,
         )
         if tensor.device.type == "cpu":
             regions = [Region(*span) for span in geometry.spans]
@@ -151,7 +156,7 @@ class HearthConnector(KVConnectorBase_V1):
             memory: Any = PagedMemory(regions, kv_caches, blocks=blocks)
             marker = None
         else:
-            memory = self._device_memory(geometry, kv_caches, store)
+            memory = self._device_memory(geometry, kv_caches)
             marker = memory.mark
         self._worker = EngineWorker(
             self._settings,
@@ -169,7 +174,7 @@ class HearthConnector(KVConnectorBase_V1):
             manifest.layout,
         )
 
-    def _device_memory(self, geometry: Geometry, kv_caches: Dict[str, Any], store: KvStore) -> Any:
+    def _device_memory(self, geometry: Geometry, kv_caches: Dict[str, Any]) -> Any:
         from .device_memory import DeviceMemory, allocations_of, tensors_of
 
         owners = tensors_of(kv_caches)
@@ -177,7 +182,8 @@ class HearthConnector(KVConnectorBase_V1):
         if self._settings.agent_stores:
             regions = [Region(*span) for span in geometry.spans]
             by_agent = AgentStores(regions, allocations_of(owners), logger=logger)
-        return DeviceMemory(geometry.spans, owners, store, by_agent)
+        assert self._registration is not None
+        return DeviceMemory(geometry.spans, owners, self._registration, by_agent)
 
     def get_handshake_metadata(self) -> Optional[KVConnectorHandshakeMetadata]:
         return HearthHandshake(self._manifest) if self._manifest is not None else None
@@ -317,6 +323,14 @@ class HearthConnector(KVConnectorBase_V1):
         for side in (self._worker, self._scheduler):
             if side is not None:
                 side.close()
+        if self._registration is not None:
+            self._registration.close()
+
+
+def _registration(device: torch.device) -> Registration:
+    from .device_memory import open_runtime
+
+    return Registration(lambda: open_runtime(device))
 
 
 def _ranks() -> Tuple[int, int]:

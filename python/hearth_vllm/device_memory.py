@@ -1,34 +1,34 @@
 """vLLM's KV cache on a GPU, as memory that KvStore copies from and to. Imports torch.
 
 Blocks are collected in a buffer on the device by one kernel per span, and copied between this
-buffer and the agent's arena by one transfer per block, on a stream of their own. The arena is
-registered with CUDA in this process. The same code runs on CPU tensors, without streams.
+buffer and the agent's arena by one transfer per run of slots. Each buffer has a stream: while one
+chunk is hashed and its blocks are written, the next one is copied. The arena is registered with
+CUDA in this process. The same code runs on CPU tensors, without streams.
 With ``hearth.agent_stores`` the agent copies from the blocks to the arena.
 """
 
 from __future__ import annotations
 
 import ctypes
-import logging
-import threading
+import queue
 from array import array
+from collections import deque
 from contextlib import nullcontext
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
 from hearth_client.agent_stores import AgentStores
-from hearth_client.copiers import Slots
-from hearth_client.memory import Piece
+from hearth_client.copiers import FinishGather, FinishScatter, Slots
+from hearth_client.hash_threads import HashThreads
 from hearth_client.namespace_key import Macs
+from hearth_client.transfer import CHUNK_BLOCKS, CHUNK_BYTES
 
 from .geometry import Span
+from .registration import ArenaUse, Registration
 
-logger = logging.getLogger("vllm.hearth")
-
-#: Size of the buffer on the device; one block if a block is larger.
-_BUFFER_BYTES = 32 << 20
-_REGISTER_PORTABLE = 1
+#: Chunks of one direction on their way, by all threads together. Each has 32 MiB on the device.
+_BUFFERS = 2
 
 
 class DeviceMemory:
@@ -38,28 +38,24 @@ class DeviceMemory:
         self,
         spans: Sequence[Span],
         owners: Sequence[torch.Tensor],
-        store: Any,
+        registration: Registration,
         agent_stores: Optional[AgentStores] = None,
+        hash_threads: Optional[HashThreads] = None,
     ) -> None:
         self.agent_stores = agent_stores
+        self.registration = registration
+        self.hash_threads = hash_threads or HashThreads()
         self.block_bytes = sum(size for _, _, size in spans)
         self._device = owners[0].device
-        self._is_cuda = self._device.type == "cuda"
-        self._views = [_view(span, owners) for span in spans]
-        self._store = store
-        self._lock = threading.Lock()
-        #: Address, size and owner of the arena that was registered last.
-        self._arena: Optional[Tuple[int, int, object]] = None
-        self._is_registered = False
-        blocks = max(1, _BUFFER_BYTES // self.block_bytes)
-        #: A load and a store run at the same time; threads of one kind take turns.
-        self._lanes = {
-            name: _Lane(self._device, blocks, self.block_bytes) for name in ("in", "out")
-        }
+        word = _word(spans, owners)
+        self.views = [_view(span, owners, word) for span in spans]
+        blocks = max(1, min(CHUNK_BLOCKS, CHUNK_BYTES // self.block_bytes))
+        #: A load and a store run at the same time; threads of one kind share buffers.
+        self.loads, self.stores = (_Lane(self._device, blocks, self.views) for _ in range(2))
 
     def mark(self) -> Any:
         """An event behind the work that vLLM has submitted; None on a CPU, which has done it."""
-        if not self._is_cuda:
+        if self._device.type != "cuda":
             return None
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
@@ -69,107 +65,204 @@ class DeviceMemory:
         """The engine's side of one transfer."""
         return DeviceCopier(self, kernels, block_ids)
 
-    def register_arena(self) -> None:
-        """Registers the arena with CUDA, again after each reconnect.
 
-        A registered arena stays mapped. CUDA would otherwise copy the pages of the old arena if the
-        next one were mapped at the same address.
-        """
-        arena = self._store.arena if self._is_cuda else None
-        if arena is None or self._is_current(arena):
-            return
-        # No lane copies while its arena is unregistered.
-        with self._lock, self._lanes["in"].lock, self._lanes["out"].lock:
-            if self._is_current(arena):
-                return
-            with torch.cuda.device(self._device):
-                runtime = torch.cuda.cudart()
-                if self._is_registered and self._arena is not None:
-                    runtime.cudaHostUnregister(self._arena[0])
-                code = int(runtime.cudaHostRegister(arena[0], arena[1], _REGISTER_PORTABLE))
-            self._arena, self._is_registered = arena, code == 0
-        if code != 0:
-            logger.warning("arena not registered with CUDA, copies are slower: error %d", code)
+class _Buffer:
+    """Room for a chunk on the device, and a stream on which its copies run in order."""
 
-    def _is_current(self, arena: Tuple[int, int, object]) -> bool:
-        return self._arena is not None and self._arena[:2] == arena[:2]
-
-    def take_out(self, ids: Sequence[int], slots: Sequence[int]) -> None:
-        """Copies blocks to slots."""
-        for lane, index, part in self._chunks("out", ids, slots):
-            at = 0
-            for view in self._views:
-                end = at + view.shape[1]
-                lane.buffer[: len(part), at:end] = view.index_select(0, index)
-                at = end
-            for row, slot in enumerate(part):
-                _host(slot, self.block_bytes).copy_(lane.buffer[row], non_blocking=True)
-
-    def bring_in(self, ids: Sequence[int], slots: Sequence[int]) -> None:
-        """Copies slots to blocks."""
-        for lane, index, part in self._chunks("in", ids, slots):
-            for row, slot in enumerate(part):
-                lane.buffer[row].copy_(_host(slot, self.block_bytes), non_blocking=True)
-            at = 0
-            for view in self._views:
-                end = at + view.shape[1]
-                view.index_copy_(0, index, lane.buffer[: len(part), at:end])
-                at = end
-
-    def _chunks(self, name: str, ids: Sequence[int], slots: Sequence[int]) -> Any:
-        """Buffer, block indexes and slots of each part; a part has ended when the next begins."""
-        self.register_arena()
-        lane = self._lanes[name]
-        with lane.lock, lane.context():
-            step = lane.buffer.shape[0]
-            for at in range(0, len(ids), step):
-                part = list(slots[at : at + step])
-                chosen = torch.tensor(list(ids[at : at + step]), dtype=torch.long)
-                try:
-                    yield lane, chosen.to(self._device), part
-                finally:
-                    # Also after an error: slots and blocks are given back when this returns.
-                    lane.synchronize()
-
-
-class _Lane:
-    """A buffer on the device and a stream."""
-
-    def __init__(self, device: torch.device, blocks: int, block_bytes: int) -> None:
-        self.lock = threading.Lock()
-        self.buffer = torch.empty((blocks, block_bytes), dtype=torch.uint8, device=device)
+    def __init__(self, device: torch.device, blocks: int, views: Sequence[torch.Tensor]) -> None:
+        widths = [view.shape[1] for view in views]
+        self._device = device
+        self._words = torch.empty((blocks, sum(widths)), dtype=views[0].dtype, device=device)
+        #: The part of all blocks that belongs to each view.
+        self.columns = torch.split(self._words, widths, dim=1)
+        self._bytes = self._words.view(-1).view(torch.uint8)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def context(self) -> Any:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def indexes(self, ids: Sequence[int]) -> torch.Tensor:
+        """On the device; without waiting for the copies that the stream has to do."""
+        found = torch.tensor(ids, dtype=torch.long)
+        if self._stream is None:
+            return found
+        return found.pin_memory().to(self._device, non_blocking=True)
+
+    def part(self, at: int, length: int) -> torch.Tensor:
+        """Bytes of the buffer: block by block."""
+        return self._bytes[at : at + length]
 
     def synchronize(self) -> None:
         if self._stream is not None:
             self._stream.synchronize()
 
 
+class _Lane:
+    """The buffers of one direction."""
+
+    def __init__(self, device: torch.device, blocks: int, views: Sequence[torch.Tensor]) -> None:
+        self._free: "queue.SimpleQueue[_Buffer]" = queue.SimpleQueue()
+        for _ in range(_BUFFERS):
+            self._free.put(_Buffer(device, blocks, views))
+
+    def take(self, wait: bool) -> Optional[_Buffer]:
+        try:
+            return self._free.get(wait)
+        except queue.Empty:
+            return None
+
+    def give(self, buffer: _Buffer) -> None:
+        self._free.put(buffer)
+
+
+class _Chunk:
+    """A chunk on its way through a buffer: begun when it is made."""
+
+    def __init__(
+        self,
+        copier: "DeviceCopier",
+        lane: _Lane,
+        buffer: _Buffer,
+        ids: Sequence[int],
+        slots: "array[int]",
+    ) -> None:
+        self._memory, self._kernels = copier.memory, copier.kernels
+        self._lane, self._buffer, self._ids, self._slots = lane, buffer, ids, slots
+        self._result: Any = None
+        self._use: Optional[ArenaUse] = None
+        self.is_ended = False
+
+    def begin(self) -> "_Chunk":
+        try:
+            self._use = self._memory.registration.use(self._slots[0])
+            with self._buffer.context():
+                self._begin()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def finish(self) -> Any:
+        """The result, when all copies have ended, also after an error. May be called again."""
+        if not self.is_ended:
+            try:
+                with self._buffer.context():
+                    self._result = self._finish()
+            finally:
+                self._end()
+        if self._result is None:
+            raise RuntimeError("a copy between the device and the arena failed before")
+        return self._result
+
+    def _end(self) -> None:
+        self.is_ended = True
+        try:
+            self._buffer.synchronize()
+        finally:
+            if self._use is not None:
+                self._use.end()
+            self._lane.give(self._buffer)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _finish(self) -> Any:
+        raise NotImplementedError
+
+    def _pairs(self) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
+        """Parts of the buffer, and the bytes of the slots that belong to them."""
+        length, slots = self._memory.block_bytes, self._slots
+        assert self._use is not None
+        row = 0
+        while row < len(slots):
+            end = row + 1
+            while end < len(slots) and slots[end] == slots[end - 1] + length:
+                end += 1
+            at = row * length
+            for address, size in self._use.pieces(slots[row], (end - row) * length):
+                yield self._buffer.part(at, size), _host(address, size)
+                at += size
+            row = end
+
+
+class _Load(_Chunk):
+    """Slots are copied to the buffer while they are hashed; then blocks that verified are written.
+
+    Slots do not change while they are referenced.
+    """
+
+    def verify_with(self, checksums: "array[int]", macs: Optional[Macs]) -> "_Load":
+        self._checksums, self._macs = checksums, macs
+        return self
+
+    def _begin(self) -> None:
+        memory = self._memory
+        self._index = self._buffer.indexes(self._ids)
+        for room, slot in self._pairs():
+            room.copy_(slot, non_blocking=True)
+        # Last: no thread hashes slots that are given back because a copy could not be begun.
+        self._verdicts = memory.hash_threads.verify(
+            *(self._kernels, self._slots, memory.block_bytes), self._checksums, self._macs
+        )
+
+    def _finish(self) -> List[bool]:
+        good, index = self._verdicts(), self._index
+        rows = torch.tensor([row for row, is_good in enumerate(good) if is_good], dtype=torch.long)
+        is_whole = len(rows) == len(good)
+        if not is_whole:
+            rows = rows.to(index.device)
+            index = index.index_select(0, rows)
+        for view, column in zip(self._memory.views, self._buffer.columns):
+            source = column[: len(good)] if is_whole else column.index_select(0, rows)
+            view.index_copy_(0, index, source)
+        return good
+
+
+class _Store(_Chunk):
+    """Blocks are collected in the buffer and copied to slots; then these are hashed."""
+
+    def sign_with(self, macs: Optional[Macs]) -> "_Store":
+        self._macs = macs
+        return self
+
+    def _begin(self) -> None:
+        index = self._buffer.indexes(self._ids)
+        for view, column in zip(self._memory.views, self._buffer.columns):
+            column[: len(index)] = view.index_select(0, index)
+        for room, slot in self._pairs():
+            slot.copy_(room, non_blocking=True)
+
+    def _finish(self) -> List[int]:
+        self._buffer.synchronize()
+        memory = self._memory
+        return memory.hash_threads.checksums(
+            self._kernels, self._slots, memory.block_bytes, self._macs
+        )()
+
+
 class DeviceCopier:
     """One transfer: blocks by their index in the call, as hearth_client.copiers.Copier."""
 
+    depth = 2
+
     def __init__(self, memory: DeviceMemory, kernels: Any, block_ids: Sequence[int]) -> None:
-        self._memory = memory
-        self._kernels = kernels
+        self.memory = memory
+        self.kernels = kernels
         self._ids = list(block_ids)
+        self._chunks: Deque[_Chunk] = deque()
         self.uniform: Optional[int] = memory.block_bytes
 
     def length_of(self, _index: int) -> int:
-        return self._memory.block_bytes
+        return self.memory.block_bytes
 
-    def gather(self, indices: Sequence[int], slots: Slots) -> Optional[Sequence[int]]:
-        ids, by_agent = [self._ids[i] for i in indices], self._memory.agent_stores
+    def gather(self, indices: Sequence[int], slots: Slots) -> FinishGather:
+        ids, by_agent = [self._ids[i] for i in indices], self.memory.agent_stores
         # With a key the MACs are computed here, of bytes that are there.
         if by_agent is not None and slots.macs is None and by_agent.store(ids, slots):
-            return None
-        addresses = slots.addresses
-        self._memory.take_out(ids, addresses)
-        if slots.macs is not None:
-            self._kernels.mac_pieces(self._pieces(addresses), slots.macs)
-        return [self._kernels.xxh3_at(slot, self._memory.block_bytes) for slot in addresses]
+            return lambda: None
+        lane = self.memory.stores
+        chunk = _Store(self, lane, self._buffer(lane), ids, slots.addresses)
+        return self._began(chunk.sign_with(slots.macs))
 
     def scatter(
         self,
@@ -177,17 +270,25 @@ class DeviceCopier:
         slots: "array[int]",
         checksums: "array[int]",
         macs: Optional[Macs] = None,
-    ) -> Sequence[bool]:
-        """Verifies the slots, which do not change while referenced, and then copies them."""
-        good = self._kernels.verify_pieces(self._pieces(slots), checksums, macs)
-        right = [i for i, is_good in enumerate(good) if is_good]
-        self._memory.bring_in(
-            [self._ids[indices[i]] for i in right], [slots[i] for i in right]
-        )
-        return good
+    ) -> FinishScatter:
+        lane, ids = self.memory.loads, [self._ids[i] for i in indices]
+        chunk = _Load(self, lane, self._buffer(lane), ids, slots)
+        return self._began(chunk.verify_with(checksums, macs))
 
-    def _pieces(self, slots: "array[int]") -> List[List[Piece]]:
-        return [[Piece(slot, self._memory.block_bytes)] for slot in slots]
+    def _began(self, chunk: _Chunk) -> Any:
+        self._chunks.append(chunk.begin())
+        return chunk.finish
+
+    def _buffer(self, lane: _Lane) -> _Buffer:
+        """Waits only while this transfer has no buffer: two would wait for each other."""
+        buffer = lane.take(False)
+        if buffer is None:
+            while self._chunks:
+                self._chunks.popleft().finish()
+            buffer = lane.take(True)
+            assert buffer is not None
+        self._chunks = deque(one for one in self._chunks if not one.is_ended)
+        return buffer
 
 
 def _host(address: int, length: int) -> torch.Tensor:
@@ -195,17 +296,32 @@ def _host(address: int, length: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_ubyte * length).from_address(address), dtype=torch.uint8)
 
 
-def _view(span: Span, owners: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A span as a tensor of bytes: one row per block."""
+def _word(spans: Sequence[Span], owners: Sequence[torch.Tensor]) -> torch.dtype:
+    """The words in which all spans can be copied: a kernel copies one word per thread."""
+    numbers = [number for span in spans for number in span]
+    numbers += [address for address, _size in allocations_of(owners)]
+    return torch.int64 if all(number % 8 == 0 for number in numbers) else torch.uint8
+
+
+def _view(span: Span, owners: Sequence[torch.Tensor], word: torch.dtype) -> torch.Tensor:
+    """A span as a tensor of words: one row per block."""
     base, stride, size = span
     for owner in owners:
         storage = owner.untyped_storage()
         offset = base - storage.data_ptr()
         if 0 <= offset < storage.nbytes():
-            whole = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(storage)
+            whole = torch.empty(0, dtype=word, device=owner.device).set_(storage)
             blocks = (storage.nbytes() - offset - size) // stride + 1
-            return torch.as_strided(whole, (blocks, size), (stride, 1), offset)
+            unit = word.itemsize
+            shape, strides = (blocks, size // unit), (stride // unit, 1)
+            return torch.as_strided(whole, shape, strides, offset // unit)
     raise ValueError("a span of the KV cache lies in none of its tensors")
+
+
+def open_runtime(device: torch.device) -> Any:
+    """CUDA's runtime for the calling thread."""
+    torch.cuda.set_device(device)
+    return torch.cuda.cudart()
 
 
 def allocations_of(owners: Sequence[torch.Tensor]) -> List[Tuple[int, int]]:

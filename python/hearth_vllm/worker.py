@@ -22,8 +22,6 @@ _STORED = (Outcome.OK, Outcome.PRESENT, Outcome.PENDING)
 #: A step without computation waits this long for news, so that vLLM does not spin and take the
 #: processor time that the agent needs to answer.
 _IDLE_WAIT_S = 0.002
-#: Blocks of one call of the store; a preemption waits for at most one call.
-_CHUNK_BLOCKS = 64
 
 
 class _Store:
@@ -111,15 +109,14 @@ class EngineWorker:
             self.stats.gauge("store_backlog_blocks", self._backlog)
 
     def preempt(self, plan: StepPlan) -> None:
-        """Ends the stores of preempted requests before vLLM overwrites their blocks."""
-        if not plan.preempted:
-            return
-        names = set(plan.preempted)
+        """Stops the stores of preempted requests before vLLM overwrites their blocks.
+
+        Does not wait: the store drops a copy that had not ended before.
+        """
         with self._changed:
-            for name in names:
+            for name in plan.preempted:
                 for save in self._saving.get(name, ()):
                     save.stopped = True
-            self._changed.wait_for(lambda: not any(self._saving.get(name) for name in names))
 
     def finished(self, plan: StepPlan) -> Tuple[Set[str], Set[str]]:
         """Requests whose stores, and whose loads, ended since the last call."""
@@ -233,28 +230,24 @@ class EngineWorker:
         if save.event is not None and not save.stopped:
             save.event.synchronize()
         job, failed = save.job, []
-        parents = job.parents()
         begun, stored = time.monotonic(), 0
-        for at in range(0, len(job.keys), _CHUNK_BLOCKS):
-            end = min(at + _CHUNK_BLOCKS, len(job.keys))
-            if save.stopped:
-                self.stats.count("store_blocks", "preempted", len(job.keys) - at)
-                failed.extend(range(at, len(job.keys)))
-                break
-            outcomes = self._store.put(
-                job.keys[at:end],
-                parents[at:end],
-                self._memory,
-                job.block_ids[at:end],
-                aliases=[engine_hash(key) for key in job.keys[at:end]],
-                transient=job.transient,
-                should_stop=lambda: save.stopped,
+        outcomes = self._store.put(
+            job.keys,
+            job.parents(),
+            self._memory,
+            job.block_ids,
+            aliases=[engine_hash(key) for key in job.keys],
+            transient=job.transient,
+            should_stop=lambda: save.stopped,
+        )
+        for index, outcome in enumerate(outcomes):
+            is_dropped = save.stopped and outcome == Outcome.SKIPPED
+            self.stats.count(
+                "store_blocks", "preempted" if is_dropped else Outcome(outcome).name.lower()
             )
-            for index, outcome in enumerate(outcomes):
-                self.stats.count("store_blocks", Outcome(outcome).name.lower())
-                stored += outcome == Outcome.OK
-                if outcome not in _STORED:
-                    failed.append(at + index)
+            stored += outcome == Outcome.OK
+            if outcome not in _STORED:
+                failed.append(index)
         self.stats.count("stored_bytes", "", stored * self._memory.block_bytes)
         self.stats.count("copy_seconds", "store", time.monotonic() - begun)
         return failed

@@ -7,10 +7,10 @@ import time
 import unittest
 from struct import pack
 from types import SimpleNamespace
-from typing import List
+from typing import List, Tuple
 from unittest import mock
 
-from hearth_client import Outcome, transfer, xxh3_64
+from hearth_client import Outcome, transfer, transfer_put, xxh3_64
 from hearth_client.arena import Arena
 from hearth_client.layout import FEATURE_ENGINE, Op
 from hearth_client.names import Names
@@ -74,7 +74,7 @@ class Silence(unittest.TestCase):
     def test_a_put_that_is_stopped_does_not_wait_for_its_commit(self) -> None:
         reserved = pack("<IIIIQ", 0, 3, 1, BLOCK_BYTES, 0)
         script = [reply(reserved, 1), Held(), *[PONG] * 1000]
-        with ScriptedAgent(script) as agent, mock.patch.object(transfer, "_COMMIT_S", 3600.0):
+        with ScriptedAgent(script) as agent, mock.patch.object(transfer_put, "COMMIT_S", 3600.0):
             with store(agent.path, engine_id=b"", stall_ms=1000) as one:
                 outcomes = one.put(
                     *([A], [None], Pool(1).memory, [0]),
@@ -90,15 +90,13 @@ class Silence(unittest.TestCase):
                 return any(line.startswith(f"{address:x}-") for line in file)
 
         with ScriptedAgent([]) as agent:
-            one = store(agent.path, engine_id=b"")
-            found = one.arena
-            assert found is not None
-            address, size, owner = found
+            found: List[Tuple[int, int, object]] = []
+            one = store(agent.path, engine_id=b"", on_arena=found.append)
             one.close()
+            address, size, _owner = found.pop()
             self.assertEqual(size, ARENA_BYTES)
             self.assertTrue(is_mapped(address))
-            self.assertIsNone(one.arena)
-            del owner, found
+            del _owner
             self.assertFalse(is_mapped(address))
 
     def test_an_arena_that_was_unmapped_meanwhile_is_a_lost_connection(self) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 import unittest
-from contextlib import nullcontext
+from array import array
 from hashlib import sha256
-from threading import Thread
 from types import SimpleNamespace
+from typing import Any, Callable, List
 from unittest import mock
-from weakref import ref
 
-from hearth_client import Manifest, Outcome
+from hearth_client import Manifest, Outcome, transfer
+from hearth_client.copiers import Slots
+from hearth_client.hash_threads import HashThreads
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
+from hearth_client.namespace_key import NamespaceKey
+from hearth_client.native import NATIVE, kernels
 from hearth_vllm.geometry import describe
+from hearth_vllm.registration import Registration
+
+from .cuda_runtime import Runtime
+from .real_agent import HANG_SECONDS, until
 
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
 
@@ -23,45 +32,107 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 
 
-@unittest.skipUnless(torch is not None, "PyTorch is not installed")
-@unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
-class DeviceTensors(unittest.TestCase):
-    def setUp(self) -> None:
-        from hearth_vllm.device_memory import DeviceMemory, tensors_of
+class PairedHashes(HashThreads):
+    """A load's first chunk is not verified before its second one is copied."""
 
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun = 0
+
+    def verify(self, *words: Any) -> Callable[[], List[bool]]:
+        result = super().verify(*words)
+        self.begun += 1
+
+        def later() -> List[bool]:
+            until(lambda: self.begun >= 2, "the copy of another chunk")
+            return result()
+
+        return later
+
+
+@unittest.skipUnless(torch is not None, "PyTorch is not installed")
+class Tensors(unittest.TestCase):
+    """Three layers of 16 blocks; two blocks are a chunk."""
+
+    #: Bytes of an element.
+    element = 4
+    key: Any = None
+
+    def setUp(self) -> None:
+        from hearth_vllm import device_memory
+
+        for module in (transfer, device_memory):
+            patch = mock.patch.object(module, "CHUNK_BLOCKS", 2)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.runtime = Runtime()
+        self.addCleanup(self.runtime.open.set)
+        self.registration = Registration(lambda: self.runtime, slice_bytes=5 * 4096)
+        self.addCleanup(self.registration.close)
         manifest = Manifest("device", "float32", self.id(), 32, tenant_salt=os.urandom(8).hex())
-        self.store = KvStore(manifest, socket=SOCKET, engine_id=os.urandom(16), role=Role.WORKER)
+        self.store = KvStore(
+            manifest,
+            socket=SOCKET or "/dev/null",
+            engine_id=os.urandom(16),
+            role=Role.WORKER,
+            stall_ms=30_000,
+            key=self.key,
+            on_arena=self.registration.announce,
+        )
         self.addCleanup(self.store.close)
-        raw = torch.randn(3, 16, 2, 32, 8)
+        kind = {4: torch.int32, 1: torch.uint8}[self.element]
+        raw = torch.randint(0, 256, (3, 16, 2, 32, 7), dtype=kind)
         # The layers of two tensors, one with the block dimension behind keys and values.
         self.caches = {"l.0": raw[0], "l.1": raw[1], "l.2": raw[2].transpose(0, 1).contiguous()}
         self.geometry = describe(self.caches, 16)
-        self.memory = DeviceMemory(
-            self.geometry.spans, tensors_of(self.caches), self.store
-        )
-        self.keys = [sha256(bytes([i])).digest() for i in range(6)]
+        self.memory = self.device_memory(HashThreads(3))
+        self.keys = [sha256(bytes([i])).digest() for i in range(7)]
 
-    def bytes_of(self, block: int) -> bytes:
-        import ctypes
+    def device_memory(self, hash_threads: HashThreads) -> Any:
+        from hearth_vllm.device_memory import DeviceMemory, tensors_of
 
-        return b"".join(
-            ctypes.string_at(base + block * stride, size)
-            for base, stride, size in self.geometry.spans
+        return DeviceMemory(
+            *(self.geometry.spans, tensors_of(self.caches), self.registration),
+            hash_threads=hash_threads,
         )
+
+    def bytes_of(self, blocks: List[int]) -> List[bytes]:
+        spans = self.geometry.spans
+        return [
+            b"".join(ctypes.string_at(base + block * stride, size) for base, stride, size in spans)
+            for block in blocks
+        ]
+
+    def put(self, blocks: List[int]) -> List[bytes]:
+        """Stores the blocks; answers their bytes."""
+        keys = self.keys[: len(blocks)]
+        outcomes = self.store.put(keys, [None, *keys[:-1]], self.memory, blocks)
+        self.assertEqual(outcomes, [Outcome.OK] * len(blocks))
+        return self.bytes_of(blocks)
+
+    def get(self, blocks: List[int]) -> List[Outcome]:
+        return self.store.get(self.keys[: len(blocks)], self.memory, blocks)
+
+    def buffers(self) -> List[int]:
+        """Free buffers of both directions."""
+        return [lane._free.qsize() for lane in (self.memory.loads, self.memory.stores)]
+
+
+@unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
+class DeviceTensors(Tensors):
+    SOURCES, TARGETS = [3, 1, 4, 15, 9, 2, 6], [0, 12, 13, 14, 1, 2, 5]
 
     def test_blocks_have_the_same_bytes_as_through_host_memory(self) -> None:
-        parents = [None, *self.keys[:-1]]
-        put = self.store.put(self.keys, parents, self.memory, [3, 1, 4, 15, 9, 2])
-        self.assertEqual(put, [Outcome.OK] * 6)
-        before = [self.bytes_of(block) for block in (3, 1, 4, 15, 9, 2)]
+        before = self.put(self.SOURCES)
         host = PagedMemory([Region(*span) for span in self.geometry.spans], self.caches)
-        self.assertEqual(self.store.get(self.keys, host, [5, 6, 7, 8, 10, 11]), [Outcome.OK] * 6)
-        self.assertEqual([self.bytes_of(block) for block in (5, 6, 7, 8, 10, 11)], before)
+        got = self.store.get(self.keys, host, [5, 6, 7, 8, 10, 11, 0])
+        self.assertEqual(got, [Outcome.OK] * 7)
+        self.assertEqual(self.bytes_of([5, 6, 7, 8, 10, 11, 0]), before)
         for cache in self.caches.values():
             cache.zero_()
-        got = self.store.get(self.keys, self.memory, [0, 12, 13, 14, 1, 2])
-        self.assertEqual(got, [Outcome.OK] * 6)
-        self.assertEqual([self.bytes_of(block) for block in (0, 12, 13, 14, 1, 2)], before)
+        self.assertEqual(self.get(self.TARGETS), [Outcome.OK] * 7)
+        self.assertEqual(self.bytes_of(self.TARGETS), before)
+        self.assertEqual(self.buffers(), [2, 2])
 
     def test_blocks_that_the_agent_does_not_copy_are_copied_by_the_worker(self) -> None:
         asked = []
@@ -71,79 +142,109 @@ class DeviceTensors(unittest.TestCase):
             return False
 
         self.memory.agent_stores = SimpleNamespace(store=refuse)
-        wanted = self.bytes_of(3)
-        put = self.store.put(self.keys[:1], [None], self.memory, [3])
-        self.assertEqual((put, asked), ([Outcome.OK], [[3]]))
-        self.assertEqual(self.store.get(self.keys[:1], self.memory, [7]), [Outcome.OK])
-        self.assertEqual(self.bytes_of(7), wanted)
+        wanted = self.put([3])
+        # With a key the worker computes the MACs, of bytes that are there.
+        self.assertEqual(asked, [[3]] if self.key is None else [])
+        self.assertEqual(self.get([7]), [Outcome.OK])
+        self.assertEqual(self.bytes_of([7]), wanted)
 
+    def test_a_chunk_is_copied_before_the_one_in_front_of_it_is_verified(self) -> None:
+        before = self.put(self.SOURCES)
+        hashes = PairedHashes()
+        self.memory = self.device_memory(hashes)
+        self.assertEqual(self.get(self.TARGETS), [Outcome.OK] * 7)
+        self.assertEqual((hashes.begun, self.bytes_of(self.TARGETS)), (4, before))
 
-class _Cuda:
-    """Stands for the CUDA runtime: the arenas that are registered."""
+    def test_only_blocks_that_verify_are_written(self) -> None:
+        before = self.put(self.SOURCES)
+        arena = self.store._link.usable().arena
+        found = ctypes.string_at(arena.address, arena.size).find(before[4])
+        self.assertGreaterEqual(found, 0)
+        ctypes.memset(arena.address + found + 100, before[4][100] ^ 1, 1)
+        old = self.bytes_of([1])
+        got = self.get(self.TARGETS)
+        self.assertEqual(got, [Outcome.OK] * 4 + [Outcome.CORRUPT] + [Outcome.OK] * 2)
+        self.assertEqual(self.bytes_of(self.TARGETS), [*before[:4], *old, *before[5:]])
 
-    def __init__(self) -> None:
-        self.registered: "dict[int, int]" = {}
+    def test_loads_at_once_share_the_buffers(self) -> None:
+        before = self.put([3])
+        outcomes: List[List[Outcome]] = []
 
-    def cudaHostRegister(self, address: int, size: int, _flags: int) -> int:
-        self.registered[address] = size
-        return 0
+        def load(block: int) -> None:
+            for _ in range(20):
+                outcomes.append(self.store.get(self.keys[:1] * 5, self.memory, [block] * 5))
 
-    def cudaHostUnregister(self, address: int) -> int:
-        del self.registered[address]
-        return 0
-
-
-class _Owner:
-    pass
-
-
-@unittest.skipUnless(torch is not None, "PyTorch is not installed")
-class Registration(unittest.TestCase):
-    def setUp(self) -> None:
-        from hearth_vllm.device_memory import DeviceMemory, tensors_of
-
-        self.owner = _Owner()
-        self.store = SimpleNamespace(arena=(1 << 20, 4096, self.owner))
-        caches = {"l.0": torch.zeros(4, 64)}
-        spans = describe(caches, 4).spans
-        self.memory = DeviceMemory(spans, tensors_of(caches), self.store)
-        self.memory._is_cuda = True
-        self.cuda = _Cuda()
-        for name, double in (
-            ("cudart", lambda: self.cuda), ("device", lambda _device: nullcontext())
-        ):
-            patch = mock.patch.object(torch.cuda, name, double)
-            patch.start()
-            self.addCleanup(patch.stop)
-
-    def test_a_registered_arena_stays_mapped_until_the_next_one_is_registered(self) -> None:
-        self.memory.register_arena()
-        owner = ref(self.owner)
-        del self.owner
-        self.store.arena = (1 << 21, 4096, _Owner())
-        self.assertIsNotNone(owner())
-        self.memory.register_arena()
-        self.assertEqual(self.cuda.registered, {1 << 21: 4096})
-        self.assertIsNone(owner())
-
-    def test_an_arena_is_unregistered_when_no_lane_copies(self) -> None:
-        self.memory.register_arena()
-        self.store.arena = (1 << 21, 4096, _Owner())
-        thread = Thread(target=self.memory.register_arena)
-        with self.memory._lanes["in"].lock:
+        threads = [threading.Thread(target=load, args=(block,)) for block in (4, 5, 6, 7)]
+        for thread in threads:
             thread.start()
-            thread.join(0.1)
-            self.assertEqual(self.cuda.registered, {1 << 20: 4096})
-        thread.join()
-        self.assertEqual(self.cuda.registered, {1 << 21: 4096})
+        for thread in threads:
+            thread.join(HANG_SECONDS)
+        self.assertEqual(outcomes, [[Outcome.OK] * 5] * 80)
+        self.assertEqual(self.bytes_of([4, 5, 6, 7]), before * 4)
 
+    def test_blocks_are_copied_while_the_arena_is_being_registered(self) -> None:
+        self.runtime.open.clear()
+        self.registration.announce(self.mapped())
+        until(lambda: self.runtime.waiting, "a registration in progress")
+        before = self.put(self.SOURCES)
+        self.assertEqual(self.get(self.TARGETS), [Outcome.OK] * 7)
+        self.assertEqual(self.bytes_of(self.TARGETS), before)
+        self.assertLess(self.registration.registered_bytes, self.mapped()[1])
+
+    def test_a_copy_crosses_no_registration(self) -> None:
+        from hearth_vllm import device_memory
+
+        address, size, _owner = self.mapped()
+        until(lambda: self.registration.registered_bytes == size, "a registered arena")
+        parts: List[tuple] = []
+        real = device_memory._host
+
+        def host(at: int, length: int) -> Any:
+            parts.append((at - address, length))
+            return real(at, length)
+
+        with mock.patch.object(device_memory, "_host", host):
+            before = self.put(self.SOURCES)
+            self.assertEqual(self.get(self.TARGETS), [Outcome.OK] * 7)
+        self.assertEqual(self.bytes_of(self.TARGETS), before)
+        step = 5 * 4096
+        self.assertEqual({at // step - (at + size - 1) // step for at, size in parts}, {0})
+        self.assertGreater(len(parts), 0)
+
+    def mapped(self) -> "tuple[int, int, object]":
+        arena = self.store._link.usable().arena
+        return arena.address, arena.size, arena.export(0, 1)
+
+
+class OddTensors(DeviceTensors):
+    """Spans that are not made of words of 8 bytes."""
+
+    element = 1
+
+
+@unittest.skipUnless(NATIVE is not None, "the native library is not built")
+class KeyedTensors(DeviceTensors):
+    key = NamespaceKey(b"a secret of a test, 1") if NATIVE is not None else None
+
+
+class FailingCopies(Tensors):
     def test_a_copy_that_fails_has_ended_when_it_returns(self) -> None:
-        self.memory._is_cuda = False
-        ended = []
-        self.memory._lanes["out"].synchronize = lambda: ended.append(True)
+        memory, ended = self.memory, []
+        for lane in (memory.loads, memory.stores):
+            for buffer in [lane.take(True) for _ in range(2)]:
+                buffer.synchronize = lambda: ended.append(True)
+                lane.give(buffer)
+        slots = array("Q", [self.caches["l.0"].data_ptr()])
+        copier = memory.copier(kernels(), [1 << 30])
         with self.assertRaises(IndexError):
-            self.memory.take_out([1 << 30], [0])
-        self.assertEqual(ended, [True])
+            copier.gather([0], Slots(slots, b"", None, None))
+        sums = array("Q", [kernels().xxh3_at(slots[0], memory.block_bytes)])
+        finish = copier.scatter([0], slots, sums)
+        with self.assertRaises(IndexError):
+            finish()
+        with self.assertRaisesRegex(RuntimeError, "failed before"):
+            finish()
+        self.assertEqual((ended, self.buffers()), ([True, True], [2, 2]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, Callable, List, Optional
 
 from hearth_client import Manifest
+from hearth_client.copiers import PagedCopier
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
 from hearth_vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
 from hearth_vllm.settings import Settings
@@ -44,6 +45,28 @@ class HeldStore(KvStore):
         return super().put(*words, **more)
 
 
+class HeldMemory:
+    """Memory whose copies do not end until the test opens it."""
+
+    def __init__(self, memory: PagedMemory) -> None:
+        self.block_bytes = memory.block_bytes
+        self.copying, self.open = threading.Event(), threading.Event()
+        self._memory = memory
+
+    def copier(self, kernels: Any, block_ids: List[int]) -> PagedCopier:
+        copier = PagedCopier(kernels, self._memory, block_ids)
+        gather = copier.gather
+
+        def held(*words: Any) -> Any:
+            finish = gather(*words)
+            self.copying.set()
+            assert self.open.wait(HANG_SECONDS)
+            return finish
+
+        copier.gather = held  # type: ignore[method-assign]
+        return copier
+
+
 @unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
 class Transfers(unittest.TestCase):
     def setUp(self) -> None:
@@ -53,7 +76,7 @@ class Transfers(unittest.TestCase):
         )
         self.bytes = (ctypes.c_char * (64 * BLOCK_BYTES))()
         region = Region(ctypes.addressof(self.bytes), BLOCK_BYTES, BLOCK_BYTES)
-        self.memory = PagedMemory([region], self.bytes)
+        self.memory: Any = PagedMemory([region], self.bytes)
         self.keys = [sha256(bytes([i])).digest() for i in range(32)]
 
     def worker(self, stores: bool = True, **settings: Any) -> EngineWorker:
@@ -136,27 +159,20 @@ class Transfers(unittest.TestCase):
         until(lambda: sent.update(worker.finished(StepPlan())[0]) or sent)
         self.assertEqual(sent, {"a"})
 
-    def test_a_preemption_waits_for_the_copy_and_drops_what_has_not_begun(self) -> None:
+    def test_a_preemption_does_not_wait_and_drops_what_has_not_been_copied(self) -> None:
+        self.memory = HeldMemory(self.memory)
         worker = self.worker()
-        self.store.open.clear()
         jobs = [self.job(1, "a", 0, 2), self.job(2, "a", 2, 4), self.job(3, "b", 4, 6)]
         worker.start_stores(StepPlan(stores=jobs))
-        until(lambda: self.store.puts == 1)
-        ended = threading.Event()
-
-        def preempt() -> None:
-            worker.preempt(StepPlan(preempted=["a"]))
-            ended.set()
-
-        thread = threading.Thread(target=preempt)
-        thread.start()
-        self.addCleanup(thread.join)
-        self.assertFalse(ended.wait(0.05))
-        self.store.open.set()
-        self.assertTrue(ended.wait(HANG_SECONDS))
+        until(self.memory.copying.is_set)
+        # The copy of job 1 cannot end before this returns.
+        worker.preempt(StepPlan(preempted=["a"]))
+        self.fill(0, 99)
+        self.memory.open.set()
         report = self.report(worker, 3)
-        self.assertEqual(report.stored[2], (1, [0, 1]))
-        self.assertEqual(report.stored[3], (1, []))
+        self.assertEqual(report.stored, {1: (1, [0, 1]), 2: (1, [0, 1]), 3: (1, [])})
+        self.assertEqual(self.load(worker, self.keys[:6], [20, 21, 22, 23, 24, 25])[:1], [20])
+        self.assertEqual(self.store.stats.put_blocks, 2)
 
     def test_stores_beyond_the_backlog_are_dropped(self) -> None:
         worker = self.worker(store_backlog_blocks=3)
