@@ -35,8 +35,8 @@ class Client(SlotCalls):
     All methods may be called from several threads, whose requests are on their way together.
     Expected outcomes are values. Raised are ValueError (an argument cannot be right: nothing was
     sent), RefusedError (the agent refused the frame), TimedOut (no reply in time: the connection
-    goes on), ProtocolError and ConnectionClosed (the connection is over, with every handle; making
-    a new Client is up to the caller).
+    stays), ProtocolError and ConnectionClosed (the connection is over, with every handle). A Client
+    does not reconnect, as KvStore does: the caller makes a new one.
 
     A thread renews the lease while slots are held. A process that forks uses the client in the
     parent only.

@@ -26,7 +26,7 @@ class Slots(NamedTuple):
     macs: Optional[Macs] = None
 
 
-#: Wait until a copy has ended, with or without an error. Until then its slots and blocks are in use.
+#: Wait until a copy has ended, with or without an error; until then its slots are in use.
 FinishGather = Callable[[], Optional[Sequence[int]]]
 FinishScatter = Callable[[], Sequence[bool]]
 

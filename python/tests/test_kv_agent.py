@@ -11,8 +11,10 @@ import time
 import unittest
 from pathlib import Path
 from typing import Any, List
+from unittest import mock
 
 from hearth_client import Outcome, Tier
+from hearth_client.copiers import PagedCopier
 from hearth_client.kv_store import KvStore, Piece, Role
 from hearth_client.layout import Hello
 
@@ -142,18 +144,21 @@ class Agent(unittest.TestCase):
         self.assertTrue(pool.is_right(3, 0) and pool.is_right(1, 2))
         self.assertEqual(one.stats.failures["miss"], 2)
 
-    def test_a_put_that_is_told_to_stop(self) -> None:
+    def test_a_put_that_is_stopped_stores_no_chunk_that_ended_after_that(self) -> None:
         agent = self.open()
         one = self.connect(agent)
-        keys, pool, asked = keys_of(200), Pool(200).fill(), []
+        keys, pool, copied = keys_of(200), Pool(200).fill(), []
+        gather = PagedCopier.gather
 
-        def should_stop() -> bool:
-            asked.append(1)
-            return len(asked) == 2
+        def counted(copier: PagedCopier, *words: Any) -> Any:
+            copied.append(gather(copier, *words))
+            return copied[-1]
 
-        outcomes = one.put(
-            keys, parents_of(keys), pool.memory, range(200), should_stop=should_stop
-        )
+        with mock.patch.object(PagedCopier, "gather", counted):
+            outcomes = one.put(
+                *(keys, parents_of(keys), pool.memory, range(200)),
+                should_stop=lambda: len(copied) == 2,
+            )
         self.assertEqual(outcomes[:64], [Outcome.OK] * 64)
         self.assertEqual(outcomes[64:], [Outcome.SKIPPED] * 136)
         self.assertEqual(ready(one.lookup(keys))[:2], (64, 64))
