@@ -95,7 +95,7 @@ class Transfer:
         raise NotImplementedError
 
     def _limit_s(self) -> float:
-        """Seconds that the call waits for the slots of the next chunk."""
+        """Seconds that the call waits for the slots of the next chunk. GaveUp: its time is over."""
         raise NotImplementedError
 
     def _move(self, count: int) -> None:
@@ -111,6 +111,7 @@ class Transfer:
                         body = self.wait(parts[0].request, self._limit_s())
                         if self._should_stop():
                             return
+                        self._limit_s()  # The reply may have come too late to begin a copy.
                         copy = self._begin(parts.popleft(), body)
                         if copy is not None:
                             copies.append(copy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import unittest
-from typing import List
 from weakref import ref
 
 from hearth_client.errors import HearthError
@@ -30,9 +29,9 @@ def slices(base: int) -> "dict[int, int]":
 class Registering(unittest.TestCase):
     def setUp(self) -> None:
         self.runtime = Runtime()
-        self.addCleanup(self.runtime.open.set)
         self.registration = Registration(lambda: self.runtime, STEP)
         self.addCleanup(self.registration.close)
+        self.addCleanup(self.runtime.open.set)
         self.owner = Owner()
 
     def announce(self, base: int = OLD) -> None:
@@ -101,9 +100,11 @@ class Registering(unittest.TestCase):
         self.registered()
         self.registration.close()
         until(lambda: not self.runtime.registered, "nothing registered")
+        (thread,) = self.runtime.threads
+        until(lambda: not thread.is_alive(), "the end of the thread")
         self.announce(NEW)
-        names: List[str] = [thread.name for thread in threading.enumerate()]
-        self.assertNotIn("hearth-register", names)
+        self.assertEqual(self.registration.registered_bytes, 0)
+        self.assertFalse(self.runtime.registered)
 
 
 if __name__ == "__main__":
