@@ -1,10 +1,17 @@
-import { type Clock, HearthError, messageOf } from "../core/index.ts";
+import {
+  type Clock,
+  HearthError,
+  loopTurns,
+  messageOf,
+  NamedSources,
+  type TurnSource,
+} from "../core/index.ts";
 import { BodyBudget, type BodyLimits, readBody } from "../http/index.ts";
 import type { Native } from "../native/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { refuseBody } from "./body.ts";
 import { Callers } from "./callers.ts";
-import { ConnectionCap, refuseConnection } from "./connection-cap.ts";
+import { ConnectionCap, refuseConnection, refuseWaiting } from "./connection-cap.ts";
 import { Cors } from "./cors.ts";
 import { type Access, type Caller, createGate, needsCredentials } from "./gate.ts";
 import { problemOf } from "./problem.ts";
@@ -90,6 +97,8 @@ const CONNECTIONS_MAX = 1_024;
 const EXPLAINED_BYTES = 8 * 1024 * 1024;
 const IDLE_SECONDS = 30;
 const STOP_MS = 1_000;
+/** Addresses whose requests have slices of the event loop of their own; the others share them. */
+const ADDRESSES_MAX = 8;
 const LOOPBACK_ADDRESS = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/;
 
 export function createApi(services: ApiServices, options: ApiOptions): Api {
@@ -99,8 +108,8 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
   const routes = createRoutes(services, { version, access, callers, onFault, flushByGet });
   return createGuarded(options, {
     rules: AGENT_RULES,
-    handle(request, caller) {
-      callers.set(request, caller);
+    handle(request, caller, source) {
+      callers.set(request, caller, source);
       return routes.handle(request);
     },
   });
@@ -109,7 +118,8 @@ export function createApi(services: ApiServices, options: ApiOptions): Api {
 /** What stands behind the gate: it gets requests whose caller may ask, with their whole body. */
 export interface Guarded {
   readonly rules: RouteRules;
-  handle(request: Request, caller: Caller): Promise<Response>;
+  /** Begins in a slice of `source`, which is the caller's. */
+  handle(request: Request, caller: Caller, source: TurnSource): Promise<Response>;
   /**
    * By method and path: routes that are asked so often that they do without the framework. They
    * get the body, and a signal that fires when the caller is gone. Must not reject.
@@ -143,7 +153,8 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
     ...(credential === undefined ? {} : { credential }),
     isOwnOrigin: (origin) => cors.allows(origin),
   });
-  const answerTo: Api["fetch"] = async (request, peer = { address: "local" }) => {
+  const sources = new NamedSources(ADDRESSES_MAX);
+  const answerTo = async (request: Request, peer: Peer, source: TurnSource) => {
     const caller = gate(request, peer.address, peer.caller);
     if (caller instanceof Response) {
       return refused === undefined ? caller : refused(caller, request);
@@ -157,12 +168,19 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
       return refuseBody(body, bodies);
     }
     peer.onBody?.();
-    const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
-    if (shortcut !== undefined) return await shortcut(body, request.signal);
-    return await handle(withBody(request, body), caller);
+    const answer = () => {
+      const shortcut = direct[`${request.method} ${pathOf(request.url)}`];
+      if (shortcut !== undefined) return shortcut(body, request.signal);
+      return handle(withBody(request, body), caller, source);
+    };
+    // A body came by turns that others may have used up.
+    return body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting());
   };
-  const fetch: Api["fetch"] = async (request, peer) => {
-    return cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer));
+  const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
+    const source = sources.of(peer.address);
+    const answer = async () =>
+      cors.preflight(request) ?? cors.mark(request, await answerTo(request, peer, source));
+    return source.call(answer) ?? refuseWaiting();
   };
   return {
     fetch,
@@ -228,6 +246,7 @@ function serve(options: ServeOptions): ApiServer {
       hostname: host,
       port,
       fetch(request, server) {
+        loopTurns.touch();
         const address = server.requestIP(request)?.address ?? "unknown";
         if (server.pendingRequests > connectionsMax) {
           onRefused("CONNECTION_LIMIT", address);

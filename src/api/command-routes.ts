@@ -47,7 +47,11 @@ export function commandRoutes(control: ControlServices, callers: Callers, onFaul
         const sender = callers.senderOf(request);
         const signed = { signature: request.headers.get(SIGNATURE_HEADER) };
         if (wait === "true") {
-          return answerReceipt(await control.submit(body, contentType, sender, signed), type);
+          const source = callers.sourceOf(request);
+          const receipt = await control.submit(body, contentType, sender, { ...signed, source });
+          const answer = () => answerReceipt(receipt, type);
+          // Many commands may end in one turn.
+          return source.call(answer) ?? answer();
         }
         const place = placeOf(body, contentType, sender);
         if (place instanceof Response) return place;

@@ -57,6 +57,14 @@ export class ConnectionCap implements Disposable {
   }
 }
 
+/** The answer to a request of an address whose earlier ones wait for their turns. */
+export function refuseWaiting(): Response {
+  return refuse("CONNECTION_LIMIT", "too many requests of this address wait", {
+    fix: "ask again later",
+    headers: { connection: "close", "retry-after": "1" },
+  });
+}
+
 /** The answer to a request where each of the connections allowed has one already. */
 export function refuseConnection(max: number): Response {
   return refuse("CONNECTION_LIMIT", `${max} requests are under way on as many connections`, {

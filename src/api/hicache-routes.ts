@@ -6,7 +6,7 @@ import {
   type Receipt,
   type Sender,
 } from "../control/index.ts";
-import { type Json, stringifyJson } from "../core/index.ts";
+import { type Json, stringifyJson, type TurnSource } from "../core/index.ts";
 import { answerJson, readObject } from "./body.ts";
 import type { Callers } from "./callers.ts";
 import { flushText } from "./flush-text.ts";
@@ -26,7 +26,8 @@ export function hicacheRoutes(
   const change = async (request: Request, pin: boolean): Promise<Receipt | Response> => {
     const body = await readObject(request);
     if (body instanceof Response) return body;
-    const receipt = await submitCache(control, callers.senderOf(request), body, pin);
+    const source = callers.sourceOf(request);
+    const receipt = await submitCache(control, callers.senderOf(request), { body, pin, source });
     return receipt.status === "rejected" ? rejected(receipt) : receipt;
   };
   const flush = async ({ request }: { readonly request: Request }) => {
@@ -84,16 +85,23 @@ function inForce({ counts }: Receipt): number {
   return counts.done + counts.already + counts.deferred;
 }
 
+interface CacheRequest {
+  readonly body: Readonly<Record<string, Json>>;
+  readonly pin: boolean;
+  readonly source: TurnSource;
+}
+
 function submitCache(
   control: ControlServices,
   sender: Sender,
-  body: Readonly<Record<string, Json>>,
-  pin: boolean,
+  { body, pin, source }: CacheRequest,
 ): Promise<Receipt> {
   const { block_hashes, ttl_seconds } = body;
   const owner = body.owner ?? OWNER;
   const command = { type: "Cache", block_hashes, pin, owner, ...(pin ? { ttl_seconds } : {}) };
-  return control.submit(new TextEncoder().encode(stringifyJson(command)), JSON_TYPE, sender);
+  return control.submit(new TextEncoder().encode(stringifyJson(command)), JSON_TYPE, sender, {
+    source,
+  });
 }
 
 function rejected(receipt: Receipt): Response {

@@ -39,7 +39,7 @@ export interface ControlServices {
     body: Uint8Array,
     contentType: string | null,
     sender: Sender,
-    options?: Pick<SubmitOptions, "signature">,
+    options?: Pick<SubmitOptions, "signature" | "source">,
   ): Promise<Receipt>;
   /** Of this issuer, unless null. */
   find(id: string, issuer: string | null, account?: string): Receipt | null;

@@ -1,5 +1,5 @@
 import type { Socket } from "bun";
-import type { Clock } from "../core/index.ts";
+import { type Clock, loopTurns } from "../core/index.ts";
 import type { Api } from "./api.ts";
 import type { Caller } from "./gate.ts";
 import { problemOf, refuse } from "./problem.ts";
@@ -40,6 +40,7 @@ export function serveUnix(options: UnixServerOptions): UnixServer {
     unix: options.path,
     socket: {
       open(socket) {
+        loopTurns.touch();
         const caller = open.size < CONNECTIONS_MAX ? options.callerOf(socket) : null;
         socket.data = caller === null ? null : new Exchange(socket, caller, options);
         if (socket.data === null) socket.terminate();

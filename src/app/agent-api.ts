@@ -166,8 +166,10 @@ function observe(agent: Agent, logger: Logger): void {
   metrics.observeControl(() => {
     const snapshot = control.snapshot();
     const { bus } = agent;
-    const busy = (snapshot.refused.busy ?? 0) + (bus?.unreadCommands ?? 0);
-    const refused = { ...snapshot.refused, busy };
+    const refused = { ...snapshot.refused };
+    for (const [word, unread] of Object.entries(bus?.unreadCommands ?? {})) {
+      refused[word] = (refused[word] ?? 0) + unread;
+    }
     return { ...snapshot, refused, bus: bus?.snapshot() ?? null };
   });
   const { peers, feed } = agent;

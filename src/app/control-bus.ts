@@ -104,15 +104,16 @@ export class ControlBus implements AsyncDisposable {
     return this.#bus.state;
   }
 
-  /** Commands that were answered `busy` without being read: the control plane never saw them. */
-  get unreadCommands(): number {
-    return this.#subscriber.stats().overflowed;
+  /** Commands that were refused without being read: the control plane never saw them. */
+  get unreadCommands(): { readonly busy: number; readonly rate_limited: number } {
+    const { overflowed, limited } = this.#subscriber.stats();
+    return { busy: overflowed, rate_limited: limited };
   }
 
   /** What metrics show of it. */
   snapshot(): NonNullable<ControlSnapshot["bus"]> {
-    const { answered, unasked, lost, overflowed } = this.#subscriber.stats();
-    const answers = { answered, unasked, lost, unread: overflowed };
+    const { answered, unasked, lost, overflowed, limited } = this.#subscriber.stats();
+    const answers = { answered, unasked, lost, unread: overflowed + limited };
     return { ...this.state, answers, stream: this.stream };
   }
 

@@ -1,6 +1,12 @@
 import { Decoder, Encoder } from "@msgpack/msgpack";
 import { JsonTooDeep, messageOf, parseJson, stringifyJson } from "../core/index.ts";
-import { type BodyLimits, checkMsgpack, malformed, tooDeep } from "./check-msgpack.ts";
+import {
+  type BodyLimits,
+  checkMsgpack,
+  malformed,
+  tooDeep,
+  tooManyValues,
+} from "./check-msgpack.ts";
 import { JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Refusal } from "./refusals.ts";
 
@@ -10,6 +16,7 @@ export type DecodedBody =
   | { readonly ok: true; readonly value: unknown }
   | { readonly ok: false; readonly refusal: Refusal };
 
+const COMMA = 0x2c;
 const utf8 = new TextDecoder("utf-8", { fatal: true });
 const utf8Encoder = new TextEncoder();
 const msgpackDecoder = new Decoder({ useBigInt64: true });
@@ -43,7 +50,18 @@ export function encodeBody(value: unknown, type: MediaType): Uint8Array {
     : utf8Encoder.encode(stringifyJson(value));
 }
 
+/** Each value but the last of a list or an object has a comma behind it. */
+function hasMoreCommas(bytes: Uint8Array, max: number): boolean {
+  if (bytes.length <= max) return false;
+  let commas = 0;
+  for (let at = 0; at < bytes.length; at++) if (bytes[at] === COMMA) commas++;
+  return commas > max;
+}
+
 function decodeJson(bytes: Uint8Array, limits: BodyLimits): DecodedBody {
+  if (hasMoreCommas(bytes, limits.valuesMax)) {
+    return { ok: false, refusal: tooManyValues(limits.valuesMax) };
+  }
   try {
     return { ok: true, value: parseJson(utf8.decode(bytes), limits.depthMax) };
   } catch (thrown) {

@@ -6,6 +6,8 @@ export interface BodyLimits {
   readonly depthMax: number;
   /** Of one list or object. */
   readonly itemsMax: number;
+  /** Of all lists and objects together: parsing takes time for each. */
+  readonly valuesMax: number;
 }
 
 /** What follows a head byte of MessagePack. */
@@ -52,10 +54,12 @@ export function checkMsgpack(bytes: Uint8Array, limits: BodyLimits): Refusal | n
   /** Items outstanding at each depth. */
   const left = [1];
   let at = 0;
+  let values = 0;
   for (;;) {
     while (left[left.length - 1] === 0) left.pop();
     if (left.length === 0) break;
     left[left.length - 1]!--;
+    if (++values > limits.valuesMax) return tooManyValues(limits.valuesMax);
     if (at >= bytes.length) return malformed("MessagePack ends too early");
     const { follows, lengthBytes, fixed } = HEADS[bytes[at++]!]!;
     if (follows === Follows.nothing) continue;
@@ -91,6 +95,10 @@ export function malformed(words: string): Refusal {
 
 export function tooMany(max: number): Refusal {
   return { word: "too_large", words: `a list of more than ${max} items` };
+}
+
+export function tooManyValues(max: number): Refusal {
+  return { word: "too_large", words: `more than ${max} values in one body` };
 }
 
 export function tooDeep(max: number): Refusal {

@@ -12,10 +12,16 @@ export const COMMAND_TYPES = [
 ] as const;
 export type CommandType = (typeof COMMAND_TYPES)[number];
 
-/** What one command may be. Bytes of its body, blocks, how deep its lists lie in each other. */
+/**
+ * What one command may be. Bytes of its body, blocks, how deep its lists lie in each other. A body
+ * is parsed, and its blocks are looked up, in one turn of the event loop each: with 1,024 blocks
+ * either takes about a millisecond. Clients send longer lists as several commands.
+ */
 export const COMMAND_LIMITS = {
-  bytesMax: 2 ** 20,
-  blocksMax: 65_536,
+  bytesMax: 96 * 1024,
+  blocksMax: 1_024,
+  /** Members and items of all lists together; in JSON the commas are counted, in strings too. */
+  valuesMax: 2_048,
   depthMax: 16,
   /** UTF-8 bytes of an id, an issuer, an owner, a lease, the name of a source. */
   nameBytesMax: 128,

@@ -1,3 +1,4 @@
+import type { TurnSource } from "../core/index.ts";
 import type { CommandType, Sender } from "./command.ts";
 import type { Operation } from "./operation.ts";
 import type { Receipt } from "./receipt.ts";
@@ -16,6 +17,11 @@ export interface SubmitOptions {
   readonly id?: string;
   /** Of the command as it came: see `signedBytes`. Null or left out: it is not signed. */
   readonly signature?: string | null;
+  /**
+   * Whose slices of the event loop the command is read and begun in; those of one source keep their
+   * order. Left out: at once.
+   */
+  readonly source?: TurnSource;
   /** Told at most once a second how far a long command is, by receipts with status `running`. */
   readonly onProgress?: (receipt: Receipt) => void;
 }
@@ -85,4 +91,6 @@ export interface ControlPlane extends AsyncDisposable {
   /** Writes to the audit log what was done by another way than a command. Never waits or throws. */
   note(operation: Operation, sender: Sender): void;
   stats(): ControlStats;
+  /** As they are now. */
+  limits(): ControlLimits;
 }

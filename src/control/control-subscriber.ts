@@ -7,10 +7,17 @@ import {
   mayAnswerTo,
   type Subscription,
 } from "../bus/index.ts";
-import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
+import {
+  HearthError,
+  loopTurns,
+  stringifyJson,
+  TokenBuckets,
+  TurnQueue,
+  type TurnSource,
+} from "../core/index.ts";
 import { type EventLog, toldEvent } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
-import type { ControlPlane } from "./control-plane.ts";
+import type { ControlPlane, SubmitOptions } from "./control-plane.ts";
 import { refusedReceipt } from "./make-receipt.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
@@ -67,6 +74,8 @@ export interface SubscriberStats {
   readonly lost: number;
   /** Too many waited; they were not read, and answered `busy` as far as a rate allows. */
   readonly overflowed: number;
+  /** More came on a subject than its rate allows; they were not read, and answered as such. */
+  readonly limited: number;
   /** Commands that came and are not answered yet. */
   readonly waiting: number;
 }
@@ -89,15 +98,31 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
 };
 
-/** Commands that came and are not answered yet, bytes of their bodies. */
+/** Commands that came and are not answered yet, bytes of their bodies; and those of one subject. */
 const WAITING_MAX = 8_192;
 const WAITING_BYTES_MAX = 64 * 2 ** 20;
-/** Answers `busy` to commands that were not read, a second and at once. */
-const BUSY_PER_SECOND = 1_000;
+const SUBJECT_WAITING_MAX = WAITING_MAX / 2;
+const SUBJECT_BYTES_MAX = WAITING_BYTES_MAX / 2;
+/** Subjects of issuers with a queue of their own; further ones share one. */
+const SUBJECTS_MAX = 64;
+/** Issuers that may use up their rates on the subject that all share, before a body is read. */
+const SHARED_ISSUERS = 16;
+/** Answers to commands of one subject that were not read, a second and at once. */
+const UNREAD_PER_SECOND = 1_000;
 
-interface Unread {
-  readonly message: BusMessage;
-  readonly broadcast: boolean;
+/** What comes on one subject: it has slices of its own, and room that it cannot exceed. */
+interface Intake {
+  readonly source: TurnSource;
+  /** Issuers that share it. */
+  readonly issuers: number;
+  waiting: number;
+  waitingBytes: number;
+}
+
+interface Answer {
+  readonly reply: string | null;
+  readonly receipt: Receipt;
+  readonly type: MediaType;
 }
 
 /** Words that a flood is answered with, whose answers take no room from those to others. */
@@ -128,14 +153,17 @@ class Subscriber implements ControlSubscriber {
   #unasked = 0;
   #lost = 0;
   #overflowed = 0;
+  #limited = 0;
   #waiting = 0;
   #waitingBytes = 0;
-  readonly #busyAnswers = new TokenBuckets();
-  /** Commands that came and were not read yet. */
-  readonly #unread = new TurnQueue<Unread>({
-    ...{ source: loopTurns.source(), itemsMax: WAITING_MAX, bytesMax: WAITING_BYTES_MAX },
-    settles: true,
-    run: ({ message, broadcast }) => void this.#handle(message, broadcast),
+  readonly #unreadAnswers = new TokenBuckets();
+  readonly #rates = new TokenBuckets();
+  /** By the issuer that the subject names; empty: the subjects that all share. */
+  readonly #intakes = new Map<string, Intake>();
+  /** Receipts to encode: no more than commands that wait. */
+  readonly #answers = new TurnQueue<Answer>({
+    ...{ source: loopTurns.source(), itemsMax: Number.POSITIVE_INFINITY, bytesMax: 0 },
+    run: ({ reply, receipt, type }) => this.#answer(reply, receipt, type),
   });
 
   constructor(options: ControlSubscriberOptions) {
@@ -187,7 +215,8 @@ class Subscriber implements ControlSubscriber {
       unasked: this.#unasked,
       lost: this.#lost,
       overflowed: this.#overflowed,
-      waiting: this.#waiting + this.#unread.length,
+      limited: this.#limited,
+      waiting: this.#waiting + this.#answers.length,
     };
   }
 
@@ -219,23 +248,56 @@ class Subscriber implements ControlSubscriber {
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
     this.#received++;
-    const { length } = message.data;
-    if (this.#hasRoom(length) && this.#unread.push({ message, broadcast }, length)) return;
-    this.#overflowed++;
+    const issuer = subjectIssuerOf(message);
+    const intake = this.#intakeOf(issuer);
+    const { commandsPerSecond, commandsBurst } = this.#options.plane.limits();
     const nowMs = loopTurns.nowMs();
-    if (!this.#busyAnswers.take("", nowMs, BUSY_PER_SECOND, BUSY_PER_SECOND)) return;
-    this.#answer(message.reply, this.#busy(), typeOf(message));
+    const perSecond = commandsPerSecond * intake.issuers;
+    const burst = commandsBurst * intake.issuers;
+    if (!this.#hasRoom(intake, message.data.length)) {
+      this.#overflowed++;
+      this.#refuseUnread(message, "busy", `${intake.waiting} commands wait here`);
+    } else if (this.#rates.take(issuer ?? "", nowMs, perSecond, burst)) {
+      void this.#handle(message, broadcast, intake);
+    } else {
+      this.#limited++;
+      this.#refuseUnread(message, "rate_limited", `${perSecond} commands a second on one subject`);
+    }
   }
 
-  #hasRoom(bytes: number): boolean {
-    const waiting = this.#waiting + this.#unread.length;
-    const waitingBytes = this.#waitingBytes + this.#unread.bytes;
-    return waiting < WAITING_MAX && waitingBytes + bytes <= WAITING_BYTES_MAX;
+  #intakeOf(issuer: string | null): Intake {
+    const key = issuer ?? "";
+    const known = this.#intakes.get(key);
+    if (known !== undefined) return known;
+    if (this.#intakes.size >= SUBJECTS_MAX) {
+      for (const [name, { waiting }] of this.#intakes) if (waiting === 0) this.#intakes.delete(name);
+      if (this.#intakes.size >= SUBJECTS_MAX) return this.#intakeOf(null);
+    }
+    const intake: Intake = {
+      source: loopTurns.source(),
+      issuers: issuer === null ? SHARED_ISSUERS : 1,
+      waiting: 0,
+      waitingBytes: 0,
+    };
+    this.#intakes.set(key, intake);
+    return intake;
   }
 
-  async #handle(message: BusMessage, broadcast: boolean): Promise<void> {
-    const type = typeOf(message);
-    this.#answer(message.reply, await this.#submit(message, broadcast, message.reply), type);
+  #hasRoom({ waiting, waitingBytes }: Intake, bytes: number): boolean {
+    const isFull = waiting >= SUBJECT_WAITING_MAX || waitingBytes + bytes > SUBJECT_BYTES_MAX;
+    return !isFull && this.#waiting < WAITING_MAX && this.#waitingBytes + bytes <= WAITING_BYTES_MAX;
+  }
+
+  async #handle(message: BusMessage, broadcast: boolean, intake: Intake): Promise<void> {
+    const { length } = message.data;
+    const { reply } = message;
+    const { source } = intake;
+    intake.waiting++;
+    intake.waitingBytes += length;
+    const receipt = await this.#submit(message, broadcast, reply, { source });
+    intake.waiting--;
+    intake.waitingBytes -= length;
+    this.#answers.push({ reply, receipt, type: typeOf(message) });
   }
 
   /** A message of the stream: resolves when it is answered; rejects where it is to come again. */
@@ -246,7 +308,9 @@ class Subscriber implements ControlSubscriber {
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
-    const submitted = this.#submit(message, false, reply, `stream/${message.key}`);
+    const { source } = this.#intakeOf(subjectIssuerOf(message));
+    const id = `stream/${message.key}`;
+    const submitted = this.#submit(message, false, reply, { source, id });
     const receipt = await Promise.race([submitted, left.promise]);
     // A repetition gets the same receipt however often it comes.
     const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
@@ -259,7 +323,7 @@ class Subscriber implements ControlSubscriber {
     message: BusMessage,
     broadcast: boolean,
     reply: string | null,
-    id?: string,
+    options: Pick<SubmitOptions, "id" | "source">,
   ): Promise<Receipt> {
     const { length } = message.data;
     this.#waiting++;
@@ -268,7 +332,7 @@ class Subscriber implements ControlSubscriber {
     const contentType = headerOf(message, "content-type");
     const sender = this.#senderOf(message, broadcast);
     const receipt = await this.#options.plane.submit(message.data, contentType, sender, {
-      ...(id === undefined ? {} : { id }),
+      ...options,
       signature: headerOf(message, SIGNATURE_HEADER),
       onProgress: (progress) => this.#progress(reply, progress, type),
     });
@@ -277,15 +341,19 @@ class Subscriber implements ControlSubscriber {
     return receipt;
   }
 
-  #senderOf({ subject }: BusMessage, broadcast: boolean): Sender {
+  #senderOf(message: BusMessage, broadcast: boolean): Sender {
     const { issuer, role } = this.#options;
-    const [, subjectIssuer] = subject.split(".");
-    const by = subjectIssuer === undefined ? {} : { subjectIssuer };
+    const subjectIssuer = subjectIssuerOf(message);
+    const by = subjectIssuer === null ? {} : { subjectIssuer };
     const name = subjectIssuer ?? issuer;
-    return { via: "nats", from: subject, name, role, roleKey: "nats.role", ...by, broadcast };
+    return { via: "nats", from: message.subject, name, role, roleKey: "nats.role", ...by, broadcast };
   }
 
-  #busy(): Receipt {
+  /** Refuses a command whose body was not read, as far as there is a rate for that. */
+  #refuseUnread(message: BusMessage, word: RefusalWord, words: string): void {
+    const nowMs = loopTurns.nowMs();
+    const key = subjectIssuerOf(message) ?? "";
+    if (!this.#unreadAnswers.take(key, nowMs, UNREAD_PER_SECOND, UNREAD_PER_SECOND)) return;
     const { workerId, incarnation, issuer } = this.#options;
     const head = {
       id: null,
@@ -294,8 +362,7 @@ class Subscriber implements ControlSubscriber {
       incarnation: incarnation.toString(),
       issuer,
     };
-    const words = `${this.#waiting + this.#unread.length} commands wait here`;
-    return refusedReceipt(head, { word: "busy", words }, 0);
+    this.#answer(message.reply, refusedReceipt(head, { word, words }, 0), typeOf(message));
   }
 
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {
@@ -323,6 +390,11 @@ class Subscriber implements ControlSubscriber {
     if (outcome === "dropped") this.#lost++;
     return outcome !== "dropped";
   }
+}
+
+/** The issuer that the subject names, `kv-control-w.ISSUER`; null: all share the subject. */
+function subjectIssuerOf({ subject }: BusMessage): string | null {
+  return subject.split(".")[1] ?? null;
 }
 
 /** In which it is answered. */

@@ -70,6 +70,7 @@ interface Passage {
 }
 
 const PROGRESS_MS = 1_000;
+const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
 export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
@@ -100,8 +101,26 @@ class Plane implements ControlPlane {
     sender: Sender,
     options: SubmitOptions = {},
   ): Promise<Receipt> {
+    const steps = this.#steps(body, contentType, sender, options);
+    const { source } = options;
+    if (source === undefined) return allOf(steps);
+    const receipt = source.run(steps);
+    if (receipt !== null) return receipt;
+    const startedMs = this.#options.clock.monotonicMs();
+    const refusal = { word: "busy", words: "too many commands of one sender wait" } as const;
+    return this.#refuse(this.#headOf(NO_HEAD, sender), refusal, sender, startedMs, null);
+  }
+
+  /** Reads a command, then takes it: either is short enough for a slice. */
+  *#steps(
+    body: Uint8Array,
+    contentType: string | null,
+    sender: Sender,
+    options: SubmitOptions,
+  ): Generator<void, Receipt | Promise<Receipt>> {
     const startedMs = this.#options.clock.monotonicMs();
     const decoded = decodeCommand(body, contentType);
+    yield;
     if (decoded.ok) {
       const { unnamed, command: own } = decoded;
       const { id = null, signature = null } = options;
@@ -149,6 +168,10 @@ class Plane implements ControlPlane {
 
   note(operation: Operation, sender: Sender): void {
     this.#recorder.operation(operation, sender);
+  }
+
+  limits(): ControlLimits {
+    return this.#options.limits();
   }
 
   stats(): ControlStats {
@@ -375,5 +398,12 @@ class Plane implements ControlPlane {
 
   #elapsed(startedMs: number): number {
     return Math.round((this.#options.clock.monotonicMs() - startedMs) * 1_000) / 1_000;
+  }
+}
+
+function allOf<T>(steps: Generator<void, T>): T {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
   }
 }

@@ -44,6 +44,7 @@ const LIMITS = {
   bytesMax: COMMAND_LIMITS.bytesMax,
   depthMax: COMMAND_LIMITS.depthMax,
   itemsMax: COMMAND_LIMITS.blocksMax,
+  valuesMax: COMMAND_LIMITS.valuesMax,
 };
 const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
 const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };

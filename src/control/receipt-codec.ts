@@ -5,8 +5,8 @@ import { readReceipt } from "./read-receipt.ts";
 import type { Receipt } from "./receipt.ts";
 import { receiptJson } from "./receipt-json.ts";
 
-/** A receipt lists as many blocks as a command names, each with what holds it. */
-const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536 };
+/** A receipt lists as many blocks as a command names, or holds, each with what holds it. */
+const LIMITS = { bytesMax: 64 * 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
 /**
  * With as many of its blocks as fit into `bytesMax`; none where even they alone do not. Bytes of

@@ -106,13 +106,18 @@ export class TurnBudget {
   };
 }
 
+/** Jobs of one source that wait. */
+const JOBS_MAX = 8_192;
+
 /**
  * One source's part of the turns. Work that came just now: `begin`, then `goOn` after each piece.
  * While either answers false the rest waits for `turn()`. Several pieces of code may share one
- * source; they then share its slices, in the order in which they asked.
+ * source; they then share its slices, in the order in which they asked. Jobs that must keep their
+ * order go through `run`.
  */
 export class TurnSource {
   readonly #budget: TurnBudget;
+  #jobs: TurnQueue<Iterator<void, void>> | null = null;
   readonly #waiting: (() => void)[] = [];
   #turn = -1;
   #spentMs = 0;
@@ -150,6 +155,36 @@ export class TurnSource {
     this.begin();
   }
 
+  /**
+   * Runs a job piece by piece behind the jobs that `run` and `call` took before. Work that the job
+   * starts and that continues in microtasks is charged, too. Resolves or rejects as the job ends.
+   * Null: too many jobs wait, and this one is not run.
+   */
+  run<T>(job: Iterator<void, T>): Promise<Awaited<T>> | null {
+    this.#jobs ??= new TurnQueue<Iterator<void, void>>({
+      ...{ source: this, itemsMax: JOBS_MAX, bytesMax: 0 },
+      settles: true,
+      run: (steps) => steps,
+    });
+    const { promise, resolve, reject } = Promise.withResolvers<Awaited<T>>();
+    const steps = settling(job, (value) => resolve(value as Awaited<T>), reject);
+    return this.#jobs.push(steps) ? promise : null;
+  }
+
+  /** As `run`, for a job of one piece. */
+  call<T>(job: () => T): Promise<Awaited<T>> | null {
+    // biome-ignore lint/correctness/useYield: one piece
+    const steps = function* (): Generator<void, T> {
+      return job();
+    };
+    return this.run(steps());
+  }
+
+  /** Whether no job of `run` and `call` waits or is unfinished. */
+  get isIdle(): boolean {
+    return this.#jobs?.isIdle ?? true;
+  }
+
   /** @internal A slice for the piece of code that waited longest. */
   grant(): void {
     const resolve = this.#waiting.shift();
@@ -161,6 +196,57 @@ export class TurnSource {
     const { limits, turn } = this.#budget;
     const spentMs = this.#turn === turn ? this.#spentMs : 0;
     return spentMs < limits.sourceMs && this.#budget.hasTime(this.#sinceMs);
+  }
+}
+
+/**
+ * A source for each name: an address, a peer, a subject. Bounded, since every source that works
+ * makes the others wait: a name that comes while all are at work shares one with those that came
+ * too late.
+ */
+export class NamedSources {
+  readonly #budget: TurnBudget;
+  readonly #max: number;
+  /** The name that was used longest ago first. */
+  readonly #sources = new Map<string, TurnSource>();
+  readonly #shared: TurnSource;
+
+  constructor(max: number, budget: TurnBudget = loopTurns) {
+    [this.#max, this.#budget, this.#shared] = [max, budget, budget.source()];
+  }
+
+  of(name: string): TurnSource {
+    const known = this.#sources.get(name);
+    if (known === undefined && this.#sources.size >= this.#max && !this.#dropIdle()) {
+      return this.#shared;
+    }
+    const source = known ?? this.#budget.source();
+    this.#sources.delete(name);
+    this.#sources.set(name, source);
+    return source;
+  }
+
+  #dropIdle(): boolean {
+    for (const [name, source] of this.#sources) {
+      if (source.isIdle) return this.#sources.delete(name);
+    }
+    return false;
+  }
+}
+
+function* settling<T>(
+  job: Iterator<void, T>,
+  resolve: (value: T) => void,
+  reject: (thrown: unknown) => void,
+): Generator<void, void> {
+  try {
+    for (;;) {
+      const { done, value } = job.next();
+      if (done === true) return resolve(value);
+      yield;
+    }
+  } catch (thrown) {
+    reject(thrown);
   }
 }
 
@@ -284,9 +370,9 @@ export class TurnQueue<T> implements Disposable {
 
   /** One piece of the unfinished item, or the next item. */
   #step(): void {
+    this.#job ??= this.#options.run(this.#shift()) ?? null;
     const job = this.#job;
-    if (job === null) this.#job = this.#options.run(this.#shift()) ?? null;
-    else if (job.next().done === true && this.#job === job) this.#job = null;
+    if (job?.next().done === true && this.#job === job) this.#job = null;
     if (this.#isOver) this.#job = null;
   }
 

@@ -94,7 +94,7 @@ export class Connection {
   readonly #onFault: (connection: Connection, error: unknown) => void;
   #closed = false;
   /** Shared by the connections of one process. */
-  readonly #source: TurnSource;
+  readonly source: TurnSource;
   /** A request of which some pieces are left; frames behind it are held back. */
   #work: { readonly head: FrameHead; readonly pieces: FrameWork } | null = null;
   #waitsForTurn = false;
@@ -121,7 +121,7 @@ export class Connection {
     this.#handle = options.handle;
     this.#nowMs = options.nowMs;
     this.#onFault = options.onFault;
-    this.#source = options.source ?? loopTurns.source();
+    this.source = options.source ?? loopTurns.source();
     this.lastFrameMs = options.nowMs();
     const { frameBytesMax } = options.limits;
     this.#reader = createFrameReader({ direction: "requests", frameBytesMax });
@@ -134,7 +134,7 @@ export class Connection {
   /** Takes what the socket brought. */
   receive(chunk: Uint8Array): void {
     if (this.#closed) return;
-    if (!this.#source.begin() && !this.#reader.holding) {
+    if (!this.source.begin() && !this.#reader.holding) {
       this.#reader.hold();
       this.#yieldTurn();
     }
@@ -148,7 +148,7 @@ export class Connection {
     if (this.#closed || pendingBytes(this.output) > 0) return;
     this.stalledSinceMs = null;
     if (!this.#reader.holding || this.#waitsForTurn) return;
-    if (this.#source.begin()) this.#goOn();
+    if (this.source.begin()) this.#goOn();
     else this.#yieldTurn();
   }
 
@@ -169,7 +169,7 @@ export class Connection {
       if (!this.#runWork({ head: { op, flags, requestId }, pieces: answered })) return false;
     } else this.#refuse(frame, answered);
     if (this.#closed) return false;
-    if (!this.#source.goOn()) {
+    if (!this.source.goOn()) {
       this.#yieldTurn();
       return false;
     }
@@ -198,7 +198,7 @@ export class Connection {
         this.#refuse(work.head, value);
         return !this.#closed;
       }
-      if (this.#source.goOn()) continue;
+      if (this.source.goOn()) continue;
       this.#yieldTurn();
       return false;
     }
@@ -214,7 +214,7 @@ export class Connection {
   #yieldTurn(): void {
     this.#waitsForTurn = true;
     this.#wire.pause();
-    this.#source
+    this.source
       .turn()
       .then(() => {
         this.#waitsForTurn = false;

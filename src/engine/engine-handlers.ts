@@ -1,5 +1,5 @@
 import { Tier } from "../blocks/index.ts";
-import { BlockOutcome, DIGEST_BYTES } from "../core/index.ts";
+import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../tiers/index.ts";
 import { answerOutcomes, greetedOf } from "./answers.ts";
@@ -58,9 +58,13 @@ const COMMAND_ROOM_BYTES = 32;
 export interface CommandPort {
   /**
    * Carries out a command, JSON as UTF-8, and answers with its receipt, of `bytesMax` at most.
-   * `name`: of the client.
+   * `name`: of the client. `source`: in whose slices it is read and its receipt is written.
    */
-  submit(json: Uint8Array, name: string, bytesMax: number): Promise<Uint8Array>;
+  submit(
+    json: Uint8Array,
+    client: { readonly name: string; readonly source: TurnSource },
+    bytesMax: number,
+  ): Promise<Uint8Array>;
 }
 
 export interface EngineHandlerContext {
@@ -347,7 +351,7 @@ function command(
   const { name } = greetedOf(connection);
   const bytesMax = limits.frameBytesMax - COMMAND_ROOM_BYTES;
   const answered = commands
-    .submit(decoded.value, name, bytesMax)
+    .submit(decoded.value, { name, source: connection.source }, bytesMax)
     .then((receipt) => encodeCommandReply(connection.output, requestId, receipt));
   answerLater(connection, answered);
   return null;

@@ -1,4 +1,5 @@
 import { fstatSync, readFileSync, statfsSync } from "node:fs";
+import { loopTurns, type TurnSource } from "../core/index.ts";
 import type { Health } from "../observability/index.ts";
 import type { SlotShare } from "../tiers/index.ts";
 
@@ -49,6 +50,8 @@ class Member {
   /** Connections, and lost ones whose slots are not free yet. */
   users = 0;
   party = new Party();
+  /** More connections win a process no more of the event loop's time. */
+  readonly source = loopTurns.source();
 
   constructor(key: string | null, { pid, uid }: EngineProcess) {
     [this.key, this.pid, this.uid, this.command] = [key, pid, uid, commandOf(pid)];
@@ -62,6 +65,8 @@ export interface ConnectionShare extends SlotShare, Disposable {
   ended(): void;
   /** The connection is one of the engine with this id. */
   joined(engine: string): void;
+  /** In whose slices the requests of the process are handled. */
+  readonly source: TurnSource;
   /** Why the connection is one too many; null where it is not. */
   readonly refusal: string | null;
 }
@@ -107,6 +112,7 @@ export class EngineShares {
     const leave = once(() => this.#leave(member));
     return {
       refusal,
+      source: member.source,
       mayTake: (bytes) => this.#mayTake(member.party, bytes),
       took: (bytes) => this.#count(member.party, bytes, 1),
       gave: (bytes) => this.#count(member.party, -bytes, -1),

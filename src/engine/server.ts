@@ -1,6 +1,6 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { messageOf, sleep } from "../core/index.ts";
+import { loopTurns, messageOf, sleep } from "../core/index.ts";
 import type { GpuSink } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
@@ -9,7 +9,6 @@ import { createFrameHandler } from "./frame-handler.ts";
 import { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
-import { ProcessTurns } from "./process-turns.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import type { EngineServerOptions } from "./server-options.ts";
 import { takeSocketPath } from "./socket-path.ts";
@@ -51,7 +50,9 @@ export class EngineServer implements AsyncDisposable {
   /** Gone from the socket, but their process may still touch what they held. */
   readonly #zombies = new Set<Client>();
   readonly #turnedAway = new Set<Client>();
-  readonly #turns = new ProcessTurns();
+  /** Connections that wait for a slice of the event loop to be opened in. */
+  readonly #opening = new Set<ClientSocket>();
+  readonly #openings = loopTurns.source();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
   readonly #warm: WarmDesk;
@@ -128,7 +129,7 @@ export class EngineServer implements AsyncDisposable {
     return Bun.listen<Client | null>({
       unix: path,
       socket: {
-        open: (socket) => this.#open(socket),
+        open: (socket) => this.#came(socket),
         data: (socket, chunk) => this.#guarded(socket, (line) => line.receive(chunk)),
         drain: (socket) => this.#guarded(socket, (line) => line.drained()),
         close: (socket) => this.#gone(socket),
@@ -137,9 +138,22 @@ export class EngineServer implements AsyncDisposable {
     });
   }
 
+  /** Opens the connection in a slice that all new connections share. */
+  #came(socket: ClientSocket): void {
+    socket.data = null;
+    this.#opening.add(socket);
+    const opened = this.#openings.call(() => {
+      if (!this.#opening.delete(socket)) return;
+      socket.resume();
+      this.#open(socket);
+    });
+    if (opened === null) socket.terminate();
+    // Nothing is read of a connection that is not open yet.
+    else if (this.#opening.has(socket)) socket.pause();
+  }
+
   #open(socket: ClientSocket): void {
     const { native, clock, log } = this.#options;
-    socket.data = null;
     const peer = peerOf(native, socket);
     if (typeof peer === "string") {
       this.stats.refusedPeers++;
@@ -164,7 +178,7 @@ export class EngineServer implements AsyncDisposable {
       limits: this.#limits,
       handle: this.#handle,
       uid: peer.uid,
-      source: this.#turns.of(peer.pid),
+      source: share.source,
       share,
       nowMs: () => clock.monotonicMs(),
       onFault: (line, error) => this.#fault(line, error),
@@ -256,6 +270,7 @@ export class EngineServer implements AsyncDisposable {
   }
 
   #gone(socket: ClientSocket): void {
+    this.#opening.delete(socket);
     const client = socket.data;
     if (client === null) return;
     client.connection.ended();

@@ -1,7 +1,9 @@
-import { type Clock, loopTurns, type TurnBudget } from "../core/index.ts";
+import { type Clock, LONG_TURN_MS, loopTurns, type TurnBudget } from "../core/index.ts";
 
 /** A timer that is late says so within this time; 100 timers a second cost 0.1 % of a core. */
 const PROBE_MS = 10;
+/** How late a timer may be whose loop does nothing. */
+const TIMER_MS = 1;
 const BUCKET_MS = 250;
 const BUCKETS = 60;
 
@@ -11,7 +13,8 @@ export interface LoopLag extends Disposable {
   longestSeconds(): number;
   /**
    * The longest turn of the loop in the last 15 s, in seconds: from the first input that the turn
-   * handles to the next turn. Includes time in which the process waited for a processor.
+   * handles to the next turn, or the delay of a timer where that is more, as of work that no source
+   * announced. Includes time in which the process waited for a processor.
    */
   longestTurnSeconds(): number;
   /** Turns longer than 5 ms since the start. */
@@ -22,6 +25,9 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
   const lateMs = new Float64Array(BUCKETS);
   const turnMs = new Float64Array(BUCKETS);
   const longTurnsBefore = turns.stats.longTurns;
+  /** Delays longer than 5 ms in which no turn was. */
+  let longDelays = 0;
+  let longTurnsSeen = longTurnsBefore;
   let at = 0;
   let nowMs = clock.monotonicMs();
   let bucketMs = nowMs;
@@ -39,7 +45,12 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
       turnMs[at] = 0;
       if (nowMs - bucketMs >= BUCKET_MS * BUCKETS) bucketMs = nowMs - BUCKET_MS * BUCKETS;
     }
-    lateMs[at] = Math.max(lateMs[at]!, nowMs - expectedMs);
+    const delayMs = nowMs - expectedMs;
+    lateMs[at] = Math.max(lateMs[at]!, delayMs);
+    turnMs[at] = Math.max(turnMs[at]!, delayMs - TIMER_MS);
+    const { longTurns } = turns.stats;
+    if (delayMs - TIMER_MS > LONG_TURN_MS && longTurns === longTurnsSeen) longDelays++;
+    longTurnsSeen = longTurns;
     expectedMs = nowMs + PROBE_MS;
   });
   const longest = (buckets: Float64Array, sinceMs: number) =>
@@ -49,7 +60,7 @@ export function watchLoopLag(clock: Clock, turns: TurnBudget = loopTurns): LoopL
     longestSeconds: () => longest(lateMs, clock.monotonicMs() - expectedMs),
     longestTurnSeconds: () => longest(turnMs, 0),
     get longTurns() {
-      return turns.stats.longTurns - longTurnsBefore;
+      return turns.stats.longTurns - longTurnsBefore + longDelays;
     },
     [Symbol.dispose]: () => {
       timer[Symbol.dispose]();

@@ -73,11 +73,11 @@ export function createMetrics({ clock, version, commit }: MetricsOptions): Metri
       void readers.push(() => {
         for (const [code, count] of read()) registry.set("apiRefused", count, { code });
       }),
-    text() {
-      for (const read of readers) read();
-      registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
-      return registry.text();
-    },
+    text: () =>
+      registry.text(() => {
+        for (const read of readers) read();
+        registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
+      }),
     contentType: registry.contentType,
   };
 }

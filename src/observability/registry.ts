@@ -1,5 +1,5 @@
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
-import { assert, unreachable } from "../core/index.ts";
+import { assert, loopTurns, type TurnSource, unreachable } from "../core/index.ts";
 import { METRICS, METRICS_OF, type MetricName, type MetricSpec } from "./catalogue.ts";
 
 type Labels = Readonly<Record<string, string>>;
@@ -13,12 +13,18 @@ export interface MetricRegistry {
   clear(name: MetricName): void;
   /** What adds to one series of a histogram; made once, called often. */
   observer(name: MetricName, labels: Labels): (value: number) => void;
-  text(): Promise<string>;
+  /**
+   * What a scrape gets: `refresh` first, then all metrics, in slices of the event loop. Scrapes that
+   * come while one is under way share it.
+   */
+  text(refresh: () => void): Promise<string>;
   readonly contentType: string;
 }
 
 export function createRegistry(kind: keyof typeof METRICS_OF): MetricRegistry {
   const registry = new Registry();
+  const source = loopTurns.source();
+  let building: Promise<string> | null = null;
   const handles = new Map<MetricName, Handle>();
   for (const name of METRICS_OF[kind]) {
     handles.set(name, register(METRICS[name], registry));
@@ -39,9 +45,30 @@ export function createRegistry(kind: keyof typeof METRICS_OF): MetricRegistry {
       const child = handle.labels(labels);
       return (value) => child.observe(value);
     },
-    text: () => registry.metrics(),
+    text(refresh) {
+      building ??= textOf(registry, source, refresh).finally(() => {
+        building = null;
+      });
+      return building;
+    },
     contentType: registry.contentType,
   };
+}
+
+async function textOf(
+  registry: Registry,
+  source: TurnSource,
+  refresh: () => void,
+): Promise<string> {
+  if (!source.begin()) await source.turn();
+  refresh();
+  const texts: string[] = [];
+  for (const metric of registry.getMetricsAsArray()) {
+    if (!source.goOn()) await source.turn();
+    texts.push(await registry.getSingleMetricAsString(metric.name));
+  }
+  source.goOn();
+  return `${texts.join("\n\n")}\n`;
 }
 
 function register(spec: MetricSpec, registry: Registry): Handle {

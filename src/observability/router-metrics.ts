@@ -109,12 +109,12 @@ export function createRouterMetrics(options: RouterMetricsOptions): RouterMetric
     observe: (write) => void readers.push(() => write(registry)),
     observer: (name, labels) => registry.observer(name, labels),
     hitRatio: () => recent.ratio(),
-    text() {
-      for (const read of readers) read();
-      registry.set("routerHitRatio", recent.ratio());
-      registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
-      return registry.text();
-    },
+    text: () =>
+      registry.text(() => {
+        for (const read of readers) read();
+        registry.set("routerHitRatio", recent.ratio());
+        registry.set("uptime", (clock.monotonicMs() - startedMs) / 1_000);
+      }),
     contentType: registry.contentType,
   };
 }

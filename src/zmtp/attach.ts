@@ -1,5 +1,5 @@
 import type { Socket } from "bun";
-import type { Clock, Random } from "../core/index.ts";
+import { type Clock, loopTurns, type Random } from "../core/index.ts";
 import type { PARTNERS } from "./commands.ts";
 import type { ZmtpLimits } from "./limits.ts";
 import { Peer, type PeerEvents } from "./peer.ts";
@@ -25,6 +25,7 @@ export function handlers(
 ): Bun.SocketHandler<Peer | null> {
   return {
     open: (socket) => {
+      loopTurns.touch();
       socket.data = open(socket);
       if (socket.data === null) socket.terminate();
     },

@@ -182,9 +182,9 @@ describe("MessagePack from anybody", () => {
   ])("%s", (_name, hex, word) => expect(refused(hex)).toBe(word));
 
   test("lists in lists, each as long as may be, take no memory", () => {
-    // Each head promises 65,535 items; a decoder that believes it takes half a MiB for each.
-    const heads = new Uint8Array(3 * 300_000);
-    for (let at = 0; at < heads.length; at += 3) heads.set([0xdc, 0xff, 0xff], at);
+    // Each head promises 1,024 items; a decoder that believes it takes 8 KiB for each.
+    const heads = new Uint8Array(3 * 30_000);
+    for (let at = 0; at < heads.length; at += 3) heads.set([0xdc, 0x04, 0x00], at);
     expect(wordOf(decodeCommand(heads, MSGPACK_TYPE))).toBe("too_deep");
   });
 

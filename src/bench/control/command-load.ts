@@ -33,7 +33,7 @@ const HEADERS = {
   msgpack: { "Content-Type": MSGPACK_TYPE },
 };
 const utf8 = new TextEncoder();
-const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536 };
+const LIMITS = { bytesMax: 2 ** 20, depthMax: 16, itemsMax: 65_536, valuesMax: 2 ** 24 };
 
 /** Pins its own groups for one owner after the other, and lets the oldest of its pins go. */
 interface Lane {

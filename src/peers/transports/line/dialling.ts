@@ -50,7 +50,7 @@ export async function dialLine<Own extends { readonly kind: string }>(
     socket.destroy();
     return { ok: false, fault: { kind: "refused", why: judged.why } };
   }
-  const dialling = new Dialling(socket, options, signal);
+  const dialling = new Dialling(socket, target.worker, options, signal);
   return { ok: true, value: { ...judged, dialling } };
 }
 
@@ -66,13 +66,17 @@ export class Dialling<Own extends { readonly kind: string }> implements LineHand
   #onFault: ((fault: LinkFault) => void) | null = null;
   readonly #onAbort = () => this.#fail("aborted", "the dial was given up");
 
-  constructor(socket: TLSSocket, options: LineDialOptions<Own>, signal: AbortSignal) {
+  constructor(
+    socket: TLSSocket,
+    worker: string,
+    options: LineDialOptions<Own>,
+    signal: AbortSignal,
+  ) {
     this.#signal = signal;
     this.address = plainAddress(socket.remoteAddress ?? "");
     const { clock, codec, limits } = options;
     this.line = new MessageLine(socket, {
-      clock,
-      codec,
+      ...{ clock, codec, worker },
       messageBytesMax: ANSWER_BYTES_MAX + AROUND_BYTES,
       unreadBytesMax: limits.unreadBytesMax,
     });

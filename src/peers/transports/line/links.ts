@@ -1,6 +1,13 @@
 import type { AddressInfo, Socket } from "node:net";
 import type { Server, TLSSocket } from "node:tls";
-import { assert, type Clock, HearthError, messageOf, type WorkerId } from "../../../core/index.ts";
+import {
+  assert,
+  type Clock,
+  HearthError,
+  loopTurns,
+  messageOf,
+  type WorkerId,
+} from "../../../core/index.ts";
 import type {
   Dialled,
   Endpoint,
@@ -108,12 +115,13 @@ export class Links<Own> {
     const tls = this.#tls;
     assert(tls !== null, "it listens");
     tls.on("connection", (socket) => {
-      // Who knows a key is done in a few round trips: who has been there longest has to go.
-      const [oldest] = this.#shaking;
-      if (oldest !== undefined && this.#shaking.size >= limits.handshakesMax) {
-        log("warn", "too many shake hands: one was sent away", { from: addressOf(oldest) });
-        this.#shaking.delete(oldest);
-        oldest.destroy();
+      loopTurns.touch();
+      if (this.#shaking.size >= limits.handshakesMax) {
+        const dropped = oldestOfMost(this.#shaking);
+        const from = addressOf(dropped);
+        log("warn", "handshake limit reached, dropping a connection", { from });
+        this.#shaking.delete(dropped);
+        dropped.destroy();
       }
       this.#shaking.add(socket);
       socket.once("close", () => this.#shaking.delete(socket));
@@ -132,11 +140,12 @@ export class Links<Own> {
   #welcome(socket: TLSSocket, take: TakeLink<Own>): void {
     const { trust, clock, log, codec, protocol, limits } = this.#options;
     socket.setNoDelay(true);
+    const judged = identify(socket, trust, protocol, null);
     const line = new MessageLine(socket, {
       ...{ clock, codec, unreadBytesMax: limits.unreadBytesMax },
       messageBytesMax: REQUEST_BYTES_MAX + AROUND_BYTES,
+      worker: judged.ok ? judged.identity.worker : "",
     });
-    const judged = identify(socket, trust, protocol, null);
     const refusal = judged.ok ? this.#whyNoMore(judged.identity.worker) : judged.why;
     if (!judged.ok || refusal !== null) {
       log("warn", "a peer was refused", { from: addressOf(socket), why: refusal ?? "" });
@@ -194,6 +203,23 @@ export class Links<Own> {
     await Promise.all(asked.map((link) => link[Symbol.asyncDispose]()));
     await Promise.all(served.map((link) => link.torn));
   }
+}
+
+/**
+ * The oldest connection of the address that has most of them: a peer that knows a key is done in a
+ * few round trips, and strangers from another address do not end its handshake.
+ */
+export function oldestOfMost<S extends Pick<Socket, "remoteAddress">>(sockets: Iterable<S>): S {
+  const byAddress = new Map<string, S[]>();
+  for (const socket of sockets) {
+    const own = byAddress.get(socket.remoteAddress ?? "");
+    if (own === undefined) byAddress.set(socket.remoteAddress ?? "", [socket]);
+    else own.push(socket);
+  }
+  const [oldest] = [...byAddress.values()].reduce((most, own) =>
+    own.length > most.length ? own : most,
+  );
+  return oldest!;
 }
 
 function addressOf(socket: Socket): string {

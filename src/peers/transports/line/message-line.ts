@@ -1,10 +1,15 @@
 import type { TLSSocket } from "node:tls";
-import type { Clock } from "../../../core/index.ts";
+import { type Clock, NamedSources, type TurnSource } from "../../../core/index.ts";
 import { MessageReader } from "../../wire/index.ts";
 import type { CommonMessage } from "./common-messages.ts";
 
 /** For the other side to close, too. */
 const LINGER_MS = 2_000;
+
+/** Peers with slices of their own; further ones share some. */
+const PEERS_MAX = 16;
+/** All lines of a peer, in both directions and of all transports, share its source. */
+const sources = new NamedSources(PEERS_MAX);
 
 /** What a transport says over its lines: its own messages beside the common ones. */
 export interface Codec<Own> {
@@ -17,6 +22,8 @@ export interface Codec<Own> {
 export interface MessageLineOptions<Own> {
   readonly codec: Codec<Own>;
   readonly clock: Clock;
+  /** The peer, for its slices of the event loop; empty: not known. */
+  readonly worker: string;
   /** The longest message that is taken. */
   readonly messageBytesMax: number;
   /** What may wait to be written before nothing more is read. */
@@ -43,12 +50,15 @@ export class MessageLine<Own> {
   readonly #socket: TLSSocket;
   readonly #options: MessageLineOptions<Own>;
   readonly #reader: MessageReader;
+  readonly #source: TurnSource;
   #handler: LineHandler<Own> | null = null;
   /** Nothing more is taken. */
   #isDeaf = false;
   /** Nothing more is said. */
   #ended = false;
   #heldBack = false;
+  /** What came and waits for a slice; nothing more is read meanwhile. */
+  #held: Uint8Array[] = [];
   /** Wakes those who wait for room. */
   #drained: (() => void)[] = [];
   /** Monotonic: when anything came last, and since when a message is incomplete. */
@@ -60,6 +70,7 @@ export class MessageLine<Own> {
   constructor(socket: TLSSocket, options: MessageLineOptions<Own>) {
     this.#socket = socket;
     this.#options = options;
+    this.#source = sources.of(options.worker);
     this.#reader = new MessageReader(options.messageBytesMax);
     this.heardMs = options.clock.monotonicMs();
     socket.on("drain", () => this.#onDrain());
@@ -114,6 +125,7 @@ export class MessageLine<Own> {
   #stop(): void {
     this.#isDeaf = true;
     this.#ended = true;
+    this.#held = [];
     for (const wake of this.#drained.splice(0)) wake();
   }
 
@@ -133,19 +145,49 @@ export class MessageLine<Own> {
     for (const wake of this.#drained.splice(0)) wake();
     if (!this.#heldBack) return;
     this.#heldBack = false;
-    this.#socket.resume();
+    if (this.#held.length === 0) this.#socket.resume();
   }
 
   #receive(chunk: Uint8Array): void {
     if (this.#isDeaf) return;
     this.heardMs = this.#options.clock.monotonicMs();
+    if (this.#held.length > 0) this.#held.push(chunk);
+    else if (this.#source.begin()) this.#read(chunk);
+    else this.#hold(chunk);
+  }
+
+  /** Goes on with what came in this line's next slice. */
+  #hold(rest: Uint8Array): void {
+    this.#held.unshift(rest);
+    if (this.#held.length > 1) return this.#waitForTurn();
+    this.#socket.pause();
+    this.#waitForTurn();
+  }
+
+  #waitForTurn(): void {
+    void this.#source.turn().then(() => {
+      while (this.#held.length > 0 && !this.#isDeaf) {
+        // Behind the rest of this one, if it does not get through.
+        const chunk = this.#held.shift()!;
+        if (!this.#read(chunk)) return;
+      }
+      if (!this.#heldBack) this.#socket.resume();
+    });
+  }
+
+  /** In a slice that has begun. False: the rest waits for the next one. */
+  #read(chunk: Uint8Array): boolean {
     const reader = this.#reader;
     for (let at = 0; at < chunk.length && !this.#isDeaf; ) {
       at = reader.take(chunk, at);
       if (reader.fault !== null) this.#end("protocol", reader.fault);
       else if (reader.message !== null) this.#hand(reader.message);
+      if (this.#source.goOn() || at === chunk.length || this.#isDeaf) continue;
+      this.#hold(chunk.subarray(at));
+      return false;
     }
     if (reader.within) this.partialSinceMs ??= this.heardMs;
+    return true;
   }
 
   #hand(bytes: Uint8Array): void {
