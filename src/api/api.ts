@@ -174,7 +174,7 @@ export function createGuarded(options: Omit<ApiOptions, "version">, guarded: Gua
       return handle(withBody(request, body), caller, source);
     };
     // A body came by turns that others may have used up.
-    return body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting());
+    return await (body.length === 0 ? answer() : (source.call(answer) ?? refuseWaiting()));
   };
   const fetch: Api["fetch"] = async (request, peer = { address: "local" }) => {
     const source = sources.of(peer.address);

@@ -21,6 +21,7 @@ import { findWorkers } from "./discovery.ts";
 import { identified } from "./envelope.ts";
 import { Inbox, type Mailbox } from "./inbox.ts";
 import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
+import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
 import { commandSubject } from "./subjects.ts";
 import { isNoBroadcast, isUnread, type Wire } from "./wire.ts";
 
@@ -68,10 +69,22 @@ export class BusControlClient implements ControlClient {
   }
 
   async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
-    return this.#ask(worker, this.#wait(command, options));
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return sendParts(splitCommand(command, random), sending, (part, own) =>
+      this.#ask(worker, this.#wait(part, own)),
+    );
   }
 
   async broadcast(command: WireCommand, options: SendOptions = {}): Promise<BroadcastResult> {
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return broadcastParts(splitCommand(command, random), sending, (part, own) =>
+      this.#broadcast(part, own),
+    );
+  }
+
+  async #broadcast(command: WireCommand, options: SendOptions): Promise<BroadcastResult> {
     const { bus, clock } = this.#options;
     const wait = this.#wait(command, options);
     const leftMs = () => wait.endMs - clock.monotonicMs();
@@ -117,10 +130,15 @@ export class BusControlClient implements ControlClient {
   }
 
   publish(worker: string, command: WireCommand): PublishOutcome {
-    const { bus, wire } = this.#options;
-    const data = this.#encode(command, DEADLINE_MS);
-    const headers = wire.headers(worker, data);
-    return bus.publish(this.#subjectOf(commandSubject(worker)), data, { headers });
+    const { bus, wire, random } = this.#options;
+    const subject = this.#subjectOf(commandSubject(worker));
+    let outcome: PublishOutcome | null = null;
+    for (const part of splitCommand(command, random)) {
+      const data = this.#encode(part, DEADLINE_MS);
+      const own = bus.publish(subject, data, { headers: wire.headers(worker, data) });
+      if (outcome === null || own === "dropped") outcome = own;
+    }
+    return outcome!;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

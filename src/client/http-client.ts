@@ -25,6 +25,7 @@ import {
   problemText,
 } from "./http-connection.ts";
 import { absentMs } from "./patience.ts";
+import { sendParts, splitCommand } from "./split-command.ts";
 import { isUnread, type Wire } from "./wire.ts";
 
 const DEADLINE_MS = 30_000;
@@ -86,7 +87,15 @@ export class HttpClient implements HttpControlClient {
     this.#options = options;
   }
 
-  async send(worker: string, given: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+  async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return sendParts(splitCommand(command, random), sending, (part, own) =>
+      this.#send(worker, part, own),
+    );
+  }
+
+  async #send(worker: string, given: WireCommand, options: SendOptions): Promise<SendResult> {
     const { clock, random, issuer, wire } = this.#options;
     const { deadlineMs = DEADLINE_MS } = options;
     const identity = { random, issuer, clock: wire.isSigned ? clock : null };

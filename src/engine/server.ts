@@ -131,7 +131,12 @@ export class EngineServer implements AsyncDisposable {
       socket: {
         open: (socket) => this.#came(socket),
         data: (socket, chunk) => this.#guarded(socket, (line) => line.receive(chunk)),
-        drain: (socket) => this.#guarded(socket, (line) => line.drained()),
+        // The runtime also reports it of a connection that waited to be opened.
+        drain: (socket) => {
+          const client = socket.data;
+          if (client !== null && this.#turnedAway.has(client)) client.connection.flush();
+          else this.#guarded(socket, (line) => line.drained());
+        },
         close: (socket) => this.#gone(socket),
         error: (socket) => this.#gone(socket),
       },

@@ -26,7 +26,7 @@ export const command = defineCommand({
     nats: optional(text("URL"), "a server to use; by default one is started"),
     carrier: withDefault(choice(["tcp", "ws"]), "tcp", "how to reach the server that is started"),
     encoding: withDefault(choice(["json", "msgpack"]), "json", "of commands and receipts"),
-    hashes: withDefault(integer({ min: 1, max: 4_096 }), 64, "blocks of one command"),
+    hashes: withDefault(integer({ min: 1, max: 1_024 }), 64, "blocks of one command"),
     inFlight: withDefault(integer({ min: 1, max: 768 }), 128, "commands under way at once"),
     ramOnly: toggle("an agent without SSD and ledger: nothing is durable"),
     seconds: withDefault(integer({ min: 1, max: 3_600 }), 5, "of each round of commands"),

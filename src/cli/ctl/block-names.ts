@@ -1,11 +1,11 @@
 import type { BlockRef } from "../../client/index.ts";
-import { COMMAND_LIMITS } from "../../control/index.ts";
 import { HearthError, readBlockName } from "../../core/index.ts";
 import type { Kind } from "../kinds.ts";
 import { plain } from "./plain.ts";
 import { standardInput } from "./standard-input.ts";
 
-const NAMES_MAX = COMMAND_LIMITS.blocksMax;
+/** More than a host is likely to hold of one conversation; the client sends several commands. */
+const NAMES_MAX = 65_536;
 const WHY = "is no block: give a 64-bit hash in decimal, 64 hex digits, or those with /LAYER";
 
 export const BLOCKS_HELP =
