@@ -21,7 +21,7 @@ from .names import Names
 from .namespace_key import NamespaceKey
 from .native import kernels
 from .stats import Stats
-from .ticket import CommandTicket
+from .ticket import CommandTicket, SplitTicket, split_command
 
 DEFAULT_SOCKET = "/run/hearth/engine.sock"
 #: How long ``close`` waits for calls of other threads.
@@ -146,11 +146,13 @@ class KvCalls:
 
         Without an agent, the receipt's ``status`` is "gone".
         """
-        encoded, connection = json.dumps(body).encode("utf-8"), self._usable()
+        parts = [json.dumps(part).encode("utf-8") for part in split_command(body)]
+        connection = self._usable()
         if connection is None or not connection.hello.features & FEATURE_ENGINE:
             return CommandTicket(None)
         try:
-            return CommandTicket(connection).start(encoded)
+            tickets = [CommandTicket(connection).start(part) for part in parts]
+            return tickets[0] if len(tickets) == 1 else SplitTicket(tickets)
         except HearthError:
             return CommandTicket(None)
 

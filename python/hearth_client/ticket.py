@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set
 
 from . import protocol
 from . import protocol_engine as frames
@@ -313,3 +313,60 @@ class CommandTicket(Ticket):
     def _failed(self, outcome: str, reason: str) -> Dict[str, object]:
         status = "rejected" if outcome == "refused" else "gone"
         return {"status": status, "reason": f"{outcome}: {reason}"}
+
+
+#: Blocks that one command may name (``docs/commands.md``).
+COMMAND_BLOCKS_MAX = 1024
+
+
+def split_command(body: Mapping[str, object]) -> List[Dict[str, object]]:
+    """The command as several that name no more blocks than one may."""
+    for name in ("block_hashes", "block_keys"):
+        blocks = body.get(name)
+        if not isinstance(blocks, (list, tuple)) or len(blocks) <= COMMAND_BLOCKS_MAX:
+            continue
+        starts = range(0, len(blocks), COMMAND_BLOCKS_MAX)
+        parts = [{**body, name: blocks[at : at + COMMAND_BLOCKS_MAX]} for at in starts]
+        if "id" in body:
+            parts = [{**part, "id": f"{body['id']}.{at}"} for at, part in enumerate(parts)]
+        return parts
+    return [dict(body)]
+
+
+class SplitTicket(CommandTicket):
+    """Several commands in progress that are parts of one: its result is one receipt."""
+
+    def __init__(self, parts: Sequence[CommandTicket]) -> None:
+        super().__init__(None)
+        self._parts = parts
+
+    def done(self) -> bool:
+        return all([part.done() for part in self._parts])
+
+    def wait(self, timeout: float) -> bool:
+        until = time.monotonic() + timeout
+        return all(part.wait(max(0.0, until - time.monotonic())) for part in self._parts)
+
+    def result(self) -> Dict[str, object]:
+        return joined_receipt([part.result() for part in self._parts])
+
+    def cancel(self) -> None:
+        for part in self._parts:
+            part.cancel()
+
+
+def joined_receipt(receipts: Sequence[Dict[str, Any]]) -> Dict[str, object]:
+    """One receipt of those of the parts; parts that were rejected make it ``partial``."""
+    statuses = {receipt["status"] for receipt in receipts}
+    if len(statuses) == 1 and statuses <= {"rejected", "gone"}:
+        return receipts[0]
+    joined: Dict[str, object] = {}
+    counts: Dict[str, int] = {}
+    blocks: List[object] = []
+    for receipt in receipts:
+        joined.update(receipt)
+        blocks += receipt.get("blocks", [])
+        for outcome, count in receipt.get("counts", {}).items():
+            counts[outcome] = counts.get(outcome, 0) + count
+    status = "ok" if statuses == {"ok"} else "partial"
+    return {**joined, "status": status, "counts": counts, "blocks": blocks}

@@ -335,6 +335,15 @@ class Agent(unittest.TestCase):
         self.assertEqual(ticket.result()["status"], "ok")
         self.assertEqual(one.exists(keys), 0)
 
+    def test_a_command_with_many_blocks_is_answered_by_one_receipt(self) -> None:
+        one = self.connect(self.open())
+        hashes = list(range(1, 2501))
+        ticket = one.command({"type": "Cache", "block_hashes": hashes, "pin": False})
+        self.assertTrue(ticket.wait(HANG_SECONDS))
+        receipt = ticket.result()
+        self.assertEqual(receipt["counts"]["missing"], len(hashes))
+        self.assertEqual([block["block"] for block in receipt["blocks"]], hashes)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,11 +1,6 @@
 import { COMMAND_LIMITS, type Receipt } from "../control/index.ts";
 import { type Clock, HearthError, type Random } from "../core/index.ts";
-import type {
-  BroadcastResult,
-  SendOptions,
-  SendResult,
-  WireCommand,
-} from "./control-client.ts";
+import type { BroadcastResult, SendOptions, SendResult, WireCommand } from "./control-client.ts";
 import { newCommandId } from "./envelope.ts";
 
 /** The members that list blocks. */
@@ -89,7 +84,7 @@ export async function broadcastParts(
   return { receipts, silent: [...silent].sort(), why: null };
 }
 
-/** One receipt of those of the parts. Blocks of parts that were rejected or not sent are `rejected`. */
+/** One receipt of those of the parts. Blocks of parts that were not carried out are `rejected`. */
 function joinReceipts(parts: readonly WireCommand[], receipts: readonly Receipt[]): Receipt {
   const first = receipts[0]!;
   const last = receipts.at(-1)!;

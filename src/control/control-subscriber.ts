@@ -7,17 +7,11 @@ import {
   mayAnswerTo,
   type Subscription,
 } from "../bus/index.ts";
-import {
-  HearthError,
-  loopTurns,
-  stringifyJson,
-  TokenBuckets,
-  TurnQueue,
-  type TurnSource,
-} from "../core/index.ts";
+import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
 import { type EventLog, toldEvent } from "../events/index.ts";
 import type { Role, Sender } from "./command.ts";
-import type { ControlPlane, SubmitOptions } from "./control-plane.ts";
+import type { ControlPlane } from "./control-plane.ts";
+import { type Intake, type IntakeRefusal, Intakes } from "./intakes.ts";
 import { refusedReceipt } from "./make-receipt.ts";
 import { answerTypeOf, JSON_TYPE, type MediaType, MSGPACK_TYPE } from "./media-type.ts";
 import type { Receipt } from "./receipt.ts";
@@ -98,26 +92,8 @@ const HEADERS: Readonly<Record<MediaType, Readonly<Record<string, string>>>> = {
   [MSGPACK_TYPE]: { "Content-Type": MSGPACK_TYPE },
 };
 
-/** Commands that came and are not answered yet, bytes of their bodies; and those of one subject. */
-const WAITING_MAX = 8_192;
-const WAITING_BYTES_MAX = 64 * 2 ** 20;
-const SUBJECT_WAITING_MAX = WAITING_MAX / 2;
-const SUBJECT_BYTES_MAX = WAITING_BYTES_MAX / 2;
-/** Subjects of issuers with a queue of their own; further ones share one. */
-const SUBJECTS_MAX = 64;
-/** Issuers that may use up their rates on the subject that all share, before a body is read. */
-const SHARED_ISSUERS = 16;
 /** Answers to commands of one subject that were not read, a second and at once. */
 const UNREAD_PER_SECOND = 1_000;
-
-/** What comes on one subject: it has slices of its own, and room that it cannot exceed. */
-interface Intake {
-  readonly source: TurnSource;
-  /** Issuers that share it. */
-  readonly issuers: number;
-  waiting: number;
-  waitingBytes: number;
-}
 
 interface Answer {
   readonly reply: string | null;
@@ -154,12 +130,8 @@ class Subscriber implements ControlSubscriber {
   #lost = 0;
   #overflowed = 0;
   #limited = 0;
-  #waiting = 0;
-  #waitingBytes = 0;
   readonly #unreadAnswers = new TokenBuckets();
-  readonly #rates = new TokenBuckets();
-  /** By the issuer that the subject names; empty: the subjects that all share. */
-  readonly #intakes = new Map<string, Intake>();
+  readonly #intakes: Intakes;
   /** Receipts to encode: no more than commands that wait. */
   readonly #answers = new TurnQueue<Answer>({
     ...{ source: loopTurns.source(), itemsMax: Number.POSITIVE_INFINITY, bytesMax: 0 },
@@ -169,6 +141,7 @@ class Subscriber implements ControlSubscriber {
   constructor(options: ControlSubscriberOptions) {
     const { bus, workerId, incarnation, version, events, commandStream = null } = options;
     this.#options = options;
+    this.#intakes = new Intakes(() => options.plane.limits());
     const commands = workerSubject(workerId);
     bus.serve({
       name: SERVICE_NAME,
@@ -216,7 +189,7 @@ class Subscriber implements ControlSubscriber {
       lost: this.#lost,
       overflowed: this.#overflowed,
       limited: this.#limited,
-      waiting: this.#waiting + this.#answers.length,
+      waiting: this.#intakes.waiting + this.#answers.length,
     };
   }
 
@@ -248,55 +221,15 @@ class Subscriber implements ControlSubscriber {
   #take(message: BusMessage, broadcast: boolean): void {
     if (this.#isClosed) return;
     this.#received++;
-    const issuer = subjectIssuerOf(message);
-    const intake = this.#intakeOf(issuer);
-    const { commandsPerSecond, commandsBurst } = this.#options.plane.limits();
-    const nowMs = loopTurns.nowMs();
-    const perSecond = commandsPerSecond * intake.issuers;
-    const burst = commandsBurst * intake.issuers;
-    if (!this.#hasRoom(intake, message.data.length)) {
-      this.#overflowed++;
-      this.#refuseUnread(message, "busy", `${intake.waiting} commands wait here`);
-    } else if (this.#rates.take(issuer ?? "", nowMs, perSecond, burst)) {
-      void this.#handle(message, broadcast, intake);
-    } else {
-      this.#limited++;
-      this.#refuseUnread(message, "rate_limited", `${perSecond} commands a second on one subject`);
-    }
-  }
-
-  #intakeOf(issuer: string | null): Intake {
-    const key = issuer ?? "";
-    const known = this.#intakes.get(key);
-    if (known !== undefined) return known;
-    if (this.#intakes.size >= SUBJECTS_MAX) {
-      for (const [name, { waiting }] of this.#intakes) if (waiting === 0) this.#intakes.delete(name);
-      if (this.#intakes.size >= SUBJECTS_MAX) return this.#intakeOf(null);
-    }
-    const intake: Intake = {
-      source: loopTurns.source(),
-      issuers: issuer === null ? SHARED_ISSUERS : 1,
-      waiting: 0,
-      waitingBytes: 0,
-    };
-    this.#intakes.set(key, intake);
-    return intake;
-  }
-
-  #hasRoom({ waiting, waitingBytes }: Intake, bytes: number): boolean {
-    const isFull = waiting >= SUBJECT_WAITING_MAX || waitingBytes + bytes > SUBJECT_BYTES_MAX;
-    return !isFull && this.#waiting < WAITING_MAX && this.#waitingBytes + bytes <= WAITING_BYTES_MAX;
+    const intake = this.#intakes.of(subjectIssuerOf(message));
+    const refusal = this.#intakes.refusal(intake, message.data.length);
+    if (refusal === null) void this.#handle(message, broadcast, intake);
+    else this.#refuseUnread(message, intake, refusal);
   }
 
   async #handle(message: BusMessage, broadcast: boolean, intake: Intake): Promise<void> {
-    const { length } = message.data;
     const { reply } = message;
-    const { source } = intake;
-    intake.waiting++;
-    intake.waitingBytes += length;
-    const receipt = await this.#submit(message, broadcast, reply, { source });
-    intake.waiting--;
-    intake.waitingBytes -= length;
+    const receipt = await this.#submit(message, broadcast, reply, { intake });
     this.#answers.push({ reply, receipt, type: typeOf(message) });
   }
 
@@ -308,9 +241,9 @@ class Subscriber implements ControlSubscriber {
     const left = Promise.withResolvers<never>();
     this.#leaveKept = () => left.reject(closed());
     const reply = headerOf(message, REPLY_HEADER);
-    const { source } = this.#intakeOf(subjectIssuerOf(message));
+    const intake = this.#intakes.of(subjectIssuerOf(message));
     const id = `stream/${message.key}`;
-    const submitted = this.#submit(message, false, reply, { source, id });
+    const submitted = this.#submit(message, false, reply, { intake, id });
     const receipt = await Promise.race([submitted, left.promise]);
     // A repetition gets the same receipt however often it comes.
     const mayBeTaken = isRefusedForNow(receipt) && receipt.duplicate !== true;
@@ -323,22 +256,18 @@ class Subscriber implements ControlSubscriber {
     message: BusMessage,
     broadcast: boolean,
     reply: string | null,
-    options: Pick<SubmitOptions, "id" | "source">,
+    { intake, id }: { readonly intake: Intake; readonly id?: string },
   ): Promise<Receipt> {
-    const { length } = message.data;
-    this.#waiting++;
-    this.#waitingBytes += length;
+    using _waiting = this.#intakes.enter(intake, message.data.length);
     const type = typeOf(message);
     const contentType = headerOf(message, "content-type");
     const sender = this.#senderOf(message, broadcast);
-    const receipt = await this.#options.plane.submit(message.data, contentType, sender, {
-      ...options,
+    return await this.#options.plane.submit(message.data, contentType, sender, {
+      ...(id === undefined ? {} : { id }),
+      source: intake.source,
       signature: headerOf(message, SIGNATURE_HEADER),
       onProgress: (progress) => this.#progress(reply, progress, type),
     });
-    this.#waiting--;
-    this.#waitingBytes -= length;
-    return receipt;
   }
 
   #senderOf(message: BusMessage, broadcast: boolean): Sender {
@@ -346,23 +275,27 @@ class Subscriber implements ControlSubscriber {
     const subjectIssuer = subjectIssuerOf(message);
     const by = subjectIssuer === null ? {} : { subjectIssuer };
     const name = subjectIssuer ?? issuer;
-    return { via: "nats", from: message.subject, name, role, roleKey: "nats.role", ...by, broadcast };
+    return {
+      via: "nats",
+      from: message.subject,
+      name,
+      role,
+      roleKey: "nats.role",
+      ...by,
+      broadcast,
+    };
   }
 
-  /** Refuses a command whose body was not read, as far as there is a rate for that. */
-  #refuseUnread(message: BusMessage, word: RefusalWord, words: string): void {
+  /** Answers a command whose body was not read, as far as there is a rate for that. */
+  #refuseUnread(message: BusMessage, { issuer }: Intake, refusal: IntakeRefusal): void {
+    if (refusal.word === "busy") this.#overflowed++;
+    else this.#limited++;
     const nowMs = loopTurns.nowMs();
-    const key = subjectIssuerOf(message) ?? "";
-    if (!this.#unreadAnswers.take(key, nowMs, UNREAD_PER_SECOND, UNREAD_PER_SECOND)) return;
-    const { workerId, incarnation, issuer } = this.#options;
-    const head = {
-      id: null,
-      type: "",
-      worker_id: workerId,
-      incarnation: incarnation.toString(),
-      issuer,
-    };
-    this.#answer(message.reply, refusedReceipt(head, { word, words }, 0), typeOf(message));
+    if (!this.#unreadAnswers.take(issuer, nowMs, UNREAD_PER_SECOND, UNREAD_PER_SECOND)) return;
+    const { workerId, incarnation } = this.#options;
+    const head = { id: null, type: "", worker_id: workerId, issuer: this.#options.issuer };
+    const whole = { ...head, incarnation: incarnation.toString() };
+    this.#answer(message.reply, refusedReceipt(whole, refusal, 0), typeOf(message));
   }
 
   #answer(reply: string | null, receipt: Receipt, type: MediaType): void {

@@ -1,4 +1,4 @@
-import { type Clock, messageOf, TokenBuckets } from "../core/index.ts";
+import { type Clock, messageOf, runAtOnce, TokenBuckets } from "../core/index.ts";
 import type { EventLog } from "../events/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import type { Logger } from "../observability/index.ts";
@@ -9,7 +9,7 @@ import { carryOut, isCounted, placeOf } from "./carry-out.ts";
 import { blocksOf, type Command, type Sender, type UnnamedBlock } from "./command.ts";
 import { commandDigest } from "./command-digest.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
-import { type CommandHead, decodeCommand } from "./decode-command.ts";
+import { type CommandHead, decodeCommand, NO_HEAD } from "./decode-command.ts";
 import { Fences } from "./fences.ts";
 import { type Gate, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
 import { IssuerOrder } from "./issuer-order.ts";
@@ -70,7 +70,6 @@ interface Passage {
 }
 
 const PROGRESS_MS = 1_000;
-const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
 const PLAIN = { id: null, issuer: null, epoch: null, seq: null, notAfterS: null, owner: null };
 
 export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
@@ -102,9 +101,8 @@ class Plane implements ControlPlane {
     options: SubmitOptions = {},
   ): Promise<Receipt> {
     const steps = this.#steps(body, contentType, sender, options);
-    const { source } = options;
-    if (source === undefined) return allOf(steps);
-    const receipt = source.run(steps);
+    if (options.source === undefined) return runAtOnce(steps);
+    const receipt = options.source.run(steps);
     if (receipt !== null) return receipt;
     const startedMs = this.#options.clock.monotonicMs();
     const refusal = { word: "busy", words: "too many commands of one sender wait" } as const;
@@ -398,12 +396,5 @@ class Plane implements ControlPlane {
 
   #elapsed(startedMs: number): number {
     return Math.round((this.#options.clock.monotonicMs() - startedMs) * 1_000) / 1_000;
-  }
-}
-
-function allOf<T>(steps: Generator<void, T>): T {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
   }
 }

@@ -47,7 +47,8 @@ const LIMITS = {
   valuesMax: COMMAND_LIMITS.valuesMax,
 };
 const NAME_BYTES_MAX = COMMAND_LIMITS.nameBytesMax;
-const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
+/** Of a body that could not be read. */
+export const NO_HEAD: CommandHead = { type: "", id: null, issuer: null };
 const TYPES: ReadonlySet<unknown> = new Set(COMMAND_TYPES);
 const PRIORITY_MAX = 99;
 const GIVEN_CHARS_MAX = 128;

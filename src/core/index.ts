@@ -8,6 +8,7 @@ export * from "./errors.ts";
 export * from "./ids.ts";
 export * from "./json.ts";
 export * from "./lifecycle.ts";
+export * from "./named-sources.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
 export * from "./random.ts";
 export * from "./self-command.ts";

@@ -1,6 +1,6 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
-import { loopTurns, messageOf, sleep } from "../core/index.ts";
+import { messageOf, sleep } from "../core/index.ts";
 import type { GpuSink } from "../tiers/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
@@ -8,6 +8,7 @@ import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";
 import { createFrameHandler } from "./frame-handler.ts";
 import { GpuPlane, WarmDesk } from "./gpu/index.ts";
 import type { EngineLimits } from "./limits.ts";
+import { Openings } from "./openings.ts";
 import { peerAllowed, type SocketOwner } from "./peer-access.ts";
 import { FrameStatus } from "./protocol/index.ts";
 import type { EngineServerOptions } from "./server-options.ts";
@@ -50,9 +51,7 @@ export class EngineServer implements AsyncDisposable {
   /** Gone from the socket, but their process may still touch what they held. */
   readonly #zombies = new Set<Client>();
   readonly #turnedAway = new Set<Client>();
-  /** Connections that wait for a slice of the event loop to be opened in. */
-  readonly #opening = new Set<ClientSocket>();
-  readonly #openings = loopTurns.source();
+  readonly #openings = new Openings<ClientSocket>();
   readonly #handle: FrameHandler;
   readonly #gpu: GpuPlane;
   readonly #warm: WarmDesk;
@@ -128,33 +127,15 @@ export class EngineServer implements AsyncDisposable {
   #listen(path: string): UnixSocketListener<Client | null> {
     return Bun.listen<Client | null>({
       unix: path,
+      data: null,
       socket: {
-        open: (socket) => this.#came(socket),
-        data: (socket, chunk) => this.#guarded(socket, (line) => line.receive(chunk)),
-        // The runtime also reports it of a connection that waited to be opened.
-        drain: (socket) => {
-          const client = socket.data;
-          if (client !== null && this.#turnedAway.has(client)) client.connection.flush();
-          else this.#guarded(socket, (line) => line.drained());
-        },
+        open: (socket) => this.#openings.came(socket, () => this.#open(socket)),
+        data: (socket, chunk) => this.#guarded(socket, chunk),
+        drain: (socket) => this.#guarded(socket, null),
         close: (socket) => this.#gone(socket),
         error: (socket) => this.#gone(socket),
       },
     });
-  }
-
-  /** Opens the connection in a slice that all new connections share. */
-  #came(socket: ClientSocket): void {
-    socket.data = null;
-    this.#opening.add(socket);
-    const opened = this.#openings.call(() => {
-      if (!this.#opening.delete(socket)) return;
-      socket.resume();
-      this.#open(socket);
-    });
-    if (opened === null) socket.terminate();
-    // Nothing is read of a connection that is not open yet.
-    else if (this.#opening.has(socket)) socket.pause();
   }
 
   #open(socket: ClientSocket): void {
@@ -250,15 +231,19 @@ export class EngineServer implements AsyncDisposable {
     return typeof sent === "number" ? sent : null;
   }
 
-  #guarded(socket: ClientSocket, run: (connection: Connection) => void): void {
+  /** `chunk`: what came; null: the socket can take more, or a connection was opened late. */
+  #guarded(socket: ClientSocket, chunk: Uint8Array | null): void {
     const client = socket.data;
     if (client === null) return;
-    if (this.#turnedAway.delete(client)) {
-      client.connection.hangUp();
+    const { connection } = client;
+    if (this.#turnedAway.has(client)) {
+      if (chunk === null) connection.flush();
+      else if (this.#turnedAway.delete(client)) connection.hangUp();
       return;
     }
     try {
-      run(client.connection);
+      if (chunk === null) connection.drained();
+      else connection.receive(chunk);
     } catch (error) {
       this.#fault(client.connection, error);
     }
@@ -275,7 +260,7 @@ export class EngineServer implements AsyncDisposable {
   }
 
   #gone(socket: ClientSocket): void {
-    this.#opening.delete(socket);
+    this.#openings.gone(socket);
     const client = socket.data;
     if (client === null) return;
     client.connection.ended();
@@ -341,8 +326,7 @@ export class EngineServer implements AsyncDisposable {
     }
     const { clock, health } = this.#options;
     if (health !== undefined) this.#shares.report(health);
-    const limits = this.#limits;
-    const now = clock.monotonicMs();
+    const [limits, now] = [this.#limits, clock.monotonicMs()];
     if (this.#forgivePause(now)) return;
     for (const client of this.#clients) {
       const { connection } = client;

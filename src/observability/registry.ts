@@ -14,8 +14,8 @@ export interface MetricRegistry {
   /** What adds to one series of a histogram; made once, called often. */
   observer(name: MetricName, labels: Labels): (value: number) => void;
   /**
-   * What a scrape gets: `refresh` first, then all metrics, in slices of the event loop. Scrapes that
-   * come while one is under way share it.
+   * What a scrape gets: `refresh` first, then all metrics, in slices of the event loop. Scrapes
+   * that come while one is under way share it.
    */
   text(refresh: () => void): Promise<string>;
   readonly contentType: string;

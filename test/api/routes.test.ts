@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import { HearthError } from "../../src/core/index.ts";
+import { HearthError, loopTurns } from "../../src/core/index.ts";
 import { createHealth, HEALTH_CODES, METRICS, METRICS_OF } from "../../src/observability/index.ts";
-import { ManualClock } from "../support/index.ts";
+import { ManualClock, waitFor } from "../support/index.ts";
 import { oneToken, problem, STATUS, serve, sessionOf } from "./serve.ts";
 
 const served = serve();
@@ -11,6 +11,19 @@ describe("health", () => {
     const answer = await served.get("/healthz");
     expect(answer.status).toBe(200);
     expect(await answer.text()).toBe("ok\n");
+  });
+
+  test("takes its time from the turns of the event loop, where the monitor sees it", async () => {
+    const busy = serve();
+    busy.told.status = () => {
+      const endMs = performance.now() + 60;
+      while (performance.now() < endMs);
+      return STATUS;
+    };
+    const turns: number[] = [];
+    using _listening = loopTurns.onTurn((ms) => turns.push(ms));
+    expect((await busy.get("/v1/status")).status).toBe(200);
+    await waitFor(() => Math.max(...turns) >= 60);
   });
 
   test("says what is the matter, and stays 200 and ready all the same", async () => {

@@ -237,8 +237,9 @@ describe("what is not believed", () => {
 
   test("a command larger than the broker takes", async () => {
     await using fleet = await kit();
-    const blocks = Array.from({ length: 20_000 }, () => "ab".repeat(32));
-    await expect(fleet.client.send("node-1", pin(blocks))).rejects.toMatchObject({ code: "LIMIT" });
+    const owner = "ab".repeat(1_000_000);
+    const sent = fleet.client.send("node-1", pin([1], { owner }));
+    await expect(sent).rejects.toMatchObject({ code: "LIMIT" });
   });
 });
 

@@ -143,6 +143,12 @@ describe("limits", () => {
     expect(wordOf(decodeCommand(body.subarray(1), null))).toBe("too_deep");
   });
 
+  test.each(TYPES)("%s: values in lists that no command has count, too", (type) => {
+    const lists = Array.from({ length: 5 }, () => new Array(COMMAND_LIMITS.blocksMax).fill(0));
+    const refused = decodeCommand(encodeBody({ ...withBlocks(1), lists }, type), type);
+    expect(refused).toMatchObject({ ok: false, refusal: { word: "too_large" } });
+  });
+
   test("names are measured in bytes of UTF-8", () => {
     const pin = (owner: string) =>
       decodeCommand(encodeBody({ ...withBlocks(1), owner }, JSON_TYPE), null);

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import {
   loopTurns,
+  NamedSources,
   runInTurns,
   TurnBudget,
   TurnQueue,
@@ -244,3 +245,72 @@ test("the loop's own budget lets a timer run while a long job is at work", async
   expect(isOver).toBe(true);
   expect(beats).toBeGreaterThan(5);
 });
+
+describe("jobs of a source", () => {
+  test("keep their order, piece by piece, and others have slices between them", async () => {
+    const loop = new Loop();
+    const [greedy, polite] = [loop.budget.source(), loop.budget.source()];
+    const done: string[] = [];
+    function* job(name: string, pieces: number): Generator<void, string> {
+      for (let piece = 0; piece < pieces; piece++) {
+        loop.work(1);
+        if (piece < pieces - 1) yield;
+      }
+      done.push(name);
+      return name;
+    }
+    const results = [
+      greedy.run(job("long", 5)),
+      greedy.run(job("short", 1)),
+      polite.run(job("polite", 1)),
+    ];
+    for (let turn = 0; turn < 12; turn++) await loop.turn();
+    expect(done).toEqual(["polite", "long", "short"]);
+    expect(await Promise.all(results)).toEqual(["long", "short", "polite"]);
+  });
+
+  test("reject as they throw; the next one runs", async () => {
+    const loop = new Loop();
+    const source = loop.budget.source();
+    const failed = source.call(() => {
+      throw new Error("broken");
+    });
+    expect(failed!).rejects.toThrow("broken");
+    expect(await source.call(() => 7)).toBe(7);
+  });
+
+  test("beyond 8,192 that wait are not taken", () => {
+    const source = new Loop().budget.source();
+    for (let job = 0; job < 8_192; job++) expect(source.call(() => job)).not.toBeNull();
+    expect(source.isIdle).toBe(false);
+    let last: unknown = "taken";
+    for (let job = 0; job < 2 && last !== null; job++) last = source.call(() => job);
+    expect(last).toBeNull();
+  });
+});
+
+describe("sources by name", () => {
+  test("are the same for the same name; a name that comes while all are at work shares one", () => {
+    const loop = new Loop();
+    const sources = new NamedSources(2, loop.budget);
+    const busy = ["a", "b"].map((name) => sources.of(name));
+    for (const source of busy) source.run(endless(loop));
+    expect(sources.of("a")).toBe(busy[0]!);
+    expect(sources.of("c")).toBe(sources.of("d"));
+    expect(busy).not.toContain(sources.of("c"));
+  });
+
+  test("that are idle make room for others", () => {
+    const sources = new NamedSources(1, new Loop().budget);
+    const first = sources.of("a");
+    expect(sources.of("b")).not.toBe(first);
+    expect(sources.of("a")).not.toBe(first);
+  });
+});
+
+function* endless(loop: Loop): Generator<void, void> {
+  for (;;) {
+    loop.work(loop.budget.limits.turnMs);
+    yield;
+  }
+}

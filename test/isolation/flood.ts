@@ -25,18 +25,44 @@ function dial(port: number): Promise<Socket | null> {
 }
 
 /** Publishes the same message many times over a connection of its own. */
-async function publish(port: number, message: string): Promise<number> {
+async function publish(
+  port: number,
+  message: string,
+  messages = MESSAGES,
+  atOnce = 100,
+): Promise<number> {
   const socket = (await dial(port))!;
   socket.write('CONNECT {"verbose":false,"pedantic":false}\r\n');
-  const piece = message.repeat(100);
-  for (let sent = 0; sent < MESSAGES; sent += 100) {
+  const piece = message.repeat(atOnce);
+  for (let sent = 0; sent < messages; sent += atOnce) {
     if (!socket.write(piece)) await new Promise((resolve) => socket.once("drain", resolve));
   }
   socket.write("PING\r\n");
   await new Promise<void>((resolve) => {
     socket.on("data", (data) => String(data).includes("PONG") && resolve());
   });
-  return MESSAGES;
+  return messages;
+}
+
+function pinOf(blocks: number): string {
+  const hashes = Array.from({ length: blocks }, (_, i) => BigInt(i + 1) << 40n);
+  return `{"type":"Cache","block_hashes":[${hashes.join(",")}],"pin":true}`;
+}
+
+/** Some clients ask again and again for `seconds`; how many answers there were. */
+async function ask(url: string, seconds: number, clients: number, init: RequestInit = {}) {
+  const endMs = performance.now() + seconds * 1_000;
+  let answers = 0;
+  const one = async () => {
+    while (performance.now() < endMs) {
+      const response = await fetch(url, init).catch(() => null);
+      if (response === null) continue;
+      await response.arrayBuffer();
+      answers++;
+    }
+  };
+  await Promise.all(Array.from({ length: clients }, one));
+  return answers;
 }
 
 function natsMessage(subject: string, body: string): string {
@@ -57,8 +83,7 @@ async function idleHttp(port: number, count: number, head: string): Promise<numb
 }
 
 async function engines(socketPath: string, count: number): Promise<EngineClient[]> {
-  const manifest = manifestBytes("greedy");
-  const options = { socketPath, manifest, name: "greedy" };
+  const options = { socketPath, manifest: manifestBytes("greedy"), name: "greedy" };
   const clients: EngineClient[] = [];
   for (let i = 0; i < count; i++) {
     const client = await EngineClient.connect(loadNative(), options).catch(() => null);
@@ -80,6 +105,14 @@ await obey({
   "nats-commands": (port) => {
     const pin = '{"type":"Cache","block_hashes":[1,2,3],"pin":true}';
     return publish(Number(port), natsMessage("kv-control-isolation", pin));
+  },
+  /** As many blocks as a command may have, and bodies beyond that. */
+  "nats-large": async (port) => {
+    for (const blocks of [1_024, 45_000]) {
+      const subject = "kv-control-isolation";
+      await publish(Number(port), natsMessage(subject, pinOf(blocks)), 1_000, 10);
+    }
+    return 2_000;
   },
   "nats-ping": (port) => publish(Number(port), natsMessage("$SRV.PING", "")),
   "zmq-batch": () => {
@@ -114,7 +147,30 @@ await obey({
     }
     return clients.length;
   },
-  connections: async (socketPath) => (await engines(socketPath, 300)).length,
+  /** 300 connections at a time, opened again as soon as they are closed. */
+  connections: async (socketPath, seconds) => {
+    const options = { socketPath, manifest: manifestBytes("greedy"), name: "greedy" };
+    const native = loadNative();
+    const endMs = performance.now() + Number(seconds) * 1_000;
+    let tried = 0;
+    const one = async () => {
+      while (performance.now() < endMs) {
+        tried++;
+        const client = await EngineClient.connect(native, options).catch(() => null);
+        await client?.[Symbol.asyncDispose]();
+      }
+    };
+    await Promise.all(Array.from({ length: 300 }, one));
+    return tried;
+  },
+  http: (port, seconds) => ask(`http://127.0.0.1:${port}/healthz`, Number(seconds), 64),
+  metrics: (port, seconds) => ask(`http://127.0.0.1:${port}/metrics`, Number(seconds), 16),
+  "http-large": (port, seconds) =>
+    ask(`http://127.0.0.1:${port}/v1/commands`, Number(seconds), 8, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: pinOf(1_024),
+    }),
   /** Requests with a DEL byte in a header that name each worker, for some seconds. */
   headers: async (port, seconds) => {
     const endMs = performance.now() + Number(seconds) * 1_000;

@@ -28,7 +28,13 @@ export {
 } from "./dialling.ts";
 export { type Field, frame } from "./framing.ts";
 export { LINE_LIMITS, type LineLimits } from "./limits.ts";
-export { type DialledLink, Links, type LinksOptions, type TakeLink } from "./links.ts";
+export {
+  type DialledLink,
+  Links,
+  type LinksOptions,
+  oldestOfMost,
+  type TakeLink,
+} from "./links.ts";
 export type { Codec, LineEnd, LineHandler } from "./message-line.ts";
 export { MessageLine } from "./message-line.ts";
 export { type Sender, ServedItems, type ServedItemsOptions } from "./served-items.ts";

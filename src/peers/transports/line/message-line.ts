@@ -159,12 +159,7 @@ export class MessageLine<Own> {
   /** Goes on with what came in this line's next slice. */
   #hold(rest: Uint8Array): void {
     this.#held.unshift(rest);
-    if (this.#held.length > 1) return this.#waitForTurn();
     this.#socket.pause();
-    this.#waitForTurn();
-  }
-
-  #waitForTurn(): void {
     void this.#source.turn().then(() => {
       while (this.#held.length > 0 && !this.#isDeaf) {
         // Behind the rest of this one, if it does not get through.
