@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -20,13 +19,16 @@ from .manifest import Manifest
 from .names import Names
 from .namespace_key import NamespaceKey
 from .native import kernels
+from .split_command import COMMAND_BYTES_MAX, SplitCommandTicket, parts_of
 from .stats import Stats
-from .ticket import CommandTicket, SplitTicket, split_command
+from .ticket import CommandTicket
 
 DEFAULT_SOCKET = "/run/hearth/engine.sock"
 #: How long ``close`` waits for calls of other threads.
 _CLOSE_S = 5.0
 _NAME_BYTES_MAX = 32
+#: More than the header and head of a COMMAND, and padding.
+_COMMAND_HEAD_BYTES = 64
 
 
 class KvCalls:
@@ -144,15 +146,22 @@ class KvCalls:
     def command(self, body: Mapping[str, object]) -> CommandTicket:
         """Sends a lifecycle command (``docs/commands.md``); the ticket's result is its receipt.
 
-        Without an agent, the receipt's ``status`` is "gone".
+        Without an agent, the receipt's ``status`` is "gone". A command that names more blocks than
+        one may is sent in parts, and has one receipt. ValueError: it is too large, and has an
+        ``epoch`` or ``seq``, which parts cannot share.
         """
-        parts = [json.dumps(part).encode("utf-8") for part in split_command(body)]
         connection = self._usable()
         if connection is None or not connection.hello.features & FEATURE_ENGINE:
             return CommandTicket(None)
+        most = min(connection.hello.frame_bytes_max - _COMMAND_HEAD_BYTES, COMMAND_BYTES_MAX)
+        parts = parts_of(body, most)
+        tickets = [self._send_command(connection, part.json_bytes) for part in parts]
+        return tickets[0] if len(tickets) == 1 else SplitCommandTicket(tickets, parts)
+
+    @staticmethod
+    def _send_command(connection: Connection, part: bytes) -> CommandTicket:
         try:
-            tickets = [CommandTicket(connection).start(part) for part in parts]
-            return tickets[0] if len(tickets) == 1 else SplitTicket(tickets)
+            return CommandTicket(connection).start(part)
         except HearthError:
             return CommandTicket(None)
 
