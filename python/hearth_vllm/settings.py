@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, fields
-from typing import Any, Dict, Mapping, Optional
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional
+
+from hearth_client import settings as shared
 
 PREFIX = "hearth."
-
-_STORES = ("all", "prompt", "none")
 
 
 @dataclass(frozen=True)
@@ -64,68 +63,27 @@ class Settings:
         return self.stall_ms / 1000
 
 
-_RANGES: Dict[str, tuple] = {
-    "min_blocks": (1, 65_536),
-    "scheduler_ms": (0, 100),
-    "stall_ms": (10, 60_000),
-    "wait_ms": (0, 600_000),
-    "hold_ms": (100, 60_000),
-    "recompute_tokens_per_second": (0, 1e9),
-    "load_threads": (1, 64),
-    "store_threads": (1, 64),
-    "store_backlog_blocks": (0, 1 << 30),
-    "refresh_seconds": (1, 86_400),
-    "announce_ms": (200, 60_000),
-}
-_CHOICES = {"store": _STORES}
-_TEXT_BYTES_MAX = {"socket": 107, "name": 24}
+_FORM = shared.Form(
+    where="kv_connector_extra_config",
+    prefix=PREFIX,
+    ranges={
+        "min_blocks": (1, 65_536),
+        "scheduler_ms": (0, 100),
+        "stall_ms": (10, 60_000),
+        "wait_ms": (0, 600_000),
+        "hold_ms": (100, 60_000),
+        "recompute_tokens_per_second": (0, 1e9),
+        "load_threads": (1, 64),
+        "store_threads": (1, 64),
+        "store_backlog_blocks": (0, 1 << 30),
+        "refresh_seconds": (1, 86_400),
+        "announce_ms": (200, 60_000),
+    },
+    choices={"store": ("all", "prompt", "none")},
+    text_bytes_max={"socket": 107, "name": 24},
+)
 
 
 def read_settings(extra: Optional[Mapping[str, Any]]) -> Settings:
     """The settings of ``kv_connector_extra_config``. ValueError names the key and the fix."""
-    known = {PREFIX + field.name: field for field in fields(Settings)}
-    values: Dict[str, Any] = {}
-    for key, value in (extra or {}).items():
-        field = known.get(key)
-        if field is None:
-            raise ValueError(_unknown(str(key), list(known)))
-        values[field.name] = _checked(key, field.name, field.default, value)
-    return Settings(**values)
-
-
-def _unknown(key: str, known: list) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not near:
-        near = difflib.get_close_matches(PREFIX + key, known, n=1, cutoff=0.5)
-    advice = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-    return f"kv_connector_extra_config has an unknown key {key!r}: {advice}"
-
-
-def _checked(key: str, name: str, default: Any, value: Any) -> Any:
-    where = f"kv_connector_extra_config[{key!r}] is {value!r}"
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise ValueError(f"{where}: set it to true or false")
-        return value
-    if isinstance(default, str):
-        return _checked_text(where, name, value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{where}: set it to a number")
-    if isinstance(default, int) and value != int(value):
-        raise ValueError(f"{where}: set it to a whole number")
-    least, most = _RANGES[name]
-    if not least <= value <= most:
-        raise ValueError(f"{where}: set it to a number from {least} to {most}")
-    return int(value) if isinstance(default, int) else float(value)
-
-
-def _checked_text(where: str, name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: set it to a text")
-    choices = _CHOICES.get(name)
-    if choices is not None and value not in choices:
-        raise ValueError(f"{where}: set it to one of {', '.join(choices)}")
-    most = _TEXT_BYTES_MAX.get(name, 4096)
-    if len(value.encode("utf-8")) > most:
-        raise ValueError(f"{where}: shorten it to at most {most} bytes")
-    return value
+    return shared.read(Settings, extra, _FORM)
