@@ -11,12 +11,14 @@ from hearth_client.layout import Outcome, Tier
 from hearth_client.manifest import Manifest
 from hearth_client.namespace_key import NamespaceKey
 from hearth_client.memory import Piece
+from hearth_client.recompute import deadline_ms
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.api import KeyEntry, KeyListPage
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
+from . import metrics
 from .keys import Seen, alias, chain_keys
 from .locks import Locks
 from .settings import parse
@@ -64,6 +66,7 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._stores = self._tasks("store", self.settings.store_threads)
         self._lookups = self._tasks("lookup", 1)
         self._loads = self._tasks("load", self.settings.load_threads)
+        metrics.register(self)
 
     def _tasks(self, name: str, threads: int) -> TaskQueue:
         return TaskQueue(name, threads, create_event_notifier(), logger)
@@ -184,7 +187,12 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return self._loads.pop(task_id)
 
     def _load(self, keys: Sequence[Any], objects: Sequence[Any]) -> Any:
-        outcomes = self.store.get_pieces(chain_keys(keys), _pieces(objects), tiers=self._tiers)
+        outcomes = self.store.get_pieces(
+            chain_keys(keys),
+            _pieces(objects),
+            tiers=self._tiers,
+            deadline_ms=self._deadline_ms(keys),
+        )
         loaded = Bitmap(len(keys))
         accessed = []
         for index, outcome in enumerate(outcomes):
@@ -194,6 +202,19 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         if accessed:
             self._notify_keys_accessed(accessed)
         return loaded
+
+    def _deadline_ms(self, keys: Sequence[Any]) -> int:
+        """Total time limit of a load: one that takes longer than the computation is no use.
+
+        Ranks and object groups of one chunk are computed together.
+        """
+        chunks = len({(bytes(key.chunk_hash), key.cache_salt) for key in keys})
+        return deadline_ms(
+            chunks * self.settings.chunk_tokens,
+            self.settings.recompute_tokens_per_second,
+            least_ms=self.settings.stall_ms,
+            configured_ms=self.settings.load_deadline_ms,
+        )
 
     # --- contents ---------------------------------------------------------------------------------
 
@@ -258,9 +279,11 @@ class HearthL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             "connected": self.store.connected,
             "locked_keys": len(self._locks),
             "current_size_bytes": self.get_usage().total_bytes_used,
+            "figures": self.store.stats.snapshot(),
         }
 
     def close(self) -> None:
+        metrics.forget(self)
         for one in (self._stores, self._lookups, self._loads):
             one.close()
         self.store.close()

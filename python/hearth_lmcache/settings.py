@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Mapping, Optional
 
-_TEXTS = ("socket", "name", "namespace", "tenant_salt", "key_file")
-_FLAGS = ("peers", "prefetch", "tenant_salt_secret")
-_NUMBERS = {
-    "stall_ms": (1, 60_000),
-    "hold_ms": (1, 60_000),
-    "store_threads": (1, 16),
-    "load_threads": (1, 16),
-    "listed_keys_max": (0, 10_000_000),
-}
-_KEYS = (*_TEXTS, *_FLAGS, *_NUMBERS)
-
+from hearth_client import settings as shared
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,6 +29,13 @@ class Settings:
     prefetch: bool = True
     #: A request without progress for this time is given up. Milliseconds.
     stall_ms: int = 100
+    #: Time limit of one load. Milliseconds; 0: the time that the engine takes to compute its
+    #: chunks.
+    load_deadline_ms: int = 0
+    #: Prefill speed of the engine, for that prediction.
+    recompute_tokens_per_second: float = 2_000.0
+    #: LMCache's ``--chunk-size``, for the same.
+    chunk_tokens: int = 256
     #: How long locked objects stay in RAM if LMCache does not unlock them. Milliseconds.
     hold_ms: int = 30_000
     store_threads: int = 1
@@ -48,32 +44,22 @@ class Settings:
     listed_keys_max: int = 1_000_000
 
 
+_FORM = shared.Form(
+    where="adapter_params",
+    ranges={
+        "stall_ms": (1, 60_000),
+        "load_deadline_ms": (0, 600_000),
+        "recompute_tokens_per_second": (1, 1e9),
+        "chunk_tokens": (1, 1 << 20),
+        "hold_ms": (1, 60_000),
+        "store_threads": (1, 16),
+        "load_threads": (1, 16),
+        "listed_keys_max": (0, 10_000_000),
+    },
+    text_bytes_max={"socket": 107, "name": 32},
+)
+
+
 def parse(params: Optional[Mapping[str, Any]]) -> Settings:
     """Settings from ``adapter_params``. ValueError with the fix for a mistaken one."""
-    values: Dict[str, Any] = {}
-    for key, value in (params or {}).items():
-        if key not in _KEYS:
-            close = get_close_matches(key, _KEYS, 1)
-            meant = f": use {close[0]!r}" if close else ""
-            known = ", ".join(sorted(_KEYS))
-            raise ValueError(f"hearth_lmcache: unknown setting {key!r}{meant} (settings: {known})")
-        values[key] = _checked(key, value)
-    return Settings(**values)
-
-
-def _checked(key: str, value: Any) -> Any:
-    if key in _TEXTS:
-        if not isinstance(value, str) or not value:
-            raise _mistake(key, value, "a text that is not empty")
-    elif key in _FLAGS:
-        if not isinstance(value, bool):
-            raise _mistake(key, value, "true or false")
-    else:
-        least, most = _NUMBERS[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _mistake(key, value, f"a whole number from {least} to {most}")
-    return value
-
-
-def _mistake(key: str, value: Any, expected: str) -> ValueError:
-    return ValueError(f"hearth_lmcache: setting {key!r} is {value!r}, expected {expected}")
+    return shared.read(Settings, params, _FORM)

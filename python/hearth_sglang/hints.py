@@ -1,8 +1,9 @@
 """KV hints of requests, executed for SGLang.
 
 SGLang carries the envelope to ``Req.kv_hints`` and executes none of it. ``plugin.py`` hands each
-hinted request to this module; a thread of its own names the prompt's pages, waits until the backup
-thread has stored them, and sends the agent the command. A hint never fails or delays a request.
+hinted request to this module. A thread of its own names the prompt's pages and executes the
+actions: `share` and `prefetch` at once, commands when all ranks have stored the pages. A hint never
+fails or delays a request.
 """
 
 from __future__ import annotations
@@ -13,46 +14,69 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, List, Optional, Sequence, Set
+
+from hearth_client.kv_hints import Action, command_body, read_actions, source_of
 
 from .keys import event_hash, page_key
 
 logger = logging.getLogger("hearth_sglang")
 
-PROTOCOL_VERSION = "1"
-#: Executed when the request comes, or when its pages are stored.
-AT_ONCE, STORED = ("prefetch",), ("pin", "retain", "demote", "transient")
-
-_ACTIONS_MAX = 64
-_NAME_MAX = 128
-_RETAIN_MAX = 99
 _REQUESTS_MAX = 1024
+#: A request that stores no page for this time was aborted, or SGLang has not begun it.
 _STORE_SECONDS_MAX = 120.0
-_RECEIPT_SECONDS_MAX = 10.0
-_SELECTIONS = ("prefix_tokens", "from_token", "block_hashes")
-_OUTCOMES = {"done": "accepted", "already": "accepted", "held": "rejected"}
+_CLOSE_SECONDS_MAX = 10.0
+#: How long a `prefetch` may take that waits for another engine.
+_PREFETCH_MS_MAX = 30_000
+#: How often answers of the agent are taken in while some are outstanding; how often pages that
+#: are waited for are looked up, and announcements renewed.
+_POLL_SECONDS, _TICK_SECONDS = 0.02, 0.5
+_ANNOUNCE_MS = 2_000
 
 
 @dataclass
 class _Waiting:
-    """An action whose pages are not all stored."""
+    """An action whose pages SGLang has not stored on all ranks."""
 
-    action: Any
+    action: Action
     pages: List[bytes]
     left: Set[bytes]
     until: float = field(default_factory=lambda: time.monotonic() + _STORE_SECONDS_MAX)
 
+    def stored(self, pages: Sequence[bytes]) -> bool:
+        """Some of these were waited for by this action, and none is any more."""
+        before = len(self.left)
+        self.left.difference_update(pages)
+        if len(self.left) < before:
+            self.until = time.monotonic() + _STORE_SECONDS_MAX
+        return before > 0 and not self.left
+
 
 class Hints:
-    """Hints of one rank. ``requested`` and ``stored`` return at once."""
+    """Hints of one server. ``requested`` and ``stored`` return at once.
 
-    def __init__(self, store: Any, tiers: int, name: str, page_tokens: int) -> None:
-        #: Blocks by outcome: accepted, deferred, rejected, missing, ignored.
+    ``no_share`` answers why SGLang would not store pages as they are computed; None: it does.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        tiers: int,
+        name: str,
+        page_tokens: int,
+        no_share: Callable[[], Optional[str]] = lambda: None,
+    ) -> None:
+        #: Blocks by final outcome: accepted, clipped, deferred, rejected, missing, ignored.
         self.outcomes: Counter = Counter()
         self._store, self._tiers, self._name = store, tiers, name
         self.page_tokens = page_tokens
+        self._no_share = no_share
         self._queue: "Queue[Optional[Callable[[], None]]]" = Queue(_REQUESTS_MAX)
         self._waiting: List[_Waiting] = []
+        self._announced: List[_Waiting] = []
+        #: Actions without a final outcome.
+        self._open: List[Action] = []
+        self._next_tick = 0.0
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
 
@@ -61,8 +85,8 @@ class Hints:
         self._do(lambda: self._request(envelope, [page_key(name) for name in pages()]))
 
     def stored(self, pages: Sequence[bytes]) -> None:
-        """These pages are in the agent now."""
-        if self._waiting:
+        """This rank's pages are in the agent now, or another writer is about to commit them."""
+        if self._waiting or self._announced:
             self._do(lambda: self._mark(pages))
 
     def close(self) -> None:
@@ -71,7 +95,7 @@ class Hints:
                 self._queue.put_nowait(None)
             except Full:
                 return  # The thread is a daemon: it ends with the process.
-            self._thread.join(_RECEIPT_SECONDS_MAX)
+            self._thread.join(_CLOSE_SECONDS_MAX)
 
     def _do(self, work: Callable[[], None]) -> None:
         with self._lock:
@@ -83,136 +107,132 @@ class Hints:
         except Full:
             self.outcomes["ignored"] += 1
 
+    # --- in the thread ----------------------------------------------------------------------------
+
     def _run(self) -> None:
         while True:
             try:
-                work = self._queue.get(timeout=1.0)
+                is_asking = any(action.ticket is not None for action in self._open)
+                work = self._queue.get(timeout=_POLL_SECONDS if is_asking else _TICK_SECONDS)
                 if work is None:
                     return
                 work()
             except Empty:
-                self._expire()
+                pass
             except Exception:
-                logger.exception("KV hint failed")
-
-    # --- in the thread ----------------------------------------------------------------------------
+                logger.exception("KV hint not executed")
+            try:
+                self._poll()
+                self._tick()
+            except Exception:
+                logger.exception("KV hints not followed")
 
     def _request(self, envelope: Any, pages: List[bytes]) -> None:
-        if str(_get(envelope, "protocol_version")) != PROTOCOL_VERSION:
-            self.outcomes["ignored"] += 1
-            return
-        for action in list(_get(envelope, "actions") or [])[:_ACTIONS_MAX]:
-            kind = _get(action, "action_type")
-            if kind not in AT_ONCE + STORED or str(_get(action, "action_version")) != "1":
-                self.outcomes["ignored"] += 1
-                continue
-            chosen = self._selected(_payload(action), pages)
-            if chosen is None:
-                self.outcomes["rejected"] += 1
-            elif kind in AT_ONCE:
-                self._prefetch(chosen)
-            elif _payload(action).get("block_hashes") is not None:
-                self._command(action, list(_payload(action)["block_hashes"]))
-            else:
-                self._when_stored(action, chosen)
+        actions, ignored = read_actions(envelope)
+        if ignored:
+            self.outcomes["ignored"] += ignored
+        for action in actions:
+            self._open.append(action)
+            if not action.decided:
+                self._start(action, pages)
 
-    def _selected(self, payload: Mapping[str, Any], pages: List[bytes]) -> Optional[List[bytes]]:
-        """Pages that the payload names; None if it cannot be right."""
-        given = [name for name in _SELECTIONS if payload.get(name) is not None]
-        if len(given) > 1:
-            return None
-        if not given:
-            return pages
-        value = payload[given[0]]
-        if given == ["block_hashes"]:
-            return [] if isinstance(value, list) else None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            return None
-        if given == ["prefix_tokens"]:
-            return pages[: value // self.page_tokens]
-        return pages[-(-value // self.page_tokens) :]
-
-    def _prefetch(self, pages: List[bytes]) -> None:
-        if not pages or not self._store.connected:
-            self.outcomes["missing"] += len(pages)
-            return
-        self._store.lookup(pages, tiers=self._tiers, family=False, hold=False, fetch=True)
-        self.outcomes["accepted"] += len(pages)
-
-    def _when_stored(self, action: Any, pages: List[bytes]) -> None:
-        if not pages:
-            return
-        here = 0
-        if self._store.connected:
-            here = self._store.exists(pages, tiers=self._tiers, family=False)
-        waiting = _Waiting(action, pages, set(pages[here:]))
-        if waiting.left:
-            self._waiting.append(waiting)
+    def _start(self, action: Action, pages: List[bytes]) -> None:
+        chosen = action.selection
+        if chosen.open_token is not None:
+            action.reject("selection: SGLang's generated tokens are not selected")
+        elif chosen.names and action.kind == "share":
+            action.reject("selection: a page that is announced is named by its request")
+        elif chosen.names:
+            self._command(action, list(chosen.names))
         else:
-            self._command(action, [event_hash(page) for page in pages])
+            first, end, clipped = chosen.blocks(len(pages) * self.page_tokens, self.page_tokens)
+            if clipped:
+                action.reason = "selection exceeds the prompt"
+            self._of_pages(action, pages[first:end], clipped)
+
+    def _of_pages(self, action: Action, pages: List[bytes], clipped: bool) -> None:
+        action.asked = len(pages)
+        if not pages:
+            action.blocks["clipped"] += 1
+            action.decided = True
+        elif not self._store.connected:
+            action.reject("agent: not connected", len(pages))
+        elif action.kind == "share":
+            self._share(action, pages, clipped)
+        elif action.kind == "prefetch":
+            self._prefetch(action, pages)
+        else:
+            waiting = _Waiting(action, pages, set(pages))
+            if not self._ready(waiting):
+                self._waiting.append(waiting)
+
+    def _share(self, action: Action, pages: List[bytes], clipped: bool) -> None:
+        """Announces the pages that are not stored, until they are."""
+        why_not = self._no_share()
+        if why_not is not None:
+            action.reject(why_not, len(pages))
+            return
+        here = self._store.exists(pages, tiers=self._tiers)
+        if here < len(pages):
+            self._store.announce(pages[here:], _ANNOUNCE_MS)
+            self._announced.append(_Waiting(action, pages[here:], set(pages[here:])))
+        action.blocks["clipped" if clipped else "accepted"] += len(pages)
+        action.decided = True
+
+    def _prefetch(self, action: Action, pages: List[bytes]) -> None:
+        action.ticket = self._store.lookup(
+            pages,
+            tiers=self._tiers,
+            hold=False,
+            fetch=True,
+            wait=action.payload.get("wait") is True,
+            source=source_of(action),
+            deadline_ms=_PREFETCH_MS_MAX,
+        )
 
     def _mark(self, pages: Sequence[bytes]) -> None:
+        for announced in list(self._announced):
+            if announced.stored(pages):
+                self._announced.remove(announced)
         for waiting in list(self._waiting):
-            waiting.left.difference_update(pages)
-            if not waiting.left:
+            if waiting.stored(pages) and self._ready(waiting):
                 self._waiting.remove(waiting)
-                self._command(waiting.action, [event_hash(page) for page in waiting.pages])
-        self._expire()
 
-    def _expire(self) -> None:
-        """A request that was aborted stores no more: the command covers what is there."""
+    def _ready(self, waiting: _Waiting) -> bool:
+        """Sends the command if all ranks have committed all pages, or after the time limit."""
+        here = self._store.connected and self._store.exists(waiting.pages, tiers=self._tiers)
+        if here < len(waiting.pages) and time.monotonic() < waiting.until:
+            return False
+        # After the limit the receipt says which pages are missing.
+        self._command(waiting.action, [event_hash(page) for page in waiting.pages])
+        return True
+
+    def _tick(self) -> None:
         now = time.monotonic()
-        for waiting in [one for one in self._waiting if one.until < now]:
-            self._waiting.remove(waiting)
-            stored = [page for page in waiting.pages if page not in waiting.left]
-            self.outcomes["missing"] += len(waiting.left)
-            if stored:
-                self._command(waiting.action, [event_hash(page) for page in stored])
-
-    def _command(self, action: Any, names: List[Any]) -> None:
-        if not self._store.connected:
-            self.outcomes["rejected"] += len(names)
+        if now < self._next_tick:
             return
-        ticket = self._store.command(command_body(action, names, self._name))
-        if not ticket.wait(_RECEIPT_SECONDS_MAX):
-            self.outcomes["deferred"] += len(names)
-            return
-        receipt = ticket.result()
-        counts = receipt.get("counts") if isinstance(receipt, Mapping) else None
-        for word, count in (counts or {"rejected": len(names)}).items():
-            if count:
-                self.outcomes[_OUTCOMES.get(word, word)] += count
+        self._next_tick = now + _TICK_SECONDS
+        self._waiting = [one for one in self._waiting if not self._ready(one)]
+        ended = [one for one in self._announced if one.until <= now]
+        self._announced = [one for one in self._announced if one.until > now]
+        for one in self._announced:
+            self._store.announce([key for key in one.pages if key in one.left], _ANNOUNCE_MS)
+        for one in ended:
+            self._store.withdraw([key for key in one.pages if key in one.left])
 
+    def _command(self, action: Action, names: List[Any]) -> None:
+        action.asked = len(names)
+        if self._store.connected:
+            action.ticket = self._store.command(command_body(action, names, {}, self._name))
+        else:
+            action.reject("agent: not connected", len(names))
 
-def command_body(action: Any, names: List[Any], issuer: str) -> Dict[str, Any]:
-    """The command of docs/commands.md that executes an action."""
-    payload, kind = _payload(action), _get(action, "action_type")
-    if kind == "transient":
-        return {"type": "Think", "block_hashes": names, "transient": True}
-    owner = str(payload.get("owner") or payload.get("session_id") or issuer)[:_NAME_MAX]
-    body: Dict[str, Any] = {"block_hashes": names, "owner": owner}
-    ttl = payload.get("ttl_seconds")
-    if kind == "retain":
-        body.update(type="Cache", retain=_priority(payload.get("priority")))
-        return body if ttl is None else {**body, "retain_seconds": ttl}
-    if ttl is not None:
-        body["ttl_seconds"] = ttl
-    if kind == "pin":
-        return {**body, "type": "Cache", "pin": True}
-    session = payload.get("session_id")
-    lease = f"session-{session}" if session else f"hint-{_get(action, 'action_id')}"
-    return {**body, "type": "Pause", "lease_id": lease[:_NAME_MAX]}
-
-
-def _priority(value: Any) -> int:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return max(1, min(_RETAIN_MAX, int(value))) if known else 1
-
-
-def _payload(action: Any) -> Mapping[str, Any]:
-    payload = _get(action, "payload")
-    return payload if isinstance(payload, Mapping) else {}
-
-
-def _get(thing: Any, name: str) -> Any:
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    def _poll(self) -> None:
+        """Takes in answers that have come, and counts outcomes that are final."""
+        for action in list(self._open):
+            if not action.decided and action.ticket is not None and action.ticket.done():
+                action.take()
+            if action.decided:
+                self._open.remove(action)
+                self.outcomes.update(action.blocks)
+                logger.debug("KV hint executed: %s", action.answer())

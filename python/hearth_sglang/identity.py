@@ -22,11 +22,24 @@ def server_arguments() -> Any:
         return None
 
 
+def why_not_shared() -> Optional[str]:
+    """Why pages are not stored as they are computed; None: they are."""
+    try:
+        from sglang.srt.runtime_context import get_memory
+
+        policy = get_memory().hicache_write_policy
+    except Exception:  # Raised outside a server, by another class in each version.
+        policy = "unknown"
+    if policy == "write_through":
+        return None
+    return f"share: needs --hicache-write-policy write_through, it is {policy}"
+
+
 def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any) -> Manifest:
     """The manifest: two ranks share pages if theirs are equal.
 
     Ranks that hold the same bytes (MLA under tensor parallelism) get the same manifest. ValueError
-    if SGLang gives no name of the model and the settings neither.
+    if SGLang gives no name of the model or no revision of its weights, and the settings neither.
     """
     model = settings.model or config.model_name
     if not model:
@@ -34,13 +47,20 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
             "hearth_sglang: SGLang gave no model name: "
             'set "model" in --hicache-storage-backend-extra-config'
         )
+    revision = settings.weights_revision or _weights(arguments)
+    if revision is None:
+        raise ValueError(
+            f"hearth_sglang: the revision of the weights of {model!r} is unknown, so other weights "
+            'under this name would share its pages: set "weights_revision" in '
+            "--hicache-storage-backend-extra-config"
+        )
     replicated = bool(config.is_mla_model)
     return Manifest(
         model=str(model),
         dtype=_dtype(pool, arguments),
         layout=f"sglang:{pool.layout}",
         block_tokens=pool.page_size,
-        weights_revision=settings.weights_revision or _weights(arguments),
+        weights_revision=revision,
         quantisation=settings.quantisation or _text(arguments, "quantization"),
         tp_size=1 if replicated else int(config.tp_size),
         tp_rank=0 if replicated else int(config.tp_rank),
@@ -52,11 +72,13 @@ def manifest_of(config: Any, pool: HostPool, settings: Settings, arguments: Any)
 
 
 def _weights(arguments: Any) -> Optional[str]:
-    """The commit of a Hub model, a digest of a folder's weights, or ``--revision``."""
+    """Which weights SGLang loaded: a commit of the Hub, or a digest. None: nothing here says it."""
     path, revision = _text(arguments, "model_path"), _text(arguments, "revision")
+    if _text(arguments, "load_format") == "dummy":
+        return "dummy"  # SGLang draws them with a fixed seed.
     if path is None:
-        return revision
-    return revision_of(path) or hub_commit(path, revision or "main") or revision
+        return None
+    return revision_of(path) or hub_commit(path, revision, _text(arguments, "download_dir"))
 
 
 def _extra(config: Any, pool: HostPool, arguments: Any) -> Dict[str, str]:

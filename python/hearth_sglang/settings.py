@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Dict, Mapping, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Mapping, Optional
+
+from hearth_client import settings as shared
 
 #: Keys that SGLang itself reads from the same JSON object.
 SGLANG_KEYS = frozenset(
@@ -21,12 +22,6 @@ SGLANG_KEYS = frozenset(
         "hicache_storage_pass_prefix_keys",
     )
 )
-
-_TEXTS = ("socket", "name", "model", "weights_revision", "quantisation", "tenant_salt", "key_file")
-_FLAGS = ("peers", "prefetch", "aliases", "hints", "tenant_salt_secret")
-_NUMBERS = {"stall_ms": (1, 60_000), "load_deadline_ms": (0, 60_000), "hold_ms": (1, 60_000)}
-_KEYS = (*_TEXTS, *_FLAGS, *_NUMBERS)
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -60,46 +55,31 @@ class Settings:
     hints: bool = True
     #: A request without progress for this time is given up. Milliseconds.
     stall_ms: int = 100
-    #: Time limit of one read. Milliseconds; 0 = the agent's own limit.
+    #: Time limit of one read. Milliseconds; 0: the time that SGLang takes to compute its pages.
     load_deadline_ms: int = 0
+    #: Prefill speed of the server, for that prediction.
+    recompute_tokens_per_second: float = 2_000.0
     #: How long found blocks stay in RAM for the read that follows. Milliseconds.
     hold_ms: int = 10_000
     #: Whether SGLang calls the v1 functions (`interface_v1`), which copy pages once.
     zero_copy: bool = False
 
 
+_FORM = shared.Form(
+    where="--hicache-storage-backend-extra-config",
+    ranges={
+        "stall_ms": (1, 60_000),
+        "load_deadline_ms": (0, 600_000),
+        "recompute_tokens_per_second": (1, 1e9),
+        "hold_ms": (1, 60_000),
+    },
+    text_bytes_max={"socket": 107, "name": 24},
+    others=SGLANG_KEYS,
+    derived=("zero_copy",),
+)
+
+
 def parse(extra_config: Optional[Mapping[str, Any]]) -> Settings:
     """Settings from SGLang's extra config. ValueError with the fix for a mistaken one."""
-    values: Dict[str, Any] = {}
-    for key, value in (extra_config or {}).items():
-        if key in SGLANG_KEYS:
-            continue
-        if key not in _KEYS:
-            raise ValueError(f"hearth_sglang: unknown setting {key!r}{_suggestion(key)}")
-        values[key] = _checked(key, value)
-    values["zero_copy"] = bool((extra_config or {}).get("interface_v1", 0))
-    return Settings(**values)
-
-
-def _suggestion(key: str) -> str:
-    close = get_close_matches(key, (*_KEYS, *SGLANG_KEYS), 1)
-    meant = f": use {close[0]!r}" if close else ""
-    return f"{meant} (settings: {', '.join(sorted(_KEYS))})"
-
-
-def _checked(key: str, value: Any) -> Any:
-    if key in _TEXTS:
-        if not isinstance(value, str) or not value:
-            raise _mistake(key, value, "a text that is not empty")
-    elif key in _FLAGS:
-        if not isinstance(value, bool):
-            raise _mistake(key, value, "true or false")
-    else:
-        least, most = _NUMBERS[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _mistake(key, value, f"a whole number from {least} to {most}")
-    return value
-
-
-def _mistake(key: str, value: Any, expected: str) -> ValueError:
-    return ValueError(f"hearth_sglang: setting {key!r} is {value!r}, expected {expected}")
+    settings = shared.read(Settings, extra_config, _FORM)
+    return replace(settings, zero_copy=bool((extra_config or {}).get("interface_v1", 0)))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import wraps
-from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, cast
+import time
+from typing import Any, Dict, List, Optional, Sequence
 from uuid import uuid4
 
 from hearth_client.kv_store import KvStore, Role
 from hearth_client.namespace_key import NamespaceKey
 from hearth_client.layout import Outcome, Tier
 from hearth_client.memory import Piece
+from hearth_client.recompute import deadline_ms
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from .guard import guarded, no_pages, no_transfers
 from .hints import Hints
-from .identity import manifest_of, server_arguments
+from .identity import manifest_of, server_arguments, why_not_shared
 from .keys import KeySpace, event_hash
+from .metrics import Metrics
 from .pools import HostPool
 from .registry import set_current
 from .settings import parse
@@ -27,33 +30,6 @@ logger = logging.getLogger("hearth_sglang")
 
 #: Outcomes after which the agent has the block, or another writer is about to commit it.
 _STORED = (Outcome.OK, Outcome.PRESENT, Outcome.PENDING)
-
-_Call = TypeVar("_Call", bound=Callable[..., Any])
-
-
-def _guarded(default: Callable[..., Any]) -> Callable[[_Call], _Call]:
-    """An error becomes a miss, logged once a call: raising ends SGLang's storage threads."""
-
-    def decorate(call: _Call) -> _Call:
-        @wraps(call)
-        def guard(self: "HearthStorage", *args: Any, **options: Any) -> Any:
-            try:
-                return call(self, *args, **options)
-            except Exception:
-                self._log_once(call.__name__)
-                return default(*args)
-
-        return cast(_Call, guard)
-
-    return decorate
-
-
-def _no_pages(keys: Sequence[str], *_rest: Any) -> List[bool]:
-    return [False] * len(keys)
-
-
-def _no_transfers(transfers: Sequence[Any], *_rest: Any) -> Dict[Any, List[bool]]:
-    return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
 
 
 class HearthStorage(HiCacheStorage):  # type: ignore[misc]
@@ -74,6 +50,7 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         self.store: Optional[KvStore] = None
         self.hints: Optional[Hints] = None
         self.stats = PageStats()
+        self._metrics: Optional[Metrics] = None
         self._pools: Dict[str, HostPool] = {}
         self._spaces: Dict[str, KeySpace] = {}
         self._logged: set = set()
@@ -90,12 +67,14 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         manifest = manifest_of(self._config, pool, self.settings, server_arguments())
         self._add_pool(str(PoolName.KV), pool)
         self.close()
+        rank = f"tp{self._config.tp_rank}-pp{self._config.pp_rank}"
+        self._metrics = Metrics(rank)
         self.store = KvStore(
             manifest,
             socket=self.settings.socket,
             engine_id=uuid4().bytes,
             role=Role.WORKER,
-            name=f"{self.settings.name}-tp{self._config.tp_rank}-pp{self._config.pp_rank}"[-32:],
+            name=f"{self.settings.name}-{rank}"[-32:],
             stall_ms=self.settings.stall_ms,
             logger=logger,
             key=self._key,
@@ -106,7 +85,10 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         """One rank speaks for all: a page's name means the pages of all ranks."""
         first = self._config.tp_rank == 0 and self._config.pp_rank == 0
         if first and self.settings.hints and self.settings.aliases and self.settings.zero_copy:
-            self.hints = Hints(self.store, int(self._tiers), self.settings.name, page_tokens)
+            self.hints = Hints(
+                *(self.store, int(self._tiers), self.settings.name, page_tokens),
+                no_share=why_not_shared,
+            )
             set_current(self.hints)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
@@ -133,7 +115,7 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
 
     # --- lookups ----------------------------------------------------------------------------------
 
-    @_guarded(lambda *_: 0)
+    @guarded(lambda *_: 0)
     def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
         """Leading pages that are here. Those on SSD start moving to RAM."""
         return self._leading(self._kv_space.keys(keys))
@@ -156,11 +138,11 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
             )
         return found
 
-    @_guarded(lambda *_: False)
+    @guarded(lambda *_: False)
     def exists(self, key: str) -> bool:
         return self._leading([self._kv_space.key(key)]) == 1
 
-    @_guarded(lambda *_: PoolTransferResult.empty())
+    @guarded(lambda *_: PoolTransferResult.empty())
     def batch_exists_v2(
         self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None
     ) -> Any:
@@ -174,13 +156,15 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
 
     # --- v1: one copy between host pool and arena -------------------------------------------------
 
-    @_guarded(_no_pages)
+    @guarded(no_pages)
     def batch_get_v1(
         self, keys: List[str], host_indices: Any, extra_info: Any = None
     ) -> List[bool]:
-        return self._read_pages(str(PoolName.KV), keys, host_indices)
+        return self._read_pages(
+            str(PoolName.KV), keys, host_indices, self._deadline_ms(len(keys))
+        )
 
-    @_guarded(_no_pages)
+    @guarded(no_pages)
     def batch_set_v1(
         self, keys: List[str], host_indices: Any, extra_info: Any = None
     ) -> List[bool]:
@@ -194,14 +178,19 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
 
     # --- v2: several pools ------------------------------------------------------------------------
 
-    @_guarded(_no_transfers)
+    @guarded(no_transfers)
     def batch_get_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[Any, List[bool]]:
-        return {
-            one.name: self._read_pages(str(one.name), one.keys or [], one.host_indices)
-            for one in transfers
-        }
+        pages = max([len(one.keys or []) for one in transfers], default=0)
+        until = time.monotonic() + self._deadline_ms(pages) / 1000
+        found = {}
+        for one in transfers:
+            left_ms = max(int(1000 * (until - time.monotonic())), 1)
+            found[one.name] = self._read_pages(
+                str(one.name), one.keys or [], one.host_indices, left_ms
+            )
+        return found
 
-    @_guarded(_no_transfers)
+    @guarded(no_transfers)
     def batch_set_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[Any, List[bool]]:
         return {
             one.name: self._write_pages(
@@ -210,16 +199,27 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
             for one in transfers
         }
 
-    def _read_pages(self, name: str, keys: Sequence[str], host_indices: Any) -> List[bool]:
+    def _deadline_ms(self, pages: int) -> int:
+        """Total time limit of a read: a read that takes longer than the computation is no use."""
+        main = self._pools.get(str(PoolName.KV))
+        return deadline_ms(
+            pages * (1 if main is None else main.page_size),
+            self.settings.recompute_tokens_per_second,
+            least_ms=self.settings.stall_ms,
+            configured_ms=self.settings.load_deadline_ms,
+        )
+
+    def _read_pages(
+        self, name: str, keys: Sequence[str], host_indices: Any, deadline: int
+    ) -> List[bool]:
         store, pool = self._connected(), self._pools[name]
         if store is None or not keys:
             return [False] * len(keys)
         chain = self._spaces[name].keys(keys)
         firsts = pool.firsts(host_indices, len(keys))
-        deadline = self.settings.load_deadline_ms
         with self.stats.reading(len(keys)):
             if pool.flat:
-                return self._read_flat(store, pool, chain, firsts)
+                return self._read_flat(store, pool, chain, firsts, deadline)
             numbers = pool.page_numbers(firsts)
             if numbers is not None and pool.memory is not None:
                 outcomes = store.get(
@@ -232,10 +232,16 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         return [outcome == Outcome.OK for outcome in outcomes]
 
     def _read_flat(
-        self, store: KvStore, pool: HostPool, chain: List[bytes], firsts: List[int]
+        self,
+        store: KvStore,
+        pool: HostPool,
+        chain: List[bytes],
+        firsts: List[int],
+        deadline: int,
     ) -> List[bool]:
         pages = [pool.pool.get_dummy_flat_data_page() for _ in chain]
-        found = store.get_pieces(chain, [[_piece(page)] for page in pages], tiers=self._tiers)
+        pieces = [[_piece(page)] for page in pages]
+        found = store.get_pieces(chain, pieces, tiers=self._tiers, deadline_ms=deadline)
         for outcome, first, page in zip(found, firsts, pages):
             if outcome == Outcome.OK:
                 pool.pool.set_from_flat_data_page(first, page)
@@ -272,11 +278,11 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
 
     # --- the first interface: tensors of whole pages ----------------------------------------------
 
-    @_guarded(lambda *_: None)
+    @guarded(lambda *_: None)
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         return self._get_tensors([key], [target_location])[0]
 
-    @_guarded(lambda keys, *_: [None] * len(keys))
+    @guarded(lambda keys, *_: [None] * len(keys))
     def batch_get(
         self, keys: List[str], target_locations: Any = None, target_sizes: Any = None
     ) -> List[Any]:
@@ -290,20 +296,23 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         chain = KeySpace("flat page").keys(keys)
         with self.stats.reading(len(keys)):
             outcomes = store.get_pieces(
-                chain, [[_piece(target)] for target in targets], tiers=self._tiers
+                chain,
+                [[_piece(target)] for target in targets],
+                tiers=self._tiers,
+                deadline_ms=self._deadline_ms(len(keys)),
             )
         return [
             target if outcome == Outcome.OK else None
             for outcome, target in zip(outcomes, targets)
         ]
 
-    @_guarded(lambda *_: False)
+    @guarded(lambda *_: False)
     def set(
         self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
     ) -> bool:
         return self._set_tensors([key], [value])
 
-    @_guarded(lambda *_: False)
+    @guarded(lambda *_: False)
     def batch_set(
         self,
         keys: List[str],
@@ -336,9 +345,11 @@ class HearthStorage(HiCacheStorage):  # type: ignore[misc]
         )
         return False
 
-    @_guarded(lambda *_: None)
+    @guarded(lambda *_: None)
     def get_stats(self) -> Any:
-        """Pages and bandwidth since the last call, for SGLang's own metrics."""
+        """Pages and bandwidth since the last call, for SGLang's own metrics, with ours beside."""
+        if self.store is not None and self._metrics is not None:
+            self._metrics.export(self.store.stats, self.hints.outcomes if self.hints else {})
         return self.stats.drain(self._pools[str(PoolName.KV)].page_bytes)
 
     def close(self) -> None:

@@ -7,34 +7,29 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+from hearth_client.kv_hints import (
+    COMMANDS,
+    VERSION,
+    Action,
+    command_body,
+    get,
+    read_actions,
+    source_of,
+)
 
 from .handoff import Handoff, transfer_params
 from .keys import BlockKeys
 from .metrics import Stats
 from .plan import StoreJob
-from .selection import Rejected, Selection, read_selection, thinking_blocks
+from .selection import thinking_blocks
 from .settings import Settings
 
 logger = logging.getLogger("vllm.hearth")
 
-VERSION = "1"
-_ACTIONS_MAX = 64
-_NAME_BYTES_MAX = 128
-_COMMANDS = ("pin", "retain", "demote", "transient")
-_KNOWN = ("share", "prefetch", *_COMMANDS)
 _ENGINE_HASH_BYTES = 8
-_RETAIN_MAX = 99
-_RECEIPT_OUTCOMES = {
-    "done": "accepted",
-    "already": "accepted",
-    "missing": "missing",
-    "deferred": "deferred",
-    "held": "rejected",
-    "rejected": "rejected",
-}
 
 
 def _harmless(method: Any) -> Any:
@@ -49,37 +44,6 @@ def _harmless(method: Any) -> Any:
             return None
 
     return wrapped
-
-
-@dataclass
-class Action:
-    """One action of an envelope and its outcome."""
-
-    ident: str
-    kind: str
-    payload: Mapping[str, Any]
-    selection: Selection
-    blocks: Counter = field(default_factory=Counter)
-    reason: str = ""
-    ticket: Any = None
-    asked: int = 0
-    ttl_seconds: Optional[float] = None
-    decided: bool = False
-
-    def reject(self, reason: str, blocks: int = 1) -> None:
-        self.blocks["rejected"] += max(1, blocks)
-        self.reason, self.decided = reason, True
-
-    def answer(self) -> Dict[str, Any]:
-        if not self.decided and not self.blocks:
-            self.blocks["deferred"] += max(1, self.asked)
-        answer: Dict[str, Any] = {"action_id": self.ident, "action_type": self.kind}
-        answer["blocks"] = dict(self.blocks)
-        if self.reason:
-            answer["reason"] = self.reason
-        if self.ttl_seconds is not None:
-            answer["ttl_seconds"] = self.ttl_seconds
-        return answer
 
 
 @dataclass
@@ -123,32 +87,15 @@ class Hints:
         raw = _raw_envelope(request) if self._settings.hints else None
         if raw is None:
             return
-        if str(_get(raw, "protocol_version")) != VERSION:
-            self._stats.count("hint_blocks", "ignored")
+        actions, ignored = read_actions(raw)
+        self._stats.count("hint_blocks", "ignored", ignored)
+        if ignored and not actions:
             return
-        actions = self._actions(raw)
-        envelope = Envelope(str(_get(raw, "message_id") or ""), actions, request)
+        envelope = Envelope(str(get(raw, "message_id") or ""), actions, request)
         self._envelopes[request.request_id] = envelope
         for action in actions:
             if not action.decided and action.kind in ("share", "prefetch"):
                 self._start(action, request)
-
-    def _actions(self, raw: Any) -> List[Action]:
-        actions = []
-        for item in list(_get(raw, "actions") or [])[:_ACTIONS_MAX]:
-            ident, kind = _get(item, "action_id"), _get(item, "action_type")
-            payload = _get(item, "payload")
-            payload = payload if isinstance(payload, Mapping) else {}
-            if kind not in _KNOWN or str(_get(item, "action_version")) != VERSION:
-                self._stats.count("hint_blocks", "ignored")
-                continue
-            try:
-                action = Action(str(ident)[:_NAME_BYTES_MAX], kind, payload, Selection())
-                action.selection = read_selection(payload, kind)
-            except Rejected as error:
-                action.reject(str(error))
-            actions.append(action)
-        return actions
 
     def _start(self, action: Action, request: Any) -> None:
         keys, clipped = self._keys(action, request)
@@ -163,14 +110,12 @@ class Hints:
             action.blocks["clipped" if clipped else "accepted"] += len(keys)
             action.decided = True
             return
-        sources = action.payload.get("sources")
-        source = sources[0] if isinstance(sources, list) and sources else ""
         action.ticket = self._store.lookup(
             keys,
             tiers=14 if self._settings.peers else 6,
             hold=False,
             wait=action.payload.get("wait") is True,
-            source=source if isinstance(source, str) else "",
+            source=source_of(action),
             deadline_ms=self._settings.wait_ms,
         )
         self._waiting.append(action)
@@ -231,7 +176,7 @@ class Hints:
         if envelope is None:
             return
         for action in envelope.actions:
-            if action.kind in _COMMANDS and not action.decided and action.ticket is None:
+            if action.kind in COMMANDS and not action.decided and action.ticket is None:
                 keys, clipped = self._keys(action, request)
                 if action.selection.open_token is not None:
                     keys = self._thoughts(action, request)
@@ -269,74 +214,18 @@ class Hints:
             if not action.ticket.done():
                 self._waiting.append(action)
                 continue
-            self._take(action)
+            action.take()
             self._record(action)
 
     def open_commands(self) -> int:
         """Commands and lookups without an answer."""
         return len(self._waiting)
 
-    def _take(self, action: Action) -> None:
-        result, action.decided = action.ticket.result(), True
-        if action.kind == "prefetch":
-            ready = getattr(result, "ready", 0)
-            action.blocks.update({"accepted": ready, "missing": action.asked - ready})
-            return
-        if not isinstance(result, Mapping):
-            action.reject("agent: no answer", action.asked)
-            return
-        counts = result.get("counts")
-        for word, count in (counts if isinstance(counts, Mapping) else {}).items():
-            if count:
-                action.blocks[_RECEIPT_OUTCOMES.get(word, "rejected")] += count
-        if result.get("status") == "rejected" and not action.blocks:
-            action.reject(str(result.get("reason", "refused")), action.asked)
-        granted, asked = result.get("ttl_seconds"), action.payload.get("ttl_seconds")
-        if isinstance(granted, (int, float)):
-            action.ttl_seconds = granted
-            if isinstance(asked, (int, float)) and granted < asked:
-                action.blocks["clipped"] += action.blocks.pop("accepted", 0)
-
     def _record(self, action: Action) -> None:
         for outcome, count in action.blocks.items():
             self._stats.count("hint_blocks", outcome, count)
 
 
-def command_body(
-    action: Action, names: List[Any], params: Mapping[str, Any], issuer: str
-) -> Dict[str, Any]:
-    """The command of docs/commands.md that executes an action."""
-    payload = action.payload
-    session = payload.get("session_id", params.get("session_id"))
-    owner = payload.get("owner") or session or issuer
-    body: Dict[str, Any] = {"block_hashes": names, "owner": str(owner)[:_NAME_BYTES_MAX]}
-    ttl = payload.get("ttl_seconds")
-    if action.kind == "transient":
-        return {"type": "Think", "block_hashes": names, "transient": True}
-    if action.kind == "retain":
-        priority = payload.get("priority", params.get("priority", 1))
-        body.update(type="Cache", retain=max(1, min(_RETAIN_MAX, _whole(priority))))
-        if ttl is not None:
-            body["retain_seconds"] = ttl
-        return body
-    if ttl is not None:
-        body["ttl_seconds"] = ttl
-    if action.kind == "pin":
-        body.update(type="Cache", pin=True)
-        return body
-    lease = f"session-{session}" if session else f"hint-{action.ident}"
-    body.update(type="Pause", lease_id=lease[:_NAME_BYTES_MAX])
-    return body
-
-
-def _whole(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 1
-
-
 def _raw_envelope(request: Any) -> Any:
     own = getattr(request, "kv_hints", None)
     return own if own is not None else transfer_params(request).get("kv_hints")
-
-
-def _get(thing: Any, name: str) -> Any:
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)

@@ -239,6 +239,45 @@ class MemoryObject:
         return len(self.bytes)
 
 
+class Counter:
+    """Of prometheus_client."""
+
+    def __init__(self, name: str, _text: str, labels: List[str]) -> None:
+        self.name, self._labels = name, len(labels)
+        self.values: Dict[Any, float] = {}
+
+    def labels(self, *values: str) -> Any:
+        assert len(values) == self._labels
+        return SimpleNamespace(inc=lambda amount: self._add(values, amount))
+
+    def _add(self, values: Any, amount: float) -> None:
+        assert amount >= 0
+        self.values[values] = self.values.get(values, 0) + amount
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Of opentelemetry, as its Meter below."""
+
+    value: float
+    attributes: Dict[str, str]
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.callbacks: Dict[str, Any] = {}
+
+    def create_observable_counter(self, name: str, callbacks: Any, description: str) -> None:
+        assert name not in self.callbacks and description
+        self.callbacks[name] = callbacks
+
+    def observed(self, name: str) -> List[Observation]:
+        return [one for callback in self.callbacks[name] for one in callback(None)]
+
+
+METER = Meter()
+
+
 def _absent(name: str) -> bool:
     return name not in sys.modules and importlib.util.find_spec(name) is None
 
@@ -253,7 +292,10 @@ def install() -> None:
             **{one.__name__: one for one in names},
         )
         _module("sglang.srt.observability.metrics_collector", StorageMetrics=StorageMetrics)
+        _module("prometheus_client", Counter=Counter)
     if _absent("lmcache"):
+        metrics = SimpleNamespace(get_meter=lambda _name: METER, Observation=Observation)
+        _module("opentelemetry", metrics=metrics)
         v1 = "lmcache.v1"
         _module("lmcache.lmcache_native", Bitmap=Bitmap)
         _module(f"{v1}.distributed.api", KeyEntry=KeyEntry, KeyListPage=KeyListPage)

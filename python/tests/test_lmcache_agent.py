@@ -67,11 +67,11 @@ class Names(unittest.TestCase):
     def test_settings_have_defaults_and_mistaken_ones_are_refused_with_the_fix(self) -> None:
         self.assertEqual(parse(None), Settings())
         self.assertEqual(parse({"socket": "/x", "load_threads": 3}).load_threads, 3)
-        with self.assertRaisesRegex(ValueError, "unknown setting 'socket_path': use 'socket'"):
+        with self.assertRaisesRegex(ValueError, "unknown key 'socket_path': did you mean 'socket'"):
             parse({"socket_path": "/x"})
-        with self.assertRaisesRegex(ValueError, "'load_threads' is 0, expected a whole number"):
+        with self.assertRaisesRegex(ValueError, "load_threads'. is 0: set it to a number from 1"):
             parse({"load_threads": 0})
-        with self.assertRaisesRegex(ValueError, "'prefetch' is 'yes', expected true or false"):
+        with self.assertRaisesRegex(ValueError, "prefetch'. is 'yes': set it to true or false"):
             parse({"prefetch": "yes"})
 
     def test_the_listing_forgets_the_oldest_keys_first(self) -> None:

@@ -99,7 +99,7 @@ class OfABackend(unittest.TestCase):
 
     def backend(self, pool: Any = None, extra: Any = None, **changes: Any) -> HearthStorage:
         settings = {"interface_v1": 1, "tenant_salt": self.salt, "socket": self.socket}
-        settings["stall_ms"] = STALL_MS
+        settings.update(stall_ms=STALL_MS, weights_revision="r1")
         config = stand_ins.storage_config(extra_config={**settings, **(extra or {})}, **changes)
         storage = HearthStorage(config, {})
         storage.register_mem_pool_host(pool or stand_ins.HostMemoryPool())

@@ -1,24 +1,28 @@
-"""KV hints of SGLang requests: which commands the agent gets, and when."""
+"""KV hints of SGLang requests: what the agent does for them, and their final outcomes."""
 
 from __future__ import annotations
 
+import os
 import unittest
-from hashlib import sha256
 from types import SimpleNamespace
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional
+from unittest import mock
 
 from . import engine_stand_ins as stand_ins
+from .kv_pool import HANG_SECONDS, Pool, keys_of, parents_of, store
+from .real_agent import COMMAND, RealAgent, until
 
 stand_ins.install()
 
-from hearth_sglang.hints import Hints, command_body  # noqa: E402
-from hearth_sglang.keys import event_hash, page_key  # noqa: E402
+from hearth_client import Outcome  # noqa: E402
+from hearth_client.kv_store import KvStore  # noqa: E402
+from hearth_sglang import hints as hints_module  # noqa: E402
+from hearth_sglang.hints import Hints  # noqa: E402
+from hearth_sglang.keys import event_hash  # noqa: E402
 from hearth_sglang.plugin import _around  # noqa: E402
 from hearth_sglang.registry import set_current  # noqa: E402
 
-
-def names(count: int) -> List[str]:
-    return [sha256(bytes([number])).hexdigest() for number in range(count)]
+PAGE_TOKENS = 32
 
 
 def envelope(kind: str, version: str = "1", **payload: Any) -> Dict[str, Any]:
@@ -26,114 +30,182 @@ def envelope(kind: str, version: str = "1", **payload: Any) -> Dict[str, Any]:
     return {"protocol_version": version, "message_id": "m", "actions": [action]}
 
 
-class Recorder:
-    """Takes commands and lookups as KvStore does, and grants them."""
+class OfHints(unittest.TestCase):
+    path = "/nonexistent/engine.sock"
 
-    connected = True
+    def connect(self) -> KvStore:
+        one = store(self.path, engine_id=os.urandom(16))
+        self.addCleanup(one.close)
+        return one
 
-    def __init__(self, here: int = 0) -> None:
-        self.commands: List[Dict[str, Any]] = []
-        self.fetched: List[List[bytes]] = []
-        self.here = here
+    def hints(self, one: KvStore, no_share: Optional[str] = None) -> Hints:
+        made = Hints(one, 6, "sglang", PAGE_TOKENS, lambda: no_share)
+        self.addCleanup(made.close)
+        return made
 
-    def exists(self, keys: Sequence[bytes], **_options: Any) -> int:
-        return min(self.here, len(keys))
+    def ask(self, hints: Hints, hint: Any, keys: List[bytes]) -> None:
+        hints.requested(hint, lambda: [key.hex() for key in keys])
 
-    def lookup(self, keys: Sequence[bytes], **options: Any) -> None:
-        assert options["fetch"] and not options["hold"]
-        self.fetched.append(list(keys))
-
-    def command(self, body: Dict[str, Any]) -> Any:
-        self.commands.append(body)
-        receipt = {"status": "ok", "counts": {"done": len(body["block_hashes"]), "missing": 0}}
-        return SimpleNamespace(wait=lambda timeout: True, result=lambda: receipt)
+    def outcomes(self, hints: Hints, **expected: int) -> None:
+        until(lambda: sum(hints.outcomes.values()) >= sum(expected.values()), str(expected))
+        self.assertEqual(hints.outcomes, expected)
 
 
-class HintsOfRequests(unittest.TestCase):
-    def hints(self, store: Recorder) -> Hints:
-        hints = Hints(store, 6, "sglang", page_tokens=32)
-        self.addCleanup(hints.close)
-        return hints
+@unittest.skipUnless(COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
+class WithAnAgent(OfHints):
+    agent: RealAgent
 
-    def test_a_pin_is_sent_once_all_its_pages_are_stored(self) -> None:
-        store, pages = Recorder(), names(4)
-        keys = [page_key(name) for name in pages]
-        hints = self.hints(store)
-        hints.requested(envelope("pin", prefix_tokens=96, ttl_seconds=60), lambda: pages)
-        sent: List[int] = []
-        # The thread takes work in order: the request is known before pages are reported.
-        self.finish(
-            hints,
-            lambda: hints._mark(keys[:2]),
-            lambda: sent.append(len(store.commands)),
-            lambda: hints._mark(keys[2:3]),
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.agent = RealAgent()
+        cls.addClassCleanup(cls.agent.__exit__)
+        cls.path = cls.agent.path
+
+    def keys(self, count: int) -> List[bytes]:
+        """Keys of this test alone."""
+        return keys_of(count, first=1_000 * (1 + sum(self.id().encode())))
+
+    def put(self, one: KvStore, keys: List[bytes], first: int = 0) -> None:
+        part, pool = keys[first:], Pool(len(keys) - first).fill()
+        found = one.put(
+            *(part, parents_of(keys)[first:], pool.memory, range(len(part))),
+            aliases=[event_hash(key) for key in part],
         )
-        self.assertEqual(sent, [0])
-        (command,) = store.commands
-        self.assertEqual(command["block_hashes"], [event_hash(key) for key in keys[:3]])
-        self.assertEqual((command["type"], command["pin"]), ("Cache", True))
-        self.assertEqual((command["owner"], command["ttl_seconds"]), ("sglang", 60))
-        self.assertEqual(hints.outcomes, {"accepted": 3})
+        self.assertEqual(found, [Outcome.OK] * len(part))
 
-    def finish(self, hints: Hints, *works: Any) -> None:
-        for work in works:
-            hints._do(work)
-        hints.close()
+    def pins(self, one: KvStore, keys: List[bytes]) -> Dict[str, int]:
+        """Takes one pin from each page, and counts those that had one."""
+        names = [event_hash(key) for key in keys]
+        ticket = one.command(
+            {"type": "Cache", "pin": False, "block_hashes": names, "owner": "sglang"}
+        )
+        assert ticket.wait(HANG_SECONDS)
+        counts = ticket.result()["counts"]
+        return {word: count for word, count in counts.items() if count}
+
+    def test_a_pin_takes_effect_once_all_its_pages_are_stored(self) -> None:
+        one, keys = self.connect(), self.keys(4)
+        hints = self.hints(one)
+        self.ask(hints, envelope("pin", prefix_tokens=96, ttl_seconds=600), keys)
+        until(lambda: hints._waiting)
+        self.put(one, keys[:2])
+        hints.stored(keys[:2])
+        until(lambda: len(hints._waiting[0].left) == 1)
+        self.assertEqual(hints.outcomes, {})
+        self.put(one, keys[:3], 2)
+        hints.stored(keys[2:3])
+        self.outcomes(hints, accepted=3)
+        self.put(one, keys, 3)
+        self.assertEqual(self.pins(one, keys), {"done": 3, "already": 1})
+
+    def test_a_page_that_another_writer_has_not_committed_is_waited_for(self) -> None:
+        one, other, keys = self.connect(), self.connect(), self.keys(2)
+        hints = self.hints(one)
+        self.ask(hints, envelope("pin"), keys)
+        until(lambda: hints._waiting)
+        hints.stored(keys)  # This rank's writes ended as PENDING.
+        until(lambda: not hints._waiting[0].left)
+        self.assertEqual(hints.outcomes, {})
+        self.put(other, keys)
+        self.outcomes(hints, accepted=2)
+        self.assertEqual(self.pins(one, keys), {"done": 2})
 
     def test_pages_that_the_agent_has_are_not_waited_for(self) -> None:
-        store = Recorder(here=2)
-        hints = self.hints(store)
-        hints.requested(envelope("retain", priority=500), lambda: names(2))
-        self.finish(hints)
-        self.assertEqual([one["retain"] for one in store.commands], [99])
-
-    def test_a_prefetch_asks_for_its_pages_when_the_request_comes(self) -> None:
-        store = Recorder()
-        hints = self.hints(store)
-        hints.requested(envelope("prefetch", from_token=33), lambda: names(4))
-        self.finish(hints)
-        self.assertEqual(store.fetched, [[page_key(name) for name in names(4)[2:]]])
-        self.assertEqual(store.commands, [])
-
-    def test_an_action_of_another_version_or_kind_is_counted_and_ignored(self) -> None:
-        store = Recorder()
-        hints = self.hints(store)
-        hints.requested(envelope("pin", version="2"), lambda: names(1))
-        hints.requested(envelope("kv.fetch"), lambda: names(1))
-        hints.requested(envelope("pin", prefix_tokens=1, from_token=2), lambda: names(1))
-        hints.requested(envelope("pin", prefix_tokens="all"), lambda: names(1))
-        self.finish(hints)
-        self.assertEqual(store.commands, [])
-        self.assertEqual(hints.outcomes, {"ignored": 2, "rejected": 2})
+        one, keys = self.connect(), self.keys(2)
+        self.put(one, keys)
+        hints = self.hints(one)
+        self.ask(hints, envelope("retain", priority=500), keys)
+        self.outcomes(hints, accepted=2)
 
     def test_pages_that_are_never_stored_are_missing_and_the_others_are_pinned(self) -> None:
-        store, pages = Recorder(), names(3)
-        hints = self.hints(store)
-        hints.requested(envelope("pin"), lambda: pages)
+        one, keys = self.connect(), self.keys(3)
+        self.put(one, keys[:1])
+        hints = self.hints(one)
+        with mock.patch.object(hints_module, "_STORE_SECONDS_MAX", 0.0):
+            self.ask(hints, envelope("pin"), keys)
+            self.outcomes(hints, accepted=1, missing=2)
+        self.assertEqual(self.pins(one, keys[:1]), {"done": 1})
 
-        def time_is_over() -> None:
-            hints._mark([page_key(pages[0])])
-            for waiting in hints._waiting:
-                waiting.until = 0.0
-            hints._expire()
+    def test_the_outcome_of_a_prefetch_is_what_came_to_ram(self) -> None:
+        one, keys = self.connect(), self.keys(4)
+        self.put(one, keys[:2])
+        hints = self.hints(one)
+        self.ask(hints, envelope("prefetch"), keys)
+        self.outcomes(hints, accepted=2, missing=2)
 
-        self.finish(hints, time_is_over)
-        self.assertEqual(store.commands[0]["block_hashes"], [event_hash(page_key(pages[0]))])
-        self.assertEqual(hints.outcomes, {"missing": 2, "accepted": 1})
+    def test_a_prefetch_by_name_warms_those_blocks(self) -> None:
+        one, keys = self.connect(), self.keys(2)
+        self.put(one, keys)
+        hints = self.hints(one)
+        names = [event_hash(key) for key in keys]
+        self.ask(hints, envelope("prefetch", block_hashes=[*names, 7]), [])
+        self.outcomes(hints, accepted=2, missing=1)
 
-    def test_each_action_has_its_command(self) -> None:
-        def body(kind: str, **payload: Any) -> Dict[str, Any]:
-            return command_body(envelope(kind, **payload)["actions"][0], [1], "sglang")
+    def test_shared_pages_are_announced_and_another_engine_waits_for_them(self) -> None:
+        producer, consumer, keys = self.connect(), self.connect(), self.keys(3)
+        first, second = self.hints(producer), self.hints(consumer)
+        self.ask(first, envelope("share", prefix_tokens=96), keys)
+        self.outcomes(first, accepted=3)
 
-        self.assertEqual(
-            body("transient"), {"type": "Think", "block_hashes": [1], "transient": True}
-        )
-        demote = body("demote", session_id="s1", ttl_seconds=5)
-        self.assertEqual((demote["type"], demote["lease_id"]), ("Pause", "session-s1"))
-        self.assertEqual((demote["owner"], demote["ttl_seconds"]), ("s1", 5))
-        self.assertEqual(body("demote")["lease_id"], "hint-a")
-        self.assertEqual(body("retain", priority=7, ttl_seconds=9)["retain_seconds"], 9)
+        def announced() -> bool:
+            ticket = consumer.lookup(keys, hold=False, fetch=False)
+            return bool(ticket.wait(HANG_SECONDS) and ticket.result().announced == 3)
 
+        until(announced)
+        self.ask(second, envelope("prefetch", wait=True), keys)
+        until(lambda: second._open)
+        self.assertEqual(second.outcomes, {})
+        self.put(producer, keys)
+        first.stored(keys)
+        self.outcomes(second, accepted=3)
+        until(lambda: not first._announced)
+
+    def test_pages_that_are_not_stored_any_more_are_withdrawn(self) -> None:
+        one, keys = self.connect(), self.keys(1)
+        hints = self.hints(one)
+        with mock.patch.object(hints_module, "_STORE_SECONDS_MAX", 0.0):
+            self.ask(hints, envelope("share"), keys)
+            self.outcomes(hints, accepted=1)
+            until(lambda: not hints._announced)
+
+        def is_withdrawn() -> bool:
+            ticket = one.lookup(keys, hold=False, fetch=False)
+            return bool(ticket.wait(HANG_SECONDS) and ticket.result().announced == 0)
+
+        until(is_withdrawn)
+
+    def test_a_server_that_stores_pages_late_refuses_to_share_them(self) -> None:
+        one, keys = self.connect(), self.keys(2)
+        hints = self.hints(one, "share: needs write_through")
+        with self.assertLogs("hearth_sglang", "DEBUG") as logged:
+            self.ask(hints, envelope("share"), keys)
+            self.outcomes(hints, rejected=2)
+        self.assertIn("share: needs write_through", logged.output[0])
+        self.assertEqual(hints._announced, [])
+
+
+class WithoutAnAgent(OfHints):
+    def test_an_action_of_another_version_or_kind_is_counted_and_ignored(self) -> None:
+        hints = self.hints(self.connect())
+        for hint in (
+            envelope("pin", version="2"),
+            envelope("kv.fetch"),
+            envelope("pin", prefix_tokens=1, from_token=2),
+            envelope("pin", prefix_tokens="all"),
+            envelope("transient", open_token=1, close_token=2),
+            envelope("share", block_hashes=[1]),
+        ):
+            self.ask(hints, hint, keys_of(1))
+        self.outcomes(hints, ignored=2, rejected=4)
+
+    def test_each_action_is_rejected(self) -> None:
+        hints = self.hints(self.connect())
+        for kind in ("pin", "retain", "demote", "transient", "prefetch", "share"):
+            self.ask(hints, envelope(kind), keys_of(2))
+        self.outcomes(hints, rejected=12)
+
+
+class Plugin(unittest.TestCase):
     def test_the_plug_in_hands_over_hinted_requests_and_never_fails_one(self) -> None:
         taken: List[Any] = []
 

@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 import unittest
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, List, Sequence
 from unittest import mock
@@ -28,8 +29,21 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 )
 
 
+#: Outside a server nothing says which weights were loaded.
+KNOWN = Settings(weights_revision="r1")
+
+
 def names(count: int) -> List[str]:
     return [sha256(bytes([number])).hexdigest() for number in range(count)]
+
+
+def download(cache: str, model: str, commit: str) -> None:
+    """What a download of a model leaves in a cache of the Hub, without the weights."""
+    folder = os.path.join(cache, "models--" + model.replace("/", "--"))
+    os.makedirs(os.path.join(folder, "snapshots", commit))
+    os.makedirs(os.path.join(folder, "refs"))
+    with open(os.path.join(folder, "refs", "main"), "w", encoding="ascii") as file:
+        file.write(commit)
 
 
 class SettingsOfTheBackend(unittest.TestCase):
@@ -40,21 +54,21 @@ class SettingsOfTheBackend(unittest.TestCase):
         self.assertTrue(parse({**own, "interface_v1": 1}).zero_copy)
 
     def test_a_mistaken_key_is_refused_with_the_key_that_is_meant(self) -> None:
-        with self.assertRaisesRegex(ValueError, "unknown setting 'sokcet': use 'socket'"):
+        with self.assertRaisesRegex(ValueError, "unknown key 'sokcet': did you mean 'socket'"):
             parse({"sokcet": "/run/x"})
-        with self.assertRaisesRegex(ValueError, "'interface_v2': use 'interface_v1'"):
+        with self.assertRaisesRegex(ValueError, "'interface_v2': did you mean 'interface_v1'"):
             parse({"interface_v2": 1})
 
     def test_a_mistaken_value_is_refused_with_what_is_expected(self) -> None:
-        with self.assertRaisesRegex(ValueError, "'stall_ms' is 0, expected a whole number from 1"):
+        with self.assertRaisesRegex(ValueError, "stall_ms'. is 0: set it to a number from 1"):
             parse({"stall_ms": 0})
-        with self.assertRaisesRegex(ValueError, "'peers' is 1, expected true or false"):
+        with self.assertRaisesRegex(ValueError, "peers'. is 1: set it to true or false"):
             parse({"peers": 1})
-        with self.assertRaisesRegex(ValueError, "'model' is '', expected a text"):
+        with self.assertRaisesRegex(ValueError, "model'. is '': set it to a text with"):
             parse({"model": ""})
 
     def test_the_backend_refuses_a_mistaken_setting_when_sglang_creates_it(self) -> None:
-        with self.assertRaisesRegex(ValueError, "unknown setting"):
+        with self.assertRaisesRegex(ValueError, "unknown key"):
             HearthStorage(stand_ins.storage_config(extra_config={"socket_path": "/x"}), {})
 
 
@@ -128,7 +142,7 @@ class Identity(unittest.TestCase):
     def manifest(self, layout: str = "layer_first", settings: Any = None, **changes: Any) -> bytes:
         config = stand_ins.storage_config(**changes)
         pool = HostPool(stand_ins.HostMemoryPool(layout=layout))
-        return manifest_of(config, pool, settings or Settings(), None).encode()
+        return manifest_of(config, pool, settings or KNOWN, None).encode()
 
     def test_ranks_with_other_bytes_share_no_blocks(self) -> None:
         manifests = [
@@ -140,16 +154,16 @@ class Identity(unittest.TestCase):
             self.manifest(attn_cp_size=2, attn_cp_rank=1),
             self.manifest(model_name="other"),
             self.manifest(settings=Settings(weights_revision="r2")),
-            self.manifest(settings=Settings(tenant_salt="tenant")),
+            self.manifest(settings=replace(KNOWN, tenant_salt="tenant")),
         ]
         self.assertEqual(len(set(manifests)), len(manifests))
 
     def test_a_secret_salt_stays_out_of_the_manifest(self) -> None:
         salt = "a secret of a tenant"
-        secret = Settings(tenant_salt=salt, tenant_salt_secret=True)
+        secret = replace(KNOWN, tenant_salt=salt, tenant_salt_secret=True)
         self.assertEqual(self.manifest(settings=secret), self.manifest())
         self.assertNotIn(salt.encode(), self.manifest(settings=secret))
-        with self.assertRaisesRegex(ValueError, "expected true or false"):
+        with self.assertRaisesRegex(ValueError, "set it to true or false"):
             parse({"tenant_salt_secret": "yes"})
         self.assertEqual(parse({"key_file": "/k"}).key_file, "/k")
 
@@ -160,7 +174,29 @@ class Identity(unittest.TestCase):
     def test_a_server_without_a_model_name_is_refused_with_the_fix(self) -> None:
         with self.assertRaisesRegex(ValueError, 'set "model" in'):
             self.manifest(model_name=None)
-        self.manifest(model_name=None, settings=Settings(model="given"))
+        self.manifest(model_name=None, settings=replace(KNOWN, model="given"))
+
+    def test_weights_of_an_unknown_revision_are_refused_with_the_fix(self) -> None:
+        pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
+        with tempfile.TemporaryDirectory() as empty:
+            for path in (None, "org/never-downloaded", empty):
+                arguments = stand_ins.SimpleNamespace(model_path=path, revision="main")
+                with self.assertRaisesRegex(ValueError, 'set "weights_revision" in'):
+                    manifest_of(config, pool, Settings(), arguments)
+        given = stand_ins.SimpleNamespace(model_path="org/never-downloaded", revision="a" * 40)
+        made = manifest_of(config, pool, Settings(), given)
+        self.assertEqual(made.weights_revision, "commit:" + "a" * 40)
+
+    def test_the_folder_that_sglang_downloads_to_says_the_commit(self) -> None:
+        pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
+        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as folder:
+            arguments = stand_ins.SimpleNamespace(model_path="org/name", download_dir=folder)
+            download(os.path.join(home, "hub"), "org/name", "5" * 40)
+            download(folder, "org/name", "6" * 40)
+            with mock.patch.dict(os.environ, {"HF_HOME": home}):
+                os.environ.pop("HF_HUB_CACHE", None)
+                made = manifest_of(config, pool, Settings(), arguments)
+        self.assertEqual(made.weights_revision, "commit:" + "6" * 40)
 
     def test_a_name_of_the_hub_stands_for_the_commit_in_its_cache(self) -> None:
         pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
@@ -169,12 +205,7 @@ class Identity(unittest.TestCase):
             os.environ, {"HF_HOME": home}
         ):
             os.environ.pop("HF_HUB_CACHE", None)
-            before = manifest_of(config, pool, Settings(), arguments)
-            self.assertIsNone(before.weights_revision)
-            refs = os.path.join(home, "hub", "models--org--name", "refs")
-            os.makedirs(refs)
-            with open(os.path.join(refs, "main"), "w", encoding="ascii") as file:
-                file.write("5" * 40)
+            download(os.path.join(home, "hub"), "org/name", "5" * 40)
             made = manifest_of(config, pool, Settings(), arguments)
         self.assertEqual(made.weights_revision, "commit:" + "5" * 40)
 
@@ -196,7 +227,7 @@ class Identity(unittest.TestCase):
 
         def extra(overrides: str) -> Any:
             arguments = stand_ins.SimpleNamespace(json_model_override_args=overrides)
-            return manifest_of(config, pool, Settings(), arguments).extra
+            return manifest_of(config, pool, KNOWN, arguments).extra
 
         self.assertEqual(extra("{}"), extra(""))
         self.assertNotEqual(extra("{}"), extra('{"rope_theta": 1}'))
@@ -207,7 +238,7 @@ class Identity(unittest.TestCase):
 
         def dtype(kind: str) -> str:
             arguments = stand_ins.SimpleNamespace(kv_cache_dtype=kind)
-            return manifest_of(config, pool, Settings(), arguments).dtype
+            return manifest_of(config, pool, KNOWN, arguments).dtype
 
         self.assertEqual(dtype("auto"), "float32")
         self.assertEqual(dtype("fp8_e4m3"), "fp8_e4m3:float32")

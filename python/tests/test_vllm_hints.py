@@ -6,9 +6,10 @@ import unittest
 from types import SimpleNamespace
 from typing import Any, List
 
-from hearth_vllm.hints import Action, command_body, engine_hash
+from hearth_client.kv_hints import Action, Rejected, Selection, command_body, read_selection
+from hearth_vllm.hints import engine_hash
 from hearth_vllm.metrics import Stats, merge, summary
-from hearth_vllm.selection import Rejected, Selection, read_selection, thinking_blocks
+from hearth_vllm.selection import thinking_blocks
 
 BLOCK_TOKENS = 32
 
