@@ -7,6 +7,7 @@ import select
 import tempfile
 import time
 import unittest
+from importlib import import_module
 from typing import Any, List, Optional
 
 from . import engine_stand_ins as stand_ins
@@ -14,6 +15,7 @@ from .real_agent import COMMAND, RealAgent
 
 stand_ins.install()
 
+from hearth_lmcache import metrics  # noqa: E402
 from hearth_lmcache.adapter import HearthL2Adapter  # noqa: E402
 from hearth_lmcache.keys import Seen, chain_key  # noqa: E402
 from hearth_lmcache.settings import Settings, parse  # noqa: E402
@@ -24,6 +26,12 @@ HANG_SECONDS = 60.0
 STALL_MS = 60_000
 
 Key, Object = stand_ins.ObjectKey, stand_ins.MemoryObject
+
+
+def metrics_stand_in() -> Optional[stand_ins.Meter]:
+    """None: OpenTelemetry is installed."""
+    used = import_module("opentelemetry").metrics
+    return stand_ins.METER if used.Observation is stand_ins.Observation else None
 
 
 def until(condition: Any) -> Any:
@@ -193,6 +201,42 @@ class Objects(OfAnAdapter):
         self.assertEqual(adapter.get_usage().total_bytes_used, 64)
         listed = adapter.list_l2_keys()
         self.assertEqual([entry.key.chunk_hash for entry in listed.entries], [keys[2].chunk_hash])
+
+    def test_a_load_has_a_limit_in_total_the_time_to_compute_its_chunks(self) -> None:
+        keys = [*self.keys(8), *self.keys(8, group=1)]  # Two objects of each chunk.
+        objects = [Object(bytes(64)) for _ in keys]
+        for params, expected in (
+            ({"chunk_tokens": 50, "recompute_tokens_per_second": 1}, 400_000),
+            ({"chunk_tokens": 1}, STALL_MS),
+            ({"load_deadline_ms": 70}, 70),
+        ):
+            adapter = self.adapter(**params)
+            get, limits = adapter.store.get_pieces, []
+
+            def note(*words: Any, **options: Any) -> Any:
+                limits.append(options["deadline_ms"])
+                return get(*words, **options)
+
+            adapter.store.get_pieces = note  # type: ignore[method-assign]
+            self.load(adapter, keys, objects)
+            self.assertEqual(limits, [expected])
+
+    def test_the_counters_of_hearth_are_in_the_metrics_and_the_status_of_lmcache(self) -> None:
+        keys = self.keys(2)
+        common = {"tenant_salt": self.salt, "socket": self.socket, "stall_ms": STALL_MS}
+        adapter = HearthL2Adapter({**common, "name": "counted"})
+        until(lambda: adapter.store.connected)
+        self.store(adapter, keys, [Object(b"q" * 64) for _ in keys])
+        self.load(adapter, keys, [Object(bytes(64)) for _ in keys])
+        figures = adapter.report_status()["figures"]
+        self.assertEqual((figures["put_bytes"], figures["got_blocks"]), (128, 2))
+        self.assertEqual(dict(metrics.figures())["counted"]["loaded_bytes", ""], 128)
+        meter = metrics_stand_in()
+        if meter is not None:
+            (observed,) = meter.observed("hearth_lmcache.loaded_bytes")
+            self.assertEqual((observed.value, observed.attributes), (128, {"adapter": "counted"}))
+        adapter.close()
+        self.assertNotIn("counted", dict(metrics.figures()))
 
     def test_the_listing_has_pages_and_models(self) -> None:
         keys = [*self.keys(5), Key(b"other", "model-b", 1)]

@@ -11,12 +11,13 @@ import unittest
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from . import engine_stand_ins as stand_ins
 
 stand_ins.install()
 
+from hearth_sglang import metrics  # noqa: E402
 from hearth_sglang.storage import HearthStorage  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     PoolHitPolicy,
@@ -238,6 +239,34 @@ class Pages(OfABackend):
         self.assertEqual(len(logged.records), 1)
         self.assertIn("hicache_storage_pass_prefix_keys", logged.output[0])
 
+    def test_the_counters_of_hearth_are_in_the_metrics_of_sglang(self) -> None:
+        names, pool = self.names(2), stand_ins.HostMemoryPool()
+        storage = self.backend(pool)
+        storage.hints = SimpleNamespace(outcomes={"accepted": 3}, stored=list, close=list)
+        indices = stand_ins.indices_of(pool, [0, 1])
+        size = 2 * len(pool.page(0))
+        for times in (1, 2):
+            storage.batch_set_v1(names, indices, START)
+            storage.batch_get_v1(names, indices)
+            before = self.exported()
+            storage.get_stats()
+            after = self.exported()
+            grown = {key: after[key] - before.get(key, 0) for key in after}
+            self.assertEqual(grown["loaded_bytes", "tp0-pp0"], size)
+            self.assertEqual(grown["stored_bytes", "tp0-pp0"], size if times == 1 else 0)
+            hints = grown["hint_blocks", "tp0-pp0", "accepted"]
+            self.assertEqual(hints, 3 if times == 1 else 0)
+
+    def exported(self) -> Dict[Any, float]:
+        counters = [one for one in metrics._counters.values() if one is not None]
+        if counters and not isinstance(counters[0], stand_ins.Counter):
+            self.skipTest("prometheus_client is installed: the lane with SGLang reads its endpoint")
+        return {
+            (one.name.replace(metrics.PREFIX, ""), *labels): value
+            for one in counters
+            for labels, value in one.values.items()
+        }
+
     def test_clear_leaves_the_blocks_of_other_engines_alone(self) -> None:
         names, pool = self.names(1), stand_ins.HostMemoryPool()
         storage = self.backend(pool)
@@ -245,6 +274,66 @@ class Pages(OfABackend):
         with self.assertLogs("hearth_sglang", logging.WARNING):
             self.assertFalse(storage.clear())
         self.assertEqual(storage.batch_exists(names), 1)
+
+
+@unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")
+class Deadlines(OfABackend):
+    """Each read has a limit in total: the time that SGLang takes to compute its pages."""
+
+    socket = SOCKET
+
+    def given(self, read: Any, **extra: Any) -> List[int]:
+        """The limits that ``read`` passes, of a server that computes one token a second."""
+        pool = stand_ins.HostMemoryPool(pages=100)
+        storage = self.backend(pool, extra={"recompute_tokens_per_second": 1, **extra})
+        until(lambda: storage.store is not None and storage.store.connected)
+        limits: List[int] = []
+        for name in ("get", "get_pieces"):
+            call = getattr(storage.store, name)
+
+            def note(*words: Any, call: Any = call, **options: Any) -> Any:
+                limits.append(options["deadline_ms"])
+                return call(*words, **options)
+
+            setattr(storage.store, name, note)
+        read(storage)
+        return limits
+
+    def pages(self, count: int) -> Any:
+        return (self.names(count), stand_ins.indices_of(stand_ins.HostMemoryPool(), range(count)))
+
+    def test_it_grows_with_the_tokens_of_the_pages(self) -> None:
+        self.assertEqual(self.given(lambda one: one.batch_get_v1(*self.pages(100))), [400_000])
+
+    def test_it_is_at_least_the_time_after_which_a_hung_agent_is_noticed(self) -> None:
+        self.assertEqual(self.given(lambda one: one.batch_get_v1(*self.pages(1))), [STALL_MS])
+
+    def test_it_can_be_configured(self) -> None:
+        read = lambda one: one.batch_get_v1(*self.pages(100))  # noqa: E731
+        self.assertEqual(self.given(read, load_deadline_ms=70), [70])
+
+    def test_reads_of_tensors_have_one(self) -> None:
+        def read(storage: HearthStorage) -> None:
+            storage.batch_get(self.names(100), [Tensor(bytes(64)) for _ in range(100)])
+
+        self.assertEqual(self.given(read), [400_000])
+
+    def test_the_pools_of_one_call_have_one_together(self) -> None:
+        def read(storage: HearthStorage) -> None:
+            states = FlatPool(pages=100, page_size=1)
+            storage.register_mem_host_pool_v2(states, PoolName.MAMBA)
+            names, indices = self.pages(100)
+            state = stand_ins.Indices(range(100))
+            storage.batch_get_v2(
+                [
+                    PoolTransfer(PoolName.KV, host_indices=indices, keys=names),
+                    PoolTransfer(PoolName.MAMBA, host_indices=state, keys=names),
+                ]
+            )
+
+        first, second = self.given(read)
+        self.assertLessEqual(first, 400_000)
+        self.assertLess(second, first)
 
 
 @unittest.skipUnless(SOCKET, "HEARTH_SOCKET does not name a running agent's socket")

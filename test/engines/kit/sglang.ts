@@ -31,7 +31,7 @@ function hicache(socket: string): string[] {
     ...["--hicache-mem-layout", "layer_first", "--hicache-write-policy", "write_through"],
     ...["--hicache-storage-prefetch-policy", "wait_complete"],
     ...["--hicache-storage-backend", "dynamic"],
-    ...["--hicache-storage-backend-extra-config", JSON.stringify(extra)],
+    ...["--hicache-storage-backend-extra-config", JSON.stringify(extra), "--enable-metrics"],
   ];
 }
 
@@ -110,6 +110,14 @@ export class Sglang extends Server {
       ...{ steps, promptTokens, cachedTokens, totalMs, firstTokenMs: totalMs },
       transferParams: null,
     };
+  }
+
+  /** Sum of a counter of its metrics over all labels; 0 if it is not there. */
+  async counter(name: string): Promise<number> {
+    const answer = await fetch(`${this.url}/metrics`, { signal: AbortSignal.timeout(FLUSH_MS) });
+    const lines = (await answer.text()).split("\n");
+    const samples = lines.filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
+    return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
   }
 
   /** Empties the radix cache and HiCache's host memory; refused while blocks are written. */

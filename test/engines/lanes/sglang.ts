@@ -33,6 +33,8 @@ export async function sglangHicache(context: LaneContext): Promise<void> {
   const flushed = await play(server, "after /flush_cache");
   checkEqual(sheet, "after /flush_cache", reference, flushed);
   checkRestored(sheet, "after /flush_cache", sent, flushed);
+  const loaded = await server.counter("sglang:hearth_loaded_bytes_total");
+  sheet.atLeast("loaded bytes in SGLang's own metrics", loaded, 1);
   await agent.settled();
   await server.restart();
   const restarted = await play(server, "after a restart");
