@@ -133,8 +133,11 @@ class Hints:
             self.outcomes["ignored"] += ignored
         for action in actions:
             self._open.append(action)
-            if not action.decided:
-                self._start(action, pages)
+            try:
+                if not action.decided:
+                    self._start(action, pages)
+            except ValueError as error:  # Of what was sent, a part cannot be right.
+                action.reject(f"payload: {error}", action.asked)
 
     def _start(self, action: Action, pages: List[bytes]) -> None:
         chosen = action.selection

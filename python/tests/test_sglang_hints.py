@@ -141,6 +141,15 @@ class WithAnAgent(OfHints):
         self.ask(hints, envelope("prefetch", block_hashes=[*names, 7]), [])
         self.outcomes(hints, accepted=2, missing=1)
 
+    def test_a_payload_that_cannot_be_sent_is_rejected_and_later_actions_are_executed(self) -> None:
+        one, keys = self.connect(), self.keys(2)
+        self.put(one, keys)
+        hints = self.hints(one)
+        both = envelope("prefetch", sources=["a name that is too long" * 10])
+        both["actions"] += envelope("retain")["actions"]
+        self.ask(hints, both, keys)
+        self.outcomes(hints, rejected=2, accepted=2)
+
     def test_shared_pages_are_announced_and_another_engine_waits_for_them(self) -> None:
         producer, consumer, keys = self.connect(), self.connect(), self.keys(3)
         first, second = self.hints(producer), self.hints(consumer)

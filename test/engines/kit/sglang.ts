@@ -116,7 +116,9 @@ export class Sglang extends Server {
   async counter(name: string): Promise<number> {
     const answer = await fetch(`${this.url}/metrics`, { signal: AbortSignal.timeout(FLUSH_MS) });
     const lines = (await answer.text()).split("\n");
-    const samples = lines.filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
+    const samples = lines.filter(
+      (line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `),
+    );
     return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
   }
 
