@@ -34,7 +34,8 @@ def hub_commit(
     """
     if revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision):
         return f"commit:{revision}"
-    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
     old = os.environ.get("HUGGINGFACE_HUB_CACHE")
     for cache in (folder, os.environ.get("HF_HUB_CACHE") or old or os.path.join(home, "hub")):
         commit = None if cache is None else _commit_in(cache, name, revision or "main")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from typing import Any, Dict, Optional
 
@@ -76,9 +77,15 @@ def _weights(arguments: Any) -> Optional[str]:
     path, revision = _text(arguments, "model_path"), _text(arguments, "revision")
     if _text(arguments, "load_format") == "dummy":
         return "dummy"  # SGLang draws them with a fixed seed.
-    if path is None:
-        return None
-    return revision_of(path) or hub_commit(path, revision, _text(arguments, "download_dir"))
+    local = None if path is None else revision_of(path)
+    # A name of ModelScope means other weights than the same name of the Hub.
+    if path is None or local is not None or _is_true("SGLANG_USE_MODELSCOPE"):
+        return local
+    return hub_commit(path, revision, _text(arguments, "download_dir"))
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "y", "on")
 
 
 def _extra(config: Any, pool: HostPool, arguments: Any) -> Dict[str, str]:

@@ -186,6 +186,9 @@ class Identity(unittest.TestCase):
         given = stand_ins.SimpleNamespace(model_path="org/never-downloaded", revision="a" * 40)
         made = manifest_of(config, pool, Settings(), given)
         self.assertEqual(made.weights_revision, "commit:" + "a" * 40)
+        with mock.patch.dict(os.environ, {"SGLANG_USE_MODELSCOPE": "true"}):
+            with self.assertRaisesRegex(ValueError, 'set "weights_revision" in'):
+                manifest_of(config, pool, Settings(), given)
 
     def test_the_folder_that_sglang_downloads_to_says_the_commit(self) -> None:
         pool, config = HostPool(stand_ins.HostMemoryPool()), stand_ins.storage_config()
