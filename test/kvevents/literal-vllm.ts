@@ -15,6 +15,8 @@ export interface RunningRequest {
   readonly hits: number;
 }
 
+export type RequestKind = "plain" | "full" | "logprobs";
+
 const ELSEWHERE = { group: null, locality: null, ownership: null } as const;
 const NOTHING = {
   ...{ loraName: null, loraId: null, extras: null, cacheSalt: null, sessionId: null },
@@ -52,13 +54,20 @@ export class LiteralVllm {
     return hits;
   }
 
-  /** Null: there are too few free blocks. `isFull`: it announces what it reuses. */
-  start(tokens: readonly number[], isFull: boolean): RunningRequest | null {
-    const hits = this.cachedBlocks(tokens);
+  copiesOf(tokens: readonly number[], block: number): number {
+    return this.#cached.get(this.nameOf(tokens, block))?.size ?? 0;
+  }
+
+  /**
+   * Null: there are too few free blocks. `full`: it announces what it reuses; `logprobs`: it asks
+   * for those of its prompt, and reuses nothing.
+   */
+  start(tokens: readonly number[], kind: RequestKind = "plain"): RunningRequest | null {
+    const hits = kind === "logprobs" ? 0 : this.cachedBlocks(tokens);
     const reused = Array.from({ length: hits }, (_, block) => {
       return this.#cached.get(this.nameOf(tokens, block))!.values().next().value!;
     });
-    if (isFull && hits > 0) this.#publishStored(tokens, 0, hits);
+    if (kind === "full" && hits > 0) this.#publishStored(tokens, 0, hits);
     const needed = Math.ceil(tokens.length / this.#blockTokens) - hits;
     const freeOf = (slot: number) => this.#slots[slot]!.users === 0;
     if (this.#free.length - reused.filter(freeOf).length < needed) return null;

@@ -2,10 +2,8 @@ import { RESIDENCY_TIERS, type ResidencyTier } from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
 import { ChangeList, type FeedChange } from "./change-list.ts";
 import { type ChainStart, chainOf, type EventBlocks, isPlain, shareOf } from "./event-chain.ts";
-import { type BlockName, type KnownBlock, KnownBlocks } from "./known-blocks.ts";
+import { type BlockName, type KnownBlock, KnownBlocks, type PlacedBlock } from "./known-blocks.ts";
 import { type OrphanBlock, OrphanBlocks } from "./orphan-blocks.ts";
-
-type Placed = Omit<KnownBlock, "copies">;
 
 /** Blocks that wait for their parents; each keeps its tokens. */
 const ORPHANS_MAX = 2 ** 16;
@@ -27,6 +25,13 @@ export interface BookState {
   readonly orphans: Iterable<OrphanBlock>;
 }
 
+/** What is before a run: the block of that name, or null the start of a prompt. */
+export interface RunPlace {
+  readonly start: ChainStart;
+  readonly before: BlockName | null;
+  readonly isComplete: boolean;
+}
+
 /** Consecutive blocks on one tier, under the engine's names. */
 export interface BlockRun {
   readonly names: readonly BlockName[];
@@ -40,10 +45,11 @@ export interface BlockRun {
  * parents to be known. Collects what changes for readers.
  *
  * vLLM publishes one `stored` for each copy of a block on the device and one `removed` for each
- * that goes, so copies are counted. A request may ask it to announce again what the request reuses
- * (`kv_cache_report_mode`): such events begin at the first block of the prompt, where a request
- * that stores a copy of its own would have reused the first one. So of runs that begin there,
- * blocks that the device holds count no further copy.
+ * that goes, so copies are counted. Two things look the same: a request that announces again what
+ * it reuses (`kv_cache_report_mode`), and one that stores second copies from the first block of its
+ * prompt on (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs are kept as
+ * those that may be there. Once the certain ones are gone, the block is removed for readers, and a
+ * doubt is counted until a later event shows whether the device has it.
  */
 export class BlockBook {
   readonly #native: Native;
@@ -66,12 +72,24 @@ export class BlockBook {
   get orphans(): number {
     return this.#orphans.size;
   }
-  /** Copies on the device of blocks whose sequence hash is known. */
+  /** Certain copies on the device of blocks whose sequence hash is known. */
   get deviceCopies(): number {
     return this.#known.deviceCopies;
   }
+  /** Blocks of which it is unknown whether the device has a copy. */
+  get doubts(): number {
+    return this.#known.doubts;
+  }
+  get hasForgottenDoubts(): boolean {
+    return this.#known.hasForgottenDoubts;
+  }
 
-  get(name: BlockName): Placed | null {
+  /** The certain copies are all that the device has. */
+  settle(): void {
+    this.#known.settle();
+  }
+
+  get(name: BlockName): PlacedBlock | null {
     return this.#known.get(name);
   }
 
@@ -105,48 +123,79 @@ export class BlockBook {
   }
 
   /**
-   * A run behind a known block, or from the first of a prompt on, in steps. `count` is called with
-   * the outcome of each block.
+   * A run behind a known block, or from the first of a prompt on, in steps. `isComplete`: a block
+   * without a copy here has none on the device. `count` is called with the outcome of each block.
    */
   *addSteps(
     run: BlockRun,
-    start: ChainStart,
+    { start, before, isComplete }: RunPlace,
     count: (outcome: CopyOutcome) => void,
   ): Generator<void, void> {
-    let { parent } = start;
+    let isAgain = before === null && run.tier === "device";
+    // All of what is announced again is held.
+    if (isAgain && isComplete) isAgain = yield* this.#mayHoldSteps(run.names);
+    if (before !== null && run.tier === "device") yield* this.#proveSteps(before, isComplete);
+    let place = { parent: start.parent, before };
     for (let from = 0; from < run.names.length; from += BLOCKS_A_STEP) {
       if (from > 0) yield;
       const piece = pieceOf(run, from, from + BLOCKS_A_STEP);
-      parent = this.#add(piece, { ...start, parent }, start.parent === null, count);
+      place = this.#add(piece, { ...place, salt: start.salt }, isAgain, count);
     }
     for (const name of run.names) yield* this.#linkSteps(name, run.blockTokens);
   }
 
-  /** The sequence hash of the last block. */
+  *#mayHoldSteps(names: readonly BlockName[]): Generator<void, boolean> {
+    for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const known = this.#known.get(name);
+      if (known === null || known.copies[0] + known.perhaps === 0) return false;
+    }
+    return true;
+  }
+
+  /** A request that stores behind a block holds that one and all before it. */
+  *#proveSteps(last: BlockName, isComplete: boolean): Generator<void, void> {
+    const isNews = !isComplete && !this.#known.holds(last, "device");
+    if (this.#known.doubts === 0 && !isNews) return;
+    let steps = 0;
+    for (let name: BlockName | null = last; name !== null; steps++) {
+      if (steps > 0 && steps % BLOCKS_A_STEP === 0) yield;
+      const block: KnownBlock | null = this.#known.get(name);
+      if (block === null) return;
+      // If all is known, a block without a copy lost its name while the request held it.
+      const isOpen = !isComplete || block.perhaps > 0;
+      if (isOpen && this.#known.prove(name)) this.#announce(block, "device");
+      name = block.before;
+    }
+  }
+
+  /** The last block. */
   #add(
     { names, blocks, tier, blockTokens }: BlockRun,
-    start: ChainStart,
-    isFromFirst: boolean,
+    { salt, ...place }: Omit<PlacedBlock, "sequence">,
+    isAgain: boolean,
     count: (outcome: CopyOutcome) => void,
-  ): bigint | null {
+  ): Pick<PlacedBlock, "parent" | "before"> {
+    const start = { parent: place.parent, salt };
     const { sequence, local } = chainOf(this.#native, blockTokens, blocks, start);
     const plain = isPlain(blocks, start);
-    let { parent } = start;
+    let { parent, before } = place;
     for (const [i, name] of names.entries()) {
-      const block = { sequence: sequence[i]!, parent, salt: start.salt };
+      const block = { sequence: sequence[i]!, parent, before, salt };
       this.#adopt(name, block);
-      const isAgain = isFromFirst && tier === "device" && this.#known.holds(name, tier);
-      const isFirst = isAgain ? false : this.#known.addCopies(name, tier, () => block);
-      count(isFirst === null ? "full" : isAgain ? "reannounced" : "stored");
+      const isPerhaps = isAgain && this.#known.holds(name, tier);
+      if (isPerhaps) this.#known.addPerhaps(name);
+      const isFirst = isPerhaps ? false : this.#known.addCopies(name, tier, () => block);
+      count(isFirst === null ? "full" : isPerhaps ? "reannounced" : "stored");
       this.#gone.delete(name);
       if (isFirst === true) {
         const tokens = blocks.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
         const hashes = { sequence: block.sequence, local: local[i]! };
         this.#changes.stored({ tier, parent, ...hashes, tokens, isPlain: plain });
       }
-      parent = block.sequence;
+      [parent, before] = [block.sequence, name];
     }
-    return parent;
+    return { parent, before };
   }
 
   /** A run behind a block that is not known: it waits. False: there is no room. */
@@ -222,7 +271,8 @@ export class BlockBook {
     for (const [i, name] of names.slice(0, last + 1).entries()) {
       if (this.#known.get(name) !== null || this.#orphans.get(name) !== null) continue;
       const isGone = this.#gone.delete(name) || this.#hasForgottenGone;
-      const block = { sequence: sequence[i]!, parent: sequence[i - 1] ?? null, salt: start.salt };
+      const place = { parent: sequence[i - 1] ?? null, before: names[i - 1] ?? null };
+      const block = { sequence: sequence[i]!, ...place, salt: start.salt };
       this.#place(name, isGone ? [0, 0, 0] : [1, 0, 0], block);
     }
     for (const name of names.slice(0, last + 1)) {
@@ -257,12 +307,12 @@ export class BlockBook {
   }
 
   /** Without what led to its hash: readers that name blocks themselves do without it. */
-  #announce({ sequence, parent }: Placed, tier: ResidencyTier): void {
+  #announce({ sequence, parent }: PlacedBlock, tier: ResidencyTier): void {
     this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
   }
 
   /** Takes over what waited under that name for its parent. */
-  #adopt(name: BlockName, block: Placed): void {
+  #adopt(name: BlockName, block: PlacedBlock): void {
     const orphan = this.#orphans.take(name);
     if (orphan !== null) this.#place(name, orphan.copies, block);
   }
@@ -282,23 +332,24 @@ export class BlockBook {
     }
   }
 
-  #placeOrphan(orphan: OrphanBlock, parent: Placed, blockTokens: number): void {
+  #placeOrphan(orphan: OrphanBlock, parent: PlacedBlock, blockTokens: number): void {
     const { name, tokens, loraName, extras, copies } = orphan;
     const start = { parent: parent.sequence, salt: shareOf(orphan.salt, parent.salt) };
     const blocks = { tokens, loraName, extras: extras === null ? null : [extras] };
     const chain = chainOf(this.#native, blockTokens, blocks, start);
     const made = { local: chain.local[0]!, tokens, isPlain: isPlain(blocks, start) };
-    this.#place(name, copies, { sequence: chain.sequence[0]!, ...start }, made);
+    const block = { sequence: chain.sequence[0]!, before: orphan.parent, ...start };
+    this.#place(name, copies, block, made);
   }
 
   /** Where there is no room it is lost, as if the engine had none. */
   #place(
     name: BlockName,
     copies: readonly number[],
-    { sequence, parent, salt }: Placed,
+    { sequence, parent, before, salt }: PlacedBlock,
     made: Pick<Parameters<ChangeList["stored"]>[0], "local" | "tokens" | "isPlain"> = UNKNOWN,
   ): void {
-    const block = () => ({ sequence, parent, salt });
+    const block = () => ({ sequence, parent, before, salt });
     if (copies.every((count) => count === 0)) {
       // Its children need it, and nothing else.
       if (this.#known.addCopies(name, "device", block)) this.#known.dropCopy(name, "device");

@@ -21,10 +21,18 @@ export interface KnownBlock {
   readonly sequence: bigint;
   /** The sequence hash of the block before it; null: it is the first of a prompt. */
   readonly parent: bigint | null;
+  /** The engine's name of that block. */
+  readonly before: BlockName | null;
   /** What its prompt's salt adds to seeds; its children inherit it. */
   readonly salt: bigint;
+  /** Copies that are certain. */
   readonly copies: Copies;
+  /** Further copies on the device that there may be: their events can mean either. */
+  perhaps: number;
 }
+
+/** A block without its copies. */
+export type PlacedBlock = Omit<KnownBlock, "copies" | "perhaps">;
 
 /**
  * Which block each hash of an engine is, for as long as the engine has a copy of it, and a while
@@ -36,7 +44,12 @@ export class KnownBlocks {
   readonly #held = new Map<BlockName, KnownBlock>();
   /** Without copies, in the order in which they lost their last. */
   readonly #left = new Map<BlockName, KnownBlock>();
+  /** Those with copies that may be there. */
+  readonly #perhaps = new Set<KnownBlock>();
   #deviceCopies = 0;
+  #doubts = 0;
+  /** Of blocks that were forgotten since. */
+  #forgottenDoubts = 0;
 
   constructor(max: number) {
     assert(max > 0, "room for a block");
@@ -46,7 +59,14 @@ export class KnownBlocks {
   get size(): number {
     return this.#held.size + this.#left.size;
   }
-  /** Copies on the device, each a block of the engine's cache. */
+  /** Blocks of which it is unknown whether the device has a copy. */
+  get doubts(): number {
+    return this.#doubts + this.#forgottenDoubts;
+  }
+  get hasForgottenDoubts(): boolean {
+    return this.#forgottenDoubts > 0;
+  }
+  /** Certain copies on the device, each a block of the engine's cache. */
   get deviceCopies(): number {
     return this.#deviceCopies;
   }
@@ -66,7 +86,7 @@ export class KnownBlocks {
   addCopies(
     name: BlockName,
     tier: ResidencyTier,
-    block: () => Omit<KnownBlock, "copies">,
+    block: () => PlacedBlock,
     count = 1,
   ): boolean | null {
     let known = this.#held.get(name);
@@ -74,22 +94,56 @@ export class KnownBlocks {
       const left = this.#left.get(name);
       if (left === undefined && !this.#makeRoom()) return null;
       this.#left.delete(name);
-      known = left ?? { ...block(), copies: [0, 0, 0] };
+      known = left ?? { ...block(), copies: [0, 0, 0], perhaps: 0 };
       this.#held.set(name, known);
     }
     const place = placeOf(tier);
-    if (place === 0) this.#deviceCopies += count;
+    if (place === 0) {
+      this.#deviceCopies += count;
+      if (isDoubtful(known)) this.#doubts--;
+    }
     known.copies[place] += count;
     return known.copies[place] === count;
   }
 
-  /** One copy less. The block: it was the last in that tier. Null: there was none. */
+  /** One more copy on the device that may be there, of a block that the device holds. */
+  addPerhaps(name: BlockName): void {
+    const known = this.#held.get(name)!;
+    known.perhaps++;
+    this.#perhaps.add(known);
+  }
+
+  /** The device has a copy of a known block. True: that was unknown. */
+  prove(name: BlockName): boolean {
+    if (this.holds(name, "device")) return false;
+    const known = this.get(name)!;
+    const { perhaps } = known;
+    this.addCopies(name, "device", () => known);
+    if (perhaps > 0) this.#lessPerhaps(known);
+    return true;
+  }
+
+  /** The certain copies are all that there are. */
+  settle(): void {
+    for (const known of this.#perhaps) known.perhaps = 0;
+    this.#perhaps.clear();
+    this.#doubts = 0;
+    this.#forgottenDoubts = 0;
+  }
+
+  /** One copy less. The block: it was the last certain one in that tier. Null: there was none. */
   dropCopy(name: BlockName, tier: ResidencyTier): KnownBlock | "others" | null {
-    const known = this.#held.get(name);
+    const known = this.get(name);
     const place = placeOf(tier);
-    if (known === undefined || known.copies[place] === 0) return null;
+    if (known !== null && place === 0 && isDoubtful(known)) {
+      this.#lessPerhaps(known);
+      if (known.perhaps === 0) this.#doubts--;
+      return "others";
+    }
+    if (known === null || known.copies[place] === 0) return null;
     if (place === 0) this.#deviceCopies--;
     if (--known.copies[place] > 0) return "others";
+    if (place === 0 && isDoubtful(known)) this.#doubts++;
     if (known.copies.every((copies) => copies === 0)) {
       this.#held.delete(name);
       this.#left.set(name, known);
@@ -108,6 +162,8 @@ export class KnownBlocks {
     const isHeld = block.copies.some((copies) => copies > 0);
     (isHeld ? this.#held : this.#left).set(name, block);
     this.#deviceCopies += block.copies[0];
+    if (block.perhaps > 0) this.#perhaps.add(block);
+    if (isDoubtful(block)) this.#doubts++;
   }
 
   /** Takes out those with copies, some at a time, then all others. */
@@ -128,13 +184,27 @@ export class KnownBlocks {
     this.#held.clear();
     this.#left.clear();
     this.#deviceCopies = 0;
+    this.settle();
+  }
+
+  #lessPerhaps(known: KnownBlock): void {
+    known.perhaps--;
+    if (known.perhaps === 0) this.#perhaps.delete(known);
   }
 
   #makeRoom(): boolean {
     if (this.size < this.#max) return true;
-    const oldest = this.#left.keys().next();
+    const oldest = this.#left.entries().next();
     if (oldest.done) return false;
-    this.#left.delete(oldest.value);
+    const [name, block] = oldest.value;
+    this.#left.delete(name);
+    if (!this.#perhaps.delete(block)) return true;
+    this.#doubts--;
+    this.#forgottenDoubts++;
     return true;
   }
+}
+
+function isDoubtful({ copies, perhaps }: KnownBlock): boolean {
+  return perhaps > 0 && copies[0] === 0;
 }

@@ -12,7 +12,7 @@ export interface SavedFeed extends TranslatorState {
   readonly lastPayload: bigint;
 }
 
-const MAGIC = "hearth-feed 1";
+const MAGIC = "hearth-feed 2";
 /** Blocks of one page: between pages other work has its turn. */
 const PAGE_BLOCKS = 1_024;
 const NAME_BYTES_MAX = 64;
@@ -136,19 +136,24 @@ function readName(reader: MsgpackReader): BlockName {
 }
 
 function writeKnown(writer: MsgpackWriter, [name, block]: readonly [BlockName, KnownBlock]): void {
-  writeName(writer.array(5), name);
+  writeName(writer.array(7), name);
   writer.int(block.sequence);
   if (block.parent === null) writer.nil();
   else writer.int(block.parent);
+  if (block.before === null) writer.nil();
+  else writeName(writer, block.before);
   writeCopies(writer.int(block.salt), block.copies);
+  writer.int(block.perhaps);
 }
 
 function readKnown(reader: MsgpackReader): [BlockName, KnownBlock] {
-  if (reader.array(5) !== 5) throw new Unreadable("a block that is none");
+  if (reader.array(7) !== 7) throw new Unreadable("a block that is none");
   const name = readName(reader);
   const sequence = reader.u64();
   const parent = reader.nil() ? null : reader.u64();
-  return [name, { sequence, parent, salt: reader.u64(), copies: readCopies(reader) }];
+  const before = reader.nil() ? null : readName(reader);
+  const [salt, copies] = [reader.u64(), readCopies(reader)];
+  return [name, { sequence, parent, before, salt, copies, perhaps: reader.uint() }];
 }
 
 function writeCopies(writer: MsgpackWriter, copies: KnownBlock["copies"]): void {

@@ -82,9 +82,11 @@ export class Translator {
   }
   /**
    * Whether every block that the engine holds is known: its events were followed from the first on,
-   * or since it cleared its cache, or its whole cache is accounted for.
+   * or since it cleared its cache, or its whole cache is accounted for; and no event since left
+   * open whether it holds a block.
    */
   get isComplete(): boolean {
+    if (this.#book.doubts > 0) return false;
     return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
   }
 
@@ -163,7 +165,9 @@ export class Translator {
   state(): TranslatorState {
     return {
       ...{ blockTokens: this.#blockTokens, isSizeSure: this.#isSizeSure },
-      ...{ isComplete: this.#isComplete, groups: [...this.#mainGroups], ...this.#book.state() },
+      // A doubt about a block that is forgotten is in no file.
+      isComplete: this.#isComplete && !this.#book.hasForgottenDoubts,
+      ...{ groups: [...this.#mainGroups], ...this.#book.state() },
     };
   }
 
@@ -181,10 +185,12 @@ export class Translator {
   }
 
   #checkFull(): void {
-    // Copies that fill the engine's cache leave no room for a block that is not known.
+    // Copies that fill the engine's cache leave no room for a copy that is not known.
     const { totalBlocks = null } = this.#options;
     const isFull = totalBlocks !== null && this.#book.deviceCopies === totalBlocks - SPARE_BLOCKS;
-    if (isFull) this.#isComplete = true;
+    if (!isFull) return;
+    this.#isComplete = true;
+    this.#book.settle();
   }
 
   *#cleared(ownership: string | null): Generator<void, void> {
@@ -288,7 +294,8 @@ export class Translator {
       return;
     }
     const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
-    yield* this.#book.addSteps(run, start, (outcome) => {
+    const place = { start, before, isComplete: this.#isComplete };
+    yield* this.#book.addSteps(run, place, (outcome) => {
       if (outcome === "full") this.drop("too_many");
       else this.#counts[outcome]++;
     });

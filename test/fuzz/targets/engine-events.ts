@@ -47,7 +47,9 @@ function pagesIn(input: Uint8Array): Uint8Array[] {
 const SAVED: SavedFeed = {
   ...{ next: 3, lastPayload: 9n, blockTokens: BLOCK, isSizeSure: true, isComplete: false },
   ...{ groups: [[0, true]], gone: [5n, "digest"], hasForgottenGone: false },
-  known: [[7n, { sequence: 1n, parent: null, salt: 0n, copies: [2, 0, 1] }]],
+  known: [
+    [7n, { sequence: 1n, parent: null, before: null, salt: 0n, copies: [2, 0, 1], perhaps: 1 }],
+  ],
   orphans: [
     {
       ...{ name: 8n, parent: 6n, tokens: Uint32Array.of(1, 2, 3, 4), extras: null },
