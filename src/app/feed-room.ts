@@ -76,6 +76,7 @@ export class FeedRoom implements AsyncDisposable {
       mode,
       everyMs: events.heartbeatMs,
       engineBlocksMax: events.engineBlocks,
+      hasEngines: engine.kvEvents !== null,
       spaces: () => spacesOf(parts.namespaces),
     });
     this.#publishers = bus === null ? [] : this.feeds.feeds.map((feed) => this.#speak(feed, bus));

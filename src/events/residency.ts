@@ -82,6 +82,8 @@ export interface ResidencyHeartbeat {
   readonly spaces: readonly KeySpace[];
   /** At `lastSequence`, in the order of RESIDENCY_TIERS. */
   readonly digests: readonly ResidencyDigest[];
+  /** All that the device holds is told; false: an engine holds more than its agent has heard of. */
+  readonly isDeviceKnown: boolean;
   /** It is the last one: the publisher ends. */
   readonly isClosing: boolean;
 }

@@ -87,11 +87,13 @@ export class BusPublisher implements AsyncDisposable {
     const connects = bus.onStatus(({ status }) => {
       if (status === "connected") this.beat();
     });
+    const knows = feed.onDeviceKnown(() => this.beat());
     const listens = sendsBatches ? feed.listen((batch) => this.#send(batch)) : null;
     this.#ends.push(
       () => asked.unsubscribe(),
       () => beats[Symbol.dispose](),
       () => connects[Symbol.dispose](),
+      () => knows[Symbol.dispose](),
       () => listens?.[Symbol.dispose](),
     );
     this.beat();

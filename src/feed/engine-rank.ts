@@ -124,7 +124,7 @@ export class EngineRank implements AsyncDisposable {
       { ...engine, rank, blockTokens, knownBlocksMax, topic: "" },
       {
         changes: (changes) => this.changed(changes),
-        known: () => undefined,
+        known: (isKnown) => this.#options.feeds.engineKnown(rank, isKnown),
         blockTokens: (size) => this.#learned(size),
         heard: (isHeard) => {
           this.#isHeard = isHeard;

@@ -20,6 +20,7 @@ export class HeldChains implements Held {
   readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());
   readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
   #forgotten = 0;
+  #isDeviceWhole = true;
 
   constructor(blocksMax: number) {
     this.#blocksMax = blocksMax;
@@ -30,6 +31,10 @@ export class HeldChains implements Held {
   }
   get forgotten(): number {
     return this.#forgotten;
+  }
+  /** No block of the device was forgotten since it was last cleared. */
+  get isDeviceWhole(): boolean {
+    return this.#isDeviceWhole;
   }
   get digests(): readonly ResidencyDigest[] {
     return this.#digests.map(({ value }) => value);
@@ -89,6 +94,7 @@ export class HeldChains implements Held {
     let left = count;
     for (const at of [place, 0, 1, 2]) {
       const oldest = [...this.#tiers[at]!.keys().take(left)];
+      if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
       this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), told);
       left -= oldest.length;
     }
@@ -106,12 +112,14 @@ export class HeldChains implements Held {
     for (const [place, blocks] of this.#tiers.entries()) {
       const name = RESIDENCY_TIERS[place]!;
       if (tier !== null && tier !== name) continue;
+      if (place === DEVICE) this.#isDeviceWhole = true;
       this.#remove(name, BigUint64Array.from(blocks.keys()), told);
     }
   }
 }
 
 const LOW = 0xffff_ffffn;
+const DEVICE = RESIDENCY_TIERS.indexOf("device");
 
 /** Blocks of one tier, put together where one follows the other. */
 export class Chains {

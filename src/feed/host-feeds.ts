@@ -22,6 +22,8 @@ export interface HostFeedsOptions {
   readonly everyMs: number;
   /** Of one engine's own events, blocks that are remembered at most. */
   readonly engineBlocksMax: number;
+  /** Ranks whose engines' own events are followed: of their devices nothing is known at first. */
+  readonly hasEngines: boolean;
   /** Of the store. */
   readonly spaces: () => readonly KeySpace[];
 }
@@ -31,6 +33,8 @@ interface Rank {
   readonly tiers: readonly ResidencyTier[];
   readonly chains: HeldChains;
   space: KeySpace | null;
+  /** Whether all that its engine holds is known; of one without own events nothing more is. */
+  isEngineKnown: boolean;
 }
 
 /**
@@ -59,10 +63,12 @@ export class HostFeeds implements Disposable {
         mode: options.mode,
         everyMs: options.everyMs,
         held: [heldByStore(residency, tiers), chains],
+        isDeviceKnown: !options.hasEngines,
         spaces: () => this.#spacesOf(rank, options.spaces()),
         flush: () => this.#pump(),
       });
-      this.#ranks.set(rank, { feed, tiers, chains, space: null });
+      const isEngineKnown = !options.hasEngines;
+      this.#ranks.set(rank, { feed, tiers, chains, space: null, isEngineKnown });
     }
     residency.start(() => this.#later());
   }
@@ -86,6 +92,15 @@ export class HostFeeds implements Disposable {
     if (known === undefined || this.#isOver) return;
     known.space = space;
     known.feed.push(known.chains.apply(changes));
+    reportKnown(known);
+  }
+
+  /** Whether the changes of an engine so far name all that it holds. */
+  engineKnown(rank: number, isKnown: boolean): void {
+    const known = this.#ranks.get(rank);
+    if (known === undefined || this.#isOver) return;
+    known.isEngineKnown = isKnown;
+    reportKnown(known);
   }
 
   /**
@@ -124,6 +139,10 @@ export class HostFeeds implements Disposable {
     }
     this.#isPumping = false;
   }
+}
+
+function reportKnown({ feed, chains, isEngineKnown }: Rank): void {
+  feed.setDeviceKnown(isEngineKnown && chains.isDeviceWhole);
 }
 
 function push({ feed, tiers, chains }: Rank, changes: readonly ResidencyChange[]): void {

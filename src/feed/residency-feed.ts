@@ -21,6 +21,8 @@ export interface FeedOptions {
   readonly held: readonly Held[];
   /** As many as there are; the latest ones are told. */
   readonly spaces: () => readonly KeySpace[];
+  /** Whether all that the device holds is told from the start; true if left out. */
+  readonly isDeviceKnown?: boolean;
   /** Has everything that happened so far pushed. */
   readonly flush: () => void;
 }
@@ -35,9 +37,12 @@ export class ResidencyFeed {
   readonly ring: ChangeRing;
   readonly #options: FeedOptions;
   readonly #listeners = new Set<FeedListener>();
+  readonly #knownListeners = new Set<() => void>();
+  #isDeviceKnown: boolean;
 
   constructor(options: FeedOptions) {
     this.#options = options;
+    this.#isDeviceKnown = options.isDeviceKnown ?? true;
     this.ring = new ChangeRing(options.ring);
   }
 
@@ -53,6 +58,23 @@ export class ResidencyFeed {
   /** Of the latest change that was pushed. */
   get lastSequence(): number {
     return this.ring.last;
+  }
+
+  /** Whether all that the device holds is told. */
+  get isDeviceKnown(): boolean {
+    return this.#isDeviceKnown;
+  }
+
+  setDeviceKnown(isKnown: boolean): void {
+    if (isKnown === this.#isDeviceKnown) return;
+    this.#isDeviceKnown = isKnown;
+    for (const listener of this.#knownListeners) listener();
+  }
+
+  /** Called when `isDeviceKnown` changed; must not throw. */
+  onDeviceKnown(listener: () => void): Disposable {
+    this.#knownListeners.add(listener);
+    return { [Symbol.dispose]: () => this.#knownListeners.delete(listener) };
   }
 
   /** Has everything that happened so far pushed. */
@@ -85,6 +107,7 @@ export class ResidencyFeed {
       lastSequence: this.ring.last,
       spaces: this.#options.spaces().slice(-SPACES_MAX),
       digests: joinDigests(held.map(({ digests }) => digests)),
+      isDeviceKnown: this.#isDeviceKnown,
     };
   }
 }

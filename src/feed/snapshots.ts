@@ -9,6 +9,7 @@ export interface Snapshot {
   readonly source: ResidencySource;
   /** It is what was held when this change had just happened. */
   readonly sequence: number;
+  readonly isDeviceKnown: boolean;
   readonly blocks: number;
   readonly parts: readonly (readonly ResidencyRun[])[];
 }
@@ -132,7 +133,8 @@ export class Snapshots {
       for (const { hashes } of part) blocks += hashes.length;
       await yieldToLoop();
     }
-    const snapshot = { id, source: feed.source, sequence, blocks, parts };
+    const { source, isDeviceKnown } = feed;
+    const snapshot = { id, source, sequence, isDeviceKnown, blocks, parts };
     const nowMs = clock.monotonicMs();
     this.#kept.push({ snapshot, takenMs: nowMs, usedMs: nowMs });
     if (this.#kept.length > KEPT_MAX) this.#kept.shift();
@@ -142,7 +144,7 @@ export class Snapshots {
 
 /** Part `part`, as it is answered. */
 export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
-  const { id, source, sequence, parts } = snapshot;
-  const isLast = part === parts.length - 1;
-  return { kind: "snapshot", source, snapshot: id, sequence, part, isLast, runs: parts[part]! };
+  const { id, source, sequence, isDeviceKnown, parts } = snapshot;
+  const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
+  return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
 }

@@ -1,13 +1,14 @@
 import { expect, test } from "bun:test";
 import { Tier } from "../../src/blocks/index.ts";
-import { LAYER_ALL, type NamespaceIndex } from "../../src/core/index.ts";
+import { LAYER_ALL, type NamespaceIndex, seededRandom, systemClock } from "../../src/core/index.ts";
 import type { ResidencyChange } from "../../src/events/index.ts";
 import { type EngineChange, EngineRank } from "../../src/feed/index.ts";
 import { PromptDigests } from "../../src/identity/index.ts";
 import { localHashes, sequenceHashes } from "../../src/kvevents/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { createAddressBatch } from "../../src/tiers/index.ts";
-import { describeNative } from "../support/index.ts";
+import { engine } from "../kvevents/scripted-engine.ts";
+import { describeNative, waitFor } from "../support/index.ts";
 import { namespaceKey, openStoreKit, PAGE } from "../tiers/store-kit.ts";
 import { feedsOf } from "./feed-kit.ts";
 
@@ -108,6 +109,39 @@ describeNative("an engine's own events", () => {
     expect(device()).toBe(0);
     feeds[Symbol.dispose]();
     store.verifyIntegrity();
+  });
+
+  test("of an agent that begins late say that more is on the device, until all is known", async () => {
+    await using it = await engine(undefined, 1);
+    it.add("stored", 1, null);
+    it.add("stored", 2, 1);
+    const kit = openStoreKit({ arenaBytes: 16 * PAGE, gpuWindowBlocks: 100 });
+    await using _kit = kit;
+    const feeds = feedsOf({ residency: kit.store.residency }, { hasEngines: true });
+    const feed = feeds.feeds[0]!;
+    const told: boolean[] = [];
+    using _listening = feed.onDeviceKnown(() => void told.push(feed.heartbeat().isDeviceKnown));
+    const native = loadNative();
+    await using rank = new EngineRank({
+      ...{ rank: 0, model: "m", blockTokens: BLOCK, hashing: native, store: kit.store, feeds },
+      ...{ zmq: null, blocksMax: 3, namespaces: () => [] },
+      engine: {
+        ...{ native, clock: systemClock, random: seededRandom(1) },
+        ...{ endpoint: it.publisher.endpoint, replayEndpoint: it.router.endpoint },
+      },
+    });
+    await waitFor(() => rank.state?.counts.replayed === 1 && rank.state.isHeard);
+    expect(feed.heartbeat().isDeviceKnown).toBe(false);
+    it.send(it.batch({ kind: "cleared", ownership: null }));
+    await waitFor(() => feed.isDeviceKnown);
+    expect(told).toEqual([true]);
+    // More blocks than the agent remembers.
+    for (let block = 1; block <= 4; block++)
+      it.send(it.add("stored", block, block === 1 ? null : block - 1));
+    await waitFor(() => !feed.isDeviceKnown);
+    it.send(it.batch({ kind: "cleared", ownership: null }));
+    await waitFor(() => feed.isDeviceKnown);
+    feeds[Symbol.dispose]();
   });
 
   test("of other tokens, or of prompts with no known start, mirror nothing", async () => {

@@ -108,6 +108,7 @@ export function feedsOf(
     mode: "ring",
     everyMs: 50,
     engineBlocksMax: 1_000,
+    hasEngines: false,
     spaces: () => [SPACE],
     ...options,
   });

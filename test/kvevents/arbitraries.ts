@@ -76,6 +76,7 @@ export const heartbeat: fc.Arbitrary<ResidencyHeartbeat> = fc.record({
   everyMs: fc.integer({ min: 50, max: 300_000 }),
   spaces: fc.array(space, { maxLength: 4 }),
   digests: fc.tuple(digest, digest, digest),
+  isDeviceKnown: fc.boolean(),
   isClosing: fc.boolean(),
 });
 

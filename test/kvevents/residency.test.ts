@@ -135,6 +135,7 @@ const answer: fc.Arbitrary<ResidencyAnswer> = fc.oneof(
     sequence: fc.nat(),
     part: fc.nat(),
     isLast: fc.boolean(),
+    isDeviceKnown: fc.boolean(),
     runs: fc.array(run, { maxLength: 5 }),
   }),
   fc.record({ kind: fc.constantFrom("no_snapshot", "other_incarnation"), source }),
@@ -256,6 +257,7 @@ describe("what is too large", () => {
         sequence: 8,
         part: part++,
         isLast: false,
+        isDeviceKnown: true,
         runs: some,
       };
       const bytes = encodeAnswer(sent);

@@ -12,6 +12,7 @@ function partsOf(count: number): ResidencySnapshotPart[] {
   return Array.from({ length: count }, (_, part) => ({
     ...{ kind: "snapshot", source, snapshot: 3n, sequence: 42, part },
     isLast: part === count - 1,
+    isDeviceKnown: false,
     runs: [{ tier: "host", parent: 5n, hashes: new BigUint64Array([BigInt(part), 9n]) }],
   }));
 }

@@ -25,8 +25,9 @@ export function encodeAnswer(answer: ResidencyAnswer): Uint8Array {
       writeSource(begin(1), answer.source);
       return writer.str("last_sequence").int(answer.lastSequence).done();
     case "snapshot": {
-      writeSource(begin(5), answer.source).str("snapshot").int(answer.snapshot);
+      writeSource(begin(6), answer.source).str("snapshot").int(answer.snapshot);
       writer.str("sequence").int(answer.sequence).str("part").int(answer.part);
+      writer.str("device_known").bool(answer.isDeviceKnown);
       writer.str("is_last").bool(answer.isLast).str("runs").array(answer.runs.length);
       for (const run of answer.runs) writeRun(writer, run);
       return writer.done();
@@ -61,6 +62,7 @@ const MEMBERS = {
   snapshot: (reader: MsgpackReader) => reader.u64(),
   part: uint,
   is_last: (reader: MsgpackReader) => reader.bool(),
+  device_known: (reader: MsgpackReader) => reader.bool(),
   retry_ms: (reader: MsgpackReader) => reader.uint(RESIDENCY_LIMITS.retryMsMax),
   changes: (reader: MsgpackReader) => readList(reader, readChange),
   runs: (reader: MsgpackReader) => readList(reader, readRun),
@@ -92,6 +94,8 @@ function readAnswer(reader: MsgpackReader): ResidencyAnswer {
         sequence: present(members.sequence, "sequence"),
         part: present(members.part, "part"),
         isLast: present(members.is_last, "is_last"),
+        // Earlier versions do not say it.
+        isDeviceKnown: members.device_known ?? true,
         runs: present(members.runs, "runs"),
       };
     case "no_snapshot":

@@ -12,8 +12,8 @@ import { RESIDENCY_LIMITS } from "./messages.ts";
 const NAMESPACE_BYTES = 32;
 
 export function encodeHeartbeatPayload(heartbeat: ResidencyHeartbeat): Uint8Array {
-  const { lastSequence, mode, everyMs, spaces, digests, isClosing } = heartbeat;
-  const writer = new MsgpackWriter().map(6);
+  const { lastSequence, mode, everyMs, spaces, digests } = heartbeat;
+  const writer = new MsgpackWriter().map(7);
   writer.str("last_sequence").int(lastSequence);
   writer.str("mode").str(mode);
   writer.str("every_ms").int(everyMs);
@@ -21,7 +21,8 @@ export function encodeHeartbeatPayload(heartbeat: ResidencyHeartbeat): Uint8Arra
   for (const space of spaces) writeSpace(writer, space);
   writer.str("digests").array(digests.length);
   for (const { blocks, mix } of digests) writer.array(2).int(blocks).int(mix);
-  writer.str("is_closing").bool(isClosing);
+  writer.str("device_known").bool(heartbeat.isDeviceKnown);
+  writer.str("is_closing").bool(heartbeat.isClosing);
   return writer.done();
 }
 
@@ -45,6 +46,8 @@ export function readHeartbeat(reader: MsgpackReader, source: ResidencySource): R
     everyMs: present(members.every_ms, "every_ms"),
     spaces: present(members.spaces, "spaces"),
     digests: present(members.digests, "digests"),
+    // Earlier versions do not say it.
+    isDeviceKnown: members.device_known ?? true,
     isClosing: members.is_closing ?? false,
   };
 }
@@ -55,6 +58,7 @@ const MEMBERS = {
   every_ms: readEvery,
   spaces: readSpaces,
   digests: readDigests,
+  device_known: (reader: MsgpackReader) => reader.bool(),
   is_closing: (reader: MsgpackReader) => reader.bool(),
 };
 

@@ -81,6 +81,8 @@ export interface ResidencySnapshotPart {
   readonly sequence: number;
   readonly part: number;
   readonly isLast: boolean;
+  /** As of a heartbeat. */
+  readonly isDeviceKnown: boolean;
   readonly runs: readonly ResidencyRun[];
 }
 

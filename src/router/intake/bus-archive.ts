@@ -80,8 +80,8 @@ export class BusArchive implements ResidencyArchive {
       }
       if (blocks > this.#options.pictureBlocksMax) return failed("a picture that is too large");
       if (!answer.isLast) continue;
-      const { sequence } = first;
-      return { kind: "picture", picture: { source: first.source, sequence, runs } };
+      const { sequence, isDeviceKnown } = first;
+      return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
     }
     return failed("a picture without an end");
   }

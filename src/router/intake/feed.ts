@@ -5,6 +5,8 @@ import type { ResidencyRun } from "../../kvevents/index.ts";
 export interface Picture {
   readonly source: ResidencySource;
   readonly sequence: number;
+  /** All that the device holds is among it, as the source says. */
+  readonly isDeviceKnown: boolean;
   readonly runs: readonly ResidencyRun[];
 }
 

@@ -59,6 +59,7 @@ export class Follower implements Recoverable, Disposable {
   /** Digests that differed in a row, each after a new picture. */
   #mismatches = 0;
   #heartbeat: ResidencyHeartbeat | null = null;
+  #isDeviceKnown = true;
   #grace: Disposable | null = null;
   #wasKnown = false;
   #isOver = false;
@@ -80,10 +81,15 @@ export class Follower implements Recoverable, Disposable {
   get isKnown(): boolean {
     return this.#hasPicture && !this.#isBroken;
   }
+  /** Whether the source tells all that its device holds: the latest heartbeat says it. */
+  get isDeviceKnown(): boolean {
+    return this.#isDeviceKnown;
+  }
 
   /** A picture of it is in the index already, as it was at `sequence`: from a file. */
-  restore(sequence: number): void {
+  restore(sequence: number, isDeviceKnown: boolean): void {
     this.#sequence = sequence;
+    this.#isDeviceKnown = isDeviceKnown;
     this.#latest = sequence;
     this.#hasPicture = true;
     this.#tell();
@@ -110,6 +116,8 @@ export class Follower implements Recoverable, Disposable {
   heartbeat(heartbeat: ResidencyHeartbeat): void {
     if (!this.#isOurs(heartbeat.source.incarnation)) return;
     this.#heartbeat = heartbeat;
+    this.#isDeviceKnown = heartbeat.isDeviceKnown;
+    this.#tell();
     this.#latest = Math.max(this.#latest, heartbeat.lastSequence);
     if (!this.#hasPicture && !this.#isReplacing && isEmpty(heartbeat)) {
       this.#begin(0);
@@ -290,7 +298,10 @@ export class Follower implements Recoverable, Disposable {
       this.#source = { ...this.#source, incarnation: picture.source.incarnation };
       this.#pending.clear();
       this.#latest = 0;
+      this.#heartbeat = null;
     }
+    // Snapshots may be older than the latest heartbeat.
+    if (this.#heartbeat === null) this.#isDeviceKnown = picture.isDeviceKnown;
     await this.#replace(picture);
     return this.isKnown || !this.#hasPicture;
   }
@@ -333,8 +344,9 @@ export class Follower implements Recoverable, Disposable {
   }
 
   #tell(): void {
-    if (this.isKnown === this.#wasKnown) return;
-    this.#wasKnown = this.isKnown;
+    const isKnown = this.isKnown && this.#isDeviceKnown;
+    if (isKnown === this.#wasKnown) return;
+    this.#wasKnown = isKnown;
     this.#parts.onKnown(this);
   }
 }

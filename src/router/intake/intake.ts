@@ -38,6 +38,8 @@ export interface FollowedSource {
   readonly target: TargetId;
   readonly sequence: number;
   readonly isKnown: boolean;
+  /** Whether the source tells all that its device holds. */
+  readonly isDeviceKnown: boolean;
   readonly spaces: readonly KeySpace[];
 }
 
@@ -86,7 +88,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     this.#parts = {
       ...{ clock, index, archive, queue: this.#queue, room: this.#room, counts: this.#counts },
       reorderMs: settings.reorderMs,
-      onKnown: ({ target, isKnown }) => options.table.setKnown(target, isKnown),
+      onKnown: ({ target, isKnown, isDeviceKnown }) =>
+        options.table.setKnown(target, isKnown && isDeviceKnown),
     };
     this.#watches = [
       clock.every(WATCH_MS, () => this.#look()),
@@ -124,6 +127,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
       target: follower.target,
       sequence: follower.sequence,
       isKnown: follower.isKnown,
+      isDeviceKnown: follower.isDeviceKnown,
       spaces,
     }));
   }
@@ -132,8 +136,8 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const followed = this.#sources.get(nameOf(worker, rank));
     if (followed === undefined) return null;
     const { follower, spaces } = followed;
-    const { source, target, sequence, isKnown } = follower;
-    return { source, target, sequence, isKnown, spaces };
+    const { source, target, sequence, isKnown, isDeviceKnown } = follower;
+    return { source, target, sequence, isKnown, isDeviceKnown, spaces };
   }
 
   batch(batch: ResidencyBatch): void {
@@ -181,7 +185,7 @@ export class ResidencyIntake implements ResidencyListener, AsyncDisposable {
     const heardMs = this.#options.clock.monotonicMs();
     const { spaces } = saved;
     this.#sources.set(name, { follower, spaces, everyMs: RESTORED_EVERY_MS, heardMs });
-    follower.restore(saved.sequence);
+    follower.restore(saved.sequence, saved.isDeviceKnown);
   }
 
   /** What another router has of a source. */

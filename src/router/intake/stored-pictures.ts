@@ -32,6 +32,7 @@ export class StoredPictures implements PictureGiver {
       return { kind: "failed", why: "a picture of another source" };
     }
     const runs = [...first.runs, ...rest.flatMap((part) => part.runs)];
-    return { kind: "picture", picture: { source: first.source, sequence: first.sequence, runs } };
+    const { sequence, isDeviceKnown } = first;
+    return { kind: "picture", picture: { source: first.source, sequence, isDeviceKnown, runs } };
   }
 }

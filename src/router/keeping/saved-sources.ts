@@ -29,8 +29,9 @@ export function encodeState(state: SavedState): string {
     index: state.indexFile,
     saved_at: state.wallMs,
     targets_end: state.targetsEnd,
-    sources: state.sources.map(({ source, target, sequence, spaces, spec }) => ({
+    sources: state.sources.map(({ source, target, sequence, isDeviceKnown, spaces, spec }) => ({
       ...{ worker: source.worker, rank: source.rank, incarnation: source.incarnation },
+      device_known: isDeviceKnown,
       ...{ target, sequence, model: spec.model, role: spec.role, url: spec.url },
       ...{ total_blocks: spec.totalBlocks, batch_tokens_max: spec.batchTokensMax },
       spaces: spaces.map((space) => ({
@@ -75,7 +76,8 @@ function sourceIn(fields: Fields): SavedSource | null {
     batchTokensMax: numberOrNull(fields.batch_tokens_max),
   };
   const source = { worker, rank: spec.rank, incarnation: BigInt(incarnation as number) };
-  const of = { target: Number(target) as TargetId, sequence: Number(sequence) };
+  const isDeviceKnown = fields.device_known !== false;
+  const of = { target: Number(target) as TargetId, sequence: Number(sequence), isDeviceKnown };
   return { source, ...of, spaces: read, spec };
 }
 

@@ -25,6 +25,7 @@ export interface PictureServerOptions {
 interface Kept {
   readonly source: ResidencySource;
   readonly sequence: number;
+  readonly isDeviceKnown: boolean;
   readonly parts: readonly (readonly ResidencyRun[])[];
   askedMs: number;
 }
@@ -79,7 +80,7 @@ export class PictureServer implements Disposable {
     return this.#begin(followed);
   }
 
-  #begin({ source, target, sequence }: FollowedSource): ResidencyAnswer {
+  #begin({ source, target, sequence, isDeviceKnown }: FollowedSource): ResidencyAnswer {
     const { clock, random, index } = this.#options;
     const nowMs = clock.monotonicMs();
     for (const [id, { askedMs }] of this.#kept) {
@@ -92,7 +93,7 @@ export class PictureServer implements Disposable {
       return { tier, parent, hashes: hashes.slice() };
     });
     const parts = [...snapshotParts(runs, bytesMax)];
-    this.#kept.set(snapshot, { source, sequence, parts, askedMs: nowMs });
+    this.#kept.set(snapshot, { source, sequence, isDeviceKnown, parts, askedMs: nowMs });
     this.served++;
     return this.#part(snapshot, 0, source);
   }
@@ -104,7 +105,7 @@ export class PictureServer implements Disposable {
     kept.askedMs = this.#options.clock.monotonicMs();
     const isLast = part === kept.parts.length - 1;
     if (isLast) this.#kept.delete(snapshot);
-    const { source, sequence } = kept;
-    return { kind: "snapshot", source, snapshot, sequence, part, isLast, runs };
+    const { source, sequence, isDeviceKnown } = kept;
+    return { kind: "snapshot", source, snapshot, sequence, part, isLast, isDeviceKnown, runs };
   }
 }

@@ -70,7 +70,9 @@ function saved(): Uint8Array {
     ...{ worker: WORKER, rank: 0, model: "m", role: "both" as const, spaces: [] },
     ...{ url: null, totalBlocks: null, batchTokensMax: 8 },
   };
-  const sources = [{ source, target: 0 as never, sequence: 4, spaces: [], spec }];
+  const sources = [
+    { source, target: 0 as never, sequence: 4, isDeviceKnown: false, spaces: [], spec },
+  ];
   const state = { indexFile: "index-1", wallMs: 1, targetsEnd: 1, sources };
   return Buffer.from(encodeState(state));
 }

@@ -122,7 +122,7 @@ test("parts of different pictures are none: what was there stays until one is wh
     const runs = [{ tier: "host" as const, parent: null, hashes: BigUint64Array.of(5n) }];
     const { source, sequence } = worker;
     const odd = { snapshot: question.snapshot!, part: question.part, isLast: true, runs };
-    return { kind: "snapshot", source, ...odd, sequence: sequence + 1 };
+    return { kind: "snapshot", source, isDeviceKnown: true, ...odd, sequence: sequence + 1 };
   };
   for (let hash = 2n; hash < 6n; hash++) worker.store("host", hash);
   worker.beat();
@@ -131,6 +131,29 @@ test("parts of different pictures are none: what was there stays until one is wh
   expect(room.index.digests(room.target("a")!.id)).toEqual(before);
   worker.instead = () => undefined;
   await waitFor(() => room.agrees(worker));
+});
+
+test("a worker is known once it says that all on its device is told", async () => {
+  await using room = await new IntakeRoom().ready();
+  const worker = room.worker({ worker: "a" });
+  worker.isDeviceKnown = false;
+  worker.beat();
+  worker.send(worker.store("device", 1n));
+  const isApplied = () => room.intake.sources()[0]?.sequence === worker.sequence;
+  await waitFor(isApplied);
+  const report = () => [room.target("a")!.isKnown, room.intake.stats().known];
+  expect(report()).toEqual([false, 1]);
+  // Its digests are still compared.
+  worker.content.get("device")!.add(99n);
+  worker.beat();
+  await waitFor(() => room.intake.stats().pictures === 1 && room.intake.stats().known === 1);
+  expect(report()).toEqual([false, 1]);
+  worker.isDeviceKnown = true;
+  worker.beat();
+  await waitFor(() => room.target("a")!.isKnown);
+  worker.isDeviceKnown = false;
+  worker.beat();
+  await waitFor(() => !room.target("a")!.isKnown);
 });
 
 test("a closing heartbeat takes the worker out; a late one does not bring it back", async () => {

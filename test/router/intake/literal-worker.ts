@@ -70,6 +70,7 @@ export class LiteralWorker {
       source: this.source,
       lastSequence: this.#changes.length,
       ...{ mode: "ring", everyMs: 1_000, spaces: [SPACE], isClosing: false },
+      isDeviceKnown: true,
       digests: this.#sets.map((set) => ({
         blocks: set.size,
         mix: [...set].reduce((mix, hash) => mix ^ mixHash(hash), 0n),
@@ -81,7 +82,7 @@ export class LiteralWorker {
     const runs = this.#sets.map((set, at) => {
       return { tier: RESIDENCY_TIERS[at]!, parent: null, hashes: BigUint64Array.from(set) };
     });
-    return { source: this.source, sequence: this.#changes.length, runs };
+    return { source: this.source, sequence: this.#changes.length, isDeviceKnown: true, runs };
   }
 
   range(incarnation: bigint, from: number): RangeAnswer {

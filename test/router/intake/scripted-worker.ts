@@ -50,6 +50,7 @@ export class ScriptedWorker implements Disposable {
   readonly #pictures = new Map<bigint, ResidencyAnswer[]>();
   #changes: ResidencyChange[] = [];
   incarnation: bigint;
+  isDeviceKnown = true;
   /** What it answers instead; undefined: what is true; null: nothing. */
   instead: (question: ResidencyQuestion) => ResidencyAnswer | null | undefined = () => undefined;
 
@@ -109,6 +110,7 @@ export class ScriptedWorker implements Disposable {
       everyMs: this.#options.everyMs ?? 1_000,
       spaces: this.#options.spaces ?? [SPACE],
       digests: this.digests(),
+      isDeviceKnown: this.isDeviceKnown,
       isClosing: false,
     };
   }
@@ -183,6 +185,7 @@ export class ScriptedWorker implements Disposable {
     return parts.map((runs, part) => ({
       kind: "snapshot" as const,
       source: this.source,
+      isDeviceKnown: this.isDeviceKnown,
       ...{ snapshot, sequence: this.sequence, part, isLast: part === parts.length - 1, runs },
     }));
   }

@@ -18,7 +18,7 @@ test("a saved source keeps its key spaces, with the chain of their keys", () => 
     sources: [
       {
         source: { worker, rank: 0, incarnation: 3n },
-        ...{ target: 0 as TargetId, sequence: 9, spaces },
+        ...{ target: 0 as TargetId, sequence: 9, isDeviceKnown: false, spaces },
         spec: { ...spec, worker, rank: 0, model: "m", spaces },
       },
     ],
