@@ -111,7 +111,7 @@ describeNative("an engine's own events", () => {
     store.verifyIntegrity();
   });
 
-  test("of an agent that begins late say that more is on the device, until all is known", async () => {
+  test("heard late leave the device unknown until all of it is heard", async () => {
     await using it = await engine(undefined, 1);
     it.add("stored", 1, null);
     it.add("stored", 2, 1);

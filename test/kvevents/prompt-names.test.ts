@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { vllmBlockHashes, vllmExternalHash, vllmNoneHash } from "../../src/identity/index.ts";
 import { PromptNames } from "../../src/kvevents/index.ts";
 import { loadNative } from "../../src/native/index.ts";
 import { describeNative } from "../support/index.ts";
@@ -22,6 +23,25 @@ describeNative("the names that vLLM gives to the blocks of a prompt", () => {
     const digest = Buffer.from(SECOND, "hex").toString("latin1");
     const found = await names.find(prompt, (name) => name === digest, signal);
     expect([found.length, found[1]]).toEqual([2, digest]);
+  });
+
+  test("follow the engine's PYTHONHASHSEED: one that is configured, else 0 is tried", async () => {
+    const native = loadNative();
+    const namesUnder = (seed: string) => {
+      const chain = { algorithm: "sha256", parent: vllmNoneHash(native, "sha256", seed) } as const;
+      return vllmBlockHashes(native, { ...prompt, ...chain }).map(vllmExternalHash);
+    };
+    for (const [seed, configured] of [
+      ["0", null],
+      ["42", "42"],
+    ] as const) {
+      const wanted = namesUnder(seed);
+      const names = new PromptNames(native, configured);
+      expect(await names.find(prompt, (name) => name === wanted[1], signal)).toEqual(wanted);
+    }
+    const [, other] = namesUnder("42");
+    const names = new PromptNames(native);
+    expect(await names.find(prompt, (name) => name === other, signal)).toEqual([]);
   });
 
   test("are none if the engine used none of them", async () => {

@@ -32,6 +32,7 @@ const registerBody = {
         total_blocks: t.Optional(t.Number({ description: "KV blocks of one rank's GPU" })),
         batch_tokens_max: t.Optional(t.Number()),
         block_tokens: t.Optional(t.Number()),
+        hash_seed: t.Optional(t.String()),
         namespace: t.Optional(t.String({ description: "Of its agent's blocks, in hex" })),
         events: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),
         replay: t.Optional(t.String({ description: "Of its engine, over ZMQ" })),

@@ -24,6 +24,8 @@ export interface EngineLinkOptions {
   readonly blockTokens: number | null;
   /** Blocks of the engine's own cache, as the engine says; null: not known. */
   readonly totalBlocks: number | null;
+  /** PYTHONHASHSEED of the engine; null: not known. */
+  readonly hashSeed: string | null;
   readonly saved: SavedFeed | null;
   /** Not closed here. */
   readonly target: EngineTarget;
@@ -66,9 +68,9 @@ export class EngineLink implements AsyncDisposable {
   #toldMismatch = false;
 
   constructor(options: EngineLinkOptions) {
-    const { native, target } = options;
+    const { native, target, hashSeed } = options;
     this.#options = options;
-    this.#names = new PromptNames(native);
+    this.#names = new PromptNames(native, hashSeed);
     target.setHeard(false);
     this.#feed = new EngineFeed(
       { ...options, topic: "" },

@@ -122,9 +122,10 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     const worker = listed.name as WorkerId;
     // Disposed in the opposite order: nothing comes for a target that is over.
     const target = stack.use(upkeep.engine(worker, rank));
-    const { blockTokens, replay } = listed;
+    const { blockTokens, replay, hashSeed } = listed;
     const link = new EngineLink({
       ...{ native, clock, random, logger, worker, rank, model: listed.model!, blockTokens, target },
+      hashSeed,
       endpoint: zmqOfRank(listed.events!, rank),
       replayEndpoint: replay === null ? null : zmqOfRank(replay, rank),
       totalBlocks: facts.totalBlocks[rank] ?? null,

@@ -117,6 +117,20 @@ const workerKeys = {
     doc: "Where its engine replays events that were missed (`replay_endpoint`).",
     example: "tcp://10.0.0.2:5558",
   }),
+  hashSeed: optional({
+    key: "hash_seed",
+    kind: patternKind<string>({
+      name: "hash seed",
+      pattern: /^[\x21-\x7e]{1,128}$/,
+      words: "1 to 128 printable characters without blanks",
+      example: "42",
+    }),
+    reload: true,
+    doc:
+      "PYTHONHASHSEED of its vLLM. With it a router that starts late names the blocks that the " +
+      "engine held before. Unset: vLLM's own seed and 0 are tried.",
+    example: "42",
+  }),
 };
 
 export const workerTables = {

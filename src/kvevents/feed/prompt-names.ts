@@ -1,5 +1,6 @@
 import { yieldToLoop } from "../../core/index.ts";
 import {
+  VLLM_DEFAULT_SEED,
   type VllmHashAlgorithm,
   vllmBlockHashes,
   vllmExternalHash,
@@ -10,6 +11,8 @@ import { type BlockName, blockNameOf } from "./known-blocks.ts";
 
 /** vLLM's default first. */
 const ALGORITHMS: readonly VllmHashAlgorithm[] = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"];
+/** Where the seed is not configured: vLLM's own, and the one that most set PYTHONHASHSEED to. */
+const SEEDS = [VLLM_DEFAULT_SEED, "0"];
 /** Blocks that are hashed in one turn of the event loop. */
 const SLICE_BLOCKS = 16;
 
@@ -19,16 +22,27 @@ export interface NamedPrompt {
   readonly cacheSalt: string | null;
 }
 
+interface VllmHashing {
+  readonly algorithm: VllmHashAlgorithm;
+  readonly seed: string;
+}
+
 /**
- * Names that vLLM gives to the blocks of a prompt without LoRA and media, as far as it hashes them
- * with its default seed. Which algorithm an engine uses shows when a name is one that it used.
+ * Names that vLLM gives to the blocks of a prompt without LoRA and media. Which algorithm and seed
+ * an engine uses shows when a name is one that it used. Names under a seed that is neither
+ * configured nor among the usual ones stay unknown.
  */
 export class PromptNames {
   readonly #native: Native;
-  #algorithm: VllmHashAlgorithm | null = null;
+  #hashings: readonly VllmHashing[];
 
-  constructor(native: Native) {
+  /** `seed`: PYTHONHASHSEED of the engine; null: not known. */
+  constructor(native: Native, seed: string | null = null) {
     this.#native = native;
+    const seeds = seed === null ? SEEDS : [seed];
+    this.#hashings = seeds.flatMap((one) =>
+      ALGORITHMS.map((algorithm) => ({ algorithm, seed: one })),
+    );
   }
 
   /** From the first block to the last that `isWanted`; none is: an empty list. */
@@ -37,14 +51,13 @@ export class PromptNames {
     isWanted: (name: BlockName) => boolean,
     signal: AbortSignal,
   ): Promise<readonly BlockName[]> {
-    const algorithms = this.#algorithm === null ? ALGORITHMS : [this.#algorithm];
-    for (const algorithm of algorithms) {
-      const digests = await this.#digests(prompt, algorithm, signal);
+    for (const hashing of this.#hashings) {
+      const digests = await this.#digests(prompt, hashing, signal);
       for (const nameOf of [vllmExternalHash, blockNameOf]) {
         const names = digests.map((digest) => nameOf(digest));
         const last = names.findLastIndex((name) => isWanted(name));
         if (last < 0) continue;
-        this.#algorithm = algorithm;
+        this.#hashings = [hashing];
         return names.slice(0, last + 1);
       }
     }
@@ -53,7 +66,7 @@ export class PromptNames {
 
   async #digests(
     { tokens, blockTokens, cacheSalt }: NamedPrompt,
-    algorithm: VllmHashAlgorithm,
+    { algorithm, seed }: VllmHashing,
     signal: AbortSignal,
   ): Promise<readonly Uint8Array[]> {
     const digests: Uint8Array[] = [];
@@ -62,7 +75,7 @@ export class PromptNames {
       const isFirst = at === 0;
       const slice = vllmBlockHashes(this.#native, {
         ...{ algorithm, blockTokens, tokens: tokens.subarray(at, at + step) },
-        parent: digests.at(-1) ?? vllmNoneHash(this.#native, algorithm),
+        parent: digests.at(-1) ?? vllmNoneHash(this.#native, algorithm, seed),
         extraKeys: (index) =>
           isFirst && index === 0 && cacheSalt ? [{ kind: "cache_salt", salt: cacheSalt }] : null,
       });
