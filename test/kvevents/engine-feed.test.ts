@@ -71,6 +71,22 @@ describeNative("the events of an engine", () => {
     await waitFor(() => held.size === 4);
   }, 20_000);
 
+  test("of a run that has published nothing yet are all known", async () => {
+    const before = await engine();
+    const endpoint = before.publisher.endpoint;
+    const replayEndpoint = before.router.endpoint;
+    const { feed, held, state } = follow({ endpoint, replayEndpoint });
+    await using _feed = feed;
+    await waitFor(() => state.isKnown && before.publisher.subscribers === 1);
+    before.send(before.add("stored", 1, null));
+    await waitFor(() => held.size === 1);
+    await before[Symbol.asyncDispose]();
+    await waitFor(() => !state.isHeard);
+    await using _after = await engine({ publish: endpoint, replay: replayEndpoint });
+    await waitFor(() => state.isKnown && feed.counts.restarts === 1);
+    expect(held.size).toBe(0);
+  }, 60_000);
+
   test("that a replay brought before they came live are no other run", async () => {
     await using it = await engine();
     const replayEndpoint = it.router.endpoint;

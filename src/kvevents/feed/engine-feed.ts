@@ -338,8 +338,7 @@ export class EngineFeed implements AsyncDisposable {
     this.#isNewConnection = false;
     if (first === null && isChecked) outcome = "other";
     if (outcome === "same") {
-      // An engine that has published nothing holds nothing.
-      if (this.#next === null) this.#begin(0);
+      this.#beginIfSilent();
       return true;
     }
     if (outcome === "other") this.#restarted();
@@ -353,7 +352,16 @@ export class EngineFeed implements AsyncDisposable {
 
   async #replayFromStart(): Promise<boolean> {
     this.#begin(null);
-    return this.#replay!.ask(0, (sequence, payload) => this.#replayed(sequence, payload));
+    const isWhole = await this.#replay!.ask(0, (sequence, payload) => {
+      this.#replayed(sequence, payload);
+    });
+    if (isWhole) this.#beginIfSilent();
+    return isWhole;
+  }
+
+  /** An engine that has published nothing holds nothing. */
+  #beginIfSilent(): void {
+    if (this.#next === null) this.#begin(0);
   }
 
   /** False: there is a hole before it. */
