@@ -172,6 +172,12 @@ export const ROUTER_METRICS = {
     help: "Blocks that the worker is known to hold, by tier",
     labels: { worker: [], rank: [], tier: ROUTER_TIERS },
   },
+  routerWorkerReached: {
+    name: "hearth_router_worker_reached",
+    type: "gauge",
+    help: "Whether the worker's API has answered since it is known, of workers with a url",
+    labels: { worker: [] },
+  },
   routerEngineReached: {
     name: "hearth_router_engine_reached",
     type: "gauge",

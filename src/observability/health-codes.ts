@@ -120,8 +120,8 @@ export const HEALTH_CODES = {
   },
   ROUTER_ENGINE: {
     severity: "warn",
-    meaning: "the KV events of engines cannot be heard: their workers are stale",
-    fix: "check that each engine runs with --kv-events-config, and workers.NAME.events",
+    meaning: "engines or their KV events cannot be reached: their workers are stale",
+    fix: "check workers.NAME.url and .events, and that engines run with --kv-events-config",
   },
   ROUTER_BLOCK_TOKENS: {
     severity: "error",

@@ -40,6 +40,8 @@ export interface RouterServices extends HealthServices {
   readonly table: WorkerTable;
   readonly load: Pick<ActiveLoad, "of">;
   readonly index: Pick<PrefixIndex, "stats" | "digests">;
+  /** Workers of which no model is known, because their APIs have not said it. */
+  pending(): readonly ListedWorker[];
   /** The engine of a worker without an agent; null: it is not followed. */
   engine(worker: WorkerId, rank: number): EngineState | null;
   /** What is told to policies. */

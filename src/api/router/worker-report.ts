@@ -1,4 +1,5 @@
 import { t } from "elysia";
+import type { ListedWorker } from "../../config/index.ts";
 import type { KeySpace, ResidencyDigest } from "../../events/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { count, nullable } from "../fields.ts";
@@ -31,7 +32,7 @@ const engineReport = {
 
 const workerReport = t.Object({
   ...place,
-  model: t.String(),
+  model: nullable(t.String({ description: "Null: its API has not said it" })),
   role: t.String({ description: "`both`, `prefill`, `decode`" }),
   url: nullable(t.String()),
   state: t.String({ description: "`live`, `stale`, `draining`" }),
@@ -81,7 +82,7 @@ export const workersReport = t.Object(
 
 const loadReport = t.Object({
   ...place,
-  model: t.String(),
+  model: nullable(t.String({ description: "Null: its API has not said it" })),
   ...load,
   total_blocks: nullable(count("KV blocks of its GPU")),
 });
@@ -183,6 +184,22 @@ export function workerOf(target: Target, { load, index, engine }: Shown) {
     spaces: target.spaces.map(spaceOf),
     load: loadOf(load.of(id)),
   };
+}
+
+const NO_LOAD = loadOf({ activeBlocks: 0, activePrefillTokens: 0, activeRequests: 0 });
+
+/** A worker that nothing can be sent to: its API has not said which model it serves. */
+export function pendingOf(listed: ListedWorker) {
+  const { name, role, url, totalBlocks, batchTokensMax } = listed;
+  return {
+    ...{ worker: name, rank: 0, model: null, role, url, state: "stale", known: false },
+    ...{ held_blocks: null, events: null, total_blocks: totalBlocks },
+    ...{ batch_tokens_max: batchTokensMax, spaces: [], load: NO_LOAD },
+  };
+}
+
+export function pendingLoadOf({ name, totalBlocks }: ListedWorker) {
+  return { worker: name, rank: 0, model: null, ...NO_LOAD, total_blocks: totalBlocks };
 }
 
 export function loadLineOf({ worker, rank, model, totalBlocks }: Target, load: TargetLoad) {

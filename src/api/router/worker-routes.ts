@@ -9,6 +9,8 @@ import type { RouterServices } from "./services.ts";
 import {
   loadLineOf,
   loadsReport,
+  pendingLoadOf,
+  pendingOf,
   potentialOf,
   potentialReport,
   workerOf,
@@ -51,6 +53,11 @@ function targetsOf(table: RouterServices["table"], model: string | undefined) {
   return table.targets.filter((target) => model === undefined || target.model === model);
 }
 
+/** They may turn out to serve any model, so that a question for one leaves them out. */
+function pendingIn(services: RouterServices, model: string | undefined) {
+  return model === undefined ? services.pending() : [];
+}
+
 /** Who there is, and who comes and goes. */
 export function workerRoutes(services: RouterServices) {
   const { table } = services;
@@ -58,7 +65,10 @@ export function workerRoutes(services: RouterServices) {
     .get(
       "/v1/workers",
       ({ query }) => ({
-        workers: targetsOf(table, query.model).map((target) => workerOf(target, services)),
+        workers: [
+          ...targetsOf(table, query.model).map((target) => workerOf(target, services)),
+          ...pendingIn(services, query.model).map(pendingOf),
+        ],
       }),
       {
         query: modelQuery,
@@ -74,7 +84,13 @@ export function workerRoutes(services: RouterServices) {
         const read = readListedWorker(body);
         if (!read.ok) return refuse("REQUEST_INVALID", `body: ${read.what}; ${read.instead}`);
         const added = services.register(read.value);
-        return answerJson({ workers: added.map((target) => workerOf(target, services)) });
+        const pending = services.pending().filter(({ name }) => name === read.value.name);
+        return answerJson({
+          workers: [
+            ...added.map((target) => workerOf(target, services)),
+            ...pending.map(pendingOf),
+          ],
+        });
       },
       {
         parse: "none",
@@ -101,14 +117,16 @@ export function workerRoutes(services: RouterServices) {
 }
 
 /** What they are at work on. */
-export function loadRoutes({ router, table, load }: RouterServices) {
+export function loadRoutes(services: RouterServices) {
+  const { router, table, load } = services;
   return new Elysia()
     .get(
       "/v1/loads",
       ({ query }) => ({
-        loads: targetsOf(table, query.model).map((target) =>
-          loadLineOf(target, load.of(target.id)),
-        ),
+        loads: [
+          ...targetsOf(table, query.model).map((target) => loadLineOf(target, load.of(target.id))),
+          ...pendingIn(services, query.model).map(pendingLoadOf),
+        ],
       }),
       {
         query: modelQuery,

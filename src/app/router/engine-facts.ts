@@ -1,4 +1,5 @@
-import type { ListedWorker } from "../../config/index.ts";
+import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
+import { type EventSource, eventSources } from "../../proxy/index.ts";
 
 /** What an engine says of itself over HTTP; null: it does not say. */
 export interface EngineFacts {
@@ -18,24 +19,37 @@ export const NO_FACTS: EngineFacts = {
 };
 
 const BODY_BYTES_MAX = 4 * 2 ** 20;
+const SERVER_ERROR = 500;
+
+/** `refused`: `/v1/models` answered with another status than success. `lost`: nothing did. */
+export type EngineAnswer =
+  | { readonly kind: "facts"; readonly facts: EngineFacts }
+  | { readonly kind: "refused"; readonly status: number }
+  | { readonly kind: "lost" };
 
 /**
  * Asks an engine how it is set up: `/v1/models`, and of vLLM `/kv_event_sources` and `/metrics`.
- * Null: its API cannot be reached.
+ * `authorization` is the header that engines with an API key want.
  */
-export async function askEngine(url: string, signal: AbortSignal): Promise<EngineFacts | null> {
+export async function askEngine(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<EngineAnswer> {
   const base = url.replace(/\/+$/, "").replace(/\/v1$/, "");
-  const models = await bodyOf(`${base}/v1/models`, signal);
-  if (models === null) return null;
-  const sources = await bodyOf(`${base}/kv_event_sources`, signal);
-  const metrics = await bodyOf(`${base}/metrics`, signal);
-  const { host } = new URL(base);
-  return {
-    ...NO_FACTS,
-    model: modelIn(models),
-    ...sourcesIn(sources ?? "", host.replace(/:[0-9]+$/, "")),
-    ...cacheIn(metrics ?? ""),
-  };
+  const bodies: string[] = [];
+  for (const path of ["/v1/models", "/kv_event_sources", "/metrics"]) {
+    const got = await bodyOf(`${base}${path}`, authorization, signal);
+    if (got === null) return { kind: "lost" };
+    // Engines other than vLLM have the first path alone.
+    const isRefused = bodies.length === 0 ? !got.isOk : got.status >= SERVER_ERROR;
+    if (isRefused) return { kind: "refused", status: got.status };
+    bodies.push(got.isOk ? got.text : "");
+  }
+  const [models, sources, metrics] = bodies as [string, string, string];
+  const facts = { ...NO_FACTS, model: modelIn(models) };
+  const published = publishedBy(eventSources(sources, base));
+  return { kind: "facts", facts: { ...facts, ...published, ...cacheIn(metrics) } };
 }
 
 /** What the configuration says stands above what the engine says. */
@@ -50,19 +64,30 @@ export function withFacts(listed: ListedWorker, facts: EngineFacts): ListedWorke
   };
 }
 
-/** Null: it cannot be had. An answer that is no success is an empty body. */
-async function bodyOf(url: string, signal: AbortSignal): Promise<string | null> {
+interface Got {
+  readonly isOk: boolean;
+  readonly status: number;
+  readonly text: string;
+}
+
+/** Null: it cannot be had. A body that is too long is empty. */
+async function bodyOf(
+  url: string,
+  authorization: string | null,
+  signal: AbortSignal,
+): Promise<Got | null> {
+  const headers: Record<string, string> = authorization === null ? {} : { authorization };
   try {
-    const answer = await fetch(url, { signal, redirect: "error", keepalive: false });
-    if (!answer.ok) return "";
+    const answer = await fetch(url, { signal, headers, redirect: "manual", keepalive: false });
+    const { ok: isOk, status } = answer;
     let [text, bytes] = ["", 0];
     const decoder = new TextDecoder();
     for await (const chunk of answer.body ?? []) {
       bytes += chunk.length;
-      if (bytes > BODY_BYTES_MAX) return "";
+      if (bytes > BODY_BYTES_MAX) return { isOk, status, text: "" };
       text += decoder.decode(chunk, { stream: true });
     }
-    return text;
+    return { isOk, status, text };
   } catch {
     return null;
   }
@@ -89,44 +114,20 @@ function modelIn(text: string): string | null {
   return typeof id === "string" && MODEL.test(id) && more.length === 0 ? id : null;
 }
 
-const TCP = /^tcp:\/\/(\*|[A-Za-z0-9.:_[\]-]+):([0-9]{1,5})$/;
-const ANY_HOSTS = ["*", "0.0.0.0", "[::]", "::"];
-
-/** An address of the engine as others reach it; null: it is none that they can reach. */
-function reachable(endpoint: unknown, host: string): { base: string; port: number } | null {
-  const match = typeof endpoint === "string" ? TCP.exec(endpoint) : null;
-  const port = Number(match?.[2]);
-  if (match === null || port < 1 || port > 65_535) return null;
-  return { base: `tcp://${ANY_HOSTS.includes(match[1]!) ? host : match[1]}`, port };
-}
-
-/** Publishers of vLLM by rank, which it lists with the port of each. */
-function sourcesIn(text: string, host: string): Partial<EngineFacts> {
-  const sources = Object.entries(objectIn(text))
-    .map(([rank, source]) => ({ ...(source as Record<string, unknown>), rank: Number(rank) }))
-    .sort((a, b) => a.rank - b.rank) as Record<string, unknown>[];
-  const isZmq = sources.every((source) => {
-    return source.publisher === "zmq" && source.enable_kv_cache_events === true;
-  });
-  if (sources.length === 0 || !isZmq) return {};
-  const events = inStep(sources, "endpoint", host);
+/** Nothing unless each rank publishes at the port above the one before: links count on that. */
+function publishedBy(sources: readonly EventSource[]): Partial<EngineFacts> {
+  const ranksInOrder = sources.every(({ rank }, place) => rank === place);
+  if (sources.length === 0 || !ranksInOrder) return {};
+  const events = inStep(sources.map((source) => source.events));
   if (events === null) return {};
-  return { events, replay: inStep(sources, "replay_endpoint", host), ranks: sources.length };
+  return { events, replay: inStep(sources.map(({ replay }) => replay)), ranks: sources.length };
 }
 
 /** The address of rank 0; null: those of the others are not at the ports above it. */
-function inStep(
-  sources: readonly Readonly<Record<string, unknown>>[],
-  field: string,
-  host: string,
-): string | null {
-  const places = sources.map((source) => reachable(source[field], host));
-  const [first] = places;
-  const isInStep = places.every((place, rank) => {
-    const isNext = place?.base === first?.base && place?.port === (first?.port ?? 0) + rank;
-    return isNext && sources[rank]!.rank === rank;
-  });
-  return first && isInStep ? `${first.base}:${first.port}` : null;
+function inStep(endpoints: readonly (string | null)[]): string | null {
+  const [first = null] = endpoints;
+  if (first === null) return null;
+  return endpoints.every((one, rank) => one === zmqOfRank(first, rank)) ? first : null;
 }
 
 const CACHE_INFO = /^vllm:cache_config_info\{(.*)\} /gm;

@@ -29,8 +29,8 @@ export interface EngineLinkOptions {
   readonly saved: SavedFeed | null;
   /** Not closed here. */
   readonly target: EngineTarget;
-  /** The engine is another run, perhaps with other settings. */
-  readonly onRestarted: () => void;
+  /** The engine left, came back or is another run: it may have other settings. */
+  readonly onChanged: () => void;
 }
 
 /** What is known of one engine that the router follows itself. */
@@ -138,20 +138,22 @@ export class EngineLink implements AsyncDisposable {
   }
 
   #heard(isReached: boolean): void {
-    const { logger, worker, rank, endpoint, target } = this.#options;
+    const { logger, worker, rank, endpoint, target, onChanged } = this.#options;
+    const wasReached = this.#wasReached;
     this.#isReached = isReached;
     this.#wasReached ||= isReached;
     target.setHeard(isReached);
     const fields = { worker, rank, endpoint };
     if (isReached) logger.info("engine events connected", fields);
     else logger.warn("engine events lost, the worker counts as stale", fields);
+    if (wasReached) onChanged();
   }
 
   #restarted(): void {
-    const { logger, worker, rank, target, onRestarted } = this.#options;
+    const { logger, worker, rank, target, onChanged } = this.#options;
     logger.warn("engine restarted, its blocks are forgotten", { worker, rank });
     target.restart();
-    onRestarted();
+    onChanged();
   }
 
   #restored(isConfirmed: boolean): void {

@@ -17,8 +17,10 @@ export interface EngineRoomParts {
   readonly upkeep: Pick<RouterUpkeep, "engine">;
   /** Null: nothing is kept over a restart. */
   readonly saves: FeedSaves | null;
-  /** Ask an engine again how it is set up: it is another run. */
-  readonly onRestarted: (worker: WorkerId) => void;
+  /** Ask an engine again how it is set up: it left, came back or is another run. */
+  readonly onChanged: (worker: WorkerId) => void;
+  /** Workers whose API was not reached within so many milliseconds, one line each. */
+  readonly lostApis: (ms: number) => readonly string[];
 }
 
 /** Engines that are not reached within this time are a health problem. */
@@ -28,7 +30,7 @@ const LOOK_MS = 500;
 interface Followed {
   readonly links: readonly EngineLink[];
   readonly sinceMs: number;
-  readonly stack: AsyncDisposableStack;
+  readonly targets: DisposableStack;
 }
 
 /** Listens to the engines of workers without an agent, rank by rank. */
@@ -56,6 +58,12 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     return this.#followed.get(worker)?.links[rank]?.report ?? null;
   }
 
+  /** Whether all that is followed of a worker can be heard now. */
+  isHeard(worker: WorkerId): boolean {
+    const links = this.#followed.get(worker)?.links ?? [];
+    return links.every(({ report }) => report.isReached);
+  }
+
   /** Whether each engine was reached and has replayed what it could. */
   get isSettled(): boolean {
     return this.reports.every(
@@ -67,11 +75,11 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     const worker = listed.name as WorkerId;
     this.#end(worker);
     if (listed.events === null || listed.model === null) return;
-    const stack = new AsyncDisposableStack();
+    const targets = new DisposableStack();
     const links = Array.from({ length: listed.ranks }, (_, rank) =>
-      this.#follow(listed, facts, rank, stack),
+      this.#follow(listed, facts, rank, targets),
     );
-    this.#followed.set(worker, { links, stack, sinceMs: this.#parts.clock.monotonicMs() });
+    this.#followed.set(worker, { links, targets, sinceMs: this.#parts.clock.monotonicMs() });
   }
 
   leave(worker: WorkerId): void {
@@ -108,7 +116,10 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     const followed = this.#followed.get(worker);
     if (followed === undefined) return;
     this.#followed.delete(worker);
-    const ending = followed.stack.disposeAsync().finally(() => this.#ending.delete(ending));
+    // At once: what still comes from these links must not touch what follows the worker next.
+    followed.targets.dispose();
+    const closing = Promise.all(followed.links.map((link) => link[Symbol.asyncDispose]()));
+    const ending = closing.then(() => void this.#ending.delete(ending));
     this.#ending.add(ending);
   }
 
@@ -116,23 +127,21 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
     listed: ListedWorker,
     facts: EngineFacts,
     rank: number,
-    stack: AsyncDisposableStack,
+    targets: DisposableStack,
   ): EngineLink {
-    const { native, clock, random, logger, upkeep, saves, onRestarted } = this.#parts;
+    const { native, clock, random, logger, upkeep, saves, onChanged } = this.#parts;
     const worker = listed.name as WorkerId;
-    // Disposed in the opposite order: nothing comes for a target that is over.
-    const target = stack.use(upkeep.engine(worker, rank));
+    const target = targets.use(upkeep.engine(worker, rank));
     const { blockTokens, replay, hashSeed } = listed;
-    const link = new EngineLink({
+    return new EngineLink({
       ...{ native, clock, random, logger, worker, rank, model: listed.model!, blockTokens, target },
       hashSeed,
       endpoint: zmqOfRank(listed.events!, rank),
       replayEndpoint: replay === null ? null : zmqOfRank(replay, rank),
       totalBlocks: facts.totalBlocks[rank] ?? null,
       saved: saves?.read(worker, rank) ?? null,
-      onRestarted: () => onRestarted(worker),
+      onChanged: () => onChanged(worker),
     });
-    return stack.use(link);
   }
 
   async #save(): Promise<void> {
@@ -146,7 +155,7 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
   }
 
   #look(): void {
-    const { health, clock } = this.#parts;
+    const { health, clock, lostApis } = this.#parts;
     const nowMs = clock.monotonicMs();
     const lost = [...this.#followed.values()]
       .flatMap(({ links, sinceMs }) => links.map(({ report }) => ({ ...report, sinceMs })))
@@ -154,6 +163,7 @@ export class EngineRoom implements EngineListening, AsyncDisposable {
         return !isReached && (wasReached || nowMs - sinceMs >= REACH_MS);
       })
       .map(({ worker, rank, endpoint }) => `${worker}/${rank} at ${endpoint}`);
+    lost.push(...lostApis(REACH_MS));
     if (lost.length > 0) health.raise("ROUTER_ENGINE", lost.join(", "));
     else health.clear("ROUTER_ENGINE");
     const wrong = this.reports.filter(isMismatch).map(mismatchOf);

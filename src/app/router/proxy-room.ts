@@ -19,6 +19,8 @@ export interface ProxyRoomParts {
   readonly table: WorkerTable;
   /** They are told what the proxy sees of messages. */
   readonly policies: Pick<Policies, "marks" | "counts">;
+  /** A worker that was left out is used again: its engine may be another run. */
+  readonly onBack: (worker: WorkerId) => void;
 }
 
 /** The proxy and its server, from opening to end. */
@@ -39,7 +41,7 @@ export class ProxyRoom {
 
   /** Null where it listens nowhere. Throws where a tokenizer or the address cannot be had. */
   static async open(parts: ProxyRoomParts): Promise<ProxyRoom | null> {
-    const { config, native, clock, random, logger, health, router, table, policies } = parts;
+    const { config, native, clock, random, logger, router, table, policies } = parts;
     const { listen, drainMs, connectionsMax, corsOrigins } = config.proxy;
     if (listen === "off") return null;
     const { access, reload } = await readAccess(config.api);
@@ -48,7 +50,7 @@ export class ProxyRoom {
       logger.error("a request to the proxy failed", { reason: String(thrown) });
     const proxy = await openProxy({
       ...{ clock, random, router, table, settings, onFault },
-      onWorker: workerNotes(logger, health),
+      onWorker: workerNotes(parts),
       onTokens: tokenReports(parts),
     });
     try {
@@ -91,12 +93,13 @@ export class ProxyRoom {
 }
 
 /** Logs each worker that is left out or used again, and raises a health code while one is out. */
-function workerNotes(logger: Logger, health: ProxyRoomParts["health"]) {
+function workerNotes({ logger, health, onBack }: ProxyRoomParts) {
   const out = new Map<WorkerId, string>();
   return (worker: WorkerId, why: string | null) => {
     if (why === null) {
       out.delete(worker);
       logger.info("worker is used again", { worker });
+      onBack(worker);
     } else {
       out.set(worker, why);
       logger.warn("worker is left out", { worker, reason: why });
@@ -119,6 +122,7 @@ function tokenReports({
   health,
 }: ProxyRoomParts): NonNullable<ProxyOptions["onTokens"]> {
   const loggedMs = new Map<string, number>();
+  const differences = new Map<string, { readonly line: string; readonly atMs: number }>();
   return {
     failed(model, why) {
       const now = clock.monotonicMs();
@@ -128,10 +132,14 @@ function tokenReports({
       logger.warn("prompt not tokenised, routing it by the fallback", { model, reason });
     },
     differ({ model, here, engine, shape }) {
+      const atMs = clock.monotonicMs();
       const counts = `${here} tokens here, ${engine} at the engine`;
-      health.raise("PROXY_TOKENS", `${model}: ${counts}, request shape ${shape}`, {
-        forMs: DIFFERENCE_MS,
-      });
+      differences.set(model, { line: `${model}: ${counts}, request shape ${shape}`, atMs });
+      for (const [name, last] of differences) {
+        if (atMs - last.atMs >= DIFFERENCE_MS) differences.delete(name);
+      }
+      const lines = [...differences.values()].map(({ line }) => line);
+      health.raise("PROXY_TOKENS", lines.join("; "), { forMs: DIFFERENCE_MS });
     },
   };
 }

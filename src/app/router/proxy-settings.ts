@@ -55,11 +55,18 @@ export function proxyModels(models: readonly ListedModel[]): ProxyModel[] {
   }));
 }
 
+/** What engines with an API key want as `Authorization`; null: nothing. Throws CONFIG_INVALID. */
+export function engineAuthorization({ engineTokenFile }: RouterConfig["proxy"]): string | null {
+  return engineTokenFile === null ? null : `Bearer ${firstLineOf(engineTokenFile)}`;
+}
+
 function authorizationOf(
-  { authorization, engineTokenFile }: RouterConfig["proxy"],
+  proxy: RouterConfig["proxy"],
   hasTokens: boolean,
 ): ProxySettings["authorization"] {
-  if (engineTokenFile !== null) return { value: `Bearer ${firstLineOf(engineTokenFile)}` };
+  const value = engineAuthorization(proxy);
+  if (value !== null) return { value };
+  const { authorization } = proxy;
   if (authorization !== "auto") return authorization;
   return hasTokens ? "drop" : "pass";
 }

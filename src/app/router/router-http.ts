@@ -36,6 +36,7 @@ export async function startRouterHttp(
       const reasons = service.notReady;
       return { ready: reasons.length === 0, reasons: reasons.length ? reasons : unreached() };
     },
+    pending: () => service.pendingWorkers,
     engine: (worker: Target["worker"], rank: number) => service.engine(worker, rank),
     health: () => health.list(),
     metricsText: () => metrics.text(),

@@ -27,6 +27,7 @@ import type { EngineReport } from "./engine-link.ts";
 import { MeasuredRouter } from "./measured-router.ts";
 import { PolicyRoom } from "./policy-room.ts";
 import { ProxyRoom } from "./proxy-room.ts";
+import { engineAuthorization } from "./proxy-settings.ts";
 import { routerSettings } from "./router-settings.ts";
 import { UpkeepRoom } from "./upkeep-room.ts";
 import { WorkersService } from "./workers-service.ts";
@@ -71,7 +72,7 @@ export class RouterService {
   #state: RouterServiceState = "starting";
   #isComplete = false;
 
-  private constructor(parts: RouterServiceParts) {
+  private constructor(parts: RouterServiceParts, authorization: string | null) {
     const { config, native, clock, random, logger } = parts;
     this.#parts = parts;
     this.#config = config;
@@ -99,7 +100,9 @@ export class RouterService {
       onPrompt: (request) => this.#workers.engines.prompted(request),
     });
     const { upkeep } = this.#room;
-    this.#workers = new WorkersService({ ...parts, table, index, health, upkeep });
+    this.#workers = new WorkersService({
+      ...{ ...parts, table, index, health, upkeep, authorization },
+    });
     const { router } = this;
     this.#policies = new PolicyRoom({ ...parts, router, table, bus: this.#room.bus });
     this.#observe();
@@ -108,13 +111,16 @@ export class RouterService {
 
   /** Answering when it resolves. Throws where what the file asks for cannot be had. */
   static async start(parts: RouterServiceParts): Promise<RouterService> {
-    const service = new RouterService(parts);
+    const service = new RouterService(parts, engineAuthorization(parts.config.proxy));
     try {
       await service.#room.begin();
       service.#workers.book.replaceListed(parts.config.workers);
       const { router, table, health } = service;
       const { policies } = service.#policies;
-      service.#proxy = await ProxyRoom.open({ ...parts, health, router, table, policies });
+      service.#proxy = await ProxyRoom.open({
+        ...{ ...parts, health, router, table, policies },
+        onBack: (worker) => service.#workers.book.askAgain(worker),
+      });
     } catch (error) {
       await service.#stopParts();
       throw error;
@@ -159,6 +165,11 @@ export class RouterService {
   /** What is known of the engine of a worker without an agent; null: it is not followed. */
   engine(worker: WorkerId, rank: number): EngineReport | null {
     return this.#workers.engines.find(worker, rank);
+  }
+
+  /** Workers of which no model is known, because their APIs have not said it. */
+  get pendingWorkers(): readonly ListedWorker[] {
+    return this.#workers.book.pending;
   }
 
   register(worker: ListedWorker): Target[] {

@@ -20,6 +20,8 @@ export interface WorkersParts {
   readonly table: WorkerTable;
   readonly index: PrefixIndex;
   readonly upkeep: Pick<RouterUpkeep, "engine">;
+  /** The `Authorization` header that engines want; null: none. */
+  readonly authorization: string | null;
 }
 
 /** Files of engines, below the folder in which the router keeps its index. */
@@ -39,19 +41,23 @@ export class WorkersService implements AsyncDisposable {
     if (config.replicas.resetStates) saves?.reset();
     this.engines = new EngineRoom({
       ...{ ...parts, saves },
-      onRestarted: (worker) => this.book.askAgain(worker),
+      onChanged: (worker) => this.book.askAgain(worker),
+      lostApis: (ms) => this.#lostApis(ms),
     });
     this.#discovery = new EngineDiscovery({
-      ...{ clock, logger },
+      ...{ clock, logger, authorization: parts.authorization },
+      isSettled: (worker) => this.book.isKnown(worker) && this.engines.isHeard(worker),
       onFacts: (worker, facts) => {
+        if (!this.book.found(worker, facts)) return false;
         const { model, events, replay, ranks, blockTokens } = facts;
         const fields = { worker, model, events, replay, ranks, block_tokens: blockTokens };
         logger.info("the worker's API says how it is set up", fields);
-        this.book.found(worker, facts);
+        return true;
       },
+      onRefused: (worker, status) => this.book.refused(worker, status),
     });
     this.book = new WorkerBook({
-      ...{ table, engines: this.engines, asking: this.#discovery },
+      ...{ table, clock, engines: this.engines, asking: this.#discovery },
       // With NATS the worker may have an agent, which says more than its engine.
       followsFound: config.nats.url === null && config.router.kvEvents,
     });
@@ -63,16 +69,22 @@ export class WorkersService implements AsyncDisposable {
       .filter(({ wasReached }) => !wasReached)
       .map(({ worker, rank, endpoint }) => `worker ${worker} rank ${rank}: ${endpoint}`);
     return [
-      ...this.book.unreached.map(({ name, url }) => `worker ${name}: ${url}`),
-      ...engines,
-    ].map((line) => `${line} was never reached`);
+      ...this.book.unreached.map(
+        ({ listed, why }) => `worker ${listed.name}: ${listed.url} ${why}`,
+      ),
+      ...engines.map((line) => `${line} was never reached`),
+    ];
   }
 
   /** Whether workers are known, and none of them was ever reached. */
   get isCutOff(): boolean {
     const { targets } = this.#parts.table;
-    const isUnreached = ({ worker, rank }: Target) =>
-      this.engines.find(worker, rank)?.wasReached === false;
+    const isUnreached = ({ worker, rank, state }: Target) => {
+      const engine = this.engines.find(worker, rank);
+      if (engine !== null) return !engine.wasReached;
+      // An agent of that name may be heard.
+      return state === "stale" && !this.book.isReached(worker);
+    };
     return this.unreached.length > 0 && targets.every(isUnreached);
   }
 
@@ -85,6 +97,17 @@ export class WorkersService implements AsyncDisposable {
     const { table, index } = this.#parts;
     writeHeldBlocks(registry, table, index);
     writeEngines(registry, this.engines.reports);
+    registry.clear("routerWorkerReached");
+    for (const { worker, isReached } of this.book.reached) {
+      registry.set("routerWorkerReached", isReached ? 1 : 0, { worker });
+    }
+  }
+
+  #lostApis(ms: number): string[] {
+    const latestMs = this.#parts.clock.monotonicMs() - ms;
+    return this.book.unreached
+      .filter(({ sinceMs }) => sinceMs <= latestMs)
+      .map(({ listed, why }) => `${listed.name}: ${listed.url} ${why}`);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

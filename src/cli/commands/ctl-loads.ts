@@ -67,6 +67,9 @@ function problemsOf(worker: Members): string[] {
   const events = membersOf(worker.events);
   const name = `${textOf(worker.worker)}/${textOf(worker.rank)}`;
   const problems: string[] = [];
+  if (worker.model === null) {
+    problems.push(`${name}: its API at ${textOf(worker.url)} has not said which model it serves`);
+  }
   const { block_tokens: engine, configured_block_tokens: configured } = events;
   if (typeof engine === "number" && typeof configured === "number" && engine !== configured) {
     problems.push(

@@ -1,2 +1,2 @@
-export { eventEndpoints } from "./event-sources.ts";
+export { type EventSource, eventSources } from "./event-sources.ts";
 export { WorkerHealth, type WorkerHealthOptions } from "./worker-health.ts";

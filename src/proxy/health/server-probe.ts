@@ -3,7 +3,7 @@ import { type Authorization, ownHeaders } from "../headers.ts";
 import { readAll, type Upstream } from "../upstream/index.ts";
 import { addressAt } from "../worker-url.ts";
 import { EnginePulse } from "./engine-pulse.ts";
-import { eventEndpoints } from "./event-sources.ts";
+import { eventSources } from "./event-sources.ts";
 
 export interface ProbeParts {
   readonly clock: Clock;
@@ -101,7 +101,7 @@ export class ServerProbe implements AsyncDisposable {
     const got = await this.#get("/kv_event_sources", this.#closing.signal);
     if (this.#closing.signal.aborted || "why" in got || got.status !== 200) return;
     const { clock, random } = this.#parts;
-    const endpoints = new Set(eventEndpoints(got.text, this.url));
+    const endpoints = new Set(eventSources(got.text, this.url).map(({ events }) => events));
     this.#pulses = [...endpoints].map((endpoint) => {
       return new EnginePulse(endpoint, { clock, random }, this.#onChange);
     });

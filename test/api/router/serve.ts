@@ -63,6 +63,7 @@ export function serveRouter({ settings = {}, api = {} }: ServeOptions = {}) {
       metricsText: () => metrics.text(),
       metricsContentType: metrics.contentType,
       engine: () => null,
+      pending: () => [],
       register: ({ name, ranks, model, url, role }) =>
         Array.from({ length: ranks }, (_, rank) =>
           table.put(spec(name, { rank, model: model ?? "m", url, role })),

@@ -97,7 +97,7 @@ describeNative("a router that follows an engine", () => {
     await waitFor(isReady, 60_000);
     expect((await router.json("/readyz")).reasons).toEqual([reason]);
     await waitFor(() => hasHealth(router, "warn ROUTER_ENGINE"), 60_000);
-    const line = await router.logged("the KV events of engines cannot be heard");
+    const line = await router.logged("engines or their KV events cannot be reached");
     expect(line.details).toBe("lost/0 at tcp://127.0.0.1:1");
   });
 
