@@ -19,10 +19,15 @@ export interface DescriptorUse {
   readonly isShort: boolean;
 }
 
+/** Whether a connection that failed just now may have failed for want of a descriptor. */
+export function isShortOfDescriptors(): boolean {
+  return descriptorUse()?.isShort ?? false;
+}
+
 /** Null where the kernel shows none of it (a container without /proc). */
 export function descriptorUse(): DescriptorUse | null {
   const open = openDescriptors();
-  const limit = descriptorLimit();
+  const limit = LIMIT;
   if (open === null || limit === null) return null;
   const free = Math.max(FREE_MIN, Math.floor(limit * FREE_SHARE));
   return { open, limit, isShort: open > limit - free };
@@ -33,24 +38,23 @@ function openDescriptors(): number | null {
   try {
     const { size } = statSync(FOLDER);
     return size > 0 ? size : readdirSync(FOLDER).length;
-  } catch {
-    return null;
+  } catch (thrown) {
+    // Reading the folder takes a descriptor, too.
+    return (thrown as NodeJS.ErrnoException).code === "EMFILE" ? LIMIT : null;
   }
 }
 
-let limitRead: number | null | undefined;
+/** Read at the start, since it takes a descriptor; nothing here changes it. */
+const LIMIT = descriptorLimit();
 
-/** The limit as it was when first asked for: nothing here changes it. */
 function descriptorLimit(): number | null {
-  if (limitRead !== undefined) return limitRead;
   try {
     const limits = readFileSync("/proc/self/limits", "utf8");
     const soft = /^Max open files\s+(\d+)/m.exec(limits)?.[1];
-    limitRead = soft === undefined ? null : Number(soft);
+    return soft === undefined ? null : Number(soft);
   } catch {
-    limitRead = null;
+    return null;
   }
-  return limitRead;
 }
 
 /** Raises FD_LIMIT while the process is short of descriptors. */
@@ -61,8 +65,16 @@ export function watchDescriptors(
 ): Disposable {
   return clock.every(LOOK_MS, () => {
     const now = use();
-    if (now === null || !now.isShort) return;
-    const details = `${now.open} of ${now.limit} descriptors are open`;
-    health.raise("FD_LIMIT", details, { forMs: RAISED_MS });
+    if (now?.isShort === true) raiseDescriptorLimit(health, now);
   });
+}
+
+/** Raises FD_LIMIT for a while. */
+export function raiseDescriptorLimit(
+  health: Pick<Health, "raise">,
+  now: DescriptorUse | null = descriptorUse(),
+): void {
+  const details =
+    now === null ? "no descriptor is free" : `${now.open} of ${now.limit} descriptors are open`;
+  health.raise("FD_LIMIT", details, { forMs: RAISED_MS });
 }

@@ -29,7 +29,13 @@ export {
   ROUTE_OUTCOMES,
   type RouteOutcomeLabel,
 } from "./catalogue-router.ts";
-export { type DescriptorUse, descriptorUse, watchDescriptors } from "./descriptors.ts";
+export {
+  type DescriptorUse,
+  descriptorUse,
+  isShortOfDescriptors,
+  raiseDescriptorLimit,
+  watchDescriptors,
+} from "./descriptors.ts";
 export { createFrameCounts, type FrameCounts } from "./frame-counts.ts";
 export {
   createHealth,

@@ -2,13 +2,14 @@ import type { Json, Random } from "../core/index.ts";
 import type { RouteDecision, Router, Target, WorkerTable } from "../router/index.ts";
 import type { ProxyCounts } from "./counts.ts";
 import type { Attempted } from "./dispatch.ts";
-import type { Asked } from "./exchange.ts";
+import { type Asked, wantsUsage } from "./exchange.ts";
 import { firstByteMs } from "./first-byte.ts";
 import { towardsWorker } from "./headers.ts";
 import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
 import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
 import { changeBody } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
+import { usageMember } from "./stream/index.ts";
 import type { Upstream, UpstreamOrder } from "./upstream/index.ts";
 import { addressAt } from "./worker-url.ts";
 
@@ -121,7 +122,8 @@ async function send(
 ): Promise<Attempted> {
   const { worker } = target;
   const strip = asked.named.model.stripFields;
-  const body = changeBody(asked.body, { set: { ...added(asked), ...members }, strip });
+  const usage = wantsUsage(asked) ? usageMember(asked.body.fields.stream_options) : {};
+  const body = changeBody(asked.body, { set: { ...added(asked), ...usage, ...members }, strip });
   const answer = await parts.upstream.open({ ...orderTo(parts, asked, target), body }, signal);
   if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
   // Engines send the head of a stream at once: the first byte of the body is what counts.

@@ -22,6 +22,20 @@ export interface Asked {
   readonly signal: AbortSignal;
 }
 
+/**
+ * Whether the proxy asks for the usage of a stream beside its client, to compare its count of the
+ * prompt. Engines that do not know `stream_options` have it among their `strip_fields`.
+ */
+export function wantsUsage({ spec, body, named, prompt }: Asked): boolean {
+  if (!body.isStream || prompt.tokens === null || !prompt.isCountKnown) return false;
+  if (spec.prompt !== "chat" && spec.prompt !== "completions") return false;
+  if (named.model.stripFields.includes("stream_options")) return false;
+  const { stream_options: options = null } = body.fields;
+  if (options === null) return true;
+  const isPlain = typeof options === "object" && !Array.isArray(options);
+  return isPlain && (options.include_usage ?? false) === false;
+}
+
 /** The question to the router; `excluded`: workers that must not be chosen. */
 export function routeRequestOf(asked: Asked, excluded: readonly WorkerId[]): RouteRequest {
   const { spec, named, prompt, hints, flight } = asked;

@@ -29,6 +29,8 @@ export interface SeenPrompt {
 type PromptTokens = Omit<SeenPrompt, "reasoning">;
 
 const TOKEN_MAX = 2 ** 32 - 1;
+/** Kinds of tools that the client runs. */
+const CLIENT_TOOLS: ReadonlySet<unknown> = new Set(["function", "custom", "namespace"]);
 const NO_HASHES = new BigUint64Array(0);
 
 /** Finds the prompts of requests. Of several prompts in one request the first one counts. */
@@ -52,21 +54,34 @@ export class Prompts {
       case "chat":
         return this.#chat(body.text, fields, body, model);
       case "chat_batch":
-        return this.#conversation(firstOf(fields), body, model);
-      case "messages":
-        return this.#conversation(await this.#messages(body, model), body, model);
-      case "responses":
-        return this.#conversation(chatOfResponses(exactFields(body.text, fields)), body, model);
+        return this.#first(body, model);
+      case "messages": {
+        const chat = await this.#messages(body, model);
+        return counted(await this.#conversation(chat, body, model), model.engine === "vllm");
+      }
+      case "responses": {
+        const chat = chatOfResponses(exactFields(body.text, fields));
+        const isOneTurn = model.engine === "vllm" && !hasServerTools(fields);
+        return counted(await this.#conversation(chat, body, model), isOneTurn);
+      }
       case "completions":
         return this.#text(fields.prompt ?? null, body, model);
       case "embeddings":
-        if (fields.messages !== undefined) return this.#conversation(firstOf(fields), body, model);
+        if (fields.messages !== undefined) return this.#first(body, model);
         return this.#text(fields.input ?? null, body, model);
       case "none":
         return unseen(roughCount(body.bytes.length));
       default:
         return prompt satisfies never;
     }
+  }
+
+  /** Of several conversations the first one, while the engine counts the tokens of all. */
+  async #first(body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const { messages } = body.fields;
+    const [first, ...others] = Array.isArray(messages) ? messages : [];
+    const isOnly = !Array.isArray(first) || others.length === 0;
+    return counted(await this.#conversation(firstOf(body.fields), body, model), isOnly);
   }
 
   /** A conversation that another API is translated to; null: it is not known. */
@@ -120,6 +135,16 @@ function exact(
   isCountKnown: boolean,
 ): PromptTokens {
   return { prompt: { kind: "tokens", tokens }, tokens, marks, isCountKnown };
+}
+
+function counted(prompt: PromptTokens, isCountKnown: boolean): PromptTokens {
+  return { ...prompt, isCountKnown: prompt.isCountKnown && isCountKnown };
+}
+
+/** vLLM runs these tools itself and counts the prompt of each turn that it makes of them. */
+function hasServerTools({ tools = null }: Readonly<Record<string, Json>>): boolean {
+  if (!Array.isArray(tools)) return false;
+  return tools.some((tool) => !CLIENT_TOOLS.has((tool as { type?: unknown } | null)?.type));
 }
 
 /** Of a completion, which has the tokenizer's own tokens around it unless it says otherwise. */

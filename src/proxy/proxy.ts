@@ -7,7 +7,7 @@ import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
 import { DownWorkers } from "./down-workers.ts";
 import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
-import type { Asked } from "./exchange.ts";
+import { type Asked, wantsUsage } from "./exchange.ts";
 import { Flight } from "./flight.ts";
 import { unsendableHeader } from "./headers.ts";
 import { WorkerHealth } from "./health/index.ts";
@@ -36,6 +36,8 @@ export interface ProxyOptions {
   readonly onFault: (thrown: unknown) => void;
   /** Told when a worker is left out for its health, with the reason; null: it is used again. */
   readonly onWorker?: (worker: WorkerId, why: string | null) => void;
+  /** This process had no descriptor for a connection to a worker. */
+  readonly onShort?: () => void;
   /** A prompt could not be tokenised, or an engine counted other tokens in one. */
   readonly onTokens?: {
     failed(model: string, why: string): void;
@@ -72,7 +74,11 @@ export interface OpenAiProxy extends AsyncDisposable {
 export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
   const { models } = options.settings;
   const tokens = await tokensFor(options, models);
-  return new RoutedProxy(options, { models, tokens }, createHttpUpstream(options.clock));
+  return new RoutedProxy(
+    options,
+    { models, tokens },
+    createHttpUpstream(options.clock, options.onShort),
+  );
 }
 
 /** Models and their tokens, which change together. */
@@ -342,6 +348,7 @@ class RoutedProxy implements OpenAiProxy {
       heldBytesMax: this.#options.settings.heldBytesMax,
       shape: spec.shape,
       watch,
+      hidesUsage: wantsUsage(asked),
       ended: ({ promptTokens, ...end }) => {
         this.#compare(asked, promptTokens);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";

@@ -16,21 +16,23 @@ export function apiAnswer(
   model: string,
   body: Fields,
   words: readonly string[],
+  promptTokens: number | null = null,
 ): ApiAnswer | null {
   switch (path) {
     case "/v1/messages":
-      return message(model, words);
+      return message(model, words, promptTokens ?? 7);
     case "/v1/messages/count_tokens":
       return plain({ input_tokens: JSON.stringify(body.messages).length });
     case "/v1/responses":
-      return response(model, words);
+      return response(model, words, promptTokens ?? 7);
     case "/v1/chat/completions/batch": {
       const conversations = (body.messages as unknown[]) ?? [];
       const choices = conversations.map((_, index) => {
         const content = `${index}:${words.join("")}`;
         return { index, message: { role: "assistant", content }, finish_reason: "stop" };
       });
-      return plain({ id: "chatcmpl-batch", object: "chat.completion", model, choices });
+      const usage = { prompt_tokens: promptTokens ?? 7, completion_tokens: 1 };
+      return plain({ id: "chatcmpl-batch", object: "chat.completion", model, choices, usage });
     }
     case "/v1/embeddings": {
       const inputs = Array.isArray(body.input) ? body.input : [body.input];
@@ -58,11 +60,13 @@ function plain(whole: Fields): ApiAnswer {
   return { whole, events: null };
 }
 
-function message(model: string, words: readonly string[]): ApiAnswer {
+function message(model: string, words: readonly string[], tokens: number): ApiAnswer {
   const head = { id: "chatcmpl-1", type: "message", role: "assistant", model };
-  const usage = { input_tokens: 7, output_tokens: words.length };
+  // As vLLM with --enable-prompt-tokens-details: what the cache had is apart, at the end alone.
+  const cached = { cache_read_input_tokens: 2, cache_creation_input_tokens: 1 };
+  const usage = { output_tokens: words.length, ...cached, input_tokens: tokens - 3 };
   const content = [{ type: "text", text: words.join("") }];
-  const start = { ...head, content: [], usage: { input_tokens: 7, output_tokens: 0 } };
+  const start = { ...head, content: [], usage: { input_tokens: tokens, output_tokens: 0 } };
   const event = (data: Fields) => ({ name: String(data.type), data });
   const delta = (text: string) => {
     const inner = { type: "text_delta", text };
@@ -84,13 +88,14 @@ function message(model: string, words: readonly string[]): ApiAnswer {
 
 let responses = 0;
 
-function response(model: string, words: readonly string[]): ApiAnswer {
+function response(model: string, words: readonly string[], tokens: number): ApiAnswer {
   const id = `resp_${(++responses).toString(16).padStart(8, "0")}${process.pid}`;
   const text = words.join("");
   const part = { type: "output_text", text, annotations: [] };
   const item = { id: "msg_1", type: "message", role: "assistant", status: "completed" };
   const output = [{ ...item, content: [part] }];
-  const usage = { input_tokens: 7, output_tokens: words.length, total_tokens: 7 + words.length };
+  const input = { input_tokens: tokens, input_tokens_details: { cached_tokens: 2 } };
+  const usage = { ...input, output_tokens: words.length, total_tokens: tokens + words.length };
   const head = { id, object: "response", created_at: 1_790_000_000, model };
   const whole = { ...head, status: "completed", output, usage };
   let sequence_number = 0;

@@ -219,7 +219,7 @@ function writerOf(
   manners: EngineManners,
 ): Writer | null {
   if (/\/v1\/responses\/[^/]+\/cancel$/.test(path)) return jsonWriter({ status: "cancelled" });
-  const other = apiAnswer(path, model, body, wordsFor(body));
+  const other = apiAnswer(path, model, body, wordsFor(body), manners.promptTokens);
   if (other !== null) {
     const { whole, events } = other;
     const lines = events?.map(

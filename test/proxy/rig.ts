@@ -30,6 +30,7 @@ export interface RigOptions {
   readonly model?: Partial<ProxyModel>;
   readonly router?: Partial<RouterSettings>;
   readonly onTokens?: ProxyOptions["onTokens"];
+  readonly onShort?: () => void;
 }
 
 /** A router without events, a proxy in front of it on a port, and engines that are put there. */
@@ -42,7 +43,7 @@ export class Rig implements AsyncDisposable {
   readonly workers: string[];
   /** What the router was told, in order: "routed ID", "prefilled ID", "freed ID". */
   readonly told: string[] = [];
-  readonly #engines: Disposable[] = [];
+  readonly engines: MockEngine[] = [];
   readonly #server: Bun.Server<undefined>;
 
   static async open(options: RigOptions = {}): Promise<Rig> {
@@ -69,6 +70,7 @@ export class Rig implements AsyncDisposable {
       onFault: (thrown) => void faults.push(thrown),
       onWorker: (worker, why) => void workers.push(`${worker} ${why === null ? "back" : "out"}`),
       ...(options.onTokens === undefined ? {} : { onTokens: options.onTokens }),
+      ...(options.onShort === undefined ? {} : { onShort: options.onShort }),
     });
     return new Rig(table, router, proxy, faults, workers);
   }
@@ -107,7 +109,7 @@ export class Rig implements AsyncDisposable {
   /** Puts a worker there that has an engine of its own. */
   engine(name: string, kind: "vllm" | "sglang" = "vllm", role: WorkerRole = "both"): MockEngine {
     const engine = new MockEngine(kind, MODEL);
-    this.#engines.push(engine);
+    this.engines.push(engine);
     this.worker(name, engine.url, role);
     return engine;
   }
@@ -138,7 +140,7 @@ export class Rig implements AsyncDisposable {
     await this.proxy[Symbol.asyncDispose]();
     await this.#server.stop(true);
     this.router[Symbol.dispose]();
-    for (const engine of this.#engines) engine[Symbol.dispose]();
+    for (const engine of this.engines) engine[Symbol.dispose]();
   }
 }
 

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { Tokenizer } from "@huggingface/tokenizers";
-import type { ProxyOptions, TokenDifference } from "../../src/proxy/index.ts";
+import type { ProxyModel, ProxyOptions, TokenDifference } from "../../src/proxy/index.ts";
 import { describeNative, tempDir } from "../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { MODEL, Rig } from "./rig.ts";
@@ -25,9 +25,15 @@ function collect() {
   return { differences, failures, onTokens };
 }
 
-async function openRig(promptTokens: number | null, onTokens: ProxyOptions["onTokens"]) {
+const post = (body: unknown) => ({ method: "POST", body: JSON.stringify(body) });
+
+async function openRig(
+  promptTokens: number | null,
+  onTokens: ProxyOptions["onTokens"],
+  model: Partial<ProxyModel> = {},
+) {
   const rig = await Rig.open({
-    model: { tokenizer: writeTokenizer(tempDir()) },
+    model: { tokenizer: writeTokenizer(tempDir()), ...model },
     ...(onTokens === undefined ? {} : { onTokens }),
   });
   rig.engine("a").manners = { ...POLITE, promptTokens };
@@ -63,6 +69,70 @@ describeNative("the proxy's check of its own tokens", () => {
     await (await rig.post(CHAT, ask("Hi", streamed))).text();
     expect(rig.proxy.snapshot().checks).toEqual({ equal: 2, different: 0 });
     expect(differences).toEqual([]);
+  });
+
+  for (const [path, request] of [
+    ["/v1/messages", { messages: [{ role: "user", content: "Hi" }] }],
+    ["/v1/responses", { input: "Hi" }],
+  ] as const) {
+    test(`answers of ${path} are compared, what the cache had included`, async () => {
+      const { differences, onTokens } = collect();
+      const here = countOf("Hi");
+      await using rig = await openRig(here, onTokens);
+      for (const stream of [false, true]) {
+        const body = { model: MODEL, max_tokens: 4, stream, ...request };
+        await (await rig.post(path, body)).text();
+      }
+      expect(rig.proxy.snapshot().checks).toEqual({ equal: 2, different: 0 });
+      expect(differences).toEqual([]);
+      rig.engines[0]!.manners = { ...POLITE, promptTokens: here + 1 };
+      await (await rig.post(path, { model: MODEL, max_tokens: 4, ...request })).text();
+      expect(differences).toMatchObject([{ here, engine: here + 1 }]);
+    });
+  }
+
+  test("a stream is compared though its client asked for no usage, and gets none", async () => {
+    const { differences, onTokens } = collect();
+    const here = countOf("Hi");
+    await using rig = await openRig(here, onTokens);
+    const engine = rig.engines[0]!;
+    const continuous = { stream_options: { continuous_usage_stats: true } };
+    for (const [options, sent] of [
+      [{}, {}],
+      [continuous, { continuous_usage_stats: false }],
+    ]) {
+      const body = ask("Hi", { stream: true, ...options });
+      const direct = await (await fetch(`${engine.url}${CHAT}`, post(body))).text();
+      expect(direct).not.toContain("usage");
+      expect(await (await rig.post(CHAT, body)).text()).toBe(direct);
+      expect(engine.seen.at(-1)!.body.stream_options).toEqual({
+        ...sent,
+        include_usage: true,
+      });
+    }
+    const asked = ask("Hi", { stream: true, stream_options: { include_usage: true } });
+    const direct = await (await fetch(`${engine.url}${CHAT}`, post(asked))).text();
+    expect(await (await rig.post(CHAT, asked)).text()).toBe(direct);
+    expect(rig.proxy.snapshot().checks).toEqual({ equal: 3, different: 0 });
+    expect(differences).toEqual([]);
+  });
+
+  test("an engine whose strip_fields name stream_options is not asked for the usage", async () => {
+    const { onTokens } = collect();
+    await using rig = await openRig(countOf("Hi"), onTokens, { stripFields: ["stream_options"] });
+    await (await rig.post(CHAT, ask("Hi", { stream: true }))).text();
+    expect(rig.engines[0]!.seen[0]!.body.stream_options).toBeUndefined();
+  });
+
+  test("of several conversations in one request the sum is not compared", async () => {
+    const { differences, onTokens } = collect();
+    await using rig = await openRig(9_999, onTokens);
+    const [one, two] = [ask("Hi").messages, ask("Ho").messages];
+    const path = "/v1/chat/completions/batch";
+    await (await rig.post(path, { ...ask("Hi"), messages: [one, two] })).text();
+    expect(differences).toEqual([]);
+    await (await rig.post(path, { ...ask("Hi"), messages: [one] })).text();
+    expect(differences).toHaveLength(1);
   });
 
   test("prompts whose count the proxy cannot know are not compared", async () => {

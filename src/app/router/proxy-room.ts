@@ -2,7 +2,7 @@ import { type ApiServer, createProxyApi, readAccess } from "../../api/index.ts";
 import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
-import type { Health, Logger } from "../../observability/index.ts";
+import { type Health, type Logger, raiseDescriptorLimit } from "../../observability/index.ts";
 import { type OpenAiProxy, openProxy, type ProxyOptions } from "../../proxy/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
 import { tellPolicies } from "./proxy-marks.ts";
@@ -51,6 +51,7 @@ export class ProxyRoom {
     const proxy = await openProxy({
       ...{ clock, random, router, table, settings, onFault },
       onWorker: workerNotes(parts),
+      onShort: () => raiseDescriptorLimit(parts.health),
       onTokens: tokenReports(parts),
     });
     try {

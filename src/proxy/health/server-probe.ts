@@ -21,6 +21,11 @@ const SERVER_ERROR = 500;
 
 type Verdict = { readonly kind: "well" | "unknown" } | { readonly kind: "sick"; why: string };
 
+type Got =
+  | { readonly status: number; readonly text: string }
+  /** `isOurs`: no worker was asked. */
+  | { readonly why: string; readonly isOurs: boolean };
+
 /**
  * The health of one server: `GET /health`, and the pulse of the processes behind it where it says
  * that they publish KV events. Any answer below 500 is a sign of life: some servers have no such
@@ -84,6 +89,7 @@ export class ServerProbe implements AsyncDisposable {
       const why = `no answer to GET /health within ${timeoutMs} ms`;
       return isOurs ? { kind: "unknown" } : { kind: "sick", why };
     }
+    if ("why" in got && got.isOurs) return { kind: "unknown" };
     if ("why" in got) return { kind: "sick", why: `GET /health failed: ${got.why}` };
     if (got.status < SERVER_ERROR) return { kind: "well" };
     return { kind: "sick", why: `GET /health answered ${got.status}` };
@@ -107,18 +113,19 @@ export class ServerProbe implements AsyncDisposable {
     });
   }
 
-  async #get(
-    path: string,
-    signal: AbortSignal,
-  ): Promise<{ readonly status: number; readonly text: string } | { readonly why: string }> {
+  async #get(path: string, signal: AbortSignal): Promise<Got> {
     const { upstream, authorization, timeoutMs } = this.#parts;
     const limits = { connectMs: timeoutMs, firstByteMs: timeoutMs, idleMs: timeoutMs };
     const headers = ownHeaders(authorization);
     const order = { method: "GET", url: addressAt(this.url, path), headers, body: null } as const;
     const both = AbortSignal.any([signal, this.#closing.signal]);
     const answer = await upstream.open({ ...order, ...limits }, both);
-    if (answer.kind === "failed") return { why: answer.why };
+    if (answer.kind === "failed") {
+      return { why: answer.why, isOurs: answer.stage === "unsendable" };
+    }
     const text = await readAll(answer, ANSWER_BYTES_MAX);
-    return text === null ? { why: "its answer broke off" } : { status: answer.status, text };
+    return text === null
+      ? { why: "its answer broke off", isOurs: false }
+      : { status: answer.status, text };
   }
 }

@@ -1,4 +1,5 @@
 export { EventCutter } from "./event-cutter.ts";
+export { HiddenUsage, usageMember } from "./hidden-usage.ts";
 export { OutputCount } from "./output-count.ts";
 export { OutputWatch } from "./output-watch.ts";
 export { clientHeaders, passOn } from "./pass-on.ts";

@@ -1,9 +1,15 @@
 import type { ErrorShape } from "../endpoint.ts";
 
 const DATA = Buffer.from("data:");
+const USAGE = Buffer.from('"usage":');
 /** As OpenAI's older APIs have it, and as the Responses API and Anthropic's have it. */
-const USAGES = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
-const PROMPT = Buffer.from('"prompt_tokens":');
+const OUTPUTS = [Buffer.from('"completion_tokens":'), Buffer.from('"output_tokens":')];
+const PROMPTS = [Buffer.from('"prompt_tokens":'), Buffer.from('"input_tokens":')];
+/** Anthropic's `input_tokens` leaves out what the cache had, and what went there. */
+const CACHED = [
+  Buffer.from('"cache_read_input_tokens":'),
+  Buffer.from('"cache_creation_input_tokens":'),
+];
 const LF = 0x0a;
 const DIGITS_MAX = 12;
 
@@ -74,11 +80,19 @@ export class OutputCount {
 
   /** `usage` of an answer, or of an event. The first event of some streams says 0. */
   addUsage(view: Buffer): void {
-    for (const usage of USAGES) {
-      const told = lastNumber(view, usage);
+    const at = view.lastIndexOf(USAGE);
+    if (at < 0) return;
+    const usage = view.subarray(at);
+    for (const key of OUTPUTS) {
+      const told = lastNumber(usage, key);
       if (told !== null && told > 0) this.#told = told;
     }
-    this.#prompt = lastNumber(view, PROMPT) ?? this.#prompt;
+    for (const key of PROMPTS) {
+      const told = lastNumber(usage, key);
+      if (told === null) continue;
+      const all = CACHED.reduce((sum, cached) => sum + (lastNumber(usage, cached) ?? 0), told);
+      if (all > 0) this.#prompt = all;
+    }
   }
 }
 

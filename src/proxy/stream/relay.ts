@@ -6,6 +6,7 @@ import type { HeaderPairs } from "../headers.ts";
 import type { RequestEnd } from "../observer.ts";
 import type { UpstreamPiece } from "../upstream/index.ts";
 import { EventCutter } from "./event-cutter.ts";
+import { HiddenUsage } from "./hidden-usage.ts";
 import { OutputCount } from "./output-count.ts";
 import type { OutputWatch } from "./output-watch.ts";
 import { clientHeaders, WITHOUT_BODY } from "./pass-on.ts";
@@ -19,6 +20,8 @@ export interface RelayOptions {
   /** Of the API that the client speaks. */
   readonly shape: ErrorShape;
   readonly watch: OutputWatch | null;
+  /** Whether the client did not ask for the usage that the worker says at the end of a stream. */
+  readonly hidesUsage: boolean;
   /** Told once, when nothing more goes to the client. */
   readonly ended: (end: RelayEnd) => void;
 }
@@ -36,6 +39,7 @@ export class Relay {
   readonly #count: OutputCount;
   readonly #cutter: EventCutter | null;
   readonly #isEvents: boolean;
+  readonly #hidden: HiddenUsage | null;
   #next: UpstreamPiece | null;
   #isOver = false;
 
@@ -48,6 +52,7 @@ export class Relay {
     const isPlain = (find("content-encoding") ?? "identity") === "identity";
     this.#isEvents = isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
     this.#cutter = this.#isEvents ? new EventCutter() : null;
+    this.#hidden = options.hidesUsage ? new HiddenUsage() : null;
   }
 
   /** A stream at once; anything else when it is whole, so that it is whole or an error. */
@@ -140,7 +145,7 @@ export class Relay {
     if (this.#count.addEvents(whole)) flight.prefilled();
     watch?.add(whole);
     flight.output(this.#count.tokens);
-    return whole;
+    return this.#hidden === null ? whole : this.#hidden.take(whole);
   }
 
   #finish(controller: ReadableStreamDefaultController<Bytes>): void {

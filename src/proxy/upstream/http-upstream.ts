@@ -6,6 +6,7 @@ import {
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Clock, messageOf } from "../../core/index.ts";
+import { isShortOfDescriptors } from "../../observability/index.ts";
 import type { HeaderPairs } from "../headers.ts";
 import { BodyQueue } from "./body-queue.ts";
 import { stageOfError } from "./error-stage.ts";
@@ -31,7 +32,7 @@ interface Agents {
  * Workers over HTTP/1.1. Not by `fetch`: the runtime sends at most 256 requests of that kind at
  * once, and a stream of tokens takes minutes.
  */
-export function createHttpUpstream(clock: Clock): Upstream {
+export function createHttpUpstream(clock: Clock, onShort: () => void = () => {}): Upstream {
   const options = {
     keepAlive: true,
     maxSockets: Number.POSITIVE_INFINITY,
@@ -40,22 +41,31 @@ export function createHttpUpstream(clock: Clock): Upstream {
   const agents = { http: new HttpAgent(options), https: new HttpsAgent(options) };
   return {
     async open(order, signal) {
-      const startMs = clock.monotonicMs();
-      const first = new Exchange(order, clock, agents);
-      const outcome = await first.run(signal);
-      if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
-      // A worker may close an idle connection just when it is used again: then it ends at once.
-      if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
-      const second = await new Exchange(order, clock, null).run(signal);
-      // It is gone, and may well have had the request before.
-      const isGone = second.kind === "failed" && second.stage === "connect";
-      return isGone ? { ...second, stage: "sent" } : second;
+      const outcome = await open(order, signal);
+      // Without a free descriptor the runtime's client says ECONNREFUSED: no worker refused anything.
+      const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
+      if (!isConnect || !isShortOfDescriptors()) return outcome;
+      onShort();
+      return failed("unsendable", `file descriptors run out: ${outcome.why}`);
     },
     [Symbol.dispose]() {
       agents.http.destroy();
       agents.https.destroy();
     },
   };
+
+  async function open(order: UpstreamOrder, signal: AbortSignal) {
+    const startMs = clock.monotonicMs();
+    const first = new Exchange(order, clock, agents);
+    const outcome = await first.run(signal);
+    if (outcome.kind !== "failed" || outcome.stage !== "sent" || !first.isReused) return outcome;
+    // A worker may close an idle connection just when it is used again: then it ends at once.
+    if (clock.monotonicMs() - startMs > STALE_MS) return outcome;
+    const second = await new Exchange(order, clock, null).run(signal);
+    // It is gone, and may well have had the request before.
+    const isGone = second.kind === "failed" && second.stage === "connect";
+    return isGone ? ({ ...second, stage: "sent" } as const) : second;
+  }
 }
 
 /** One request and its answer. Without agents it has a connection of its own. */
