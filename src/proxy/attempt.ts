@@ -9,8 +9,8 @@ import { kvHintMembers, type ServedPart } from "./kv-hints.ts";
 import { meetingOf, type PrefillSetting, prefillSglang, prefillVllm } from "./prefill.ts";
 import { changeBody } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
-import { usageMember } from "./stream/index.ts";
-import type { Upstream, UpstreamOrder } from "./upstream/index.ts";
+import { isEventStream, usageMember } from "./stream/index.ts";
+import { holdAnswer, type Upstream, type UpstreamOrder } from "./upstream/index.ts";
 import { addressAt } from "./worker-url.ts";
 
 export interface AttemptParts {
@@ -127,7 +127,12 @@ async function send(
   const answer = await parts.upstream.open({ ...orderTo(parts, asked, target), body }, signal);
   if (answer.kind === "failed") return { kind: "failed", failure: answer, worker };
   // Engines send the head of a stream at once: the first byte of the body is what counts.
-  return { kind: "answer", answer, first: await answer.read() };
+  const first = await answer.read();
+  if (isEventStream(answer.headers)) return { kind: "answer", answer, first };
+  if (first.kind !== "failed") asked.flight.prefilled();
+  const held = await holdAnswer(answer, first, parts.settings.heldBytesMax);
+  if ("kind" in held) return { kind: "failed", failure: held, worker };
+  return { kind: "answer", ...held };
 }
 
 function settingOf(

@@ -16,13 +16,15 @@ import type { WorkerHealth } from "./health/index.ts";
 import type { ProxySettings } from "./settings.ts";
 import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
 
-/** An answer that has begun, from whom. */
+/** An answer that has begun, or is whole, from whom. */
 export interface Won {
   readonly kind: "won";
   readonly answer: UpstreamAnswer;
   readonly first: UpstreamPiece;
   readonly decision: RouteDecision;
 }
+
+const SERVER_ERROR = 500;
 
 type LostHow = "busy" | "none" | "worker" | "own";
 
@@ -65,7 +67,8 @@ export interface AttemptFailure {
 /**
  * Finds a worker that answers. A worker that cannot be connected to is replaced as often as
  * `retriesMax` says. One that had the request, and died or fell silent before its first byte, is
- * replaced once: the request itself may be what it died of. A worker that is only late is not
+ * replaced once: the request itself may be what it died of. So is one that breaks off an answer of
+ * which the client has seen nothing yet. A worker that is only late is not
  * replaced, since it may be at work on the request.
  */
 export class Dispatch {
@@ -80,6 +83,11 @@ export class Dispatch {
 
   constructor(parts: DispatchParts, asked: Asked) {
     [this.#parts, this.#asked] = [parts, asked];
+  }
+
+  /** The same for a request that its client sends again. */
+  get #hash(): bigint {
+    return Bun.hash.xxHash3(this.#asked.body.bytes);
   }
 
   async run(): Promise<Dispatched> {
@@ -105,8 +113,9 @@ export class Dispatch {
 
   /** Gives the worker up if it falls silent while another one could serve the request. */
   async #attempt(decision: RouteDecision): Promise<Attempted> {
-    const { health, attempt } = this.#parts;
+    const { health, attempt, down } = this.#parts;
     const asked = this.#asked;
+    down.tried(decision.target.worker);
     const lost = new AbortController();
     const workers = [decision.prefill?.worker, decision.target.worker];
     let [silent, why]: [WorkerId | null, string] = [null, ""];
@@ -139,7 +148,8 @@ export class Dispatch {
         model === named.base &&
         url !== null &&
         role !== "prefill" &&
-        state === "live" &&
+        // A stale worker may be well: only its events are not heard.
+        (state === "live" || state === "stale") &&
         !resting.has(worker) &&
         !health.out.has(worker),
     );
@@ -152,7 +162,8 @@ export class Dispatch {
     if (attempted.kind === "answer") {
       const won: Won = { ...attempted, kind: "won", decision };
       if (attempted.first.kind !== "failed") {
-        down.worked(worker);
+        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, this.#hash);
+        else down.worked(worker);
         if (!settings.retryStatuses.includes(attempted.answer.status)) return won;
         this.#unavailable?.answer.close();
         this.#unavailable = won;
@@ -174,6 +185,7 @@ export class Dispatch {
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
     this.#failed.push(worker);
     if (stage === "connect") down.failed(worker);
+    if (stage === "sent" || stage === "garbled") down.broke(worker, this.#hash);
     if (stage === "connect" || this.#mayResend(stage)) return null;
     return { kind: "lost", error: this.#error, how: "worker" };
   }

@@ -87,6 +87,8 @@ interface Vocabulary {
   readonly tokens: Tokens;
 }
 
+const CLIENT_ERROR = 400;
+
 const OUTCOME_OF = {
   busy: "busy",
   none: "no_worker",
@@ -351,6 +353,7 @@ class RoutedProxy implements OpenAiProxy {
       hidesUsage: wantsUsage(asked),
       ended: ({ promptTokens, ...end }) => {
         this.#compare(asked, promptTokens);
+        this.#judge(asked, won, end.how);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";
         this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
         this.#counts.outputTokens += end.outputTokens;
@@ -359,6 +362,14 @@ class RoutedProxy implements OpenAiProxy {
       },
     });
     return relay.respond();
+  }
+
+  /** Whether the worker did well by this request, for those that come after it. */
+  #judge({ body }: Asked, { answer, decision }: Won, how: RequestEnd["how"]): void {
+    const { down } = this.#dispatch;
+    const { worker } = decision.target;
+    if (how === "worker") down.broke(worker, Bun.hash.xxHash3(body.bytes));
+    else if (how === "done" && answer.status < CLIENT_ERROR) down.finished(worker);
   }
 
   #compare({ named, prompt, body }: Asked, engine: number | null): void {

@@ -4,8 +4,10 @@ import { MODEL, Rig } from "./rig.ts";
 
 /** All descriptors of this process are used while a request and health checks are made. */
 let isShort = false;
-const settings = { healthEveryMs: 20 };
-await using rig = await Rig.open({ settings, onShort: () => void (isShort = true) });
+const onShort = () => {
+  isShort = true;
+};
+await using rig = await Rig.open({ settings: { healthEveryMs: 20 }, onShort });
 const engine = rig.engine("a");
 await waitFor(() => engine.healthChecks > 0);
 const body = JSON.stringify({ model: MODEL, messages: [{ role: "user", content: "Hello?" }] });

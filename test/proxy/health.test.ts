@@ -2,12 +2,12 @@ import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { describeNative, waitFor } from "../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
-import { deadUrl } from "./raw-engine.ts";
+import { deadUrl, RawEngine } from "./raw-engine.ts";
 import { MODEL, Rig, type RigOptions } from "./rig.ts";
 
 const CHAT = "/v1/chat/completions";
 const ASK = { model: MODEL, messages: [{ role: "user", content: "Hello?" }], max_tokens: 6 };
-const CHECKS = { healthEveryMs: 20, healthTimeoutMs: 200 };
+const CHECKS = { healthEveryMs: 20, healthTimeoutMs: 1_000 };
 
 /** In turns, so that each worker is asked. */
 function openRig({ settings, ...more }: RigOptions = {}) {
@@ -70,6 +70,41 @@ describeNative("a worker that does not answer its health checks", () => {
     }
     await waitFor(() => bad.aborted === 1);
     expect(rig.proxy.snapshot()).toMatchObject({ retries: 1 });
+  });
+
+  test("they are finished by a worker whose events are not heard", async () => {
+    await using rig = await openRig();
+    const [bad, good] = [rig.engine("bad"), rig.engine("good")];
+    bad.manners = { ...POLITE, headMs: 60_000 };
+    const stale = rig.table.targets.find(({ worker }) => worker === "good")!;
+    rig.table.setState(stale.id, "stale");
+    const waiting = rig.post(CHAT, ASK);
+    await waitFor(() => bad.seen.length === 1);
+    bad.manners = { ...bad.manners, health: null };
+    expect(workerOf(await waiting)).toBe("good");
+    expect(good.seen).toHaveLength(1);
+  });
+
+  test("an answer that it stopped in, and that is no stream, another worker finishes", async () => {
+    await using rig = await openRig();
+    const head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
+    let [isStopped, hasBegun] = [false, false];
+    using bad = new RawEngine((socket, _, text) => {
+      if (isStopped) return;
+      if (!text.startsWith("POST")) {
+        socket.write("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+      } else {
+        hasBegun = true;
+        socket.write(`${head}{"choices"`);
+      }
+    });
+    rig.worker("bad", bad.url);
+    const waiting = rig.post(CHAT, ASK);
+    await waitFor(() => hasBegun);
+    rig.engine("good");
+    isStopped = true;
+    const response = await waiting;
+    expect([response.status, workerOf(response)]).toEqual([200, "good"]);
   });
 
   test("a stream that has begun stays with it", async () => {

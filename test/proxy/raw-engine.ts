@@ -8,7 +8,7 @@ export class RawEngine implements Disposable {
   readonly #listener: Bun.TCPSocketListener<undefined>;
 
   /** `handle` is called with the first bytes of each request. */
-  constructor(handle: (socket: Socket, request: number) => void) {
+  constructor(handle: (socket: Socket, request: number, text: string) => void) {
     this.#listener = Bun.listen({
       hostname: "127.0.0.1",
       port: 0,
@@ -18,7 +18,7 @@ export class RawEngine implements Disposable {
         },
         data: (socket, bytes) => {
           if (!bytes.includes("HTTP/1.1\r\n")) return;
-          handle(socket, ++this.requests);
+          handle(socket, ++this.requests, bytes.toString("latin1"));
         },
         error: () => undefined,
       },

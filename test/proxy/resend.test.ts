@@ -28,6 +28,18 @@ describeNative("a worker that fails before its first byte", () => {
     });
   }
 
+  test("breaks off an answer that is no stream: another one answers, once", async () => {
+    const head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
+    using bad = new RawEngine((socket) => void socket.end(`${head}{"choices"`));
+    await using rig = await Rig.open({ router: { mode: "round-robin" } });
+    rig.worker("bad", bad.url);
+    rig.engine("good");
+    const response = await rig.post(CHAT, ASK);
+    expect([response.status, response.headers.get("x-hearth-worker")]).toEqual([200, "good"]);
+    expect(bad.requests).toBe(1);
+    expect(rig.proxy.snapshot()).toMatchObject({ retries: 1, outcomes: { done: 1 } });
+  });
+
   test("refuses connections like all others: no more are tried than it may be", async () => {
     await using rig = await Rig.open({ settings: { retriesMax: 2 } });
     const url = deadUrl();

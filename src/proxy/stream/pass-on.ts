@@ -14,6 +14,13 @@ export function clientHeaders(raw: HeaderPairs, more: HeaderPairs): Headers | nu
   }
 }
 
+/** Whether an answer is a stream of events that can be read here. */
+export function isEventStream(headers: HeaderPairs): boolean {
+  const find = (name: string) => headers.find(([one]) => one.toLowerCase() === name)?.[1];
+  const isPlain = (find("content-encoding") ?? "identity") === "identity";
+  return isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
+}
+
 /** Statuses whose answers have no body. */
 export const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304]);
 

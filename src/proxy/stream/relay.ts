@@ -9,7 +9,7 @@ import { EventCutter } from "./event-cutter.ts";
 import { HiddenUsage } from "./hidden-usage.ts";
 import { OutputCount } from "./output-count.ts";
 import type { OutputWatch } from "./output-watch.ts";
-import { clientHeaders, WITHOUT_BODY } from "./pass-on.ts";
+import { clientHeaders, isEventStream, WITHOUT_BODY } from "./pass-on.ts";
 
 export interface RelayOptions {
   readonly won: Won;
@@ -48,9 +48,7 @@ export class Relay {
     this.#count = new OutputCount(options.shape);
     const { answer, first } = options.won;
     this.#next = first;
-    const find = (name: string) => answer.headers.find(([one]) => one.toLowerCase() === name)?.[1];
-    const isPlain = (find("content-encoding") ?? "identity") === "identity";
-    this.#isEvents = isPlain && (find("content-type") ?? "").startsWith("text/event-stream");
+    this.#isEvents = isEventStream(answer.headers);
     this.#cutter = this.#isEvents ? new EventCutter() : null;
     this.#hidden = options.hidesUsage ? new HiddenUsage() : null;
   }

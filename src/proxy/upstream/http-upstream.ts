@@ -42,7 +42,7 @@ export function createHttpUpstream(clock: Clock, onShort: () => void = () => {})
   return {
     async open(order, signal) {
       const outcome = await open(order, signal);
-      // Without a free descriptor the runtime's client says ECONNREFUSED: no worker refused anything.
+      // Without a free descriptor the runtime's client says ECONNREFUSED: no worker refused it.
       const isConnect = outcome.kind === "failed" && outcome.stage === "connect";
       if (!isConnect || !isShortOfDescriptors()) return outcome;
       onShort();

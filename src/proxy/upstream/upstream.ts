@@ -16,8 +16,9 @@ export interface UpstreamOrder {
 
 /**
  * `unsendable`: the request cannot be made, or this process has no descriptor for it, so that no
- * worker was tried. `connect`: nothing of it was sent. `sent`: the worker had it and left. `garbled`: it answered, and the answer is not
- * HTTP as the parser takes it. `late`: it said nothing in time. `closed`: we closed it.
+ * worker was tried. `connect`: nothing of it was sent. `sent`: the worker had it and left.
+ * `garbled`: it answered, and the answer is not HTTP as the parser takes it. `late`: it said
+ * nothing in time. `closed`: we closed it.
  */
 export type FailureStage = "unsendable" | "connect" | "sent" | "garbled" | "late" | "closed";
 
