@@ -10,9 +10,9 @@ import {
   workerLate,
 } from "./answers.ts";
 import type { ProxyCounts } from "./counts.ts";
-import type { DownWorkers } from "./down-workers.ts";
 import { type Asked, routeRequestOf } from "./exchange.ts";
-import type { WorkerHealth } from "./health/index.ts";
+import type { DownWorkers, WorkerHealth } from "./health/index.ts";
+import { hashOf } from "./request-body.ts";
 import type { ProxySettings } from "./settings.ts";
 import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
 
@@ -83,11 +83,6 @@ export class Dispatch {
 
   constructor(parts: DispatchParts, asked: Asked) {
     [this.#parts, this.#asked] = [parts, asked];
-  }
-
-  /** The same for a request that its client sends again. */
-  get #hash(): bigint {
-    return Bun.hash.xxHash3(this.#asked.body.bytes);
   }
 
   async run(): Promise<Dispatched> {
@@ -162,7 +157,7 @@ export class Dispatch {
     if (attempted.kind === "answer") {
       const won: Won = { ...attempted, kind: "won", decision };
       if (attempted.first.kind !== "failed") {
-        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, this.#hash);
+        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, hashOf(this.#asked.body));
         else down.worked(worker);
         if (!settings.retryStatuses.includes(attempted.answer.status)) return won;
         this.#unavailable?.answer.close();
@@ -185,7 +180,7 @@ export class Dispatch {
     this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
     this.#failed.push(worker);
     if (stage === "connect") down.failed(worker);
-    if (stage === "sent" || stage === "garbled") down.broke(worker, this.#hash);
+    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#asked.body));
     if (stage === "connect" || this.#mayResend(stage)) return null;
     return { kind: "lost", error: this.#error, how: "worker" };
   }

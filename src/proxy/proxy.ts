@@ -5,18 +5,22 @@ import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "
 import { attempt } from "./attempt.ts";
 import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
 import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
-import { DownWorkers } from "./down-workers.ts";
 import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
 import { type Asked, wantsUsage } from "./exchange.ts";
 import { Flight } from "./flight.ts";
 import { unsendableHeader } from "./headers.ts";
-import { WorkerHealth } from "./health/index.ts";
+import { DownWorkers, WorkerHealth } from "./health/index.ts";
 import { type Hints, hintsOf } from "./hints.ts";
 import { ModelNames, type NamedModel } from "./model-names.ts";
 import { ModelList } from "./models.ts";
 import type { ProxyObserver, RequestEnd } from "./observer.ts";
 import { Prompts } from "./prompt.ts";
-import { type RequestBody, type RequestBodyLimits, readRequestBody } from "./request-body.ts";
+import {
+  hashOf,
+  type RequestBody,
+  type RequestBodyLimits,
+  readRequestBody,
+} from "./request-body.ts";
 import { ResponseHomes } from "./response-homes.ts";
 import type { ProxyModel, ProxySettings } from "./settings.ts";
 import { SidePaths } from "./side-paths.ts";
@@ -86,8 +90,6 @@ interface Vocabulary {
   readonly models: readonly ProxyModel[];
   readonly tokens: Tokens;
 }
-
-const CLIENT_ERROR = 400;
 
 const OUTCOME_OF = {
   busy: "busy",
@@ -353,7 +355,7 @@ class RoutedProxy implements OpenAiProxy {
       hidesUsage: wantsUsage(asked),
       ended: ({ promptTokens, ...end }) => {
         this.#compare(asked, promptTokens);
-        this.#judge(asked, won, end.how);
+        this.#dispatch.down.ended(worker, hashOf(body), end.how, won.answer.status);
         const outcome = end.how === "client" ? "client_left" : "worker_failed";
         this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
         this.#counts.outputTokens += end.outputTokens;
@@ -362,14 +364,6 @@ class RoutedProxy implements OpenAiProxy {
       },
     });
     return relay.respond();
-  }
-
-  /** Whether the worker did well by this request, for those that come after it. */
-  #judge({ body }: Asked, { answer, decision }: Won, how: RequestEnd["how"]): void {
-    const { down } = this.#dispatch;
-    const { worker } = decision.target;
-    if (how === "worker") down.broke(worker, Bun.hash.xxHash3(body.bytes));
-    else if (how === "done" && answer.status < CLIENT_ERROR) down.finished(worker);
   }
 
   #compare({ named, prompt, body }: Asked, engine: number | null): void {

@@ -14,6 +14,11 @@ export interface RequestBody {
   readonly isStream: boolean;
 }
 
+/** The same for a request that its client sends again. */
+export function hashOf({ bytes }: Pick<RequestBody, "bytes">): bigint {
+  return Bun.hash.xxHash3(bytes);
+}
+
 /** Prompts lie flat in a body; deeper ones are somebody's joke. */
 const DEPTH_MAX = 200;
 const CLOSING_BRACE = 0x7d;

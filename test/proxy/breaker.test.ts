@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { WorkerId } from "../../src/core/index.ts";
-import { DownWorkers, REQUESTS_MAX } from "../../src/proxy/down-workers.ts";
+import { DownWorkers, REQUESTS_MAX } from "../../src/proxy/health/index.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
 import { POLITE } from "./mock-engine.ts";
 import { RawEngine } from "./raw-engine.ts";
@@ -79,7 +79,7 @@ test("after a rest one request tries a worker; a failure doubles the rest", () =
   clock.advance(1);
   down.tried(W);
   down.worked(W);
-  down.finished(W);
+  down.ended(W, 1n, "done", 200);
   expect(down.now()).toEqual([]);
   down.broke(W, 1n);
   expect(down.now()).toEqual([]);

@@ -1,8 +1,10 @@
-import type { Clock, WorkerId } from "../core/index.ts";
+import type { Clock, WorkerId } from "../../core/index.ts";
+import type { RequestEnd } from "../observer.ts";
 
 const FIRST_MS = 1_000;
 const LONGEST_MS = 30_000;
 const WORKERS_MAX = 4_096;
+const CLIENT_ERROR = 400;
 /** Different requests that a worker must fail in a row: one alone may be what breaks it. */
 export const REQUESTS_MAX = 5;
 
@@ -61,9 +63,10 @@ export class DownWorkers {
     this.#down.delete(worker);
   }
 
-  /** It has answered a request to the end. */
-  finished(worker: WorkerId): void {
-    this.#broken.delete(worker);
+  /** An answer ended: it was broken off by the worker, or is whole. */
+  ended(worker: WorkerId, request: bigint, how: RequestEnd["how"], status: number): void {
+    if (how === "worker") this.broke(worker, request);
+    else if (how === "done" && status < CLIENT_ERROR) this.#broken.delete(worker);
   }
 
   /** Those to leave alone now. */
