@@ -116,11 +116,20 @@ class KvCalls:
 
     def announce(self, keys: Sequence[bytes], ttl_ms: int, *, family: bool = True) -> None:
         """Says that these blocks are being computed and will be put. Repeat it before it ends."""
-        self._announce(keys, ttl_ms, family, False)
+        if keys:
+            self._announce(keys, ttl_ms, family, False)
 
     def withdraw(self, keys: Sequence[bytes], *, family: bool = True) -> None:
         """Says that announced blocks will not be put."""
-        self._announce(keys, 0, family, True)
+        if keys:
+            self._announce(keys, 0, family, True)
+
+    def beat(self, ttl_ms: int) -> None:
+        """A heartbeat of the engine: what it announced counts for ``ttl_ms`` or until the next one.
+
+        Announcements of an engine that never sends one count until they end.
+        """
+        self._announce([], ttl_ms, True, False)
 
     def _announce(
         self, keys: Sequence[bytes], ttl_ms: int, family: bool, withdraw: bool
@@ -129,7 +138,7 @@ class KvCalls:
         if connection is None or not connection.hello.features & FEATURE_ENGINE:
             return
         most = connection.hello.items_max
-        for start in range(0, len(keys), most):
+        for start in range(0, len(keys) or 1, most):
             part = keys[start : start + most]
             try:
                 connection.post(

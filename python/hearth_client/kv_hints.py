@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 VERSION = "1"
 ACTIONS_MAX = 64
@@ -18,6 +18,7 @@ COMMANDS = ("pin", "retain", "demote", "transient")
 KNOWN = ("share", "prefetch", *COMMANDS)
 
 _NAMES_MAX = 4096
+_U64_MAX = (1 << 64) - 1
 _RETAIN_MAX = 99
 _RECEIPT_OUTCOMES = {
     "done": "accepted",
@@ -47,6 +48,17 @@ class Selection:
     def bounded(self) -> bool:
         """The selection says where it ends, or that it ends with the request."""
         return self.prefix_tokens is not None or self.from_token is not None
+
+    @property
+    def hashes(self) -> Set[int]:
+        """The names that are 64-bit hashes of the engine, without their sign."""
+        found = set()
+        for name in self.names:
+            try:
+                found.add(int(name) & _U64_MAX)
+            except (TypeError, ValueError):
+                continue
+        return found
 
     def blocks(self, tokens: int, block_tokens: int) -> Tuple[int, int, bool]:
         """First and end index of the selected full blocks of `tokens` tokens; True if clipped."""
@@ -95,13 +107,15 @@ class Action:
     asked: int = 0
     ttl_seconds: Optional[float] = None
     decided: bool = False
+    #: A connector's reader of a selection by open and close token.
+    scan: Any = None
 
     def reject(self, reason: str, blocks: int = 1) -> None:
         self.blocks["rejected"] += max(1, blocks)
         self.reason, self.decided = reason, True
 
     def answer(self) -> Dict[str, Any]:
-        if not self.decided and not self.blocks:
+        if not self.decided and "deferred" not in self.blocks:
             self.blocks["deferred"] += max(1, self.asked)
         answer: Dict[str, Any] = {"action_id": self.ident, "action_type": self.kind}
         answer["blocks"] = dict(self.blocks)

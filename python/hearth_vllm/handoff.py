@@ -8,12 +8,14 @@ to the consumer, which waits for announced blocks instead of computing them.
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+import time
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from .guards import Guard
 from .keys import BlockKeys
 from .settings import Settings
 
-#: An announcement is renewed this often within its lifetime.
+#: An announcement is renewed this often within its lifetime, and heartbeats within theirs.
 _RENEWALS = 4
 _SOURCE_BYTES_MAX = 64
 
@@ -30,15 +32,21 @@ def _own(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Handoff:
-    """Announces a producer's blocks and renews the announcements while it computes."""
+    """Announces a producer's blocks until they are stored.
+
+    A thread renews the announcements, and sends heartbeats: without one for `stall_ms`, because
+    this process is stopped or dead, no consumer waits for the blocks any more.
+    """
 
     def __init__(
-        self, settings: Settings, store: Any, keys: BlockKeys, block_tokens: int
+        self, settings: Settings, store: Any, keys: BlockKeys, block_tokens: int, guard: Guard
     ) -> None:
         self._store = store
+        self._guard = guard
         self._keys = keys
         self._block_tokens = block_tokens
         self._ttl_ms = settings.announce_ms
+        self._alive_ms = settings.stall_ms
         self._lock = threading.Lock()
         self._announced: Dict[str, List[bytes]] = {}
         self._wake = threading.Event()
@@ -64,30 +72,53 @@ class Handoff:
     def added(self, request: Any) -> None:
         """Announces a producer's full prompt blocks."""
         if transfer_params(request).get("do_remote_decode"):
-            self.announce(request, request.num_prompt_tokens // self._block_tokens)
+            blocks = request.num_prompt_tokens // self._block_tokens
+            self.announce(request, self._keys.of(request, 0, blocks))
             self._ask_worker()
 
-    def announce(self, request: Any, blocks: int) -> None:
-        """Announces the first `blocks` blocks until the request ends."""
-        keys = self._keys.of(request, 0, blocks)
+    def announce(self, request: Any, keys: List[bytes]) -> None:
+        """Announces blocks of the request until they are stored or dropped."""
         if not keys:
             return
         with self._lock:
-            self._announced[request.request_id] = keys
+            known = self._announced.get(request.request_id, [])
+            self._announced[request.request_id] = list(dict.fromkeys([*known, *keys]))
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._renew, name="hearth-announce", daemon=True
+                    target=self._run, name="hearth-announce", daemon=True
                 )
                 self._thread.start()
+        self._store.beat(self._alive_ms)
         self._store.announce(keys, self._ttl_ms)
         self._wake.set()
 
-    def finished(self, request: Any, stored: int) -> Optional[Dict[str, Any]]:
-        """Ends the announcement; the parameters for the consumer, if the request asked for them."""
+    def dropped(self, request_id: str, keys: Iterable[bytes]) -> None:
+        """These blocks will not be stored."""
         with self._lock:
-            keys = self._announced.pop(request.request_id, None)
-        if keys is not None and stored < len(keys):
-            self._store.withdraw(keys[stored:])
+            gone = set(keys).intersection(self._announced.get(request_id, ()))
+            if not gone:
+                return
+            left = [key for key in self._announced[request_id] if key not in gone]
+            self._announced[request_id] = left
+            self._withdraw(gone)
+
+    def settled(self, request_id: str) -> None:
+        """The request ended, and no store of it is in progress."""
+        with self._lock:
+            self._withdraw(set(self._announced.pop(request_id, ())))
+
+    def _withdraw(self, gone: Iterable[bytes]) -> None:
+        """Withdraws what no other request announces. Under the lock: no renewal comes behind it."""
+        others = {key for keys in self._announced.values() for key in keys}
+        keys = [key for key in gone if key not in others]
+        if keys:
+            self._store.withdraw(keys)
+
+    def finished(self, request: Any, stored: int) -> Optional[Dict[str, Any]]:
+        """Drops all but the first `stored` blocks; parameters for the consumer, if it has one."""
+        name = request.request_id
+        if name in self._announced:
+            self.dropped(name, set(self._announced[name]) - set(self._keys.of(request, 0, stored)))
         if not transfer_params(request).get("do_remote_decode"):
             return None
         own = {"source": self._worker_name(), "blocks": stored, "wait": True}
@@ -115,11 +146,23 @@ class Handoff:
             self._asked = None
         return self._worker or ""
 
-    def _renew(self) -> None:
+    def _run(self) -> None:
+        due = 0.0
         while not self._closed:
             self._wake.clear()  # First: an announcement that follows wakes the thread again.
             with self._lock:
-                pending = list(self._announced.values())
-            for keys in pending:
-                self._store.announce(keys, self._ttl_ms)
-            self._wake.wait(self._ttl_ms / 1000 / _RENEWALS if pending else None)
+                pending = [keys for keys in self._announced.values() if keys]
+                with self._guard("announcements"):
+                    due = self._renew(pending, due)
+            self._wake.wait(self._alive_ms / 1000 / _RENEWALS if pending else None)
+
+    def _renew(self, pending: List[List[bytes]], due: float) -> float:
+        """A heartbeat, and from time `due` on the announcements. The next `due`."""
+        now = time.monotonic()
+        if pending:
+            self._store.beat(self._alive_ms)
+        if now < due:
+            return due
+        for keys in pending:
+            self._store.announce(keys, self._ttl_ms)
+        return now + self._ttl_ms / 1000 / _RENEWALS

@@ -24,7 +24,7 @@ from .handoff import Handoff, transfer_params
 from .keys import BlockKeys
 from .metrics import Stats
 from .plan import StoreJob
-from .selection import thinking_blocks
+from .selection import ThinkingScan
 from .settings import Settings
 
 logger = logging.getLogger("vllm.hearth")
@@ -94,19 +94,27 @@ class Hints:
         envelope = Envelope(str(get(raw, "message_id") or ""), actions, request)
         self._envelopes[request.request_id] = envelope
         for action in actions:
+            if action.selection.open_token is not None:
+                action.scan = ThinkingScan(action.selection, self._block_tokens)
             if not action.decided and action.kind in ("share", "prefetch"):
                 self._start(action, request)
 
     def _start(self, action: Action, request: Any) -> None:
         keys, clipped = self._keys(action, request)
+        if action.selection.names:
+            wanted, named = action.selection.hashes, len(action.selection.names)
+            keys = [key for key in keys if engine_hash(key) in wanted]
+            if len(keys) < named:
+                action.blocks["missing"] += named - len(keys)
         action.asked = len(keys)
         if not keys:
             action.decided = True
-            action.blocks["clipped"] += 1
+            if not action.blocks:
+                action.blocks["clipped"] += 1
             return
         if action.kind == "share":
             if self._handoff is not None:
-                self._handoff.announce(request, len(keys))
+                self._handoff.announce(request, keys)
             action.blocks["clipped" if clipped else "accepted"] += len(keys)
             action.decided = True
             return
@@ -131,21 +139,27 @@ class Hints:
         return self._block_keys.of(request, first, end), clipped
 
     @_harmless
-    def transient(self, request: Any) -> Optional[List[Tuple[int, int]]]:
-        """Ranges of block indexes that are stored as transient; None: none."""
+    def transient(self, request: Any) -> Tuple[int, Optional[List[Tuple[int, int]]]]:
+        """Ranges of block indexes that are stored as transient, None: none.
+
+        They are known of the blocks below the first number; later ones wait for the next step.
+        """
         envelope = self._envelopes.get(request.request_id)
         ranges: List[Tuple[int, int]] = []
+        known = _ALL_BLOCKS
         for action in envelope.actions if envelope is not None else []:
             if action.kind != "transient" or action.decided:
                 continue
             chosen = action.selection
-            if chosen.open_token is not None:
-                ranges += thinking_blocks(request, chosen, self._block_tokens)
+            if action.scan is not None:
+                action.scan.advance(request)
+                ranges += action.scan.ranges
+                known = min(known, action.scan.known_blocks)
             elif not chosen.names:
                 first, end, _ = chosen.blocks(1 << 40, self._block_tokens)
                 limit = request.num_prompt_tokens // self._block_tokens
                 ranges.append((first, end if chosen.bounded else limit))
-        return ranges or None
+        return known, ranges or None
 
     @_harmless
     def stored(self, job: StoreJob, offered: int, idle: bool) -> None:
@@ -178,14 +192,14 @@ class Hints:
         for action in envelope.actions:
             if action.kind in COMMANDS and not action.decided and action.ticket is None:
                 keys, clipped = self._keys(action, request)
-                if action.selection.open_token is not None:
-                    keys = self._thoughts(action, request)
+                if action.scan is not None:
+                    keys = self._thoughts(action.scan, request)
                 self._command(action, keys, clipped, request)
 
-    def _thoughts(self, action: Action, request: Any) -> List[bytes]:
-        ranges = thinking_blocks(request, action.selection, self._block_tokens)
+    def _thoughts(self, scan: ThinkingScan, request: Any) -> List[bytes]:
+        scan.advance(request)
         of = self._block_keys.of
-        return [key for first, end in ranges for key in of(request, first, end)]
+        return [key for first, end in scan.ranges for key in of(request, first, end)]
 
     def _command(self, action: Action, keys: List[bytes], clipped: bool, request: Any) -> None:
         names: List[Any] = [engine_hash(key) for key in keys]

@@ -8,9 +8,12 @@ import threading
 import time
 from typing import Any, List
 
+from .guards import Guard
 from .search import Search
 
 _IDLE_MS = 500
+#: Behind an exception, which may come again at once.
+_PAUSE_S = 0.1
 #: A lookup is given up at most this much later than its limit.
 _BUSY_MS = 5
 
@@ -22,8 +25,9 @@ class Listener:
     after the reply, or a second after it should have been given up.
     """
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, guard: Guard) -> None:
         self._store = store
+        self._guard = guard
         self._lock = threading.Lock()
         self._active: List[Search] = []
         self._closed = False
@@ -54,17 +58,32 @@ class Listener:
         poller.register(self._reader, select.POLLIN)
         poller.register(self._store.fileno(), select.POLLIN)
         while not self._closed:
-            events = dict(poller.poll(_BUSY_MS if self._active else _IDLE_MS))
-            if events.pop(self._reader, 0):
-                os.read(self._reader, 4096)
-            if events and not self._closed:
-                self._store.poll()
-            self._follow()
+            try:
+                self._turn(poller)
+            except Exception:
+                self._guard.failed("replies")
+                time.sleep(_PAUSE_S)
+
+    def _turn(self, poller: Any) -> None:
+        events = dict(poller.poll(_BUSY_MS if self._active else _IDLE_MS))
+        if events.pop(self._reader, 0):
+            os.read(self._reader, 4096)
+        if events and not self._closed:
+            self._store.poll()
+        self._follow()
 
     def _follow(self) -> None:
         with self._lock:
             active = list(self._active)
-        decided = [search for search in active if search.poll(0.0, time.monotonic)]
+        decided = [search for search in active if self._is_decided(search)]
         if decided:
             with self._lock:
                 self._active = [one for one in self._active if one not in decided]
+
+    def _is_decided(self, search: Search) -> bool:
+        try:
+            return search.poll(0.0, time.monotonic)
+        except Exception:
+            self._guard.failed("replies")
+            search.fail(time.monotonic())
+            return True

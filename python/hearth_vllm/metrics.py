@@ -30,6 +30,7 @@ METRICS: Mapping[str, Metric] = {
     "stored_bytes": Metric("counter", "", "Bytes stored in Hearth."),
     "store_blocks": Metric("counter", "outcome", "Blocks offered to Hearth, by outcome."),
     "load_failures": Metric("counter", "reason", "Blocks that did not load, by reason."),
+    "errors": Metric("counter", "reason", "Exceptions in the connector, by the part that failed."),
     "hint_blocks": Metric("counter", "outcome", "Blocks of KV hints, by outcome."),
     "copy_seconds": Metric("counter", "direction", "Time the workers spent in loads and stores."),
     "lookup_seconds": Metric("histogram", "", "Time from the first question to the answer."),

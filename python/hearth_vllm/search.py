@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional
 
 #: Why a lookup ended; the label of ``vllm:hearth_lookups_total``.
 HIT, MISS, GONE, STALLED, SLOW = "hit", "miss", "gone", "stalled", "slow"
-DROPPED = "dropped"
+DROPPED, ERROR = "dropped", "error"
 
 #: Predicted computation, in stall limits, from which on ready blocks are loaded after a stall.
 _STALLS_WORTH = 3
@@ -28,6 +28,7 @@ class Search:
         now: float,
         stall_s: float,
         limit_s: float,
+        hold_s: float = float("inf"),
     ) -> None:
         self.ticket = ticket
         self.keys = keys
@@ -38,18 +39,20 @@ class Search:
         self.leading = 0
         self.outcome: Optional[str] = None
         self.waited_s = 0.0
-        #: From then on the agent may have dropped the reservation.
-        self.expires = float("inf")
         self._stall_s = stall_s
         self._limit_s = limit_s
+        #: The agent may drop the reservation this long after its answer.
+        self._hold_s = hold_s
         #: The scheduler's thread and the listener poll.
         self._lock = threading.Lock()
         #: The scheduler has counted the outcome.
         self.counted = False
 
     def covers(self, first: int, end: int, now: float) -> bool:
-        """The answer says, and still holds, what is there of the blocks `first` to `end`."""
-        return self.first <= first and end <= self.first + len(self.keys) and now < self.expires
+        """The answer says, or will, what is reserved of the blocks `first` to `end`."""
+        if first < self.first or end > self.first + len(self.keys):
+            return False
+        return self.outcome is None or now < self.started + self.waited_s + self._hold_s
 
     def poll(self, wait_s: float, clock: Callable[[], float]) -> bool:
         """True once `ready` is known. Waits at most `wait_s` seconds. Thread-safe."""
@@ -58,12 +61,18 @@ class Search:
                 self._poll(wait_s, clock)
             return self.outcome is not None
 
-    def abandon(self) -> None:
+    def abandon(self, now: float) -> None:
         """The request needs no answer any more."""
         with self._lock:
             if self.outcome is None:
-                self.outcome = DROPPED
+                self.waited_s, self.outcome = now - self.started, DROPPED
                 self.ticket.cancel()
+
+    def fail(self, now: float) -> None:
+        """The lookup cannot be followed."""
+        with self._lock:
+            if self.outcome is None:
+                self.waited_s, self.outcome = now - self.started, ERROR
 
     def _poll(self, wait_s: float, clock: Callable[[], float]) -> None:
         ticket = self.ticket

@@ -18,6 +18,11 @@ class Tracked:
     offered: int = 0
     preemptions: int = 0
     search: Optional[Search] = None
+    #: Seconds that the request has waited for earlier lookups, and may wait in all.
+    waited_s: float = 0.0
+    budget_s: Optional[float] = None
+    #: Most blocks that one of these lookups asked for; 0: the request does not wait.
+    asked: int = 0
     load: Optional[LoadJob] = None
     #: Blocks of the last match, from block `match_first` on.
     match_first: int = 0

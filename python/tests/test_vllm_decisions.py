@@ -5,11 +5,12 @@ from __future__ import annotations
 import unittest
 from threading import Event
 from types import SimpleNamespace
-from typing import Any, List, Optional
-from unittest import mock
+from typing import Any, List
 
+from hearth_vllm.guards import Guard
 from hearth_vllm.handoff import Handoff
 from hearth_vllm.keys import BlockKeys
+from hearth_vllm.metrics import Stats
 from hearth_vllm.outputs import BlockTables
 from hearth_vllm.plan import StepReport
 from hearth_vllm.rates import PrefillRate
@@ -19,6 +20,7 @@ from hearth_vllm.settings import Settings
 from hearth_vllm.stores import Stores
 
 from .real_agent import until
+from .scripted_store import Faulty, Ticket
 from .vllm_engine import scheduler_output
 
 BLOCK_TOKENS = 32
@@ -34,28 +36,6 @@ def request(tokens: List[int], prompt: int = 0, **more: Any) -> Any:
         block_hashes=[bytes([i]) * 32 for i in range(count)],
         **more,
     )
-
-
-class Ticket:
-    """A lookup whose answer the test gives."""
-
-    def __init__(self) -> None:
-        self.answer: Optional[Any] = None
-        self.ready_now = 0
-        self.last_progress = 0.0
-        self.cancelled = False
-
-    def done(self) -> bool:
-        return self.answer is not None
-
-    def wait(self, _seconds: float) -> bool:
-        return self.done()
-
-    def result(self) -> Any:
-        return self.answer
-
-    def cancel(self) -> None:
-        self.cancelled = True
 
 
 class Lookups(unittest.TestCase):
@@ -100,9 +80,23 @@ class Lookups(unittest.TestCase):
         self.assertEqual((self.search.outcome, self.search.ready), (SLOW, 3))
 
     def test_an_abandoned_lookup_is_cancelled_once(self) -> None:
-        self.search.abandon()
+        self.search.abandon(0.25)
         self.assertTrue(self.ticket.cancelled)
         self.assertTrue(self.poll(9.0))
+        self.assertEqual(self.search.waited_s, 0.25)
+
+    def test_a_reservation_is_counted_from_the_answer(self) -> None:
+        search = Search(
+            self.ticket, [bytes(32)] * 8, 2, now=0.0, stall_s=0.1, limit_s=60.0, hold_s=8.0
+        )
+        # A lookup in progress is not begun again, however long it takes.
+        self.assertTrue(search.covers(2, 10, 59.0))
+        self.ticket.last_progress = 30.0
+        self.ticket.answer = SimpleNamespace(leading=8, ready=8, outcome="ok")
+        self.assertTrue(search.poll(0.0, lambda: 30.0))
+        self.assertTrue(search.covers(3, 10, 37.9))
+        self.assertFalse(search.covers(3, 10, 38.1))
+        self.assertFalse(search.covers(1, 10, 30.0))
 
 
 class Rates(unittest.TestCase):
@@ -163,12 +157,12 @@ class Scheduler(unittest.TestCase):
         self.assertEqual(self.counted(), ({"restored": 1}, [0.5]))
 
     def test_a_lookup_that_raises_computes_the_prompt(self) -> None:
-        self.scheduler.store = SimpleNamespace(lookup=mock.Mock(side_effect=ValueError("bug")))
-        self.scheduler._handoff = SimpleNamespace(expects=lambda _request: ("", False))
+        self.scheduler.attach(Faulty())
+        self.addCleanup(self.scheduler.close)
         with self.assertLogs("vllm.hearth", "ERROR"):
             self.assertEqual(self.scheduler.match(self.request, 0), (0, False))
         self.assertEqual(self.scheduler.match(self.request, 0), (0, False))
-        self.assertEqual(self.scheduler.store.lookup.call_count, 1)
+        self.assertEqual(self.scheduler.store.calls, ["lookup"])
 
     def test_a_store_that_fails_after_a_reset_is_not_repeated(self) -> None:
         self.scheduler.store = SimpleNamespace(connected=True, incarnation=0)
@@ -194,8 +188,13 @@ class Scheduler(unittest.TestCase):
 class Announcements(unittest.TestCase):
     def test_an_announcement_is_renewed_whenever_it_was_made(self) -> None:
         announced: List[bytes] = []
-        store = SimpleNamespace(announce=lambda keys, _ttl_ms: announced.extend(keys))
-        handoff = Handoff(Settings(announce_ms=200), store, BlockKeys(), BLOCK_TOKENS)
+        store = SimpleNamespace(
+            announce=lambda keys, _ttl_ms: announced.extend(keys),
+            withdraw=lambda _keys: None,
+            beat=lambda _ttl_ms: None,
+        )
+        guard = Guard(Stats())
+        handoff = Handoff(Settings(announce_ms=200), store, BlockKeys(), BLOCK_TOKENS, guard)
         self.addCleanup(handoff.close)
         first, second = request([1] * 32), request([2] * 64)
         second.request_id, second.block_hashes = "second", [b"2" * 32]
@@ -206,12 +205,12 @@ class Announcements(unittest.TestCase):
 
             def clear(self) -> None:
                 if pending and not handoff._announced:
-                    handoff.announce(pending.pop(), 1)
+                    handoff.announce(pending.pop(), [b"2" * 32])
                 super().clear()
 
         handoff._wake = Wake()
-        handoff.announce(first, 1)
-        handoff.finished(first, 1)
+        handoff.announce(first, first.block_hashes)
+        handoff.settled("r")
         handoff._wake.set()
         until(lambda: announced.count(b"2" * 32) > 2, "renewals")
 

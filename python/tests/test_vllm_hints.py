@@ -9,7 +9,7 @@ from typing import Any, List
 from hearth_client.kv_hints import Action, Rejected, Selection, command_body, read_selection
 from hearth_vllm.hints import engine_hash
 from hearth_vllm.metrics import Stats, merge, summary
-from hearth_vllm.selection import thinking_blocks
+from hearth_vllm.selection import ThinkingScan
 
 BLOCK_TOKENS = 32
 
@@ -43,11 +43,40 @@ class Selections(unittest.TestCase):
     def test_thinking_is_found_between_its_tokens_also_if_the_prompt_opened_it(self) -> None:
         chosen = Selection(open_token=7, close_token=8)
         tokens = [1] * 31 + [7] + [2] * 100 + [8] + [3] * 60
-        found = thinking_blocks(request(tokens, prompt=32), chosen, BLOCK_TOKENS)
-        self.assertEqual(found, [(1, 4)])
-        still = thinking_blocks(request(tokens[:100], prompt=32), chosen, BLOCK_TOKENS)
-        self.assertEqual(still[0][0], 1)
-        self.assertGreater(still[0][1], 1_000)
+        growing, scan = request(tokens[:100], prompt=32), ThinkingScan(chosen, BLOCK_TOKENS)
+        scan.advance(growing)
+        self.assertEqual(scan.ranges[0][0], 1)
+        self.assertGreater(scan.ranges[0][1], 1_000)
+        growing.all_token_ids = tokens
+        scan.advance(growing)
+        self.assertEqual(scan.ranges, [(1, 4)])
+
+    def test_each_token_is_searched_once_for_each_end_however_often_blocks_fill(self) -> None:
+        class Counted(List[int]):
+            searched = 0
+
+            def index(self, value: int, start: int = 0, end: int = 0) -> int:  # type: ignore
+                try:
+                    found = super().index(value, start, end)
+                except ValueError:
+                    Counted.searched += end - start
+                    raise
+                Counted.searched += found + 1 - start
+                return found
+
+        tokens = Counted(([7] + [2] * 98 + [8]) * 1_000)
+        chosen = Selection(open_token=7, close_token=8)
+        scan, growing = ThinkingScan(chosen, BLOCK_TOKENS), request(tokens, prompt=0)
+        calls = []
+        while scan.known_blocks < len(tokens) // BLOCK_TOKENS:
+            before = Counted.searched
+            scan.advance(growing)
+            calls.append(Counted.searched - before)
+        # A prompt of 100,000 tokens is read over several steps of vLLM, not in one.
+        self.assertGreater(len(calls), 3)
+        self.assertLess(max(calls), 50_000)
+        self.assertEqual(Counted.searched, 2 * len(tokens))
+        self.assertEqual(len(scan.ranges), 1_000)
 
 
 class HintCommands(unittest.TestCase):

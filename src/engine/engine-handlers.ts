@@ -310,6 +310,7 @@ function* announce(
   if (tooMany !== null) return tooMany;
   const itemBytes = kind === AnnounceKind.digests ? null : ANNOUNCE_ITEM_BYTES[kind];
   const isWithdrawn = (flags & AnnounceFlag.withdraw) !== 0;
+  if (count === 0 && !isWithdrawn) group.announced.beat(Math.min(ttlMs, ENGINE_MS_MAX));
   const copied = items.slice();
   const outcomes = new Uint32Array(count);
   outcomes.fill(isWithdrawn ? BlockOutcome.ok : BlockOutcome.present);

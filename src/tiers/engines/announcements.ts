@@ -14,6 +14,7 @@ export class EngineAnnouncements {
   readonly #ends = new Map<string, number>();
   /** Monotonic ms before which no announcement ends. */
   #firstEndMs = 0;
+  #aliveUntilMs = Number.POSITIVE_INFINITY;
 
   constructor(all: Announcements) {
     this.#all = all;
@@ -30,6 +31,18 @@ export class EngineAnnouncements {
     this.#firstEndMs = Math.min(this.#firstEndMs, end);
     this.#all.added(key, this);
     return BlockOutcome.ok;
+  }
+
+  /**
+   * A heartbeat: from now on announcements count for `ttlMs` after the last heartbeat, and at most
+   * to their own end. Those of an engine that never sends one count to their own end.
+   */
+  beat(ttlMs: number): void {
+    this.#aliveUntilMs = this.#all.clock.monotonicMs() + ttlMs;
+  }
+
+  isAlive(nowMs: number): boolean {
+    return nowMs < this.#aliveUntilMs;
   }
 
   withdraw(keys: Uint32Array, i: number): void {
@@ -80,7 +93,7 @@ export class Announcements {
     return new EngineAnnouncements(this);
   }
 
-  /** Whether an engine has announced the block whose key's words begin at block `i`. */
+  /** Whether a live engine has announced the block whose key's words begin at block `i`. */
   has(keys: Uint32Array, i: number): boolean {
     if (this.#byKey.size === 0) return false;
     const key = hexOfKey(keys, i * KEY_WORDS);
@@ -88,8 +101,8 @@ export class Announcements {
     if (engines === undefined) return false;
     const now = this.clock.monotonicMs();
     for (const engine of [...engines]) {
-      if (engine.endOf(key) > now) return true;
-      engine.remove(key);
+      if (engine.endOf(key) <= now) engine.remove(key);
+      else if (engine.isAlive(now)) return true;
     }
     return false;
   }

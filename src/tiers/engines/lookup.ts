@@ -6,7 +6,7 @@ import type { Claim } from "./claims.ts";
 import type { EngineMember } from "./engines.ts";
 import { HEARTBEAT_MS } from "./lookups.ts";
 import { RankBlocks } from "./rank-blocks.ts";
-import { BELIEVED_MS, LookupSource } from "./source.ts";
+import { LookupSource } from "./source.ts";
 import type { LookupParts, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
@@ -292,17 +292,14 @@ export class Lookup {
 
   /** The source has given and promised nothing for a while. Other blocks that come do not count. */
   #isSourceSilent(): boolean {
-    if (this.#source === null) return true;
-    const lastMs = Math.max(this.#grewMs, this.#source.saidMs);
-    return this.#parts.store.clock.monotonicMs() - lastMs >= BELIEVED_MS;
+    return this.#source?.isSilent(this.#grewMs) ?? true;
   }
 
-  /** Nothing has come for a while, and the source has not said that anything will. */
+  /** Nothing has come for a while, and nothing is expected of the source. */
   #isStalled(): boolean {
     const { store, engines } = this.#parts;
-    const saidMs = this.#source?.saidMs ?? Number.NEGATIVE_INFINITY;
-    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs, saidMs);
-    return store.clock.monotonicMs() - lastMs >= STALL_MS;
+    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
+    return this.#isSourceSilent() && store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
   /** Whether block `i` is there, or being written, or announced, for all ranks. */

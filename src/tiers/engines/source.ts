@@ -7,7 +7,9 @@ const BLOCKS_MAX = 256;
 /** How long an answer may take. */
 const ANSWER_MS = 250;
 /** How long an answer of the peer counts: longer than the next one may take. */
-export const BELIEVED_MS = 2 * ANSWER_MS;
+const BELIEVED_MS = 2 * ANSWER_MS;
+/** How long the peer may answer that it neither has nor expects the next block. */
+const ABSENT_MS = 100;
 /** Behind a block that the peer has and that did not come. */
 const RETRY_MS = 100;
 
@@ -21,7 +23,10 @@ export class LookupSource {
   #isAsking = false;
   /** By rank: the block from which on it has said nothing. */
   readonly #comingTo: number[];
+  /** Monotonic ms at which the peer last said that it has the next block, or computes it. */
   #saidMs = Number.NEGATIVE_INFINITY;
+  /** Monotonic ms of the first answer since then that it neither has nor expects it. */
+  #deniedMs = Number.POSITIVE_INFINITY;
   #retryMs = Number.NEGATIVE_INFINITY;
 
   constructor(
@@ -36,9 +41,14 @@ export class LookupSource {
     this.#comingTo = wish.ranks.map(() => 0);
   }
 
-  /** Monotonic ms at which the peer last said that it has the next block, or computes it. */
-  get saidMs(): number {
-    return this.#saidMs;
+  /**
+   * Whether nothing more is expected of the peer; `grewMs`: when a block last came. Until then the
+   * lookup sends heartbeats: a client that hears nothing would drop the blocks that are ready.
+   */
+  isSilent(grewMs: number): boolean {
+    const now = this.#store.clock.monotonicMs();
+    if (now - Math.max(grewMs, this.#saidMs) >= BELIEVED_MS) return true;
+    return now - Math.max(grewMs, this.#deniedMs) >= ABSENT_MS;
   }
 
   /** Whether the peer said lately that block `i` will come. */
@@ -101,7 +111,9 @@ export class LookupSource {
     let comes = said.indexOf("absent");
     if (comes < 0) comes = said.length;
     this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
-    if (comes > 0) this.#saidMs = clock.monotonicMs();
+    const now = clock.monotonicMs();
+    if (comes > 0) [this.#saidMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
+    else this.#deniedMs = Math.min(this.#deniedMs, now);
     return wanted.slice(0, has);
   }
 }

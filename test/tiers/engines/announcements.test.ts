@@ -24,3 +24,25 @@ test("announcements beyond the bound are rejected until one of the others has en
   expect(engine.add(keys, MAX + 1, 100)).toBe(ok);
   engine.clear();
 });
+
+test("announcements count while their engine sends heartbeats, and again when it resumes", () => {
+  const clock = new ManualClock();
+  const all = new Announcements(clock);
+  const [beating, plain] = [all.open(), all.open()];
+  const keys = new Uint32Array(16);
+  keys[8] = 1;
+  beating.add(keys, 0, 2_000);
+  plain.add(keys, 1, 2_000);
+  expect([all.has(keys, 0), all.has(keys, 1)]).toEqual([true, true]);
+  beating.beat(100);
+  clock.advance(99);
+  expect(all.has(keys, 0)).toBe(true);
+  clock.advance(1);
+  // An engine that never sent a heartbeat needs none.
+  expect([all.has(keys, 0), all.has(keys, 1)]).toEqual([false, true]);
+  beating.beat(100);
+  expect(all.has(keys, 0)).toBe(true);
+  clock.advance(1_900);
+  beating.beat(100);
+  expect([all.has(keys, 0), all.has(keys, 1), all.size]).toEqual([false, false, 0]);
+});

@@ -1,5 +1,6 @@
 import { expect } from "bun:test";
 import { Tier } from "../../../src/blocks/index.ts";
+import type { PeerTier, SourceHas } from "../../../src/tiers/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { type BlockName, chain } from "../names.ts";
 import { Neighbour } from "../peers/neighbour.ts";
@@ -283,6 +284,52 @@ describeSsd("a lookup", (it) => {
     await other.put("other19");
     kit.clock.advance(25);
     expect(lookup.isOver).toBe(true);
+    expect(figuresOf(lookup.state)).toEqual([0, 0, 0]);
+    kit.store.setPeers(null);
+    scheduler.die();
+  });
+
+  it("sends heartbeats until it gives up a source whose answers are late", {}, async ({ kit }) => {
+    const scheduler = member(kit);
+    const peers: PeerTier = new Neighbour(kit.store, kit.store);
+    kit.store.setPeers(peers);
+    // The first answer promises the block; the second never comes.
+    const answers: Promise<SourceHas[] | null>[] = [Promise.resolve(["coming"])];
+    peers.whatHas = () => answers.pop() ?? new Promise(() => undefined);
+    const wish = { fetch: true, wait: true, source: "elsewhere" };
+    const { lookup, partial } = lookUp(kit.store, scheduler.holder, ["a"], wish);
+    await Bun.sleep(0);
+    for (let tick = 1; tick < 20; tick++) {
+      kit.clock.advance(25);
+      await Bun.sleep(0);
+      // One for each tick: a client gives up after 100 ms without one.
+      expect([tick, lookup.isOver, partial.length]).toEqual([tick, false, tick]);
+    }
+    kit.clock.advance(25);
+    await lookup.done;
+    kit.store.setPeers(null);
+    scheduler.die();
+  });
+
+  it("ends soon if its source no longer computes the blocks", {}, async ({ kit }) => {
+    const scheduler = member(kit);
+    const peers: PeerTier = new Neighbour(kit.store, kit.store);
+    kit.store.setPeers(peers);
+    let said: SourceHas = "coming";
+    peers.whatHas = () => Promise.resolve([said]);
+    const wish = { fetch: true, wait: true, source: "elsewhere" };
+    const { lookup } = lookUp(kit.store, scheduler.holder, ["a"], wish);
+    const ticks = async (count: number) => {
+      for (let i = 0; i < count; i++) {
+        await Bun.sleep(0);
+        kit.clock.advance(25);
+      }
+    };
+    await ticks(80);
+    expect(lookup.isOver).toBe(false);
+    said = "absent";
+    await ticks(6);
+    await lookup.done;
     expect(figuresOf(lookup.state)).toEqual([0, 0, 0]);
     kit.store.setPeers(null);
     scheduler.die();
