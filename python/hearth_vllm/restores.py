@@ -193,7 +193,7 @@ class Restores:
         self._load(state, keys, block_ids[first : first + count], max(1, int(budget_s * 1000)))
 
     def allocated_in_vain(self, state: Tracked, block_ids: List[int], external: int) -> None:
-        """As `allocated`, with a load that fails: vLLM waits until the workers report the blocks."""
+        """As `allocated`, with a load that fails: vLLM waits until workers report the blocks."""
         first, count = state.match_first, external // self._block_tokens
         self._load(state, [], block_ids[first : first + count], 1)
 

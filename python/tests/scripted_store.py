@@ -40,13 +40,15 @@ class Store:
 
     def __init__(self) -> None:
         self.tickets: List[Ticket] = []
+        self.asked: List[List[bytes]] = []
         self.options: List[Dict[str, Any]] = []
         self.announced: List[List[bytes]] = []
         self.withdrawn: List[bytes] = []
         self.beats: List[int] = []
 
-    def lookup(self, _keys: List[bytes], **options: Any) -> Ticket:
+    def lookup(self, keys: List[bytes], **options: Any) -> Ticket:
         self.tickets.append(Ticket())
+        self.asked.append(list(keys))
         self.options.append(options)
         return self.tickets[-1]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import unittest
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Dict, List
 
 from hearth_vllm.plan import StepPlan, StepReport
@@ -78,7 +82,7 @@ class WithAgent(unittest.TestCase):
 
     def test_a_consumer_waits_for_what_a_producer_computes(self) -> None:
         # Longer than the stall limit: the producer's announcements are the progress.
-        settings = Settings(stall_ms=2_000, recompute_tokens_per_second=1e9, announce_ms=1_000)
+        settings = Settings(stall_ms=2_000, recompute_tokens_per_second=1.0, announce_ms=1_000)
         producer, consumer = self.engine(), self.engine(settings)
         keys = self.keys(8)
         first = Prompt("p", keys, kv_transfer_params={"do_remote_decode": True})
@@ -107,6 +111,33 @@ class WithAgent(unittest.TestCase):
         self.assertTrue(answer["hearth"]["source"])
         settle(producer)
         self.assertEqual(ask(consumer, second), 8 * BLOCK_TOKENS)
+
+    def test_a_consumer_is_answered_when_the_producer_stops(self) -> None:
+        consumer, keys = self.engine(), self.keys(4)
+        words = [sys.executable, "-m", "tests.producer", self.agent.path]
+        producer = subprocess.Popen(
+            [*words, *(key.hex() for key in keys)],
+            cwd=Path(__file__).parent.parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.addCleanup(producer.communicate)
+        self.addCleanup(producer.kill)
+        assert producer.stdout is not None
+        self.assertEqual(producer.stdout.readline(), b"announced\n")
+        prompt = Prompt("d", keys, kv_transfer_params={"do_remote_prefill": True})
+        consumer.scheduler.added(prompt)
+
+        def is_waiting() -> bool:
+            self.assertIsNone(consumer.scheduler.match(prompt, 0)[0])
+            ticket = consumer.scheduler.search_of("d").ticket  # type: ignore[union-attr]
+            return bool(ticket.last_progress > ticket.started)
+
+        until(is_waiting, "heartbeats of the agent")
+        producer.send_signal(signal.SIGSTOP)
+        # Its announcements count for 60 s more.
+        self.assertEqual(ask(consumer, prompt), 0)
+        self.assertIsNone(producer.poll())
 
     def test_a_block_is_a_hit_when_every_rank_has_it(self) -> None:
         engine = Engine(self.agent.path, tp_size=2)

@@ -7,11 +7,18 @@ from types import SimpleNamespace
 from typing import Any, List
 
 from hearth_client.kv_hints import Action, Rejected, Selection, command_body, read_selection
-from hearth_vllm.hints import engine_hash
+from hearth_vllm.guards import Guard
+from hearth_vllm.handoff import Handoff
+from hearth_vllm.hints import Hints, engine_hash
+from hearth_vllm.keys import BlockKeys
 from hearth_vllm.metrics import Stats, merge, summary
 from hearth_vllm.selection import ThinkingScan
+from hearth_vllm.settings import Settings
 
-BLOCK_TOKENS = 32
+from .scripted_store import Store
+from .vllm_engine import BLOCK_TOKENS, Prompt
+
+KEYS = [bytes([200 + i]) * 32 for i in range(8)]
 
 
 def request(tokens: List[int], prompt: int) -> Any:
@@ -77,6 +84,50 @@ class Selections(unittest.TestCase):
         self.assertLess(max(calls), 50_000)
         self.assertEqual(Counted.searched, 2 * len(tokens))
         self.assertEqual(len(scan.ranges), 1_000)
+
+
+class HintActions(unittest.TestCase):
+    def setUp(self) -> None:
+        self.store, keys = Store(), BlockKeys()
+        guard = Guard(Stats())
+        handoff = Handoff(Settings(), self.store, keys, BLOCK_TOKENS, guard)
+        self.addCleanup(handoff.close)
+        self.hints = Hints(Settings(), self.store, keys, BLOCK_TOKENS, Stats(), handoff)
+
+    def outcome(self, kind: str, **payload: Any) -> Any:
+        action = {"action_id": "1", "action_type": kind, "action_version": "1"}
+        hints = {"protocol_version": "1", "actions": [{**action, "payload": payload}]}
+        prompt = Prompt("r", KEYS, kv_transfer_params={"kv_hints": hints})
+        self.hints.added(prompt)
+        return self.hints.finished(prompt)["outcomes"][0]["blocks"]
+
+    def test_share_announces_the_selected_blocks_only(self) -> None:
+        self.assertEqual(self.outcome("share", from_token=3 * BLOCK_TOKENS), {"accepted": 5})
+        self.assertEqual(self.store.announced[0], KEYS[3:])
+
+    def test_blocks_named_by_their_hashes_are_those_that_are_shared_or_prefetched(self) -> None:
+        signed = engine_hash(KEYS[6]) - (1 << 64)
+        names = [str(engine_hash(KEYS[4])), signed, 12345]
+        self.assertEqual(
+            self.outcome("share", block_hashes=names), {"missing": 1, "accepted": 2}
+        )
+        self.assertEqual(self.store.announced[0], [KEYS[4], KEYS[6]])
+        found = self.outcome("prefetch", block_hashes=names)
+        self.assertEqual(found, {"missing": 1, "deferred": 2})
+        self.assertEqual(self.store.asked[0], [KEYS[4], KEYS[6]])
+        self.assertEqual(self.outcome("prefetch", block_hashes=[12345]), {"missing": 1})
+        self.assertEqual(len(self.store.asked), 1)
+
+    def test_blocks_whose_tokens_are_not_read_yet_are_stored_in_a_later_step(self) -> None:
+        hints = {"protocol_version": "1", "actions": [
+            {"action_id": "1", "action_type": "transient", "action_version": "1",
+             "payload": {"open_token": 7, "close_token": 8}}]}
+        prompt = Prompt("r", [], kv_transfer_params={"kv_hints": hints})
+        prompt.all_token_ids = [1] * 16_384 + [7] + [1] * 100
+        self.hints.added(prompt)
+        self.assertEqual(self.hints.transient(prompt), (512, None))
+        known, ranges = self.hints.transient(prompt)
+        self.assertEqual((known, ranges[0][0]), (515, 513))
 
 
 class HintCommands(unittest.TestCase):
