@@ -38,6 +38,7 @@ from .recorder import recorder
 from .registration import Registration
 from .scheduler import EngineScheduler
 from .settings import read_settings
+from .verify import Difference, difference_of, tensor_norms
 from .worker import EngineWorker
 
 logger = logging.getLogger("vllm.hearth")
@@ -165,6 +166,7 @@ class HearthConnector(KVConnectorBase_V1):
             blocks=self._kv_cache_config.num_blocks,
             stores=not mla or tp_rank == 0,
             marker=marker,
+            difference=self._difference(geometry, tensor) if self._settings.verify_one_in else None,
             logger=logger,
         )
         logger.info(
@@ -173,6 +175,14 @@ class HearthConnector(KVConnectorBase_V1):
             geometry.block_bytes,
             manifest.layout,
         )
+
+    def _difference(self, geometry: Geometry, tensor: torch.Tensor) -> Optional[Difference]:
+        kind = str(tensor.dtype).replace("torch.", "")
+        norms = tensor_norms(kind, str(self._vllm_config.cache_config.cache_dtype))
+        if norms is None:
+            logger.warning("hearth.verify_one_in has no effect: elements of %s", kind)
+            return None
+        return difference_of(norms, [size for _, _, size in geometry.spans])
 
     def _device_memory(self, geometry: Geometry, kv_caches: Dict[str, Any]) -> Any:
         from .device_memory import DeviceMemory, allocations_of, tensors_of

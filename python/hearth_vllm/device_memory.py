@@ -61,6 +61,14 @@ class DeviceMemory:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
+    def read_block(self, block: int, target: bytearray) -> None:
+        """Copies a block, layer by layer, to memory of `block_bytes` bytes."""
+        room, at = torch.frombuffer(target, dtype=torch.uint8), 0
+        for view in self.views:
+            row = view[block].contiguous().view(torch.uint8)
+            room[at : at + len(row)].copy_(row)
+            at += len(row)
+
     def copier(self, kernels: Any, block_ids: Sequence[int]) -> "DeviceCopier":
         """The engine's side of one transfer."""
         return DeviceCopier(self, kernels, block_ids)

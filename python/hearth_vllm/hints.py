@@ -30,6 +30,7 @@ from .settings import Settings
 logger = logging.getLogger("vllm.hearth")
 
 _ENGINE_HASH_BYTES = 8
+_ALL_BLOCKS = 1 << 40
 
 
 def _harmless(method: Any) -> Any:

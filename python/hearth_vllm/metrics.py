@@ -31,6 +31,9 @@ METRICS: Mapping[str, Metric] = {
     "store_blocks": Metric("counter", "outcome", "Blocks offered to Hearth, by outcome."),
     "load_failures": Metric("counter", "reason", "Blocks that did not load, by reason."),
     "errors": Metric("counter", "reason", "Exceptions in the connector, by the part that failed."),
+    "verified_blocks": Metric(
+        "counter", "outcome", "Sampled blocks: equal, mismatch, missing (in Hearth) or error."
+    ),
     "hint_blocks": Metric("counter", "outcome", "Blocks of KV hints, by outcome."),
     "copy_seconds": Metric("counter", "direction", "Time the workers spent in loads and stores."),
     "lookup_seconds": Metric("histogram", "", "Time from the first question to the answer."),

@@ -32,6 +32,8 @@ class StoreJob:
     transient: bool = False
     #: Index of the first block within its request.
     first: int = 0
+    #: Compare the blocks with the stored copies first.
+    verify: bool = False
 
     def parents(self) -> List[Optional[bytes]]:
         """For each block the key of the block before it; None at the start of a prompt."""

@@ -5,6 +5,7 @@ One budget bounds the time that a request waits for both.
 
 from __future__ import annotations
 
+import random
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .handoff import Handoff
@@ -35,6 +36,7 @@ class Restores:
         block_tokens: int,
         readers: int,
         may_load: bool,
+        verify_one_in: int = 0,
         keys: BlockKeys,
         rate: PrefillRate,
         stats: Stats,
@@ -44,6 +46,7 @@ class Restores:
         self._block_tokens = block_tokens
         self._readers = readers
         self._may_load = may_load
+        self._verify_one_in = verify_one_in
         self._keys = keys
         self._rate = rate
         self._stats = stats
@@ -81,12 +84,22 @@ class Restores:
         if search is not None and not self._poll(search):
             return None, False
         blocks = search.first + search.ready - first if search is not None else 0
+        if blocks >= self._settings.min_blocks and self._is_sampled(state):
+            # The worker compares what this engine computes with what Hearth has.
+            state.verify, blocks = (first, first + blocks), 0
         if blocks < self._settings.min_blocks:
             state.searched = True
             self.give_up(state)
             return 0, False
         state.match_first = first
         return blocks * self._block_tokens, True
+
+    def _is_sampled(self, state: Tracked) -> bool:
+        """Decides once for each request, however often vLLM asks before it has room."""
+        if state.sampled is None:
+            most = self._verify_one_in
+            state.sampled = most > 0 and random.randrange(most) == 0
+        return state.sampled
 
     def _should_search(self, state: Tracked, blocks: int) -> bool:
         if self._store is None or not self._may_load or state.searched:

@@ -69,6 +69,7 @@ class EngineScheduler:
             block_tokens=block_tokens,
             readers=readers,
             may_load=may_load and settings.load,
+            verify_one_in=settings.verify_one_in if self._may_store else 0,
             keys=self._keys,
             rate=self._rate,
             stats=self.stats,
@@ -208,7 +209,7 @@ class EngineScheduler:
         if count == state.preemptions:
             return
         state.preemptions = count
-        state.offered, state.searched = 0, False
+        state.offered, state.searched, state.verify = 0, False, (0, 0)
         if state.jobs:
             self._lost.append(state.request.request_id)
 
@@ -239,7 +240,10 @@ class EngineScheduler:
             if limit <= state.offered:
                 return
         jobs = self._stores.plan(
-            state.request, table, state.offered, limit, transient=transient, now=now
+            *(state.request, table, state.offered, limit),
+            transient=transient,
+            now=now,
+            verify=state.verify,
         )
         state.offered = limit
         state.jobs.update(job.job for job in jobs)

@@ -55,6 +55,8 @@ class Settings:
     refresh_seconds: float = 60.0
     #: Lifetime of an announcement; it is renewed while the blocks are being computed.
     announce_ms: int = 2_000
+    #: One in this many prefixes that could be restored is computed and compared; 0: none.
+    verify_one_in: int = 0
     #: Execute the KV hints of requests.
     hints: bool = True
 
@@ -78,6 +80,7 @@ _FORM = shared.Form(
         "store_backlog_blocks": (0, 1 << 30),
         "refresh_seconds": (1, 86_400),
         "announce_ms": (200, 60_000),
+        "verify_one_in": (0, 1 << 30),
     },
     choices={"store": ("all", "prompt", "none")},
     text_bytes_max={"socket": 107, "name": 24},

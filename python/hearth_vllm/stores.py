@@ -36,19 +36,29 @@ class Stores:
         *,
         transient: Optional[List[Tuple[int, int]]],
         now: float,
+        verify: Tuple[int, int] = (0, 0),
     ) -> List[StoreJob]:
         """Jobs for the blocks `first` to `end` that the agent may lack.
 
-        Blocks within the ranges `transient` are stored as transient.
+        Blocks within the ranges `transient` are stored as transient; those within `verify` are
+        compared with their stored copies, also if the agent has them.
         """
         before = 1 if first > 0 else 0
         keys = self._keys.of(request, first - before, end)
         key_of = dict(zip(range(first - before, end), keys))
         stale = now - self._refresh_s
-        wanted = [i for i in range(first, end) if self._known.get(key_of[i], -1e9) < stale]
+        low, high = verify
+        wanted = [
+            i
+            for i in range(first, end)
+            if low <= i < high or self._known.get(key_of[i], -1e9) < stale
+        ]
         jobs = []
-        marked = [any(low <= i < high for low, high in transient or ()) for i in wanted]
-        for begin, stop, passing in _runs(wanted, marked):
+        marked = [
+            (any(begin <= i < stop for begin, stop in transient or ()), low <= i < high)
+            for i in wanted
+        ]
+        for begin, stop, (passing, sampled) in _runs(wanted, marked):
             job = StoreJob(
                 self._next,
                 request.request_id,
@@ -57,6 +67,7 @@ class Stores:
                 table[begin:stop],
                 passing,
                 begin,
+                sampled,
             )
             self._next += 1
             self._jobs[job.job] = (job, StepReport())
@@ -94,9 +105,12 @@ class Stores:
         self._known.clear()
 
 
-def _runs(wanted: List[int], marked: List[bool]) -> List[Tuple[int, int, bool]]:
-    """Consecutive indexes with equal marks as (first, end, mark)."""
-    runs: List[Tuple[int, int, bool]] = []
+Marks = Tuple[bool, bool]
+
+
+def _runs(wanted: List[int], marked: List[Marks]) -> List[Tuple[int, int, Marks]]:
+    """Consecutive indexes with equal marks as (first, end, marks)."""
+    runs: List[Tuple[int, int, Marks]] = []
     for index, mark in zip(wanted, marked):
         if runs and runs[-1][1] == index and runs[-1][2] == mark:
             runs[-1] = (runs[-1][0], index + 1, mark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Set
+from typing import Any, Optional, Set, Tuple
 
 from .plan import LoadJob
 from .search import Search
@@ -28,6 +28,10 @@ class Tracked:
     match_first: int = 0
     #: A load failed or was used up: the rest is computed.
     searched: bool = False
+    #: Whether the request is a sample; None: not decided.
+    sampled: Optional[bool] = None
+    #: Blocks that are computed although Hearth has them, to be compared: first and end.
+    verify: Tuple[int, int] = (0, 0)
     jobs: Set[int] = field(default_factory=set)
     #: vLLM finished the request; a load or stores of it are still in progress.
     ended: bool = False

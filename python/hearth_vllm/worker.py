@@ -17,6 +17,7 @@ from .hints import engine_hash
 from .metrics import Stats
 from .plan import LoadJob, StepPlan, StepReport, StoreJob
 from .settings import Settings
+from .verify import Difference, Verifier
 
 _STORED = (Outcome.OK, Outcome.PRESENT, Outcome.PENDING)
 #: A step without computation waits this long for news, so that vLLM does not spin and take the
@@ -47,6 +48,7 @@ class EngineWorker:
         blocks: int,
         stores: bool = True,
         marker: Optional[Callable[[], Any]] = None,
+        difference: Optional[Difference] = None,
         logger: Optional[logging.Logger] = None,
     ) -> None:
         self._store = store
@@ -57,6 +59,9 @@ class EngineWorker:
         self._logger = logger or logging.getLogger("hearth_vllm")
         self._backlog_max = settings.store_backlog_blocks or max(64, blocks)
         self.stats = Stats()
+        self._verifier = None
+        if difference is not None:
+            self._verifier = Verifier(store, memory, difference, self.stats, self._logger)
         self._changed = threading.Condition()
         self._loading: Dict[str, LoadJob] = {}
         self._received: Set[str] = set()
@@ -230,6 +235,8 @@ class EngineWorker:
         if save.event is not None and not save.stopped:
             save.event.synchronize()
         job, failed = save.job, []
+        if job.verify and self._verifier is not None:
+            self._verifier.check(job.keys, job.block_ids, lambda: save.stopped)
         begun, stored = time.monotonic(), 0
         outcomes = self._store.put(
             job.keys,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
+import time
 import unittest
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +18,7 @@ from hearth_vllm.worker import EngineWorker
 
 from . import real_agent
 from .vllm_engine import (
+    BLOCK_BYTES,
     BLOCK_TOKENS,
     PATIENT,
     Engine,
@@ -113,7 +116,8 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(ask(consumer, second), 8 * BLOCK_TOKENS)
 
     def test_a_consumer_is_answered_when_the_producer_stops(self) -> None:
-        consumer, keys = self.engine(), self.keys(4)
+        settings = Settings(stall_ms=30_000, recompute_tokens_per_second=1.0, wait_ms=600_000)
+        consumer, keys = self.engine(settings), self.keys(4)
         words = [sys.executable, "-m", "tests.producer", self.agent.path]
         producer = subprocess.Popen(
             [*words, *(key.hex() for key in keys)],
@@ -135,9 +139,45 @@ class WithAgent(unittest.TestCase):
 
         until(is_waiting, "heartbeats of the agent")
         producer.send_signal(signal.SIGSTOP)
-        # Its announcements count for 60 s more.
+        stopped = time.monotonic()
         self.assertEqual(ask(consumer, prompt), 0)
         self.assertIsNone(producer.poll())
+        # The last heartbeat counts for two seconds. The announcements would count for 60.
+        self.assertLess(time.monotonic() - stopped, 45.0)
+
+    def test_a_sampled_prefix_is_computed_and_a_planted_block_raises_an_alarm(self) -> None:
+        keys = self.keys(6)
+        writer = self.engine()
+        prompt = Prompt("w", keys[:5])
+        writer.scheduler.added(prompt)
+        self.assertEqual(ask(writer, prompt), 0)
+        for block, key in zip(prompt.table, keys):
+            writer.write(block, key)
+        # One element of block 1 was rounded in another way. Block 3 is of other tokens, block 4
+        # in its second layer only.
+        rounded, wrong = bytearray(content(keys[1])), content(keys[0])
+        rounded[7] ^= 1
+        half = content(keys[4])[: BLOCK_BYTES // 2] + wrong[BLOCK_BYTES // 2 :]
+        for index, data in ((1, bytes(rounded)), (3, wrong), (4, half)):
+            at = prompt.table[index] * BLOCK_BYTES
+            writer.ranks[0].bytes[at : at + BLOCK_BYTES] = data  # type: ignore[assignment]
+        writer.worker.start_stores(planned(writer, prompt))
+        settle(writer)
+        reader = self.engine(dataclasses.replace(PATIENT, verify_one_in=1))
+        sample = Prompt("r", keys)
+        reader.scheduler.added(sample)
+        self.assertEqual(ask(reader, sample), 0)
+        with self.assertLogs("hearth_vllm", "ERROR") as logs:
+            compute(reader, sample, 0, 6)
+            settle(reader)
+        counted = (reader.worker.stats.take() or {})["counters"]
+        self.assertEqual(counted["verified_blocks"], {"equal": 3, "mismatch": 2})
+        self.assertEqual(counted["store_blocks"], {"present": 5, "ok": 1})
+        self.assertIn(keys[3].hex(), logs.output[0])
+        self.assertIn(keys[4].hex(), logs.output[1])
+        # What was not sampled is restored.
+        other = self.engine()
+        self.assertEqual(ask(other, Prompt("o", keys)), 6 * BLOCK_TOKENS)
 
     def test_a_block_is_a_hit_when_every_rank_has_it(self) -> None:
         engine = Engine(self.agent.path, tp_size=2)

@@ -163,6 +163,11 @@ class DeviceTensors(Tensors):
         until(is_paired, "a load with two chunks in progress")
         self.assertEqual((hashes.now, hashes.most), (0, 2))
 
+    def test_a_block_is_read_in_the_order_of_its_layers(self) -> None:
+        target = bytearray(self.memory.block_bytes)
+        self.memory.read_block(3, target)
+        self.assertEqual(bytes(target), self.bytes_of([3])[0])
+
     def test_only_blocks_that_verify_are_written(self) -> None:
         before = self.put(self.SOURCES)
         arena = self.store._link.usable().arena
@@ -253,6 +258,36 @@ class FailingCopies(Tensors):
         with self.assertRaisesRegex(RuntimeError, "failed before"):
             finish()
         self.assertEqual((ended, self.buffers()), ([True, True], [2, 2]))
+
+
+@unittest.skipUnless(torch is not None, "PyTorch is not installed")
+class VerifiedElements(unittest.TestCase):
+    def test_rounding_is_within_the_tolerance_and_other_tokens_are_not(self) -> None:
+        from hearth_vllm.verify import TOLERANCE, difference_of, tensor_norms
+
+        for kind, cache in (("bfloat16", "auto"), ("float16", "auto"), ("uint8", "fp8")):
+            norms = tensor_norms(kind, cache)
+            assert norms is not None
+            name = "float8_e4m3fn" if kind == "uint8" else kind
+
+            def as_bytes(values: Any, name: str = name) -> bytearray:
+                elements = values.to(getattr(torch, name)).view(torch.uint8)
+                return bytearray(elements.numpy().tobytes())
+
+            layers = [torch.randn(4096), 0.01 * torch.randn(4096)]
+            computed = as_bytes(torch.cat(layers))
+            spans = [len(computed) // 2] * 2
+            difference = difference_of(norms, spans)
+            noise = [layer * (1 + 0.004 * torch.randn(4096)) for layer in layers]
+            self.assertLess(difference(as_bytes(torch.cat(noise)), computed), TOLERANCE)
+            self.assertGreater(difference(as_bytes(torch.cat(noise)), computed), 0)
+            # The small layer alone is of other tokens.
+            planted = torch.cat([layers[0], 0.01 * torch.randn(4096)])
+            self.assertGreater(difference(as_bytes(planted), computed), TOLERANCE)
+            planted[0] = float("nan")
+            self.assertGreater(difference(as_bytes(planted), computed), TOLERANCE)
+        self.assertIsNone(tensor_norms("uint8", "fp8_ds_mla"))
+        self.assertIsNone(tensor_norms("int8", "auto"))
 
 
 if __name__ == "__main__":

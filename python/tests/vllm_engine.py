@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Set
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from hearth_client import Manifest
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
 from hearth_vllm.plan import StepPlan
 from hearth_vllm.scheduler import EngineScheduler
 from hearth_vllm.settings import Settings
+from hearth_vllm.verify import difference_of
 from hearth_vllm.worker import EngineWorker
 
 BLOCK_TOKENS = 32
@@ -35,6 +37,11 @@ def content(key: bytes) -> bytes:
     return (key * (BLOCK_BYTES // len(key) + 1))[:BLOCK_BYTES]
 
 
+def byte_norms(stored: memoryview, computed: memoryview) -> Tuple[float, float]:
+    changes = sum((one - two) ** 2 for one, two in zip(stored, computed))
+    return math.sqrt(changes), math.sqrt(sum(two * two for two in computed))
+
+
 class Rank:
     """One worker and its memory."""
 
@@ -47,7 +54,10 @@ class Rank:
             manifest, socket=path, engine_id=name, role=Role.WORKER, stall_ms=settings.stall_ms
         )
         memory = PagedMemory([region], self.bytes)
-        self.worker = EngineWorker(settings, store, memory, blocks=1 << 20, stores=stores)
+        difference = difference_of(byte_norms, [BLOCK_BYTES // 2] * 2)
+        self.worker = EngineWorker(
+            settings, store, memory, blocks=1 << 20, stores=stores, difference=difference
+        )
 
     def write(self, block: int, key: bytes) -> None:
         at = block * BLOCK_BYTES
