@@ -113,7 +113,8 @@ export class LookupSource {
     this.#comingTo[rank] = comes === 0 ? 0 : wanted[comes - 1]! + 1;
     const now = clock.monotonicMs();
     if (comes > 0) [this.#saidMs, this.#deniedMs] = [now, Number.POSITIVE_INFINITY];
-    else this.#deniedMs = Math.min(this.#deniedMs, now);
+    // While the next block is on its way, the answer is about later ones.
+    else if (wanted[0] === from) this.#deniedMs = Math.min(this.#deniedMs, now);
     return wanted.slice(0, has);
   }
 }
