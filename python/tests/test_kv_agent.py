@@ -51,6 +51,7 @@ class Absent(unittest.TestCase):
             self.assertEqual(one.command({"type": "Flush"}).result()["status"], "gone")
             one.announce(keys, 100)
             one.withdraw(keys)
+            one.beat(100)
             one.unhold(ticket)
             self.assertGreaterEqual(one.fileno(), 0)
             one.poll()

@@ -30,6 +30,7 @@ export { Announcements } from "./engines/announcements.ts";
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
 export type { EngineMember } from "./engines/engines.ts";
 export type { Lookup } from "./engines/lookup.ts";
+export { LookupSource } from "./engines/source.ts";
 export type { LookupRank, LookupState, LookupWish } from "./engines/wish.ts";
 export type { WaterMarks } from "./evictor.ts";
 export type { GpuMirror } from "./gpu-mirror.ts";

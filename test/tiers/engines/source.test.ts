@@ -1,6 +1,5 @@
 import { expect, test } from "bun:test";
-import { LookupSource } from "../../../src/tiers/engines/source.ts";
-import type { SourceHas, TieredStore } from "../../../src/tiers/index.ts";
+import { LookupSource, type SourceHas, type TieredStore } from "../../../src/tiers/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 const BLOCKS = 2;
