@@ -1,10 +1,11 @@
 import type { CommandOrigin } from "../core/index.ts";
-import type { Lifecycle, LifecycleReport, OnProgress, Remember } from "../tiers/index.ts";
+import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../tiers/index.ts";
 import type { Command } from "./command.ts";
 import type { Place } from "./issuer-order.ts";
 
 export interface CarryOutOptions {
   readonly issuer: string;
+  readonly grant: Grant;
   /** Called in the turn in which holds or marks change; see the port of the lifecycle. */
   readonly remember: Remember;
   readonly onProgress: OnProgress;
@@ -54,7 +55,7 @@ export function isCounted({ type }: Command): boolean {
 export function carryOut(
   lifecycle: Lifecycle,
   command: Command,
-  { issuer, remember, onProgress, signal }: CarryOutOptions,
+  { issuer, grant, remember, onProgress, signal }: CarryOutOptions,
 ): Promise<LifecycleReport> {
   const origin: CommandOrigin = { issuer, command: command.id };
   const owner = command.owner ?? issuer;
@@ -69,14 +70,14 @@ export function carryOut(
       return cache(lifecycle, command, owner, remember);
     case "Think":
       return command.transient
-        ? lifecycle.markTransient(command.blocks, origin, { remember })
+        ? lifecycle.markTransient(command.blocks, origin, { grant, remember })
         : lifecycle.purgeTransient(command.blocks, origin, { remember });
     case "Pause": {
       const { leaseId: lease, ttlMs } = command;
-      return lifecycle.pause(command.blocks, { lease, owner, ttlMs, remember });
+      return lifecycle.pause(command.blocks, { lease, owner, ttlMs, grant, remember });
     }
     case "RenewLease":
-      return lifecycle.renewLease(command.leaseId, command.ttlMs, { remember });
+      return lifecycle.renewLease(command.leaseId, command.ttlMs, { owner, grant, remember });
     case "RevokeLease":
       return lifecycle.revokeLease(command.leaseId, origin, { remember });
     case "Flush":

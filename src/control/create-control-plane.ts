@@ -11,7 +11,7 @@ import { commandDigest } from "./command-digest.ts";
 import type { ControlLimits, ControlPlane, ControlStats, SubmitOptions } from "./control-plane.ts";
 import { type CommandHead, decodeCommand, NO_HEAD } from "./decode-command.ts";
 import { Fences } from "./fences.ts";
-import { type Gate, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
+import { type Gate, grantOf, refusalAtGate, refusalOfUnreadable } from "./gate.ts";
 import { IssuerOrder } from "./issuer-order.ts";
 import {
   finalReceipt,
@@ -342,6 +342,7 @@ class Plane implements ControlPlane {
     let toldMs = startedMs;
     return carryOut(this.#options.lifecycle, command, {
       issuer: head.issuer,
+      grant: grantOf(passage.sender),
       signal: this.#stop.signal,
       remember: (results, expected) => {
         if (isCounted(command)) {

@@ -1,4 +1,5 @@
 import type { Clock, TokenBuckets } from "../core/index.ts";
+import type { Grant } from "../tiers/index.ts";
 import { type Command, mayDo, type Role, roleFix, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
 import { isPlausible } from "./fences.ts";
@@ -69,6 +70,11 @@ export function refusalAtGate(
 function fixOf({ role, roleKey }: Sender, needed: Role): string {
   if (roleKey === undefined) return "";
   return `, and ${roleKey} gives ${role}: ${roleFix(roleKey, needed)}`;
+}
+
+/** Whether a command of this sender that has got in may delete blocks, and how to let it. */
+export function grantOf(sender: Sender): Grant {
+  return { mayPurge: mayDo(sender.role, "purge"), fix: fixOf(sender, "purge") };
 }
 
 /** The same of a body that is no command: it names no issuer, and an account may be known. */

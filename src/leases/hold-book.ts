@@ -22,6 +22,7 @@ export interface BookParts {
 
 /** What a hold begins with; the rest follows from when that is. */
 export type HoldTerms = Pick<HoldRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
+  readonly purges: boolean;
   readonly deadlineBootMs: number | null;
   /** Null: now. */
   readonly createdWallMs: number | null;
@@ -97,7 +98,7 @@ export class HoldBook {
   /** A hold without blocks yet. `id`: of a row; null: the next. Ids only ever grow. */
   begin(terms: HoldTerms, id: number | null = null): Hold {
     const { clock, nowSeconds } = this.#parts;
-    const { kind, owner, name, deadlineBootMs, priority, idleMs } = terms;
+    const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
     const wallMs = clock.wallMs();
     const createdWallMs = terms.createdWallMs ?? wallMs;
     const agoMs = Math.max(0, wallMs - createdWallMs);
@@ -116,6 +117,7 @@ export class HoldBook {
       createdMs: clock.monotonicMs() - agoMs,
       createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
       dueBootMs: null,
+      purges,
       ended: false,
       isWhole: true,
     };

@@ -71,7 +71,7 @@ export interface HoldRegistryOptions extends BudgetLimits {
   /** Holds at the same time. Default: a million. */
   readonly holdsMax?: number;
   /**
-   * A lease has expired and holds nothing any more: removes what nothing else wants. Asked again
+   * A lease that `purges` has expired and holds nothing any more: removes what nothing else wants. Asked again
    * until that is done for good; only then the lease is forgotten, so that what a crash cut short
    * is done after the next start. A few at a time. Default: everything stays.
    */
@@ -215,12 +215,21 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return true;
   }
 
+  keepBlocks(name: string): void {
+    const hold = this.#book.leases.get(name);
+    if (hold === undefined || !hold.purges) return;
+    hold.purges = false;
+    this.#book.records.change(hold);
+  }
+
   endLease(name: string): Soon<EndedLease | null> {
     const hold = this.#book.leases.get(name);
     if (hold === undefined) return null;
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
     hold.deadlineBootMs = this.#options.clock.bootMs();
+    // Also where a crash cuts it short: the next start removes what was to go.
+    hold.purges = true;
     this.#book.records.overdue(hold);
     this.#closing.end(hold, (ended) => {
       const forget = () => this.#book.records.forget(hold.id);
@@ -311,7 +320,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const idleMs = kind === "retain" ? (request.idleMs ?? this.#options.retainIdleMs()) : null;
     const priority = request.priority === null ? null : clampPriority(request.priority);
     const deadlineBootMs = this.#deadline(kind === "lease" ? this.#leaseTtl(ttlMs) : ttlMs);
-    const terms = { kind, owner, name, priority, idleMs, deadlineBootMs, createdWallMs: null };
+    const purges = kind === "lease" && request.purges === true;
+    const times = { idleMs, deadlineBootMs, createdWallMs: null };
+    const terms = { kind, owner, name, priority, purges, ...times };
     const hold = this.#book.begin(terms);
     hold.isWhole = isWhole;
     const added = this.#join(hold, nodes);
@@ -374,7 +385,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   #expire(hold: Hold): void {
     this.#expired++;
     this.#closing.end(hold, (ended) => {
-      if (hold.kind === "lease" && this.#expiring !== null) {
+      if (hold.purges && this.#expiring !== null) {
         this.#expiring.add(ended);
         return;
       }

@@ -25,6 +25,7 @@ export function blocksOf(
 
 export function rowOf(hold: Hold, blocks: Uint8Array, bootId: string): HoldRow {
   const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = hold;
+  const { purges } = hold;
   return {
     id,
     kind,
@@ -35,6 +36,7 @@ export function rowOf(hold: Hold, blocks: Uint8Array, bootId: string): HoldRow {
     priority,
     idleMs,
     createdWallMs,
+    purges,
     blocks,
   };
 }

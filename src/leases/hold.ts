@@ -27,6 +27,8 @@ export interface Hold {
   readonly createdSeconds: number;
   /** When the timer looks at it next, on the clock of this boot; null: never. */
   dueBootMs: number | null;
+  /** As in `HoldRequest`. */
+  purges: boolean;
   /** It holds nothing any more, but for blocks that it is still letting go of. */
   ended: boolean;
   /** False while blocks are added in several turns: a crash must not leave a half. */

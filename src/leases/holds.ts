@@ -23,6 +23,11 @@ export interface HoldRequest {
   /** Of a soft pin; without use for longer than `idleMs` it fades. Null: as configured. */
   readonly priority: number | null;
   readonly idleMs: number | null;
+  /**
+   * Of a lease: when its time is over, blocks that nothing else wants are removed. Its maker had the
+   * grant to delete blocks. Left out: they stay, and are evicted as any other.
+   */
+  readonly purges?: boolean;
 }
 
 /** What room there is, and who takes it; bytes. */
@@ -118,6 +123,8 @@ export interface Holds {
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): Soon<AddedHold>;
   /** From now on so long, whoever owns it; false where there is none. */
   renew(name: string, ttlMs: number): boolean;
+  /** From now on the lease removes nothing if its time is over: its blocks stay. */
+  keepBlocks(name: string): void;
   /**
    * Ends it: its name is free when this returns, its blocks are unheld by it when it has answered.
    * Null where there is none. What it held stays written down, as overdue, until `forget`: where a

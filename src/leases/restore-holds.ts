@@ -119,11 +119,11 @@ async function restoreOne(
 }
 
 function termsOf(row: HoldRow, options: HoldRegistryOptions, { from }: Restoring): HoldTerms {
-  const { kind, owner, name, priority, createdWallMs } = row;
+  const { kind, owner, name, priority, createdWallMs, purges } = row;
   const idleMs = kind === "retain" ? (row.idleMs ?? options.retainIdleMs()) : null;
   const longestMs = kind === "lease" ? options.leaseTtlMaxMs() : Infinity;
   const deadlineBootMs = deadlineNow(row, from.lastSeen, options.clock, longestMs);
-  return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs };
+  return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs, purges };
 }
 
 /** What is not as it was is written again, or for the last time. */

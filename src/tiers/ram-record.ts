@@ -178,7 +178,7 @@ function readHolds(
   let at = 0;
   const holds = (written?.rows ?? []).map(({ blockBytes, ...row }): HoldRow => {
     at += blockBytes;
-    return { ...row, blocks: blocks.slice(at - blockBytes, at) };
+    return { ...row, purges: row.purges === true, blocks: blocks.slice(at - blockBytes, at) };
   });
   if (at !== blocks.length) return "damaged";
   return written === null ? null : { holds, lastSeen: written.lastSeen };

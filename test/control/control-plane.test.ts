@@ -76,6 +76,26 @@ describe("what a command does", () => {
 });
 
 describe("who may", () => {
+  test("what an operator's commands may delete is what its role says, with the fix", async () => {
+    const kit = new PlaneKit();
+    const commands = [
+      { type: "Think", block_hashes: [1], transient: true },
+      { type: "Pause", block_hashes: [1], ttl_seconds: 0.001, lease_id: "l" },
+      { type: "RenewLease", lease_id: "l", new_ttl_seconds: 0.001 },
+    ];
+    for (const command of commands) await kit.send(command);
+    for (const command of commands) {
+      await kit.send(command, { role: "operate", roleKey: "nats.role" });
+    }
+    const fix =
+      ", and nats.role gives operate: " +
+      'set nats.role = "purge", or list the issuer in control.issuers';
+    expect(kit.lifecycle.grants).toEqual([
+      ...Array.from({ length: 3 }, () => ({ mayPurge: true, fix: "" })),
+      ...Array.from({ length: 3 }, () => ({ mayPurge: false, fix })),
+    ]);
+  });
+
   test.each([
     ["read", []],
     ["operate", ["Warm", "Cache", "Think", "Pause", "RenewLease"]],

@@ -6,6 +6,7 @@ import {
 } from "../../src/core/index.ts";
 import type {
   GpuSink,
+  Grant,
   Lifecycle,
   LifecycleReport,
   OnProgress,
@@ -33,6 +34,8 @@ export class FakeLifecycle implements Lifecycle {
   readonly calls: string[] = [];
   readonly held: Held[] = [];
   readonly missing = new Set<string>();
+  /** What the callers of `pause`, `renewLease` and `markTransient` might delete. */
+  readonly grants: Grant[] = [];
   isHolding = false;
   /** Says with each change what its report will be; with `disappoints` another one comes. */
   foresees = false;
@@ -73,7 +76,12 @@ export class FakeLifecycle implements Lifecycle {
     return this.#run("prune", [after], undefined, () => "done", o);
   }
 
-  markTransient(blocks: readonly BlockName[], _origin: unknown, o: { remember?: Remember } = {}) {
+  markTransient(
+    blocks: readonly BlockName[],
+    _origin: unknown,
+    o: { grant: Grant; remember?: Remember },
+  ) {
+    this.grants.push(o.grant);
     return this.#run("mark", blocks, o.remember, () => "done");
   }
 
@@ -83,8 +91,9 @@ export class FakeLifecycle implements Lifecycle {
 
   pause(
     blocks: readonly BlockName[],
-    o: { lease: string; owner: string; ttlMs: number | null; remember?: Remember },
+    o: { lease: string; owner: string; ttlMs: number | null; grant: Grant; remember?: Remember },
   ) {
+    this.grants.push(o.grant);
     const name = `pause ${o.lease} ${o.owner} ttl=${o.ttlMs}`;
     const isThere = (key: string) => !this.missing.has(key);
     const ttlMs = blocks.some(({ given }) => isThere(String(given)))
@@ -94,7 +103,8 @@ export class FakeLifecycle implements Lifecycle {
     return this.#run(name, blocks, o.remember, outcome, {}, ttlMs);
   }
 
-  renewLease(lease: string, ttlMs: number, o: { remember?: Remember } = {}) {
+  renewLease(lease: string, ttlMs: number, o: { grant: Grant; remember?: Remember }) {
+    this.grants.push(o.grant);
     return this.#run(`renew ${lease} ${ttlMs}`, ONE, o.remember, () => "done", {}, ttlMs);
   }
 

@@ -92,7 +92,7 @@ export class HoldKit {
 
   hold(kind: HoldKind, owner: string, blocks: number[], change: Change = {}): AddedHold {
     const nodes = this.nodes(...blocks);
-    const none = { name: null, ttlMs: null, priority: null, idleMs: null };
+    const none = { name: null, ttlMs: null, priority: null, idleMs: null, purges: true };
     return this.holds.add({ kind, owner, nodes, ...none, ...change });
   }
 

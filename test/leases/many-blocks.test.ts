@@ -39,7 +39,16 @@ class ManyKit {
 
   ask(kind: "pin" | "lease", nodes: readonly NodeId[]): HoldRequest {
     const name = kind === "lease" ? "night" : null;
-    return { kind, owner: "a", name, nodes, ttlMs: null, priority: null, idleMs: null };
+    return {
+      kind,
+      owner: "a",
+      name,
+      nodes,
+      ttlMs: null,
+      priority: null,
+      idleMs: null,
+      purges: true,
+    };
   }
 
   held(): NodeId[] {

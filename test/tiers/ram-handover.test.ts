@@ -183,6 +183,7 @@ describe("the record", () => {
   const hold = (id: number, blocks: number, more: Partial<HoldRow> = {}): HoldRow => ({
     ...{ id, kind: "pin", owner: "a \u{1f525}", name: null, deadlineBootMs: null, bootId: "boot" },
     ...{ priority: null, idleMs: null, createdWallMs: 1_700_000_000_000 },
+    purges: id === 5,
     blocks: new Uint8Array(blocks * 36).fill(id),
     ...more,
   });

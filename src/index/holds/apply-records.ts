@@ -15,7 +15,7 @@ const RECEIPT_BYTES_MAX = 64 * 2 ** 20;
 const ISSUERS_MAX = 4_096;
 
 const FIND_HOLD = "SELECT seal FROM holds WHERE id = ?";
-const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+const PUT_HOLD = "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 const DELETE_HOLD = "DELETE FROM holds WHERE id = ?";
 const FIND_PART = "SELECT id, seal FROM parts WHERE hold = ? AND part = ?";
 const FIND_PARTS = "SELECT id, seal FROM parts WHERE hold = ?";
@@ -91,8 +91,9 @@ export class RecordsApplier {
     const found = this.#get<Found>(FIND_HOLD, row.id);
     if (found !== null) holds.remove(sealIn(found));
     const { id, kind, owner, name, deadlineBootMs, bootId, priority, idleMs } = row;
+    const purges = row.purges ? 1 : 0;
     const limits = [deadlineBootMs, bootId, priority, idleMs, row.createdWallMs];
-    this.#run(PUT_HOLD, id, kind, owner, name, ...limits, row.blocks, u64Bytes(seal));
+    this.#run(PUT_HOLD, id, kind, owner, name, ...limits, row.blocks, u64Bytes(seal), purges);
     holds.add(seal);
   }
 

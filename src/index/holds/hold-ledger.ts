@@ -14,6 +14,8 @@ export interface HoldRow {
   readonly idleMs: number | null;
   /** Milliseconds since 1970, for people. */
   readonly createdWallMs: number;
+  /** Of a lease: its end removes its blocks. Rows from before this was kept: false. */
+  readonly purges: boolean;
   /** 36 bytes a block: digest, layer as u32 little-endian. */
   readonly blocks: Uint8Array;
 }

@@ -8,7 +8,7 @@ import type { RecordWriter } from "./records.ts";
 import { sealInRing, sealOfRecord } from "./row-seals.ts";
 
 const HOLDS = `SELECT id, kind, owner, name, deadline_boot_ms AS deadlineBootMs, boot_id AS bootId,
-  priority, idle_ms AS idleMs, created_wall_ms AS createdWallMs, blocks, seal
+  priority, idle_ms AS idleMs, created_wall_ms AS createdWallMs, blocks, seal, purges
   FROM holds ORDER BY id`;
 const PARTS = "SELECT hold, part, blocks, seal FROM parts ORDER BY hold, part";
 const COMMANDS = `SELECT id, issuer, name, receipt, octet_length(receipt) AS bytes, seal
@@ -18,7 +18,9 @@ const ISSUERS = "SELECT issuer, epoch, seq, seal, used FROM issuers ORDER BY use
 interface Sealed {
   readonly seal: Uint8Array;
 }
-interface StoredHold extends HoldRow, Sealed {}
+interface StoredHold extends Omit<HoldRow, "purges">, Sealed {
+  readonly purges: number;
+}
 interface StoredPart extends PartRow, Sealed {}
 interface StoredCommand extends Sealed {
   readonly id: number;
@@ -51,7 +53,8 @@ export function loadRows(db: Database, expected: LedgerTallies, into: RecordWrit
   const found = { holds: new Tally(), commands: new Tally(), issuers: new Tally() };
   for (const row of db.query<StoredHold, []>(HOLDS).iterate()) {
     if (!["pin", "retain", "lease"].includes(row.kind)) throw notAsWritten("a hold");
-    count(found.holds, row, sealOfRecord(into.hold(row)), "a hold");
+    const record = into.hold({ ...row, purges: row.purges !== 0 });
+    count(found.holds, row, sealOfRecord(record), "a hold");
   }
   for (const row of db.query<StoredPart, []>(PARTS).iterate()) {
     // Its seal takes 32 bits of it, the file holds up to 64.

@@ -67,6 +67,8 @@ export class RecordWriter {
     this.#f64(row.createdWallMs);
     this.#u32(row.blocks.length);
     this.copy(row.blocks);
+    // Left out where it is false: so the seals of rows from before there was this member hold.
+    if (row.purges) this.#u8(1);
     return this.#end(start);
   }
 
@@ -227,6 +229,7 @@ export class RecordReader {
       idleMs: this.#orNull(() => this.#f64()),
       createdWallMs: this.#f64(),
       blocks: this.#take(this.#u32()),
+      purges: this.#at < this.#end && this.#u8() === 1,
     };
   }
 

@@ -1,10 +1,16 @@
-import { type HeldBy, LAYER_ALL, NO_NODE, type NodeId } from "../../core/index.ts";
-import type { EndedHold, Purged } from "../../leases/index.ts";
+import {
+  type BlockResult,
+  type HeldBy,
+  LAYER_ALL,
+  NO_NODE,
+  type NodeId,
+} from "../../core/index.ts";
+import type { EndedHold, HoldInfo, Purged } from "../../leases/index.ts";
 import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { LifecycleContext } from "./context.ts";
 import { BY_DESCENDANTS, heldBlock, holdersOf, isHeld } from "./held.ts";
-import type { HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
+import type { Grant, HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
 import { OUR_TIERS } from "./named-blocks.ts";
 import { causeOf, DONE, MISSING, NOT_DURABLE, reportOf, STUCK_ON_SSD } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
@@ -17,14 +23,26 @@ export async function renewLease(
   context: LifecycleContext,
   lease: string,
   ttlMs: number,
-  { remember }: Remembering = {},
+  { owner, grant, remember }: Parameters<Lifecycle["renewLease"]>[2],
 ): Promise<LifecycleReport> {
   const granted = Math.min(ttlMs, context.limits().leaseTtlMaxMs);
-  if (!context.holds.renew(lease, granted)) return reportOf([MISSING]);
+  const known = context.holds.lease(lease);
+  if (known === null) return reportOf([MISSING]);
+  if (!grant.mayPurge && granted < (known.remainingMs ?? Number.POSITIVE_INFINITY)) {
+    if (known.owner !== owner) return reportOf([notShortened(known, grant)]);
+    context.holds.keepBlocks(lease);
+  }
+  context.holds.renew(lease, granted);
   remember?.([DONE]);
   const durable = await context.durability.holds();
   const isOnDisk = durable && context.store.ssd !== null;
   return reportOf([durable ? DONE : NOT_DURABLE], { ttlMs: granted, durable: isOnDisk });
+}
+
+/** A shorter time ends a lease as a revocation does. */
+function notShortened({ owner }: HoldInfo, { fix }: Grant): BlockResult {
+  const what = `a shorter time for a lease of ${owner} needs the role purge`;
+  return { outcome: "rejected", reason: `forbidden: ${what}${fix}` };
 }
 
 export async function revokeLease(

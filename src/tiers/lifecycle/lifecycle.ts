@@ -63,6 +63,13 @@ export interface Remembering {
   readonly remember?: Remember;
 }
 
+/** Whether the caller may delete blocks. */
+export interface Grant {
+  readonly mayPurge: boolean;
+  /** How it gets the grant, for the reason of a refusal: ", and KEY gives ROLE: ...". */
+  readonly fix: string;
+}
+
 /** Brings blocks from other hosts into RAM. */
 export interface BlockSourcePort {
   /**
@@ -131,11 +138,14 @@ export interface Lifecycle {
     options?: { readonly onProgress?: OnProgress; readonly signal?: AbortSignal },
   ): Promise<LifecycleReport>;
 
-  /** Never written to SSD from now on; a copy there is deleted. */
+  /**
+   * Never written to SSD from now on; a copy there is deleted. Without the grant a block whose only
+   * copy that is stays as it is: `rejected`.
+   */
   markTransient(
     blocks: readonly BlockName[],
     origin: CommandOrigin,
-    options?: Remembering,
+    options: Remembering & { readonly grant: Grant },
   ): Promise<LifecycleReport>;
   /** Removes those that are transient; others are `rejected`. */
   purgeTransient(
@@ -144,17 +154,29 @@ export interface Lifecycle {
     options?: Remembering,
   ): Promise<LifecycleReport>;
 
-  /** To SSD at once, out of RAM, kept by the lease. Under a name that exists: adds and renews. */
+  /**
+   * To SSD at once, out of RAM, kept by the lease. Under a name that exists: adds and renews. If a
+   * lease's time is over, its blocks are removed only if all who paused under it had the grant.
+   */
   pause(
     blocks: readonly BlockName[],
     options: Remembering & {
       readonly lease: string;
       readonly owner: string;
       readonly ttlMs: number | null;
+      readonly grant: Grant;
     },
   ): Promise<LifecycleReport>;
-  /** `results` has one entry: `done`, or `missing`. */
-  renewLease(lease: string, ttlMs: number, options?: Remembering): Promise<LifecycleReport>;
+  /**
+   * `results` has one entry: `done`, `missing`, or `rejected`: without the grant the lease of
+   * another owner gets no shorter time. An owner without it may shorten its own, which then removes
+   * nothing at its end.
+   */
+  renewLease(
+    lease: string,
+    ttlMs: number,
+    options: Remembering & { readonly owner: string; readonly grant: Grant },
+  ): Promise<LifecycleReport>;
   /**
    * Ends it and removes what nothing else holds or builds upon. One result for each block, a
    * `HeldBlock` that says which it is; what `remember` is told says only how many.

@@ -95,11 +95,13 @@ async function lease(
   }
   const nodes = blocks.nodes.filter((_, at) => wanted(at));
   if (nodes.length === 0) return { ...NOTHING, bytes };
-  const { lease: name, owner, remember } = options;
+  const { lease: name, owner, grant, remember } = options;
   const ttlMs = Math.min(options.ttlMs ?? Number.POSITIVE_INFINITY, limits().leaseTtlMaxMs);
   const known = holds.lease(name);
+  if (known?.owner === owner && !grant.mayPurge) holds.keepBlocks(name);
   const isKnown = known?.owner === owner && holds.renew(name, ttlMs);
-  const request = { kind: "lease" as const, owner, name, nodes, priority: null, idleMs: null };
+  const terms = { priority: null, idleMs: null, purges: grant.mayPurge };
+  const request = { kind: "lease" as const, owner, name, nodes, ...terms };
   const added =
     known === null
       ? await holds.addAll({ ...request, ttlMs })

@@ -1,8 +1,8 @@
 import { NodeFlag, Tier } from "../../blocks/index.ts";
-import type { BlockName, BlockResult } from "../../core/index.ts";
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import type { LifecycleContext } from "./context.ts";
 import { BY_GPU, holdersOf, isHeld } from "./held.ts";
-import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
+import type { Grant, Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
 import { NamedBlocks, OUR_TIERS } from "./named-blocks.ts";
 import {
   ALREADY,
@@ -23,26 +23,34 @@ const NOT_TRANSIENT: BlockResult = Object.freeze({
   reason: "not_transient: only blocks marked as transient are purged",
 });
 
+const onlyCopy = ({ fix }: Grant): BlockResult => ({
+  outcome: "rejected",
+  reason: `forbidden: its only copy is on SSD, and to remove it needs the role purge${fix}`,
+});
+
 /**
  * From now on the blocks are never written to SSD; what is written is called off or deleted. Not
- * where a pin or a lease needs the copy there: `held`.
+ * if a pin or a lease needs the copy there (`held`), nor, without the grant, if that is the only one
+ * (`rejected`).
  */
 export async function markTransient(
   context: LifecycleContext,
   names: readonly BlockName[],
   origin: Origin,
-  { remember }: { readonly remember?: Remember } = {},
+  { grant, remember }: Parameters<Lifecycle["markTransient"]>[2],
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu, true);
   const { table, ssd } = context.store;
   const removal = new Removal(context, causeOf("transient", origin));
   const work: (Promise<unknown> | null)[] = [];
+  const isBelowOnly = (node: NodeId) => (table.residencyOf(node) & OUR_TIERS) === Tier.ssd;
   // All marks in one turn: no write can begin in between.
-  const marked = blocks.nodes.map((node, at) => {
+  const marked = blocks.nodes.map((node, at): BlockResult => {
     work[at] = null;
-    const isBelowOnly = (table.residencyOf(node) & OUR_TIERS) === Tier.ssd;
-    const isNeeded = ssd !== null && (table.isKept(node) || (isBelowOnly && isHeld(context, node)));
-    if (isNeeded) return { outcome: "held", by: holdersOf(context, node) } as const;
+    const isBelow = isBelowOnly(node);
+    const isNeeded = ssd !== null && (table.isKept(node) || (isBelow && isHeld(context, node)));
+    if (isNeeded) return { outcome: "held", by: holdersOf(context, node) };
+    if (isBelow && !grant.mayPurge) return onlyCopy(grant);
     const isMarked = table.hasFlag(node, NodeFlag.transient);
     table.setFlag(node, NodeFlag.transient, true);
     const isQueued = ssd?.writer.isQueued(node) === true;
@@ -53,8 +61,15 @@ export async function markTransient(
   const slices = new Slices(context.clock);
   for (const [at, result] of marked.entries()) {
     // What was pinned since has its copy back, or will.
-    if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(blocks.nodes[at]!)) continue;
-    work[at] = removal.dropFile(blocks.nodes[at]!);
+    const node = blocks.nodes[at]!;
+    if (result !== DONE || !blocks.isOn(at, Tier.ssd) || table.isKept(node)) continue;
+    // It may have left RAM since the mark.
+    if (isBelowOnly(node) && !grant.mayPurge) {
+      table.setFlag(node, NodeFlag.transient, false);
+      marked[at] = onlyCopy(grant);
+      continue;
+    }
+    work[at] = removal.dropFile(node);
     if (slices.isOver()) await slices.turn();
     if (removal.isFull) await removal.room();
   }

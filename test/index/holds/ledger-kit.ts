@@ -36,6 +36,7 @@ export function holdOf(number: number, change: Partial<HoldRow> = {}): HoldRow {
     idleMs: kind === "retain" ? 60_000.25 : null,
     createdWallMs: 1_700_000_000_000 + number,
     blocks,
+    purges: kind === "lease" && number % 2 === 0,
     ...change,
   };
 }

@@ -193,6 +193,7 @@ const hold = fc.record<HoldRow>({
   priority: fc.option(fc.nat(99)),
   idleMs: fc.option(number),
   createdWallMs: number,
+  purges: fc.boolean(),
   blocks: fc.uint8Array({ maxLength: 100 }),
 });
 const part = fc.record<PartRow>({

@@ -3,6 +3,8 @@ import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { getTableConfig } from "drizzle-orm/sqlite-core";
+import { RecordWriter } from "../../../src/index/holds/records.ts";
+import { sealOfRecord } from "../../../src/index/holds/row-seals.ts";
 import * as schema from "../../../src/index/holds/schema/index.ts";
 import { tempDir } from "../../support/index.ts";
 import { contentsOf, holdOf, LEDGER_FILE, openLedger, readLedger } from "./ledger-kit.ts";
@@ -47,6 +49,12 @@ test("a ledger of each older version is brought up to date", async () => {
     expect(schemaOf(join(folder, LEDGER_FILE)).version).toBe(NAMES.length);
     expect((await readLedger(folder)).holds).toEqual(contentsOf([1]).holds);
   }
+});
+
+test("a row from before leases had grants keeps its seal, and is without one", () => {
+  const records = new RecordWriter();
+  expect(sealOfRecord(records.hold(holdOf(5, { purges: false })))).toBe(0x075246bf777a6397n);
+  expect(sealOfRecord(records.hold(holdOf(5, { purges: true })))).toBe(0x2bea85dd85dfe9a8n);
 });
 
 test("drizzle's tables are those that the files make", () => {

@@ -12,6 +12,7 @@ import { HoldRegistry } from "../../../src/leases/index.ts";
 import {
   type BlockSourcePort,
   createLifecycle,
+  type Grant,
   type LifecycleLimits,
   type LifecycleParts,
   type OwnLifecycle,
@@ -34,6 +35,8 @@ export const hashed = (value: bigint): BlockName => ({
   lo: Number(value & 0xffff_ffffn),
   hi: Number(value >> 32n),
 });
+
+export const GRANTED: Grant = { mayPurge: true, fix: "" };
 
 export const ORIGIN: CommandOrigin = { issuer: "router", command: "c-1" };
 
@@ -121,7 +124,7 @@ export class Life implements AsyncDisposable {
   }
 
   pause(lease: string, ...names: string[]) {
-    return this.own.pause(names.map(named), { lease, owner: "o", ttlMs: 60_000 });
+    return this.own.pause(names.map(named), { lease, owner: "o", ttlMs: 60_000, grant: GRANTED });
   }
 
   prune(after: string) {

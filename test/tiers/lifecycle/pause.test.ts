@@ -2,7 +2,7 @@ import { expect, spyOn, test } from "bun:test";
 import { describeNative } from "../../support/index.ts";
 import { chain } from "../names.ts";
 import { openStoreKit } from "../store-kit.ts";
-import { Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
+import { GRANTED, Life, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
 
 const many = (count: number, prefix = "x") => Array.from({ length: count }, (_, i) => prefix + i);
 
@@ -127,14 +127,23 @@ describeNative("Pause flow", () => {
   }, async ({ kit, life }) => {
     await kit.engine().put("a");
     await kit.settled();
-    const paused = await life.own.pause([named("a")], { lease: "nap", owner: "o", ttlMs: null });
+    const paused = await life.own.pause([named("a")], {
+      lease: "nap",
+      owner: "o",
+      ttlMs: null,
+      grant: GRANTED,
+    });
     expect(paused.ttlMs).toBe(100_000);
-    expect((await life.own.renewLease("nap", 500_000)).ttlMs).toBe(100_000);
-    const report = await life.own.renewLease("nap", 5_000);
+    expect((await life.own.renewLease("nap", 500_000, { owner: "o", grant: GRANTED })).ttlMs).toBe(
+      100_000,
+    );
+    const report = await life.own.renewLease("nap", 5_000, { owner: "o", grant: GRANTED });
     expect(outcomes(report.results)).toEqual(["done"]);
     expect(report).toMatchObject({ ttlMs: 5_000, durable: true });
     expect(life.holds.lease("nap")!.remainingMs).toBe(5_000);
-    expect(outcomes((await life.own.renewLease("other", 5_000)).results)).toEqual(["missing"]);
+    expect(
+      outcomes((await life.own.renewLease("other", 5_000, { owner: "o", grant: GRANTED })).results),
+    ).toEqual(["missing"]);
   });
 
   it("a revocation that the disk cut short is done after the next start", {}, async (t) => {
@@ -180,7 +189,12 @@ describeNative("Pause flow", () => {
     await engine.put(...chain("sys/u1/t1"), ...chain("sys/u2"));
     await kit.settled();
     await life.pause("one", ...chain("sys/u1/t1"));
-    await life.own.pause(["sys", "sys/u2"].map(named), { lease: "two", owner: "o", ttlMs: 90_000 });
+    await life.own.pause(["sys", "sys/u2"].map(named), {
+      lease: "two",
+      owner: "o",
+      ttlMs: 90_000,
+      grant: GRANTED,
+    });
     await kit.clock.advanceAsync(60_500, 250);
     await kit.until(() => life.events.last === 1, "the expiry");
     expect(life.events.page(0, 9).events[0]!.event).toMatchObject({
@@ -197,7 +211,7 @@ describeNative("Pause flow", () => {
     const { kit, life, faults } = t;
     await kit.engine().put("a");
     await kit.settled();
-    await life.own.pause([named("a")], { lease: "nap", owner: "o", ttlMs: 1_000 });
+    await life.own.pause([named("a")], { lease: "nap", owner: "o", ttlMs: 1_000, grant: GRANTED });
     faults("remove.unlink:1+:EIO");
     await kit.until(() => life.events.last === 1, "the expiry");
     expect(life.events.page(0, 9).events[0]!.event).toMatchObject({ blocks: 1, purged: 0 });
@@ -214,7 +228,7 @@ describeNative("Pause flow", () => {
   it("a lease of another owner is left as it was, its time included", {}, async ({ kit, life }) => {
     await kit.engine().put("a", "b");
     await life.pause("nap", "a");
-    const options = { lease: "nap", owner: "another", ttlMs: 90_000 };
+    const options = { lease: "nap", owner: "another", ttlMs: 90_000, grant: GRANTED };
     const report = await life.own.pause([named("b")], options);
     expect(outcomes(report.results)).toEqual(["rejected owner"]);
     expect(report).toMatchObject({ durable: false, ttlMs: null });

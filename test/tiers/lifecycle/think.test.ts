@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { describeNative } from "../../support/index.ts";
 import { chain } from "../names.ts";
-import { named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
+import { GRANTED, named, ORIGIN, outcomes, useLife } from "./lifecycle-kit.ts";
 
 describeNative("Think flow", () => {
   const it = useLife();
@@ -12,20 +12,22 @@ describeNative("Think flow", () => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     await engine.put("a", "b");
-    const report = await life.own.markTransient([named("a"), named("none")], ORIGIN);
+    const report = await life.own.markTransient([named("a"), named("none")], ORIGIN, {
+      grant: GRANTED,
+    });
     expect(outcomes(report.results)).toEqual(["done", "missing"]);
     expect((await kit.ssd.persist()).written).toBe(1);
     expect(where("a", "b")).toEqual(["ram", "ram+ssd"]);
-    expect(outcomes((await life.own.markTransient([named("a")], ORIGIN)).results)).toEqual([
-      "already",
-    ]);
+    expect(
+      outcomes((await life.own.markTransient([named("a")], ORIGIN, { grant: GRANTED })).results),
+    ).toEqual(["already"]);
   });
 
   it("transient skip backup: a copy that is there is deleted, for good", {}, async (t) => {
     const { kit, life, where, restart } = t;
     await kit.engine().put("a", "b");
     await kit.settled();
-    const report = await life.own.markTransient([named("a")], ORIGIN);
+    const report = await life.own.markTransient([named("a")], ORIGIN, { grant: GRANTED });
     expect(outcomes(report.results)).toEqual(["done"]);
     expect(report.durable).toBe(true);
     expect(where("a", "b")).toEqual(["ram", "ram+ssd"]);
@@ -44,7 +46,7 @@ describeNative("Think flow", () => {
     await engine.put("a", "b", "c");
     faults("store.write:1+:freeze");
     const persisted = kit.ssd.persist();
-    const marked = life.own.markTransient(["a", "c"].map(named), ORIGIN);
+    const marked = life.own.markTransient(["a", "c"].map(named), ORIGIN, { grant: GRANTED });
     await kit.clock.advanceAsync(500, 250);
     faults("");
     expect(outcomes((await marked).results)).toEqual(["done", "done"]);
@@ -58,9 +60,9 @@ describeNative("Think flow", () => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     engine.gpuStored("a");
-    expect(outcomes((await life.own.markTransient([named("a")], ORIGIN)).results)).toEqual([
-      "done",
-    ]);
+    expect(
+      outcomes((await life.own.markTransient([named("a")], ORIGIN, { grant: GRANTED })).results),
+    ).toEqual(["done"]);
     await engine.put("a");
     await kit.settled();
     expect(where("a")).toEqual(["ram"]);
@@ -72,7 +74,9 @@ describeNative("Think flow", () => {
     await kit.settled();
     await life.pin("o", "a", "b");
     kit.store.ram.drop(kit.nodeOf("a"));
-    const report = await life.own.markTransient(["a", "b", "c"].map(named), ORIGIN);
+    const report = await life.own.markTransient(["a", "b", "c"].map(named), ORIGIN, {
+      grant: GRANTED,
+    });
     expect(outcomes(report.results)).toEqual(["held", "held", "done"]);
     expect(report.results[1]!.by).toEqual([{ kind: "pin", owner: "o" }]);
     expect(where("a", "b", "c")).toEqual(["ssd", "ram+ssd", "ram"]);
@@ -85,7 +89,7 @@ describeNative("Think flow", () => {
     const { kit, life, where } = t;
     const engine = kit.engine();
     const writes = engine.reserve("a");
-    const report = await life.own.markTransient([named("a")], ORIGIN);
+    const report = await life.own.markTransient([named("a")], ORIGIN, { grant: GRANTED });
     expect(outcomes(report.results)).toEqual(["done"]);
     engine.write(writes);
     expect(await engine.commit(writes)).toEqual(["ok"]);
@@ -127,7 +131,7 @@ describeNative("Think flow", () => {
     await kit.engine().put("a");
     await kit.settled();
     faults("remove.unlink:1+:freeze");
-    const marked = life.own.markTransient([named("a")], ORIGIN);
+    const marked = life.own.markTransient([named("a")], ORIGIN, { grant: GRANTED });
     const report = await kit.clock.advanceUntil(marked, 250);
     expect(outcomes(report.results)).toEqual(["deferred ssd"]);
     faults("");

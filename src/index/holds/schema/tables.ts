@@ -20,6 +20,7 @@ export const holds = sqliteTable("holds", {
   createdWallMs: real("created_wall_ms").notNull(),
   blocks: bytes("blocks").notNull(),
   seal: bytes("seal").notNull(),
+  purges: integer("purges").notNull().default(0),
 });
 
 /** Blocks of a hold beyond those in its row. */
