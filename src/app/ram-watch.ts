@@ -14,7 +14,8 @@ export class RamWatch implements AsyncDisposable {
     store.checks.onDamage = (damage) => {
       const { found, count, digest, offset } = damage;
       logger.error("a block in RAM was damaged, and is dropped", { ...damage });
-      const last = `last block ${digest} at byte ${offset} of the arena, found by ${found}`;
+      const where = offset === null ? "outside of the arena" : `at byte ${offset} of the arena`;
+      const last = `last block ${digest} ${where}, found by ${found}`;
       health.raise("KV_RAM_CSUM", `${count} since the start, ${last}`, { forMs: DAMAGE_MS });
     };
   }

@@ -45,7 +45,7 @@ export const SSD_EVENTS = [
 ] as const;
 
 /** What found that a block in RAM was damaged. */
-export const RAM_FINDERS = ["report", "write", "scrub", "file", "peer", "gpu"] as const;
+export const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
 
 export const SLOT_STATES = ["used", "free", "quarantined"] as const;
 

@@ -5,7 +5,7 @@ import { checksumLater, checksumOf, macBlockOf } from "./commit.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** What led to a check; the causes of damage that was found are counted apart. */
-export const RAM_FINDERS = ["report", "write", "scrub", "file", "peer", "gpu"] as const;
+export const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
 export type RamFinder = (typeof RAM_FINDERS)[number];
 
 /**
@@ -21,8 +21,8 @@ export interface RamDamage {
   readonly count: number;
   /** First bytes of the block's digest, in hex. */
   readonly digest: string;
-  /** Where the block lay in the arena. */
-  readonly offset: number;
+  /** Where the block lay in the arena; null: in other memory of the agent. */
+  readonly offset: number | null;
   readonly bytes: number;
 }
 
@@ -78,7 +78,7 @@ export class RamCheck {
   /** Called for each damaged block, after it has left RAM. */
   onDamage: (damage: RamDamage) => void = () => undefined;
   readonly stats: RamCheckStats = {
-    damaged: { report: 0, write: 0, scrub: 0, file: 0, peer: 0, gpu: 0 },
+    damaged: { report: 0, write: 0, scrub: 0, file: 0, read: 0, peer: 0, gpu: 0 },
     ...{ falseReports: 0, skippedReports: 0, scrubbedBlocks: 0, scrubbedBytes: 0 },
   };
   readonly #store: TieredStore;
@@ -188,18 +188,32 @@ export class RamCheck {
     ram.condemn(node);
   }
 
+  /** The place in RAM to which the block was read changes what is written there. */
+  placeDamaged(node: NodeId, offset: number | null): void {
+    const bytes = this.#store.table.bytesOf(node);
+    this.stats.damaged.read++;
+    const digest = this.#shown(node);
+    this.onDamage({ found: "read", count: this.damagedBlocks, digest, offset, bytes });
+  }
+
+  /** The first bytes of its digest. */
+  #shown(node: NodeId): string {
+    const digest = new Uint8Array(DIGEST_BYTES);
+    this.#store.table.readDigest(node, digest, 0);
+    return toHex(digest.subarray(0, DIGEST_SHOWN_BYTES));
+  }
+
   /** Readers keep the slot until they release it; nobody else gets the block from it. */
   #drop(node: NodeId, found: RamFinder, span: { offset: number; bytes: number }): void {
     const store = this.#store;
     const { table, ram, ssd } = store;
-    const digest = new Uint8Array(DIGEST_BYTES);
-    table.readDigest(node, digest, 0);
     this.stats.damaged[found]++;
+    // The node may be gone when it has left RAM.
+    const digest = this.#shown(node);
     ssd?.writer.sourceDamaged(node);
     const isLost = table.isKept(node) && !table.isResident(node, Tier.ssd);
     if (isLost) store.tellLost(node, "its bytes in RAM were damaged");
     ram.condemn(node);
-    const shown = toHex(digest.subarray(0, DIGEST_SHOWN_BYTES));
-    this.onDamage({ found, count: this.damagedBlocks, digest: shown, ...span });
+    this.onDamage({ found, count: this.damagedBlocks, digest, ...span });
   }
 }

@@ -124,7 +124,7 @@ function store(evictedBlocks = 7): StoreSnapshot {
     arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
     table: { blocks: 8, capacity: 100 },
     checks: {
-      damaged: { report: 41, write: 42, scrub: 43, file: 44, peer: 45, gpu: 46 },
+      damaged: { report: 41, write: 42, scrub: 43, file: 44, read: 0, peer: 45, gpu: 46 },
       ...{ falseReports: 47, skippedReports: 48, scrubbedBlocks: 49, scrubbedBytes: 4900 },
     },
     sessions: 6,

@@ -1,7 +1,14 @@
 import { NO_SLOT, type SlotAllocator, Tier } from "../../blocks/index.ts";
 import type { NodeId } from "../../core/index.ts";
 import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../../kvb/index.ts";
-import { crashPoint, type HeaderSlot, MAC_BYTES } from "../../native/index.ts";
+import {
+  crashPoint,
+  type HeaderSlot,
+  MAC_BYTES,
+  type Native,
+  NativeError,
+  Region,
+} from "../../native/index.ts";
 import type { RamTier } from "../ram-tier.ts";
 import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
 import type { ReadBreaker } from "./gates.ts";
@@ -11,9 +18,19 @@ import type { SsdRoom } from "./ssd-room.ts";
 /** `ok`: the block is in RAM. `full`: RAM has no room for it now. */
 export type ReadOutcome = "ok" | "miss" | "full";
 
-/** `stale`: sound, and not what the table knows; `error`: the medium does not give it back. */
-type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved";
+/**
+ * `stale`: sound, and not what the table knows; `error`: the medium does not give it back;
+ * `bad_memory`: the file is right, and what is read into this memory is not.
+ */
+type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
 
+/** Where a block is read to. */
+interface Place {
+  readonly region: Region;
+  readonly offset: number;
+}
+
+const PAGE = 4096;
 const NO_MAC = new Uint8Array(MAC_BYTES);
 interface Damage {
   readonly path: string;
@@ -22,7 +39,7 @@ interface Damage {
   readonly isOwnPayload: boolean;
 }
 
-type Judged = Exclude<Verdict, "damaged"> | Damage;
+type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
 
 export interface BringOptions {
   /** No request waits for it: it comes after what else wants the disk, until one does. */
@@ -34,8 +51,9 @@ export interface BringOptions {
 
 /**
  * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
- * read is believed only after it was checked; a mismatch is read once more, then the block is
- * quarantined and a miss.
+ * read is believed only after it was checked. After a mismatch the file is read into other memory:
+ * if that is wrong, too, the file is quarantined; else, and if the first place gets it wrong again,
+ * the memory there is damaged. Either is a miss.
  */
 export class BlockReader {
   readonly #parts: SsdParts;
@@ -48,8 +66,10 @@ export class BlockReader {
   readonly #warming = new Set<NodeId>();
   /** Told of a block that was not what it should be. */
   readonly #onCorrupt: (path: string, why: string) => void;
+  readonly #native: Native;
 
   constructor(
+    native: Native,
     parts: SsdParts,
     room: SsdRoom,
     breaker: ReadBreaker,
@@ -57,6 +77,7 @@ export class BlockReader {
     ram: RamTier,
     onCorrupt: (path: string, why: string) => void,
   ) {
+    this.#native = native;
     this.#parts = parts;
     this.#room = room;
     this.#breaker = breaker;
@@ -100,10 +121,11 @@ export class BlockReader {
   }
 
   async #read(node: NodeId, slot: number, work: "read" | "warm"): Promise<ReadOutcome> {
-    const { table, stats } = this.#parts;
+    const { table, stats, region } = this.#parts;
     table.lock(node);
-    const offset = this.#slots.offsetOf(slot);
-    const verdict = await this.#verdict(node, work, (header) => this.#load(node, header, offset));
+    const place = { region, offset: this.#slots.offsetOf(slot) };
+    const load = (header: HeaderSlot, at: Place) => this.#load(node, header, at);
+    const verdict = await this.#verdict(node, work, place, load);
     crashPoint("promotion.read");
     if (verdict === "ok") {
       table.setSlot(node, slot, this.#slots.generationOf(slot));
@@ -113,6 +135,9 @@ export class BlockReader {
       stats.readBlocks++;
       stats.readBytes += table.bytesOf(node);
       this.#ram.promoted(node);
+    } else if (verdict === "bad_memory") {
+      // Never free again: what is stored there would be lost, too.
+      this.#slots.quarantine(slot);
     } else {
       this.#slots.release(slot);
     }
@@ -121,19 +146,21 @@ export class BlockReader {
   }
 
   /**
-   * Reads with `load`, twice where the first was not right, and does what has to be done about it.
+   * Reads with `load`; again, and elsewhere, if that was not right; and does what has to be done
+   * about it.
    */
   async #verdict(
     node: NodeId,
     work: "read" | "warm" | "scrub",
-    load: (header: HeaderSlot) => Promise<Judged>,
+    place: Place,
+    load: (header: HeaderSlot, place: Place) => Promise<Judged>,
   ): Promise<Verdict> {
     const { schedule, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
     // Each of those who wait has a lock, and this read its own.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
-    const read = async (): Promise<Judged> => {
+    const read = async (at: Place): Promise<Judged> => {
       // Whoever gets the seat late may find that the block has gone, or the disk was given up.
       if (!isThere()) return "gone";
       // All were late: a slow disk serves those who still wait.
@@ -143,12 +170,23 @@ export class BlockReader {
         return "unserved";
       }
       using header = this.#parts.disk.claimHeader();
-      const verdict = header === null ? "unserved" : await load(header);
+      const verdict = header === null ? "unserved" : await load(header, at);
       if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
       return verdict;
     };
-    let judged = (await schedule.run(work, read, node)) ?? "unserved";
-    if (typeof judged === "object") judged = (await schedule.run(work, read, node)) ?? "unserved";
+    const readAt = async (at: Place) =>
+      (await schedule.run(work, () => read(at), node)) ?? "unserved";
+    let judged = await readAt(place);
+    if (typeof judged === "object") {
+      judged = await this.#elsewhere(table.bytesOf(node), readAt);
+      if (judged === "ok") {
+        judged = await readAt(place);
+        if (typeof judged === "object") {
+          this.#badMemory(node, place);
+          return "bad_memory";
+        }
+      }
+    }
     // A block that somebody purged meanwhile is not there to be judged.
     if (!isThere()) return "gone";
     if (typeof judged === "object") {
@@ -159,6 +197,19 @@ export class BlockReader {
       void this.#room.drop(node, { reason: "lost", by: null });
     }
     return judged;
+  }
+
+  /** What a read into memory of its own says; `unserved` if the host has none for it now. */
+  async #elsewhere(bytes: number, readAt: (at: Place) => Promise<Judged>): Promise<Judged> {
+    using region = tryRegion(this.#native, bytes);
+    return region === null ? "unserved" : await readAt({ region, offset: 0 });
+  }
+
+  #badMemory(node: NodeId, { region, offset }: Place): void {
+    const { checks, log } = this.#parts;
+    const isArena = region === this.#parts.region;
+    checks.placeDamaged(node, isArena ? offset : null);
+    log("warn", "memory changes what is read into it", { offset, arena: isArena });
   }
 
   /** The drive is to blame unless the file has what damaged RAM gave it. */
@@ -179,15 +230,14 @@ export class BlockReader {
     await this.#room.quarantine(node);
   }
 
-  async #load(node: NodeId, header: HeaderSlot, offset: number): Promise<Judged> {
-    const { files, disk, region, table } = this.#parts;
+  async #load(node: NodeId, header: HeaderSlot, place: Place): Promise<Judged> {
+    const { files, disk, table } = this.#parts;
     const path = files.pathOf(node);
     const expected = files.expected(node);
-    const loaded = await disk.load({ path, header, region, offset, bytes: expected.bytes });
+    const loaded = await disk.load({ path, header, ...place, bytes: expected.bytes });
     if (loaded.ok) {
       this.#breaker.succeeded();
       const decoded = decodeHeader(header.bytes);
-      const place = { region, offset };
       const fault = await this.#faultOf(node, decoded, loaded, expected, place);
       if (fault === null && decoded.ok) table.setMac(node, decoded.header.mac ?? NO_MAC);
       return this.#judge(path, fault);
@@ -211,20 +261,19 @@ export class BlockReader {
    * Reads a block into a region of the caller's, to see whether it is sound; never into RAM. It is
    * not locked for that: it may go meanwhile.
    */
-  scrub(node: NodeId, region: SsdParts["region"]): Promise<Verdict> {
+  scrub(node: NodeId, region: Region): Promise<Verdict> {
     const { files, disk } = this.#parts;
-    return this.#verdict(node, "scrub", async (header) => {
+    return this.#verdict(node, "scrub", { region, offset: 0 }, async (header, place) => {
       const path = files.pathOf(node);
       const expected = files.expected(node);
       const { bytes } = expected;
       this.#room.watch(node);
-      const loaded = await disk.load({ path, header, region, offset: 0, bytes });
+      const loaded = await disk.load({ path, header, ...place, bytes });
       // An evicted block's file is overwritten under the reader's hands, even where a new one of
       // the same name has come since.
       if (this.#room.hasLeft) return "unserved";
       if (loaded.ok) {
         const decoded = decodeHeader(header.bytes);
-        const place = { region, offset: 0 };
         return this.#judge(path, await this.#faultOf(node, decoded, loaded, expected, place));
       }
       if (loaded.status === "short") return tooShort(path);
@@ -241,7 +290,7 @@ export class BlockReader {
     decoded: DecodedHeader,
     read: ReadFile,
     expected: ExpectedBlock,
-    { region, offset }: { readonly region: SsdParts["region"]; readonly offset: number },
+    { region, offset }: Place,
   ): Promise<ReadFault | null> {
     const { macs, table, incarnation } = this.#parts;
     const fault = faultOfRead(decoded, read, expected, incarnation);
@@ -258,6 +307,17 @@ export class BlockReader {
     if (!fault.isStale) return { path, ...fault };
     this.#parts.log("info", "a block on SSD is of another generation", { path });
     return "stale";
+  }
+}
+
+/** Memory outside of the arena for a block; null if the host has none for it now. */
+export function tryRegion(native: Native, bytes: number): Region | null {
+  const rounded = Math.ceil(bytes / PAGE) * PAGE;
+  try {
+    return Region.create(native, { bytes: rounded, hugePages: "off", lockMemory: "off" });
+  } catch (error) {
+    if (!(error instanceof NativeError)) throw error;
+    return null;
   }
 }
 

@@ -233,9 +233,7 @@ export class BlockWriter {
   ): Promise<"ok" | StatusName | null> {
     const { schedule, table } = this.#parts;
     const bytes = table.bytesOf(write.node);
-    const status = (await this.#isSound(write))
-      ? await schedule.run("write", () => this.#store(write, sequence, 0, spare))
-      : null;
+    const status = await schedule.run("write", () => this.#store(write, sequence, 0, spare));
     if (spare === null || status === "ok") return status;
     // A disk that hangs removes nothing: who need not wait for that does not.
     const removed = this.#room.discardSpare(spare, bytes);
@@ -244,15 +242,20 @@ export class BlockWriter {
     return schedule.run("write", () => this.#store(write, sequence, 0, null));
   }
 
-  /** Writes the file under the first name that is free; a spare one under the first name alone. */
+  /**
+   * Writes the file under the first name that is free; a spare one under the first name alone. Null:
+   * the bytes in RAM are not those that were committed. They are hashed behind the queue of the disk,
+   * where a write may wait for long.
+   */
   async #store(
     write: Write,
     sequence: number,
     variant: number,
     spare: string | null,
-  ): Promise<"ok" | StatusName> {
+  ): Promise<"ok" | StatusName | null> {
     const { files, disk, table, region } = this.#parts;
     const { node, slot } = write;
+    if (!(await this.#isSound(write))) return null;
     const path = files.pathOf(node, variant);
     if (!this.#room.removals.isRemoving(path)) {
       using header = disk.claimHeader();

@@ -1,11 +1,10 @@
 import { Tier } from "../../blocks/index.ts";
 import { type Clock, NO_NODE, type NodeId, sleep } from "../../core/index.ts";
-import { type Native, NativeError, Region } from "../../native/index.ts";
-import type { BlockReader } from "./block-reader.ts";
+import type { Native, Region } from "../../native/index.ts";
+import { type BlockReader, tryRegion } from "./block-reader.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
 const IDLE_MS = 1_000;
-const PAGE = 4096;
 
 /**
  * Reads everything on SSD over and over, from the device, to find what has rotted before somebody
@@ -59,6 +58,10 @@ export class Scrub {
     if (region === null) return 0;
     const verdict = await this.#reader.scrub(this.#last, region);
     if (verdict === "unserved") return 0;
+    if (verdict === "bad_memory") {
+      region[Symbol.dispose]();
+      this.#region = null;
+    }
     stats.scrubbedBlocks++;
     stats.scrubbedBytes += bytes;
     return bytes;
@@ -69,13 +72,7 @@ export class Scrub {
     if (this.#region !== null && this.#region.bytes >= bytes) return this.#region;
     this.#region?.[Symbol.dispose]();
     this.#region = null;
-    const rounded = Math.ceil(bytes / PAGE) * PAGE;
-    const options = { bytes: rounded, hugePages: "off", lockMemory: "off" } as const;
-    try {
-      this.#region = Region.create(this.#native, options);
-    } catch (error) {
-      if (!(error instanceof NativeError)) throw error;
-    }
+    this.#region = tryRegion(this.#native, bytes);
     return this.#region;
   }
 

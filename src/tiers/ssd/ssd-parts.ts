@@ -45,7 +45,7 @@ export interface SsdParts {
   readonly incarnation: bigint;
   readonly departures: Departures;
   /** Looks at the copy in RAM before a file is written from it, and before the drive is blamed. */
-  readonly checks: Pick<RamCheck, "check">;
+  readonly checks: Pick<RamCheck, "check" | "placeDamaged">;
   /** Seconds since 1970, advancing with the monotonic clock. */
   nowSeconds(): number;
   /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */

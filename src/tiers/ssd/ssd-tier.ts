@@ -91,7 +91,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       this.#health.corrupt(path, why);
       parts.log("error", "a block on SSD is not what it should be", { path, why });
     };
-    this.reader = new BlockReader(parts, this.room, this.#breaker, slots, ram, corrupt);
+    this.reader = new BlockReader(native, parts, this.room, this.#breaker, slots, ram, corrupt);
     this.#copies = new Copies(parts, {
       writer: this.writer,
       hang: this.#hang,

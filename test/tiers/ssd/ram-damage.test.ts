@@ -1,6 +1,9 @@
-import { expect } from "bun:test";
+import { expect, spyOn } from "bun:test";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { yieldToLoop } from "../../../src/core/index.ts";
+import { nativeBuffer, type Region } from "../../../src/native/index.ts";
 import { RamScrub, ReportBudget } from "../../../src/tiers/index.ts";
+import type { RamDamage } from "../../../src/tiers/ram-check.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
@@ -81,6 +84,28 @@ describeSsd("a block that is damaged in RAM", (it) => {
     expect(await engine.load("a")).toEqual(["miss"]);
   });
 
+  it("while it waits for the disk is not written", {
+    ...WRITE_BACK,
+    depth: 2,
+  }, async ({ kit, faults }) => {
+    const engine = kit.engine();
+    await engine.put("a", "b");
+    const [block] = engine.acquire(["b"]);
+    // One of the two seats is for writes.
+    faults("store.write:1:freeze");
+    const persisted = kit.ssd.persist();
+    await kit.until(() => kit.disk.inFlight > 0, "the write of the other block");
+    for (let turn = 0; turn < 50; turn++) await yieldToLoop();
+    engine.flip(block!);
+    engine.release([block!]);
+    faults("");
+    expect((await persisted).written).toBe(1);
+    await kit.settled();
+    expect(kit.ssdHolds("a")).toBe(true);
+    expect(kit.ssdHolds("b")).toBe(false);
+    expect(found(kit)).toMatchObject({ write: 1 });
+  });
+
   it("while it is written leaves no file", WRITE_BACK, async ({ kit, faults }) => {
     const engine = kit.engine();
     await engine.put("a");
@@ -157,5 +182,77 @@ describeSsd("a block that is damaged in RAM", (it) => {
     await kit.clock.advanceAsync(49_000, 7_000);
     expect(await checks.report(kit.nodeOf("a"), block, budget)).toBe("damaged");
     expect(budget.take(1)).toBe(true);
+  });
+});
+
+/** A bit of memory that is set whatever is read into it, in each load that covers the byte. */
+function stick(kit: SsdKit, isBad: (region: Region, at: number) => boolean): void {
+  const load = kit.disk.load.bind(kit.disk);
+  const byte = nativeBuffer(1);
+  spyOn(kit.disk, "load").mockImplementation(async (transfer) => {
+    const loaded = await load(transfer);
+    const { region, offset, bytes } = transfer;
+    if (!loaded.ok || !isBad(region, offset)) return loaded;
+    region.copyOut(offset + 100, byte, 1, false);
+    byte.bytes[0]! ^= 4;
+    region.copyIn(offset + 100, byte, 1, false);
+    return { ...loaded, checksum: region.checksum(offset, bytes) };
+  });
+}
+
+describeSsd("memory that changes what is read into it", (it) => {
+  /** The block is on SSD alone, and would be read to where it lay in RAM. */
+  async function onSsd(kit: SsdKit): Promise<{ offset: number; slot: number }> {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    const [block] = engine.acquire(["a"]);
+    engine.release([block!]);
+    const slot = kit.store.table.slotOf(kit.nodeOf("a"));
+    kit.store.ram.drop(kit.nodeOf("a"));
+    return { offset: block!.offset, slot };
+  }
+
+  it("is left alone from then on: one miss, then the block, and the drive is right", {}, async (t) => {
+    const { kit } = t;
+    const { offset: bad, slot } = await onSsd(kit);
+    stick(kit, (region, at) => region === kit.store.region && at === bad);
+    const damage: RamDamage[] = [];
+    kit.store.checks.onDamage = (one) => void damage.push(one);
+    const engine = kit.engine();
+    expect(await engine.load("a")).toEqual(["miss"]);
+    expect(await engine.load("a")).toEqual(["ok"]);
+    expect(damage).toMatchObject([{ found: "read", count: 1, offset: bad }]);
+    expect(kit.store.slots.quarantinedSlots).toBe(1);
+    expect(kit.health.raised).not.toContain(BLAME);
+    expect(kit.store.ssdStats).toMatchObject({ corruptBlocks: 0, ramDamagedFiles: 0 });
+    expect(kit.files()).toHaveLength(1);
+    kit.store.slots.bury(slot);
+  });
+
+  it("of the scrub blames no file", SCRUB, async ({ kit }) => {
+    await onSsd(kit);
+    let bad: Region | null = null;
+    stick(kit, (region) => {
+      bad ??= region;
+      return region === bad;
+    });
+    await kit.until(() => found(kit).read === 1, "the scrub");
+    const { scrubbedBlocks } = kit.store.ssdStats;
+    await kit.until(() => kit.store.ssdStats.scrubbedBlocks > scrubbedBlocks, "another round");
+    expect(kit.health.raised).not.toContain(BLAME);
+    expect(found(kit).read).toBe(1);
+    expect(kit.ssdHolds("a")).toBe(true);
+  });
+
+  it("only once, is no damage: the block is served", {}, async ({ kit }) => {
+    await onSsd(kit);
+    let reads = 0;
+    stick(kit, () => reads++ === 0);
+    expect(await kit.engine().load("a")).toEqual(["ok"]);
+    expect(reads).toBe(3);
+    expect(kit.store.checks.damagedBlocks).toBe(0);
+    expect(kit.store.slots.quarantinedSlots).toBe(0);
+    expect(kit.health.raised).not.toContain(BLAME);
   });
 });
