@@ -39,4 +39,9 @@ export { NAMESPACES_SHOWN_MAX, type StatusReport } from "./status-report.ts";
 export { readTls, type ServerTls, type TlsFiles } from "./tls.ts";
 export { readTokens, type TokenEntry, type TokenFiles, type TokenList } from "./token-files.ts";
 export { Tokens } from "./tokens.ts";
-export { serveUnix, type UnixServer, type UnixServerOptions } from "./unix-server.ts";
+export {
+  type LocalCaller,
+  serveUnix,
+  type UnixServer,
+  type UnixServerOptions,
+} from "./unix-server.ts";

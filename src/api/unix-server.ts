@@ -5,10 +5,18 @@ import type { Caller } from "./gate.ts";
 import { problemOf, refuse } from "./problem.ts";
 import { type ParsedHead, parseHead, responseBytes } from "./unix-http.ts";
 
+export interface LocalCaller {
+  readonly caller: Caller;
+  /** Whose connections are counted together. */
+  readonly uid: number;
+  /** Root, or the agent's own user: gets in whatever others keep open. */
+  readonly isOwner: boolean;
+}
+
 export interface UnixServerOptions {
   readonly fetch: Api["fetch"];
   /** Who connected, by what the kernel says of the socket; null: it is not let in. */
-  readonly callerOf: (socket: object) => Caller | null;
+  readonly callerOf: (socket: object) => LocalCaller | null;
   readonly clock: Clock;
   readonly path: string;
   readonly onFault: (path: string, thrown: unknown) => void;
@@ -17,7 +25,8 @@ export interface UnixServerOptions {
 /** A listening socket. Disposing it takes its file away and ends connections under way. */
 export type UnixServer = Disposable;
 
-/** Connections at a time; the next one is closed at once. */
+/** Connections of one caller at a time, and of all but the owners; the next one is closed at once. */
+const CONNECTIONS_OF_ONE_MAX = 16;
 const CONNECTIONS_MAX = 64;
 const HEAD_BYTES_MAX = 16 * 1024;
 const BODY_BYTES_MAX = 1024 * 1024;
@@ -36,13 +45,15 @@ type ApiSocket = Socket<Exchange | null>;
  */
 export function serveUnix(options: UnixServerOptions): UnixServer {
   const open = new Set<Exchange>();
+  const seats = new Seats();
   const listener = Bun.listen<Exchange | null>({
     unix: options.path,
     socket: {
       open(socket) {
         loopTurns.touch();
-        const caller = open.size < CONNECTIONS_MAX ? options.callerOf(socket) : null;
-        socket.data = caller === null ? null : new Exchange(socket, caller, options);
+        const local = options.callerOf(socket);
+        const isIn = local !== null && seats.take(local);
+        socket.data = isIn ? new Exchange(socket, local, options) : null;
         if (socket.data === null) socket.terminate();
         else open.add(socket.data);
       },
@@ -53,8 +64,8 @@ export function serveUnix(options: UnixServerOptions): UnixServer {
     },
   });
   const leave = ({ data }: ApiSocket) => {
-    if (data === null) return;
-    open.delete(data);
+    if (data === null || !open.delete(data)) return;
+    seats.leave(data.local);
     data.closed();
   };
   return {
@@ -65,10 +76,33 @@ export function serveUnix(options: UnixServerOptions): UnixServer {
   };
 }
 
+/** Counts connections, so that no caller keeps others out. */
+class Seats {
+  readonly #ofUid = new Map<number, number>();
+  #ofOthers = 0;
+
+  /** False if the caller has as many as it may have. */
+  take({ uid, isOwner }: LocalCaller): boolean {
+    const own = this.#ofUid.get(uid) ?? 0;
+    const isFull = own >= CONNECTIONS_OF_ONE_MAX || this.#ofOthers >= CONNECTIONS_MAX;
+    if (isOwner ? own >= CONNECTIONS_MAX : isFull) return false;
+    this.#ofUid.set(uid, own + 1);
+    if (!isOwner) this.#ofOthers++;
+    return true;
+  }
+
+  leave({ uid, isOwner }: LocalCaller): void {
+    const left = this.#ofUid.get(uid)! - 1;
+    if (left === 0) this.#ofUid.delete(uid);
+    else this.#ofUid.set(uid, left);
+    if (!isOwner) this.#ofOthers--;
+  }
+}
+
 /** One request and its answer. */
 class Exchange {
+  readonly local: LocalCaller;
   readonly #socket: ApiSocket;
-  readonly #caller: Caller;
   readonly #options: UnixServerOptions;
   readonly #gone = new AbortController();
   #deadline: Disposable;
@@ -80,9 +114,9 @@ class Exchange {
   /** What of the answer the socket has not taken yet; null before there is one. */
   #left: Uint8Array | null = null;
 
-  constructor(socket: ApiSocket, caller: Caller, options: UnixServerOptions) {
+  constructor(socket: ApiSocket, local: LocalCaller, options: UnixServerOptions) {
     this.#socket = socket;
-    this.#caller = caller;
+    this.local = local;
     this.#options = options;
     this.#deadline = options.clock.after(REQUEST_MS, () => socket.terminate());
   }
@@ -144,8 +178,8 @@ class Exchange {
         ...{ method, headers, signal },
         ...content,
       });
-      const { from } = this.#caller;
-      const answer = await this.#options.fetch(request, { address: from, caller: this.#caller });
+      const { caller } = this.local;
+      const answer = await this.#options.fetch(request, { address: caller.from, caller });
       await this.#answer(answer, method);
     } catch (thrown) {
       this.#options.onFault(path, thrown);

@@ -1,5 +1,11 @@
 import { chmodSync, chownSync } from "node:fs";
-import { type Api, type Caller, serveUnix, type UnixServer } from "../api/index.ts";
+import {
+  type Api,
+  type Caller,
+  type LocalCaller,
+  serveUnix,
+  type UnixServer,
+} from "../api/index.ts";
 import type { Config } from "../config/index.ts";
 import { systemClock } from "../core/index.ts";
 import { peerAllowed, peerOf, takeSocketPath } from "../engine/index.ts";
@@ -26,7 +32,7 @@ export async function openApiSocket(
   const { socket: path, socketRole } = config.api;
   if (path === null) return null;
   const group = groupOf(config);
-  const callerOf = (socket: object): Caller | null => {
+  const callerOf = (socket: object): LocalCaller | null => {
     const peer = peerOf(native, socket);
     if (typeof peer === "string") return null;
     if (peer.pidFd !== null) native.closeFd(peer.pidFd);
@@ -34,8 +40,9 @@ export async function openApiSocket(
     if (caller === null) {
       const { pid, uid, gid } = peer;
       logger.warn("a caller of the API socket was not let in", { pid, uid, gid });
+      return null;
     }
-    return caller;
+    return { caller, uid: peer.uid, isOwner: isOwner(peer) };
   };
   const onFault = (of: string, thrown: unknown) =>
     logger.error("a request to the API failed", { path: of, reason: String(thrown) });
@@ -52,6 +59,10 @@ function groupOf({ api, engine }: Config): number | null {
   return engine.socketGroup === null ? null : groupNumber(engine.socketGroup);
 }
 
+function isOwner({ uid }: SocketPeer): boolean {
+  return uid === 0 || uid === process.getuid!();
+}
+
 /** Null for a process that is neither root's, the agent's user's nor of the group. */
 export function callerOfPeer(
   peer: SocketPeer,
@@ -60,12 +71,11 @@ export function callerOfPeer(
 ): Caller | null {
   const owner = { uid: process.getuid!(), gid: process.getgid!() };
   if (!peerAllowed(peer, owner, group)) return null;
-  const isOwner = peer.uid === 0 || peer.uid === owner.uid;
   return {
     // As over loopback: pins of either way have one owner.
     name: "local",
     from: `local uid ${peer.uid} pid ${peer.pid}`,
-    role: isOwner ? "purge" : groupRole,
+    role: isOwner(peer) ? "purge" : groupRole,
     roleKey: "api.socket_role",
     account: `uid ${peer.uid}`,
   };

@@ -143,8 +143,8 @@ const AGENT_METRICS = {
   ramReports: {
     name: "hearth_ram_reports_total",
     type: "counter",
-    help: "Blocks that readers reported, by what RAM had; skipped: not looked at",
-    labels: { outcome: ["damaged", "right", "skipped"] },
+    help: "Blocks that readers reported, by what RAM had; skipped: not looked at; unverified: no key",
+    labels: { outcome: ["damaged", "right", "skipped", "planted", "unverified"] },
   },
   ramScrubbedBytes: {
     name: "hearth_ram_scrubbed_bytes_total",

@@ -146,6 +146,8 @@ function writeChecks(registry: MetricRegistry, checks: StoreSnapshot["checks"]):
   registry.set("ramReports", checks.damaged.report, { outcome: "damaged" });
   registry.set("ramReports", checks.falseReports, { outcome: "right" });
   registry.set("ramReports", checks.skippedReports, { outcome: "skipped" });
+  registry.set("ramReports", checks.plantedBlocks, { outcome: "planted" });
+  registry.set("ramReports", checks.unknownReports, { outcome: "unverified" });
   registry.set("ramScrubbedBytes", checks.scrubbedBytes);
 }
 

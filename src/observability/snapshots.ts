@@ -29,6 +29,8 @@ export interface StoreSnapshot {
     readonly damaged: Readonly<Record<(typeof RAM_FINDERS)[number], number>>;
     readonly falseReports: number;
     readonly skippedReports: number;
+    readonly unknownReports: number;
+    readonly plantedBlocks: number;
     readonly scrubbedBlocks: number;
     readonly scrubbedBytes: number;
   };

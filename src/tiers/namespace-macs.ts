@@ -56,17 +56,18 @@ export class NamespaceMacs {
   }
 
   /**
-   * Whether a block whose checksum is right, and whose reader says that its copy did not verify,
-   * goes: without the key the reader is believed, since it has the key.
+   * Of a block whose checksum is right, and whose reader says that its copy did not verify. Without
+   * the key that is `unknown`: whoever knows the key's identifier could say so of any block.
    */
-  async isPlanted(
+  async judge(
     namespace: NamespaceIndex,
     mac: Uint8Array,
     blockOf: () => MacBlock,
-  ): Promise<boolean> {
+  ): Promise<"right" | "planted" | "unknown"> {
     const id = this.#namespaces.macKeyIdOf(namespace);
-    if (id === null) return false;
-    return !this.#byId.has(id) || (await this.faultLater(namespace, mac, blockOf)) !== null;
+    if (id === null) return "right";
+    if ((await this.faultLater(namespace, mac, blockOf)) !== null) return "planted";
+    return this.#byId.has(id) ? "right" : "unknown";
   }
 
   /** Null: there is nothing to check; a text: it is refused as it is. */

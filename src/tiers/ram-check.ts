@@ -32,6 +32,10 @@ export interface RamCheckStats {
   /** Reports of readers: the bytes in RAM were right; and reports that were not looked into. */
   falseReports: number;
   skippedReports: number;
+  /** Reports of blocks with a MAC that this agent cannot verify, for lack of the key: they stay. */
+  unknownReports: number;
+  /** Blocks that a reader reported and whose MAC is wrong: dropped, on SSD, too. */
+  plantedBlocks: number;
   scrubbedBlocks: number;
   scrubbedBytes: number;
 }
@@ -79,7 +83,8 @@ export class RamCheck {
   onDamage: (damage: RamDamage) => void = () => undefined;
   readonly stats: RamCheckStats = {
     damaged: { report: 0, write: 0, scrub: 0, file: 0, read: 0, peer: 0, gpu: 0 },
-    ...{ falseReports: 0, skippedReports: 0, scrubbedBlocks: 0, scrubbedBytes: 0 },
+    ...{ falseReports: 0, skippedReports: 0, unknownReports: 0, plantedBlocks: 0 },
+    ...{ scrubbedBlocks: 0, scrubbedBytes: 0 },
   };
   readonly #store: TieredStore;
   /** By slot. The bytes of one slot are hashed once at a time. */
@@ -162,27 +167,31 @@ export class RamCheck {
     this.#reports = verdict.catch(() => undefined);
     let came = await verdict;
     this.#reportsWaiting--;
-    if (came === "sound" && (await this.#isPlanted(node)) && isThere()) {
+    const mac = came === "sound" ? await this.#judgeMac(node) : null;
+    if (mac === "planted" && isThere()) {
       this.#dropPlanted(node);
       came = "damaged";
     }
-    if (came === "sound") this.stats.falseReports++;
-    else budget.giveBack(bytes);
+    if (came !== "sound") budget.giveBack(bytes);
+    else if (mac === "unknown") this.stats.unknownReports++;
+    else this.stats.falseReports++;
     return came;
   }
 
-  #isPlanted(node: NodeId): Promise<boolean> {
+  #judgeMac(node: NodeId): Promise<"right" | "planted" | "unknown"> {
     const { table, slots, macs } = this.#store;
     const mac = new Uint8Array(MAC_BYTES);
     table.readMac(node, mac);
     const offset = slots.offsetOf(table.slotOf(node));
     const block = () => macBlockOf(this.#store, node, offset, table.bytesOf(node));
-    return macs.isPlanted(table.namespaceOf(node), mac, block);
+    return macs.judge(table.namespaceOf(node), mac, block);
   }
 
   /** Its memory is sound: the block leaves every tier, so that the right one may be written. */
   #dropPlanted(node: NodeId): void {
-    const { ram, ssd } = this.#store;
+    const { table, ram, ssd } = this.#store;
+    this.stats.plantedBlocks++;
+    if (table.isKept(node)) this.#store.tellLost(node, "its MAC was wrong");
     ssd?.writer.sourceDamaged(node);
     ssd?.replaced(node);
     ram.condemn(node);

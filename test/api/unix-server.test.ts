@@ -11,7 +11,8 @@ const ROOT: Caller = {
   ...{ roleKey: "api.socket_role", account: "uid 0" },
 };
 
-function listen(callerOf: () => Caller | null) {
+/** Connections of root, or those of `uids` in turn. */
+function listen(callerOf: () => Caller | null, uids: number[] = []) {
   const { services, told } = servicesFor();
   const path = join(tempDir(), "api.sock");
   const faults: unknown[] = [];
@@ -22,7 +23,13 @@ function listen(callerOf: () => Caller | null) {
     onFault: (_path, thrown) => void faults.push(thrown),
   });
   const onFault = (_path: string, thrown: unknown) => void faults.push(thrown);
-  const server = serveUnix({ fetch: api.fetch, callerOf, clock: systemClock, path, onFault });
+  const localOf = () => {
+    const caller = callerOf();
+    const uid = uids.shift() ?? 0;
+    return caller && { caller, uid, isOwner: uid === 0 };
+  };
+  const own = { callerOf: localOf, clock: systemClock, path, onFault };
+  const server = serveUnix({ fetch: api.fetch, ...own });
   afterAll(() => server[Symbol.dispose]());
   return { path, told, faults, server };
 }
@@ -167,4 +174,36 @@ test("its end takes the file away and ends connections", async () => {
   server[Symbol.dispose]();
   await closed.promise;
   expect(existsSync(path)).toBe(false);
+});
+
+describe("connections of several users", () => {
+  /** One that sends nothing; resolves when the server has closed it. */
+  async function silent(path: string): Promise<{ closed: Promise<void>; end(): void }> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const handlers = { data: () => undefined, close: () => resolve(), error: () => resolve() };
+    const socket = await Bun.connect({ unix: path, socket: handlers });
+    return { closed: promise, end: () => socket.end() };
+  }
+
+  test("one user has 16, all but the owners have 64, and owners get in all the same", async () => {
+    const uids = [...Array(17).fill(1_000), ...Array(16).fill(1_001), ...Array(16).fill(1_002)];
+    uids.push(...Array(17).fill(1_003), 1_004);
+    const { path } = listen(() => ROOT, uids);
+    const open: Awaited<ReturnType<typeof silent>>[] = [];
+    for (let nth = 0; nth < 67; nth++) open.push(await silent(path));
+    // The 17th of the first and of the last user, and the 65th of all.
+    await Promise.all([open[16]!.closed, open[65]!.closed, open[66]!.closed]);
+    expect(uids).toEqual([]);
+    expect((await ask(path, "/healthz")).status).toBe(200);
+    let ended = 0;
+    for (const one of open) void one.closed.then(() => ended++);
+    await Bun.sleep(0);
+    expect(ended).toBe(3);
+    // A place is free again as soon as its connection has ended.
+    open[0]!.end();
+    await open[0]!.closed;
+    uids.push(1_000);
+    expect(await raw(path, "GET /healthz HTTP/1.1\r\n\r\n")).toStartWith("HTTP/1.1 200 ");
+    for (const one of open) one.end();
+  });
 });

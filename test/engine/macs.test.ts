@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
-import { LAYER_ALL } from "../../src/core/index.ts";
+import { Tier } from "../../src/blocks/index.ts";
+import { LAYER_ALL, NO_NODE } from "../../src/core/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
 import { decodeManifest, encodeManifest, withMacKey } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
@@ -105,17 +106,40 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(victim, names)).toEqual([]);
   }, 60_000);
 
-  test("keeps nobody from writing what it planted: a reader's report drops it", async () => {
-    await using kit = await openAgent({ slots: 64 });
-    await using rogue = await connect(kit);
-    expect(await put(rogue, ["a"], forged)).toEqual(["ok"]);
-    await using victim = await connect(kit);
-    const batch = batchOf(["a"], LAYER_ALL);
+  /** A reader's word against block "a". */
+  async function reportA(client: EngineClient) {
     const out = createHandleBatch(1);
-    await victim.acquire(batch, { tiers: 0, deadlineMs: 0, stopAtMiss: false }, out);
-    await victim.report(out);
+    const options = { tiers: 0, deadlineMs: 0, stopAtMiss: false };
+    await client.acquire(batchOf(["a"], LAYER_ALL), options, out);
+    await client.report(out);
+  }
+
+  test("deletes no block by a report where the agent has no key to judge it", async () => {
+    await using kit = await openAgent({ slots: 64 });
+    await using victim = await connect(kit);
     expect(await put(victim, ["a"], (block) => holder.macOf(victim.arena, block))).toEqual(["ok"]);
+    await using rogue = await connect(kit);
+    await reportA(rogue);
+    expect(kit.store.checks.stats).toMatchObject({ unknownReports: 1, plantedBlocks: 0 });
     expect(await accepted(victim, ["a"])).toEqual(["a"]);
+  }, 60_000);
+
+  test("loses what it planted before the agent had a key, and pins on it say so", async () => {
+    await using kit = await openAgent({ slots: 64, macKeys: holder.keys });
+    await using rogue = await connect(kit);
+    expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);
+    const { store } = kit;
+    const node = store.table.nextOn(NO_NODE, Tier.ram);
+    store.table.setMac(node, new Uint8Array(16).fill(1));
+    expect(store.table.pin(node)).toBe(true);
+    const lost: string[] = [];
+    store.setLost((_node, why) => void lost.push(why));
+    await reportA(rogue);
+    expect(store.checks.stats).toMatchObject({ unknownReports: 0, plantedBlocks: 1 });
+    expect(lost).toEqual(["its MAC was wrong"]);
+    expect(await accepted(rogue, ["a"])).toEqual([]);
+    store.table.unpin(node);
+    expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);
   }, 60_000);
 
   test("cannot commit without a MAC, nor greet without asking for MACs", async () => {

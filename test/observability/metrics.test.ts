@@ -125,7 +125,8 @@ function store(evictedBlocks = 7): StoreSnapshot {
     table: { blocks: 8, capacity: 100 },
     checks: {
       damaged: { report: 41, write: 42, scrub: 43, file: 44, read: 0, peer: 45, gpu: 46 },
-      ...{ falseReports: 47, skippedReports: 48, scrubbedBlocks: 49, scrubbedBytes: 4900 },
+      ...{ falseReports: 47, skippedReports: 48, unknownReports: 481, plantedBlocks: 482 },
+      ...{ scrubbedBlocks: 49, scrubbedBytes: 4900 },
     },
     sessions: 6,
     stats: {
