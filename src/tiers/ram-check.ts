@@ -47,23 +47,28 @@ const REPORT_BYTES_AT_ONCE = 256 * 2 ** 20;
 const REPORTS_WAITING_MAX = 4_096;
 const DIGEST_SHOWN_BYTES = 8;
 
-/** What the false reports of one connection may still cost. A report that was right is free. */
-export class ReportBudget {
+/** Bytes that may be hashed: so many a second, and so many at once. */
+export class HashBudget {
   readonly #clock: Clock;
-  #bytes = REPORT_BYTES_AT_ONCE;
+  readonly #bytesPerS: number;
+  readonly #bytesMax: number;
+  #bytes: number;
   #atMs: number;
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, bytesPerS: number, bytesMax: number) {
     this.#clock = clock;
+    this.#bytesPerS = bytesPerS;
+    this.#bytesMax = bytesMax;
+    this.#bytes = bytesMax;
     this.#atMs = clock.monotonicMs();
   }
 
   /** Takes what one hash costs; false where the budget is used up. */
   take(bytes: number): boolean {
     const nowMs = this.#clock.monotonicMs();
-    const came = ((nowMs - this.#atMs) * REPORT_BYTES_PER_S) / 1_000;
+    const came = ((nowMs - this.#atMs) * this.#bytesPerS) / 1_000;
     this.#atMs = nowMs;
-    this.#bytes = Math.min(REPORT_BYTES_AT_ONCE, this.#bytes + came);
+    this.#bytes = Math.min(this.#bytesMax, this.#bytes + came);
     if (this.#bytes <= 0) return false;
     this.#bytes -= bytes;
     return true;
@@ -71,6 +76,13 @@ export class ReportBudget {
 
   giveBack(bytes: number): void {
     this.#bytes += bytes;
+  }
+}
+
+/** What the false reports of one connection may still cost. A report that was right is free. */
+export class ReportBudget extends HashBudget {
+  constructor(clock: Clock) {
+    super(clock, REPORT_BYTES_PER_S, REPORT_BYTES_AT_ONCE);
   }
 }
 

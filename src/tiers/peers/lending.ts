@@ -4,6 +4,7 @@ import { MAC_BYTES } from "../../native/index.ts";
 import { checksumOf } from "../commit.ts";
 import { isMac } from "../namespace-macs.ts";
 import type { TieredStore } from "../tiered-store.ts";
+import { LentChecks } from "./lent-checks.ts";
 import type { HeldCopy, Lent, Loan } from "./peer-blocks.ts";
 import { NAMES_MAX } from "./pulled-block.ts";
 
@@ -39,9 +40,11 @@ function generationOf(table: TableView, node: NodeId): bigint {
 /** Blocks of this host that are read by others. */
 export class Lending {
   readonly #store: TieredStore;
+  readonly #checks: LentChecks;
 
   constructor(store: TieredStore) {
     this.#store = store;
+    this.#checks = new LentChecks(store);
   }
 
   lend(node: NodeId, options: LendOptions): Lent | Promise<Lent> {
@@ -74,6 +77,7 @@ export class Lending {
     slots.addReference(slot);
     stats.lentBlocks++;
     stats.lentBytes += table.bytesOf(node);
+    this.#checks.lent(node);
     const digest = new Uint8Array(DIGEST_BYTES);
     table.readDigest(node, digest, 0);
     let isOver = false;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { PullKit } from "./pull-kit.ts";
+import { block, PullKit } from "./pull-kit.ts";
 
 const range = (from: number, count: number) => Array.from({ length: count }, (_, i) => from + i);
 
@@ -22,6 +22,21 @@ test("other answers do not excuse a liar; each time it is left alone for longer"
     expect(ms).toBeGreaterThanOrEqual(750 * 2 ** times);
     expect(ms).toBeLessThanOrEqual(1_000 * 2 ** times);
   }
+});
+
+test("one block that is damaged at a host leaves the host in use for others", async () => {
+  await using kit = new PullKit({ hosts: ["a"] });
+  const bad = Buffer.from(block(7).digest);
+  kit.host("a").behave = (digest) => ({
+    answer: bad.equals(digest) ? "corrupt" : "came",
+    afterMs: 1,
+  });
+  for (let round = 0; round < 8; round++) {
+    expect(await kit.kinds(kit.pull([7]))).toEqual(["miss"]);
+    expect(await kit.kinds(kit.pull([round + 10]))).toEqual(["ok"]);
+  }
+  expect(kit.kindsOfEvents()).not.toContain("breaker_opened");
+  expect(kit.kindsOfEvents().filter((kind) => kind === "peer_corrupt")).toHaveLength(1);
 });
 
 test("a liar that was good for long starts anew", async () => {

@@ -45,6 +45,28 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.store.snapshot().stats).toMatchObject({ lentBlocks: 2, lentBytes: 10_000 });
   });
 
+  it("one that is damaged in RAM is found when it is lent, and comes from SSD then", {}, async (t) => {
+    const { kit } = t;
+    const peer = new PeerHost(kit.store);
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    const [handle] = engine.acquire(["a"]);
+    engine.flip(handle!);
+    engine.release([handle!]);
+    const loan = await peer.borrow("a");
+    expect(peer.proves("a", loan)).toBe(false);
+    await kit.until(() => kit.store.checks.stats.damaged.peer === 1, "the check");
+    // The client may still be receiving it.
+    expect(kit.store.slots.quarantinedSlots).toBe(1);
+    loan.release();
+    expect(kit.store.slots.quarantinedSlots).toBe(0);
+    const again = await peer.borrow("a");
+    expect(peer.proves("a", again)).toBe(true);
+    again.release();
+    expect(kit.health.raised.size).toBe(0);
+  });
+
   it("eight names go with a block, of those it has", {}, async ({ kit }) => {
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();
