@@ -25,7 +25,7 @@ export interface UnixServerOptions {
 /** A listening socket. Disposing it takes its file away and ends connections under way. */
 export type UnixServer = Disposable;
 
-/** Connections of one caller at a time, and of all but the owners; the next one is closed at once. */
+/** Connections at a time of one user, and of all but the owners; the next is closed at once. */
 const CONNECTIONS_OF_ONE_MAX = 16;
 const CONNECTIONS_MAX = 64;
 const HEAD_BYTES_MAX = 16 * 1024;

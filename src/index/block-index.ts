@@ -2,6 +2,8 @@
 export interface BlockRows {
   readonly count: number;
   readonly namespaceKey: Uint8Array;
+  /** 16 bytes that name the MAC key of the namespace; null: none was put with a block of it. */
+  readonly macKeyId: Uint8Array | null;
   readonly layer: number;
   /** 32 bytes a row. */
   readonly digests: Uint8Array;
@@ -20,6 +22,8 @@ export interface BlockRows {
 /** One block that has come to lie on SSD. */
 export interface BlockRow {
   readonly namespaceKey: Uint8Array;
+  /** As in `BlockRows`; the index keeps the latest one of a namespace. */
+  readonly macKeyId?: Uint8Array | null;
   readonly layer: number;
   readonly digest: Uint8Array;
   /** Null: no parent. */

@@ -3,7 +3,7 @@ export const BATCH_ROWS = 1000;
 
 export const CHANGE = { put: 0, remove: 1, touch: 2, alias: 3 } as const;
 
-const BYTES_PER_ROW = 8 + 4 * 3 + 2 + 2 + 32 * 3;
+const BYTES_PER_ROW = 8 + 4 * 3 + 2 + 2 + 32 * 3 + 16;
 export const BATCH_BYTES = BATCH_ROWS * BYTES_PER_ROW;
 
 /**
@@ -25,6 +25,8 @@ export class ChangeBatch {
   readonly namespaceKeys: Uint8Array;
   /** Of a put its parent (zeros: none), of an alias its bytes. */
   readonly links: Uint8Array;
+  /** Of a put the MAC key of its namespace, 16 bytes; zeros: none. */
+  readonly macKeyIds: Uint8Array;
 
   constructor(buffer: ArrayBuffer = new ArrayBuffer(BATCH_BYTES)) {
     this.buffer = buffer;
@@ -45,6 +47,7 @@ export class ChangeBatch {
     this.digests = new Uint8Array(...take(32));
     this.namespaceKeys = new Uint8Array(...take(32));
     this.links = new Uint8Array(...take(32));
+    this.macKeyIds = new Uint8Array(...take(16));
   }
 }
 

@@ -16,6 +16,7 @@ export interface ChangeChunk {
 /** Buffers kept for reuse. */
 const SPARES = 4;
 const NO_KEY = new Uint8Array(32);
+const NO_MAC_KEY = new Uint8Array(16);
 
 /**
  * Changes waiting to be committed, as columns that are sent as they lie. A change of a block that
@@ -74,6 +75,7 @@ export class ChangeLog {
     this.#name(chunk, to, CHANGE.put, row.digest, row.layer);
     batch.namespaceKeys.set(row.namespaceKey, to * 32);
     batch.links.set(row.parent ?? NO_KEY, to * 32);
+    batch.macKeyIds.set(row.macKeyId ?? NO_MAC_KEY, to * 16);
     batch.bytes[to] = row.bytes;
     batch.checksums[to] = row.checksum;
     batch.smalls[to] = row.variant;

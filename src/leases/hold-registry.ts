@@ -71,9 +71,9 @@ export interface HoldRegistryOptions extends BudgetLimits {
   /** Holds at the same time. Default: a million. */
   readonly holdsMax?: number;
   /**
-   * A lease that `purges` has expired and holds nothing any more: removes what nothing else wants. Asked again
-   * until that is done for good; only then the lease is forgotten, so that what a crash cut short
-   * is done after the next start. A few at a time. Default: everything stays.
+   * A lease that `purges` has expired and holds nothing any more: removes what nothing else wants.
+   * Asked again until that is done for good; only then the lease is forgotten, so that what a crash
+   * cut short is done after the next start. A few at a time. Default: everything stays.
    */
   readonly onLeaseExpired?: (ended: EndedHold) => Promise<Purged>;
 }

@@ -24,8 +24,8 @@ export interface HoldRequest {
   readonly priority: number | null;
   readonly idleMs: number | null;
   /**
-   * Of a lease: when its time is over, blocks that nothing else wants are removed. Its maker had the
-   * grant to delete blocks. Left out: they stay, and are evicted as any other.
+   * Of a lease: when its time is over, blocks that nothing else wants are removed. Its maker had
+   * the grant to delete blocks. Left out: they stay, and are evicted as any other.
    */
   readonly purges?: boolean;
 }

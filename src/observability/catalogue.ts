@@ -143,7 +143,7 @@ const AGENT_METRICS = {
   ramReports: {
     name: "hearth_ram_reports_total",
     type: "counter",
-    help: "Blocks that readers reported, by what RAM had; skipped: not looked at; unverified: no key",
+    help: "Blocks that readers reported, by what RAM had; unverified: without the key",
     labels: { outcome: ["damaged", "right", "skipped", "planted", "unverified"] },
   },
   ramScrubbedBytes: {

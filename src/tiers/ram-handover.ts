@@ -34,6 +34,7 @@ export function describeRam(
     arenaBytes: slots.arenaBytes,
     extentBytes: slots.extentBytes,
     namespaceKeys: namespaces.keys().map((key) => key.toHex()),
+    macKeyIds: namespaces.keys().map((key) => namespaces.macKeyIdOf(namespaces.find(key)!)),
     count,
     aliases: aliasRows(store, nodes),
     holds,
@@ -97,11 +98,15 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
   const { slots } = store;
   const { extentBytes, offsets, bytes, count } = record;
   if (record.arenaBytes !== slots.arenaBytes) return false;
+  const indices = record.namespaceKeys.map((key) => namespaces.indexOf(Uint8Array.fromHex(key)));
+  for (const [at, id] of record.macKeyIds.entries()) {
+    const namespace = indices[at] ?? null;
+    if (namespace !== null && id !== null) namespaces.setMacKeyId(namespace, id);
+  }
   if (count === 0) return true;
   const layout: SlotLayout = { extentBytes, offsets, bytes };
   const restored = slots.restore(layout);
   if (restored === null) return false;
-  const indices = record.namespaceKeys.map((key) => namespaces.indexOf(Uint8Array.fromHex(key)));
   const batch = createAddressBatch(1);
   const nodes: NodeId[] = [];
   for (let i = 0; i < count; i++) {

@@ -10,6 +10,8 @@ export interface RamRecord {
   readonly extentBytes: number;
   /** Namespace keys in hex; `namespaces` has indices into it. */
   readonly namespaceKeys: readonly string[];
+  /** For each of them the identifier of its MAC key; null: it has none, or that is not known. */
+  readonly macKeyIds: readonly (string | null)[];
   readonly count: number;
   /** 32 bytes a block; all zero in `parents`: no parent. */
   readonly digests: Uint8Array;
@@ -71,7 +73,14 @@ function rowBytesOf(columns: readonly Column[]): number {
 export function createRamRecord(
   about: Pick<
     RamRecord,
-    "arena" | "arenaBytes" | "extentBytes" | "namespaceKeys" | "count" | "aliases" | "holds"
+    | "arena"
+    | "arenaBytes"
+    | "extentBytes"
+    | "namespaceKeys"
+    | "macKeyIds"
+    | "count"
+    | "aliases"
+    | "holds"
   >,
 ): RamRecord {
   const { count } = about;
@@ -99,7 +108,8 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
   const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
   const { holds, blocks } = writtenHolds(record.holds);
   const sizes = { count, aliasBytes: aliases.length };
-  const about = JSON.stringify({ arena, arenaBytes, extentBytes, namespaceKeys, ...sizes, holds });
+  const names = { namespaceKeys, macKeyIds: record.macKeyIds };
+  const about = JSON.stringify({ arena, arenaBytes, extentBytes, ...names, ...sizes, holds });
   const json = new TextEncoder().encode(about);
   const columnsAt = Math.ceil((HEAD_BYTES + json.length) / ALIGN) * ALIGN;
   const aliasesAt = columnsAt + count * rowBytesOf(COLUMNS);
@@ -140,13 +150,16 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   const jsonBytes = view.getUint32(12, true);
   const about = aboutOf(bytes.subarray(HEAD_BYTES, HEAD_BYTES + jsonBytes));
   let at = Math.ceil((HEAD_BYTES + jsonBytes) / ALIGN) * ALIGN;
-  const { aliasBytes, holds: written, ...named } = about;
+  const { aliasBytes, holds: written, macKeyIds = [], ...named } = about;
   const columns = columnsOf(version);
   const aliasesAt = at + about.count * rowBytesOf(columns);
   const holdsAt = aliasesAt + aliasBytes;
   const holds = readHolds(written ?? null, bytes.subarray(holdsAt, sumAt));
   if (holds === "damaged") return null;
-  const record = createRamRecord({ ...named, aliases: bytes.slice(aliasesAt, holdsAt), holds });
+  const record = createRamRecord({
+    ...{ ...named, macKeyIds, holds },
+    aliases: bytes.slice(aliasesAt, holdsAt),
+  });
   for (const [name, width] of columns) {
     const column = record[name];
     new Uint8Array(column.buffer).set(bytes.subarray(at, at + about.count * width));
@@ -184,7 +197,9 @@ function readHolds(
   return written === null ? null : { holds, lastSeen: written.lastSeen };
 }
 
-type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds"> & {
+type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds" | "macKeyIds"> & {
+  /** Left out by earlier versions. */
+  readonly macKeyIds?: RamRecord["macKeyIds"];
   readonly aliasBytes: number;
   readonly holds?: WrittenHolds | null;
 };

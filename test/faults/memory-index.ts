@@ -134,6 +134,7 @@ export class MemoryIndex implements BlockIndex {
 function columnsOf(row: Row): BlockRows {
   return {
     count: 1,
+    macKeyId: row.macKeyId ?? null,
     namespaceKey: row.namespaceKey,
     layer: row.layer,
     digests: row.digest,

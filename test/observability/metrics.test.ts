@@ -120,13 +120,12 @@ function store(evictedBlocks = 7): StoreSnapshot {
         purgedBlocks: 32,
       },
     },
-    slots: { used: 5, free: 10, quarantined: 1 },
+    ...{ slots: { used: 5, free: 10, quarantined: 1 }, table: { blocks: 8, capacity: 100 } },
     arena: { bytes: 4096, readyBytes: 2048, lockedBytes: 1024 },
-    table: { blocks: 8, capacity: 100 },
     checks: {
       damaged: { report: 41, write: 42, scrub: 43, file: 44, read: 0, peer: 45, gpu: 46 },
-      ...{ falseReports: 47, skippedReports: 48, unknownReports: 481, plantedBlocks: 482 },
-      ...{ scrubbedBlocks: 49, scrubbedBytes: 4900 },
+      ...{ falseReports: 47, skippedReports: 48, scrubbedBlocks: 49, scrubbedBytes: 4900 },
+      ...{ unknownReports: 481, plantedBlocks: 482 },
     },
     sessions: 6,
     stats: {

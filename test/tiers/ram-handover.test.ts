@@ -74,6 +74,20 @@ describeNative("RAM handed over", () => {
     await store[Symbol.asyncDispose]();
   });
 
+  test("says which namespaces have a MAC key, also if it holds no block", async () => {
+    const { kit, namespaces, namespace } = open();
+    await using _ = kit;
+    namespaces.indexOf(new Uint8Array(32).fill(8));
+    namespaces.setMacKeyId(namespace, "ab".repeat(16));
+    const record = recordOf(kit, namespaces);
+    const store = successor(kit);
+    const theirs = new Namespaces();
+    expect(adoptRam(store, theirs, record)).toBe(true);
+    const ids = [7, 8].map((n) => theirs.macKeyIdOf(theirs.find(new Uint8Array(32).fill(n))!));
+    expect(ids).toEqual(["ab".repeat(16), null]);
+    await store[Symbol.asyncDispose]();
+  });
+
   test("leaves in the order in which it was used", async () => {
     const { kit, namespaces, namespace } = open();
     await using _ = kit;
@@ -158,6 +172,7 @@ describe("the record", () => {
     arenaBytes: 2 ** 40,
     extentBytes: 2 ** 26,
     namespaceKeys: ["ab".repeat(32)],
+    macKeyIds: ["cd".repeat(16)],
     count,
     digests: new Uint8Array(count * 32).fill(1),
     parents: new Uint8Array(count * 32),
@@ -208,7 +223,10 @@ describe("the record", () => {
   test("of the first version is read: it had no holds and no MACs", () => {
     const text = readFileSync(join(import.meta.dir, "golden/ram-record-1.hex"), "utf8");
     const bytes = Uint8Array.fromHex(text.replaceAll("\n", ""));
-    expect(decodeRamRecord(bytes)).toEqual({ ...record(3), macs: new Uint8Array(3 * 16) });
+    expect(decodeRamRecord(bytes)).toEqual({
+      ...{ ...record(3), macKeyIds: [] },
+      macs: new Uint8Array(3 * 16),
+    });
   });
 
   test("of a later version is refused", () => {

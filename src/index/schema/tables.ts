@@ -11,6 +11,8 @@ const bytes = (name: string) => blob(name, { mode: "buffer" });
 export const namespaces = sqliteTable("namespaces", {
   id: integer("id").primaryKey(),
   key: bytes("key").notNull(),
+  /** Null: it has none, or no block was put with it. */
+  macKeyId: bytes("mac_key_id"),
 });
 
 /**

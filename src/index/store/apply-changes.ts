@@ -77,6 +77,8 @@ export class ChangeWriter {
   ): void {
     const namespaceKey = key32(batch.namespaceKeys, row);
     const namespaceId = this.#keys.idOf(namespaceKey);
+    const macKeyId = batch.macKeyIds.subarray(row * 16, row * 16 + 16);
+    if (!isZero(macKeyId)) this.#keys.setMacKeyId(namespaceId, macKeyId);
     const link = key32(batch.links, row);
     const parent = isZero(link) ? null : link;
     const { digest, layer, checksum } = named;

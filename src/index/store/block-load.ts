@@ -33,6 +33,7 @@ type ScannedEntry = [digest: Uint8Array, layer: number, id: number];
 /** Blocks of one namespace and layer. */
 interface Group {
   readonly namespaceKey: Uint8Array;
+  readonly macKeyId: Uint8Array | null;
   readonly layer: number;
   count: number;
 }
@@ -107,7 +108,7 @@ export class BlockLoad {
           throw new DamagedIndex("a block's row is not as it was written");
         }
         if (tally.count === this.#count) throw new DamagedIndex("there are more blocks than known");
-        const group = numberOf(namespaceId, layer, namespaceKey);
+        const group = numberOf(namespaceId, layer, namespaceKey, keys.macKeyIdOf(namespaceId));
         this.#groups[group]!.count++;
         this.#groupOf[tally.count] = group;
         this.#enter(tally.count, block);
@@ -181,6 +182,7 @@ export class BlockLoad {
     const rows = {
       count,
       namespaceKey: Uint8Array.from(group.namespaceKey),
+      macKeyId: group.macKeyId && Uint8Array.from(group.macKeyId),
       layer: group.layer,
       digests: gathered(this.#digests, 32, positions),
       parents: gathered(this.#parents, 32, positions),
@@ -217,10 +219,16 @@ function gathered(column: Uint8Array, width: number, positions: Uint32Array): Ui
 function groupNumbers(groups: Group[]) {
   const numbers = new Map<string, number>();
   let last = { namespaceId: -1, layer: -1, number: -1 };
-  return (namespaceId: number, layer: number, namespaceKey: Uint8Array): number => {
+  return (
+    namespaceId: number,
+    layer: number,
+    namespaceKey: Uint8Array,
+    macKeyId: Uint8Array | null,
+  ): number => {
     if (namespaceId === last.namespaceId && layer === last.layer) return last.number;
     const name = `${namespaceId} ${layer}`;
-    const number = numbers.get(name) ?? groups.push({ namespaceKey, layer, count: 0 }) - 1;
+    const number =
+      numbers.get(name) ?? groups.push({ namespaceKey, macKeyId, layer, count: 0 }) - 1;
     numbers.set(name, number);
     last = { namespaceId, layer, number };
     return number;

@@ -1,6 +1,7 @@
 import type { Database } from "bun:sqlite";
 import { crashPoint } from "../../native/index.ts";
 import blocks from "./migrations/0000-blocks.sql" with { type: "text" };
+import macKeys from "./migrations/0001-mac-keys.sql" with { type: "text" };
 
 /** One step of the schema; the version of an index is how many of them it has seen. */
 export interface Migration {
@@ -9,7 +10,10 @@ export interface Migration {
 }
 
 /** Every file of `migrations/`, in order. A released one is never changed. */
-export const MIGRATIONS: readonly Migration[] = [{ name: "0000-blocks", sql: blocks }];
+export const MIGRATIONS: readonly Migration[] = [
+  { name: "0000-blocks", sql: blocks },
+  { name: "0001-mac-keys", sql: macKeys },
+];
 
 export function schemaVersion(db: Database): number {
   return db.query<{ user_version: number }, []>("PRAGMA user_version").get()!.user_version;

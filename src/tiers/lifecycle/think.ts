@@ -30,8 +30,8 @@ const onlyCopy = ({ fix }: Grant): BlockResult => ({
 
 /**
  * From now on the blocks are never written to SSD; what is written is called off or deleted. Not
- * if a pin or a lease needs the copy there (`held`), nor, without the grant, if that is the only one
- * (`rejected`).
+ * if a pin or a lease needs the copy there (`held`), nor, without the grant, if that is the only
+ * one (`rejected`).
  */
 export async function markTransient(
   context: LifecycleContext,

@@ -11,8 +11,8 @@ const WAITING_MAX = 1_024;
 
 /**
  * Hashes blocks that were lent, one at a time on a native thread. The client verifies what it
- * received and reports nothing to this host: without this a damaged block is lent until the scrub or
- * a reader of this host comes by.
+ * received and reports nothing to this host: without this a damaged block is lent until the scrub
+ * or a reader of this host comes by.
  */
 export class LentChecks {
   readonly #store: TieredStore;

@@ -243,9 +243,9 @@ export class BlockWriter {
   }
 
   /**
-   * Writes the file under the first name that is free; a spare one under the first name alone. Null:
-   * the bytes in RAM are not those that were committed. They are hashed behind the queue of the disk,
-   * where a write may wait for long.
+   * Writes the file under the first name that is free; a spare one under the first name alone.
+   * Null: the bytes in RAM are not those that were committed. They are hashed behind the queue of
+   * the disk, where a write may wait for long.
    */
   async #store(
     write: Write,
@@ -294,14 +294,16 @@ export class BlockWriter {
 
   /** The file is there: now the block is on SSD. */
   #enter(node: NodeId, sequence: number): void {
-    const { table, files, stats, index } = this.#parts;
+    const { table, files, stats, index, namespaces } = this.#parts;
     const bytes = table.bytesOf(node);
     table.addResidency(node, Tier.ssd);
     this.fresh.enter(node);
     stats.writtenBlocks++;
     stats.writtenBytes += bytes;
+    const macKeyId = namespaces.macKeyIdOf(table.namespaceOf(node));
     index.put({
       namespaceKey: files.namespaceKeyOf(node),
+      macKeyId: macKeyId === null ? null : Uint8Array.fromHex(macKeyId),
       layer: table.layerOf(node),
       digest: files.digestOf(node),
       parent: files.parentDigestOf(node),

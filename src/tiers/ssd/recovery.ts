@@ -163,6 +163,9 @@ export class Recovery {
     const { index, namespaces } = this.#parts;
     const { count, layer } = rows;
     const namespace = namespaces.indexOf(rows.namespaceKey);
+    if (namespace !== null && rows.macKeyId !== null) {
+      namespaces.setMacKeyId(namespace, rows.macKeyId.toHex());
+    }
     this.#groups.add(`${namespace} ${layer}`);
     const batch = this.#deriveKeys(rows.digests, rows.parents, count, layer);
     const { buffer, byteOffset } = batch.keyBytes;

@@ -25,7 +25,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(life.holds.lease("nap")).toBeNull();
   });
 
-  it("nor after a restart in between, while a lease made with it removes its blocks", {}, async (t) => {
+  it("nor after a restart, while a lease made with it removes its blocks", {}, async (t) => {
     const { kit, life, restart } = t;
     await kit.engine().put("a", "b");
     await kit.settled();
@@ -38,7 +38,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(["a", "b"].map((block) => whereIs(next.kit, block))).toEqual(["ssd", ""]);
   });
 
-  it("blocks that are paused without it into a granted lease stay, and its other ones", {}, async (t) => {
+  it("blocks paused without it into a granted lease stay, and its others", {}, async (t) => {
     const { kit, life, where } = t;
     await kit.engine().put("a", "b");
     await pause(life, "a", 60_000, GRANTED);
@@ -81,7 +81,7 @@ describeNative("deleting blocks needs a grant", () => {
     expect(where("a")).toEqual(["ssd"]);
   });
 
-  it("a revocation that a crash cuts short removes what it was to, whoever made the lease", {}, async (t) => {
+  it("a revocation that a crash cuts short removes all the same", {}, async (t) => {
     const { kit, life, restart, faults } = t;
     await kit.engine().put("a");
     await kit.settled();

@@ -45,7 +45,7 @@ describeNative("blocks that are lent to other hosts", () => {
     expect(kit.store.snapshot().stats).toMatchObject({ lentBlocks: 2, lentBytes: 10_000 });
   });
 
-  it("one that is damaged in RAM is found when it is lent, and comes from SSD then", {}, async (t) => {
+  it("one damaged in RAM is found when it is lent, then comes from SSD", {}, async (t) => {
     const { kit } = t;
     const peer = new PeerHost(kit.store);
     const engine = kit.engine();

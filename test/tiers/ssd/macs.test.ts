@@ -89,6 +89,21 @@ describeNative("files of a namespace with a key", () => {
     }, 120_000);
   }
 
+  test("which namespaces have a key is known after a restart, before any HELLO", async () => {
+    await withTempDir(async (dir) => {
+      await using host = new SsdHost();
+      {
+        await using kit = await open(host, dir);
+        await store(kit, ["a", "b"]);
+        edit(kit.fileOf("a"), (header) => ({ ...header, mac: null }));
+      }
+      await using kit = await SsdKit.open(host, { dir, slots: 8 });
+      expect(kit.namespaces.macKeyIdOf(KEYED)).toBe(holder.id);
+      expect(kit.namespaces.macKeyIdOf(OPEN as NamespaceIndex)).toBeNull();
+      expect(await kit.engine(KEYED).load("a", "b")).toEqual(["miss", "ok"]);
+    });
+  }, 60_000);
+
   test("blocks with the right MAC are read after a restart, with the key and without", async () => {
     await withTempDir(async (dir) => {
       await using host = new SsdHost();

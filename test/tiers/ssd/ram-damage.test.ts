@@ -3,7 +3,6 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { yieldToLoop } from "../../../src/core/index.ts";
 import { nativeBuffer, type Region } from "../../../src/native/index.ts";
 import { RamScrub, ReportBudget } from "../../../src/tiers/index.ts";
-import type { RamDamage } from "../../../src/tiers/ram-check.ts";
 import type { SsdKit } from "./ssd-kit.ts";
 import { describeSsd } from "./use-kit.ts";
 
@@ -213,11 +212,11 @@ describeSsd("memory that changes what is read into it", (it) => {
     return { offset: block!.offset, slot };
   }
 
-  it("is left alone from then on: one miss, then the block, and the drive is right", {}, async (t) => {
+  it("costs one miss, is left alone then, and the drive is right", {}, async (t) => {
     const { kit } = t;
     const { offset: bad, slot } = await onSsd(kit);
     stick(kit, (region, at) => region === kit.store.region && at === bad);
-    const damage: RamDamage[] = [];
+    const damage: object[] = [];
     kit.store.checks.onDamage = (one) => void damage.push(one);
     const engine = kit.engine();
     expect(await engine.load("a")).toEqual(["miss"]);
