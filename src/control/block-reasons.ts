@@ -24,6 +24,10 @@ export const BLOCK_REASONS = {
     outcomes: ["deferred"],
     meaning: "done, but the disk did not confirm that it stays so after a loss of power",
   },
+  forbidden: {
+    outcomes: ["rejected"],
+    meaning: "it would delete the block, and the sender's role does not; the key to set is named",
+  },
   full: { outcomes: ["rejected"], meaning: "a warm would push out what is in RAM and warm" },
   gpu: {
     outcomes: ["done"],
