@@ -7,7 +7,7 @@ import {
 } from "./functions.ts";
 import type { Tree } from "./tree.ts";
 
-const FILE_LINES_MAX = 400;
+const FILE_LINES_MAX = 800;
 const FUNCTION_LINES_MAX = 70;
 const COLUMNS_MAX = 100;
 
