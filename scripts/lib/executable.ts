@@ -19,7 +19,11 @@ import { hostTarget, TARGET_NAMES, TARGETS, type Target } from "./targets.ts";
  * The program, then the workers it starts: each is an entry point of its own and keeps its path
  * below `src` inside the executable.
  */
-const ENTRIES = ["src/main.ts", "src/index/index-worker.ts", "src/proxy/tokens/token-worker.ts"];
+const ENTRIES = [
+  "src/main.ts",
+  "src/store/index/index-worker.ts",
+  "src/router/proxy/tokens/token-worker.ts",
+];
 const DIST = join(ROOT, "dist");
 
 /**

@@ -1,3 +1,4 @@
+import { BodyBudget, type BodyLimits, readBody } from "../core/http/index.ts";
 import {
   type Clock,
   HearthError,
@@ -6,7 +7,6 @@ import {
   NamedSources,
   type TurnSource,
 } from "../core/index.ts";
-import { BodyBudget, type BodyLimits, readBody } from "../http/index.ts";
 import type { Native } from "../native/index.ts";
 import type { ApiRefusal } from "../observability/index.ts";
 import { refuseBody } from "./body.ts";

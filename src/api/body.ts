@@ -1,5 +1,5 @@
+import type { BodyLimits, BodyRefusal } from "../core/http/index.ts";
 import { type Json, parseJson, stringifyJson } from "../core/index.ts";
-import type { BodyLimits, BodyRefusal } from "../http/index.ts";
 import { refuse } from "./problem.ts";
 
 /** The connection ends behind the answer: the rest of the body may still arrive on it. */

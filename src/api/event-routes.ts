@@ -1,5 +1,5 @@
 import { Elysia, t } from "elysia";
-import { toldEvent } from "../events/index.ts";
+import { toldEvent } from "../observability/activity/index.ts";
 import { afterQuery, count, limitQuery, nullable } from "./fields.ts";
 import type { ControlServices } from "./services.ts";
 

@@ -1,5 +1,5 @@
 import { type Static, t } from "elysia";
-import { DEPARTURES, type Explanation, type MissReason } from "../tiers/index.ts";
+import { DEPARTURES, type Explanation, type MissReason } from "../store/index.ts";
 import { blockName } from "./command-schema.ts";
 import { count, nullable, seconds } from "./fields.ts";
 import { tier } from "./tree-report.ts";

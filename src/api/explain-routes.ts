@@ -1,6 +1,6 @@
 import { Elysia, t } from "elysia";
 import { type BlockName, type Json, LAYER_ALL, readBlockName } from "../core/index.ts";
-import type { ExplainQuery } from "../tiers/index.ts";
+import type { ExplainQuery } from "../store/index.ts";
 import { answerJson, isInteger, readObject } from "./body.ts";
 import { explainReport, explainRequest, explanationOf, NAMES_MAX } from "./explain-report.ts";
 import { refuse } from "./problem.ts";

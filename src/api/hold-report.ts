@@ -1,5 +1,5 @@
 import { type Static, t } from "elysia";
-import type { BudgetFigures, HoldInfo } from "../leases/index.ts";
+import type { BudgetFigures, HoldInfo } from "../store/pins/index.ts";
 import { afterQuery, bytes, count, limitQuery, nextNumber, nullable, seconds } from "./fields.ts";
 
 const EXAMPLE = {

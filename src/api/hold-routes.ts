@@ -1,5 +1,5 @@
 import { Elysia } from "elysia";
-import type { HoldKind } from "../leases/index.ts";
+import type { HoldKind } from "../store/pins/index.ts";
 import {
   budgetOf,
   holdOf,

@@ -1,9 +1,9 @@
 import type { Receipt, Sender, SubmitOptions } from "../control/index.ts";
 import type { BlockName } from "../core/index.ts";
-import type { EventPage } from "../events/index.ts";
-import type { BudgetFigures, HoldKind, HoldPage } from "../leases/index.ts";
+import type { EventPage } from "../observability/activity/index.ts";
 import type { HealthProblem } from "../observability/index.ts";
-import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../tiers/index.ts";
+import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../store/index.ts";
+import type { BudgetFigures, HoldKind, HoldPage } from "../store/pins/index.ts";
 import type { PeersReport, PullsReport } from "./peer-report.ts";
 import type { SessionReport, SessionsReport } from "./session-report.ts";
 import type { StatusReport } from "./status-report.ts";

@@ -1,5 +1,5 @@
 import { type Static, t } from "elysia";
-import type { TreeBlock } from "../tiers/index.ts";
+import type { TreeBlock } from "../store/index.ts";
 import { heldBy } from "./command-schema.ts";
 import { bytes, count, limitQuery, nullable, seconds } from "./fields.ts";
 

@@ -9,9 +9,9 @@ import {
 } from "../api/index.ts";
 import type { Config } from "../config/index.ts";
 import { assert, messageOf, systemClock } from "../core/index.ts";
-import type { SessionInfo } from "../leases/index.ts";
 import type { Native } from "../native/index.ts";
 import { type Logger, watchDescriptors } from "../observability/index.ts";
+import type { SessionInfo } from "../store/pins/index.ts";
 import type { Agent } from "./agent.ts";
 import { seconds, statusOf } from "./agent-status.ts";
 import { openApiSocket } from "./api-socket.ts";

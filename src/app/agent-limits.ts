@@ -2,7 +2,7 @@ import { availableParallelism } from "node:os";
 import { type Config, type MemoryFacts, readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError, sleep } from "../core/index.ts";
 import type { EngineLimits } from "../engine/index.ts";
-import type { ClaimLimits } from "../tiers/index.ts";
+import type { ClaimLimits } from "../store/index.ts";
 
 /** One may be taking memory while another hashes. */
 const QUEUE_THREADS_MIN = 2;

@@ -1,7 +1,7 @@
 import { NAMESPACES_SHOWN_MAX, type StatusReport } from "../api/index.ts";
 import { systemClock } from "../core/index.ts";
 import type { Native } from "../native/index.ts";
-import type { SsdStats, StoreSnapshot, StoreStats } from "../tiers/index.ts";
+import type { SsdStats, StoreSnapshot, StoreStats } from "../store/index.ts";
 import type { Agent } from "./agent.ts";
 import type { ControlBus } from "./control-bus.ts";
 import type { ControlRoom } from "./control-room.ts";

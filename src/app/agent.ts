@@ -9,8 +9,6 @@ import {
   type Random,
 } from "../core/index.ts";
 import { EngineServer } from "../engine/index.ts";
-import type { HoldLedger } from "../index/index.ts";
-import type { RememberedHolds } from "../leases/index.ts";
 import { crashPoint, type Native, type Region } from "../native/index.ts";
 import {
   createFrameCounts,
@@ -23,6 +21,7 @@ import {
   type Metrics,
   watchLoopLag,
 } from "../observability/index.ts";
+import type { HoldLedger } from "../store/index/index.ts";
 import {
   adoptRam,
   describeRam,
@@ -32,7 +31,8 @@ import {
   type PurgeOutcome,
   purgeBlocks,
   type TieredStore,
-} from "../tiers/index.ts";
+} from "../store/index.ts";
+import type { RememberedHolds } from "../store/pins/index.ts";
 import { awaitMemory, claimLimitsOf, limitsOf } from "./agent-limits.ts";
 import { watchArena } from "./arena-watch.ts";
 import { ColdTier, ssdSettings } from "./cold-tier.ts";

@@ -1,7 +1,7 @@
 import { hostMemoryNodes } from "../devices/index.ts";
 import type { Region } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
-import { type ArenaPart, planArenaParts } from "../tiers/index.ts";
+import { type ArenaPart, planArenaParts } from "../store/index.ts";
 
 export interface PlaceOptions {
   /** Those of the devices; null where one does not say. */

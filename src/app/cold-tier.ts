@@ -1,15 +1,20 @@
 import type { Config } from "../config/index.ts";
 import { type Clock, HearthError, sleep, type WorkerId } from "../core/index.ts";
+import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
+import type { Health, Logger } from "../observability/index.ts";
 import {
   type BlockIndex,
   type HoldLedger,
   openBlockIndex,
   openHoldLedger,
-} from "../index/index.ts";
-import { type ClaimedFolder, claimFolder, type FolderOwner, readMachineId } from "../kvb/index.ts";
-import { type BlockDisk, type Native, openDisk, type Region } from "../native/index.ts";
-import type { Health, Logger } from "../observability/index.ts";
-import type { Namespaces, SsdSettings, TieredStore } from "../tiers/index.ts";
+} from "../store/index/index.ts";
+import type { Namespaces, SsdSettings, TieredStore } from "../store/index.ts";
+import {
+  type ClaimedFolder,
+  claimFolder,
+  type FolderOwner,
+  readMachineId,
+} from "../store/kvb/index.ts";
 import { type FolderMark, folderMark, whyReplaced } from "./folder-mark.ts";
 import { INDEX_CLOSE_MS, SETTLE_MS } from "./stop-times.ts";
 

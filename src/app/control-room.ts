@@ -15,11 +15,10 @@ import {
   publicUserKey,
   type WorkerId,
 } from "../core/index.ts";
-import { EventLog } from "../events/index.ts";
-import type { HoldLedger, LedgerState } from "../index/index.ts";
-import { HoldRegistry, type RememberedHolds } from "../leases/index.ts";
 import { crashPoint, type Native } from "../native/index.ts";
+import { EventLog } from "../observability/activity/index.ts";
 import type { ControlSnapshot, Health, Logger } from "../observability/index.ts";
+import type { HoldLedger, LedgerState } from "../store/index/index.ts";
 import {
   createAddressBatch,
   createInspector,
@@ -28,7 +27,8 @@ import {
   type Namespaces,
   type OwnLifecycle,
   type TieredStore,
-} from "../tiers/index.ts";
+} from "../store/index.ts";
+import { HoldRegistry, type RememberedHolds } from "../store/pins/index.ts";
 import type { PeerSource } from "./peer-source.ts";
 
 export interface ControlRoomParts {

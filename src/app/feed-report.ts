@@ -1,5 +1,5 @@
 import type { StatusReport } from "../api/index.ts";
-import { DROP_REASONS, type FeedCounts } from "../kvevents/index.ts";
+import { DROP_REASONS, type FeedCounts } from "../events/index.ts";
 import type { FeedSnapshot } from "../observability/index.ts";
 import type { FeedRoom } from "./feed-room.ts";
 

@@ -1,7 +1,6 @@
 import type { Bus, BusLog } from "../bus/index.ts";
 import { type Config, zmqOfRank } from "../config/index.ts";
 import type { Clock, Random, WorkerId } from "../core/index.ts";
-import type { KeySpace } from "../events/index.ts";
 import {
   BusPublisher,
   type BusPublisherState,
@@ -14,10 +13,11 @@ import {
   type StreamPublisherState,
   ZmqPublisher,
   type ZmqPublisherState,
-} from "../feed/index.ts";
+} from "../events/publishing/index.ts";
 import type { Native } from "../native/index.ts";
+import type { KeySpace } from "../observability/activity/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
-import type { Namespaces, TieredStore } from "../tiers/index.ts";
+import type { Namespaces, TieredStore } from "../store/index.ts";
 
 export interface FeedRoomParts {
   readonly config: Config;

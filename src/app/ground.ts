@@ -1,6 +1,6 @@
 import type { Random } from "../core/index.ts";
 import { Queue, type Region } from "../native/index.ts";
-import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../tiers/index.ts";
+import { ArenaGrowth, createArena, type Namespaces, TieredStore } from "../store/index.ts";
 import { claimLimitsOf, queueThreads } from "./agent-limits.ts";
 import { placeArena } from "./arena-places.ts";
 import { DeviceRoom, type DeviceRoomParts } from "./device-room.ts";

@@ -4,7 +4,7 @@ import { readTls, readTokens } from "../api/index.ts";
 import type { Config, RouterConfig } from "../config/index.ts";
 import { messageOf, systemClock } from "../core/index.ts";
 import { readCredentials } from "../peers/index.ts";
-import { checkModels } from "../proxy/index.ts";
+import { checkModels } from "../router/proxy/index.ts";
 import { groupNumber } from "./groups.ts";
 import { checkNatsFiles, readSigningSeed } from "./nats-files.ts";
 import { proxyModels } from "./router/index.ts";

@@ -1,7 +1,7 @@
 import type { ApiServices, PurgeOutcome } from "../api/index.ts";
 import type { ControlPlane, Operation, Sender } from "../control/index.ts";
 import { type Clock, HearthError, LAYER_ALL, messageOf } from "../core/index.ts";
-import type { PersistReport, PurgeAddress } from "../tiers/index.ts";
+import type { PersistReport, PurgeAddress } from "../store/index.ts";
 import type { Agent } from "./agent.ts";
 
 type Work = Pick<ApiServices, "purge" | "persist">;

@@ -1,5 +1,5 @@
 import type { Clock } from "../core/index.ts";
-import type { EventLog, HearthEvent } from "../events/index.ts";
+import type { EventLog, HearthEvent } from "../observability/activity/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
 import type { PeerRecord, PeerStatus, PullEvent, TrustNews } from "../peers/index.ts";
 

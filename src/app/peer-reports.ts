@@ -14,7 +14,7 @@ import {
   TRANSPORT_LABELS,
 } from "../observability/index.ts";
 import type { PeerRecord, PeerStatus, PullTrace } from "../peers/index.ts";
-import type { TieredStore } from "../tiers/index.ts";
+import type { TieredStore } from "../store/index.ts";
 import type { PeerRoom } from "./peer-room.ts";
 
 const WITHOUT: PeersReport = {

@@ -1,8 +1,8 @@
 import type { Bus } from "../bus/index.ts";
 import { type Config, mayUseRdma } from "../config/index.ts";
 import type { Clock, Random } from "../core/index.ts";
-import type { EventLog } from "../events/index.ts";
 import type { Native, Rdma, Region } from "../native/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { Health, Logger, Metrics } from "../observability/index.ts";
 import {
   Announcer,
@@ -23,7 +23,7 @@ import {
   type Whereabouts,
   withDevices,
 } from "../peers/index.ts";
-import { createAddressBatch, type Namespaces, type TieredStore } from "../tiers/index.ts";
+import { createAddressBatch, type Namespaces, type TieredStore } from "../store/index.ts";
 import { pullLimitsOf, serveLimitsOf } from "./peer-limits.ts";
 import { PeerNews } from "./peer-news.ts";
 import type { PeerSource } from "./peer-source.ts";

@@ -6,7 +6,7 @@ import {
   type WorkerId,
 } from "../core/index.ts";
 import type { PeerFound, Puller, WantedBlock } from "../peers/index.ts";
-import type { BlockSourcePort, FetchOutcome, Namespaces } from "../tiers/index.ts";
+import type { BlockSourcePort, FetchOutcome, Namespaces } from "../store/index.ts";
 
 /** Blocks pulled before those that came are let go of: while they wait they cannot be evicted. */
 const AT_ONCE = 256;

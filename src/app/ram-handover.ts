@@ -2,7 +2,7 @@ import { closeSync, fstatSync, readSync } from "node:fs";
 import { type Clock, messageOf, sleep } from "../core/index.ts";
 import { type Native, nativeBuffer, Region, type Wish } from "../native/index.ts";
 import type { Logger } from "../observability/index.ts";
-import { decodeRamRecord, encodeRamRecord, type RamRecord } from "../tiers/index.ts";
+import { decodeRamRecord, encodeRamRecord, type RamRecord } from "../store/index.ts";
 import type { ServiceManager } from "./service-manager.ts";
 
 /** The names under which the service manager keeps the descriptors. */

@@ -1,6 +1,6 @@
 import type { Config } from "../config/index.ts";
 import type { Health, Logger } from "../observability/index.ts";
-import { RamScrub, type TieredStore } from "../tiers/index.ts";
+import { RamScrub, type TieredStore } from "../store/index.ts";
 
 /** A damaged block is worth knowing of for an hour. */
 const DAMAGE_MS = 3_600_000;

@@ -1,7 +1,7 @@
 import { type Clock, HearthError, sleep } from "../core/index.ts";
 import { loadNative } from "../native/index.ts";
-import { type ClusterSummary, replayCluster } from "../replay/index.ts";
-import type { Trace } from "../traces/index.ts";
+import { type ClusterSummary, replayCluster } from "../workload/replay/index.ts";
+import type { Trace } from "../workload/traces/index.ts";
 import { type ClusterHosts, type ClusterRouter, dispatcherOf, openHosts } from "./cluster/index.ts";
 import type { Io } from "./io.ts";
 import { createReplayView } from "./replay-view.ts";

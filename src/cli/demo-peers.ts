@@ -6,8 +6,8 @@ import { EngineClient } from "../engine/index.ts";
 import { encodeManifest } from "../identity/index.ts";
 import { loadNative } from "../native/index.ts";
 import { type AuthorityFolder, initAuthority, issueInto, openAuthority } from "../peers/index.ts";
-import { type PrivateAgent, replayManifest } from "../replay/index.ts";
-import type { Trace } from "../traces/index.ts";
+import { type PrivateAgent, replayManifest } from "../workload/replay/index.ts";
+import type { Trace } from "../workload/traces/index.ts";
 import type { Io } from "./io.ts";
 import {
   type OwnAgentOptions,

@@ -1,5 +1,5 @@
 import { type Clock, formatBytes } from "../core/index.ts";
-import type { ReplayTally } from "../replay/index.ts";
+import type { ReplayTally } from "../workload/replay/index.ts";
 import type { Io } from "./io.ts";
 import { bar, createLiveView } from "./live-view.ts";
 import { createProgress } from "./progress.ts";

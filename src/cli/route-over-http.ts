@@ -1,6 +1,6 @@
-import { loadHttp } from "../bench/index.ts";
 import { type Clock, seededRandom } from "../core/index.ts";
-import { PrivateRouter } from "../replay/index.ts";
+import { loadHttp } from "../workload/bench/index.ts";
+import { PrivateRouter } from "../workload/replay/index.ts";
 
 export interface RouteOverHttpOptions {
   readonly clock: Clock;

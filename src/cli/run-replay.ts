@@ -1,15 +1,15 @@
 import { readMemoryFacts } from "../config/index.ts";
 import { type Clock, formatBytes, HearthError } from "../core/index.ts";
-import { fileBytesOf } from "../kvb/index.ts";
 import { loadNative } from "../native/index.ts";
+import { fileBytesOf } from "../store/kvb/index.ts";
 import {
   PrivateAgent,
   type PrivateAgentOptions,
   type ReplaySummary,
   type ReplayTally,
   replay,
-} from "../replay/index.ts";
-import type { Trace } from "../traces/index.ts";
+} from "../workload/replay/index.ts";
+import type { Trace } from "../workload/traces/index.ts";
 import type { Io } from "./io.ts";
 import { createReplayView } from "./replay-view.ts";
 

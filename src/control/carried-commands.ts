@@ -1,5 +1,5 @@
 import type { Clock } from "../core/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { HoldLedger } from "../store/index/index.ts";
 import type { Command } from "./command.ts";
 import { CommandMemory, receiptText } from "./command-memory.ts";
 import { Fences } from "./fences.ts";

@@ -1,5 +1,5 @@
 import type { CommandOrigin } from "../core/index.ts";
-import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../tiers/index.ts";
+import type { Grant, Lifecycle, LifecycleReport, OnProgress, Remember } from "../store/index.ts";
 import type { Command } from "./command.ts";
 import type { Place } from "./issuer-order.ts";
 

@@ -1,5 +1,5 @@
 import { type Json, parseJson } from "../core/index.ts";
-import type { CommandRow } from "../index/index.ts";
+import type { CommandRow } from "../store/index/index.ts";
 import { trimmedReceipt } from "./make-receipt.ts";
 import type { Receipt } from "./receipt.ts";
 import { receiptJson } from "./receipt-json.ts";

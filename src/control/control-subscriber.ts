@@ -8,7 +8,7 @@ import {
   type Subscription,
 } from "../bus/index.ts";
 import { HearthError, loopTurns, stringifyJson, TokenBuckets, TurnQueue } from "../core/index.ts";
-import { type EventLog, toldEvent } from "../events/index.ts";
+import { type EventLog, toldEvent } from "../observability/activity/index.ts";
 import type { Role, Sender } from "./command.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { type Intake, type IntakeRefusal, Intakes } from "./intakes.ts";

@@ -1,8 +1,8 @@
 import { type Clock, messageOf, runAtOnce, TokenBuckets } from "../core/index.ts";
-import type { EventLog } from "../events/index.ts";
-import type { HoldLedger } from "../index/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
-import type { Lifecycle, LifecycleReport } from "../tiers/index.ts";
+import type { HoldLedger } from "../store/index/index.ts";
+import type { Lifecycle, LifecycleReport } from "../store/index.ts";
 import type { AuditLog } from "./audit-log.ts";
 import { CarriedCommands } from "./carried-commands.ts";
 import { carryOut, isCounted, placeOf } from "./carry-out.ts";

@@ -1,4 +1,4 @@
-import type { IssuerRow } from "../index/index.ts";
+import type { IssuerRow } from "../store/index/index.ts";
 import type { Refusal } from "./refusals.ts";
 import { isOfAccount, isProven, issuerAccount, issuerOf, scopeOf } from "./scope.ts";
 

@@ -1,5 +1,5 @@
 import type { Clock, TokenBuckets } from "../core/index.ts";
-import type { Grant } from "../tiers/index.ts";
+import type { Grant } from "../store/index.ts";
 import { type Command, mayDo, type Role, roleFix, type Sender } from "./command.ts";
 import type { ControlLimits } from "./control-plane.ts";
 import { isPlausible } from "./fences.ts";

@@ -4,8 +4,8 @@ import {
   countOutcomes,
   type OutcomeCounts,
 } from "../core/index.ts";
-import type { BudgetFigures } from "../leases/index.ts";
-import type { HeldBlock, LifecycleReport } from "../tiers/index.ts";
+import type { HeldBlock, LifecycleReport } from "../store/index.ts";
+import type { BudgetFigures } from "../store/pins/index.ts";
 import type { Command, UnnamedBlock } from "./command.ts";
 import type { Receipt, ReceiptBlock } from "./receipt.ts";
 import { type Refusal, reasonOf } from "./refusals.ts";

@@ -1,5 +1,5 @@
 import { type Clock, TokenBuckets } from "../core/index.ts";
-import type { EventLog } from "../events/index.ts";
+import type { EventLog } from "../observability/activity/index.ts";
 import type { Logger } from "../observability/index.ts";
 import type { AuditLog } from "./audit-log.ts";
 import { blocksOf, type Command, type Sender } from "./command.ts";

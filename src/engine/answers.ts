@@ -1,5 +1,5 @@
 import { assert } from "../core/index.ts";
-import type { HandleBatch } from "../tiers/index.ts";
+import type { HandleBatch } from "../store/index.ts";
 import type { Connection, Greeted } from "./connection.ts";
 import {
   encodeOutcomesReply,

@@ -1,6 +1,6 @@
 import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
-import type { AddressBatch, BlockStore, LookupRank } from "../tiers/index.ts";
+import type { AddressBatch, BlockStore, LookupRank } from "../store/index.ts";
 import { nameMedia, type Prompt, type RememberedPrompts } from "./block-names.ts";
 import type { NamespaceRef } from "./connection-namespaces.ts";
 import {

@@ -1,6 +1,6 @@
 import { HearthError, sleep, systemClock } from "../core/index.ts";
 import { type Native, type NativeBuffer, Region } from "../native/index.ts";
-import type { HandleBatch } from "../tiers/index.ts";
+import type { HandleBatch } from "../store/index.ts";
 import { ClientEngine } from "./client-engine.ts";
 import { ClientGpu } from "./client-gpu.ts";
 import { ClientLine } from "./client-line.ts";

@@ -7,7 +7,7 @@ import {
   type NamespaceManifest,
   namespaceKey,
 } from "../identity/index.ts";
-import type { Namespaces } from "../tiers/index.ts";
+import type { Namespaces } from "../store/index.ts";
 import { NAMESPACES_MAX, type NamespaceRequest } from "./protocol/index.ts";
 
 /** Ranks of one model that a request may ask for at once. */

@@ -1,5 +1,5 @@
 import { loopTurns, type NamespaceIndex, type TurnSource } from "../core/index.ts";
-import type { Holder } from "../tiers/index.ts";
+import type { Holder } from "../store/index.ts";
 import type { ConnectionNamespaces } from "./connection-namespaces.ts";
 import type { ConnectionShare } from "./engine-shares.ts";
 import type { GpuLine, WarmEngine } from "./gpu/index.ts";

@@ -1,7 +1,7 @@
-import { Tier } from "../blocks/index.ts";
 import { BlockOutcome, DIGEST_BYTES, type TurnSource } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
-import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../tiers/index.ts";
+import { Tier } from "../store/blocks/index.ts";
+import type { AddressBatch, BlockStore, HandleBatch, Holder, LookupState } from "../store/index.ts";
 import { answerOutcomes, greetedOf } from "./answers.ts";
 import type { RememberedPrompts } from "./block-names.ts";
 import { BlockNaming, requestedBlocks } from "./block-naming.ts";

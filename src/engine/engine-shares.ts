@@ -1,7 +1,7 @@
 import { fstatSync, readFileSync, statfsSync } from "node:fs";
 import { loopTurns, type TurnSource } from "../core/index.ts";
 import type { Health } from "../observability/index.ts";
-import type { SlotShare } from "../tiers/index.ts";
+import type { SlotShare } from "../store/index.ts";
 
 /** Part of RAM, and of the connections, that no single engine may take from the others. */
 const MARGIN = 1 / 8;

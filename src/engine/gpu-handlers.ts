@@ -1,5 +1,5 @@
 import type { Native } from "../native/index.ts";
-import type { Holder } from "../tiers/index.ts";
+import type { Holder } from "../store/index.ts";
 import type { Connection } from "./connection.ts";
 import type { GpuPlane } from "./gpu/index.ts";
 import {

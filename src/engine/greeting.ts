@@ -7,7 +7,7 @@ import {
   macKeyIdOf,
   namespaceKey,
 } from "../identity/index.ts";
-import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { Connection, FrameHandler } from "./connection.ts";
 import { ConnectionNamespaces } from "./connection-namespaces.ts";
 import type { GpuPlane, WarmDesk } from "./gpu/index.ts";

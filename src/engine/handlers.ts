@@ -1,6 +1,6 @@
-import { Tier } from "../blocks/index.ts";
 import { DIGEST_BYTES, type NamespaceIndex } from "../core/index.ts";
 import type { LookupOutcome } from "../observability/index.ts";
+import { Tier } from "../store/blocks/index.ts";
 import {
   type AddressBatch,
   type BlockStore,
@@ -8,7 +8,7 @@ import {
   createHandleBatch,
   type HandleBatch,
   type Holder,
-} from "../tiers/index.ts";
+} from "../store/index.ts";
 import { answerOutcomes, greetedOf } from "./answers.ts";
 import { RememberedPrompts } from "./block-names.ts";
 import { wordsOf } from "./block-naming.ts";

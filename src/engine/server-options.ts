@@ -2,7 +2,7 @@ import type { Clock } from "../core/index.ts";
 import type { Hashing } from "../identity/index.ts";
 import type { Gpus, Native, Queue } from "../native/index.ts";
 import type { FrameCounts, Health, LookupOutcome } from "../observability/index.ts";
-import type { BlockStore, Namespaces } from "../tiers/index.ts";
+import type { BlockStore, Namespaces } from "../store/index.ts";
 import type { CommandPort } from "./engine-handlers.ts";
 import type { EngineLimits } from "./limits.ts";
 

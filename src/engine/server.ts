@@ -1,7 +1,7 @@
 import { chmodSync, chownSync } from "node:fs";
 import type { Socket, UnixSocketListener } from "bun";
 import { messageOf, sleep } from "../core/index.ts";
-import type { GpuSink } from "../tiers/index.ts";
+import type { GpuSink } from "../store/index.ts";
 import { Connection, type FrameHandler } from "./connection.ts";
 import { type ConnectionShare, EngineShares } from "./engine-shares.ts";
 import { type EngineStats, emptyEngineStats } from "./engine-stats.ts";

@@ -1,5 +1,5 @@
-import type { SessionInfo } from "../leases/index.ts";
-import type { AddressBatch, BlockStore, HandleBatch, Holder } from "../tiers/index.ts";
+import type { AddressBatch, BlockStore, HandleBatch, Holder } from "../store/index.ts";
+import type { SessionInfo } from "../store/pins/index.ts";
 import { answerOne, greetedOf } from "./answers.ts";
 import type { Connection } from "./connection.ts";
 import type { EngineLimits } from "./limits.ts";

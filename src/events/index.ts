@@ -1,20 +1,40 @@
-export { EventLog } from "./event-log.ts";
 export {
-  type EventPage,
-  type HearthEvent,
-  type NumberedEvent,
-  type ToldEvent,
-  toldEvent,
-} from "./events.ts";
-export {
-  type KeySpace,
-  mixHash,
-  RESIDENCY_TIERS,
-  type ResidencyBatch,
-  type ResidencyChange,
-  type ResidencyDigest,
-  type ResidencyHeartbeat,
-  type ResidencySource,
-  type ResidencyTier,
-} from "./residency.ts";
-export { RunningDigest } from "./running-digest.ts";
+  ACTIVE_SEQUENCES_MAX,
+  ACTIVE_SEQUENCES_TOPIC,
+  type ActiveSequenceData,
+  type ActiveSequenceEvent,
+  type DynamoEnvelope,
+  decodeActiveSequences,
+  decodeEnvelope,
+  decodeRouterEvents,
+  decodeWorkerAnswer,
+  decodeWorkerQuery,
+  encodeActiveSequences,
+  encodeEnvelope,
+  encodeRouterEvents,
+  encodeWorkerAnswer,
+  encodeWorkerQuery,
+  localHash,
+  localHashes,
+  type MediaObject,
+  mediaHash,
+  type ReadResult,
+  ROUTER_BLOCKS_MAX,
+  ROUTER_EVENTS_MAX,
+  type RouterEvent,
+  type RouterEventData,
+  STORAGE_TIERS,
+  type StorageTier,
+  saltSeed,
+  sequenceHash,
+  sequenceHashes,
+  type WorkerAnswer,
+  type WorkerQuery,
+  workerNumber,
+  xxh3,
+  xxh3Literal,
+} from "./dynamo/index.ts";
+export { decodeEngineBatch, ENGINE_BATCH_LIMITS, encodeEngineBatch } from "./engine/index.ts";
+export type * from "./engine-event.ts";
+export * from "./following/index.ts";
+export * from "./residency/index.ts";

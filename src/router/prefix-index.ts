@@ -1,4 +1,8 @@
-import type { ResidencyChange, ResidencyDigest, ResidencyTier } from "../events/index.ts";
+import type {
+  ResidencyChange,
+  ResidencyDigest,
+  ResidencyTier,
+} from "../observability/activity/index.ts";
 import type { TargetId } from "./workers.ts";
 
 /**

@@ -1,5 +1,5 @@
 import type { Brand, WorkerId } from "../core/index.ts";
-import type { KeySpace } from "../events/index.ts";
+import type { KeySpace } from "../observability/activity/index.ts";
 
 /**
  * A target of routing: one data parallel rank of one worker, as a small number that tables are

@@ -108,7 +108,7 @@ const NEVER_TOLD: ReadonlySet<string> = new Set(["exists", "invalid", "missing"]
 
 /** First words of texts like "budget: ..." where blocks get their reasons. */
 function reasonsInSources(): string[] {
-  const folders = ["src/tiers/lifecycle", "src/leases"].flatMap((folder) =>
+  const folders = ["src/store/lifecycle", "src/store/pins"].flatMap((folder) =>
     readdirSync(join(ROOT, folder)).map((name) => join(folder, name)),
   );
   const control = ["decode-command", "command-memory"].map((name) => `src/control/${name}.ts`);

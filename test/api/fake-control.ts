@@ -6,9 +6,9 @@ import {
   type RefusalWord,
   type Sender,
 } from "../../src/control/index.ts";
-import type { EventPage } from "../../src/events/index.ts";
-import type { HoldInfo } from "../../src/leases/index.ts";
-import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../../src/tiers/index.ts";
+import type { EventPage } from "../../src/observability/activity/index.ts";
+import type { ExplainQuery, Explanation, TreePage, TreeQuery } from "../../src/store/index.ts";
+import type { HoldInfo } from "../../src/store/pins/index.ts";
 
 export const NO_COUNTS = { done: 0, already: 0, missing: 0, held: 0, deferred: 0, rejected: 0 };
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { LAYER_ALL } from "../../src/core/index.ts";
-import { EventLog } from "../../src/events/index.ts";
-import { DEPARTURES, type MissReason, type TreeBlock } from "../../src/tiers/index.ts";
+import { EventLog } from "../../src/observability/activity/index.ts";
+import { DEPARTURES, type MissReason, type TreeBlock } from "../../src/store/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { holdOf } from "./fake-control.ts";
 import { problem, serve } from "./serve.ts";

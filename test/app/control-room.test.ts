@@ -1,14 +1,14 @@
 import { expect } from "bun:test";
 import { ControlRoom, PeerSource } from "../../src/app/index.ts";
-import type { HoldLedger } from "../../src/index/index.ts";
 import { createHealth, createLogger, type Health } from "../../src/observability/index.ts";
-import { Namespaces } from "../../src/tiers/index.ts";
+import type { HoldLedger } from "../../src/store/index/index.ts";
+import { Namespaces } from "../../src/store/index.ts";
 import { configOf, NO_FACTS } from "../config/arbitrary-config.ts";
 import { FakeLedger } from "../control/plane-kit.ts";
+import { named } from "../store/lifecycle/lifecycle-kit.ts";
+import { chain } from "../store/names.ts";
+import { type KitTest, useSsdKit } from "../store/ssd/use-kit.ts";
 import { describeNative } from "../support/index.ts";
-import { named } from "../tiers/lifecycle/lifecycle-kit.ts";
-import { chain } from "../tiers/names.ts";
-import { type KitTest, useSsdKit } from "../tiers/ssd/use-kit.ts";
 
 const CONFIG = configOf("[kv]\nram_gib = 1\n", NO_FACTS);
 

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { digestOf } from "../store/names.ts";
 import { describeNative, waitFor, withTempDir } from "../support/index.ts";
-import { digestOf } from "../tiers/names.ts";
 import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
 
 const keyOf = (name: string) => digestOf(name).toHex();

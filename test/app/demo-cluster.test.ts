@@ -49,7 +49,7 @@ describeNats("the demo of a cluster over NATS", () => {
     expect(summary.load_spread.kv).toBeLessThan(1.5);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 120_000);
+  });
 
   test.each(["SIGINT", "SIGTERM"] as const)(
     "on %s it leaves nothing behind",
@@ -78,7 +78,7 @@ describeNative("the demo of a cluster without NATS", () => {
     expect(summary.hit_ratio.kv).toBeGreaterThanOrEqual(0.9 * summary.pooled_hit_ratio);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 60_000);
+  });
 
   test("on SIGINT it leaves nothing behind either", async () => {
     const folder = tempDir();
@@ -90,5 +90,5 @@ describeNative("the demo of a cluster without NATS", () => {
     expect(await demo.exited).toBe(130);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 60_000);
+  });
 });

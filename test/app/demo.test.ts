@@ -46,7 +46,7 @@ describeNative("the demo", () => {
     expect(summary.hit_ratio_after_kill).toBeGreaterThanOrEqual(0.97);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 60_000);
+  });
 
   test.each(["SIGINT", "SIGTERM"] as const)("on %s neither", async (signal) => {
     const folder = tempDir();
@@ -75,7 +75,7 @@ describeNative("the demo of two hosts", () => {
     expect(summary.hit_ratio_around_kill).toBeGreaterThan(0);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 120_000);
+  });
 
   test("interrupted, it leaves nothing behind", async () => {
     const folder = tempDir();
@@ -87,5 +87,5 @@ describeNative("the demo of two hosts", () => {
     expect(await demo.exited).toBe(130);
     expect(readdirSync(folder)).toEqual([]);
     expect(processesWith(folder)).toEqual([]);
-  }, 90_000);
+  });
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
+import { digestOf } from "../store/names.ts";
 import { describeNative } from "../support/index.ts";
-import { digestOf } from "../tiers/names.ts";
 import { AgentProcess } from "./agent-process.ts";
 
 describeNative("an engine's own connection", () => {
@@ -20,7 +20,7 @@ describeNative("an engine's own connection", () => {
     expect(await submit({ type: "Dance" })).toMatchObject({ status: "rejected" });
     const { control } = await agent.status();
     expect(control).toMatchObject({ pins: { holds: 1, blocks: 1 } });
-  }, 60_000);
+  });
 
   test("cannot fence an issuer of another transport by its name", async () => {
     await using agent = await AgentProcess.start();
@@ -35,5 +35,5 @@ describeNative("an engine's own connection", () => {
     const body = JSON.stringify({ ...pin, epoch: 1, seq: 1 });
     const answer = await fetch(`${url}/v1/commands`, { method: "POST", headers, body });
     expect(await answer.json()).toMatchObject({ status: "ok" });
-  }, 60_000);
+  });
 });

@@ -5,19 +5,19 @@ import { Objm } from "@nats-io/obj";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../src/bus/index.ts";
 import { systemClock, systemRandom, type WorkerId } from "../../src/core/index.ts";
-import { ZmqPublisher } from "../../src/feed/index.ts";
 import {
   decodeEngineBatch,
   decodeStoredSnapshot,
   type EngineEvent,
   localHashes,
   sequenceHashes,
-} from "../../src/kvevents/index.ts";
+} from "../../src/events/index.ts";
+import { ZmqPublisher } from "../../src/events/publishing/index.ts";
 import { basics } from "../bus/bus-bench.ts";
-import { Consumer, digestsOf } from "../feed/consumer.ts";
+import { Consumer, digestsOf } from "../events/publishing/consumer.ts";
+import { ask, collect } from "../events/zmtp/support.ts";
+import { chain } from "../store/names.ts";
 import { describeNats, NatsServer, waitFor, withTempDir } from "../support/index.ts";
-import { chain } from "../tiers/names.ts";
-import { ask, collect } from "../zmtp/support.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 const TIMEOUT_MS = 60_000;

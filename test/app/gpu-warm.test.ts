@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { LAYER_ALL } from "../../src/core/index.ts";
 import { Outcome } from "../../src/engine/index.ts";
+import { digestOf } from "../store/names.ts";
 import { describeNative, withTempDir } from "../support/index.ts";
-import { digestOf } from "../tiers/names.ts";
 import { AgentProcess } from "./agent-process.ts";
 
 const keyOf = (name: string) => digestOf(name).toHex();

@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
 import type { Engine } from "../engine/engine.ts";
+import { batchOf, outcomeOf } from "../store/names.ts";
 import { describeNative, makeCluster, waitFor, withTempDir } from "../support/index.ts";
-import { batchOf, outcomeOf } from "../tiers/names.ts";
 import { AgentProcess } from "./agent-process.ts";
 
 const HOSTS = 4;

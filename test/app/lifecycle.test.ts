@@ -2,8 +2,8 @@ import { beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { HearthError } from "../../src/core/index.ts";
 import { HEALTH_CODES } from "../../src/observability/index.ts";
+import { chain } from "../store/names.ts";
 import { describeNative, hearthExecutable, noteSkip, tempDir, waitFor } from "../support/index.ts";
-import { chain } from "../tiers/names.ts";
 import { AgentProcess, FROM_CHECKOUT } from "./agent-process.ts";
 
 /** Both ways in which it is started; the executable is built where sources changed. */

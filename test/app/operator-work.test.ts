@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { operatorWork } from "../../src/app/index.ts";
 import type { Operation, Sender } from "../../src/control/index.ts";
 import { HearthError, LAYER_ALL } from "../../src/core/index.ts";
-import type { PurgeAddress, PurgeOutcome } from "../../src/tiers/index.ts";
+import type { PurgeAddress, PurgeOutcome } from "../../src/store/index.ts";
 import { ManualClock } from "../support/index.ts";
 
 const SENDER: Sender = {

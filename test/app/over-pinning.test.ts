@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
 import type { Engine, Handle } from "../engine/engine.ts";
+import { batchOf, digestOf } from "../store/names.ts";
 import { describeNative, waitFor, withTempDir } from "../support/index.ts";
-import { batchOf, digestOf } from "../tiers/names.ts";
 import { AgentProcess, type ConfigKeys } from "./agent-process.ts";
 
 const MIB = 2 ** 20;

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { PeerNews } from "../../src/app/index.ts";
 import type { WorkerId } from "../../src/core/index.ts";
-import { EventLog } from "../../src/events/index.ts";
+import { EventLog } from "../../src/observability/activity/index.ts";
 import { createHealth, createLogger } from "../../src/observability/index.ts";
 import type { PeerRecord, PeerStatus, PullEvent } from "../../src/peers/index.ts";
 import { ManualClock } from "../support/index.ts";

@@ -8,7 +8,7 @@ import {
   type WorkerId,
 } from "../../src/core/index.ts";
 import type { PeerFound, Puller, PullOptions, WantedBlock } from "../../src/peers/index.ts";
-import { type FetchOutcome, Namespaces } from "../../src/tiers/index.ts";
+import { type FetchOutcome, Namespaces } from "../../src/store/index.ts";
 
 const KEY = new Uint8Array(32).fill(7);
 const OTHER = new Uint8Array(32).fill(8);

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
+import { digestOf } from "../store/names.ts";
 import { describeNative, describePython, waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
-import { digestOf } from "../tiers/names.ts";
 import { AgentProcess, type AgentProcessOptions, FROM_CHECKOUT } from "./agent-process.ts";
 
 const MANAGER = ["python3", join(import.meta.dir, "keeping-manager.py"), ...FROM_CHECKOUT];
@@ -90,7 +90,7 @@ describeNative("RAM over a restart", () => {
       expect(kept.map((line) => line.kept)).toEqual(
         Array(3).fill(["hearth-arena", "hearth-record"]),
       );
-    }, 60_000);
+    });
 
     test("a planned one keeps pins and leases, which then keep their blocks", async () => {
       await using agent = await started();
@@ -116,7 +116,7 @@ describeNative("RAM over a restart", () => {
       for (let i = 0; i < 12; i++) await engine.put(...many(400, `flood-${i}-`));
       expect(await engine.get("a", "a/b", "x")).toEqual(["ok", "ok", "ok"]);
       expect(await engine.get("a/b/c")).toEqual(["miss"]);
-    }, 60_000);
+    });
 
     test("a kill takes nothing over, and leaves no memory behind", async () => {
       await using agent = await started();
@@ -125,7 +125,7 @@ describeNative("RAM over a restart", () => {
       expect(await found(agent)).toEqual(NONE);
       const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
       expect(kept.at(-1)!.kept).toEqual([]);
-    }, 60_000);
+    });
 
     test("one with another size of RAM drops it whole", async () => {
       await using agent = await started();
@@ -134,7 +134,7 @@ describeNative("RAM over a restart", () => {
       const dropped = agent.log.find((line) => line.message.endsWith("is dropped"));
       expect(dropped!.why).toBe("kv.ram has changed");
       expect(await found(agent)).toEqual(NONE);
-    }, 60_000);
+    });
 
     test("one with handover switched off neither leaves nor takes it", async () => {
       await using agent = await started({ config: { kv: { ram_handover: false } } });
@@ -142,7 +142,7 @@ describeNative("RAM over a restart", () => {
       expect(await found(agent)).toEqual(NONE);
       const kept = agent.log.filter(({ message }) => message.startsWith("manager"));
       expect(kept.at(-1)!.kept).toEqual([]);
-    }, 60_000);
+    });
 
     test("what an engine still holds when time is up keeps RAM from being handed on", async () => {
       await using agent = await started();
@@ -155,6 +155,6 @@ describeNative("RAM over a restart", () => {
       agent.process.kill("SIGUSR1");
       await agent.logged("agent ready", from);
       expect(await found(agent)).toEqual(NONE);
-    }, 60_000);
+    });
   });
 });

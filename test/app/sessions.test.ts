@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
+import { batchOf, chain } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { batchOf, chain } from "../tiers/names.ts";
 import { AgentProcess } from "./agent-process.ts";
 
 /** The idle time of the test, and how often the agent looks. */

@@ -47,7 +47,7 @@ describeNative("an agent whose ssd_dir is replaced while it runs", () => {
       await fetch(`${url}/v1/persist`, { method: "POST", keepalive: false });
       return (await agent.status()).ssd.blocks === 2;
     }, PATIENCE_MS);
-  }, 120_000);
+  });
 });
 
 test("another file system at the path is told from another folder", async () => {

@@ -109,7 +109,7 @@ describeNats("what a broker keeps", () => {
         await second.bus.close(1_000);
         await waitFor(() => again.state.status === "closed");
         await again[Symbol.asyncDispose]();
-      }, 40_000);
+      });
 
       test("a message that is not handled comes again", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -127,7 +127,7 @@ describeNats("what a broker keeps", () => {
         await waitFor(() => consumption.state.handled === 1, 10_000);
         expect(seen).toEqual(Array(2).fill(["x", "s", null, "b"]));
         expect(lines.some(({ fields }) => fields.why === "not now")).toBe(true);
-      }, 20_000);
+      });
 
       test("those behind a message that comes again do not overtake it", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -152,7 +152,7 @@ describeNats("what a broker keeps", () => {
           "S/3",
           "S/4",
         ]);
-      }, 30_000);
+      });
 
       test("one that takes long comes once, and so do those behind it", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -169,7 +169,7 @@ describeNats("what a broker keeps", () => {
         }
         await waitFor(() => consumption.state.handled === 3, 15_000);
         expect(seen).toEqual(["0 1", "1 1", "2 1"]);
-      }, 30_000);
+      });
 
       test("one that is never handled is given up, and said to be", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -198,7 +198,7 @@ describeNats("what a broker keeps", () => {
         expect(consumption.state.givenUp).toBe(1);
         const told = lines.find(({ message }) => message.includes("given up"));
         expect(told).toMatchObject({ level: "warn", fields: { why: "boom", delivery: 10 } });
-      }, 40_000);
+      });
 
       test("a stream that is not there is waited for", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -219,7 +219,7 @@ describeNats("what a broker keeps", () => {
         await makeStream(server, "LATER", ["later"]);
         await durable.publish("later", bytes("y"), { id: "2", timeoutMs: 5_000 });
         await waitFor(() => seen.length === 2, 10_000);
-      }, 60_000);
+      });
 
       test("a broker without JetStream is said to be one", async () => {
         await using server = await NatsServer.start();
@@ -232,7 +232,7 @@ describeNats("what a broker keeps", () => {
         expect(put).toEqual({ kind: "refused", why: "no stream of the server takes it" });
         expect(await durable.bucket("b").get("k")).toEqual({ kind: "missing" });
         expect(await durable.bucket("b").keys()).toBeNull();
-      }, 20_000);
+      });
 
       test("a worker is in its bucket as long as it lives, over restarts", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -257,7 +257,7 @@ describeNats("what a broker keeps", () => {
         await presence[Symbol.asyncDispose]();
         expect(await isThere()).toBe(false);
         expect(lines.filter(({ message }) => message.includes("bucket"))).toHaveLength(1);
-      }, 20_000);
+      });
 
       test("buckets give back what was put, and forget after their time", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -282,7 +282,7 @@ describeNats("what a broker keeps", () => {
         await waitFor(() => bus.state.status === "reconnecting");
         expect(await bucket.put("w1", bytes("x"))).toEqual({ kind: "unreachable" });
         expect(await bucket.get("w1")).toEqual({ kind: "unreachable" });
-      }, 20_000);
+      });
     });
   }
 });

@@ -104,7 +104,7 @@ describeNats("credentials", () => {
     writeFileSync(credsFile, operator.userCreds());
     await waitFor(() => bus.state.reconnects === 1 && bus.state.status === "connected", 15_000);
     expect(JSON.stringify(lines)).toContain("our credentials have expired");
-  }, 20_000);
+  });
 
   test("in files that hold something else are told apart", async () => {
     const missing = join(folder, "missing");

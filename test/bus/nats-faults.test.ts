@@ -83,7 +83,7 @@ describeNats("NATS", () => {
         expect(await bus.connected(5_000)).toBe(true);
         expect(seen).toEqual(["0", "1", "2", "3", "4"]);
         expect(bus.state.reconnects).toBe(5);
-      }, 20_000);
+      });
 
       test("behind a partition is found out, and memory stays bounded meanwhile", async () => {
         await using server = await NatsServer.start();
@@ -117,7 +117,7 @@ describeNats("NATS", () => {
         expect(await bus.flush(5_000)).toBe(true);
         expect(bus.state.sentMessages).toBe(31);
         expect(seen.length).toBeLessThanOrEqual(31);
-      }, 20_000);
+      });
 
       test("that stands still is closed in time", async () => {
         await using server = await NatsServer.start();
@@ -163,7 +163,7 @@ describeNats("NATS", () => {
         expect(seen).toEqual(Array.from({ length: 400 }, (_, at) => at));
         expect(outcomes).toEqual(new Set(["sent", "queued"]));
         expect(bus.state).toMatchObject({ status: "connected", droppedMessages: 0 });
-      }, 20_000);
+      });
 
       test("that takes less after its restart gets what it takes", async () => {
         await using server = await NatsServer.start({ maxPayload: "8KB" });
@@ -267,5 +267,5 @@ describeNats("NATS", () => {
     await first.kill();
     await waitFor(() => bus.state.reconnects === 1);
     expect(bus.state.server).toBe(second.tcpUrl);
-  }, 20_000);
+  });
 });

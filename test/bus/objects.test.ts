@@ -67,7 +67,7 @@ describeNats("objects that a broker keeps", () => {
         expect(await objects.delete("w1.0")).toEqual({ kind: "done" });
         expect(await objects.get("w1.0", MIB)).toEqual({ kind: "missing" });
         expect(await objects.put("two words", bytes("x"))).toMatchObject({ kind: "refused" });
-      }, 20_000);
+      });
 
       test("need a bucket, which is not made; and an answer", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -87,7 +87,7 @@ describeNats("objects that a broker keeps", () => {
         expect((await objects.get("a", MIB)).kind).toBe("unreachable");
         await waitFor(() => bus.state.status === "reconnecting");
         expect(await objects.list()).toBeNull();
-      }, 20_000);
+      });
 
       test("a call ends with its connection", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -100,7 +100,7 @@ describeNats("objects that a broker keeps", () => {
         await server.kill();
         const outcomes = await Promise.all(calls);
         expect(outcomes.map(({ kind }) => kind)).toEqual(["unreachable", "unreachable"]);
-      }, 20_000);
+      });
 
       test("a stream is purged of one subject up to a number", async () => {
         await using server = await NatsServer.start({ jetStream: true });
@@ -122,7 +122,7 @@ describeNats("objects that a broker keeps", () => {
         });
         expect(left).toEqual({ "s.mine": 1, "s.other": 1 });
         expect(await durable.purge("none", "s.mine", 1)).toMatchObject({ kind: "refused" });
-      }, 20_000);
+      });
     });
   }
 });

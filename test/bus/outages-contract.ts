@@ -43,7 +43,7 @@ export function outagesContract(bench: Bench): void {
       expect(a.state.sentMessages).toBe(2_001);
       expect(a.state.droppedMessages).toBe(0);
       expect(statuses).toEqual(["reconnecting", "connected"]);
-    }, 20_000);
+    });
 
     test("fills a bounded queue; what does not fit is counted and told once", async () => {
       const lines: LogLine[] = [];
@@ -68,7 +68,7 @@ export function outagesContract(bench: Bench): void {
       const told = lines.filter(({ message }) => message.includes("were dropped"));
       expect(told.map(({ fields }) => fields.messages)).toEqual([50]);
       await waitFor(() => small.state.status === "connected");
-    }, 20_000);
+    });
 
     test("ends no service and no wait for an answer", async () => {
       const [asks, serves] = [await open(), await open()];
@@ -96,7 +96,7 @@ export function outagesContract(bench: Bench): void {
       expect(outcome.kind === "reply" && text(outcome.message)).toBe("at last");
       await serves.flush(5_000);
       expect(await pinged()).toBe(id);
-    }, 20_000);
+    });
   });
 
   describe("closing", () => {

@@ -48,7 +48,7 @@ describeNative("bad credentials", () => {
     expect(violations).toContain("accepted: query, calling over stream");
     expect(violations).toContain("accepted: query, called over stream");
     expect(violations).toContain("accepted: expired since, calling over stream");
-  }, 60_000);
+  });
 
   test("are seen where a transport logs keys, or says nothing", async () => {
     const maker = await makerOf("stream");
@@ -64,5 +64,5 @@ describeNative("bad credentials", () => {
     const options = { makers: [mute], oneIn: 1_000, patienceMs: 100 };
     const violations = violationsOf(await runCerts(options));
     expect(violations).toContain("no reason: expired, calling over stream");
-  }, 60_000);
+  });
 });

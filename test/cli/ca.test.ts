@@ -95,7 +95,7 @@ describe("ca init and issue", () => {
     expect(codes.filter((code) => code === 0)).toHaveLength(1);
     expect(readdirSync(dir).sort()).toEqual(["ca.crt", "ca.key"]);
     await document("issue", dir, "--worker", "a", "--out", fresh());
-  }, 20_000);
+  });
 
   test("renew a certificate with the key that is there, or make both", async () => {
     const dir = await authority();

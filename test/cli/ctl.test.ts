@@ -317,7 +317,7 @@ describe("as a program", () => {
     const twice = spawn("1\n", "pin", "-", "-", "--api", agent.url);
     expect(await twice.exited).toBe(2);
     expect(agent.commands).toHaveLength(1);
-  }, 30_000);
+  });
 
   test("an interrupt ends the wait", async () => {
     const asked = Promise.withResolvers<void>();
@@ -331,7 +331,7 @@ describe("as a program", () => {
     child.kill("SIGINT");
     expect(await child.exited).toBe(130);
     expect(await child.stderr.text()).toBe("hearth ctl flush: interrupted by SIGINT\n");
-  }, 30_000);
+  });
 });
 
 test("a terminal shows how far a long command is", async () => {

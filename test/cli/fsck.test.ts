@@ -13,10 +13,10 @@ import {
 import { join } from "node:path";
 import { runCli } from "../../src/cli/index.ts";
 import { systemClock, type WorkerId } from "../../src/core/index.ts";
-import { type BlockIndex, openBlockIndex } from "../../src/index/index.ts";
-import { claimFolder, HEADER_BYTES } from "../../src/kvb/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { type BlockFile, blockFile, writeBlock } from "../kvb/block-files.ts";
+import { type BlockIndex, openBlockIndex } from "../../src/store/index/index.ts";
+import { claimFolder, HEADER_BYTES } from "../../src/store/kvb/index.ts";
+import { type BlockFile, blockFile, writeBlock } from "../store/kvb/block-files.ts";
 import { describeNative, noteSkip, withTempDir } from "../support/index.ts";
 import { memoryIo } from "./memory-io.ts";
 

@@ -13,5 +13,5 @@ describeNative("the router, against a literal implementation", () => {
     const checks = runConformance({ ...options, makeIndex });
     expect(checks.filter(({ fault }) => fault !== null)).toEqual([]);
     expect(checks.every(({ compared }) => compared > 0)).toBe(true);
-  }, 60_000);
+  });
 });

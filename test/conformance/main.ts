@@ -20,8 +20,8 @@ Exit codes: 0 no difference; 1 some; 2 wrong usage.
 `;
 
 const VECTORS = [
-  "test/kvevents/golden-dynamo.test.ts",
-  "test/kvevents/golden-events.test.ts",
+  "test/events/golden-dynamo.test.ts",
+  "test/events/golden-events.test.ts",
   "test/identity",
 ];
 

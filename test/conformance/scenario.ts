@@ -1,5 +1,5 @@
 import { assert, randomBelow, seededRandom, type WorkerId } from "../../src/core/index.ts";
-import { RESIDENCY_TIERS } from "../../src/events/index.ts";
+import { RESIDENCY_TIERS } from "../../src/observability/activity/index.ts";
 import type {
   Candidate,
   Explanation,

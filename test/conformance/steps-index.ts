@@ -1,5 +1,5 @@
 import { assert, randomBelow, seededRandom } from "../../src/core/index.ts";
-import { mixHash, RESIDENCY_TIERS } from "../../src/events/index.ts";
+import { mixHash, RESIDENCY_TIERS } from "../../src/observability/activity/index.ts";
 import type { IndexChange, PrefixIndex, TargetId } from "../../src/router/index.ts";
 import { Chains } from "./chains.ts";
 import { LiteralIndex } from "./literal/index-model.ts";

@@ -2,9 +2,9 @@ import { describe, expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { systemClock } from "../../src/core/index.ts";
-import { openTokens } from "../../src/proxy/tokens/index.ts";
-import { Template } from "../../src/proxy/tokens/jinja/index.ts";
-import { readJson, type Value } from "../../src/proxy/tokens/python/index.ts";
+import { openTokens } from "../../src/router/proxy/tokens/index.ts";
+import { Template } from "../../src/router/proxy/tokens/jinja/index.ts";
+import { readJson, type Value } from "../../src/router/proxy/tokens/python/index.ts";
 import { tempDir } from "../support/index.ts";
 import { compareTemplate, readGolden, templateNames } from "./tokens/compare.ts";
 

@@ -11,7 +11,7 @@ import type {
   LifecycleReport,
   OnProgress,
   Remember,
-} from "../../src/tiers/index.ts";
+} from "../../src/store/index.ts";
 
 type Step = "remember" | "done";
 

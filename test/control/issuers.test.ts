@@ -156,7 +156,7 @@ describe("an issuer that has to prove its name", () => {
     expect(await kit.word({ ...PIN, epoch: 4 }, ON_SUBJECT)).toBe("fenced");
     // The ledger on disk keeps the rows put last: this one was put again and again.
     expect(ledger.committed.get(key)).toMatchObject({ epoch: 5n });
-  }, 60_000);
+  });
 });
 
 describe("an epoch or a number", () => {
@@ -213,7 +213,7 @@ describe("a signed command", () => {
     expect(
       kit.lifecycle.calls.filter((call) => JSON.stringify(call).includes("flush")),
     ).toHaveLength(1);
-  }, 120_000);
+  });
 
   test("is refused if a byte of it, its worker, its kind or its key is another", async () => {
     const { kit, key, command } = stage();

@@ -118,7 +118,7 @@ describeNats("commands that a stream keeps", () => {
     ]);
     expect(kit.lifecycle.calls).toEqual(["pin nats ttl=null", "pin nats ttl=null", "unpin nats"]);
     expect(stage.state).toMatchObject({ handled: 3, givenUp: 0 });
-  }, 40_000);
+  });
 
   test("are told when they come for the last time", async () => {
     const stage = await KeptStage.open();
@@ -138,7 +138,7 @@ describeNats("commands that a stream keeps", () => {
     await waitFor(() => stage.state.handled === 1);
     expect(stage.state.givenUp).toBe(1);
     expect(stage.lines.filter((line) => line.includes("given up"))).toHaveLength(1);
-  }, 40_000);
+  });
 
   test("count once without an id as well, also where the agent left in the middle", async () => {
     const stage = await KeptStage.open();
@@ -157,5 +157,5 @@ describeNats("commands that a stream keeps", () => {
     expect(stage.receipts[0]!.id).toStartWith(`stream/${STREAM}/1/`);
     expect(kit.lifecycle.pins.get("nats/1")).toBe(2);
     expect(kit.lifecycle.calls).toHaveLength(2);
-  }, 40_000);
+  });
 });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { systemClock } from "../../src/core/index.ts";
-import { openHoldLedger } from "../../src/index/index.ts";
+import { openHoldLedger } from "../../src/store/index/index.ts";
 import { withTempDir } from "../support/index.ts";
 import { PlaneKit } from "./plane-kit.ts";
 

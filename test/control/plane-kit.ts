@@ -8,9 +8,9 @@ import {
   type Sender,
 } from "../../src/control/index.ts";
 import { stringifyJson } from "../../src/core/index.ts";
-import { EventLog } from "../../src/events/index.ts";
-import type { HoldLedger, LedgerContents } from "../../src/index/index.ts";
+import { EventLog } from "../../src/observability/activity/index.ts";
 import { createLogger } from "../../src/observability/index.ts";
+import type { HoldLedger, LedgerContents } from "../../src/store/index/index.ts";
 import { ManualClock } from "../support/index.ts";
 import { FakeLifecycle } from "./fake-lifecycle.ts";
 

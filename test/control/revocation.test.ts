@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { decodeReceipt, encodeReceipt, JSON_TYPE, MSGPACK_TYPE } from "../../src/control/index.ts";
 import { countOutcomes } from "../../src/core/index.ts";
-import type { HeldBlock } from "../../src/tiers/index.ts";
+import type { HeldBlock } from "../../src/store/index.ts";
 import { PlaneKit } from "./plane-kit.ts";
 
 test("a revocation lists the blocks of the lease, the first 1,000", async () => {

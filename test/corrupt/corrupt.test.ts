@@ -3,10 +3,10 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { runCli } from "../../src/cli/index.ts";
 import { seededRandom } from "../../src/core/index.ts";
-import { FileInspector, HEADER_BYTES, verifyHeader } from "../../src/kvb/index.ts";
 import { loadNative } from "../../src/native/index.ts";
+import { FileInspector, HEADER_BYTES, verifyHeader } from "../../src/store/kvb/index.ts";
 import { memoryIo } from "../cli/memory-io.ts";
-import { type BlockFile, blockFile } from "../kvb/block-files.ts";
+import { type BlockFile, blockFile } from "../store/kvb/block-files.ts";
 import { describeNative, withTempDir } from "../support/index.ts";
 import { makeRound } from "./blocks.ts";
 import { runCorrupt } from "./corrupt.ts";
@@ -62,7 +62,7 @@ describeNative("damage", () => {
       }
       expect(await fsck(dir)).toMatchObject({ code: 0, files: 33, rows: 33, counts: {} });
     });
-  }, 60_000);
+  });
 
   test("of all kinds is seen by a store, and nothing wrong is served", async () => {
     await withTempDir(async (dir) => {
@@ -75,7 +75,7 @@ describeNative("damage", () => {
       expect(tally.sum("cases")).toBeGreaterThanOrEqual(COUNT);
       expect(tally.controls).toBeGreaterThan(COUNT / 10);
     });
-  }, 60_000);
+  });
 });
 
 async function fsck(dir: string, ...words: string[]): Promise<object> {

@@ -1,5 +1,10 @@
 import { type Random, randomBelow } from "../../src/core/index.ts";
-import { decodeHeader, encodeHeader, HEADER_BYTES, type KvbHeader } from "../../src/kvb/index.ts";
+import {
+  decodeHeader,
+  encodeHeader,
+  HEADER_BYTES,
+  type KvbHeader,
+} from "../../src/store/kvb/index.ts";
 
 export interface DamageInput {
   /** A sound file; not to be changed. */

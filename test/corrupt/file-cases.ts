@@ -1,8 +1,8 @@
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Random, randomBelow } from "../../src/core/index.ts";
-import { blockPath, QUARANTINE_FOLDER } from "../../src/kvb/index.ts";
 import type { Native } from "../../src/native/index.ts";
+import { blockPath, QUARANTINE_FOLDER } from "../../src/store/kvb/index.ts";
 import { type Block, makeRound, type Round } from "./blocks.ts";
 import { DAMAGE_NAMES, DAMAGES, type DamageName, isHarmless, isUnchanged } from "./damage.ts";
 import { type Got, type Host, Rig } from "./rig.ts";

@@ -1,5 +1,5 @@
 import { type Random, randomBelow } from "../../src/core/index.ts";
-import type { HandleBatch } from "../../src/tiers/index.ts";
+import type { HandleBatch } from "../../src/store/index.ts";
 import { makeRound, type Round } from "./blocks.ts";
 import type { Cases } from "./file-cases.ts";
 import { type Got, Rig } from "./rig.ts";

@@ -7,10 +7,10 @@ import {
   createAddressBatch,
   createHandleBatch,
   type HandleBatch,
-} from "../../src/tiers/index.ts";
+} from "../../src/store/index.ts";
 import type { AgentProcess } from "../app/agent-process.ts";
 import type { Engine } from "../engine/engine.ts";
-import { outcomeOf } from "../tiers/names.ts";
+import { outcomeOf } from "../store/names.ts";
 
 export const BLOCK_BYTES = 20_000;
 export const TENANT = "ram lane";

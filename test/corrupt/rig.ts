@@ -1,4 +1,3 @@
-import { Tier } from "../../src/blocks/index.ts";
 import {
   type NamespaceIndex,
   NO_NODE,
@@ -6,9 +5,9 @@ import {
   systemClock,
   type WorkerId,
 } from "../../src/core/index.ts";
-import { type BlockIndex, openBlockIndex } from "../../src/index/index.ts";
-import { type ClaimedFolder, claimFolder } from "../../src/kvb/index.ts";
 import { loadNative, nativeBuffer, openDisk, Queue, Region } from "../../src/native/index.ts";
+import { Tier } from "../../src/store/blocks/index.ts";
+import { type BlockIndex, openBlockIndex } from "../../src/store/index/index.ts";
 import {
   type AddressBatch,
   BlockOutcome,
@@ -19,7 +18,8 @@ import {
   Namespaces,
   type SsdSettings,
   TieredStore,
-} from "../../src/tiers/index.ts";
+} from "../../src/store/index.ts";
+import { type ClaimedFolder, claimFolder } from "../../src/store/kvb/index.ts";
 import type { Block, Round } from "./blocks.ts";
 
 const MIB = 2 ** 20;

@@ -8,7 +8,7 @@ import {
   createAddressBatch,
   createHandleBatch,
   type HandleBatch,
-} from "../../src/tiers/index.ts";
+} from "../../src/store/index.ts";
 import {
   type Content,
   choosePrompt,

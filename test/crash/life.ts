@@ -1,5 +1,5 @@
 import { type Random, randomBelow } from "../../src/core/index.ts";
-import { BlockOutcome } from "../../src/tiers/index.ts";
+import { BlockOutcome } from "../../src/store/index.ts";
 import type { CrashAgent } from "./agent.ts";
 import type { CommandLife } from "./commands/commander.ts";
 import type { WallClock } from "./commands/wall-clock.ts";

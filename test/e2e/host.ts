@@ -4,11 +4,11 @@ import { EngineClient } from "../../src/engine/index.ts";
 import { AliasKind, TierBit } from "../../src/engine/protocol/index.ts";
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
 import { CrashAgent } from "../crash/agent.ts";
 import { Engine } from "../engine/engine.ts";
+import { type BlockName, batchOf, digestOf, type OutcomeName, outcomeOf } from "../store/names.ts";
 import { waitFor } from "../support/wait.ts";
-import { type BlockName, batchOf, digestOf, type OutcomeName, outcomeOf } from "../tiers/names.ts";
 
 /** Bytes of each block. */
 export const BLOCK = 64 * 1024;

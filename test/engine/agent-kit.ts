@@ -12,7 +12,7 @@ import {
 import { encodeManifest, manifestOf } from "../../src/identity/index.ts";
 import { loadNative, type Native, openGpus, Queue, Region } from "../../src/native/index.ts";
 import { createFrameCounts, type FrameCounts } from "../../src/observability/index.ts";
-import { type BlockStore, type PolicyName, TieredStore } from "../../src/tiers/index.ts";
+import { type BlockStore, type PolicyName, TieredStore } from "../../src/store/index.ts";
 import { waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
 import { Engine } from "./engine.ts";

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import * as protocol from "../../src/engine/protocol/index.ts";
+import { batchOf } from "../store/names.ts";
 import {
   describeNative,
   ManualClock,
@@ -8,7 +9,6 @@ import {
   requirePython,
   waitFor,
 } from "../support/index.ts";
-import { batchOf } from "../tiers/names.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
 import { EngineProcess } from "./engine-process.ts";
 import { frameOf, slotsOf } from "./raw-engine.ts";

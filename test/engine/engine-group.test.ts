@@ -13,9 +13,9 @@ import {
 } from "../../src/engine/protocol/index.ts";
 import { digestsOfPrompt } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
+import { batchOf } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { batchOf } from "../tiers/names.ts";
 import { type AgentKit, BLOCK_TOKENS, openAgent } from "./agent-kit.ts";
 import { keyOf, keysOf, lookupOf, Member } from "./engine-member.ts";
 

@@ -3,8 +3,8 @@ import { EngineClient } from "../../src/engine/index.ts";
 import { IdentifyKind, LookupFlag, type LookupRequest } from "../../src/engine/protocol/index.ts";
 import { encodeManifest, manifestOf, type NamespaceManifest } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../src/tiers/index.ts";
-import { type OutcomeName, outcomeOf } from "../tiers/names.ts";
+import { createAddressBatch, createHandleBatch } from "../../src/store/index.ts";
+import { type OutcomeName, outcomeOf } from "../store/names.ts";
 import { BLOCK_TOKENS } from "./agent-kit.ts";
 
 const BYTES = 5_000;

@@ -1,6 +1,6 @@
 import { LAYER_ALL } from "../../src/core/index.ts";
 import type { EngineClient } from "../../src/engine/index.ts";
-import { createHandleBatch, type HandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch, type HandleBatch } from "../../src/store/index.ts";
 import {
   type BlockName,
   type BlockSpec,
@@ -9,7 +9,7 @@ import {
   outcomeOf,
   seedOf,
   specOf,
-} from "../tiers/names.ts";
+} from "../store/names.ts";
 
 type Blocks = readonly (BlockName | BlockSpec)[];
 

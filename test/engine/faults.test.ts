@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
-import type { BlockStore, Holder } from "../../src/tiers/index.ts";
+import type { BlockStore, Holder } from "../../src/store/index.ts";
+import { batchOf } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { batchOf } from "../tiers/names.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
 import { frameOf, slotsOf } from "./raw-engine.ts";
 

@@ -12,10 +12,10 @@ import {
   Op,
 } from "../../src/engine/protocol/index.ts";
 import { loadNative, type Native } from "../../src/native/index.ts";
+import { handleBatch } from "../store/store-engine.ts";
+import { openStoreKit, PAGE } from "../store/store-kit.ts";
 import { FakeGpus } from "../support/fake-gpus.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
-import { handleBatch } from "../tiers/store-engine.ts";
-import { openStoreKit, PAGE } from "../tiers/store-kit.ts";
 import { openAgent } from "./agent-kit.ts";
 
 const UUID = new Uint8Array(16).fill(3);

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { Outcome } from "../../src/engine/index.ts";
-import type { BlockStore } from "../../src/tiers/index.ts";
+import type { BlockStore } from "../../src/store/index.ts";
 import { describeNative } from "../support/index.ts";
 import { openAgent } from "./agent-kit.ts";
 import { EngineProcess } from "./engine-process.ts";

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { type BlockResult, LAYER_ALL, type NamespaceIndex } from "../../src/core/index.ts";
 import { Outcome, WarmDesk } from "../../src/engine/index.ts";
+import { digestOf } from "../store/names.ts";
 import { describeNative, ManualClock } from "../support/index.ts";
-import { digestOf } from "../tiers/names.ts";
 import { openAgent } from "./agent-kit.ts";
 import type { Engine } from "./engine.ts";
 

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { loadNative, nativeBuffer } from "../../src/native/index.ts";
+import { batchOf, outcomeOf, seedOf } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { batchOf, outcomeOf, seedOf } from "../tiers/names.ts";
 import { type AgentKit, openAgent } from "./agent-kit.ts";
 import { type Engine, type Handle, handleBatch } from "./engine.ts";
 

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
+import { batchOf } from "../store/names.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
 import { standIn } from "../support/stand-ins.ts";
-import { batchOf } from "../tiers/names.ts";
 import { openAgent } from "./agent-kit.ts";
 import { EngineProcess } from "./engine-process.ts";
 import { frameOf, slotsOf } from "./raw-engine.ts";

@@ -1,13 +1,13 @@
 import { expect, test } from "bun:test";
-import { Tier } from "../../src/blocks/index.ts";
 import { LAYER_ALL, NO_NODE } from "../../src/core/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
 import { decodeManifest, encodeManifest, withMacKey } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { CommitFlag, createHandleBatch } from "../../src/tiers/index.ts";
+import { Tier } from "../../src/store/blocks/index.ts";
+import { CommitFlag, createHandleBatch } from "../../src/store/index.ts";
+import { KeyHolder } from "../store/mac-kit.ts";
+import { type BlockName, batchOf, outcomeOf, seedOf } from "../store/names.ts";
 import { describeNative } from "../support/index.ts";
-import { KeyHolder } from "../tiers/mac-kit.ts";
-import { type BlockName, batchOf, outcomeOf, seedOf } from "../tiers/names.ts";
 import { type AgentKit, manifestBytes, openAgent } from "./agent-kit.ts";
 
 const PLANTED = 1_000;
@@ -95,7 +95,7 @@ describeNative("an engine without the key of a namespace", () => {
       names.map(() => "ok"),
     );
     expect(await accepted(victim, names)).toEqual(names);
-  }, 60_000);
+  });
 
   test("plants none of 1,000 blocks at an agent without it: readers accept none", async () => {
     await using kit = await openAgent({ slots: 1_200 });
@@ -104,7 +104,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(outcomes.filter((outcome) => outcome === "ok")).toHaveLength(PLANTED);
     await using victim = await connect(kit);
     expect(await accepted(victim, names)).toEqual([]);
-  }, 60_000);
+  });
 
   /** A reader's word against block "a". */
   async function reportA(client: EngineClient) {
@@ -122,7 +122,7 @@ describeNative("an engine without the key of a namespace", () => {
     await reportA(rogue);
     expect(kit.store.checks.stats).toMatchObject({ unknownReports: 1, plantedBlocks: 0 });
     expect(await accepted(victim, ["a"])).toEqual(["a"]);
-  }, 60_000);
+  });
 
   test("loses what it planted before the agent had a key, and pins on it say so", async () => {
     await using kit = await openAgent({ slots: 64, macKeys: holder.keys });
@@ -140,7 +140,7 @@ describeNative("an engine without the key of a namespace", () => {
     expect(await accepted(rogue, ["a"])).toEqual([]);
     store.table.unpin(node);
     expect(await put(rogue, ["a"], (block) => holder.macOf(rogue.arena, block))).toEqual(["ok"]);
-  }, 60_000);
+  });
 
   test("cannot commit without a MAC, nor greet without asking for MACs", async () => {
     await using kit = await openAgent();
@@ -150,7 +150,7 @@ describeNative("an engine without the key of a namespace", () => {
     await expect(EngineClient.connect(loadNative(), plain)).rejects.toThrow("MAC key");
     const wrong = { ...plain, manifest: keyedManifest("ABC"), hasMacs: true };
     await expect(EngineClient.connect(loadNative(), wrong)).rejects.toThrow("MAC key");
-  }, 60_000);
+  });
 });
 
 describeNative("a namespace with a key", () => {
@@ -164,7 +164,7 @@ describeNative("a namespace with a key", () => {
       expect(await put(client, some, macOf)).toEqual(["ok", "ok", "ok"]);
       expect(await accepted(client, some)).toEqual(some);
     }
-  }, 60_000);
+  });
 
   test("is another namespace than the one without it", async () => {
     await using kit = await openAgent();
@@ -172,5 +172,5 @@ describeNative("a namespace with a key", () => {
     await put(keyed, ["a"], (block) => holder.macOf(keyed.arena, block));
     await using plain = await kit.connect();
     expect(plain.client.hello.namespaceId).not.toEqual(keyed.hello.namespaceId);
-  }, 60_000);
+  });
 });

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
+import { chain } from "../store/names.ts";
 import { describeNative, waitFor } from "../support/index.ts";
-import { chain } from "../tiers/names.ts";
 import { openAgent } from "./agent-kit.ts";
 
 const CHILD = join(import.meta.dir, "children", "traffic-child.ts");
@@ -72,5 +72,5 @@ describeNative("64 engines at once", () => {
       expect(["ok", "miss"]).toContain(outcome!);
     }
     expect(await reader.match(...chain("a"))).toBeLessThanOrEqual(1);
-  }, 60_000);
+  });
 });

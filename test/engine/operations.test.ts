@@ -15,9 +15,9 @@ import {
   namespaceKey,
 } from "../../src/identity/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
+import { batchOf, digestOf, outcomeOf } from "../store/names.ts";
 import { describeNative, tempDir } from "../support/index.ts";
-import { batchOf, digestOf, outcomeOf } from "../tiers/names.ts";
 import { type AgentKit, BLOCK_TOKENS, manifestBytes, openAgent } from "./agent-kit.ts";
 import type { Engine } from "./engine.ts";
 

@@ -14,7 +14,7 @@ import {
   BlockOutcome,
   BlockFlag as TierBlockFlag,
   CommitFlag as TierCommitFlag,
-} from "../../src/tiers/index.ts";
+} from "../../src/store/index.ts";
 import { CASES } from "./protocol-cases.ts";
 import { type Case, decodeAll, goldenBytes, isRefusal } from "./protocol-support.ts";
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import * as protocol from "../../src/engine/protocol/index.ts";
+import { batchOf, digestOf } from "../store/names.ts";
 import { describeNative, ManualClock, waitFor } from "../support/index.ts";
-import { batchOf, digestOf } from "../tiers/names.ts";
 import { type AgentKit, manifestBytes, openAgent } from "./agent-kit.ts";
 import { frameOf, type RawEngine, type Reply, rawFrame, slotsOf } from "./raw-engine.ts";
 

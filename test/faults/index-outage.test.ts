@@ -2,9 +2,9 @@ import { afterAll, expect, test } from "bun:test";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { systemClock } from "../../src/core/index.ts";
-import { type BlockIndex, openBlockIndex } from "../../src/index/index.ts";
+import { type BlockIndex, openBlockIndex } from "../../src/store/index/index.ts";
+import { SsdHost, SsdKit } from "../store/ssd/ssd-kit.ts";
 import { describeNative, noteSkip, waitFor, withTempDir } from "../support/index.ts";
-import { SsdHost, SsdKit } from "../tiers/ssd/ssd-kit.ts";
 import { fillUp, mountAt } from "./mounts.ts";
 
 const OWNER = { worker: "w", machine: "m", store: "s" };

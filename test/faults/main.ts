@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { scriptOptions } from "../../scripts/lib/arguments.ts";
 import { ensureHost } from "../../scripts/lib/native-build.ts";
 import { loadNative } from "../../src/native/index.ts";
-import type { Method } from "../tiers/ssd/ssd-kit.ts";
+import type { Method } from "../store/ssd/ssd-kit.ts";
 import { ringRefusal } from "./methods.ts";
 import { SCENARIOS, type ScenarioResult } from "./scenarios.ts";
 import { type SweepReport, sweep } from "./sweep.ts";

@@ -5,7 +5,7 @@ import type {
   BlockRows,
   IndexState,
   PreviousRun,
-} from "../../src/index/index.ts";
+} from "../../src/store/index/index.ts";
 
 interface Row extends BlockRow {
   readonly aliases: readonly Uint8Array[];

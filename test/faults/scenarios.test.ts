@@ -9,6 +9,6 @@ describeNative("a whole agent", () => {
       const { violations, skipped } = await run();
       if (skipped !== undefined) noteSkip(name, skipped);
       expect(violations).toEqual([]);
-    }, 60_000);
+    });
   }
 });

@@ -3,8 +3,8 @@ import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadNative } from "../../src/native/index.ts";
+import type { Method } from "../store/ssd/ssd-kit.ts";
 import { describeNative, noteSkip } from "../support/index.ts";
-import type { Method } from "../tiers/ssd/ssd-kit.ts";
 import { actionsOf, nthsOf } from "./actions.ts";
 import { ringRefusal } from "./methods.ts";
 import { sweep } from "./sweep.ts";
@@ -34,7 +34,7 @@ describeNative("calls of the SSD tier that fail", () => {
         expect(report.violations).toEqual([]);
         expect(report.parts[0]!.points).toBeGreaterThan(15);
         expect(report.parts[0]!.runs).toBeGreaterThan(2);
-      }, 60_000);
+      });
     }
   }
 });

@@ -1,4 +1,4 @@
-import type { SsdKitOptions } from "../tiers/ssd/ssd-kit.ts";
+import type { SsdKitOptions } from "../store/ssd/ssd-kit.ts";
 import type { World } from "./world.ts";
 
 /**

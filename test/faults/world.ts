@@ -1,16 +1,16 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from "node:fs";
 import { LAYER_ALL } from "../../src/core/index.ts";
 import { setFaults } from "../../src/native/index.ts";
-import { purgeBlocks } from "../../src/tiers/index.ts";
-import { type BlockName, type BlockSpec, digestOf, specOf } from "../tiers/names.ts";
+import { purgeBlocks } from "../../src/store/index.ts";
+import { type BlockName, type BlockSpec, digestOf, specOf } from "../store/names.ts";
 import {
   allocatedBelow,
   type Method,
   type SsdHost,
   SsdKit,
   type SsdKitOptions,
-} from "../tiers/ssd/ssd-kit.ts";
-import type { StoreEngine } from "../tiers/store-engine.ts";
+} from "../store/ssd/ssd-kit.ts";
+import type { StoreEngine } from "../store/store-engine.ts";
 import { IndexBox } from "./memory-index.ts";
 
 /** Something that may never happen, whatever fails. */

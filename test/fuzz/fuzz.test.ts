@@ -42,7 +42,7 @@ describeNative("the fuzzer", () => {
     }
     const features = Object.values(result.targets).map((target) => target.features);
     expect(Math.max(...features)).toBeGreaterThan(1);
-  }, 60_000);
+  });
 
   test("finds a planted bug, and again what it saved of it", async () => {
     const found = await run(["--seconds", "20", "--seed", "11", "--expect-canary"], CANARY);
@@ -53,12 +53,12 @@ describeNative("the fuzzer", () => {
     expect((await run(replay, CANARY)).code).toBe(1);
     expect((await run(replay)).code).toBe(0);
     rmSync(join(ROOT, finding!.file));
-  }, 60_000);
+  });
 
   test("fails where no bug is planted and one is expected", async () => {
     const words = ["--seconds", "0.2", "--target", "requests", "--seed", "1", "--expect-canary"];
     expect((await run(words)).code).toBe(1);
-  }, 60_000);
+  });
 
   test("saves an input that never ends", async () => {
     const program = `
@@ -76,7 +76,7 @@ describeNative("the fuzzer", () => {
     expect(readFileSync(join(ROOT, stuck), "utf8")).toBe("without end");
     rmSync(join(ROOT, stuck));
     expect(existsSync(join(ROOT, stuck))).toBe(false);
-  }, 60_000);
+  });
 });
 
 describe("inputs", () => {

@@ -20,7 +20,7 @@ async function bundled(canary: boolean): Promise<string> {
 /** Whether a RELEASE that promises 64 handles and has none gets past its decoder. */
 const TRY_IT = `
   import * as protocol from "./${DOOR}";
-  import { createHandleBatch } from "./src/tiers/index.ts";
+  import { createHandleBatch } from "./src/store/index.ts";
   const bytes = new Uint8Array(1024);
   new DataView(bytes.buffer).setUint32(0, 16, true);
   bytes[4] = protocol.Op.release;

@@ -5,7 +5,7 @@ import { hostTarget } from "../../src/native/index.ts";
 
 const NAME = "HEARTH_FAULTS";
 /** Where crash points are: in the program, and in the worker that has the index. */
-const ENTRIES = ["src/tiers/index.ts", "src/index/index-worker.ts"];
+const ENTRIES = ["src/store/index.ts", "src/store/index/index-worker.ts"];
 
 async function bundled(entry: string, faults: boolean): Promise<string> {
   const built = await Bun.build({

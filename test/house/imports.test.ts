@@ -53,20 +53,24 @@ describe("the table", () => {
 });
 
 describe("the rules find", () => {
-  const DOORS = { "src/tiers/policy/index.ts": "", "test/support/index.ts": "" };
+  const DOORS = {
+    "src/store/blocks/index.ts": "",
+    "src/store/policy/index.ts": "",
+    "test/support/index.ts": "",
+  };
   const plant = (files: Record<string, string>): Tree => new Map(Object.entries(files));
 
   test.each([
-    ["src/tiers/a.ts", `import { x } from "../blocks/table.ts";`, "reaches past a door"],
-    ["src/tiers/a.ts", `import { x } from "./policy/lru.ts";`, "reaches past a door"],
-    ["src/engine/a.ts", `import { x } from "../tiers/policy/index.ts";`, "reaches past a door"],
-    ["test/x/a.test.ts", `import { x } from "../../src/tiers/arena.ts";`, "reaches past a door"],
+    ["src/store/a.ts", `import { x } from "./blocks/table.ts";`, "reaches past a door"],
+    ["src/store/a.ts", `import { x } from "./policy/lru.ts";`, "reaches past a door"],
+    ["src/engine/a.ts", `import { x } from "../store/policy/index.ts";`, "reaches past a door"],
+    ["test/x/a.test.ts", `import { x } from "../../src/store/arena.ts";`, "reaches past a door"],
     ["src/core/a.ts", `import { x } from "../native/index.ts";`, "may not import from src/native"],
     ["src/core/a.ts", `import type { X } from "../native/index.ts";`, "may not import"],
     ["src/api/a.ts", `export * from "../cli/index.ts";`, "may not import from src/cli"],
     ["src/api/a.ts", `const x = await import("../cli/index.ts");`, "may not import from src/cli"],
-    ["src/tiers/a.ts", `import { dlopen } from "bun:ffi";`, "bun:ffi, which is at home in"],
-    ["src/tiers/a.ts", `import { z } from "zod";`, "has no home"],
+    ["src/store/a.ts", `import { dlopen } from "bun:ffi";`, "bun:ffi, which is at home in"],
+    ["src/store/a.ts", `import { z } from "zod";`, "has no home"],
     ["src/core/a.ts", `import { x } from "../../test/support/index.ts";`, "outside src/"],
     ["src/cli/a.ts", `import "../main.ts";`, "imports the entry point"],
   ])("%s: %s", (path, source, problem) => {
@@ -76,25 +80,26 @@ describe("the rules find", () => {
   });
 
   test.each([
-    ["src/tiers/a.ts", `import { x } from "../blocks/index.ts";`],
-    ["src/tiers/a.ts", `import { lru } from "./policy/index.ts";`],
+    ["src/store/a.ts", `import { x } from "./blocks/index.ts";`],
+    ["src/engine/a.ts", `import { x } from "../store/blocks/index.ts";`],
+    ["src/store/a.ts", `import { lru } from "./policy/index.ts";`],
     ["src/config/a.ts", `import { kv } from "./sections/kv.ts";`],
-    ["src/tiers/policy/a.ts", `import type { X } from "../block-store.ts";`],
+    ["src/store/policy/a.ts", `import type { X } from "../block-store.ts";`],
     ["src/native/a.ts", `import { dlopen } from "bun:ffi";`],
     ["src/native/a.ts", `import lib from "../../dist/native/linux-x64/libhearth.so";`],
-    ["src/tiers/a.ts", `// import { dlopen } from "bun:ffi";\nconst s = 'import "zod"';`],
-    ["test/tiers/a.test.ts", `import { lru } from "../../src/tiers/policy/index.ts";`],
+    ["src/store/a.ts", `// import { dlopen } from "bun:ffi";\nconst s = 'import "zod"';`],
+    ["test/tiers/a.test.ts", `import { lru } from "../../src/store/policy/index.ts";`],
   ])("nothing in %s: %s", (path, source) => {
     expect(checkImports(plant({ ...DOORS, [path]: source }))).toEqual([]);
   });
 
   test("unknown folders, missing doors and stray files", () => {
     const problems = checkFolders(
-      plant({ "src/utils/index.ts": "", "src/tiers/arena.ts": "", "src/helpers.ts": "" }),
+      plant({ "src/utils/index.ts": "", "src/store/arena.ts": "", "src/helpers.ts": "" }),
     );
     expect(problems.sort()).toEqual([
       "src/helpers.ts lies beside the folders of src/",
-      "src/tiers has no index.ts",
+      "src/store has no index.ts",
       "src/utils is not in the table",
     ]);
   });
@@ -122,13 +127,13 @@ describe("the rules find", () => {
     "await Bun.sleep(5);",
     "process.exit(1);",
   ])("%s", (source) => {
-    expect(checkSeam(plant({ "src/tiers/a.ts": `// Why not.\n${source}` }))).toHaveLength(1);
-    expect(checkSeam(plant({ "src/tiers/a.ts": `// ${source}` }))).toEqual([]);
+    expect(checkSeam(plant({ "src/store/a.ts": `// Why not.\n${source}` }))).toHaveLength(1);
+    expect(checkSeam(plant({ "src/store/a.ts": `// ${source}` }))).toEqual([]);
   });
 
   test("no clock in what only looks like one", () => {
     const fine = 'const at = new Date(ms); const text = "Date.now()"; // setTimeout';
-    expect(checkSeam(plant({ "src/tiers/a.ts": fine }))).toEqual([]);
+    expect(checkSeam(plant({ "src/store/a.ts": fine }))).toEqual([]);
     expect(checkSeam(plant({ "src/cli/a.ts": "process.exit(2);" }))).toEqual([]);
     expect(checkSeam(plant({ "src/core/a.ts": "performance.now();" }))).toEqual([]);
   });

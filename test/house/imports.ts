@@ -41,8 +41,14 @@ export function importsOf(source: string): Import[] {
   return found;
 }
 
+/** The longest folder of the table that holds the file; else the first folder below `src`. */
 function folderOf(path: string): string {
-  return path.split("/")[1]!;
+  const parts = path.split("/").slice(1, -1);
+  for (let depth = parts.length; depth > 1; depth--) {
+    const folder = parts.slice(0, depth).join("/");
+    if (Object.hasOwn(FOLDERS, folder)) return folder;
+  }
+  return parts[0] ?? "";
 }
 
 /** Steps down from the folder that both files share to the imported one. */
@@ -59,6 +65,8 @@ function stepsDown(from: string, to: string): string[] {
  * files.
  */
 function isDoor(tree: Tree, from: string, to: string): boolean {
+  // A folder of the table may lie inside another one: its door is open to both sides.
+  if (to === `src/${folderOf(to)}/index.ts` && folderOf(from) !== folderOf(to)) return true;
   const steps = stepsDown(from, to);
   const shared = to.split("/").slice(0, -steps.length);
   for (let depth = 1; depth < steps.length; depth++) {

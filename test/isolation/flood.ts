@@ -2,9 +2,9 @@
 import { connect, type Socket } from "node:net";
 import { systemClock, systemRandom } from "../../src/core/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
-import { encodeEngineBatch } from "../../src/kvevents/index.ts";
+import { encodeEngineBatch } from "../../src/events/index.ts";
+import { bindPublisher } from "../../src/events/zmtp/index.ts";
 import { loadNative } from "../../src/native/index.ts";
-import { bindPublisher } from "../../src/zmtp/index.ts";
 import { manifestBytes } from "../engine/agent-kit.ts";
 import { Engine } from "../engine/engine.ts";
 import { obey } from "./child.ts";

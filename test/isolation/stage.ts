@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { findNatsServer } from "../../scripts/lib/nats-server.ts";
 import { AgentProcess } from "../app/agent-process.ts";
-import { startEngines, startRouter } from "../proxy/processes.ts";
+import { startEngines, startRouter } from "../router/proxy/processes.ts";
 import { NatsServer } from "../support/index.ts";
 import { Child } from "./child.ts";
 

@@ -86,6 +86,6 @@ describeNative("whatever is cancelled whenever", () => {
         }),
         { seed: 7, numRuns: 25 },
       );
-    }, 120_000);
+    });
   });
 });

@@ -1,5 +1,5 @@
 import { type Bus, openBus } from "../../src/bus/index.ts";
-import { connectControl } from "../../src/client/index.ts";
+import { connectControl } from "../../src/control/client/index.ts";
 import { type Random, randomBelow, seededRandom, systemClock } from "../../src/core/index.ts";
 import { NatsServer } from "../support/nats.ts";
 import { waitFor } from "../support/wait.ts";

@@ -9,7 +9,7 @@ import {
   think,
   unpin,
   type WireCommand,
-} from "../../src/client/index.ts";
+} from "../../src/control/client/index.ts";
 import { REFUSALS, type Receipt, type RefusalWord } from "../../src/control/index.ts";
 import { type Random, randomBelow } from "../../src/core/index.ts";
 import type { Host, NamedBlock } from "./host.ts";

@@ -1,9 +1,9 @@
 /** A process of its own: reads blocks from RAM all the time and says how long that takes. */
 import { LAYER_ALL } from "../../src/core/index.ts";
 import { TierBit } from "../../src/engine/protocol/index.ts";
-import { createHandleBatch } from "../../src/tiers/index.ts";
+import { createHandleBatch } from "../../src/store/index.ts";
 import { Engine } from "../engine/engine.ts";
-import { batchOf, outcomeOf } from "../tiers/names.ts";
+import { batchOf, outcomeOf } from "../store/names.ts";
 import { BLOCK_BYTES, connectEngine } from "./host.ts";
 
 /** One window, as a line of JSON. Microseconds. */

@@ -2,7 +2,12 @@ import { jetstreamManager } from "@nats-io/jetstream";
 import { Kvm } from "@nats-io/kv";
 import { connect } from "@nats-io/transport-node";
 import { type Bus, openBus } from "../../src/bus/index.ts";
-import { connectControl, newCommandId, pin, type WireCommand } from "../../src/client/index.ts";
+import {
+  connectControl,
+  newCommandId,
+  pin,
+  type WireCommand,
+} from "../../src/control/client/index.ts";
 import { randomBelow, seededRandom, stringifyJson, systemClock } from "../../src/core/index.ts";
 import { NatsServer } from "../support/nats.ts";
 import { waitFor } from "../support/wait.ts";

@@ -1,4 +1,4 @@
-import { unpin } from "../../src/client/index.ts";
+import { unpin } from "../../src/control/client/index.ts";
 import type { Host } from "./host.ts";
 import {
   compareLeases,

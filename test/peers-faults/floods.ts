@@ -1,6 +1,6 @@
 import type { PeerLink } from "../../src/peers/index.ts";
 import { NAMESPACE_KEY } from "../peers/hosts/real-host.ts";
-import { digestOf } from "../tiers/names.ts";
+import { digestOf } from "../store/names.ts";
 import { type Result, Tally } from "./tally.ts";
 import { BLOCK_BYTES, type World } from "./world.ts";
 

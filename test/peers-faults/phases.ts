@@ -1,5 +1,5 @@
 import type { RealHost } from "../peers/hosts/real-host.ts";
-import type { StoreEngine } from "../tiers/store-engine.ts";
+import type { StoreEngine } from "../store/store-engine.ts";
 import { LIES } from "./lies.ts";
 import { type Result, Tally } from "./tally.ts";
 import type { World } from "./world.ts";

@@ -1,5 +1,5 @@
-import type { OutcomeName } from "../tiers/names.ts";
-import type { StoreEngine } from "../tiers/store-engine.ts";
+import type { OutcomeName } from "../store/names.ts";
+import type { StoreEngine } from "../store/store-engine.ts";
 
 /** What a phase of the run found. */
 export interface Result {

@@ -2,9 +2,9 @@ import { type Random, randomBelow, seededRandom } from "../../src/core/index.ts"
 import type { PullLimits, TransportName } from "../../src/peers/index.ts";
 import { RealHost } from "../peers/hosts/real-host.ts";
 import { maker as rdma } from "../peers/transports/rdma-maker.ts";
+import type { StoreEngine } from "../store/store-engine.ts";
 import { makeCluster } from "../support/cluster.ts";
 import { waitFor } from "../support/wait.ts";
-import type { StoreEngine } from "../tiers/store-engine.ts";
 import { LyingServer } from "./lies.ts";
 
 const MIB = 2 ** 20;

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { LAYER_ALL } from "../../src/core/index.ts";
 import { IdentifyKind } from "../../src/engine/protocol/index.ts";
 import { nativeBuffer } from "../../src/native/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../src/tiers/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../src/store/index.ts";
 import { type AgentKit, openAgent } from "../engine/agent-kit.ts";
 import type { Engine } from "../engine/engine.ts";
 import { describePython, pythonEnvironment } from "../support/index.ts";

@@ -10,5 +10,5 @@ describeNats("routers under chaos", () => {
     });
     expect(rounds.flatMap(({ differences }) => differences)).toEqual([]);
     expect(rounds.length).toBe(4);
-  }, 120_000);
+  });
 });

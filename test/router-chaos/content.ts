@@ -1,4 +1,4 @@
-import { RESIDENCY_TIERS, type ResidencyTier } from "../../src/events/index.ts";
+import { RESIDENCY_TIERS, type ResidencyTier } from "../../src/observability/activity/index.ts";
 import type { Content } from "./messages.ts";
 
 /** What one worker has: plain sets. */

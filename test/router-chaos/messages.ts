@@ -1,4 +1,4 @@
-import type { ResidencyTier } from "../../src/events/index.ts";
+import type { ResidencyTier } from "../../src/observability/activity/index.ts";
 
 /** What a worker's process is to be. */
 export interface WorkerSpec {

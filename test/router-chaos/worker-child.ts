@@ -1,8 +1,8 @@
 /** A worker: a real publisher, and beside it plain sets of what it really has. */
 import type { PublishOptions } from "../../src/bus/index.ts";
 import { randomBelow, seededRandom, systemClock, type WorkerId } from "../../src/core/index.ts";
-import type { ResidencyChange, ResidencyTier } from "../../src/events/index.ts";
-import { BusPublisher, HeldChains, ResidencyFeed } from "../../src/feed/index.ts";
+import { BusPublisher, HeldChains, ResidencyFeed } from "../../src/events/publishing/index.ts";
+import type { ResidencyChange, ResidencyTier } from "../../src/observability/activity/index.ts";
 import { chaosBus, obey, specOf, tell } from "./child-side.ts";
 import { contentOf, digestOf, emptySets, hashOf } from "./content.ts";
 import type { WorkerSpec } from "./messages.ts";

@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import { mixHash } from "../../src/events/index.ts";
+import { mixHash } from "../../src/observability/activity/index.ts";
 
 const MASK = (1n << 64n) - 1n;
 

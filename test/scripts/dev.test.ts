@@ -240,7 +240,7 @@ describe("several ./dev at once", () => {
       expect(calls().filter((line) => line.startsWith("bun install"))).toHaveLength(1);
       expect(calls().filter((line) => line.startsWith("bun run"))).toHaveLength(5);
     });
-  }, 20_000);
+  });
 
   test("the lock of a process that is gone is taken over", async () => {
     await withSandbox(async ({ dev, checkout, calls }) => {

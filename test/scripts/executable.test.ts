@@ -31,7 +31,7 @@ describeNative("the executable", () => {
     executable = await hearthExecutable();
     const host = hostTarget();
     if (host.ok) library = readFileSync(libraryFile({ target: host.target }));
-  }, 60_000);
+  });
 
   test("runs in an empty folder with an empty environment and leaves nothing there", async () => {
     await withTempDir((folder) => {
@@ -65,7 +65,7 @@ describeNative("the executable", () => {
       expect(JSON.parse(out.trim().split("\n").at(-1)!)).toHaveProperty("blake3_gbps");
       expect(readdirSync(temporary)).toEqual([]);
     });
-  }, 60_000);
+  });
 
   test("refuses a library that is not the one it was built with", async () => {
     await withTempDir((folder) => {
@@ -79,7 +79,7 @@ describeNative("the executable", () => {
       expect(code).not.toBe(0);
       expect(err).toContain("damaged");
     });
-  }, 60_000);
+  });
 
   test("carries one library", () => {
     const names = readFileSync(executable)

@@ -1,4 +1,3 @@
-import { Tier } from "../../src/blocks/index.ts";
 import type { WorkerId } from "../../src/core/index.ts";
 import { loadNative, Region } from "../../src/native/index.ts";
 import type {
@@ -13,6 +12,7 @@ import type {
   ServedBlock,
   WantedBlock,
 } from "../../src/peers/index.ts";
+import { Tier } from "../../src/store/blocks/index.ts";
 
 /** The namespace of all blocks of a RegionServer. */
 export const NAMESPACE = new Uint8Array(32).fill(7);

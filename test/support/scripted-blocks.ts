@@ -1,5 +1,5 @@
 import { type NamespaceIndex, NO_NODE } from "../../src/core/index.ts";
-import type { Arrival, Committed, Landing, PeerBlocks, Unplaced } from "../../src/tiers/index.ts";
+import type { Arrival, Committed, Landing, PeerBlocks, Unplaced } from "../../src/store/index.ts";
 
 /** A place in the arena that a test watches. */
 export interface Place {

@@ -1,4 +1,4 @@
-import { ASK_PATHS, errorBody, type OpenAiProxy, shapeOf } from "../../proxy/index.ts";
+import { ASK_PATHS, errorBody, type OpenAiProxy, shapeOf } from "../../router/proxy/index.ts";
 import { type Api, type ApiOptions, createGuarded } from "../api.ts";
 import { type Problem, refuse } from "../problem.ts";
 import { createRouteRules, type RouteRole } from "../route-rules.ts";

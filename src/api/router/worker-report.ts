@@ -1,6 +1,6 @@
 import { t } from "elysia";
 import type { ListedWorker } from "../../config/index.ts";
-import type { KeySpace, ResidencyDigest } from "../../events/index.ts";
+import type { KeySpace, ResidencyDigest } from "../../observability/activity/index.ts";
 import type { PotentialLoad, Target, TargetLoad } from "../../router/index.ts";
 import { count, nullable } from "../fields.ts";
 import type { EngineState, RouterServices } from "./services.ts";

@@ -1,4 +1,4 @@
-import type { ControlClient, SendResult } from "../../client/index.ts";
+import type { ControlClient, SendResult } from "../../control/client/index.ts";
 import { messageOf } from "../../core/index.ts";
 import type { Commander, CommandOutcome } from "../../router/index.ts";
 

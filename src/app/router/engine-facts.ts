@@ -1,5 +1,5 @@
 import { type ListedWorker, zmqOfRank } from "../../config/index.ts";
-import { type EventSource, eventSources } from "../../proxy/index.ts";
+import { type EventSource, eventSources } from "../../router/proxy/index.ts";
 
 /** What an engine says of itself over HTTP; null: it does not say. */
 export interface EngineFacts {

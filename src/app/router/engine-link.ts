@@ -5,7 +5,7 @@ import {
   type NamedPrompt,
   PromptNames,
   type SavedFeed,
-} from "../../kvevents/index.ts";
+} from "../../events/index.ts";
 import type { Native } from "../../native/index.ts";
 import type { Logger } from "../../observability/index.ts";
 import type { EngineTarget } from "../../router/index.ts";

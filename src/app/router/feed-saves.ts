@@ -2,7 +2,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { open, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf, type WorkerId } from "../../core/index.ts";
-import { decodeFeed, type SavedFeed } from "../../kvevents/index.ts";
+import { decodeFeed, type SavedFeed } from "../../events/index.ts";
 import type { Logger } from "../../observability/index.ts";
 
 export interface FeedSavesOptions {

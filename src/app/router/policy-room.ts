@@ -1,6 +1,6 @@
 import type { Bus } from "../../bus/index.ts";
-import { type ControlClient, connectControl } from "../../client/index.ts";
 import type { RouterConfig } from "../../config/index.ts";
+import { type ControlClient, connectControl } from "../../control/client/index.ts";
 import type { Clock, Random } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import {

@@ -1,5 +1,5 @@
-import type { OpenAiProxy, ProxyObserver } from "../../proxy/index.ts";
 import type { Policies } from "../../router/index.ts";
+import type { OpenAiProxy, ProxyObserver } from "../../router/proxy/index.ts";
 
 /** Whose marks they are where a request names no tenant. */
 const NO_TENANT = "api";

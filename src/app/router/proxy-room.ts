@@ -3,8 +3,8 @@ import type { RouterConfig } from "../../config/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
 import { type Health, type Logger, raiseDescriptorLimit } from "../../observability/index.ts";
-import { type OpenAiProxy, openProxy, type ProxyOptions } from "../../proxy/index.ts";
 import type { Policies, Router, WorkerTable } from "../../router/index.ts";
+import { type OpenAiProxy, openProxy, type ProxyOptions } from "../../router/proxy/index.ts";
 import { tellPolicies } from "./proxy-marks.ts";
 import { proxyModels, proxySettings } from "./proxy-settings.ts";
 

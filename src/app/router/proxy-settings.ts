@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { ListedModel, RouterConfig } from "../../config/index.ts";
 import { HearthError, messageOf } from "../../core/index.ts";
-import type { ProxyModel, ProxySettings } from "../../proxy/index.ts";
+import type { ProxyModel, ProxySettings } from "../../router/proxy/index.ts";
 
 /**
  * How the proxy behaves, as the router's file has it; `hasTokens`: this router asks its own callers

@@ -1,6 +1,6 @@
 import type { ListedWorker, RouterConfig } from "../../config/index.ts";
 import type { WorkerId } from "../../core/index.ts";
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type { CostSettings, RouterSettings, WorkerSpec } from "../../router/index.ts";
 import type { EngineFacts } from "./engine-facts.ts";
 

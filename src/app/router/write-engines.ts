@@ -1,5 +1,5 @@
-import { RESIDENCY_TIERS } from "../../events/index.ts";
-import { DROP_REASONS } from "../../kvevents/index.ts";
+import { DROP_REASONS } from "../../events/index.ts";
+import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
 import { ENGINE_BLOCKS, type MetricRegistry } from "../../observability/index.ts";
 import type { PrefixIndex, WorkerTable } from "../../router/index.ts";
 import type { EngineReport } from "./engine-link.ts";

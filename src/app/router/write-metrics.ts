@@ -1,6 +1,6 @@
 import type { MetricRegistry } from "../../observability/index.ts";
-import { PROXY_OUTCOMES, type ProxySnapshot } from "../../proxy/index.ts";
 import { POLICY_NAMES, type PolicyCounts } from "../../router/index.ts";
+import { PROXY_OUTCOMES, type ProxySnapshot } from "../../router/proxy/index.ts";
 
 /** Enters what the proxy counts. */
 export function writeProxy(registry: MetricRegistry, proxy: ProxySnapshot): void {

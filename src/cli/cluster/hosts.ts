@@ -1,4 +1,4 @@
-import type { Dispatcher, RoutedPrompt } from "../../replay/index.ts";
+import type { Dispatcher, RoutedPrompt } from "../../workload/replay/index.ts";
 
 /** A router that answers over HTTP. */
 export interface ClusterRouter extends AsyncDisposable {

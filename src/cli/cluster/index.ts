@@ -1,4 +1,4 @@
-import { PrivateBroker } from "../../replay/index.ts";
+import { PrivateBroker } from "../../workload/replay/index.ts";
 import type { ClusterHosts, HostsOptions } from "./hosts.ts";
 import { openLocalHosts } from "./local-hosts.ts";
 import { openProcessHosts } from "./process-hosts.ts";

@@ -5,7 +5,7 @@ import { parseConfig, parseRouterConfig } from "../../config/index.ts";
 import { assert, HearthError, systemClock, systemRandom } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { createLogger } from "../../observability/index.ts";
-import { agentConfigText, makeFolder, routerConfigText } from "../../replay/index.ts";
+import { agentConfigText, makeFolder, routerConfigText } from "../../workload/replay/index.ts";
 import { tableSize } from "../run-replay.ts";
 import {
   type ClusterHosts,

@@ -1,4 +1,4 @@
-import { type PrivateAgent, PrivateBroker, PrivateRouter } from "../../replay/index.ts";
+import { type PrivateAgent, PrivateBroker, PrivateRouter } from "../../workload/replay/index.ts";
 import { openOwnAgent } from "../run-replay.ts";
 import { type ClusterHosts, EVENTS_SETTINGS, type HostsOptions, routerSettings } from "./hosts.ts";
 

@@ -1,5 +1,5 @@
-import { benchControl } from "../../bench/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { benchControl } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { choice, integer, text } from "../kinds.ts";

@@ -1,6 +1,6 @@
-import { benchDecide } from "../../bench/index.ts";
 import { seededRandom } from "../../core/index.ts";
 import { createPrefixIndex } from "../../router/index.ts";
+import { benchDecide } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, withDefault } from "../flags.ts";
 import { integer } from "../kinds.ts";

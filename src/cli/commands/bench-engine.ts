@@ -1,14 +1,14 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { HearthError } from "../../core/index.ts";
+import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchEngine,
   benchPythonClient,
   serveEngineBench,
   startBenchServer,
-} from "../../bench/index.ts";
-import { HearthError } from "../../core/index.ts";
-import { compiled, loadNative } from "../../native/index.ts";
+} from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { bytes, choice, integer, text } from "../kinds.ts";

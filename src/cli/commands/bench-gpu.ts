@@ -1,6 +1,6 @@
-import { benchGpu } from "../../bench/index.ts";
 import { HearthError } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { benchGpu } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, withDefault } from "../flags.ts";
 import { bytes, integer, text } from "../kinds.ts";

@@ -1,5 +1,5 @@
-import { benchHash } from "../../bench/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { benchHash } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, withDefault } from "../flags.ts";
 import { integer } from "../kinds.ts";

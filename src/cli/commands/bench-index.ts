@@ -1,4 +1,4 @@
-import { benchIndex } from "../../bench/index.ts";
+import { benchIndex } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, withDefault } from "../flags.ts";
 import { integer } from "../kinds.ts";

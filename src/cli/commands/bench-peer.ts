@@ -1,3 +1,4 @@
+import { loadNative } from "../../native/index.ts";
 import {
   BENCH_TRANSPORTS,
   benchPeer,
@@ -5,8 +6,7 @@ import {
   benchResumption,
   Iperf,
   servePeerBench,
-} from "../../bench/index.ts";
-import { loadNative } from "../../native/index.ts";
+} from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { bytes, choice, integer, list, text } from "../kinds.ts";

@@ -1,6 +1,6 @@
-import { benchPin, Fio, PIN_DEPTHS, PIN_TIERS, pinBlockBytes } from "../../bench/index.ts";
 import { formatBytes, HearthError } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { benchPin, Fio, PIN_DEPTHS, PIN_TIERS, pinBlockBytes } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { choice, fraction, integer, list, text } from "../kinds.ts";

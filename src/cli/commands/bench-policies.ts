@@ -1,5 +1,5 @@
-import { benchPolicies } from "../../bench/index.ts";
-import { openTrace } from "../../traces/index.ts";
+import { benchPolicies } from "../../workload/bench/index.ts";
+import { openTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, required, withDefault } from "../flags.ts";
 import { integer, text } from "../kinds.ts";

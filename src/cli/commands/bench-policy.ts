@@ -1,6 +1,6 @@
-import { benchPolicy, POLICY_NAMES } from "../../bench/index.ts";
 import { HearthError } from "../../core/index.ts";
-import { openTrace } from "../../traces/index.ts";
+import { benchPolicy, POLICY_NAMES } from "../../workload/bench/index.ts";
+import { openTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, repeated, required, withDefault } from "../flags.ts";
 import { choice, integer, list, text } from "../kinds.ts";

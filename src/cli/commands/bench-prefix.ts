@@ -1,8 +1,8 @@
-import { benchPrefix } from "../../bench/index.ts";
 import { seededRandom } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { createPrefixIndex } from "../../router/index.ts";
-import { bundledTrace, openTrace } from "../../traces/index.ts";
+import { benchPrefix } from "../../workload/bench/index.ts";
+import { bundledTrace, openTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, withDefault } from "../flags.ts";
 import { bytes, integer, text } from "../kinds.ts";

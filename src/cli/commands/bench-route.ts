@@ -1,8 +1,8 @@
-import { benchRoute, ROUTE_POLICIES } from "../../bench/index.ts";
 import { seededRandom } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
 import { createPrefixIndex, ROUTER_DEFAULTS, type RouterSettings } from "../../router/index.ts";
-import { bundledTrace, openTrace } from "../../traces/index.ts";
+import { benchRoute, ROUTE_POLICIES } from "../../workload/bench/index.ts";
+import { bundledTrace, openTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, withDefault } from "../flags.ts";
 import { choice, decimal, integer, list, text } from "../kinds.ts";

@@ -1,5 +1,9 @@
-import { benchSessions, type SessionFigures, type SessionsBench } from "../../bench/index.ts";
-import { openTrace } from "../../traces/index.ts";
+import {
+  benchSessions,
+  type SessionFigures,
+  type SessionsBench,
+} from "../../workload/bench/index.ts";
+import { openTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, required } from "../flags.ts";
 import { integer, text } from "../kinds.ts";

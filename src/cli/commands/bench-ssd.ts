@@ -1,6 +1,6 @@
-import { benchSsdFiles, benchSsdSpeed, Fio, serveFilesBench } from "../../bench/index.ts";
 import { HearthError } from "../../core/index.ts";
 import { loadNative } from "../../native/index.ts";
+import { benchSsdFiles, benchSsdSpeed, Fio, serveFilesBench } from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { bytes, choice, integer, list, text } from "../kinds.ts";

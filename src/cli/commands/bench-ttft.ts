@@ -1,13 +1,13 @@
 import { join } from "node:path";
+import { HearthError } from "../../core/index.ts";
+import { compiled, loadNative } from "../../native/index.ts";
 import {
   benchTtft,
   TTFT_COMPUTES,
   TTFT_PROMPTS,
   TTFT_SHAPES,
   type TtftShape,
-} from "../../bench/index.ts";
-import { HearthError } from "../../core/index.ts";
-import { compiled, loadNative } from "../../native/index.ts";
+} from "../../workload/bench/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { choice, integer, list, text } from "../kinds.ts";

@@ -1,4 +1,4 @@
-import { flush } from "../../client/index.ts";
+import { flush } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import { CTL_EXITS, commandFlags, sendCommand } from "../ctl/index.ts";
 

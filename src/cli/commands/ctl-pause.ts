@@ -1,4 +1,4 @@
-import { pause } from "../../client/index.ts";
+import { pause } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

@@ -1,4 +1,4 @@
-import { pin } from "../../client/index.ts";
+import { pin } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

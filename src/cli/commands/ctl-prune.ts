@@ -1,4 +1,4 @@
-import { prune } from "../../client/index.ts";
+import { prune } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import { blockName, CTL_EXITS, commandFlags, sendCommand } from "../ctl/index.ts";
 import { requiredArgument } from "../flags.ts";

@@ -1,4 +1,4 @@
-import { renewLease } from "../../client/index.ts";
+import { renewLease } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import { CTL_EXITS, commandFlags, seconds, sendCommand } from "../ctl/index.ts";
 import { required, requiredArgument } from "../flags.ts";

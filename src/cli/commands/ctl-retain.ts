@@ -1,4 +1,4 @@
-import { retain } from "../../client/index.ts";
+import { retain } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

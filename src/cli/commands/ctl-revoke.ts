@@ -1,4 +1,4 @@
-import { revokeLease } from "../../client/index.ts";
+import { revokeLease } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import { CTL_EXITS, commandFlags, sendCommand } from "../ctl/index.ts";
 import { requiredArgument } from "../flags.ts";

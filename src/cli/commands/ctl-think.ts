@@ -1,4 +1,4 @@
-import { think } from "../../client/index.ts";
+import { think } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

@@ -1,4 +1,4 @@
-import { newCommandId, warm } from "../../client/index.ts";
+import { newCommandId, warm } from "../../control/client/index.ts";
 import type { Json } from "../../core/index.ts";
 import { defineCommand } from "../command.ts";
 import {

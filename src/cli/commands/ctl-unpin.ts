@@ -1,4 +1,4 @@
-import { unpin } from "../../client/index.ts";
+import { unpin } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

@@ -1,4 +1,4 @@
-import { warm } from "../../client/index.ts";
+import { warm } from "../../control/client/index.ts";
 import { defineCommand } from "../command.ts";
 import {
   BLOCKS_HELP,

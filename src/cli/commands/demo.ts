@@ -1,6 +1,10 @@
 import { type Clock, formatBytes } from "../../core/index.ts";
-import { formatSummary, PREFILL_TOKENS_PER_S, type PrivateAgent } from "../../replay/index.ts";
-import { bundledTrace } from "../../traces/index.ts";
+import {
+  formatSummary,
+  PREFILL_TOKENS_PER_S,
+  type PrivateAgent,
+} from "../../workload/replay/index.ts";
+import { bundledTrace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { clusterDemoText, demoCluster } from "../demo-cluster.ts";
 import { demoPeers, peersDemoText } from "../demo-peers.ts";

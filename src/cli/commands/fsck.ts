@@ -1,7 +1,8 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { formatBytes, HearthError } from "../../core/index.ts";
-import { type InspectedIndex, inspectIndex } from "../../index/index.ts";
+import { loadNative, type Native, NativeError } from "../../native/index.ts";
+import { type InspectedIndex, inspectIndex } from "../../store/index/index.ts";
 import {
   type Finding,
   type FolderReport,
@@ -13,8 +14,7 @@ import {
   type ReportedFinding,
   readOwner,
   reportFolder,
-} from "../../kvb/index.ts";
-import { loadNative, type Native, NativeError } from "../../native/index.ts";
+} from "../../store/kvb/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, requiredArgument, toggle, withDefault } from "../flags.ts";
 import type { Io } from "../io.ts";

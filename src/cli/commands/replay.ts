@@ -1,6 +1,6 @@
-import { formatSummary, PREFILL_TOKENS_PER_S } from "../../replay/index.ts";
-import { POLICIES } from "../../tiers/index.ts";
-import { openTrace, type Trace } from "../../traces/index.ts";
+import { POLICIES } from "../../store/index.ts";
+import { formatSummary, PREFILL_TOKENS_PER_S } from "../../workload/replay/index.ts";
+import { openTrace, type Trace } from "../../workload/traces/index.ts";
 import { defineCommand } from "../command.ts";
 import { jsonFlag, optional, requiredArgument, toggle, withDefault } from "../flags.ts";
 import { bytes, choice, decimal, integer, text } from "../kinds.ts";

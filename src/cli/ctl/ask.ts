@@ -1,4 +1,4 @@
-import type { HttpControlClient, ReadResult } from "../../client/index.ts";
+import type { HttpControlClient, ReadResult } from "../../control/client/index.ts";
 import { type Clock, HearthError, type Json } from "../../core/index.ts";
 import type { ExitName } from "../exit-codes.ts";
 import type { Io } from "../io.ts";

@@ -1,4 +1,4 @@
-import type { BlockRef } from "../../client/index.ts";
+import type { BlockRef } from "../../control/client/index.ts";
 import { HearthError, readBlockName } from "../../core/index.ts";
 import type { Kind } from "../kinds.ts";
 import { plain } from "./plain.ts";

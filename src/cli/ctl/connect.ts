@@ -8,7 +8,7 @@ import {
   type HttpControlClient,
   type NatsAccess,
   type TlsMaterial,
-} from "../../client/index.ts";
+} from "../../control/client/index.ts";
 import { type Clock, HearthError, messageOf } from "../../core/index.ts";
 import { API_SOCKET, API_URL } from "./flags.ts";
 

@@ -1,4 +1,4 @@
-import type { ControlClient, FoundWorker } from "../../client/index.ts";
+import type { ControlClient, FoundWorker } from "../../control/client/index.ts";
 import { HearthError } from "../../core/index.ts";
 import type { Io } from "../io.ts";
 import { plain } from "./plain.ts";

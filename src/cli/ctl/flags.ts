@@ -1,4 +1,4 @@
-import { ENCODINGS } from "../../client/index.ts";
+import { ENCODINGS } from "../../control/client/index.ts";
 import { jsonFlag, optional, toggle, withDefault } from "../flags.ts";
 import { choice, duration, type Kind, text } from "../kinds.ts";
 

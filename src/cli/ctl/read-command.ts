@@ -1,5 +1,5 @@
 import { readFile } from "node:fs/promises";
-import type { WireCommand } from "../../client/index.ts";
+import type { WireCommand } from "../../control/client/index.ts";
 import { HearthError, messageOf, parseJson } from "../../core/index.ts";
 import { standardInput } from "./standard-input.ts";
 

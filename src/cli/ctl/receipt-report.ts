@@ -1,4 +1,4 @@
-import type { BroadcastResult } from "../../client/index.ts";
+import type { BroadcastResult } from "../../control/client/index.ts";
 import type { Receipt, ReceiptBlock } from "../../control/index.ts";
 import { COMMAND_OUTCOMES, formatBytes } from "../../core/index.ts";
 import type { Io } from "../io.ts";

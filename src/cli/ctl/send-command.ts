@@ -5,7 +5,7 @@ import {
   type SendOptions,
   type SendResult,
   type WireCommand,
-} from "../../client/index.ts";
+} from "../../control/client/index.ts";
 import type { Receipt } from "../../control/index.ts";
 import { type Clock, formatBytes, formatDuration, HearthError } from "../../core/index.ts";
 import type { ExitName } from "../exit-codes.ts";

@@ -1,5 +1,5 @@
 import type { GpuFault, GpuMemory, GpuOutcome, GpuPiece, Gpus } from "../../native/index.ts";
-import type { CopyEnd, Holder, LentBlock, LentSlot } from "../../tiers/index.ts";
+import type { CopyEnd, Holder, LentBlock, LentSlot } from "../../store/index.ts";
 import { Op, Outcome, type OutcomeItems, type PieceItems } from "../protocol/index.ts";
 
 /** The part of a device's memory that an engine handed over. */

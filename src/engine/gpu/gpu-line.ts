@@ -1,6 +1,6 @@
 import { assert, type Clock, sleep } from "../../core/index.ts";
 import type { GpuDevice, GpuMemory, GpuOpened, Gpus, Native } from "../../native/index.ts";
-import type { Holder } from "../../tiers/index.ts";
+import type { Holder } from "../../store/index.ts";
 import type { EngineStats } from "../engine-stats.ts";
 import {
   GPU_MEMORIES_MAX,

@@ -4,7 +4,7 @@ import {
   DIGEST_BYTES,
   type NamespaceIndex,
 } from "../../core/index.ts";
-import type { GpuSink, OfferedBlock } from "../../tiers/index.ts";
+import type { GpuSink, OfferedBlock } from "../../store/index.ts";
 import { type DigestItems, Outcome, type OutcomeItems } from "../protocol/index.ts";
 
 /** How long an offer waits for an engine that has to finish another one first. */

@@ -1,4 +1,4 @@
-import type { Landing } from "../../tiers/index.ts";
+import type { Landing } from "../../store/index.ts";
 import type { Grant, Ticket } from "./admission.ts";
 import type { Flight } from "./flight.ts";
 import type { Peer } from "./peer.ts";

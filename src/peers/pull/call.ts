@@ -1,5 +1,5 @@
 import { assert } from "../../core/index.ts";
-import type { Arrival, FetchOutcome } from "../../tiers/index.ts";
+import type { Arrival, FetchOutcome } from "../../store/index.ts";
 
 /**
  * Somebody who waits for blocks, until all are there or he goes. What he does not take any more is

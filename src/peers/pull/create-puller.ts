@@ -5,7 +5,7 @@ import {
   type WorkerId,
   yieldToLoop,
 } from "../../core/index.ts";
-import type { FetchOptions, FetchOutcome, SourceHas } from "../../tiers/index.ts";
+import type { FetchOptions, FetchOutcome, SourceHas } from "../../store/index.ts";
 import type { PeerAnswer, WantedBlock } from "../messages.ts";
 import { Admission } from "./admission.ts";
 import { Call } from "./call.ts";

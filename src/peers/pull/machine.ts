@@ -1,5 +1,5 @@
 import { assert, unreachable } from "../../core/index.ts";
-import type { Arrival, Unplaced } from "../../tiers/index.ts";
+import type { Arrival, Unplaced } from "../../store/index.ts";
 import type { ItemRefusal } from "../messages.ts";
 import type { ItemCame, LinkFault } from "../transport.ts";
 import type { Admission } from "./admission.ts";

@@ -1,5 +1,5 @@
 import type { Clock, NamespaceIndex, Random, WorkerId } from "../../core/index.ts";
-import type { PeerBlocks } from "../../tiers/index.ts";
+import type { PeerBlocks } from "../../store/index.ts";
 import type { Locator, Members, Whereabouts } from "../directory/index.ts";
 import type { PeerHello } from "../messages.ts";
 import type { Transport, TransportLog, TransportName } from "../transport.ts";

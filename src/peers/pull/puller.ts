@@ -1,5 +1,5 @@
 import type { NamespaceIndex, WorkerId } from "../../core/index.ts";
-import type { FetchOutcome, PeerTier } from "../../tiers/index.ts";
+import type { FetchOutcome, PeerTier } from "../../store/index.ts";
 import type { PeerAnswer, PeerFound, PeerRequest, WantedBlock } from "../messages.ts";
 import type { TransportName } from "../transport.ts";
 

@@ -1,4 +1,4 @@
-import type { PulledBlock, Unplaced } from "../../tiers/index.ts";
+import type { PulledBlock, Unplaced } from "../../store/index.ts";
 import type { FrameHeader, ItemRefusal } from "../messages.ts";
 import type { ItemCame, ItemResult, LinkFault, PeerLink } from "../transport.ts";
 import type { Ask, Carrier } from "./ask.ts";

@@ -1,5 +1,5 @@
 import type { Clock, NamespaceIndex, Random } from "../../core/index.ts";
-import type { PeerBlocks } from "../../tiers/index.ts";
+import type { PeerBlocks } from "../../store/index.ts";
 import type { PeerAnswer, PeerFound, PeerHello, PeerRequest } from "../messages.ts";
 import type { PeerServer, Served, TransportLog } from "../transport.ts";
 import type { PeerIdentity } from "../trust.ts";

@@ -1,4 +1,4 @@
-import type { Loan } from "../../tiers/index.ts";
+import type { Loan } from "../../store/index.ts";
 import type { FrameHeader } from "../messages.ts";
 import { ALIASES_MAX, MODEL_BYTES_MAX } from "../wire/index.ts";
 

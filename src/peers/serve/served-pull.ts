@@ -1,6 +1,6 @@
-import { Tier } from "../../blocks/index.ts";
 import { assert, type Clock, messageOf, type NamespaceIndex } from "../../core/index.ts";
-import type { Lent, Loan, PeerBlocks } from "../../tiers/index.ts";
+import { Tier } from "../../store/blocks/index.ts";
+import type { Lent, Loan, PeerBlocks } from "../../store/index.ts";
 import type { ItemRefusal, PeerRequest, PullItem } from "../messages.ts";
 import type { Served, TransportLog } from "../transport.ts";
 import type { PeerIdentity } from "../trust.ts";

@@ -1,5 +1,5 @@
 import { type Clock, messageOf, type NamespaceIndex, type Random } from "../../core/index.ts";
-import type { PeerBlocks } from "../../tiers/index.ts";
+import type { PeerBlocks } from "../../store/index.ts";
 import type { TransportLog } from "../transport.ts";
 import { type KeyFilter, KeyFilterBuilder } from "../wire/index.ts";
 import type { ServeLimits } from "./serve-limits.ts";

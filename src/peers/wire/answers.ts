@@ -1,5 +1,5 @@
-import { Tier } from "../../blocks/index.ts";
 import { assert, unreachable } from "../../core/index.ts";
+import { Tier } from "../../store/blocks/index.ts";
 import type { PeerAnswer, PeerFound, PeerHas } from "../messages.ts";
 import { beginMessage, readEnvelope, readItems, writeItems } from "./envelope.ts";
 import { readHello, writeHello } from "./hello.ts";

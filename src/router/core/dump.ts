@@ -1,6 +1,6 @@
 import { stringifyJson } from "../../core/index.ts";
-import type { ResidencyTier } from "../../events/index.ts";
-import { workerNumber } from "../../kvevents/index.ts";
+import { workerNumber } from "../../events/index.ts";
+import type { ResidencyTier } from "../../observability/activity/index.ts";
 import type { HeldRun, PrefixIndex } from "../prefix-index.ts";
 import type { WorkerTable } from "../workers.ts";
 

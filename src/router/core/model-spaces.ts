@@ -1,4 +1,4 @@
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type { WorkerTable } from "../workers.ts";
 import { distinctSpaces } from "./prompt.ts";
 

@@ -1,4 +1,4 @@
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type { RouteRequest } from "../route.ts";
 import { type PromptHasher, tokenSalt } from "./prompt-hasher.ts";
 

@@ -1,4 +1,4 @@
-import { RESIDENCY_TIERS, type ResidencyTier } from "../../events/index.ts";
+import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
 import type { TargetId } from "../workers.ts";
 
 /** A target and a tier in one number: what holds a block. Ordered by target, then by tier. */

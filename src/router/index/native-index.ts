@@ -1,5 +1,4 @@
 import { assert, type Random } from "../../core/index.ts";
-import { RESIDENCY_TIERS, type ResidencyDigest } from "../../events/index.ts";
 import {
   type Native,
   PREFIX_CHANGE,
@@ -7,6 +6,7 @@ import {
   PrefixChanges,
   PrefixTable,
 } from "../../native/index.ts";
+import { RESIDENCY_TIERS, type ResidencyDigest } from "../../observability/activity/index.ts";
 import type {
   BlockHolder,
   HeldRun,

@@ -1,5 +1,5 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
-import type { ResidencyTier } from "../../events/index.ts";
+import type { ResidencyTier } from "../../observability/activity/index.ts";
 import type { HeldRun, IndexChange } from "../prefix-index.ts";
 import type { TargetId } from "../workers.ts";
 

@@ -3,7 +3,7 @@ import {
   RESIDENCY_TIERS,
   type ResidencyChange,
   type ResidencyDigest,
-} from "../../events/index.ts";
+} from "../../observability/activity/index.ts";
 import type {
   BlockHolder,
   HeldRun,

@@ -1,5 +1,5 @@
-import { RESIDENCY_TIERS } from "../../events/index.ts";
 import { type PrefixTable, STRUCTS } from "../../native/index.ts";
+import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
 import type { HeldRun } from "../prefix-index.ts";
 import type { TargetId } from "../workers.ts";
 

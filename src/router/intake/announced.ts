@@ -1,4 +1,4 @@
-import type { KeySpace, ResidencySource } from "../../events/index.ts";
+import type { KeySpace, ResidencySource } from "../../observability/activity/index.ts";
 import type { Target, WorkerSpec } from "../workers.ts";
 
 /** Null: nothing says which model it serves. What the table knows of it already stands. */

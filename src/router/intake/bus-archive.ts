@@ -1,5 +1,4 @@
 import type { Bus } from "../../bus/index.ts";
-import type { ResidencyBatch, ResidencySource } from "../../events/index.ts";
 import {
   decodeAnswer,
   encodeQuestion,
@@ -8,7 +7,8 @@ import {
   type ResidencyQuestion,
   type ResidencyRun,
   type ResidencySnapshotPart,
-} from "../../kvevents/index.ts";
+} from "../../events/index.ts";
+import type { ResidencyBatch, ResidencySource } from "../../observability/activity/index.ts";
 import type { PictureAnswer, RangeAnswer, ResidencyArchive } from "./feed.ts";
 import { lastOf } from "./pending.ts";
 

@@ -4,7 +4,7 @@ import {
   decodeResidencyMessage,
   eventsSubject,
   type ResidencyMessage,
-} from "../../kvevents/index.ts";
+} from "../../events/index.ts";
 import type { ResidencyListener } from "./feed.ts";
 
 /** Hands what publishers of a cluster say to `listener`, as long as it is not disposed. */

@@ -1,4 +1,4 @@
-import type { ResidencyDigest } from "../../events/index.ts";
+import type { ResidencyDigest } from "../../observability/activity/index.ts";
 
 /** Whether two count the same blocks; both in the order of RESIDENCY_TIERS. */
 export function sameDigests(a: readonly ResidencyDigest[], b: readonly ResidencyDigest[]): boolean {

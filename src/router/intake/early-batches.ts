@@ -1,4 +1,4 @@
-import type { ResidencyBatch } from "../../events/index.ts";
+import type { ResidencyBatch } from "../../observability/activity/index.ts";
 import { hashesIn } from "./pending.ts";
 
 /** Sources that are waited for; of more, the one that waits for longest is given up. */

@@ -1,5 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
-import type { ResidencyChange } from "../../events/index.ts";
+import type { ResidencyChange } from "../../observability/activity/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { Target, WorkerTable } from "../workers.ts";
 import type { ResidencyIntake } from "./intake.ts";

@@ -1,5 +1,9 @@
-import type { ResidencyBatch, ResidencyHeartbeat, ResidencySource } from "../../events/index.ts";
-import type { ResidencyRun } from "../../kvevents/index.ts";
+import type { ResidencyRun } from "../../events/index.ts";
+import type {
+  ResidencyBatch,
+  ResidencyHeartbeat,
+  ResidencySource,
+} from "../../observability/activity/index.ts";
 
 /** All that one source has, as it was at `sequence`. Parents stand before their children. */
 export interface Picture {

@@ -1,4 +1,4 @@
-import type { ResidencySource } from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { PictureAnswer, RangeAnswer, ResidencyArchive } from "./feed.ts";
 
 /** Gives pictures, and nothing else. */

@@ -4,7 +4,7 @@ import type {
   ResidencyDigest,
   ResidencyHeartbeat,
   ResidencySource,
-} from "../../events/index.ts";
+} from "../../observability/activity/index.ts";
 import type { IndexChange, PrefixIndex } from "../prefix-index.ts";
 import type { TargetId } from "../workers.ts";
 import { sameDigests } from "./digest.ts";

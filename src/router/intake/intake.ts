@@ -6,7 +6,7 @@ import type {
   ResidencyDigest,
   ResidencyHeartbeat,
   ResidencySource,
-} from "../../events/index.ts";
+} from "../../observability/activity/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 import type { Target, TargetId, WorkerSpec, WorkerTable } from "../workers.ts";
 import { announcedSpec, includes, sameSpaces, spacesWith } from "./announced.ts";

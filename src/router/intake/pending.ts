@@ -1,4 +1,4 @@
-import type { ResidencyBatch } from "../../events/index.ts";
+import type { ResidencyBatch } from "../../observability/activity/index.ts";
 
 /** What may wait for all sources together, and of one of them. */
 export interface PendingLimits {

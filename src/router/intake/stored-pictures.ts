@@ -1,6 +1,6 @@
 import type { DurableBus } from "../../bus/index.ts";
-import type { ResidencySource } from "../../events/index.ts";
-import { decodeStoredSnapshot, snapshotBucket, snapshotObject } from "../../kvevents/index.ts";
+import { decodeStoredSnapshot, snapshotBucket, snapshotObject } from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { PictureAnswer } from "./feed.ts";
 import type { PictureGiver } from "./first-archive.ts";
 

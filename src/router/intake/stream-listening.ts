@@ -1,5 +1,5 @@
 import type { Consumption, ConsumptionState, DurableBus } from "../../bus/index.ts";
-import { ANY, eventsStream, eventsSubject, snapshotBucket } from "../../kvevents/index.ts";
+import { ANY, eventsStream, eventsSubject, snapshotBucket } from "../../events/index.ts";
 import { takeResidency } from "./bus-listening.ts";
 import type { ResidencyListener } from "./feed.ts";
 

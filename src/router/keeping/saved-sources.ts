@@ -1,5 +1,5 @@
 import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type { FollowedSource } from "../intake/index.ts";
 import type { TargetId, WorkerRole, WorkerSpec } from "../workers.ts";
 

@@ -1,6 +1,6 @@
 import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
 import type { Clock, WorkerId } from "../../core/index.ts";
-import { RESIDENCY_TIERS } from "../../events/index.ts";
+import { RESIDENCY_TIERS } from "../../observability/activity/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
 import type { BlockHolder, PrefixIndex } from "../prefix-index.ts";
 import type { Target, TargetId, WorkerTable } from "../workers.ts";

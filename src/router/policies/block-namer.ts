@@ -1,6 +1,6 @@
 import { DIGEST_BYTES } from "../../core/index.ts";
-import type { KeySpace } from "../../events/index.ts";
 import { type Hashing, PromptDigests } from "../../identity/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type { RouteRequest } from "../route.ts";
 import type { Target } from "../workers.ts";
 import { PromptChain } from "./prompt-chain.ts";

@@ -1,5 +1,9 @@
 import { isWorkerId, type Json, parseJson, stringifyJson } from "../../core/index.ts";
-import { RESIDENCY_TIERS, type ResidencyDigest, type ResidencySource } from "../../events/index.ts";
+import {
+  RESIDENCY_TIERS,
+  type ResidencyDigest,
+  type ResidencySource,
+} from "../../observability/activity/index.ts";
 import type { BusyThresholds } from "../route.ts";
 import type { OwnedSum } from "./owner-book.ts";
 import { isRouterId, type RouterId } from "./router-id.ts";

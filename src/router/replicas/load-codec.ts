@@ -14,7 +14,7 @@ import {
   encodeActiveSequences,
   encodeEnvelope,
   workerNumber,
-} from "../../kvevents/index.ts";
+} from "../../events/index.ts";
 import type { LoadNews, OutputNews, SharedRequest } from "./load-news.ts";
 import { isRouterId, type RouterId } from "./router-id.ts";
 

@@ -1,4 +1,4 @@
-import type { ResidencySource } from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { SeenPicture } from "./announcement.ts";
 import type { RouterId } from "./router-id.ts";
 

@@ -1,6 +1,5 @@
 import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
 import { type Clock, isWorkerId, type Random } from "../../core/index.ts";
-import type { ResidencySource } from "../../events/index.ts";
 import {
   decodeQuestion,
   encodeAnswer,
@@ -8,7 +7,8 @@ import {
   type ResidencyQuestion,
   type ResidencyRun,
   snapshotParts,
-} from "../../kvevents/index.ts";
+} from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { FollowedSource, ResidencyIntake } from "../intake/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";
 

@@ -1,6 +1,6 @@
 import type { Bus, BusLog, BusMessage } from "../../bus/index.ts";
 import { type Clock, type Random, randomBelow, type WorkerId } from "../../core/index.ts";
-import { workerNumber } from "../../kvevents/index.ts";
+import { workerNumber } from "../../events/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
 import type { ResidencyIntake } from "../intake/index.ts";
 import type { PrefixIndex } from "../prefix-index.ts";

@@ -1,5 +1,5 @@
 import type { Bus, BusMessage, Subscription } from "../../bus/index.ts";
-import { ACTIVE_SEQUENCES_MAX } from "../../kvevents/index.ts";
+import { ACTIVE_SEQUENCES_MAX } from "../../events/index.ts";
 import { encodeNews, type NewsContext, readNews } from "./load-codec.ts";
 import type { LoadNews, SharedRequest } from "./load-news.ts";
 import type { OwnerBook } from "./owner-book.ts";

@@ -1,5 +1,5 @@
 import type { WorkerId } from "../../core/index.ts";
-import { ACTIVE_SEQUENCES_TOPIC } from "../../kvevents/index.ts";
+import { ACTIVE_SEQUENCES_TOPIC } from "../../events/index.ts";
 import type { RouterId } from "./router-id.ts";
 
 /** Where the routers of a cluster speak to each other. */

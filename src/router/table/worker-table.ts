@@ -1,5 +1,5 @@
 import { assert, equalBytes, HearthError, type WorkerId } from "../../core/index.ts";
-import type { KeySpace } from "../../events/index.ts";
+import type { KeySpace } from "../../observability/activity/index.ts";
 import type {
   Target,
   TargetId,

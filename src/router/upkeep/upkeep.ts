@@ -1,6 +1,6 @@
 import type { Bus, BusLog } from "../../bus/index.ts";
 import type { Clock, Random, WorkerId } from "../../core/index.ts";
-import type { ResidencySource } from "../../events/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
 import type { MetricRegistry } from "../../observability/index.ts";
 import type { ActiveLoad } from "../active-load.ts";
 import {

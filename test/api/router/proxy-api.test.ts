@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { createProxyApi, OPEN_ACCESS } from "../../../src/api/index.ts";
-import type { OpenAiProxy } from "../../../src/proxy/index.ts";
+import type { OpenAiProxy } from "../../../src/router/proxy/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { oneToken } from "../serve.ts";
 

@@ -1,8 +1,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { engine } from "../../kvevents/scripted-engine.ts";
-import { deadUrl } from "../../proxy/raw-engine.ts";
+import { engine } from "../../events/scripted-engine.ts";
+import { deadUrl } from "../../router/proxy/raw-engine.ts";
 import { describeNative, tempDir, waitFor } from "../../support/index.ts";
 import { FROM_CHECKOUT } from "../agent-process.ts";
 import { RouterProcess } from "./router-process.ts";

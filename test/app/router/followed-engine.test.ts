@@ -1,6 +1,6 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
-import { chain, engine, tokensOf } from "../../kvevents/scripted-engine.ts";
+import { chain, engine, tokensOf } from "../../events/scripted-engine.ts";
 import { describeNative, tempDir, waitFor } from "../../support/index.ts";
 import { FROM_CHECKOUT } from "../agent-process.ts";
 import { RouterProcess } from "./router-process.ts";

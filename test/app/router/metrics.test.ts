@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createRouterMetrics, METRICS } from "../../../src/observability/index.ts";
-import { PROXY_OUTCOMES } from "../../../src/proxy/index.ts";
 import { POLICY_NAMES } from "../../../src/router/index.ts";
+import { PROXY_OUTCOMES } from "../../../src/router/proxy/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 function metricsAt(clock = new ManualClock()) {

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { tellPolicies } from "../../../src/app/router/index.ts";
-import type { PromptSeen, ProxyObserver } from "../../../src/proxy/index.ts";
 import type { PolicyCounts, PolicyMarks } from "../../../src/router/index.ts";
+import type { PromptSeen, ProxyObserver } from "../../../src/router/proxy/index.ts";
 
 const SEEN = {
   requestId: "r",

@@ -1,8 +1,9 @@
 import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
-import { type EngineEvent, encodeEngineBatch } from "../../../src/kvevents/index.ts";
-import { bindPublisher } from "../../../src/zmtp/index.ts";
-import { MockEngine, POLITE, wordsFor } from "../../proxy/mock-engine.ts";
+import { type EngineEvent, encodeEngineBatch } from "../../../src/events/index.ts";
+import { bindPublisher } from "../../../src/events/zmtp/index.ts";
+import { MockEngine, POLITE, wordsFor } from "../../router/proxy/mock-engine.ts";
+import { chain } from "../../store/names.ts";
 import {
   describeNative,
   describeNats,
@@ -11,7 +12,6 @@ import {
   tempDir,
   waitFor,
 } from "../../support/index.ts";
-import { chain } from "../../tiers/names.ts";
 import { AgentProcess, FROM_CHECKOUT } from "../agent-process.ts";
 import { RouterProcess } from "./router-process.ts";
 
@@ -186,7 +186,7 @@ describeNats("a router over NATS", () => {
     expect(await answer.json()).toMatchObject({ worker: "gpu-01", terms: { host_blocks: 3 } });
     await engine.put(...chain("a/b/d"));
     await waitFor(async () => (await router.metric("hearth_router_index_blocks")) === 4);
-  }, 60_000);
+  });
 
   test("without a broker it waits for one, and serves what it can after its time", async () => {
     const more = 'complete_within = "300ms"\n';
@@ -195,7 +195,7 @@ describeNats("a router over NATS", () => {
     expect(await (await router.get("/healthz")).text()).toContain("ROUTER_NATS");
     router.process.kill("SIGTERM");
     expect(await router.exited()).toBe(0);
-  }, 30_000);
+  });
 
   test("two with replica sync count what either routed", async () => {
     await using nats = await NatsServer.start();
@@ -209,7 +209,7 @@ describeNats("a router over NATS", () => {
       // The first ones may go out before the other listens.
       await one.post("/v1/route", { model: "m", tokens, request_id: `r-${number++}` });
       return (await two.json("/v1/loads")).loads[0].active_requests > 0;
-    }, 20_000);
+    });
     for (let at = 0; at < number; at++) await one.post(`/v1/requests/r-${at}/free`, {});
     const left = async () => (await two.json("/v1/loads")).loads[0].active_requests;
     await waitFor(async () => (await left()) === 0, 20_000, "both to forget them");
@@ -217,8 +217,8 @@ describeNats("a router over NATS", () => {
     await waitFor(async () => {
       const { thresholds } = await two.json("/busy_threshold");
       return thresholds[0]?.active_decode_blocks_threshold === 0.5;
-    }, 20_000);
-  }, 60_000);
+    });
+  });
 
   test("begins with the picture it had", async () => {
     const folder = tempDir();
@@ -238,7 +238,7 @@ describeNats("a router over NATS", () => {
     await using after = await RouterProcess.start(settings);
     await after.logged("restored index snapshot");
     expect(await after.metric("hearth_router_index_blocks")).toBe(3);
-  }, 60_000);
+  });
 });
 
 describeNative("a router without agents", () => {
@@ -264,12 +264,12 @@ describeNative("a router without agents", () => {
       // Who subscribes gets nothing of what was published just before: the same number again.
       engine.publish([new Uint8Array(0), number, payload]);
       return (await router.metric("hearth_router_index_blocks")) === 2;
-    }, 10_000);
+    });
     const body = { model: "m", tokens: [1, 2, 3, 4, 5, 6, 7, 8, 9] };
     const routed = await (await router.post("/v1/route", body)).json();
     expect(routed).toMatchObject({ worker: "w", terms: { device_blocks: 2 } });
     await router.get("/v1/workers/w", { method: "DELETE" });
     await waitFor(() => engine.subscribers === 0, 10_000, "the router to leave");
     expect(await router.metric("hearth_router_index_blocks")).toBe(0);
-  }, 30_000);
+  });
 });

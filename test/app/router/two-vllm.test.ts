@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { systemClock, systemRandom } from "../../../src/core/index.ts";
-import { bindPublisher } from "../../../src/zmtp/index.ts";
-import { MockEngine, POLITE } from "../../proxy/mock-engine.ts";
-import { writeTokenizer } from "../../proxy/tokenizer-files.ts";
+import { bindPublisher } from "../../../src/events/zmtp/index.ts";
+import { MockEngine, POLITE } from "../../router/proxy/mock-engine.ts";
+import { writeTokenizer } from "../../router/proxy/tokenizer-files.ts";
 import { describeNative, tempDir, waitFor } from "../../support/index.ts";
 import { RouterProcess } from "./router-process.ts";
 

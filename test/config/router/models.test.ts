@@ -7,7 +7,7 @@ import {
   type RouterConfig,
   renderRouterConfig,
 } from "../../../src/config/index.ts";
-import { PROXY_DEFAULTS, PROXY_MODEL_DEFAULTS } from "../../../src/proxy/index.ts";
+import { PROXY_DEFAULTS, PROXY_MODEL_DEFAULTS } from "../../../src/router/proxy/index.ts";
 
 const FACTS = { hostname: "router", memoryBytes: null };
 const MODEL = '[models.llama]\nmodel = "meta/llama"\n';

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { systemClock } from "../../../src/core/index.ts";
-import { openTokens } from "../../../src/proxy/tokens/index.ts";
+import { openTokens } from "../../../src/router/proxy/tokens/index.ts";
 import type { Check } from "../conformance.ts";
 
 const GOLDEN = join(import.meta.dir, "golden");

@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/leases/index.ts";
+import type { HoldKind } from "../../../src/store/pins/index.ts";
 
 export interface ReceiptBlock {
   readonly block: string;

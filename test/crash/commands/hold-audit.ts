@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/leases/index.ts";
+import type { HoldKind } from "../../../src/store/pins/index.ts";
 import { BLOCKS, digestOf } from "../content.ts";
 import type { AgentDoor, Listing, TreeEntry } from "./agent-door.ts";
 import type { DeedRoom } from "./deed.ts";

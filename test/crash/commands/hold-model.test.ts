@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { HoldKind } from "../../../src/leases/index.ts";
+import type { HoldKind } from "../../../src/store/pins/index.ts";
 import { Oracle } from "../oracle.ts";
 import type { Listing, Receipt, TreeEntry } from "./agent-door.ts";
 import { CommandTally } from "./command-tally.ts";

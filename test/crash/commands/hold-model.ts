@@ -1,4 +1,4 @@
-import type { HoldKind } from "../../../src/leases/index.ts";
+import type { HoldKind } from "../../../src/store/pins/index.ts";
 
 /** Between two moments of the test's monotonic clock, in milliseconds. */
 export interface Span {

@@ -1,6 +1,6 @@
 import { systemClock } from "../../../src/core/index.ts";
+import { digestOf } from "../../store/names.ts";
 import { waitFor } from "../../support/wait.ts";
-import { digestOf } from "../../tiers/names.ts";
 import { EXAMPLES, OTHERS } from "../examples.ts";
 import { outcomesOf, type Stage } from "../stage.ts";
 import {

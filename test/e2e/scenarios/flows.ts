@@ -1,5 +1,5 @@
-import { createHandleBatch } from "../../../src/tiers/index.ts";
-import { batchOf } from "../../tiers/names.ts";
+import { createHandleBatch } from "../../../src/store/index.ts";
+import { batchOf } from "../../store/names.ts";
 import { EXAMPLES, OTHERS } from "../examples.ts";
 import { outcomesOf, type Stage } from "../stage.ts";
 import { all, DOC, FOLLOWING, namesOf, PREFIX, SESSION, tiersOf } from "./blocks.ts";

@@ -1,4 +1,4 @@
-import { connectControl, pin } from "../../../src/client/index.ts";
+import { connectControl, pin } from "../../../src/control/client/index.ts";
 import {
   decodeReceipt,
   encodeBody,

@@ -5,7 +5,7 @@
  */
 import { EngineClient } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { seedOf } from "../../tiers/names.ts";
+import { seedOf } from "../../store/names.ts";
 import { manifestBytes } from "../agent-kit.ts";
 import { Engine, type Handle } from "../engine.ts";
 

@@ -5,9 +5,9 @@
  */
 import { createPieceItems, EngineClient, type PieceItems } from "../../../src/engine/index.ts";
 import { type GpuMemory, loadNative, openGpus, Region } from "../../../src/native/index.ts";
-import { CommitFlag } from "../../../src/tiers/index.ts";
+import { CommitFlag } from "../../../src/store/index.ts";
+import { seedOf } from "../../store/names.ts";
 import { standIn } from "../../support/stand-ins.ts";
-import { seedOf } from "../../tiers/names.ts";
 import { manifestBytes } from "../agent-kit.ts";
 import { Engine, type Handle, handleBatch } from "../engine.ts";
 

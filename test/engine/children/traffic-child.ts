@@ -6,7 +6,7 @@
 import { type Random, randomBelow, seededRandom } from "../../../src/core/index.ts";
 import { EngineClient } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { chain } from "../../tiers/names.ts";
+import { chain } from "../../store/names.ts";
 import { manifestBytes } from "../agent-kit.ts";
 import { Engine } from "../engine.ts";
 

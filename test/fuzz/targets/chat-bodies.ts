@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Random, randomBelow, systemClock } from "../../../src/core/index.ts";
-import { openTokens, type Tokens } from "../../../src/proxy/tokens/index.ts";
+import { openTokens, type Tokens } from "../../../src/router/proxy/tokens/index.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 

@@ -20,7 +20,7 @@ import {
   pendingOutput,
 } from "../../../src/engine/protocol/index.ts";
 import type { Region } from "../../../src/native/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../../src/tiers/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../../src/store/index.ts";
 import { must, type Saw } from "../target.ts";
 import { ARENA_BYTES, LIMITS } from "./stage.ts";
 

@@ -8,9 +8,9 @@ import {
   noCounts,
   type SavedFeed,
   Translator,
-} from "../../../src/kvevents/index.ts";
+} from "../../../src/events/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
-import { exampleBatches } from "../../kvevents/examples.ts";
+import { exampleBatches } from "../../events/examples.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 
 const BLOCK = 4;

@@ -1,11 +1,16 @@
 import { type Random, randomBelow, type WorkerId } from "../../../src/core/index.ts";
-import { HeldChains, QuestionDesk, ResidencyFeed, Snapshots } from "../../../src/feed/index.ts";
 import {
   decodeAnswer,
   decodeStoredSnapshot,
   encodeQuestion,
   encodeStoredSnapshot,
-} from "../../../src/kvevents/index.ts";
+} from "../../../src/events/index.ts";
+import {
+  HeldChains,
+  QuestionDesk,
+  ResidencyFeed,
+  Snapshots,
+} from "../../../src/events/publishing/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Target } from "../target.ts";
 

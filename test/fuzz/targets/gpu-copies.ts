@@ -20,7 +20,7 @@ import {
   type HandleBatch,
   type Holder,
   TieredStore,
-} from "../../../src/tiers/index.ts";
+} from "../../../src/store/index.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must, type Saw, type Target } from "../target.ts";

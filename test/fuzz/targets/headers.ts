@@ -1,18 +1,18 @@
 import { type Random, randomBelow, seededRandom, systemClock } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import {
-  type OpenAiProxy,
-  openProxy,
-  PROXY_DEFAULTS,
-  PROXY_MODEL_DEFAULTS,
-} from "../../../src/proxy/index.ts";
-import {
   createActiveLoad,
   createRouter,
   createWorkerTable,
   ReferenceIndex,
   ROUTER_DEFAULTS,
 } from "../../../src/router/index.ts";
+import {
+  type OpenAiProxy,
+  openProxy,
+  PROXY_DEFAULTS,
+  PROXY_MODEL_DEFAULTS,
+} from "../../../src/router/proxy/index.ts";
 import { must, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 

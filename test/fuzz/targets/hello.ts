@@ -17,8 +17,8 @@ import {
 } from "../../../src/engine/protocol/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
-import { Namespaces } from "../../../src/tiers/index.ts";
-import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
+import { Namespaces } from "../../../src/store/index.ts";
+import { openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { goldenFrames, goldenManifests } from "../corpus.ts";
 import { must, shapeOf, type Target } from "../target.ts";
 import { oneOf } from "./text-input.ts";

@@ -1,7 +1,7 @@
 import { createApi, OPEN_ACCESS } from "../../../src/api/index.ts";
 import { decodeCommand } from "../../../src/control/index.ts";
 import { type Random, randomBelow, systemClock } from "../../../src/core/index.ts";
-import type { ExplainQuery } from "../../../src/tiers/index.ts";
+import type { ExplainQuery } from "../../../src/store/index.ts";
 import { FakeControl } from "../../api/fake-control.ts";
 import { FakePeers } from "../../api/fake-peers.ts";
 import { must, shapeOf, type Target } from "../target.ts";

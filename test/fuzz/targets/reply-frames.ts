@@ -41,7 +41,7 @@ import {
   type Refusal,
   refusal,
 } from "../../../src/engine/protocol/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../../src/tiers/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../../src/store/index.ts";
 import { goldenFrames } from "../corpus.ts";
 import type { Target } from "../target.ts";
 import { type Encode, type Read, readStream } from "./frame-stream.ts";

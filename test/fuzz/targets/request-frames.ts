@@ -64,7 +64,7 @@ import {
   refusal,
   wantsReply,
 } from "../../../src/engine/protocol/index.ts";
-import { createAddressBatch, createHandleBatch } from "../../../src/tiers/index.ts";
+import { createAddressBatch, createHandleBatch } from "../../../src/store/index.ts";
 import { goldenFrames } from "../corpus.ts";
 import type { Target } from "../target.ts";
 import { generateRequests } from "./frame-maker.ts";

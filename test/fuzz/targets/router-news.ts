@@ -4,7 +4,7 @@ import {
   encodeHeartbeat,
   eventsSubject,
   RESIDENCY_LIMITS,
-} from "../../../src/kvevents/index.ts";
+} from "../../../src/events/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import {
   INTAKE_DEFAULTS,

@@ -9,10 +9,10 @@ import {
 } from "../../../src/engine/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
-import { Namespaces } from "../../../src/tiers/index.ts";
+import { Namespaces } from "../../../src/store/index.ts";
+import { openStoreKit, PAGE } from "../../store/store-kit.ts";
 import { endlessTurns } from "../../support/endless-turns.ts";
 import { FakeGpus } from "../../support/fake-gpus.ts";
-import { openStoreKit, PAGE } from "../../tiers/store-kit.ts";
 import { goldenFrames } from "../corpus.ts";
 import { must, type Target } from "../target.ts";
 

@@ -1,4 +1,3 @@
-import { Tier } from "../../../src/blocks/index.ts";
 import { messageOf, type NamespaceIndex, seededRandom } from "../../../src/core/index.ts";
 import {
   type Connection,
@@ -11,7 +10,8 @@ import {
 } from "../../../src/engine/index.ts";
 import { loadNative, Queue, Region } from "../../../src/native/index.ts";
 import { createFrameCounts } from "../../../src/observability/index.ts";
-import { Namespaces, TieredStore } from "../../../src/tiers/index.ts";
+import { Tier } from "../../../src/store/blocks/index.ts";
+import { Namespaces, TieredStore } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { must } from "../target.ts";
 

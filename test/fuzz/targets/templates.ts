@@ -1,8 +1,12 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Random, randomBelow } from "../../../src/core/index.ts";
-import { Template, TemplateSyntaxError } from "../../../src/proxy/tokens/jinja/index.ts";
-import { PythonError, readJson, type Value } from "../../../src/proxy/tokens/python/index.ts";
+import { Template, TemplateSyntaxError } from "../../../src/router/proxy/tokens/jinja/index.ts";
+import {
+  PythonError,
+  readJson,
+  type Value,
+} from "../../../src/router/proxy/tokens/python/index.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 import { bytesOf, oneOf } from "./text-input.ts";
 

@@ -5,7 +5,7 @@ import {
   type ParsedRequest,
   parseTraceLine,
   TRACE_LIMITS,
-} from "../../../src/traces/index.ts";
+} from "../../../src/workload/traces/index.ts";
 import { traceLines } from "../corpus.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 import { bytesOf, digits, oneOf, textOf } from "./text-input.ts";

@@ -1,6 +1,6 @@
-import { encodeMessage, Peer, ZMTP_LIMITS } from "../../../src/zmtp/index.ts";
+import { encodeMessage, Peer, ZMTP_LIMITS } from "../../../src/events/zmtp/index.ts";
+import { greeting, ready } from "../../events/zmtp/support.ts";
 import { endlessTurns, ManualClock } from "../../support/index.ts";
-import { greeting, ready } from "../../zmtp/support.ts";
 import { must, type Saw, shapeOf, type Target } from "../target.ts";
 
 const TYPES = ["PUB", "SUB", "DEALER", "ROUTER"] as const;

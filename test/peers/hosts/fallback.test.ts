@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { connect, createServer, type Socket } from "node:net";
 import type { Endpoint } from "../../../src/peers/index.ts";
+import type { StoreEngine } from "../../store/store-engine.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
-import type { StoreEngine } from "../../tiers/store-engine.ts";
 import { MIB, RealHost } from "./real-host.ts";
 
 const BOTH = ["stream", "quic"] as const;

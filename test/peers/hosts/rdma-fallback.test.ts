@@ -1,7 +1,7 @@
 import { afterAll, expect, test } from "bun:test";
+import type { StoreEngine } from "../../store/store-engine.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { describeNative, tempDir, waitFor } from "../../support/index.ts";
-import type { StoreEngine } from "../../tiers/store-engine.ts";
 import { meetIn, planVerbs, standInVerbs } from "../transports/rdma-kit.ts";
 import { maker as rdma } from "../transports/rdma-maker.ts";
 import { MIB, RealHost } from "./real-host.ts";
@@ -77,7 +77,7 @@ describeStandIn("blocks of a host with RDMA", () => {
       expect(rdma.blocks + stream.blocks).toBe(6);
       expect(stream.blocks).toBeGreaterThan(0);
       await isQuiet(world, engine);
-    }, 20_000);
+    });
   }
 
   test("a flipped bit is no block: it is asked for again, and told", async () => {

@@ -22,8 +22,8 @@ import {
 import { BlockServer, SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
 import { QuicTransport } from "../../../src/peers/transports/quic/index.ts";
 import { StreamTransport } from "../../../src/peers/transports/stream/index.ts";
-import { Namespaces, TieredStore } from "../../../src/tiers/index.ts";
-import { StoreEngine } from "../../tiers/store-engine.ts";
+import { Namespaces, TieredStore } from "../../../src/store/index.ts";
+import { StoreEngine } from "../../store/store-engine.ts";
 import { LIMITS, type TransportMaker } from "../transports/contract-kit.ts";
 
 export const MIB = 2 ** 20;

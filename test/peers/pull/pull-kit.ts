@@ -11,7 +11,7 @@ import {
   type PullOptions,
   type TransportName,
 } from "../../../src/peers/index.ts";
-import type { FetchOutcome } from "../../../src/tiers/index.ts";
+import type { FetchOutcome } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/manual-clock.ts";
 import { ScriptedBlocks } from "../../support/scripted-blocks.ts";
 import { ScriptedHost, ScriptedTransport } from "../../support/scripted-peers.ts";

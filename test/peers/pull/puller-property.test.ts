@@ -167,4 +167,4 @@ test("whatever peers do: all that was taken is given back once, and every wait e
     }),
     { numRuns: Number(process.env.PULL_RUNS ?? 120) },
   );
-}, 120_000);
+});

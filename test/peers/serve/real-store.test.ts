@@ -3,11 +3,11 @@ import { LAYER_ALL, seededRandom } from "../../../src/core/index.ts";
 import { blockKeys } from "../../../src/identity/index.ts";
 import { BlockServer, SERVE_LIMITS } from "../../../src/peers/serve/index.ts";
 import { decodePart, encodeFrame, readKeyFilter } from "../../../src/peers/wire/index.ts";
+import { digestOf } from "../../store/names.ts";
+import type { SsdKit } from "../../store/ssd/ssd-kit.ts";
+import { useSsdKit } from "../../store/ssd/use-kit.ts";
+import { namespaceKey } from "../../store/store-kit.ts";
 import { describeNative } from "../../support/index.ts";
-import { digestOf } from "../../tiers/names.ts";
-import type { SsdKit } from "../../tiers/ssd/ssd-kit.ts";
-import { useSsdKit } from "../../tiers/ssd/use-kit.ts";
-import { namespaceKey } from "../../tiers/store-kit.ts";
 import { HELLO, itemOf, peer } from "./shelf.ts";
 
 const KEY = namespaceKey(1);

@@ -1,9 +1,9 @@
-import { Tier } from "../../../src/blocks/index.ts";
 import type { NamespaceIndex, WorkerId } from "../../../src/core/index.ts";
 import { seededRandom } from "../../../src/core/index.ts";
 import type { PeerIdentity, PullItem, Served, WantedBlock } from "../../../src/peers/index.ts";
 import { BlockServer, SERVE_LIMITS, type ServeLimits } from "../../../src/peers/serve/index.ts";
-import type { FoundBlock, HeldCopy, Lent, Loan, PeerBlocks } from "../../../src/tiers/index.ts";
+import { Tier } from "../../../src/store/blocks/index.ts";
+import type { FoundBlock, HeldCopy, Lent, Loan, PeerBlocks } from "../../../src/store/index.ts";
 import { ManualClock } from "../../support/index.ts";
 
 export const NAMESPACE = new Uint8Array(32).fill(1);

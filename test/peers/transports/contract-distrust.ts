@@ -92,5 +92,5 @@ export function distrustContract(maker: TransportMaker): void {
       }
       expect(holds.server.asked).toBe(asked);
     }
-  }, 15_000);
+  });
 }

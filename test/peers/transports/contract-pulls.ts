@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import { Tier } from "../../../src/blocks/index.ts";
 import type { PeerAnswer, PeerHello, PullItem } from "../../../src/peers/index.ts";
+import { Tier } from "../../../src/store/blocks/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { blockOf } from "../../support/region-server.ts";
 import {

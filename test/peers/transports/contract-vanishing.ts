@@ -31,7 +31,7 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     expect(["broken", "stalled", "unreachable"]).toContain(fate!.kind);
     const late = await pullPlaces(link, places);
     expect(late.fault).not.toBeNull();
-  }, 30_000);
+  });
 
   test("an asker that is killed: what it was lent comes back, and its link goes", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
@@ -43,7 +43,7 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     child.kill();
     await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
     await waitFor(() => pair.holder.transport.inboundLinks === 0, 20_000);
-  }, 50_000);
+  });
 
   test("an asker that stands still is given up, and others are served meanwhile", async () => {
     await using pair = await Pair.make(maker, { progressMs: 700 });
@@ -59,5 +59,5 @@ export function vanishingContract(maker: TransportMaker, path: string): void {
     for (let i = 0; i < 5; i++) expect((await pullPlaces(link, places)).fault).toBeNull();
     await waitFor(() => server.lent === 0 && server.serving === 0, 20_000);
     child.signal("SIGCONT");
-  }, 50_000);
+  });
 }

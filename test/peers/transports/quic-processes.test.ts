@@ -39,7 +39,7 @@ describeNative("QUIC among processes", () => {
       for (const child of children) await child[Symbol.asyncDispose]();
     }
     expect(slowestMs).toBeLessThan(STALL_MS_MAX);
-  }, 40_000);
+  });
 
   test("a socket is tuned by its port, and no other", async () => {
     const native = loadNative();
@@ -86,7 +86,7 @@ describeNative("the memory of QUIC", () => {
     const after = await pull(4_500);
     // Without collections of ours each pull leaves about 57 KiB.
     expect(after - before).toBeLessThan(130);
-  }, 60_000);
+  });
 
   test("is collected when too much of it is outstanding, and not before", () => {
     let collected = 0;

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
-import { measureResumption, UdpRelay } from "../../../src/bench/peer/index.ts";
 import { systemClock } from "../../../src/core/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
 import { QuicTransport } from "../../../src/peers/index.ts";
+import { measureResumption, UdpRelay } from "../../../src/workload/bench/peer/index.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
 import { dial, Host, LIMITS, Pair, placesFor, pullPlaces, regionOf } from "./contract-kit.ts";

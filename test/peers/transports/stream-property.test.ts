@@ -63,5 +63,5 @@ describeNative("pulls of a stream link, whatever happens", () => {
       }),
       { numRuns: 60 },
     );
-  }, 60_000);
+  });
 });

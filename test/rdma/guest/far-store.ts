@@ -3,7 +3,7 @@ import type { Credentials, Endpoint, TransportName } from "../../../src/peers/in
 import { createTrust } from "../../../src/peers/trust/index.ts";
 import { RealHost } from "../../peers/hosts/real-host.ts";
 import type { TransportMaker } from "../../peers/transports/contract-kit.ts";
-import type { BlockSpec } from "../../tiers/names.ts";
+import type { BlockSpec } from "../../store/names.ts";
 import { PATIENT } from "./patient.ts";
 import { MAKER, type Place } from "./places.ts";
 

@@ -1,8 +1,8 @@
 /** Two whole hosts: which way blocks go, and what becomes of a pull whose way is cut. */
 import { afterEach, describe, expect, test } from "bun:test";
+import type { StoreEngine } from "../../store/store-engine.ts";
 import { makeCluster } from "../../support/cluster.ts";
 import { waitFor } from "../../support/index.ts";
-import type { StoreEngine } from "../../tiers/store-engine.ts";
 import { Far } from "./far.ts";
 import { storeAt } from "./far-store.ts";
 import { FAR, NEAR } from "./places.ts";

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { HearthError, parseJson, type WorkerId } from "../../../src/core/index.ts";
-import { workerNumber } from "../../../src/kvevents/index.ts";
+import { workerNumber } from "../../../src/events/index.ts";
 import { prefillId, ROUTER_DEFAULTS } from "../../../src/router/index.ts";
 import { openRouter, promptOf, workerOf } from "./open-router.ts";
 

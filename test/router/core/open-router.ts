@@ -1,6 +1,6 @@
 import { seededRandom, type WorkerId } from "../../../src/core/index.ts";
-import type { ResidencyTier } from "../../../src/events/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
+import type { ResidencyTier } from "../../../src/observability/activity/index.ts";
 import {
   createActiveLoad,
   createPromptHasher,

@@ -1,7 +1,10 @@
 import { expect } from "bun:test";
 import { type Random, randomBelow, seededRandom } from "../../../src/core/index.ts";
-import { RESIDENCY_TIERS, type ResidencyChange } from "../../../src/events/index.ts";
 import { loadNative } from "../../../src/native/index.ts";
+import {
+  RESIDENCY_TIERS,
+  type ResidencyChange,
+} from "../../../src/observability/activity/index.ts";
 import {
   createPrefixIndex,
   type IndexChange,

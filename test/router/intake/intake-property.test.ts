@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { seededRandom } from "../../../src/core/index.ts";
-import type { ResidencyTier } from "../../../src/events/index.ts";
+import type { ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type {
   PictureAnswer,
@@ -106,4 +106,4 @@ async function carryOut(script: readonly (readonly [number, Step])[]): Promise<v
 test("whatever is lost, doubled, overtaken or restarted: the index ends right", async () => {
   const script = fc.array(fc.tuple(fc.nat(1), step), { maxLength: 80, size: "max" });
   await fc.assert(fc.asyncProperty(script, carryOut), { numRuns: 400 });
-}, 60_000);
+});

@@ -7,7 +7,7 @@ import {
   type ResidencyHeartbeat,
   type ResidencySource,
   type ResidencyTier,
-} from "../../../src/events/index.ts";
+} from "../../../src/observability/activity/index.ts";
 import type { Picture, RangeAnswer } from "../../../src/router/intake/index.ts";
 import { SPACE } from "./scripted-worker.ts";
 

@@ -1,17 +1,6 @@
 import type { Bus, Subscription } from "../../../src/bus/index.ts";
 import type { WorkerId } from "../../../src/core/index.ts";
 import {
-  type KeySpace,
-  mixHash,
-  RESIDENCY_TIERS,
-  type ResidencyBatch,
-  type ResidencyChange,
-  type ResidencyDigest,
-  type ResidencyHeartbeat,
-  type ResidencySource,
-  type ResidencyTier,
-} from "../../../src/events/index.ts";
-import {
   decodeQuestion,
   encodeAnswer,
   encodeBatch,
@@ -21,7 +10,18 @@ import {
   type ResidencyAnswer,
   type ResidencyQuestion,
   type ResidencyRun,
-} from "../../../src/kvevents/index.ts";
+} from "../../../src/events/index.ts";
+import {
+  type KeySpace,
+  mixHash,
+  RESIDENCY_TIERS,
+  type ResidencyBatch,
+  type ResidencyChange,
+  type ResidencyDigest,
+  type ResidencyHeartbeat,
+  type ResidencySource,
+  type ResidencyTier,
+} from "../../../src/observability/activity/index.ts";
 
 export const CLUSTER = "test";
 export const SPACE: KeySpace = { kind: "tokens", model: "m", blockTokens: 16 };

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { type Bus, createLocalBus, LocalHub, openBus } from "../../../src/bus/index.ts";
 import { systemClock, type WorkerId } from "../../../src/core/index.ts";
-import type { KeySpace, ResidencyTier } from "../../../src/events/index.ts";
+import type { KeySpace, ResidencyTier } from "../../../src/observability/activity/index.ts";
 import { BusLocator, LOCATE_SUBJECT } from "../../../src/peers/directory/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import { LocateService } from "../../../src/router/locate/index.ts";

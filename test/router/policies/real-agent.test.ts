@@ -1,18 +1,18 @@
 import { expect } from "bun:test";
 import { ControlRoom, createCommander, PeerSource } from "../../../src/app/index.ts";
-import { Tier } from "../../../src/blocks/index.ts";
 import { type Bus, createLocalBus, LocalHub } from "../../../src/bus/index.ts";
-import { connectControl } from "../../../src/client/index.ts";
+import { connectControl } from "../../../src/control/client/index.ts";
 import { createControlSubscriber } from "../../../src/control/index.ts";
 import { DIGEST_BYTES, seededRandom, type WorkerId } from "../../../src/core/index.ts";
 import { createHealth, createLogger } from "../../../src/observability/index.ts";
 import { type BlockNamer, PromptChain } from "../../../src/router/index.ts";
-import { Namespaces } from "../../../src/tiers/index.ts";
+import { Tier } from "../../../src/store/blocks/index.ts";
+import { Namespaces } from "../../../src/store/index.ts";
 import { configOf, NO_FACTS } from "../../config/arbitrary-config.ts";
+import { named } from "../../store/lifecycle/lifecycle-kit.ts";
+import { chain, digestOf } from "../../store/names.ts";
+import { type KitTest, useSsdKit } from "../../store/ssd/use-kit.ts";
 import { describeNative, waitFor } from "../../support/index.ts";
-import { named } from "../../tiers/lifecycle/lifecycle-kit.ts";
-import { chain, digestOf } from "../../tiers/names.ts";
-import { type KitTest, useSsdKit } from "../../tiers/ssd/use-kit.ts";
 import { BLOCK, PolicyKit, tokensOf } from "./kit.ts";
 
 const CONFIG = configOf(
@@ -106,7 +106,7 @@ class AgentUnderPolicies implements AsyncDisposable {
     await waitFor(async () => {
       await this.#disk.clock.advanceAsync(1);
       return condition() && this.#disk.disk.inFlight === 0;
-    }, 20_000);
+    });
   }
 
   /** Holds outlive whoever asked for them: the test ends them. */

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { decode, encode } from "@msgpack/msgpack";
 import { createLocalBus, LocalHub } from "../../../src/bus/index.ts";
-import { decodeEnvelope, encodeEnvelope, workerNumber } from "../../../src/kvevents/index.ts";
+import { decodeEnvelope, encodeEnvelope, workerNumber } from "../../../src/events/index.ts";
 import { waitFor } from "../../support/index.ts";
 import { basics, TestRouter } from "./room.ts";
 

@@ -1,6 +1,6 @@
 import { type Bus, createLocalBus, type LocalHub } from "../../../src/bus/index.ts";
 import { seededRandom, systemClock, systemRandom, type WorkerId } from "../../../src/core/index.ts";
-import type { ResidencySource } from "../../../src/events/index.ts";
+import type { ResidencySource } from "../../../src/observability/activity/index.ts";
 import { ReferenceIndex } from "../../../src/router/index/index.ts";
 import type { BusyThresholds, PrefixIndex } from "../../../src/router/index.ts";
 import {

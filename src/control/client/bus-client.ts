@@ -1,0 +1,286 @@
+import type { Bus, BusMessage, PublishOutcome } from "../../bus/index.ts";
+import { type Clock, HearthError, type Random, sleep } from "../../core/index.ts";
+import {
+  ALL_WORKERS,
+  BROADCAST_SUBJECT,
+  decodeReceipt,
+  issuerSubject,
+  REPLY_HEADER,
+  type Receipt,
+} from "../index.ts";
+import { unlessAborted } from "./abort.ts";
+import type {
+  BroadcastResult,
+  ControlClient,
+  FoundWorker,
+  SendOptions,
+  SendResult,
+  WireCommand,
+} from "./control-client.ts";
+import { findWorkers } from "./discovery.ts";
+import { identified } from "./envelope.ts";
+import { Inbox, type Mailbox } from "./inbox.ts";
+import { absentMs, PROGRESS_MS, tryMs } from "./patience.ts";
+import { broadcastParts, sendParts, splitCommand } from "./split-command.ts";
+import { commandSubject } from "./subjects.ts";
+import { isNoBroadcast, isUnread, type Wire } from "./wire.ts";
+
+const DEADLINE_MS = 30_000;
+/** Time in which a broker says that nobody listens. */
+const LAST_TRY_MS = 100;
+const DISCOVERY_MS = 1_000;
+/** Of a broadcast's deadline: then those that are silent are asked one by one. */
+const BROADCAST_SHARE = 1 / 3;
+const BROADCAST_MS_MAX = 2_000;
+
+export interface BusClientOptions {
+  readonly bus: Bus;
+  /** Closes the bus with the client. */
+  readonly ownsBus: boolean;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly issuer: string | null;
+  readonly wire: Wire;
+  /** Whose subjects commands are published on; null: those that all share. */
+  readonly subjectIssuer: string | null;
+}
+
+/** What one wait needs, whoever waits. */
+interface Wait {
+  readonly data: Uint8Array;
+  readonly endMs: number;
+  /** When to give up as long as there was nobody. */
+  readonly absentEndMs: number;
+  readonly signal: AbortSignal | undefined;
+  readonly onProgress: (receipt: Receipt) => void;
+}
+
+type Heard =
+  | { readonly kind: "receipt"; readonly receipt: Receipt }
+  | { readonly kind: "nobody" | "silence" };
+
+export class BusControlClient implements ControlClient {
+  readonly #options: BusClientOptions;
+  readonly #inbox: Inbox;
+
+  constructor(options: BusClientOptions) {
+    this.#options = options;
+    this.#inbox = new Inbox(options.bus, options.clock, options.random);
+  }
+
+  async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return sendParts(splitCommand(command, random), sending, (part, own) =>
+      this.#ask(worker, this.#wait(part, own)),
+    );
+  }
+
+  async broadcast(command: WireCommand, options: SendOptions = {}): Promise<BroadcastResult> {
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return broadcastParts(splitCommand(command, random), sending, (part, own) =>
+      this.#broadcast(part, own),
+    );
+  }
+
+  async #broadcast(command: WireCommand, options: SendOptions): Promise<BroadcastResult> {
+    const { bus, clock } = this.#options;
+    const wait = this.#wait(command, options);
+    const leftMs = () => wait.endMs - clock.monotonicMs();
+    const connectMs = wait.absentEndMs - clock.monotonicMs();
+    if (!(await this.#isConnected(connectMs, wait.signal))) {
+      return { receipts: [], silent: [], why: this.#whyNot() };
+    }
+    const found = await this.workers(Math.min(DISCOVERY_MS, leftMs() / 2), wait.signal);
+    const missing = new Set(found.map(({ id }) => id));
+    const receipts = new Map<string, Receipt>();
+    using mailbox = this.#inbox.open();
+    const subject = this.#subjectOf(BROADCAST_SUBJECT);
+    bus.publish(subject, wait.data, this.#replyTo(mailbox, ALL_WORKERS, wait.data));
+    const broadcastMs = Math.min(leftMs() * BROADCAST_SHARE, BROADCAST_MS_MAX);
+    const note = (receipt: Receipt) => {
+      missing.delete(receipt.worker_id);
+      receipts.set(receipt.worker_id, receipt);
+    };
+    await this.#collect(mailbox, broadcastMs, wait, (receipt) => {
+      note(receipt);
+      return found.length > 0 && missing.size === 0;
+    });
+    // What workers do not take from a broadcast, the silent ones are not to get in another way.
+    const silent = [...receipts.values()].some(isNoBroadcast) ? [] : [...missing];
+    const answers = silent.map(async (id) => {
+      const result = await this.#ask(id, wait, true);
+      if (result.kind === "receipt") note(result.receipt);
+    });
+    await Promise.all(answers);
+    const byName = (a: Receipt, b: Receipt) => (a.worker_id < b.worker_id ? -1 : 1);
+    const why = receipts.size + missing.size === 0 ? "no worker answers discovery" : null;
+    return { receipts: [...receipts.values()].sort(byName), silent: [...missing].sort(), why };
+  }
+
+  async workers(ms = DISCOVERY_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
+    const { bus, clock } = this.#options;
+    const endMs = clock.monotonicMs() + ms;
+    if (!(await this.#isConnected(ms, signal))) {
+      throw new HearthError("DEADLINE", this.#whyNot());
+    }
+    using mailbox = this.#inbox.open();
+    return await findWorkers(bus, clock, mailbox, endMs, signal);
+  }
+
+  publish(worker: string, command: WireCommand): PublishOutcome {
+    const { bus, wire, random } = this.#options;
+    const subject = this.#subjectOf(commandSubject(worker));
+    let outcome: PublishOutcome | null = null;
+    for (const part of splitCommand(command, random)) {
+      const data = this.#encode(part, DEADLINE_MS);
+      const own = bus.publish(subject, data, { headers: wire.headers(worker, data) });
+      if (outcome === null || own === "dropped") outcome = own;
+    }
+    return outcome!;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#inbox[Symbol.dispose]();
+    if (this.#options.ownsBus) await this.#options.bus[Symbol.asyncDispose]();
+  }
+
+  #wait(command: WireCommand, options: SendOptions): Wait {
+    const { clock } = this.#options;
+    const { deadlineMs = DEADLINE_MS } = options;
+    const nowMs = clock.monotonicMs();
+    return {
+      data: this.#encode(command, deadlineMs),
+      endMs: nowMs + deadlineMs,
+      absentEndMs: nowMs + Math.min(deadlineMs, options.absentMs ?? deadlineMs),
+      signal: options.signal,
+      onProgress: options.onProgress ?? (() => undefined),
+    };
+  }
+
+  /**
+   * Sends it to one worker until it answers or the deadline is there. `mayBeDone`: the worker may
+   * have carried it out already.
+   */
+  async #ask(worker: string, wait: Wait, mayBeDone = false): Promise<SendResult> {
+    const { bus, clock, random } = this.#options;
+    const subject = this.#subjectOf(commandSubject(worker));
+    using mailbox = this.#inbox.open();
+    const replyTo = this.#replyTo(mailbox, worker, wait.data);
+    let tries = 0;
+    const leftMs = () => (mayBeDone ? wait.endMs : wait.absentEndMs) - clock.monotonicMs();
+    // One more try that met nobody would end before it is told so, and count as one that was heard.
+    const isWorthwhile = () => leftMs() > (mayBeDone || tries === 0 ? 0 : LAST_TRY_MS);
+    while (isWorthwhile()) {
+      // What waits in the bus's queue would be carried out after we have given up.
+      if (!(await this.#isConnected(leftMs(), wait.signal))) break;
+      tries++;
+      const outcome = bus.publish(subject, wait.data, replyTo);
+      const heard = await this.#listen(worker, mailbox, tries, wait);
+      // Not read because too much came at once: an earlier try may have been carried out.
+      if (heard.kind === "receipt" && !(mayBeDone && isUnread(heard.receipt))) return heard;
+      if (heard.kind === "receipt") await this.#rest(absentMs(tries, random), wait);
+      if (heard.kind === "silence" && outcome !== "dropped") mayBeDone = true;
+    }
+    if (mayBeDone) return { kind: "unanswered", tries, why: `${worker} does not answer` };
+    const isConnected = bus.state.status === "connected";
+    const why = isConnected ? `nobody listens as ${worker}` : this.#whyNot();
+    return { kind: "unreachable", tries, why };
+  }
+
+  /** Waits for the receipt of one try; progress makes the wait longer, an empty house shorter. */
+  async #listen(worker: string, mailbox: Mailbox, tries: number, wait: Wait): Promise<Heard> {
+    const { clock, random } = this.#options;
+    let untilMs = clock.monotonicMs() + tryMs(tries, random);
+    let kind: "nobody" | "silence" = "silence";
+    for (;;) {
+      const leftMs = Math.min(untilMs, wait.endMs) - clock.monotonicMs();
+      const message = await mailbox.next(leftMs, wait.signal);
+      if (message === null) return { kind };
+      if (isNobody(message)) {
+        kind = "nobody";
+        untilMs = clock.monotonicMs() + absentMs(tries, random);
+        continue;
+      }
+      const receipt = receiptIn(message);
+      if (receipt?.worker_id !== worker) continue;
+      if (receipt.status !== "running") return { kind: "receipt", receipt };
+      kind = "silence";
+      untilMs = clock.monotonicMs() + PROGRESS_MS;
+      wait.onProgress(receipt);
+    }
+  }
+
+  /** Takes receipts until `take` says that it has them all. */
+  async #collect(
+    mailbox: Mailbox,
+    ms: number,
+    wait: Wait,
+    take: (receipt: Receipt) => boolean,
+  ): Promise<void> {
+    const { clock } = this.#options;
+    const untilMs = clock.monotonicMs() + ms;
+    for (;;) {
+      const message = await mailbox.next(untilMs - clock.monotonicMs(), wait.signal);
+      if (message === null || isNobody(message)) return;
+      const receipt = receiptIn(message);
+      if (receipt === null) continue;
+      if (receipt.status === "running") wait.onProgress(receipt);
+      else if (take(receipt)) return;
+    }
+  }
+
+  #rest(ms: number, { endMs, signal }: Wait): Promise<void> {
+    const { clock } = this.#options;
+    return sleep(clock, Math.max(0, Math.min(ms, endMs - clock.monotonicMs())), signal);
+  }
+
+  async #isConnected(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+    const { bus } = this.#options;
+    return bus.state.status === "connected" || unlessAborted(bus.connected(ms), signal);
+  }
+
+  #whyNot(): string {
+    const { why, status } = this.#options.bus.state;
+    return `no connection to the broker: ${why ?? status}`;
+  }
+
+  #fitting(data: Uint8Array): Uint8Array {
+    const { payloadBytesMax } = this.#options.bus;
+    if (data.length <= payloadBytesMax) return data;
+    const what = `a command of ${data.length} bytes, the broker takes ${payloadBytesMax}`;
+    throw new HearthError("LIMIT", what, { fix: "send fewer blocks at once" });
+  }
+
+  #encode(command: WireCommand, deadlineMs: number): Uint8Array {
+    const { wire, clock, random, issuer } = this.#options;
+    const identity = { random, issuer, clock: wire.isSigned ? clock : null };
+    return this.#fitting(wire.encode(identified(command, identity, deadlineMs)));
+  }
+
+  #subjectOf(subject: string): string {
+    const { subjectIssuer } = this.#options;
+    return subjectIssuer === null ? subject : issuerSubject(subject, subjectIssuer);
+  }
+
+  #replyTo(
+    { subject }: Mailbox,
+    worker: string,
+    body: Uint8Array,
+  ): { reply: string; headers: Record<string, string> } {
+    const headers = this.#options.wire.headers(worker, body);
+    // Also by header: where a stream keeps commands, it answers the reply subject itself.
+    return { reply: subject, headers: { ...headers, [REPLY_HEADER]: subject } };
+  }
+}
+
+/** Null where it is none. Header names are compared without regard to case. */
+function receiptIn({ headers, data }: BusMessage): Receipt | null {
+  const type = Object.entries(headers).find(([name]) => name.toLowerCase() === "content-type");
+  return decodeReceipt(data, type?.[1] ?? null);
+}
+
+function isNobody({ headers, data }: BusMessage): boolean {
+  return data.length === 0 && headers.Status === "503";
+}

@@ -1,0 +1,90 @@
+import { type Bus, type BusOptions, openBus } from "../../bus/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type NkeyUser,
+  type Random,
+  systemClock,
+  systemRandom,
+  userOfSeed,
+} from "../../core/index.ts";
+import { BusControlClient } from "./bus-client.ts";
+import type { ControlClient } from "./control-client.ts";
+import { HttpClient, type HttpControlClient } from "./http-client.ts";
+import { HttpConnection, type TlsMaterial } from "./http-connection.ts";
+import { mustBeIssuer } from "./subjects.ts";
+import { type Encoding, wireOf } from "./wire.ts";
+
+const NAME = "hearth-client";
+
+/** NATS servers, and files with what they want to see; read anew with each connection. */
+export type NatsAccess = Pick<BusOptions, "url" | "credentials" | "tls" | "inboxPrefix">;
+
+interface ClientOptions {
+  /** Who sends. Workers keep ids, order and pins apart by it. */
+  readonly issuer?: string;
+  /** How commands travel; JSON unless given. */
+  readonly encoding?: Encoding;
+  /** Seed of a user's nkey (SU...), with which the issuer signs its commands. */
+  readonly signingSeed?: string;
+  readonly clock?: Clock;
+  readonly random?: Random;
+}
+
+export interface ConnectControlOptions extends ClientOptions {
+  /** Stays the caller's: it is not closed with the client. */
+  readonly bus?: Bus;
+  /** Instead of `bus`: the client opens one, and closes it. */
+  readonly nats?: NatsAccess;
+  /** Whether commands go to the issuer's own subjects, `kv-control-{worker}.{issuer}`. */
+  readonly ownSubject?: boolean;
+}
+
+/**
+ * A client that sends commands over a bus. Returns at once; whoever sends waits for the connection.
+ * Throws USAGE without `bus` or `nats`, for a seed that is none, and for an issuer that cannot
+ * prove its name; CONFIG_INVALID for a URL that is none.
+ */
+export function connectControl(options: ConnectControlOptions): ControlClient {
+  const { nats, issuer = null, encoding = "json", ownSubject = false } = options;
+  const { clock = systemClock, random = systemRandom } = options;
+  const bus = options.bus ?? (nats === undefined ? null : openOwn(nats, clock, random));
+  if (bus === null) throw new HearthError("USAGE", "a control client needs a bus, or a NATS URL");
+  const ownsBus = options.bus === undefined;
+  const wire = wireOf(encoding, signingKey(options));
+  const subjectIssuer = ownSubject ? mustBeIssuer(issuer) : null;
+  return new BusControlClient({ bus, ownsBus, clock, random, issuer, wire, subjectIssuer });
+}
+
+function signingKey(options: ClientOptions): NkeyUser | null {
+  const { signingSeed, issuer = null } = options;
+  if (signingSeed === undefined) return null;
+  mustBeIssuer(issuer);
+  const key = userOfSeed(signingSeed);
+  if (key === null) throw new HearthError("USAGE", "the signing key is not a user's seed (SU...)");
+  return key;
+}
+
+function openOwn(nats: NatsAccess, clock: Clock, random: Random): Bus {
+  return openBus({ ...nats, name: NAME, clock, random });
+}
+
+export interface ConnectHttpOptions extends ClientOptions {
+  /** `http://127.0.0.1:7171`, or `https://`. */
+  readonly url: string;
+  /** Bearer token. */
+  readonly token?: string;
+  readonly tls?: TlsMaterial;
+  /** The agent's Unix socket, instead of the address in `url`. */
+  readonly socket?: string;
+}
+
+/** A client that sends commands to one agent over HTTP. Throws USAGE where `url` is no address. */
+export function connectHttp(options: ConnectHttpOptions): HttpControlClient {
+  const { url, token = null, tls = null, issuer = null, encoding = "json" } = options;
+  const { socket = null } = options;
+  const { clock = systemClock, random = systemRandom } = options;
+  const connection = new HttpConnection(url, { clock, token, tls, socket });
+  const wire = wireOf(encoding, signingKey(options));
+  return new HttpClient({ connection, clock, random, issuer, wire });
+}

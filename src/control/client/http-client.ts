@@ -1,0 +1,308 @@
+import type { PublishOutcome } from "../../bus/index.ts";
+import {
+  type Clock,
+  HearthError,
+  type Json,
+  type Random,
+  sleep,
+  stringifyJson,
+} from "../../core/index.ts";
+import { decodeReceipt, type Receipt, readReceipt } from "../index.ts";
+import type {
+  BroadcastResult,
+  ControlClient,
+  FoundWorker,
+  SendOptions,
+  SendResult,
+  WireCommand,
+} from "./control-client.ts";
+import { identified } from "./envelope.ts";
+import {
+  type HttpConnection,
+  type HttpOutcome,
+  type HttpRequest,
+  jsonOf,
+  problemText,
+} from "./http-connection.ts";
+import { absentMs } from "./patience.ts";
+import { sendParts, splitCommand } from "./split-command.ts";
+import { isUnread, type Wire } from "./wire.ts";
+
+const DEADLINE_MS = 30_000;
+const ASK_MS = 5_000;
+const PROGRESS_EVERY_MS = 1_000;
+
+export interface HttpClientOptions {
+  readonly connection: HttpConnection;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly issuer: string | null;
+  readonly wire: Wire;
+}
+
+export interface ReadOptions {
+  /** Query members; those that are null are left out. */
+  readonly query?: Readonly<Record<string, string | number | boolean | null>>;
+  readonly deadlineMs?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** `refused`: an answer, but an error; `why` are its words. */
+export type ReadResult =
+  | { readonly kind: "document"; readonly document: Json }
+  | {
+      readonly kind: "refused" | "unreachable" | "unanswered";
+      readonly status: number | null;
+      readonly why: string;
+    };
+
+/**
+ * The same commands over HTTP, to one agent: `worker` is its name, or empty for whoever answers
+ * there; with another name nothing is sent. Broadcasts reach this agent alone.
+ */
+export interface HttpControlClient extends ControlClient {
+  /** What a route of the agent answers; tried once. */
+  get(path: string, options?: ReadOptions): Promise<ReadResult>;
+  post(path: string, body: Json, options?: ReadOptions): Promise<ReadResult>;
+}
+
+interface Try {
+  readonly endMs: number;
+  readonly tries: number;
+  /** An earlier one may have been carried out. */
+  readonly mayBeDone: boolean;
+  readonly signal: AbortSignal;
+}
+
+type Tried =
+  | { readonly kind: "result"; readonly result: SendResult }
+  | { readonly kind: "again"; readonly why: string; readonly mayBeDone: boolean };
+
+export class HttpClient implements HttpControlClient {
+  readonly #options: HttpClientOptions;
+  readonly #closing = new AbortController();
+  #worker: FoundWorker | null = null;
+
+  constructor(options: HttpClientOptions) {
+    this.#options = options;
+  }
+
+  async send(worker: string, command: WireCommand, options: SendOptions = {}): Promise<SendResult> {
+    const { clock, random } = this.#options;
+    const sending = { clock, options, deadlineMs: DEADLINE_MS };
+    return sendParts(splitCommand(command, random), sending, (part, own) =>
+      this.#send(worker, part, own),
+    );
+  }
+
+  async #send(worker: string, given: WireCommand, options: SendOptions): Promise<SendResult> {
+    const { clock, random, issuer, wire } = this.#options;
+    const { deadlineMs = DEADLINE_MS } = options;
+    const identity = { random, issuer, clock: wire.isSigned ? clock : null };
+    const command = identified(given, identity, deadlineMs);
+    const endMs = clock.monotonicMs() + deadlineMs;
+    const absentEndMs = clock.monotonicMs() + (options.absentMs ?? deadlineMs);
+    const signal = this.#signal(options.signal);
+    using _progress = this.#watch(command, options, signal);
+    let tries = 0;
+    let mayBeDone = false;
+    for (;;) {
+      const other = await this.#otherWorker(worker, endMs, signal);
+      if (other !== null) return { kind: "unreachable", tries, why: other };
+      tries++;
+      const tried = await this.#try(worker, command, { endMs, tries, mayBeDone, signal });
+      if (tried.kind === "result") return tried.result;
+      mayBeDone ||= tried.mayBeDone;
+      const waitMs = absentMs(tries, random);
+      const lastMs = mayBeDone ? endMs : Math.min(endMs, absentEndMs);
+      if (clock.monotonicMs() + waitMs >= lastMs) {
+        return { kind: mayBeDone ? "unanswered" : "unreachable", tries, why: tried.why };
+      }
+      await sleep(clock, waitMs, signal);
+    }
+  }
+
+  async broadcast(command: WireCommand, options: SendOptions = {}): Promise<BroadcastResult> {
+    const result = await this.send("", command, options);
+    if (result.kind === "receipt") return { receipts: [result.receipt], silent: [], why: null };
+    return { receipts: [], silent: [], why: result.why };
+  }
+
+  async workers(ms = ASK_MS, signal?: AbortSignal): Promise<readonly FoundWorker[]> {
+    const result = await this.#status(ms, signal);
+    if (result.kind === "document") {
+      const found = readStatus(result.document);
+      return found === null ? [] : [found];
+    }
+    const code = result.kind === "refused" ? "ENGINE_REFUSED" : "DEADLINE";
+    throw new HearthError(code, result.why);
+  }
+
+  publish(worker: string, command: WireCommand): PublishOutcome {
+    // Whoever closes the client meanwhile does not want to hear of it either.
+    this.send(worker, command).catch(() => undefined);
+    return "sent";
+  }
+
+  async get(path: string, options: ReadOptions = {}): Promise<ReadResult> {
+    return this.#read("GET", path, undefined, options);
+  }
+
+  async post(path: string, body: Json, options: ReadOptions = {}): Promise<ReadResult> {
+    const data = new TextEncoder().encode(stringifyJson(body));
+    const headers = { "Content-Type": "application/json" };
+    return this.#read("POST", path, { headers, data }, options);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort(closed());
+  }
+
+  async #try(
+    worker: string,
+    command: WireCommand,
+    { endMs, tries, mayBeDone, signal }: Try,
+  ): Promise<Tried> {
+    const { connection, clock, wire } = this.#options;
+    const body = wire.encode(command);
+    const signedFor = worker === "" ? (this.#worker?.id ?? "") : worker;
+    const outcome = await connection.request({
+      method: "POST",
+      path: "/v1/commands",
+      body: { headers: wire.headers(signedFor, body), data: body },
+      timeoutMs: endMs - clock.monotonicMs(),
+      signal,
+    });
+    if (outcome.kind !== "answer") return withoutAnswer(connection.url, outcome, tries);
+    const { status, contentType, data } = outcome;
+    const receipt = decodeReceipt(data, contentType);
+    if (receipt !== null && mayBeDone && isUnread(receipt)) {
+      return { kind: "again", why: receipt.reason ?? "busy", mayBeDone: false };
+    }
+    if (receipt !== null) return { kind: "result", result: ofWorker(worker, receipt, tries) };
+    const why = problemText(status, data);
+    if (status >= 500 && status !== 501) return { kind: "again", why, mayBeDone: status !== 503 };
+    return { kind: "result", result: { kind: "refused", tries, why, status } };
+  }
+
+  #status(deadlineMs: number, signal: AbortSignal | undefined): Promise<ReadResult> {
+    return this.get("/v1/status", { deadlineMs, ...(signal === undefined ? {} : { signal }) });
+  }
+
+  /** Why the agent there is not `worker`; null where it is, or does not say. */
+  async #otherWorker(worker: string, endMs: number, signal: AbortSignal): Promise<string | null> {
+    // Only a signature has to name the worker.
+    if (worker === "" && !this.#options.wire.isSigned) return null;
+    const ms = Math.min(ASK_MS, endMs - this.#options.clock.monotonicMs());
+    if (this.#worker === null) {
+      // What is the matter there, the command itself will be told.
+      const result = await this.#status(ms, signal);
+      this.#worker = result.kind === "document" ? readStatus(result.document) : null;
+    }
+    const id = this.#worker?.id ?? worker;
+    return worker === "" || id === worker
+      ? null
+      : `${this.#options.connection.url} is ${id}, not ${worker}`;
+  }
+
+  /** Asks how far the command is while its answer is outstanding. */
+  #watch(command: WireCommand, options: SendOptions, signal: AbortSignal): Disposable {
+    const { onProgress } = options;
+    const { id, issuer } = command;
+    if (onProgress === undefined || typeof id !== "string") {
+      return { [Symbol.dispose]: () => undefined };
+    }
+    const query = { issuer: typeof issuer === "string" ? issuer : null };
+    let isOver = false;
+    const ask = async () => {
+      const path = `/v1/commands/${encodeURIComponent(id)}`;
+      const result = await this.get(path, { query, deadlineMs: ASK_MS, signal });
+      const receipt = result.kind === "document" ? readReceipt(result.document) : null;
+      if (!isOver && receipt?.status === "running") onProgress(receipt);
+    };
+    const timer = this.#options.clock.every(PROGRESS_EVERY_MS, () => {
+      // The answer itself says what went wrong.
+      ask().catch(() => undefined);
+    });
+    return {
+      [Symbol.dispose]() {
+        isOver = true;
+        timer[Symbol.dispose]();
+      },
+    };
+  }
+
+  async #read(
+    method: "GET" | "POST",
+    path: string,
+    body: HttpRequest["body"],
+    options: ReadOptions,
+  ): Promise<ReadResult> {
+    const outcome = await this.#options.connection.request({
+      method,
+      path: `${path}${queryOf(options.query ?? {})}`,
+      ...(body === undefined ? {} : { body }),
+      timeoutMs: options.deadlineMs ?? DEADLINE_MS,
+      signal: this.#signal(options.signal),
+    });
+    if (outcome.kind === "timeout") {
+      return { kind: "unanswered", status: null, why: "no answer within the deadline" };
+    }
+    if (outcome.kind !== "answer") return { kind: "unreachable", status: null, why: outcome.why };
+    const { status, data } = outcome;
+    if (status >= 200 && status < 300) return { kind: "document", document: jsonOf(data) };
+    return { kind: "refused", status, why: problemText(status, data) };
+  }
+
+  #signal(signal: AbortSignal | undefined): AbortSignal {
+    if (this.#closing.signal.aborted) throw closed();
+    return signal === undefined
+      ? this.#closing.signal
+      : AbortSignal.any([signal, this.#closing.signal]);
+  }
+}
+
+function closed(): HearthError {
+  return new HearthError("ENGINE_CLOSED", "the control client was closed");
+}
+
+function withoutAnswer(
+  url: string,
+  outcome: Exclude<HttpOutcome, { kind: "answer" }>,
+  tries: number,
+): Tried {
+  switch (outcome.kind) {
+    case "absent":
+      return { kind: "again", why: outcome.why, mayBeDone: false };
+    case "broken":
+      return { kind: "again", why: outcome.why, mayBeDone: true };
+    case "distrusted":
+      return { kind: "result", result: { kind: "refused", tries, why: outcome.why } };
+    case "timeout":
+      return { kind: "again", why: `${url} does not answer`, mayBeDone: true };
+    default:
+      return outcome satisfies never;
+  }
+}
+
+/** Another agent took over the address between the question and the command. */
+function ofWorker(worker: string, receipt: Receipt, tries: number): SendResult {
+  if (worker === "" || receipt.worker_id === worker) return { kind: "receipt", receipt };
+  const why = `${receipt.worker_id} answered instead of ${worker}`;
+  return { kind: "unreachable", tries, why };
+}
+
+function readStatus(document: Json): FoundWorker | null {
+  if (typeof document !== "object" || document === null || Array.isArray(document)) return null;
+  const { worker_id, version, incarnation } = document;
+  if (typeof worker_id !== "string" || typeof version !== "string") return null;
+  return { id: worker_id, version, incarnation: String(incarnation) };
+}
+
+function queryOf(query: NonNullable<ReadOptions["query"]>): string {
+  const members = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null) members.set(name, String(value));
+  }
+  return members.size === 0 ? "" : `?${members}`;
+}

@@ -1,0 +1,381 @@
+import type { Native } from "../../native/index.ts";
+import { RESIDENCY_TIERS, type ResidencyTier } from "../../observability/activity/index.ts";
+import { ChangeList, type FeedChange } from "./change-list.ts";
+import { type ChainStart, chainOf, type EventBlocks, isPlain, shareOf } from "./event-chain.ts";
+import { type BlockName, type KnownBlock, KnownBlocks, type PlacedBlock } from "./known-blocks.ts";
+import { type OrphanBlock, OrphanBlocks } from "./orphan-blocks.ts";
+
+/** Blocks that wait for their parents; each keeps its tokens. */
+const ORPHANS_MAX = 2 ** 16;
+/** A book with more blocks names those that are gone before it says that all are. */
+const CLEARED_AT_ONCE = 4_096;
+/** Blocks that one step forgets, places or announces. */
+const BLOCKS_A_STEP = 256;
+/** Removals of unknown blocks that are remembered. */
+const GONE_MAX = 2 ** 16;
+
+/** What became of one copy of a block. `full`: there is no room for the block. */
+export type CopyOutcome = "stored" | "reannounced" | "full";
+
+/** All that is kept of one engine's blocks, for a file. */
+export interface BookState {
+  readonly gone: Iterable<BlockName>;
+  readonly hasForgottenGone: boolean;
+  readonly known: Iterable<readonly [BlockName, KnownBlock]>;
+  readonly orphans: Iterable<OrphanBlock>;
+}
+
+/** What is before a run: the block of that name, or null the start of a prompt. */
+export interface RunPlace {
+  readonly start: ChainStart;
+  readonly before: BlockName | null;
+  readonly isComplete: boolean;
+}
+
+/** Consecutive blocks on one tier, under the engine's names. */
+export interface BlockRun {
+  readonly names: readonly BlockName[];
+  readonly blocks: EventBlocks;
+  readonly tier: ResidencyTier;
+  readonly blockTokens: number;
+}
+
+/**
+ * The blocks of one engine: those whose sequence hash is known, and those that wait for their
+ * parents to be known. Collects what changes for readers.
+ *
+ * vLLM publishes one `stored` for each copy of a block on the device and one `removed` for each
+ * that goes, so copies are counted. Two things look the same: a request that announces again what
+ * it reuses (`kv_cache_report_mode`), and one that stores second copies from the first block of its
+ * prompt on (a prompt of exactly one block, `prompt_logprobs`). Copies of such runs are kept as
+ * those that may be there. Once the certain ones are gone, the block is removed for readers, and a
+ * doubt is counted until a later event shows whether the device has it.
+ */
+export class BlockBook {
+  readonly #native: Native;
+  readonly #known: KnownBlocks;
+  readonly #orphans: OrphanBlocks;
+  /** Unknown blocks that the engine removed from its device. */
+  readonly #gone = new Set<BlockName>();
+  readonly #changes = new ChangeList();
+  #hasForgottenGone = false;
+
+  constructor(native: Native, knownMax: number) {
+    this.#native = native;
+    this.#known = new KnownBlocks(knownMax);
+    this.#orphans = new OrphanBlocks(Math.min(knownMax, ORPHANS_MAX));
+  }
+
+  get size(): number {
+    return this.#known.size;
+  }
+  get orphans(): number {
+    return this.#orphans.size;
+  }
+  /** Certain copies on the device of blocks whose sequence hash is known. */
+  get deviceCopies(): number {
+    return this.#known.deviceCopies;
+  }
+  /** Blocks of which it is unknown whether the device has a copy. */
+  get doubts(): number {
+    return this.#known.doubts;
+  }
+  get hasForgottenDoubts(): boolean {
+    return this.#known.hasForgottenDoubts;
+  }
+
+  /** The certain copies are all that the device has. */
+  settle(): void {
+    this.#known.settle();
+  }
+
+  get(name: BlockName): PlacedBlock | null {
+    return this.#known.get(name);
+  }
+
+  /** Blocks in the changes since they were last taken. */
+  get changedBlocks(): number {
+    return this.#changes.blocks;
+  }
+
+  /** What changed since it was last asked. */
+  takeChanges(): FeedChange[] {
+    return this.#changes.take();
+  }
+
+  /** In steps: readers must not forget a million blocks in one turn. */
+  *clearSteps(): Generator<void, void> {
+    if (this.#known.size > CLEARED_AT_ONCE) {
+      for (const some of this.#known.takeAll(BLOCKS_A_STEP)) {
+        for (const { sequence, copies } of some) {
+          for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+            if (copies[place]! > 0) this.#changes.removed(tier, sequence);
+          }
+        }
+        yield;
+      }
+    }
+    this.#known.clear();
+    this.#orphans.clear();
+    this.#gone.clear();
+    this.#hasForgottenGone = false;
+    this.#changes.cleared();
+  }
+
+  /**
+   * A run behind a known block, or from the first of a prompt on, in steps. `isComplete`: a block
+   * without a copy here has none on the device. `count` is called with the outcome of each block.
+   */
+  *addSteps(
+    run: BlockRun,
+    { start, before, isComplete }: RunPlace,
+    count: (outcome: CopyOutcome) => void,
+  ): Generator<void, void> {
+    let isAgain = before === null && run.tier === "device";
+    // All of what is announced again is held.
+    if (isAgain && isComplete) isAgain = yield* this.#mayHoldSteps(run.names);
+    if (before !== null && run.tier === "device") yield* this.#proveSteps(before, isComplete);
+    let place = { parent: start.parent, before };
+    for (let from = 0; from < run.names.length; from += BLOCKS_A_STEP) {
+      if (from > 0) yield;
+      const piece = pieceOf(run, from, from + BLOCKS_A_STEP);
+      place = this.#add(piece, { ...place, salt: start.salt }, isAgain, count);
+    }
+    for (const name of run.names) yield* this.#linkSteps(name, run.blockTokens);
+  }
+
+  *#mayHoldSteps(names: readonly BlockName[]): Generator<void, boolean> {
+    for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const known = this.#known.get(name);
+      if (known === null || known.copies[0] + known.perhaps === 0) return false;
+    }
+    return true;
+  }
+
+  /** A request that stores behind a block holds that one and all before it. */
+  *#proveSteps(last: BlockName, isComplete: boolean): Generator<void, void> {
+    const isNews = !isComplete && !this.#known.holds(last, "device");
+    if (this.#known.doubts === 0 && !isNews) return;
+    let steps = 0;
+    for (let name: BlockName | null = last; name !== null; steps++) {
+      if (steps > 0 && steps % BLOCKS_A_STEP === 0) yield;
+      const block: KnownBlock | null = this.#known.get(name);
+      if (block === null) return;
+      // If all is known, a block without a copy lost its name while the request held it.
+      const isOpen = !isComplete || block.perhaps > 0;
+      if (isOpen && this.#known.prove(name)) this.#announce(block, "device");
+      name = block.before;
+    }
+  }
+
+  /** The last block. */
+  #add(
+    { names, blocks, tier, blockTokens }: BlockRun,
+    { salt, ...place }: Omit<PlacedBlock, "sequence">,
+    isAgain: boolean,
+    count: (outcome: CopyOutcome) => void,
+  ): Pick<PlacedBlock, "parent" | "before"> {
+    const start = { parent: place.parent, salt };
+    const { sequence, local } = chainOf(this.#native, blockTokens, blocks, start);
+    const plain = isPlain(blocks, start);
+    let { parent, before } = place;
+    for (const [i, name] of names.entries()) {
+      const block = { sequence: sequence[i]!, parent, before, salt };
+      this.#adopt(name, block);
+      const isPerhaps = isAgain && this.#known.holds(name, tier);
+      if (isPerhaps) this.#known.addPerhaps(name);
+      const isFirst = isPerhaps ? false : this.#known.addCopies(name, tier, () => block);
+      count(isFirst === null ? "full" : isPerhaps ? "reannounced" : "stored");
+      this.#gone.delete(name);
+      if (isFirst === true) {
+        const tokens = blocks.tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
+        const hashes = { sequence: block.sequence, local: local[i]! };
+        this.#changes.stored({ tier, parent, ...hashes, tokens, isPlain: plain });
+      }
+      [parent, before] = [block.sequence, name];
+    }
+    return { parent, before };
+  }
+
+  /** A run behind a block that is not known: it waits. False: there is no room. */
+  *keepSteps(
+    { names, blocks, tier, blockTokens }: BlockRun,
+    before: BlockName,
+    salt: string | null,
+  ): Generator<void, boolean> {
+    if (!this.#orphans.hasRoom(names.length)) return false;
+    let parent = before;
+    for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      if (this.#known.get(name) !== null) this.addKnown(name, tier);
+      else {
+        const orphan = this.#orphans.add({
+          ...{ name, parent, salt, copies: [0, 0, 0], loraName: blocks.loraName },
+          tokens: blocks.tokens.slice(i * blockTokens, (i + 1) * blockTokens),
+          extras: blocks.extras?.[i] ?? null,
+        });
+        this.#orphans.addCopy(orphan, tier);
+        this.#gone.delete(name);
+      }
+      parent = name;
+    }
+    for (const [i, name] of names.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      if (this.#known.get(name) !== null) yield* this.#linkSteps(name, blockTokens);
+    }
+    return true;
+  }
+
+  /** One more copy of a block by its name alone. False: there is no such block. */
+  addKnown(name: BlockName, tier: ResidencyTier): boolean {
+    const block = this.#known.get(name);
+    if (block !== null) {
+      if (this.#known.addCopies(name, tier, () => block)) this.#announce(block, tier);
+      return true;
+    }
+    const orphan = this.#orphans.get(name);
+    if (orphan !== null) this.#orphans.addCopy(orphan, tier);
+    return orphan !== null;
+  }
+
+  /** One copy less. False: none is known. */
+  remove(name: BlockName, tier: ResidencyTier): boolean {
+    const block = this.#known.dropCopy(name, tier);
+    if (block === "others") return true;
+    if (block !== null) {
+      this.#changes.removed(tier, block.sequence);
+      return true;
+    }
+    return this.#orphans.dropCopy(name, tier);
+  }
+
+  /** Remembers that an unknown block is not on the device. */
+  removeUnknown(name: BlockName): void {
+    if (this.#gone.size < GONE_MAX) this.#gone.add(name);
+    else this.#hasForgottenGone = true;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#orphans.isWaitedFor(name);
+  }
+
+  /**
+   * What the first blocks of a prompt are called by the engine. A block that waits for its parent
+   * shows that the engine held all blocks before it when it was stored: those that were not
+   * removed since are held.
+   */
+  learn({ names, blocks, blockTokens }: BlockRun, start: ChainStart): void {
+    const last = names.findLastIndex((name) => this.#orphans.isWaitedFor(name));
+    const { sequence } = chainOf(this.#native, blockTokens, blocks, start);
+    for (const [i, name] of names.slice(0, last + 1).entries()) {
+      if (this.#known.get(name) !== null || this.#orphans.get(name) !== null) continue;
+      const isGone = this.#gone.delete(name) || this.#hasForgottenGone;
+      const place = { parent: sequence[i - 1] ?? null, before: names[i - 1] ?? null };
+      const block = { sequence: sequence[i]!, ...place, salt: start.salt };
+      this.#place(name, isGone ? [0, 0, 0] : [1, 0, 0], block);
+    }
+    for (const name of names.slice(0, last + 1)) {
+      for (const _step of this.#linkSteps(name, blockTokens));
+    }
+  }
+
+  state(): BookState {
+    return {
+      gone: this.#gone,
+      hasForgottenGone: this.#hasForgottenGone,
+      known: this.#known.entries(),
+      orphans: this.#orphans.all(),
+    };
+  }
+
+  /** Into an empty book. Readers hear of it with `announceAll`. */
+  restore(state: BookState): void {
+    this.#hasForgottenGone = state.hasForgottenGone;
+    for (const name of state.gone) this.#gone.add(name);
+    for (const [name, block] of state.known) this.#known.restore(name, block);
+    for (const orphan of state.orphans) this.#orphans.add(orphan);
+  }
+
+  *announceSteps(): Generator<void, void> {
+    for (const [, block] of this.#known.entries()) {
+      if (this.#changes.blocks >= BLOCKS_A_STEP) yield;
+      for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+        if (block.copies[place]! > 0) this.#announce(block, tier);
+      }
+    }
+  }
+
+  /** Without what led to its hash: readers that name blocks themselves do without it. */
+  #announce({ sequence, parent }: PlacedBlock, tier: ResidencyTier): void {
+    this.#changes.stored({ tier, parent, sequence, local: null, tokens: null, isPlain: false });
+  }
+
+  /** Takes over what waited under that name for its parent. */
+  #adopt(name: BlockName, block: PlacedBlock): void {
+    const orphan = this.#orphans.take(name);
+    if (orphan !== null) this.#place(name, orphan.copies, block);
+  }
+
+  /** A block is known: those that waited for it are, too, and those that waited for them. */
+  *#linkSteps(name: BlockName, blockTokens: number): Generator<void, void> {
+    if (!this.#orphans.isWaitedFor(name)) return;
+    const names = [name];
+    for (const parentName of names) {
+      const parent = this.#known.get(parentName);
+      if (parent === null) continue;
+      for (const orphan of this.#orphans.takeChildren(parentName)) {
+        this.#placeOrphan(orphan, parent, blockTokens);
+        names.push(orphan.name);
+        if (names.length % BLOCKS_A_STEP === 0) yield;
+      }
+    }
+  }
+
+  #placeOrphan(orphan: OrphanBlock, parent: PlacedBlock, blockTokens: number): void {
+    const { name, tokens, loraName, extras, copies } = orphan;
+    const start = { parent: parent.sequence, salt: shareOf(orphan.salt, parent.salt) };
+    const blocks = { tokens, loraName, extras: extras === null ? null : [extras] };
+    const chain = chainOf(this.#native, blockTokens, blocks, start);
+    const made = { local: chain.local[0]!, tokens, isPlain: isPlain(blocks, start) };
+    const block = { sequence: chain.sequence[0]!, before: orphan.parent, ...start };
+    this.#place(name, copies, block, made);
+  }
+
+  /** Where there is no room it is lost, as if the engine had none. */
+  #place(
+    name: BlockName,
+    copies: readonly number[],
+    { sequence, parent, before, salt }: PlacedBlock,
+    made: Pick<Parameters<ChangeList["stored"]>[0], "local" | "tokens" | "isPlain"> = UNKNOWN,
+  ): void {
+    const block = () => ({ sequence, parent, before, salt });
+    if (copies.every((count) => count === 0)) {
+      // Its children need it, and nothing else.
+      if (this.#known.addCopies(name, "device", block)) this.#known.dropCopy(name, "device");
+      return;
+    }
+    for (const [place, tier] of RESIDENCY_TIERS.entries()) {
+      if (copies[place] === 0) continue;
+      const isFirst = this.#known.addCopies(name, tier, block, copies[place]);
+      if (isFirst) this.#changes.stored({ tier, parent, sequence, ...made });
+    }
+  }
+}
+
+const UNKNOWN = { local: null, tokens: null, isPlain: false };
+
+function pieceOf(
+  { names, blocks, tier, blockTokens }: BlockRun,
+  from: number,
+  to: number,
+): BlockRun {
+  const { tokens, loraName, extras } = blocks;
+  return {
+    ...{ names: names.slice(from, to), tier, blockTokens },
+    blocks: {
+      tokens: tokens.subarray(from * blockTokens, to * blockTokens),
+      ...{ loraName, extras: extras?.slice(from, to) ?? null },
+    },
+  };
+}

@@ -1,0 +1,351 @@
+import { assert } from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import type { ResidencyTier } from "../../observability/activity/index.ts";
+import type { EngineEvent, EngineHash, KvGroup } from "../engine-event.ts";
+import { BlockBook, type BookState } from "./block-book.ts";
+import type { FeedChange } from "./change-list.ts";
+import { type DropReason, type FeedCounts, LOSSES } from "./counts.ts";
+import { saltOf, shareOf } from "./event-chain.ts";
+import { type BlockName, blockNameOf } from "./known-blocks.ts";
+import { isMainGroup, tierOf } from "./media.ts";
+import type { NamedPrompt } from "./prompt-names.ts";
+
+type Stored = EngineEvent & { kind: "stored" };
+type Removed = EngineEvent & { kind: "removed" };
+
+export interface TranslatorOptions {
+  readonly native: Native;
+  /** The size that the engine's blocks should have; null: the size that its events say. */
+  readonly blockTokens: number | null;
+  readonly knownBlocksMax: number;
+  /** Blocks of the engine's own cache, as the engine says; null: not known. */
+  readonly totalBlocks?: number | null;
+}
+
+/** What a translator knows, for a file. */
+export interface TranslatorState extends BookState {
+  readonly blockTokens: number | null;
+  readonly isSizeSure: boolean;
+  readonly isComplete: boolean;
+  readonly groups: Iterable<readonly [number, boolean]>;
+}
+
+const GROUPS_MAX = 64;
+/** What one step does: well below a millisecond. */
+const EVENTS_A_STEP = 16;
+const BLOCKS_A_STEP = 256;
+const NAMES_A_STEP = 1_024;
+/** vLLM never gives its first block to a request. */
+const SPARE_BLOCKS = 1;
+
+/**
+ * Turns the events of one rank, in order, into changes of the `tokens` key space. Hashes of the
+ * engine are opaque names: a block's sequence hash comes from its tokens and its parent's.
+ */
+export class Translator {
+  readonly #options: TranslatorOptions;
+  readonly #counts: FeedCounts;
+  readonly #book: BlockBook;
+  /** By index, of what was stored: removals do not say what kind their group is of. */
+  readonly #mainGroups = new Map<number, boolean>();
+  #blockTokens: number | null;
+  /** The engine has stored a whole block of that size. */
+  #isSizeSure = false;
+  #isComplete = false;
+  /** Blocks were taken for last pages before the size was sure: they may have been whole. */
+  #hasDoubtfulPages = false;
+  #needsReplay = false;
+
+  constructor(options: TranslatorOptions, counts: FeedCounts) {
+    const { native, blockTokens, knownBlocksMax } = options;
+    assert(blockTokens === null || (Number.isInteger(blockTokens) && blockTokens > 0), "a size");
+    this.#options = options;
+    this.#counts = counts;
+    this.#blockTokens = blockTokens;
+    this.#book = new BlockBook(native, knownBlocksMax);
+  }
+
+  get knownBlocks(): number {
+    return this.#book.size;
+  }
+  /** Blocks that wait for their parents. */
+  get orphanBlocks(): number {
+    return this.#book.orphans;
+  }
+  /** The size of the engine's blocks; null: no event has said it, and nothing else has. */
+  get blockTokens(): number | null {
+    return this.#blockTokens;
+  }
+  /** Whether the engine's own events say `blockTokens`. */
+  get isSizeSure(): boolean {
+    return this.#isSizeSure;
+  }
+  /**
+   * Whether every block that the engine holds is known: its events were followed from the first on,
+   * or since it cleared its cache, or its whole cache is accounted for; and no event since left
+   * open whether it holds a block.
+   */
+  get isComplete(): boolean {
+    if (this.#book.doubts > 0) return false;
+    return this.#isComplete && (this.#isSizeSure || !this.#hasDoubtfulPages);
+  }
+
+  /** True once after events were left out for want of the right size: they are needed again. */
+  takeNeedsReplay(): boolean {
+    const needs = this.#needsReplay;
+    this.#needsReplay = false;
+    return needs;
+  }
+
+  /** Blocks in the changes that `take` gives. */
+  get changedBlocks(): number {
+    return this.#book.changedBlocks;
+  }
+
+  /** What the steps so far led to. */
+  take(): FeedChange[] {
+    return this.#book.takeChanges();
+  }
+
+  /** All at once. */
+  apply(events: readonly EngineEvent[]): FeedChange[] {
+    for (const _step of this.applySteps(events));
+    return this.take();
+  }
+
+  *applySteps(events: readonly EngineEvent[]): Generator<void, void> {
+    for (const [i, event] of events.entries()) {
+      if (i > 0 && i % EVENTS_A_STEP === 0) yield;
+      this.#counts.events++;
+      if (event.kind === "stored") yield* this.#stored(event);
+      else if (event.kind === "removed") yield* this.#removed(event);
+      else if (event.kind === "cleared") yield* this.#cleared(event.ownership);
+      else this.drop("unreadable");
+    }
+    this.#checkFull();
+  }
+
+  /** Nothing of before counts. `isComplete`: the engine's events come from the first on. */
+  *resetSteps(isComplete: boolean): Generator<void, void> {
+    yield* this.#book.clearSteps();
+    this.#mainGroups.clear();
+    this.#hasDoubtfulPages = false;
+    this.#isComplete = isComplete;
+  }
+
+  /** Says of an empty translator whether the engine's events come from the first on. */
+  begin(isComplete: boolean): void {
+    this.#isComplete = isComplete;
+  }
+
+  drop(reason: DropReason, count = 1): void {
+    this.#counts.dropped[reason] += count;
+    if (LOSSES.has(reason)) this.#isComplete = false;
+  }
+
+  isWaitedFor(name: BlockName): boolean {
+    return this.#book.isWaitedFor(name);
+  }
+
+  /** What the first blocks of a prompt are called, for those that wait for their parents. */
+  learn(
+    names: readonly BlockName[],
+    { tokens, cacheSalt }: Pick<NamedPrompt, "tokens" | "cacheSalt">,
+  ): FeedChange[] {
+    const blockTokens = this.#blockTokens;
+    const end = names.length * (blockTokens ?? Number.POSITIVE_INFINITY);
+    if (blockTokens === null || tokens.length < end) return [];
+    const blocks = { tokens: tokens.subarray(0, end), loraName: null, extras: null };
+    const start = { parent: null, salt: shareOf(cacheSalt, 0n) };
+    this.#book.learn({ names, blocks, tier: "device", blockTokens }, start);
+    this.#checkFull();
+    return this.take();
+  }
+
+  state(): TranslatorState {
+    return {
+      ...{ blockTokens: this.#blockTokens, isSizeSure: this.#isSizeSure },
+      // A doubt about a block that is forgotten is in no file.
+      isComplete: this.#isComplete && !this.#book.hasForgottenDoubts,
+      ...{ groups: [...this.#mainGroups], ...this.#book.state() },
+    };
+  }
+
+  /** Into an empty translator. Readers hear of it with `announceAll`. */
+  restore(state: TranslatorState): void {
+    this.#blockTokens = state.blockTokens;
+    this.#isSizeSure = state.isSizeSure;
+    this.#isComplete = state.isComplete;
+    for (const [index, isMain] of state.groups) this.#mainGroups.set(index, isMain);
+    this.#book.restore(state);
+  }
+
+  announceSteps(): Generator<void, void> {
+    return this.#book.announceSteps();
+  }
+
+  #checkFull(): void {
+    // Copies that fill the engine's cache leave no room for a copy that is not known.
+    const { totalBlocks = null } = this.#options;
+    const isFull = totalBlocks !== null && this.#book.deviceCopies === totalBlocks - SPARE_BLOCKS;
+    if (!isFull) return;
+    this.#isComplete = true;
+    this.#book.settle();
+  }
+
+  *#cleared(ownership: string | null): Generator<void, void> {
+    if (ownership !== null) {
+      this.drop("external");
+      return;
+    }
+    yield* this.#book.clearSteps();
+    this.#isComplete = true;
+  }
+
+  /** The tier of an event that counts; null: it was dropped. */
+  #tierOf(event: Stored | Removed, count: number): ResidencyTier | null {
+    const tier = tierOf(event.medium);
+    const isElsewhere = event.locality !== null && event.locality !== "LOCAL";
+    const reason =
+      tier === "unknown"
+        ? "unknown_medium"
+        : tier === "external" || isElsewhere || event.ownership !== null
+          ? "external"
+          : null;
+    if (reason === null) return tier as ResidencyTier;
+    this.drop(reason, count);
+    return null;
+  }
+
+  *#removed(event: Removed): Generator<void, void> {
+    const tier = this.#tierOf(event, event.hashes.length);
+    if (tier === null) return;
+    if (!this.#isMain(event.group)) {
+      this.drop("other_group", event.hashes.length);
+      return;
+    }
+    for (const [i, hash] of event.hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
+      if (this.#book.remove(name, tier)) {
+        this.#counts.removed++;
+        continue;
+      }
+      this.drop("not_held");
+      if (tier === "device" && !this.#isComplete) this.#book.removeUnknown(name);
+    }
+  }
+
+  /** Of a removal: its group is what was stored under its index. */
+  #isMain(group: KvGroup | null): boolean {
+    if (group === null || group.index === null) return isMainGroup(group);
+    // A feed that begins late may hear of removals first.
+    return this.#mainGroups.get(group.index) ?? this.#mainGroups.size === 0;
+  }
+
+  *#stored(event: Stored): Generator<void, void> {
+    const tier = this.#tierOf(event, 1);
+    if (tier === null) return;
+    const isMain = isMainGroup(event.group);
+    const index = event.group?.index ?? null;
+    if (index !== null && (this.#mainGroups.has(index) || this.#mainGroups.size < GROUPS_MAX)) {
+      this.#mainGroups.set(index, isMain);
+    }
+    if (!isMain) {
+      this.drop("other_group");
+      return;
+    }
+    if (event.loraId !== null && event.loraName === null) {
+      this.drop("unnamed_lora");
+      return;
+    }
+    if (event.tokens.length === 0) {
+      yield* this.#placeholders(event.hashes, tier);
+      return;
+    }
+    yield* this.#learnSize(event);
+    yield* this.#storedBlocks(event, tier);
+  }
+
+  *#storedBlocks(event: Stored, tier: ResidencyTier): Generator<void, void> {
+    const count = this.#wholeBlocks(event);
+    if (count === 0) return;
+    const { parent, loraName, extras } = event;
+    const names: BlockName[] = [];
+    while (names.length < count) {
+      if (names.length > 0 && names.length % NAMES_A_STEP === 0) yield;
+      names.push(blockNameOf(event.hashes[names.length]!));
+    }
+    const before = parent === null ? null : blockNameOf(parent);
+    if (before !== null && names.includes(before)) {
+      this.drop("own_parent");
+      return;
+    }
+    const blockTokens = this.#blockTokens!;
+    const tokens = event.tokens.subarray(0, count * blockTokens);
+    const run = { names, tier, blockTokens, blocks: { tokens, loraName, extras } };
+    const salt = saltOf(event);
+    const known = before === null ? null : this.#book.get(before);
+    if (before !== null && known === null) {
+      // The engine stored the parent before the feed began.
+      this.#isComplete = false;
+      if (yield* this.#book.keepSteps(run, before, salt)) this.#counts.stored += count;
+      else this.drop("unknown_parent");
+      return;
+    }
+    const start = { parent: known?.sequence ?? null, salt: shareOf(salt, known?.salt ?? 0n) };
+    const place = { start, before, isComplete: this.#isComplete };
+    yield* this.#book.addSteps(run, place, (outcome) => {
+      if (outcome === "full") this.drop("too_many");
+      else this.#counts[outcome]++;
+    });
+  }
+
+  /** How many of its blocks are whole; 0: it was dropped. */
+  #wholeBlocks(event: Stored): number {
+    const blockTokens = this.#blockTokens ?? event.blockTokens;
+    const { hashes, tokens } = event;
+    const isLastPage = hashes.length === 1 && tokens.length < blockTokens;
+    if ((event.blockTokens !== blockTokens && !isLastPage) || blockTokens === 0) {
+      this.drop("block_size");
+      return 0;
+    }
+    if (tokens.length > hashes.length * blockTokens) {
+      this.drop("skipped_blocks");
+      return 0;
+    }
+    const whole = Math.floor(tokens.length / blockTokens);
+    if (whole === hashes.length) this.#isSizeSure = true;
+    else {
+      this.drop("partial_block");
+      this.#hasDoubtfulPages ||= !this.#isSizeSure;
+    }
+    return whole;
+  }
+
+  /**
+   * A single block that is smaller than expected may be the last, partial page of a prompt: it
+   * says nothing. A larger one, or several of one size, can only be whole blocks.
+   */
+  *#learnSize({ hashes, tokens, blockTokens: size }: Stored): Generator<void, void> {
+    const before = this.#blockTokens;
+    if (size === before || size === 0 || tokens.length !== hashes.length * size) return;
+    const isLarger = before === null || size > before;
+    if (!isLarger && (this.#isSizeSure || hashes.length === 1)) return;
+    this.#blockTokens = size;
+    if (before === null) return;
+    yield* this.#book.clearSteps();
+    this.#isComplete = false;
+    this.#needsReplay = true;
+  }
+
+  /** Blocks without tokens: of those that are known it is known what they are. */
+  *#placeholders(hashes: readonly EngineHash[], tier: ResidencyTier): Generator<void, void> {
+    for (const [i, hash] of hashes.entries()) {
+      if (i > 0 && i % BLOCKS_A_STEP === 0) yield;
+      const name = blockNameOf(hash);
+      if (this.#book.addKnown(name, tier)) this.#counts.stored++;
+      else this.drop("placeholder");
+    }
+  }
+}

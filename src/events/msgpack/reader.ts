@@ -1,0 +1,292 @@
+import { isUtf8 } from "node:buffer";
+
+/** What is read is not what was expected; thrown and caught inside of `src/events` alone. */
+export class Unreadable extends Error {}
+
+const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+
+/** Lists in lists that `skip` follows; deeper ones are refused. */
+const DEPTH_MAX = 32;
+const SKIP_STEP = 4_096;
+const SHORT_TEXT = 24;
+const U32_MAX = 0xffff_ffff;
+
+/** Where a length is: in the head itself, or in 1, 2 or 4 bytes behind one of three heads. */
+const LENGTHS = {
+  str: { from: 0xa0, to: 0xbf, wide: [0xd9, 0xda, 0xdb] },
+  bin: { from: 1, to: 0, wide: [0xc4, 0xc5, 0xc6] },
+  array: { from: 0x90, to: 0x9f, wide: [-1, 0xdc, 0xdd] },
+  map: { from: 0x80, to: 0x8f, wide: [-1, 0xde, 0xdf] },
+} as const;
+
+export type MsgpackKind = "nil" | "bool" | "int" | "float" | "str" | "bin" | "array" | "map";
+
+/**
+ * Reads MessagePack from anybody, value by value, making nothing that the bytes do not hold: a
+ * length is looked at before it is believed. Integers are exact. Throws `Unreadable` and nothing
+ * else; where it stands is then still `at`, or behind it.
+ */
+export class MsgpackReader {
+  readonly #bytes: Uint8Array;
+  readonly #view: DataView;
+  at = 0;
+
+  constructor(bytes: Uint8Array) {
+    // A Buffer's `slice` would not copy what `bin` gives.
+    this.#bytes = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  }
+
+  get isAtEnd(): boolean {
+    return this.at === this.#bytes.length;
+  }
+
+  kind(): MsgpackKind {
+    const head = this.#peek();
+    if (head < 0x80 || head >= 0xe0 || (head >= 0xcc && head <= 0xd3)) return "int";
+    if (head < 0x90 || head === 0xde || head === 0xdf) return "map";
+    if (head < 0xa0 || head === 0xdc || head === 0xdd) return "array";
+    if (head < 0xc0 || (head >= 0xd9 && head <= 0xdb)) return "str";
+    if (head === 0xc0) return "nil";
+    if (head === 0xc2 || head === 0xc3) return "bool";
+    if (head >= 0xc4 && head <= 0xc6) return "bin";
+    if (head === 0xca || head === 0xcb) return "float";
+    throw new Unreadable("an extension type");
+  }
+
+  /** Whether it was nil, which is then behind. */
+  nil(): boolean {
+    if (this.#peek() !== 0xc0) return false;
+    this.at++;
+    return true;
+  }
+
+  bool(): boolean {
+    const head = this.#peek();
+    if (head !== 0xc2 && head !== 0xc3) throw new Unreadable("no bool");
+    this.at++;
+    return head === 0xc3;
+  }
+
+  /** An integer from 0 to `max`, which a number holds exactly. */
+  uint(max = Number.MAX_SAFE_INTEGER): number {
+    const head = this.#peek();
+    if (head < 0x80) {
+      if (head > max) throw new Unreadable(`a number above ${max}`);
+      this.at++;
+      return head;
+    }
+    const value = this.int();
+    if (value < 0n || value > BigInt(max)) throw new Unreadable(`a number outside 0 to ${max}`);
+    return Number(value);
+  }
+
+  /** As many integers of 32 bits, none negative, as there is room for: long lists of tokens. */
+  u32s(into: Uint32Array): void {
+    const bytes = this.#bytes;
+    let { at } = this;
+    for (let i = 0; i < into.length; i++) {
+      const head = bytes[at] ?? 0xc1;
+      const width =
+        head < 0x80 ? 0 : head === 0xcc ? 1 : head === 0xcd ? 2 : head === 0xce ? 4 : -1;
+      if (width < 0 || at + width >= bytes.length) {
+        this.at = at;
+        into[i] = this.uint(U32_MAX);
+        at = this.at;
+        continue;
+      }
+      let value = width === 0 ? head : 0;
+      for (let k = 1; k <= width; k++) value = value * 256 + bytes[at + k]!;
+      into[i] = value;
+      at += 1 + width;
+    }
+    this.at = at;
+  }
+
+  /** An integer of 64 bits, signed ones bit for bit. */
+  u64(): bigint {
+    if (this.#peek() === 0xcf) {
+      this.#need(9);
+      this.at += 9;
+      return this.#view.getBigUint64(this.at - 8);
+    }
+    return BigInt.asUintN(64, this.int());
+  }
+
+  /** Any integer. */
+  int(): bigint {
+    const head = this.#peek();
+    if (head < 0x80) return BigInt(this.#take(1, head));
+    if (head >= 0xe0) return BigInt(this.#take(1, head - 0x100));
+    if (head < 0xcc || head > 0xd3) throw new Unreadable("no integer");
+    const width = 1 << ((head - 0xcc) & 3);
+    this.#need(1 + width);
+    const at = this.at + 1;
+    this.at += 1 + width;
+    const view = this.#view;
+    if (head === 0xcf) return view.getBigUint64(at);
+    if (head === 0xd3) return view.getBigInt64(at);
+    if (head === 0xcc) return BigInt(view.getUint8(at));
+    if (head === 0xcd) return BigInt(view.getUint16(at));
+    if (head === 0xce) return BigInt(view.getUint32(at));
+    if (head === 0xd0) return BigInt(view.getInt8(at));
+    return BigInt(head === 0xd1 ? view.getInt16(at) : view.getInt32(at));
+  }
+
+  /** A float, or an integer as one. */
+  number(): number {
+    const head = this.#peek();
+    if (head !== 0xca && head !== 0xcb) return Number(this.int());
+    const width = head === 0xca ? 4 : 8;
+    this.#need(1 + width);
+    const at = this.at + 1;
+    this.at += 1 + width;
+    return width === 4 ? this.#view.getFloat32(at) : this.#view.getFloat64(at);
+  }
+
+  str(bytesMax: number): string {
+    const length = this.#length("str");
+    if (length > bytesMax) throw new Unreadable(`text of more than ${bytesMax} bytes`);
+    this.#need(length);
+    const { at } = this;
+    this.at += length;
+    if (length <= SHORT_TEXT) {
+      const short = this.#shortText(at, length);
+      if (short !== null) return short;
+    }
+    const text = this.#bytes.subarray(at, at + length);
+    if (!isUtf8(text)) throw new Unreadable("text that is no UTF-8");
+    return utf8.decode(text);
+  }
+
+  /** A view of the input: copy what you keep. */
+  bin(bytesMax: number): Uint8Array {
+    const length = this.#length("bin");
+    if (length > bytesMax) throw new Unreadable(`more than ${bytesMax} bytes`);
+    this.#need(length);
+    this.at += length;
+    return this.#bytes.subarray(this.at - length, this.at);
+  }
+
+  /** Items of the list that begins here. */
+  array(itemsMax: number): number {
+    const items = this.#length("array");
+    if (items > itemsMax) throw new Unreadable(`a list of more than ${itemsMax}`);
+    this.#need(items);
+    return items;
+  }
+
+  /** Members of the map that begins here. */
+  map(membersMax: number): number {
+    const members = this.#length("map");
+    if (members > membersMax) throw new Unreadable(`a map of more than ${membersMax}`);
+    this.#need(members * 2);
+    return members;
+  }
+
+  /** Whether the next bytes are these, which are then behind. */
+  literal(bytes: Uint8Array): boolean {
+    if (this.at + bytes.length > this.#bytes.length) return false;
+    for (let i = 0; i < bytes.length; i++) {
+      if (this.#bytes[this.at + i] !== bytes[i]) return false;
+    }
+    this.at += bytes.length;
+    return true;
+  }
+
+  /** Goes over one value, whatever it is. */
+  skip(): void {
+    const steps = this.skipSteps();
+    while (steps.next().done !== true);
+  }
+
+  /** The same, in steps of some thousand values. */
+  *skipSteps(): Generator<void, void> {
+    const left = [1];
+    for (let values = 0; left.length > 0; values++) {
+      if (values > 0 && values % SKIP_STEP === 0) yield;
+      if (left[left.length - 1] === 0) {
+        left.pop();
+        continue;
+      }
+      left[left.length - 1]!--;
+      const items = this.#skipHead();
+      if (items === 0) continue;
+      if (left.length >= DEPTH_MAX) throw new Unreadable(`more than ${DEPTH_MAX} lists in lists`);
+      left.push(items);
+    }
+  }
+
+  /** Goes over a value that holds no others, or the head of one that does: how many it has. */
+  #skipHead(): number {
+    switch (this.kind()) {
+      case "nil":
+      case "bool":
+        this.at++;
+        return 0;
+      case "int":
+        this.int();
+        return 0;
+      case "float":
+        this.number();
+        return 0;
+      case "str":
+        return this.#skipBytes(this.#length("str"));
+      case "bin":
+        return this.#skipBytes(this.#length("bin"));
+      case "array":
+        return this.array(this.#bytes.length);
+      case "map":
+        return this.map(this.#bytes.length) * 2;
+    }
+  }
+
+  #skipBytes(length: number): 0 {
+    this.#need(length);
+    this.at += length;
+    return 0;
+  }
+
+  #length(what: keyof typeof LENGTHS): number {
+    const { from, to, wide } = LENGTHS[what];
+    const head = this.#peek();
+    if (head >= from && head <= to) {
+      this.at++;
+      return head - from;
+    }
+    const step = head === wide[0] ? 0 : head === wide[1] ? 1 : head === wide[2] ? 2 : -1;
+    if (step < 0) throw new Unreadable(`no ${what}`);
+    const width = 1 << step;
+    this.#need(1 + width);
+    const at = this.at + 1;
+    this.at += 1 + width;
+    if (width === 1) return this.#view.getUint8(at);
+    return width === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
+  }
+
+  /** ASCII without a decoder's cost; null where it is not. */
+  #shortText(at: number, length: number): string | null {
+    let text = "";
+    for (let i = at; i < at + length; i++) {
+      const byte = this.#bytes[i]!;
+      if (byte >= 0x80) return null;
+      text += String.fromCharCode(byte);
+    }
+    return text;
+  }
+
+  #take(bytes: number, value: number): number {
+    this.at += bytes;
+    return value;
+  }
+
+  #peek(): number {
+    const head = this.#bytes[this.at];
+    if (head === undefined) throw new Unreadable("it ends too early");
+    return head;
+  }
+
+  #need(bytes: number): void {
+    if (this.at + bytes > this.#bytes.length) throw new Unreadable("it ends too early");
+  }
+}

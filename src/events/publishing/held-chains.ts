@@ -1,0 +1,155 @@
+import {
+  RESIDENCY_TIERS,
+  type ResidencyChange,
+  type ResidencyDigest,
+  type ResidencyTier,
+  RunningDigest,
+} from "../../observability/activity/index.ts";
+import type { Held } from "./held.ts";
+
+/** Blocks in one step of `slices`. */
+const SLICE_BLOCKS = 4_096;
+
+/**
+ * What an engine says it holds, in its own key space: the set that its changes make. Bounded: where
+ * it is full the oldest blocks are forgotten, which only makes it say less than is true.
+ */
+export class HeldChains implements Held {
+  readonly #blocksMax: number;
+  /** By tier, in the order in which blocks came: each with the one before it. */
+  readonly #tiers = RESIDENCY_TIERS.map(() => new Map<bigint, bigint | null>());
+  readonly #digests = RESIDENCY_TIERS.map(() => new RunningDigest());
+  #forgotten = 0;
+  #isDeviceWhole = true;
+
+  constructor(blocksMax: number) {
+    this.#blocksMax = blocksMax;
+  }
+
+  get blocks(): number {
+    return this.#tiers.reduce((sum, { size }) => sum + size, 0);
+  }
+  get forgotten(): number {
+    return this.#forgotten;
+  }
+  /** No block of the device was forgotten since it was last cleared. */
+  get isDeviceWhole(): boolean {
+    return this.#isDeviceWhole;
+  }
+  get digests(): readonly ResidencyDigest[] {
+    return this.#digests.map(({ value }) => value);
+  }
+
+  /**
+   * What others have to be told. Never `cleared`, which would mean blocks of other key spaces, too:
+   * what is gone is named.
+   */
+  apply(changes: readonly ResidencyChange[]): readonly ResidencyChange[] {
+    const told: ResidencyChange[] = [];
+    for (const change of changes) {
+      if (change.kind === "stored") this.#store(change, told);
+      else if (change.kind === "removed") this.#remove(change.tier, change.hashes, told);
+      else this.#clear(change.tier, told);
+    }
+    return told;
+  }
+
+  *slices(): Generator<readonly ResidencyChange[], void> {
+    for (const [place, blocks] of this.#tiers.entries()) {
+      const tier = RESIDENCY_TIERS[place]!;
+      let chains = new Chains(tier);
+      for (const [hash, parent] of blocks) {
+        chains.add(hash, parent);
+        if (chains.blocks < SLICE_BLOCKS) continue;
+        yield chains.done();
+        chains = new Chains(tier);
+      }
+      yield chains.done();
+    }
+  }
+
+  #store(change: ResidencyChange & { kind: "stored" }, told: ResidencyChange[]): void {
+    const { tier, hashes } = change;
+    const place = RESIDENCY_TIERS.indexOf(tier);
+    const blocks = this.#tiers[place]!;
+    let { parent } = change;
+    let isNews = false;
+    for (const hash of hashes) {
+      if (!blocks.has(hash)) {
+        blocks.set(hash, parent);
+        this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), 1);
+        isNews = true;
+      }
+      parent = hash;
+    }
+    if (!isNews) return;
+    told.push(change);
+    const excess = this.blocks - this.#blocksMax;
+    if (excess > 0) this.#forget(place, excess, told);
+  }
+
+  /** The oldest of this tier, then of the others. */
+  #forget(place: number, count: number, told: ResidencyChange[]): void {
+    this.#forgotten += count;
+    let left = count;
+    for (const at of [place, 0, 1, 2]) {
+      const oldest = [...this.#tiers[at]!.keys().take(left)];
+      if (at === DEVICE && oldest.length > 0) this.#isDeviceWhole = false;
+      this.#remove(RESIDENCY_TIERS[at]!, BigUint64Array.from(oldest), told);
+      left -= oldest.length;
+    }
+  }
+
+  #remove(tier: ResidencyTier, hashes: BigUint64Array, told: ResidencyChange[]): void {
+    const place = RESIDENCY_TIERS.indexOf(tier);
+    const gone = hashes.filter((hash) => this.#tiers[place]!.delete(hash));
+    for (const hash of gone)
+      this.#digests[place]!.count(Number(hash & LOW), Number(hash >> 32n), -1);
+    if (gone.length > 0) told.push({ kind: "removed", tier, hashes: gone });
+  }
+
+  #clear(tier: ResidencyTier | null, told: ResidencyChange[]): void {
+    for (const [place, blocks] of this.#tiers.entries()) {
+      const name = RESIDENCY_TIERS[place]!;
+      if (tier !== null && tier !== name) continue;
+      if (place === DEVICE) this.#isDeviceWhole = true;
+      this.#remove(name, BigUint64Array.from(blocks.keys()), told);
+    }
+  }
+}
+
+const LOW = 0xffff_ffffn;
+const DEVICE = RESIDENCY_TIERS.indexOf("device");
+
+/** Blocks of one tier, put together where one follows the other. */
+export class Chains {
+  readonly #tier: ResidencyTier;
+  readonly #changes: ResidencyChange[] = [];
+  #parent: bigint | null = null;
+  #chain: bigint[] = [];
+  blocks = 0;
+
+  constructor(tier: ResidencyTier) {
+    this.#tier = tier;
+  }
+
+  add(hash: bigint, parent: bigint | null): void {
+    if (this.#chain.length > 0 && this.#chain.at(-1) !== parent) this.#end();
+    if (this.#chain.length === 0) this.#parent = parent;
+    this.#chain.push(hash);
+    this.blocks++;
+  }
+
+  done(): readonly ResidencyChange[] {
+    this.#end();
+    return this.#changes;
+  }
+
+  #end(): void {
+    if (this.#chain.length === 0) return;
+    const hashes = BigUint64Array.from(this.#chain);
+    const [tier, parent] = [this.#tier, this.#parent];
+    this.#changes.push({ kind: "stored", tier, parent, hashes, tokenHashes: null });
+    this.#chain = [];
+  }
+}

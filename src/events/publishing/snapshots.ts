@@ -1,0 +1,150 @@
+import { type Clock, yieldToLoop } from "../../core/index.ts";
+import type { ResidencySource } from "../../observability/activity/index.ts";
+import { type ResidencyRun, type ResidencySnapshotPart, snapshotParts } from "../index.ts";
+import type { ResidencyFeed } from "./residency-feed.ts";
+import { SnapshotEdits } from "./snapshot-edits.ts";
+
+export interface Snapshot {
+  readonly id: bigint;
+  readonly source: ResidencySource;
+  /** It is what was held when this change had just happened. */
+  readonly sequence: number;
+  readonly isDeviceKnown: boolean;
+  readonly blocks: number;
+  readonly parts: readonly (readonly ResidencyRun[])[];
+}
+
+export interface SnapshotOptions {
+  readonly feed: ResidencyFeed;
+  readonly clock: Clock;
+  /** Bytes of a part, encoded. */
+  readonly partBytesMax: () => number;
+}
+
+/** What is read so seldom is given up; a newer one is made sooner than that. */
+const KEPT_MS = 30_000;
+const FRESH_MS = 2_000;
+/** An older one may still be read when a newer one is there. */
+const KEPT_MAX = 2;
+/** A rank that is cleared again and again while it is walked is given up. */
+const TRIES = 4;
+
+/**
+ * Whole pictures of one rank, each exactly as of one number, taken in steps between which
+ * everything goes on: what changes meanwhile is put right at the end. One is made at a time, and
+ * handed to whoever asks as long as the ring leads on from it.
+ */
+export class Snapshots {
+  readonly #options: SnapshotOptions;
+  #kept: { snapshot: Snapshot; takenMs: number; usedMs: number }[] = [];
+  #making: Promise<Snapshot | null> | null = null;
+  #lastId = 0n;
+  #isOver = false;
+
+  constructor(options: SnapshotOptions) {
+    this.#options = options;
+  }
+
+  /** Snapshots made so far. */
+  get made(): number {
+    return Number(this.#lastId);
+  }
+
+  /** One that is new enough; null: it cannot be made now. */
+  async take(): Promise<Snapshot | null> {
+    const { clock, feed } = this.#options;
+    this.#forgetOld();
+    const nowMs = clock.monotonicMs();
+    const latest = this.#kept.at(-1);
+    const leadsOn = (latest?.snapshot.sequence ?? -1) >= feed.ring.first - 1;
+    if (latest !== undefined && leadsOn && nowMs - latest.takenMs < FRESH_MS) {
+      latest.usedMs = nowMs;
+      return latest.snapshot;
+    }
+    this.#making ??= this.#make().finally(() => {
+      this.#making = null;
+    });
+    return this.#making;
+  }
+
+  find(id: bigint): Snapshot | null {
+    this.#forgetOld();
+    const found = this.#kept.find(({ snapshot }) => snapshot.id === id);
+    if (found === undefined) return null;
+    found.usedMs = this.#options.clock.monotonicMs();
+    return found.snapshot;
+  }
+
+  /** Nothing is made any more. */
+  end(): void {
+    this.#isOver = true;
+    this.#kept = [];
+  }
+
+  #forgetOld(): void {
+    const nowMs = this.#options.clock.monotonicMs();
+    this.#kept = this.#kept.filter(({ usedMs }) => nowMs - usedMs < KEPT_MS);
+  }
+
+  async #make(): Promise<Snapshot | null> {
+    for (let tries = 0; tries < TRIES && !this.#isOver; tries++) {
+      const taken = await this.#walk();
+      if (taken === null) continue;
+      const runs: ResidencyRun[] = [];
+      for await (const run of taken.edits.applyTo(taken.runs)) runs.push(run);
+      if (this.#isOver) return null;
+      return this.#keep(taken.sequence, runs);
+    }
+    return null;
+  }
+
+  /** Null where too much changed meanwhile. */
+  async #walk(): Promise<{
+    readonly sequence: number;
+    readonly runs: readonly ResidencyRun[];
+    readonly edits: SnapshotEdits;
+  } | null> {
+    const { feed } = this.#options;
+    const edits = new SnapshotEdits();
+    using _listening = feed.listen(({ changes }) => edits.note(changes));
+    const runs: ResidencyRun[] = [];
+    for (const held of feed.held) {
+      const slices = held.slices();
+      while (true) {
+        // What is held and what was told of it are the same from here to the next turn.
+        feed.flush();
+        const slice = slices.next();
+        if (slice.done === true) break;
+        for (const change of slice.value) if (change.kind === "stored") runs.push(change);
+        await yieldToLoop();
+        if (edits.isTooMuch || this.#isOver) return null;
+      }
+    }
+    return { sequence: feed.lastSequence, runs, edits };
+  }
+
+  async #keep(sequence: number, runs: readonly ResidencyRun[]): Promise<Snapshot> {
+    const { feed, clock, partBytesMax } = this.#options;
+    const id = ++this.#lastId;
+    const parts: (readonly ResidencyRun[])[] = [];
+    let blocks = 0;
+    for (const part of snapshotParts(runs, partBytesMax())) {
+      parts.push(part);
+      for (const { hashes } of part) blocks += hashes.length;
+      await yieldToLoop();
+    }
+    const { source, isDeviceKnown } = feed;
+    const snapshot = { id, source, sequence, isDeviceKnown, blocks, parts };
+    const nowMs = clock.monotonicMs();
+    this.#kept.push({ snapshot, takenMs: nowMs, usedMs: nowMs });
+    if (this.#kept.length > KEPT_MAX) this.#kept.shift();
+    return snapshot;
+  }
+}
+
+/** Part `part`, as it is answered. */
+export function partOf(snapshot: Snapshot, part: number): ResidencySnapshotPart {
+  const { id, source, sequence, isDeviceKnown, parts } = snapshot;
+  const of = { kind: "snapshot", source, snapshot: id, sequence, isDeviceKnown } as const;
+  return { ...of, part, isLast: part === parts.length - 1, runs: parts[part]! };
+}

@@ -1,0 +1,106 @@
+import { assert } from "../../core/index.ts";
+import type { ResidencyBatch, ResidencyChange } from "../../observability/activity/index.ts";
+import { blocksIn, RESIDENCY_LIMITS, type ResidencyRun } from "./messages.ts";
+import { CHANGE_BYTES, packedBytes } from "./packed.ts";
+
+/**
+ * The same change as several of at most `blocksMax` blocks: before numbers are given, for one
+ * number is one change.
+ */
+export function splitChange(
+  change: ResidencyChange,
+  blocksMax: number = RESIDENCY_LIMITS.blocksMax,
+): readonly ResidencyChange[] {
+  assert(blocksMax > 0, "room for a block");
+  if (change.kind === "cleared" || change.hashes.length <= blocksMax) return [change];
+  const parts: ResidencyChange[] = [];
+  for (let at = 0; at < change.hashes.length; at += blocksMax) {
+    const hashes = change.hashes.subarray(at, at + blocksMax);
+    if (change.kind === "removed") {
+      parts.push({ ...change, hashes });
+      continue;
+    }
+    const parent = at === 0 ? change.parent : change.hashes[at - 1]!;
+    const tokenHashes = change.tokenHashes?.subarray(at, at + blocksMax) ?? null;
+    parts.push({ ...change, parent, hashes, tokenHashes });
+  }
+  return parts;
+}
+
+/** What `encodeBatch` may make of a block and of a change without any, at most. */
+const LIVE_BLOCK_BYTES = 64;
+const LIVE_CHANGE_BYTES = 192;
+const LIVE_ENVELOPE_BYTES = 512;
+
+/** Batches that may each be sent: `RESIDENCY_LIMITS` and `bytesMax` hold once encoded. */
+export function* splitBatch(batch: ResidencyBatch, bytesMax: number): Generator<ResidencyBatch> {
+  const { source, changes } = batch;
+  let [start, blocks] = [0, 0];
+  const fits = (count: number, more: number) => {
+    const bytes = LIVE_ENVELOPE_BYTES + count * LIVE_CHANGE_BYTES + more * LIVE_BLOCK_BYTES;
+    const isFew = count <= RESIDENCY_LIMITS.changesMax && more <= RESIDENCY_LIMITS.blocksMax;
+    return isFew && bytes <= bytesMax;
+  };
+  const part = (end: number) => ({
+    source,
+    firstSequence: batch.firstSequence + start,
+    changes: changes.slice(start, end),
+  });
+  for (const [i, change] of changes.entries()) {
+    const own = blocksIn(change);
+    assert(fits(1, own), "a change that may be sent: see splitChange");
+    if (!fits(i - start + 1, blocks + own)) {
+      yield part(i);
+      [start, blocks] = [i, 0];
+    }
+    blocks += own;
+  }
+  if (start < changes.length) yield part(changes.length);
+}
+
+/** The largest `splitChange` of which one change surely fits into a message of `bytesMax`. */
+export function liveBlocksMax(bytesMax: number): number {
+  const room = bytesMax - LIVE_ENVELOPE_BYTES - LIVE_CHANGE_BYTES;
+  return Math.min(RESIDENCY_LIMITS.blocksMax, Math.floor(room / LIVE_BLOCK_BYTES));
+}
+
+const ANSWER_BYTES = 512;
+
+/** As many of the changes, from `from` on, as fit into an answer of `bytesMax`; one at least. */
+export function fitRange(
+  changes: readonly ResidencyChange[],
+  from: number,
+  bytesMax: number,
+): readonly ResidencyChange[] {
+  let [end, bytes] = [from, ANSWER_BYTES];
+  while (end < changes.length && end - from < RESIDENCY_LIMITS.packedChangesMax) {
+    bytes += packedBytes(changes[end]!);
+    if (bytes > bytesMax && end > from) break;
+    end++;
+  }
+  return changes.slice(from, end);
+}
+
+/** Runs in parts that each fit into an answer of `bytesMax`; one part, empty, of no runs. */
+export function* snapshotParts(
+  runs: Iterable<ResidencyRun>,
+  bytesMax: number,
+): Generator<readonly ResidencyRun[]> {
+  const room = bytesMax - ANSWER_BYTES;
+  assert(room >= CHANGE_BYTES + 8, "room for a block");
+  let [part, left, hasAny] = [[] as ResidencyRun[], room, false];
+  for (const run of runs) {
+    for (let at = 0; at < run.hashes.length; ) {
+      if (left < CHANGE_BYTES + 8 || part.length === RESIDENCY_LIMITS.packedChangesMax) {
+        yield part;
+        [part, left, hasAny] = [[], room, true];
+      }
+      const hashes = run.hashes.subarray(at, at + Math.floor((left - CHANGE_BYTES) / 8));
+      const parent = at === 0 ? run.parent : run.hashes[at - 1]!;
+      part.push({ tier: run.tier, parent, hashes });
+      left -= CHANGE_BYTES + hashes.length * 8;
+      at += hashes.length;
+    }
+  }
+  if (part.length > 0 || !hasAny) yield part;
+}

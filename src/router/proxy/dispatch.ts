@@ -1,0 +1,240 @@
+import { type Clock, HearthError, type Random, type WorkerId } from "../../core/index.ts";
+import type { RouteDecision, RouteOutcome, Router, WorkerTable } from "../index.ts";
+import {
+  busy,
+  invalid,
+  ownFault,
+  type ProxyError,
+  unavailable,
+  workerFailed,
+  workerLate,
+} from "./answers.ts";
+import type { ProxyCounts } from "./counts.ts";
+import { type Asked, routeRequestOf } from "./exchange.ts";
+import type { DownWorkers, WorkerHealth } from "./health/index.ts";
+import { hashOf } from "./request-body.ts";
+import type { ProxySettings } from "./settings.ts";
+import type { FailureStage, UpstreamAnswer, UpstreamPiece } from "./upstream/index.ts";
+
+/** An answer that has begun, or is whole, from whom. */
+export interface Won {
+  readonly kind: "won";
+  readonly answer: UpstreamAnswer;
+  readonly first: UpstreamPiece;
+  readonly decision: RouteDecision;
+}
+
+const SERVER_ERROR = 500;
+
+type LostHow = "busy" | "none" | "worker" | "own";
+
+export type Dispatched =
+  | Won
+  | { readonly kind: "lost"; readonly error: ProxyError; readonly how: LostHow }
+  | { readonly kind: "left" };
+
+export interface DispatchParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly router: Router;
+  readonly table: WorkerTable;
+  readonly settings: ProxySettings;
+  readonly down: DownWorkers;
+  readonly health: Pick<WorkerHealth, "out" | "listen">;
+  readonly counts: ProxyCounts;
+  /** Sends it to the worker that was chosen; never rejects. */
+  readonly attempt: (asked: Asked, decision: RouteDecision) => Promise<Attempted>;
+  readonly onRouted: (asked: Asked, decision: RouteDecision) => void;
+  /** A request could not even be tried at a worker. */
+  readonly onUnsendable: (worker: WorkerId, why: string) => void;
+}
+
+export type Attempted =
+  | { readonly kind: "answer"; readonly answer: UpstreamAnswer; readonly first: UpstreamPiece }
+  | {
+      readonly kind: "failed";
+      readonly failure: AttemptFailure;
+      /** Who failed: the prefill worker, where there is one, or the one that was to answer. */
+      readonly worker: WorkerId;
+    };
+
+export interface AttemptFailure {
+  /** `silent`: the worker stopped answering its health checks while it had the request. */
+  readonly stage: FailureStage | "silent";
+  readonly why: string;
+}
+
+/**
+ * Finds a worker that answers. A worker that cannot be connected to is replaced as often as
+ * `retriesMax` says. One that had the request, and died or fell silent before its first byte, is
+ * replaced once: the request itself may be what it died of. So is one that breaks off an answer of
+ * which the client has seen nothing yet. A worker that is only late is not
+ * replaced, since it may be at work on the request.
+ */
+export class Dispatch {
+  readonly #parts: DispatchParts;
+  readonly #asked: Asked;
+  readonly #failed: WorkerId[] = [];
+  /** Kept for the case that nobody has a better answer. */
+  #unavailable: Won | null = null;
+  #error: ProxyError | null = null;
+  /** It went to a second worker although the first one had it. */
+  #isResent = false;
+
+  constructor(parts: DispatchParts, asked: Asked) {
+    [this.#parts, this.#asked] = [parts, asked];
+  }
+
+  async run(): Promise<Dispatched> {
+    const { flight, signal, spec } = this.#asked;
+    const { counts, settings, onRouted } = this.#parts;
+    for (let tries = 0; ; tries++) {
+      const outcome = await this.#route();
+      if (outcome === null || signal.aborted) return this.#left();
+      if (outcome.kind !== "routed") return this.#given(outcome);
+      if (spec.isWork) {
+        flight.routed();
+        onRouted(this.#asked, outcome);
+      }
+      const attempted = await this.#attempt(outcome);
+      if (signal.aborted) return this.#left(attempted);
+      const won = this.#judge(outcome, attempted);
+      if (won !== null) return won;
+      flight.leave();
+      if (tries >= settings.retriesMax) return this.#given(null);
+      counts.retries++;
+    }
+  }
+
+  /** Gives the worker up if it falls silent while another one could serve the request. */
+  async #attempt(decision: RouteDecision): Promise<Attempted> {
+    const { health, attempt, down } = this.#parts;
+    const asked = this.#asked;
+    down.tried(decision.target.worker);
+    const lost = new AbortController();
+    const workers = [decision.prefill?.worker, decision.target.worker];
+    let [silent, why]: [WorkerId | null, string] = [null, ""];
+    const look = () => {
+      const found = workers.find((worker) => worker !== undefined && health.out.has(worker));
+      if (found === undefined || !this.#hasOther(decision.target.worker)) return;
+      [silent, why] = [found, health.out.get(found) ?? ""];
+      lost.abort();
+    };
+    using _listening = health.listen(look);
+    look();
+    const signal = AbortSignal.any([asked.signal, lost.signal]);
+    const attempted = await attempt({ ...asked, signal }, decision);
+    const isLost = silent !== null && !asked.signal.aborted;
+    if (!isLost || (attempted.kind === "answer" && attempted.first.kind !== "failed")) {
+      return attempted;
+    }
+    return { kind: "failed", worker: silent!, failure: { stage: "silent", why } };
+  }
+
+  /** Whether a worker that is well could take the request instead. */
+  #hasOther(chosen: WorkerId): boolean {
+    const { table, health, down, settings } = this.#parts;
+    const { named, hints } = this.#asked;
+    if (this.#isResent || !settings.isRetriedAfterSent) return false;
+    if (hints.overrides.worker !== undefined) return false;
+    const resting = new Set<WorkerId>([...down.now(), ...this.#failed, chosen]);
+    return table.targets.some(
+      ({ worker, model, url, role, state }) =>
+        model === named.base &&
+        url !== null &&
+        role !== "prefill" &&
+        // A stale worker may be well: only its events are not heard.
+        (state === "live" || state === "stale") &&
+        !resting.has(worker) &&
+        !health.out.has(worker),
+    );
+  }
+
+  /** Null: another worker may be tried, and this one's failure is noted. */
+  #judge(decision: RouteDecision, attempted: Attempted): Dispatched | null {
+    const { settings, down } = this.#parts;
+    const { worker } = decision.target;
+    if (attempted.kind === "answer") {
+      const won: Won = { ...attempted, kind: "won", decision };
+      if (attempted.first.kind !== "failed") {
+        if (attempted.answer.status >= SERVER_ERROR) down.broke(worker, hashOf(this.#asked.body));
+        else down.worked(worker);
+        if (!settings.retryStatuses.includes(attempted.answer.status)) return won;
+        this.#unavailable?.answer.close();
+        this.#unavailable = won;
+        this.#failed.push(worker);
+        return null;
+      }
+      return this.#failure(worker, attempted.first);
+    }
+    return this.#failure(attempted.worker, attempted.failure);
+  }
+
+  #failure(worker: WorkerId, { stage, why }: AttemptFailure): Dispatched | null {
+    const { down, onUnsendable } = this.#parts;
+    if (stage === "unsendable") {
+      onUnsendable(worker, why);
+      return { kind: "lost", error: ownFault("The proxy could not send the request."), how: "own" };
+    }
+    const text = `The worker ${worker} failed: ${why}`;
+    this.#error = stage === "late" ? workerLate(text) : workerFailed(text);
+    this.#failed.push(worker);
+    if (stage === "connect") down.failed(worker);
+    if (stage === "sent" || stage === "garbled") down.broke(worker, hashOf(this.#asked.body));
+    if (stage === "connect" || this.#mayResend(stage)) return null;
+    return { kind: "lost", error: this.#error, how: "worker" };
+  }
+
+  /** A request that a worker had is sent to one other, and no answer is asked for twice. */
+  #mayResend(stage: AttemptFailure["stage"]): boolean {
+    if (stage !== "sent" && stage !== "silent") return false;
+    if (this.#isResent || !this.#parts.settings.isRetriedAfterSent) return false;
+    this.#isResent = true;
+    return true;
+  }
+
+  #left(attempted: Attempted | null = null): Dispatched {
+    if (attempted?.kind === "answer") attempted.answer.close();
+    this.#unavailable?.answer.close();
+    return { kind: "left" };
+  }
+
+  /** Nobody is left: the best that there was. */
+  #given(outcome: Exclude<RouteOutcome, RouteDecision> | null): Dispatched {
+    if (this.#unavailable !== null) return this.#unavailable;
+    if (this.#error !== null) return { kind: "lost", error: this.#error, how: "worker" };
+    const { busyStatus, retryAfterSeconds } = this.#parts.settings;
+    if (outcome?.kind === "busy") {
+      const error = busy(`All workers are busy: ${outcome.why}`, busyStatus, retryAfterSeconds);
+      return { kind: "lost", error, how: "busy" };
+    }
+    const isUnknown = outcome?.kind === "unknown_worker";
+    const why = outcome?.why ?? "no worker";
+    return { kind: "lost", error: isUnknown ? invalid(why) : unavailable(why), how: "none" };
+  }
+
+  /** Null: the client left while it waited. */
+  async #route(): Promise<RouteOutcome | null> {
+    const { router, down, health } = this.#parts;
+    const unreachable = this.#withoutUrl();
+    const resting = [...down.now(), ...health.out.keys()];
+    try {
+      const all = [...new Set([...this.#failed, ...unreachable, ...resting])];
+      const outcome = await router.bestWorker(routeRequestOf(this.#asked, all), this.#asked.signal);
+      // Better one that was away a moment ago than none.
+      if (outcome.kind !== "none" || resting.length === 0) return outcome;
+      const fewer = [...this.#failed, ...unreachable];
+      return await router.bestWorker(routeRequestOf(this.#asked, fewer), this.#asked.signal);
+    } catch (thrown) {
+      if (thrown instanceof HearthError && thrown.code === "ABORTED") return null;
+      throw thrown;
+    }
+  }
+
+  /** Workers that take no requests from us. */
+  #withoutUrl(): WorkerId[] {
+    const { base } = this.#asked.named;
+    const targets = this.#parts.table.targets.filter(({ model }) => model === base);
+    return targets.flatMap(({ url, worker }) => (url === null ? [worker] : []));
+  }
+}

@@ -1,0 +1,191 @@
+import { type Json, stringifyJson } from "../../core/index.ts";
+import type { RouteDecision, Router, Target, WorkerTable } from "../index.ts";
+import { type Asked, routeRequestOf } from "./exchange.ts";
+import type { PromptMark } from "./observer.ts";
+import type { KvHintAction, KvHintsCarrier } from "./settings.ts";
+
+type Members = Readonly<Record<string, Json>>;
+
+/** The part of a request that a worker serves. */
+export type ServedPart = "whole" | "prefill" | "decode";
+
+export interface KvHintParts {
+  readonly router: Pick<Router, "getPotentialLoads">;
+  readonly table: Pick<WorkerTable, "find" | "targets">;
+}
+
+interface Action {
+  readonly type: KvHintAction;
+  readonly payload: Members;
+}
+
+/** docs/reference/kv-hints.md defines envelope, actions and payloads. */
+const VERSION = "1";
+const ID_CHARACTERS_MAX = 128;
+/** Marks of one request: as in Anthropic's API, the last ones count. */
+const MARKS_MAX = 4;
+/** A mark without `ttl`, and the longest `ttl` that a mark can ask for: Anthropic's values. */
+const PIN_TTL_SECONDS = 300;
+const PIN_TTL_SECONDS_MAX = 3_600;
+const RETAIN_PRIORITY_MAX = 99;
+const RETAIN_TTL_SECONDS = 600;
+const DEMOTE_TTL_SECONDS = 3_600;
+/** A worker is a source if it holds at least this many tokens more than the chosen worker. */
+const SOURCE_TOKENS_MIN = 512;
+const SOURCES_MAX = 4;
+/** The owner of pins if a request names no tenant; the policy `cache_control` uses the same. */
+const NO_TENANT = "api";
+
+/** What a worker is asked to do. */
+interface Task {
+  readonly decision: RouteDecision;
+  readonly part: ServedPart;
+  /** `decode`: the prefill worker itself said where its blocks are. */
+  readonly isSourceKnown?: boolean;
+}
+
+/**
+ * Members that carry KV hints to a worker. Empty if the worker takes none, or if there is nothing
+ * to say.
+ */
+export function kvHintMembers(parts: KvHintParts, asked: Asked, task: Task): Members {
+  const carrier = carrierOf(asked, workerOf(task));
+  if (carrier === "off" || isBatch(asked.body.fields.prompt ?? null)) return {};
+  const own = asked.body.fields.kv_hints ?? null;
+  const envelope = isMembers(own) ? own : envelopeOf(parts, asked, task);
+  if (carrier === "kv_hints") return envelope === null ? {} : { kv_hints: envelope };
+  if (carrier === "custom_params") return envelope === null ? {} : customParams(asked, envelope);
+  const { sessionId, priority } = asked.hints;
+  const members = {
+    ...(sessionId === null ? {} : { session_id: sessionId }),
+    ...(priority === null ? {} : { priority }),
+    ...(envelope === null ? {} : { kv_hints: envelope }),
+  };
+  return Object.keys(members).length === 0 ? {} : { kv_transfer_params: members };
+}
+
+function workerOf({ decision, part }: Task): Target {
+  return part === "prefill" && decision.prefill !== null ? decision.prefill : decision.target;
+}
+
+/** SGLang passes `custom_params` to its scheduler, with texts and numbers as values. */
+function customParams({ body }: Asked, envelope: Members): Members {
+  const own = body.fields.custom_params ?? {};
+  return isMembers(own) ? { custom_params: { ...own, kv_hints: stringifyJson(envelope) } } : {};
+}
+
+/**
+ * `auto`: a worker whose agent publishes block names has a connector of Hearth. The OpenAI server
+ * of vLLM passes `kv_transfer_params` to it; the one of SGLang passes `custom_params`.
+ */
+function carrierOf({ named }: Asked, target: Target): Exclude<KvHintsCarrier, "auto"> {
+  const { kvHints, engine } = named.model;
+  if (kvHints !== "auto") return kvHints;
+  if (!hasHearth(target)) return "off";
+  return engine === "vllm" ? "kv_transfer_params" : "custom_params";
+}
+
+function hasHearth({ spaces }: Target): boolean {
+  return spaces.some(({ kind }) => kind === "blocks");
+}
+
+function envelopeOf(parts: KvHintParts, asked: Asked, task: Task): Members | null {
+  const { kvHintActions } = asked.named.model;
+  const allowed = actionsOf(parts, asked, task).filter(({ type }) => kvHintActions.includes(type));
+  if (allowed.length === 0) return null;
+  return {
+    protocol_version: VERSION,
+    message_id: `${asked.flight.id}.${workerOf(task).worker}`.slice(0, ID_CHARACTERS_MAX),
+    actions: allowed.map(({ type, payload }, index) => ({
+      action_id: String(index + 1),
+      action_type: type,
+      action_version: VERSION,
+      payload,
+    })),
+  };
+}
+
+/** The prefill worker stores the prompt; the decode worker stores the answer. */
+function actionsOf(parts: KvHintParts, asked: Asked, { decision, part, ...task }: Task): Action[] {
+  const actions: Action[] = [];
+  if (part === "prefill") actions.push({ type: "share", payload: {} });
+  if (part === "whole") actions.push(...sourcesOf(parts, asked, decision));
+  if (part === "decode" && decision.prefill !== null && task.isSourceKnown !== true) {
+    const sources = [decision.prefill.worker];
+    actions.push({ type: "prefetch", payload: { sources, wait: true } });
+  }
+  if (part !== "decode") actions.push(...promptActions(asked));
+  if (part !== "prefill") actions.push(...answerActions(asked));
+  return actions;
+}
+
+function promptActions({ hints, prompt }: Asked): Action[] {
+  const owner = (hints.cacheSalt ?? NO_TENANT).slice(0, ID_CHARACTERS_MAX);
+  const marks = prompt.marks.slice(-MARKS_MAX);
+  const actions: Action[] = marks.map((mark) => ({ type: "pin", payload: pinOf(mark, owner) }));
+  if (hints.priority !== null && hints.priority > 0) {
+    const priority = Math.min(hints.priority, RETAIN_PRIORITY_MAX);
+    const payload = { priority, ttl_seconds: RETAIN_TTL_SECONDS, owner };
+    actions.push({ type: "retain", payload });
+  }
+  return actions;
+}
+
+function answerActions({ hints, prompt: { reasoning, marks } }: Asked): Action[] {
+  const actions: Action[] = [];
+  if (reasoning !== null) {
+    const payload = { open_token: reasoning.start, close_token: reasoning.end };
+    actions.push({ type: "transient", payload });
+  }
+  // The first mark ends what sessions share: system prompt and tools. That part stays in RAM.
+  const shared = marks[0];
+  if (hints.isSessionEnd && hints.sessionId !== null && shared !== undefined) {
+    const session_id = hints.sessionId;
+    const payload = { from_token: shared.tokens, ttl_seconds: DEMOTE_TTL_SECONDS, session_id };
+    actions.push({ type: "demote", payload });
+  }
+  return actions;
+}
+
+function pinOf({ tokens, ttlSeconds }: PromptMark, owner: string): Members {
+  const ttl_seconds = Math.min(ttlSeconds ?? PIN_TTL_SECONDS, PIN_TTL_SECONDS_MAX);
+  return { prefix_tokens: tokens, ttl_seconds, owner };
+}
+
+/** Workers that hold more of the prompt than the chosen one, the one with most first. */
+function sourcesOf(
+  { router, table }: KvHintParts,
+  asked: Asked,
+  { target, terms }: RouteDecision,
+): Action[] {
+  if (!asked.named.model.kvHintActions.includes("prefetch")) return [];
+  const isOther = (one: Target) => one.worker !== target.worker && one.model === target.model;
+  if (!table.targets.some((one) => isOther(one) && hasHearth(one))) return [];
+  const { requestId: _, ...request } = routeRequestOf(asked, []);
+  // The router counts this request as held by the chosen worker already, hence `terms`.
+  const least = terms.cachedTokens + SOURCE_TOKENS_MIN;
+  const others = router
+    .getPotentialLoads(request)
+    .map(({ worker, rank, heldTokens }) => {
+      const tokens = heldTokens.device + heldTokens.host + heldTokens.disk;
+      return { worker, rank, tokens };
+    })
+    .filter(({ worker, rank, tokens }) => {
+      if (worker === target.worker || tokens < least) return false;
+      const other = table.find(worker, rank);
+      return other !== null && hasHearth(other);
+    })
+    .sort((a, b) => b.tokens - a.tokens);
+  if (others.length === 0) return [];
+  const sources = [...new Set(others.map(({ worker }) => worker))].slice(0, SOURCES_MAX);
+  return [{ type: "prefetch", payload: { prefix_tokens: others[0]!.tokens, sources } }];
+}
+
+/** Hints are about one prompt. */
+function isBatch(prompt: Json): boolean {
+  return Array.isArray(prompt) && prompt.length > 1 && typeof prompt[0] !== "number";
+}
+
+function isMembers(value: Json): value is { [key: string]: Json } {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,200 @@
+import { type Json, stringifyJson } from "../../core/index.ts";
+import type { RouteRequest } from "../index.ts";
+import {
+  type ChatRequest,
+  chatOfMessages,
+  chatOfResponses,
+  exactFields,
+  hasInlineSystem,
+} from "./apis/index.ts";
+import type { AskSpec } from "./endpoint.ts";
+import type { PromptMark, ReasoningTokens } from "./observer.ts";
+import type { RequestBody } from "./request-body.ts";
+import type { ProxyModel } from "./settings.ts";
+import { TemplateHabits } from "./template-habits.ts";
+import { type EncodeOptions, roughCount, roughTokens, type Tokens } from "./tokens/index.ts";
+
+/** A prompt as the router takes it. */
+export interface SeenPrompt {
+  readonly prompt: RouteRequest["prompt"];
+  /** As the engine has them; null where they are not known. */
+  readonly tokens: Uint32Array | null;
+  readonly marks: readonly PromptMark[];
+  /** Whether the engine must count the same tokens: not with pictures, nor several prompts. */
+  readonly isCountKnown: boolean;
+  /** Tokens that open and close reasoning of the model; null if they are not known. */
+  readonly reasoning: ReasoningTokens | null;
+}
+
+type PromptTokens = Omit<SeenPrompt, "reasoning">;
+
+const TOKEN_MAX = 2 ** 32 - 1;
+/** Kinds of tools that the client runs. */
+const CLIENT_TOOLS: ReadonlySet<unknown> = new Set(["function", "custom", "namespace"]);
+const NO_HASHES = new BigUint64Array(0);
+
+/** Finds the prompts of requests. Of several prompts in one request the first one counts. */
+export class Prompts {
+  readonly #tokens: Tokens;
+  readonly #habits: TemplateHabits;
+
+  constructor(tokens: Tokens) {
+    this.#tokens = tokens;
+    this.#habits = new TemplateHabits(tokens);
+  }
+
+  async of(spec: AskSpec, body: RequestBody, model: ProxyModel): Promise<SeenPrompt> {
+    const prompt = spec.isWork ? await this.#of(spec, body, model) : unseen(0);
+    return { ...prompt, reasoning: this.#tokens.reasoning(model.name) };
+  }
+
+  async #of({ prompt }: AskSpec, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const { fields } = body;
+    switch (prompt) {
+      case "chat":
+        return this.#chat(body.text, fields, body, model);
+      case "chat_batch":
+        return this.#first(body, model);
+      case "messages": {
+        const chat = await this.#messages(body, model);
+        return counted(await this.#conversation(chat, body, model), model.engine === "vllm");
+      }
+      case "responses": {
+        const chat = chatOfResponses(exactFields(body.text, fields));
+        const isOneTurn = model.engine === "vllm" && !hasServerTools(fields);
+        return counted(await this.#conversation(chat, body, model), isOneTurn);
+      }
+      case "completions":
+        return this.#text(fields.prompt ?? null, body, model);
+      case "embeddings":
+        if (fields.messages !== undefined) return this.#first(body, model);
+        return this.#text(fields.input ?? null, body, model);
+      case "none":
+        return unseen(roughCount(body.bytes.length));
+      default:
+        return prompt satisfies never;
+    }
+  }
+
+  /** Of several conversations the first one, while the engine counts the tokens of all. */
+  async #first(body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const { messages } = body.fields;
+    const [first, ...others] = Array.isArray(messages) ? messages : [];
+    const isOnly = !Array.isArray(first) || others.length === 0;
+    return counted(await this.#conversation(firstOf(body.fields), body, model), isOnly);
+  }
+
+  /** A conversation that another API is translated to; null: it is not known. */
+  async #conversation(
+    chat: ChatRequest | null,
+    body: RequestBody,
+    model: ProxyModel,
+  ): Promise<PromptTokens> {
+    if (chat === null) return unseen(roughCount(body.bytes.length));
+    return this.#chat(stringifyJson(chat), chat, body, model);
+  }
+
+  async #chat(
+    text: string,
+    fields: Readonly<Record<string, Json>>,
+    body: RequestBody,
+    model: ProxyModel,
+  ): Promise<PromptTokens> {
+    const seen = await this.#tokens.chat(model.name, text);
+    if (seen !== null) return exact(seen.tokens, seen.marks, !seen.hasMedia);
+    return rough(conversationText(fields), body, model);
+  }
+
+  async #text(value: Json, body: RequestBody, model: ProxyModel): Promise<PromptTokens> {
+    const prompt = firstPrompt(value);
+    if (prompt instanceof Uint32Array) return exact(prompt, [], false);
+    const seen = await this.#tokens.text(model.name, prompt, encodingOf(body.fields));
+    return seen === null ? rough(prompt, body, model) : exact(seen.tokens, [], isOnePrompt(value));
+  }
+
+  async #messages(body: RequestBody, model: ProxyModel): Promise<ChatRequest | null> {
+    const fields = exactFields(body.text, body.fields);
+    const { thinking } = fields;
+    const isDisabled = (thinking as { type?: Json } | null | undefined)?.type === "disabled";
+    return chatOfMessages(fields, {
+      mergesSystem: hasInlineSystem(fields) && (await this.#habits.mergesSystem(model.name)),
+      disabledEffort: isDisabled ? await this.#habits.disabledEffort(model.name) : "none",
+    });
+  }
+}
+
+/** A prompt of which only the length is known. */
+function unseen(tokens: number): PromptTokens {
+  const prompt = { kind: "hashes", hashes: NO_HASHES, tokens } as const;
+  return { prompt, tokens: null, marks: [], isCountKnown: false };
+}
+
+function exact(
+  tokens: Uint32Array,
+  marks: readonly PromptMark[],
+  isCountKnown: boolean,
+): PromptTokens {
+  return { prompt: { kind: "tokens", tokens }, tokens, marks, isCountKnown };
+}
+
+function counted(prompt: PromptTokens, isCountKnown: boolean): PromptTokens {
+  return { ...prompt, isCountKnown: prompt.isCountKnown && isCountKnown };
+}
+
+/** vLLM runs these tools itself and counts the prompt of each turn that it makes of them. */
+function hasServerTools({ tools = null }: Readonly<Record<string, Json>>): boolean {
+  if (!Array.isArray(tools)) return false;
+  return tools.some((tool) => !CLIENT_TOOLS.has((tool as { type?: unknown } | null)?.type));
+}
+
+/** Of a completion, which has the tokenizer's own tokens around it unless it says otherwise. */
+function encodingOf(fields: Readonly<Record<string, Json>>): EncodeOptions {
+  const {
+    truncate_prompt_tokens: kept,
+    truncation_side: side,
+    add_special_tokens: special,
+  } = fields;
+  const isCut = typeof kept === "number" && Number.isInteger(kept) && kept >= 0;
+  return {
+    addSpecial: special !== false,
+    truncation: isCut
+      ? { tokens: kept, side: side === "left" || side === "right" ? side : null }
+      : null,
+  };
+}
+
+function isOnePrompt(prompt: Json): boolean {
+  return typeof prompt === "string" || (Array.isArray(prompt) && prompt.length === 1);
+}
+
+function rough(text: string, body: RequestBody, { fallback }: ProxyModel): PromptTokens {
+  if (fallback === "bytes") {
+    const prompt = { kind: "tokens", tokens: roughTokens(text) } as const;
+    return { prompt, tokens: null, marks: [], isCountKnown: false };
+  }
+  return unseen(roughCount(body.bytes.length));
+}
+
+function firstPrompt(prompt: Json): string | Uint32Array {
+  if (typeof prompt === "string") return prompt;
+  if (!Array.isArray(prompt)) return "";
+  if (prompt.every((token) => isToken(token))) return Uint32Array.from(prompt as number[]);
+  return firstPrompt(prompt[0] ?? null);
+}
+
+function isToken(value: Json): boolean {
+  return typeof value === "number" && Number.isInteger(value) && value >= 0 && value <= TOKEN_MAX;
+}
+
+/** The request of the first of several conversations, or of the only one. */
+function firstOf(fields: Readonly<Record<string, Json>>): ChatRequest | null {
+  const { messages } = fields;
+  if (!Array.isArray(messages)) return null;
+  const [first] = messages;
+  return { ...fields, messages: Array.isArray(first) ? first : messages };
+}
+
+/** Longer by what is new only, when the conversation goes on. */
+function conversationText({ tools = null, messages = null }: Readonly<Record<string, Json>>) {
+  return `${stringifyJson(tools)}${stringifyJson(messages).replace(/\]$/, ",")}`;
+}

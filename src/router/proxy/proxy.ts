@@ -1,0 +1,398 @@
+import { BodyBudget, type BodyShare } from "../../core/http/index.ts";
+import type { Clock, Random, WorkerId } from "../../core/index.ts";
+import type { RouteDecision, Router, WorkerTable } from "../index.ts";
+import { busy, invalid, ownFault, type ProxyError, refuse, unknownModel } from "./answers.ts";
+import { attempt } from "./attempt.ts";
+import { ProxyCounts, type ProxySnapshot } from "./counts.ts";
+import { Dispatch, type DispatchParts, type Won } from "./dispatch.ts";
+import { type AskSpec, type Endpoint, endpointOf, shapeOf } from "./endpoint.ts";
+import { type Asked, wantsUsage } from "./exchange.ts";
+import { Flight } from "./flight.ts";
+import { unsendableHeader } from "./headers.ts";
+import { DownWorkers, WorkerHealth } from "./health/index.ts";
+import { type Hints, hintsOf } from "./hints.ts";
+import { ModelNames, type NamedModel } from "./model-names.ts";
+import { ModelList } from "./models.ts";
+import type { ProxyObserver, RequestEnd } from "./observer.ts";
+import { Prompts } from "./prompt.ts";
+import {
+  hashOf,
+  type RequestBody,
+  type RequestBodyLimits,
+  readRequestBody,
+} from "./request-body.ts";
+import { ResponseHomes } from "./response-homes.ts";
+import type { ProxyModel, ProxySettings } from "./settings.ts";
+import { SidePaths } from "./side-paths.ts";
+import { OutputWatch, Relay } from "./stream/index.ts";
+import { TokenCheck, type TokenDifference } from "./token-check.ts";
+import { tokensFor } from "./token-models.ts";
+import type { Tokens } from "./tokens/index.ts";
+import { createHttpUpstream, type Upstream } from "./upstream/index.ts";
+
+export interface ProxyOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly router: Router;
+  readonly table: WorkerTable;
+  readonly settings: ProxySettings;
+  /** Told of faults of our own. */
+  readonly onFault: (thrown: unknown) => void;
+  /** Told when a worker is left out for its health, with the reason; null: it is used again. */
+  readonly onWorker?: (worker: WorkerId, why: string | null) => void;
+  /** This process had no descriptor for a connection to a worker. */
+  readonly onShort?: () => void;
+  /** A prompt could not be tokenised, or an engine counted other tokens in one. */
+  readonly onTokens?: {
+    failed(model: string, why: string): void;
+    differ(difference: TokenDifference): void;
+  };
+}
+
+/** Where a request comes from. */
+export interface ProxyCaller {
+  /** Called once the whole body is there: what follows may take its time. */
+  readonly onBody?: () => void;
+}
+
+/** The APIs of OpenAI, Anthropic and vLLM in front of the workers of a router. */
+export interface OpenAiProxy extends AsyncDisposable {
+  /**
+   * Answers a request; never rejects. The request must be the server's own, with its body unread:
+   * its signal is how we learn that the client left. The server must let an answer be silent for
+   * long: engines say nothing while they compute a prompt.
+   */
+  fetch(request: Request, caller?: ProxyCaller): Promise<Response>;
+  /**
+   * From now on these models, with their files read again; requests under way keep theirs. Rejects
+   * with CONFIG_INVALID, and changes nothing, where a tokenizer cannot be used.
+   */
+  setModels(models: readonly ProxyModel[]): Promise<void>;
+  /** From now on new requests are answered as where all workers are busy. */
+  drain(): void;
+  listen(observer: ProxyObserver): Disposable;
+  snapshot(): ProxySnapshot;
+}
+
+/** Reads the tokenizers. Rejects with CONFIG_INVALID where one cannot be used. */
+export async function openProxy(options: ProxyOptions): Promise<OpenAiProxy> {
+  const { models } = options.settings;
+  const tokens = await tokensFor(options, models);
+  return new RoutedProxy(
+    options,
+    { models, tokens },
+    createHttpUpstream(options.clock, options.onShort),
+  );
+}
+
+/** Models and their tokens, which change together. */
+interface Vocabulary {
+  readonly models: readonly ProxyModel[];
+  readonly tokens: Tokens;
+}
+
+const OUTCOME_OF = {
+  busy: "busy",
+  none: "no_worker",
+  worker: "worker_failed",
+  own: "refused",
+} as const;
+
+class RoutedProxy implements OpenAiProxy {
+  readonly #options: ProxyOptions;
+  readonly #upstream: Upstream;
+  #tokens: Tokens;
+  #prompts: Prompts;
+  #names: ModelNames;
+  readonly #models: ModelList;
+  readonly #counts = new ProxyCounts();
+  readonly #check: TokenCheck;
+  readonly #observers = new Set<ProxyObserver>();
+  readonly #dispatch: DispatchParts;
+  readonly #health: WorkerHealth;
+  readonly #homes = new ResponseHomes();
+  readonly #side: SidePaths;
+  readonly #bodies: RequestBodyLimits;
+  /** Makes ids of this proxy different from those of others, and of its runs before. */
+  readonly #prefix: string;
+  readonly #active = new Map<string, AbortController>();
+  #nextId = 1;
+  #isDraining = false;
+
+  constructor(options: ProxyOptions, { models, tokens }: Vocabulary, upstream: Upstream) {
+    [this.#options, this.#tokens, this.#upstream] = [options, tokens, upstream];
+    this.#prompts = new Prompts(tokens);
+    const { table, settings, random, clock, router, onWorker = () => undefined } = options;
+    this.#prefix = random.u32().toString(16).padStart(8, "0");
+    this.#names = new ModelNames(table, models);
+    this.#check = new TokenCheck((difference) => options.onTokens?.differ(difference));
+    this.#models = new ModelList({ clock, table, settings, upstream });
+    this.#bodies = {
+      ...{ bytesMax: settings.bodyBytesMax, timeoutMs: settings.bodyTimeoutMs, clock },
+      budget: new BodyBudget(settings.bodyBudgetBytes, clock),
+      ...{ busyStatus: settings.busyStatus, retryAfterSeconds: settings.retryAfterSeconds },
+    };
+    const counts = this.#counts;
+    const parts = { settings, table, upstream, random, counts, router };
+    const down = new DownWorkers(clock);
+    const { authorization, healthEveryMs: everyMs, healthTimeoutMs: timeoutMs } = settings;
+    const health = new WorkerHealth({
+      ...{ clock, random, table, upstream, authorization, everyMs, timeoutMs },
+      onChange: (worker, why) => {
+        if (why === null) down.worked(worker);
+        onWorker(worker, why);
+      },
+    });
+    this.#health = health;
+    this.#side = new SidePaths({ table, settings, upstream, health, homes: this.#homes });
+    this.#dispatch = {
+      ...options,
+      ...{ counts, down, health },
+      onUnsendable: (worker, why) => {
+        options.onFault(new Error(`a request to ${worker} could not be made: ${why}`));
+      },
+      attempt: (asked, decision) => attempt(parts, asked, decision),
+      onRouted: (asked, decision) => this.#routed(asked, decision),
+    };
+  }
+
+  async fetch(request: Request, caller: ProxyCaller = {}): Promise<Response> {
+    const { method, url, headers } = request;
+    const endpoint = endpointOf(method, url);
+    const shape = shapeOf(url);
+    if (endpoint === "unknown") {
+      return refuse(invalid("There is no such address.", undefined, 404), shape);
+    }
+    if (endpoint === "method") {
+      return refuse(invalid(`${method} is not allowed here.`, undefined, 405), shape);
+    }
+    const name = unsendableHeader(headers);
+    if (name !== null) {
+      const why = `The header ${name} holds a character that HTTP does not allow there.`;
+      return refuse(invalid(why), shape);
+    }
+    try {
+      return await this.#answer(endpoint, request, caller);
+    } catch (thrown) {
+      this.#options.onFault(thrown);
+      return refuse(ownFault("The proxy failed; its log says more."), shape);
+    }
+  }
+
+  async setModels(models: readonly ProxyModel[]): Promise<void> {
+    const tokens = await tokensFor(this.#options, models);
+    this.#tokens[Symbol.dispose]();
+    this.#tokens = tokens;
+    this.#prompts = new Prompts(tokens);
+    this.#names = new ModelNames(this.#options.table, models);
+    if (this.#isDraining) tokens[Symbol.dispose]();
+  }
+
+  drain(): void {
+    this.#isDraining = true;
+  }
+
+  listen(observer: ProxyObserver): Disposable {
+    this.#observers.add(observer);
+    return { [Symbol.dispose]: () => void this.#observers.delete(observer) };
+  }
+
+  snapshot(): ProxySnapshot {
+    const { outcomes, retries, prefills, prefillsFailed, outputTokens } = this.#counts;
+    return {
+      active: this.#active.size,
+      outcomes: { ...outcomes },
+      retries,
+      workersOut: this.#health.out.size,
+      timesOut: this.#health.times,
+      pulses: this.#health.pulses,
+      prefills,
+      prefillsFailed,
+      outputTokens,
+      tokens: this.#tokens.counts,
+      checks: this.#check.counts,
+    };
+  }
+
+  /** Answers under way are cut off: who wants them to end waits for `active` to be 0 before. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isDraining = true;
+    for (const controller of this.#active.values()) controller.abort();
+    await this.#health[Symbol.asyncDispose]();
+    this.#tokens[Symbol.dispose]();
+    this.#upstream[Symbol.dispose]();
+  }
+
+  #answer(endpoint: Endpoint, request: Request, caller: ProxyCaller): Promise<Response> {
+    switch (endpoint.kind) {
+      case "ask":
+        return this.#ask(endpoint, request, caller);
+      case "models":
+        return this.#models.answer(endpoint.id, this.#names, request.signal);
+      case "health":
+        return Promise.resolve(this.#side.health(this.#isDraining));
+      case "load":
+        // As vLLM has it: requests that are under way.
+        return Promise.resolve(Response.json({ server_load: this.#active.size }));
+      case "version":
+        return this.#side.version(endpoint.path, request.signal);
+      case "stored":
+        return this.#side.stored(endpoint, request);
+      default:
+        return endpoint satisfies never;
+    }
+  }
+
+  async #ask(
+    endpoint: Extract<Endpoint, { kind: "ask" }>,
+    request: Request,
+    { onBody }: ProxyCaller,
+  ): Promise<Response> {
+    const { settings } = this.#options;
+    if (this.#isDraining || this.#active.size >= settings.streamsMax) {
+      this.#counts.outcomes.busy++;
+      const why = this.#isDraining ? "The proxy stops." : "Too many requests are under way.";
+      const error = busy(why, settings.busyStatus, settings.retryAfterSeconds);
+      return refuse(error, endpoint.spec.shape);
+    }
+    const id = `${this.#prefix}-${this.#nextId++}`;
+    const controller = new AbortController();
+    this.#active.set(id, controller);
+    const flight = new Flight(id, this.#options.router, this.#observers);
+    const onAbort = () => controller.abort();
+    request.signal.addEventListener("abort", onAbort, { once: true });
+    if (request.signal.aborted) onAbort();
+    let isPassedOn = false;
+    const ended = (end: RequestEnd) => {
+      request.signal.removeEventListener("abort", onAbort);
+      this.#active.delete(id);
+      flight.end(end);
+    };
+    // No worker needs the body again once one has begun to answer.
+    using share = this.#bodies.budget.open();
+    try {
+      const asked = await this.#read(endpoint, { request, share }, flight, controller.signal);
+      onBody?.();
+      if ("status" in asked) {
+        this.#counts.outcomes.refused++;
+        return refuse(asked, endpoint.spec.shape);
+      }
+      const dispatched = await new Dispatch(this.#dispatch, asked).run();
+      if (dispatched.kind !== "won") return this.#lost(dispatched, asked.spec);
+      isPassedOn = true;
+      return await this.#pass(asked, dispatched, ended);
+    } finally {
+      if (!isPassedOn) ended({ how: "refused", outputTokens: 0 });
+    }
+  }
+
+  /** The request with all that is to be known of it, or what is wrong with it. */
+  async #read(
+    { spec, path }: Extract<Endpoint, { kind: "ask" }>,
+    { request, share }: { readonly request: Request; readonly share: BodyShare },
+    flight: Flight,
+    signal: AbortSignal,
+  ): Promise<Asked | ProxyError> {
+    const { settings } = this.#options;
+    const body = await readRequestBody(request, this.#bodies, share);
+    if ("status" in body) return body;
+    const named = this.#named(body);
+    if ("status" in named) return named;
+    const { headers } = request;
+    const hints = this.#atHome(hintsOf(headers, body.fields, settings.clientsMayRoute), body);
+    const prompt = await this.#prompts.of(spec, body, named.model);
+    return { spec, path, headers, body, named, hints, prompt, flight, signal };
+  }
+
+  #named({ model, fields }: RequestBody): NamedModel | ProxyError {
+    if (model !== null) return this.#names.find(model, fields.lora_path) ?? unknownModel(model);
+    const only = this.#names.only();
+    return only ?? invalid("`model` must be given: there are several, or none.", "model");
+  }
+
+  /** What goes on from a stored response goes to the worker that has it. */
+  #atHome(hints: Hints, { fields }: RequestBody): Hints {
+    const worker = this.#homes.of(fields.previous_response_id);
+    if (worker === null || hints.overrides.worker !== undefined) return hints;
+    if (!this.#options.table.targets.some((target) => target.worker === worker)) return hints;
+    return { ...hints, overrides: { ...hints.overrides, worker } };
+  }
+
+  #lost(
+    lost: Exclude<Awaited<ReturnType<Dispatch["run"]>>, Won>,
+    { shape }: Pick<AskSpec, "shape">,
+  ): Response {
+    const { outcomes } = this.#counts;
+    if (lost.kind === "left") {
+      outcomes.client_left++;
+      // Nobody reads it.
+      return new Response(null, { status: 499 });
+    }
+    outcomes[OUTCOME_OF[lost.how]]++;
+    return refuse(lost.error, shape);
+  }
+
+  #pass(asked: Asked, won: Won, ended: (end: RequestEnd) => void): Promise<Response> {
+    const { flight, named, body, spec } = asked;
+    const { worker } = won.decision.target;
+    if (spec.prompt === "responses" && won.first.kind === "bytes") {
+      this.#homes.note(won.first.bytes, worker);
+    }
+    const isWatched = [...this.#observers].some(({ answered }) => answered !== undefined);
+    const watch = isWatched && won.answer.status === 200 ? new OutputWatch(body.isStream) : null;
+    const relay = new Relay({
+      won,
+      flight,
+      headers: this.#options.settings.tellsWorker
+        ? [
+            ["x-hearth-request-id", flight.id],
+            ["x-hearth-worker", worker],
+          ]
+        : [],
+      heldBytesMax: this.#options.settings.heldBytesMax,
+      shape: spec.shape,
+      watch,
+      hidesUsage: wantsUsage(asked),
+      ended: ({ promptTokens, ...end }) => {
+        this.#compare(asked, promptTokens);
+        this.#dispatch.down.ended(worker, hashOf(body), end.how, won.answer.status);
+        const outcome = end.how === "client" ? "client_left" : "worker_failed";
+        this.#counts.outcomes[end.how === "done" ? "done" : outcome]++;
+        this.#counts.outputTokens += end.outputTokens;
+        if (watch === null || end.how !== "done") return ended(end);
+        void this.#answered(named.model.name, flight, watch).finally(() => ended(end));
+      },
+    });
+    return relay.respond();
+  }
+
+  #compare({ named, prompt, body }: Asked, engine: number | null): void {
+    if (engine === null || prompt.tokens === null || !prompt.isCountKnown) return;
+    this.#check.compare(named.model.name, prompt.tokens.length, engine, body);
+  }
+
+  /** Told before the router forgets the request. */
+  async #answered(model: string, flight: Flight, watch: OutputWatch): Promise<void> {
+    const output = await watch.tokens(model, this.#tokens, this.#tokens.reasoning(model));
+    if (output === null) return;
+    for (const observer of this.#observers) observer.answered?.(flight.id, output);
+  }
+
+  #routed({ flight, named, hints, prompt }: Asked, decision: RouteDecision): void {
+    for (const observer of this.#observers) {
+      observer.prompt?.({
+        requestId: flight.id,
+        model: named.base,
+        loraName: named.loraName,
+        cacheSalt: hints.cacheSalt,
+        sessionId: hints.sessionId,
+        parentSessionId: hints.parentSessionId,
+        isSessionEnd: hints.isSessionEnd,
+        tokens: prompt.tokens,
+        marks: prompt.marks,
+        reasoning: prompt.reasoning,
+        decision,
+      });
+    }
+  }
+}

@@ -1,0 +1,91 @@
+import type { WorkerId } from "../../core/index.ts";
+import type { Target, WorkerTable } from "../index.ts";
+import { refuse, unavailable, workerFailed } from "./answers.ts";
+import type { Endpoint, ErrorShape } from "./endpoint.ts";
+import { firstByteMs } from "./first-byte.ts";
+import { ownHeaders, towardsWorker } from "./headers.ts";
+import type { WorkerHealth } from "./health/index.ts";
+import type { ResponseHomes } from "./response-homes.ts";
+import type { ProxySettings } from "./settings.ts";
+import { clientHeaders, passOn } from "./stream/index.ts";
+import type { Upstream } from "./upstream/index.ts";
+import { addressAt } from "./worker-url.ts";
+
+export interface SidePathParts {
+  readonly table: WorkerTable;
+  readonly settings: ProxySettings;
+  readonly upstream: Upstream;
+  readonly health: Pick<WorkerHealth, "out">;
+  readonly homes: ResponseHomes;
+}
+
+/** Requests without a prompt: for the proxy itself, or for a worker that is not chosen by load. */
+export class SidePaths {
+  readonly #parts: SidePathParts;
+
+  constructor(parts: SidePathParts) {
+    this.#parts = parts;
+  }
+
+  /** As vLLM answers, without a body: 200 while the proxy takes requests and a worker is well. */
+  health(isDraining: boolean): Response {
+    const isWell = !isDraining && this.#served().some((target) => this.#isWell(target));
+    return new Response(null, { status: isWell ? 200 : 503 });
+  }
+
+  /** The version of a worker's engine; it is asked without the client's credentials. */
+  async version(path: string, signal: AbortSignal): Promise<Response> {
+    const { settings } = this.#parts;
+    const served = this.#served();
+    const target = served.find((one) => this.#isWell(one)) ?? served[0];
+    if (target === undefined) return refuse(unavailable("no worker is there"));
+    return this.#pass(target, "GET", path, ownHeaders(settings.authorization), "openai", signal);
+  }
+
+  /** Goes to the worker that has the response, or to the only one there is. */
+  async stored(
+    { id, path }: Extract<Endpoint, { kind: "stored" }>,
+    request: Request,
+  ): Promise<Response> {
+    const { homes, settings } = this.#parts;
+    const home = homes.of(id);
+    const served = this.#served();
+    const target = served.find(({ worker }) => worker === home) ?? served[0];
+    if (target === undefined) return refuse(unavailable("no worker is there"), "responses");
+    const { method, headers, signal } = request;
+    const sent = towardsWorker(headers, settings.authorization);
+    return this.#pass(target, method as "GET" | "POST", path, sent, "responses", signal);
+  }
+
+  async #pass(
+    { url, worker }: Target,
+    method: "GET" | "POST",
+    path: string,
+    headers: ReadonlyMap<string, string>,
+    shape: ErrorShape,
+    signal: AbortSignal,
+  ): Promise<Response> {
+    const { upstream, settings } = this.#parts;
+    const { connectMs, idleMs, tellsWorker } = settings;
+    const waits = { connectMs, firstByteMs: firstByteMs(settings), idleMs };
+    const body = method === "POST" ? new Uint8Array(0) : null;
+    const order = { method, url: addressAt(url!, path), headers, body, ...waits };
+    const answer = await upstream.open(order, signal);
+    const failed = (why: string) => {
+      return refuse(workerFailed(`The worker ${worker} failed: ${why}`), shape);
+    };
+    if (answer.kind === "failed") return failed(answer.why);
+    const sent = clientHeaders(answer.headers, tellsWorker ? [["x-hearth-worker", worker]] : []);
+    if (sent !== null) return passOn(answer, sent);
+    answer.close();
+    return failed("its answer has a header that cannot be sent on");
+  }
+
+  #served(): Target[] {
+    return this.#parts.table.targets.filter(({ url, state }) => url !== null && state !== "gone");
+  }
+
+  #isWell({ worker }: { readonly worker: WorkerId }): boolean {
+    return !this.#parts.health.out.has(worker);
+  }
+}

@@ -1,0 +1,184 @@
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Tokenizer } from "@huggingface/tokenizers";
+import { type Clock, HearthError, messageOf, systemClock } from "../../../core/index.ts";
+import type { ReasoningTokens } from "../observer.ts";
+import { type EncodeOptions, Encoder } from "./encoder.ts";
+import { Template } from "./jinja/index.ts";
+import { createPieceCutter } from "./piece-cutter.ts";
+import type { TokenModelFiles } from "./protocol.ts";
+import { readJson as readPython, type Value } from "./python/index.ts";
+
+type Fields = Readonly<Record<string, unknown>>;
+
+export interface ChatTemplate {
+  readonly source: string;
+  /** Whether it wants a message's content in parts; else as one text. */
+  readonly wantsParts: boolean;
+  render(variables: readonly (readonly [string, Value])[]): string;
+}
+
+/** A tokenizer and the templates that make one text of a conversation. */
+export interface TokenModel {
+  readonly hasTemplate: boolean;
+  readonly partSeparator: string;
+  readonly reasoning: ReasoningTokens | null;
+  /** What the operator gives every template. */
+  readonly templateKwargs: ReadonlyMap<string, Value>;
+  /** Some models have another template for requests with tools. */
+  templateFor(hasTools: boolean): ChatTemplate | null;
+  encode(text: string, options: EncodeOptions): Uint32Array<ArrayBuffer>;
+}
+
+/** Throws CONFIG_INVALID where a file is missing or holds something else. */
+export function loadTokenModel(
+  files: TokenModelFiles,
+  cacheTokens: number,
+  clock: Pick<Clock, "wallMs">,
+): TokenModel {
+  const { tokenizer: folder, name } = files;
+  const definition = readJson(join(folder, "tokenizer.json"));
+  const config = readConfig(folder);
+  let tokenizer: Tokenizer;
+  try {
+    tokenizer = new Tokenizer(definition, config);
+  } catch (cause) {
+    const what = `${folder}: the tokenizer of ${name} cannot be used: ${messageOf(cause)}`;
+    throw new HearthError("CONFIG_INVALID", what, { cause });
+  }
+  const setting = { special: specialTexts(config), now: () => new Date(clock.wallMs()) };
+  const read = readTemplates(files, config);
+  const templates = new Map(read.map((one) => [one.name, compiled(one, setting)]));
+  const encoder = new Encoder(tokenizer, createPieceCutter(definition), cacheTokens);
+  const sources = read.map(({ source }) => source);
+  return {
+    hasTemplate: templates.size > 0,
+    partSeparator: files.partSeparator,
+    reasoning: reasoningOf(tokenizer, files.reasoning, sources),
+    templateKwargs: readKwargs(files),
+    templateFor: (hasTools) =>
+      (hasTools ? templates.get("tool_use") : null) ?? templates.get("default") ?? null,
+    encode: (text, options) => encoder.encode(text, options),
+  };
+}
+
+/** Throws CONFIG_INVALID where `loadTokenModel` would. */
+export function checkTokenModel(files: TokenModelFiles): void {
+  loadTokenModel(files, 0, systemClock);
+}
+
+function readKwargs({ name, templateKwargs }: TokenModelFiles): ReadonlyMap<string, Value> {
+  const kwargs = readPython(templateKwargs ?? "{}");
+  if (kwargs instanceof Map) return kwargs as ReadonlyMap<string, Value>;
+  const what = `default_chat_template_kwargs of ${name} is not a JSON object`;
+  throw new HearthError("CONFIG_INVALID", what);
+}
+
+function readJson(path: string): Fields {
+  try {
+    const value: unknown = JSON.parse(readFileSync(path, "utf8"));
+    if (typeof value === "object" && value !== null && !Array.isArray(value))
+      return value as Fields;
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${path}: ${messageOf(cause)}`, { cause });
+  }
+  throw new HearthError("CONFIG_INVALID", `${path} holds no JSON object`);
+}
+
+/** The configuration, with the special tokens that older models have in a file of their own. */
+function readConfig(folder: string): Fields {
+  const [config, special] = ["tokenizer_config.json", "special_tokens_map.json"].map((name) => {
+    const file = join(folder, name);
+    return existsSync(file) ? readJson(file) : {};
+  }) as [Fields, Fields];
+  return "added_tokens_decoder" in config ? config : { ...config, ...special };
+}
+
+interface TemplateSource {
+  /** A model's only one is `default`. */
+  readonly name: string;
+  readonly where: string;
+  readonly source: string;
+}
+
+function readTemplates(files: TokenModelFiles, config: Fields): TemplateSource[] {
+  const { tokenizer: folder, chatTemplate } = files;
+  const beside = join(folder, "chat_template.jinja");
+  const file = chatTemplate ?? (existsSync(beside) ? beside : null);
+  if (file !== null) return [{ name: "default", where: file, source: readText(file) }];
+  const inFile = join(folder, "chat_template.json");
+  const isApart = existsSync(inFile);
+  const own = isApart ? readJson(inFile).chat_template : config.chat_template;
+  const where = isApart ? inFile : join(folder, "tokenizer_config.json");
+  if (typeof own === "string") return [{ name: "default", where, source: own }];
+  if (!Array.isArray(own)) return [];
+  const named = own.filter((one) => typeof one?.template === "string");
+  return named.map((one) => {
+    const name = String(one.name);
+    return { name, where: `${where}, template ${name}`, source: String(one.template) };
+  });
+}
+
+function readText(file: string): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new HearthError("CONFIG_INVALID", `${file}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** Throws CONFIG_INVALID where the template is broken: at start, and not with each prompt. */
+function compiled(
+  { where, source }: TemplateSource,
+  { special, now }: { special: readonly (readonly [string, Value])[]; now: () => Date },
+): ChatTemplate {
+  let template: Template;
+  try {
+    template = new Template(source);
+  } catch (cause) {
+    const what = `${where}: the chat template is broken: ${messageOf(cause)}`;
+    throw new HearthError("CONFIG_INVALID", what, { cause });
+  }
+  return {
+    source,
+    wantsParts: template.wantsParts,
+    render: (variables) => template.render([...special, ...variables], { now }),
+  };
+}
+
+/** `bos_token` and its like, which a configuration has as a text or with options. */
+function specialTexts(config: Fields): [string, Value][] {
+  const more = config.extra_special_tokens;
+  const named = Object.entries(config).filter(([name]) => name.endsWith("_token"));
+  const all = [...named, ...Object.entries(isFields(more) ? more : {})];
+  return all.flatMap(([name, value]) => {
+    const text = isFields(value) ? value.content : value;
+    return typeof text === "string" ? [[name, text] as [string, Value]] : [];
+  });
+}
+
+function isFields(value: unknown): value is Fields {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+const KNOWN_REASONING = [
+  ["<think>", "</think>"],
+  ["<seed:think>", "</seed:think>"],
+  ["[THINK]", "[/THINK]"],
+] as const;
+
+/** What the operator named, else a pair that the vocabulary has as tokens of their own. */
+function reasoningOf(
+  tokenizer: Tokenizer,
+  named: TokenModelFiles["reasoning"],
+  templates: readonly string[],
+): ReasoningTokens | null {
+  const isIn = (text: string) => templates.some((template) => template.includes(text));
+  const pairs = KNOWN_REASONING.map(([start, end]) => ({ start, end }));
+  const preferred = [...pairs.filter((pair) => isIn(pair.end)), ...pairs];
+  for (const pair of named === null ? preferred : [named]) {
+    const [start, end] = [tokenizer.token_to_id(pair.start), tokenizer.token_to_id(pair.end)];
+    if (start !== undefined && end !== undefined) return { start, end };
+  }
+  return null;
+}

@@ -1,0 +1,157 @@
+import { type Clock, HearthError } from "../../../core/index.ts";
+import type { ReasoningTokens } from "../observer.ts";
+import type { EncodeOptions } from "./encoder.ts";
+import type { PromptTokens, TokenCounts, Tokens } from "./prompt-tokens.ts";
+import type { TokenAnswer, TokenModelFiles, TokenOrder } from "./protocol.ts";
+import { createLocalLine, createThreadLine, type TokenLine } from "./token-line.ts";
+
+export interface TokenPoolOptions {
+  readonly clock: Clock;
+  readonly models: readonly TokenModelFiles[];
+  /** 0: in this thread. */
+  readonly threads: number;
+  readonly cacheTokens: number;
+  /** A prompt that takes longer is done without. */
+  readonly timeMs: number;
+  /** A prompt could not be tokenised; `why` may quote what the template says of it. */
+  readonly onFailed?: (model: string, why: string) => void;
+}
+
+/** More prompts than this wait for nobody's thread: they are done without. */
+const WAITING_MAX = 256;
+/** A thread that answered nothing for so many times `timeMs` is replaced. */
+const HUNG_TIMES = 5;
+/** A thread may be this much longer than the shortest for the sake of what it remembers. */
+const LONGER_MAX = 4;
+/** So much of a prompt says which conversation it belongs to. */
+const HEAD = 512;
+
+/** Opens every model's files. Rejects with CONFIG_INVALID where one cannot be used. */
+export async function openTokens(options: TokenPoolOptions): Promise<Tokens> {
+  const pool = new TokenPool(options);
+  await pool.open();
+  return pool;
+}
+
+class TokenPool implements Tokens {
+  readonly #options: TokenPoolOptions;
+  readonly #lines: TokenLine[] = [];
+  readonly #reasoning = new Map<string, ReasoningTokens | null>();
+  readonly #counts = { prompts: 0, failed: 0, late: 0, restarts: 0 };
+  #nextId = 1;
+  #isClosed = false;
+
+  constructor(options: TokenPoolOptions) {
+    this.#options = options;
+  }
+
+  async open(): Promise<void> {
+    const { threads, models } = this.#options;
+    if (models.length === 0) return;
+    for (let i = 0; i < Math.max(1, threads); i++) this.#lines.push(this.#start());
+    const loads = this.#lines.flatMap((line) => models.map((files) => this.#load(line, files)));
+    const answers = await Promise.all(loads);
+    const failed = answers.find((answer) => answer.kind === "failed");
+    if (failed === undefined) return;
+    this[Symbol.dispose]();
+    throw new HearthError("CONFIG_INVALID", failed.why);
+  }
+
+  get counts(): TokenCounts {
+    return { ...this.#counts };
+  }
+
+  has(model: string): boolean {
+    return this.#reasoning.has(model);
+  }
+
+  reasoning(model: string): ReasoningTokens | null {
+    return this.#reasoning.get(model) ?? null;
+  }
+
+  chat(model: string, body: string): Promise<PromptTokens | null> {
+    return this.#ask(model, body, null);
+  }
+
+  text(model: string, text: string, options: EncodeOptions): Promise<PromptTokens | null> {
+    return this.#ask(model, text, options);
+  }
+
+  output(model: string, text: string): Promise<PromptTokens | null> {
+    return this.#ask(model, text, { addSpecial: false, truncation: null });
+  }
+
+  [Symbol.dispose](): void {
+    this.#isClosed = true;
+    for (const line of this.#lines.splice(0)) line.end();
+  }
+
+  #start(): TokenLine {
+    const { threads, clock } = this.#options;
+    return threads === 0 ? createLocalLine(clock) : createThreadLine();
+  }
+
+  async #load(line: TokenLine, files: TokenModelFiles): Promise<TokenAnswer> {
+    const { cacheTokens } = this.#options;
+    const answer = await line.ask({ kind: "load", id: this.#nextId++, cacheTokens, files });
+    if (answer.kind === "loaded") this.#reasoning.set(files.name, answer.reasoning);
+    return answer;
+  }
+
+  async #ask(
+    model: string,
+    text: string,
+    encode: EncodeOptions | null,
+  ): Promise<PromptTokens | null> {
+    const line = this.has(model) ? this.#lineFor(text) : null;
+    if (line === null) return null;
+    this.#counts.prompts++;
+    const order: TokenOrder = { kind: "prompt", id: this.#nextId++, model, text, encode };
+    const answer = await this.#inTime(line, order);
+    if (answer?.kind === "tokens") {
+      const { tokens, marks, hasMedia } = answer;
+      return { tokens, marks, hasMedia };
+    }
+    if (answer === null) this.#counts.late++;
+    else {
+      this.#counts.failed++;
+      if (answer.kind === "failed") this.#options.onFailed?.(model, answer.why);
+    }
+    return null;
+  }
+
+  /** Null: too late. A thread that hangs makes room for another one. */
+  #inTime(line: TokenLine, order: TokenOrder): Promise<TokenAnswer | null> {
+    const { clock, timeMs } = this.#options;
+    return new Promise((resolve) => {
+      const late = clock.after(timeMs, () => resolve(null));
+      const hung = clock.after(timeMs * HUNG_TIMES, () => this.#replace(line));
+      void line.ask(order).then((answer) => {
+        late[Symbol.dispose]();
+        hung[Symbol.dispose]();
+        resolve(answer);
+        if (line.isGone) this.#replace(line);
+      });
+    });
+  }
+
+  /** The same conversation goes to the same thread, which remembers most of it. */
+  #lineFor(text: string): TokenLine | null {
+    const shortest = Math.min(...this.#lines.map((line) => line.waiting));
+    if (this.#lines.length === 0 || shortest >= WAITING_MAX) return null;
+    const head = Bun.hash.xxHash3(text.slice(0, HEAD));
+    const preferred = this.#lines[Number(head % BigInt(this.#lines.length))]!;
+    if (preferred.waiting <= shortest + LONGER_MAX) return preferred;
+    return this.#lines.find((line) => line.waiting === shortest)!;
+  }
+
+  #replace(line: TokenLine): void {
+    const at = this.#lines.indexOf(line);
+    if (at < 0 || this.#isClosed) return;
+    this.#counts.restarts++;
+    const fresh = this.#start();
+    this.#lines[at] = fresh;
+    line.end();
+    for (const files of this.#options.models) void this.#load(fresh, files);
+  }
+}

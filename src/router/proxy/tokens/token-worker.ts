@@ -1,0 +1,14 @@
+import { systemClock } from "../../../core/index.ts";
+import type { TokenOrder } from "./protocol.ts";
+import { TokenServer } from "./token-server.ts";
+
+/** The thread that tokenises: a long prompt takes tens of milliseconds. */
+
+declare const self: Worker;
+
+const server = new TokenServer(systemClock);
+
+self.onmessage = ({ data }: MessageEvent<TokenOrder>) => {
+  const answer = server.answer(data);
+  self.postMessage(answer, answer.kind === "tokens" ? [answer.tokens.buffer] : []);
+};

@@ -1,0 +1,253 @@
+import {
+  BlockOutcome,
+  DIGEST_BYTES,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../core/index.ts";
+import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
+import type { AcquireOptions } from "./block-store.ts";
+import { Tier } from "./blocks/index.ts";
+import { ComingBlocks } from "./coming-blocks.ts";
+import { type FetchedBlock, FetchedBlocks } from "./exchange/fetched-blocks.ts";
+import type { FetchOutcome } from "./exchange/peer-blocks.ts";
+import type { HeldSlots } from "./held-slots.ts";
+import type { ReadOutcome } from "./ssd/block-reader.ts";
+
+/** Not outcomes. It is on its way; and: nothing on this host can give it. */
+const COMING = 0xffff;
+const ABSENT = 0xfffe;
+/** Times one request asks in vain what other hosts may have. */
+const VAIN_LOOKS_MAX = 16;
+
+/** What is on its way to block `i` of a request; `at`: among those from SSD, or from peers. */
+interface Coming {
+  readonly i: number;
+  readonly at: number;
+  readonly from: "ssd" | "peer";
+}
+
+/** One request, as long as it is looked at. */
+interface Request {
+  readonly batch: AddressBatch;
+  readonly namespace: NamespaceIndex;
+  readonly tiers: number;
+  readonly out: HandleBatch;
+  readonly coming: Coming[];
+  /** Of these, those that SSD has. */
+  readonly reads: NodeId[];
+  readonly fetches: FetchedBlock[];
+  /** Other hosts are believed to have what stands before this one. */
+  promisedTo: number;
+  vainLooks: number;
+}
+
+/** Hands out blocks to one holder: those in RAM at once, others when they have come. */
+export class Acquiring {
+  readonly #held: HeldSlots;
+  /** What is on its way from other hosts. */
+  readonly #fetched = new Set<FetchedBlocks>();
+  #over = false;
+
+  constructor(held: HeldSlots) {
+    this.#held = held;
+  }
+
+  /** Whom it was for has gone: what comes from now on is let go of. */
+  end(): void {
+    this.#over = true;
+    for (const fetched of this.#fetched) fetched.cancel();
+  }
+
+  /** As `Holder.acquire`. */
+  acquire(
+    batch: AddressBatch,
+    options: AcquireOptions,
+    out: HandleBatch,
+  ): Promise<HandleBatch> | null {
+    const { table, found } = this.#held.store;
+    const tiers = options.tiers === 0 ? ALL_TIERS : options.tiers;
+    const lists = { coming: [], reads: [], fetches: [] };
+    const { namespace = this.#held.namespace } = options;
+    const request: Request = {
+      ...{ batch, namespace, tiers, out, promisedTo: 0, vainLooks: 0 },
+      ...lists,
+    };
+    let skip = false;
+    out.count = batch.count;
+    out.waitedFor = 0;
+    // All at once: the processor then waits for several lines of the index together.
+    table.findMany(batch.keys, batch.count, found);
+    for (let i = 0; i < batch.count; i++) {
+      const outcome: number = skip
+        ? BlockOutcome.skipped
+        : this.#acquireOne(found[i] as NodeId, i, request);
+      out.outcome[i] = outcome;
+      skip ||= options.stopAtMiss && outcome !== BlockOutcome.ok && outcome !== COMING;
+    }
+    if (request.coming.length > 0) {
+      const later = { ...request, out: copyHandles(out) };
+      return this.#acquireLater(found.slice(0, batch.count), later, options);
+    }
+    this.#answered(found, out);
+    return null;
+  }
+
+  /** The block's outcome, or COMING where it has to be brought first. */
+  #acquireOne(node: NodeId, i: number, request: Request): number {
+    const outcome = this.#lookHere(node, i, request);
+    return outcome === ABSENT ? this.#lookElsewhere(i, request) : outcome;
+  }
+
+  #lookHere(node: NodeId, i: number, request: Request): number {
+    const { namespace, tiers, out, coming, reads } = request;
+    const { store } = this.#held;
+    const { table, ssd } = store;
+    if (node === NO_NODE) return ABSENT;
+    // What another namespace holds is not to be had under that name, from nobody.
+    if (table.namespaceOf(node) !== namespace) return BlockOutcome.miss;
+    if (table.isResident(node, Tier.ram)) {
+      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#held.grant(node, i, out);
+    }
+    const onSsd = ssd?.readable === true && table.isResident(node, Tier.ssd);
+    if (!onSsd) return table.isWriting(node) ? BlockOutcome.miss : ABSENT;
+    if ((tiers & Tier.ssd) === 0) return BlockOutcome.miss;
+    if (!this.#held.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
+    this.#held.coming++;
+    coming.push({ i, at: reads.length, from: "ssd" });
+    reads.push(node);
+    return COMING;
+  }
+
+  /** COMING where another host is believed to have the block, and soon enough. */
+  #lookElsewhere(i: number, request: Request): number {
+    const { store } = this.#held;
+    const { batch, namespace, tiers, coming, fetches } = request;
+    if (store.peers === null || (tiers & Tier.peer) === 0) return BlockOutcome.miss;
+    if (i >= request.promisedTo) {
+      if (request.vainLooks === VAIN_LOOKS_MAX) return BlockOutcome.miss;
+      request.promisedTo = i + store.peers.promising(namespace, batch.keys, i, batch.count - i);
+      if (i >= request.promisedTo) {
+        request.vainLooks++;
+        return BlockOutcome.miss;
+      }
+    }
+    if (!this.#held.hasRoom) return BlockOutcome.rejected;
+    this.#held.coming++;
+    coming.push({ i, at: fetches.length, from: "peer" });
+    const digest = batch.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
+    const key = batch.keys.slice(i * KEY_WORDS, (i + 1) * KEY_WORDS);
+    fetches.push({ digest, layer: batch.layer, key });
+    return COMING;
+  }
+
+  /** Waits for what comes as long as the deadline allows; then the rest is late. */
+  async #acquireLater(
+    nodes: Int32Array,
+    request: Request,
+    { deadlineMs, stopAtMiss }: AcquireOptions,
+  ): Promise<HandleBatch> {
+    const { namespace, out, coming, reads, fetches } = request;
+    const { store } = this.#held;
+    // Only now that all others are held: what makes room for these must not be one of them.
+    const read = new ComingBlocks(store, reads, this.#held.zone);
+    const fetched = new FetchedBlocks(store, namespace, fetches);
+    this.#fetched.add(fetched);
+    out.waitedFor = fetches.length > 0 ? Tier.peer : Tier.ssd;
+    await Promise.all([
+      read.wait(Math.min(deadlineMs, store.readDeadlineMs)),
+      fetched.wait(deadlineMs, stopAtMiss),
+    ]);
+    this.#fetched.delete(fetched);
+    this.#held.coming -= coming.length;
+    const isUsed = ({ i }: Coming) => !this.#over && out.outcome[i] === BlockOutcome.ok;
+    try {
+      for (const { i, at, from } of coming) {
+        if (this.#over) out.outcome[i] = BlockOutcome.skipped;
+        else if (from === "ssd")
+          out.outcome[i] = this.#settleRead(reads[at]!, i, read.outcomeOf(at), out);
+        else {
+          nodes[i] = fetched.nodeOf(at) ?? this.#nodeHere(fetches[at]!, request);
+          out.outcome[i] = this.#settleFetch(nodes[i] as NodeId, i, fetched.kindOf(at), out);
+        }
+        if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
+      }
+      // Whom this was for has gone: what was granted before is given back with all it held.
+      if (!this.#over) {
+        if (stopAtMiss) this.#skipBehindGap(out);
+        this.#count(coming.filter(isUsed), fetched);
+        this.#answered(nodes, out);
+      }
+    } finally {
+      const fetches = coming.filter(({ from }) => from === "peer");
+      fetched.release((at) => isUsed(fetches[at]!));
+      for (const node of reads) store.table.unlock(node);
+    }
+    return out;
+  }
+
+  /** Undefined: it has not come yet. */
+  #settleRead(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
+    const { ssd, table } = this.#held.store;
+    if (came === undefined) {
+      ssd?.wasLate();
+      return BlockOutcome.late;
+    }
+    if (came === "full") return BlockOutcome.full;
+    if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
+    return this.#held.grant(node, i, out);
+  }
+
+  #settleFetch(node: NodeId, i: number, came: FetchOutcome["kind"], out: HandleBatch): number {
+    if (node === NO_NODE) return came === "ok" ? BlockOutcome.miss : BlockOutcome[came];
+    return this.#held.grant(node, i, out);
+  }
+
+  /** A block that came to RAM in another way while other hosts were asked; NO_NODE: it did not. */
+  #nodeHere({ key }: FetchedBlock, { namespace, tiers }: Request): NodeId {
+    const { store } = this.#held;
+    const node = store.table.find(key, 0);
+    if (node === NO_NODE || store.table.namespaceOf(node) !== namespace) return NO_NODE;
+    const isHere = (tiers & Tier.ram) !== 0 && store.table.isResident(node, Tier.ram);
+    return isHere ? node : NO_NODE;
+  }
+
+  /** What was granted behind the first block that was not is given back. */
+  #skipBehindGap(out: HandleBatch): void {
+    let gap = 0;
+    while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
+    for (let i = out.count - 1; i > gap; i--) {
+      const hold = out.outcome[i] === BlockOutcome.ok ? this.#held.find(out, i) : null;
+      // Whoever guessed the handle may have released it while this answer was waited for.
+      if (hold !== null && hold.reads > 0) {
+        this.#held.store.ram.settleFresh(hold.node);
+        this.#held.giveBack(hold);
+      }
+      out.outcome[i] = BlockOutcome.skipped;
+    }
+  }
+
+  #count(used: readonly Coming[], fetched: FetchedBlocks): void {
+    const { stats } = this.#held.store;
+    for (const { from, at } of used) {
+      if (from === "ssd") stats.acquireHitsSsd++;
+      else if (fetched.nodeOf(at) !== null) stats.acquireHitsPeer++;
+    }
+  }
+
+  /** The request is answered: its blocks were used, in its order. */
+  #answered(nodes: Int32Array, out: HandleBatch): void {
+    const { ram, stats } = this.#held.store;
+    const used: NodeId[] = [];
+    for (let i = 0; i < out.count; i++) {
+      const outcome = out.outcome[i];
+      if (outcome === BlockOutcome.ok) used.push(nodes[i] as NodeId);
+      else if (outcome === BlockOutcome.miss) stats.acquireMisses++;
+    }
+    stats.acquireHits += used.length;
+    if (used.length > 0) ram.touch(used, "used");
+  }
+}
+
+const ALL_TIERS = 15;
+const KEY_WORDS = 8;

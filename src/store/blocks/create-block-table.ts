@@ -1,0 +1,392 @@
+import { assert, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
+import {
+  type AliasResult,
+  type BlockSource,
+  type BlockTable,
+  type BlockTableOptions,
+  type DescendantWalk,
+  InsertRefusal,
+  type InsertResult,
+  isRefusal,
+  type LeafWalk,
+} from "./block-table.ts";
+import { ColumnView } from "./column-view.ts";
+import { IDS_MAX } from "./hash-index.ts";
+import {
+  DIGEST_LENGTH,
+  giveNode,
+  KEY_WORDS,
+  MAC_LENGTH,
+  NAMESPACE_MAX,
+  takeNode,
+} from "./node-columns.ts";
+import {
+  isInRamAlone,
+  keep,
+  keptOnTiers,
+  protect,
+  protectParent,
+  residencyChanged,
+  unkeep,
+  unprotect,
+} from "./protection.ts";
+import { enterTier, isListed, leaveTier, touchPath } from "./recency.ts";
+import { verifyTable } from "./table-integrity.ts";
+import { type CallerFlag, NodeFlag, USES_MAX } from "./table-view.ts";
+import { TIERS_ALL, Tier, tierIndex } from "./tier.ts";
+import { isOnPath, linkChild, unlinkChild } from "./tree.ts";
+import { Walks } from "./walks.ts";
+
+const COUNTER_MAX = 0xffff_ffff;
+const GPU_HOLDERS_MAX = 0xffff;
+/** Somebody is responsible for the bytes, so their length is not for a newcomer to say. */
+const LENGTH_KNOWN = TIERS_ALL | NodeFlag.writing;
+
+/** Takes address space for `nodesMax` nodes at once; memory only as nodes come into use. */
+export function createBlockTable(options: BlockTableOptions): BlockTable {
+  const { nodesMax } = options;
+  assert(nodesMax >= 1 && nodesMax <= IDS_MAX, "a table has 1 to 2^26 nodes");
+  return new ColumnTable(options);
+}
+
+class ColumnTable extends ColumnView implements BlockTable {
+  private readonly walks = new Walks(this.columns);
+
+  insertWriting(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    hasParent: boolean,
+  ): InsertResult {
+    const node = this.place(source, index, namespace, hasParent, NodeFlag.writing);
+    if (isRefusal(node)) return node;
+    const { meta } = this.columns;
+    if ((meta[node]! & (Tier.ram | Tier.ssd)) === 0) this.setBytes(node, source.bytes[index]!);
+    meta[node] = meta[node]! | NodeFlag.writing;
+    return node;
+  }
+
+  insertResident(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    hasParent: boolean,
+    tier: Tier,
+  ): InsertResult {
+    const node = this.place(source, index, namespace, hasParent, 0);
+    if (isRefusal(node)) return node;
+    const { meta, bytes } = this.columns;
+    if ((meta[node]! & LENGTH_KNOWN) === 0) bytes[node] = source.bytes[index]!;
+    if (tier !== Tier.gpu) this.gain(node, tier);
+    else if (!this.addGpuHolder(node)) return InsertRefusal.full;
+    return node;
+  }
+
+  endWrite(node: NodeId): void {
+    const { meta } = this.columns;
+    assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends has begun");
+    meta[node] = meta[node]! & ~NodeFlag.writing;
+    this.vanishIfUnheld(node);
+  }
+
+  addResidency(node: NodeId, tier: Tier): void {
+    assert(tier !== Tier.gpu, "the GPU tier goes by holders");
+    this.gain(node, tier);
+  }
+
+  removeResidency(node: NodeId, tier: Tier): void {
+    assert(tier !== Tier.gpu, "the GPU tier goes by holders");
+    this.lose(node, tier);
+  }
+
+  addGpuHolder(node: NodeId): boolean {
+    const { gpuHolders } = this.columns;
+    if (gpuHolders[node] === GPU_HOLDERS_MAX) return false;
+    gpuHolders[node] = gpuHolders[node]! + 1;
+    this.gain(node, Tier.gpu);
+    return true;
+  }
+
+  removeGpuHolder(node: NodeId): void {
+    const { gpuHolders } = this.columns;
+    assert(gpuHolders[node]! > 0, "a GPU that lets go of a block held it");
+    gpuHolders[node] = gpuHolders[node]! - 1;
+    if (gpuHolders[node] === 0) this.lose(node, Tier.gpu);
+  }
+
+  setBytes(node: NodeId, bytes: number): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert(marks !== 0, "a node to be changed is live");
+    const more = bytes - columns.bytes[node]!;
+    columns.bytes[node] = bytes;
+    if (more === 0 || (marks & TIERS_ALL) === 0) return;
+    for (const tier of Object.values(Tier)) {
+      if ((marks & tier) === 0) continue;
+      columns.residentBytes[tierIndex(tier)] = columns.residentBytes[tierIndex(tier)]! + more;
+    }
+    for (const list of columns.lists) if (isListed(list, marks)) list.bytes += more;
+    columns.keptBytes += keptOnTiers(marks) * more;
+    if (isInRamAlone(marks)) columns.keptInRamAloneBytes += more;
+  }
+
+  setSlot(node: NodeId, slot: number, slotGeneration: number): void {
+    this.columns.slot[node] = slot;
+    this.columns.slotGeneration[node] = slotGeneration;
+  }
+
+  setChecksum(node: NodeId, lo: number, hi: number): void {
+    this.columns.checksum[node * 2] = lo;
+    this.columns.checksum[node * 2 + 1] = hi;
+  }
+
+  setMac(node: NodeId, from: Uint8Array, at = 0): void {
+    const { macs } = this.columns;
+    const to = node * MAC_LENGTH;
+    for (let i = 0; i < MAC_LENGTH; i++) {
+      const byte = from[at + i]!;
+      // Only what differs: memory that was never written to is not there.
+      if (macs[to + i] !== byte) macs[to + i] = byte;
+    }
+  }
+
+  setFlag(node: NodeId, flag: CallerFlag, on: boolean): void {
+    const { meta } = this.columns;
+    assert(meta[node] !== 0, "a node to be changed is live");
+    meta[node] = on ? meta[node]! | flag : meta[node]! & ~flag;
+  }
+
+  lock(node: NodeId): boolean {
+    if (!this.hold(node, this.columns.locks)) return false;
+    protect(this.columns, node);
+    return true;
+  }
+
+  unlock(node: NodeId): void {
+    if (!this.letGo(node, this.columns.locks)) return;
+    unprotect(this.columns, node);
+    this.vanishIfUnheld(node);
+  }
+
+  pin(node: NodeId): boolean {
+    if (!this.hold(node, this.columns.pins)) return false;
+    keep(this.columns, node);
+    return true;
+  }
+
+  unpin(node: NodeId): void {
+    if (!this.letGo(node, this.columns.pins)) return;
+    unkeep(this.columns, node);
+    this.vanishIfUnheld(node);
+  }
+
+  markUsed(node: NodeId, tick: number): void {
+    const { uses, lastUsed } = this.columns;
+    if (uses[node]! < USES_MAX) uses[node] = uses[node]! + 1;
+    lastUsed[node] = tick;
+  }
+
+  setUses(node: NodeId, uses: number, tick: number): void {
+    this.columns.uses[node] = Math.min(uses, USES_MAX);
+    this.columns.lastUsed[node] = tick;
+  }
+
+  touchPath(node: NodeId): void {
+    touchPath(this.columns, node);
+  }
+
+  openWalk(root: NodeId): DescendantWalk | null {
+    return this.walks.start(root);
+  }
+
+  openLeafWalk(root: NodeId): LeafWalk | null {
+    return this.walks.startAtLeaves(root);
+  }
+
+  addAlias(node: NodeId, lo: number, hi: number): AliasResult {
+    assert(this.columns.meta[node] !== 0, "a node to be named is live");
+    return this.hashes.add(node, this.nameOfHash(lo, hi));
+  }
+
+  addSha256(node: NodeId, bytes: Uint8Array, at: number): AliasResult {
+    assert(this.columns.meta[node] !== 0, "a node to be named is live");
+    return this.pageKeys.add(node, this.nameOfPage(bytes, at));
+  }
+
+  verifyIntegrity(): void {
+    verifyTable(this);
+  }
+
+  /**
+   * Finds or creates the node, known to the end of what `source` says of it, and links it to its
+   * parent.
+   */
+  private place(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    hasParent: boolean,
+    busyWith: number,
+  ): InsertResult {
+    assert(namespace > 0 && namespace <= NAMESPACE_MAX, "a namespace index has 16 bits");
+    const { columns, index: byKey } = this;
+    const at = index * KEY_WORDS;
+    const hash = byKey.hash(source.keys, at);
+    let node = byKey.find(source.keys, at, hash) as NodeId;
+    const marks = columns.meta[node]!;
+    if (node !== NO_NODE && marks >>> 16 !== namespace) return InsertRefusal.foreign;
+    if ((marks & busyWith) !== 0) return InsertRefusal.busy;
+    if (node !== NO_NODE && (!hasParent || columns.parent[node] !== 0)) {
+      if ((marks & NodeFlag.ghost) !== 0) this.identify(node, source, index);
+      return node;
+    }
+    if (!hasParent) {
+      node = this.create(source.keys, at, hash, namespace, source.layer, 0);
+      if (node === NO_NODE) return InsertRefusal.full;
+      this.identify(node, source, index);
+      return node;
+    }
+    return this.placeUnder(source, index, namespace, node, hash);
+  }
+
+  /** The same where a parent is named and not linked yet; `node` may not exist so far. */
+  private placeUnder(
+    source: BlockSource,
+    index: number,
+    namespace: NamespaceIndex,
+    existing: NodeId,
+    hash: number,
+  ): InsertResult {
+    const { columns, index: byKey } = this;
+    const at = index * KEY_WORDS;
+    if (equalKeys(source.keys, source.parentKeys, at)) return InsertRefusal.cycle;
+    const parentHash = byKey.hash(source.parentKeys, at);
+    let parent = byKey.find(source.parentKeys, at, parentHash) as NodeId;
+    const known = parent !== NO_NODE;
+    if (known && columns.meta[parent]! >>> 16 !== namespace) return InsertRefusal.foreign;
+    if (known && existing !== NO_NODE && this.wouldCycle(existing, parent))
+      return InsertRefusal.cycle;
+    const wanted = (existing === NO_NODE ? 1 : 0) + (known ? 0 : 1);
+    if (columns.nodesMax - columns.count < wanted) return InsertRefusal.full;
+
+    const { layer } = source;
+    let node = existing;
+    if (node === NO_NODE) node = this.create(source.keys, at, hash, namespace, layer, 0);
+    if (node === NO_NODE) return InsertRefusal.full;
+    if (!known) {
+      const ghost = NodeFlag.ghost;
+      parent = this.create(source.parentKeys, at, parentHash, namespace, layer, ghost);
+      if (parent === NO_NODE) {
+        this.vanishIfUnheld(node);
+        return InsertRefusal.full;
+      }
+    }
+    if (existing === NO_NODE || this.isGhost(node)) this.identify(node, source, index);
+    linkChild(columns, node, parent);
+    if (existing !== NO_NODE) {
+      protectParent(columns, node, parent);
+      touchPath(columns, parent);
+    }
+    return node;
+  }
+
+  private wouldCycle(node: NodeId, parent: NodeId): boolean {
+    return this.columns.firstChild[node] !== 0 && isOnPath(this.columns, node, parent);
+  }
+
+  /** A node with a key, in the index; nothing holds it yet. NO_NODE where there is no room. */
+  private create(
+    words: Uint32Array,
+    at: number,
+    hash: number,
+    namespace: NamespaceIndex,
+    layer: number,
+    flags: number,
+  ): NodeId {
+    const { columns } = this;
+    const node = takeNode(columns, namespace, flags);
+    if (node === NO_NODE) return NO_NODE;
+    for (let i = 0; i < KEY_WORDS; i++) columns.keys[node * KEY_WORDS + i] = words[at + i]!;
+    if (!this.index.insert(node, hash)) {
+      giveNode(columns, node);
+      return NO_NODE;
+    }
+    columns.layer[node] = layer;
+    return node;
+  }
+
+  /** A ghost, or a node just created, gets its digest. */
+  private identify(node: NodeId, source: BlockSource, index: number): void {
+    const { digests, meta } = this.columns;
+    const from = index * DIGEST_LENGTH;
+    const to = node * DIGEST_LENGTH;
+    for (let i = 0; i < DIGEST_LENGTH; i++) digests[to + i] = source.digests[from + i]!;
+    meta[node] = meta[node]! & ~NodeFlag.ghost;
+  }
+
+  private gain(node: NodeId, tier: Tier): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert(marks !== 0 && (marks & NodeFlag.ghost) === 0, "what becomes resident was inserted");
+    if ((marks & tier) !== 0) return;
+    columns.meta[node] = marks | tier;
+    const at = tierIndex(tier);
+    columns.residentBlocks[at] = columns.residentBlocks[at]! + 1;
+    columns.residentBytes[at] = columns.residentBytes[at]! + columns.bytes[node]!;
+    enterTier(columns, node, tier);
+    residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, true);
+  }
+
+  private lose(node: NodeId, tier: Tier): void {
+    const { columns } = this;
+    const marks = columns.meta[node]!;
+    assert((marks & tier) !== 0, "what leaves a tier was there");
+    leaveTier(columns, node, tier);
+    columns.meta[node] = marks & ~tier;
+    const at = tierIndex(tier);
+    columns.residentBlocks[at] = columns.residentBlocks[at]! - 1;
+    columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
+    residencyChanged(columns, node, marks);
+    columns.listeners.onResidency(node, tier, false);
+    this.vanishIfUnheld(node);
+  }
+
+  private hold(node: NodeId, counter: Uint32Array): boolean {
+    assert(this.columns.meta[node] !== 0, "a node to be held is live");
+    if (counter[node] === COUNTER_MAX) return false;
+    counter[node] = counter[node]! + 1;
+    return true;
+  }
+
+  /** Whether nothing counted here holds it any more. */
+  private letGo(node: NodeId, counter: Uint32Array): boolean {
+    assert(counter[node]! > 0, "a node let go of was held");
+    counter[node] = counter[node]! - 1;
+    return counter[node] === 0;
+  }
+
+  /** Removes the node if nothing holds it, then its ancestors as far as that goes on. */
+  private vanishIfUnheld(node: NodeId): void {
+    const { columns } = this;
+    const { meta, parent, firstChild, locks, pins } = columns;
+    const held = TIERS_ALL | NodeFlag.writing;
+    let step: number = node;
+    while (step !== 0 && (meta[step]! & held) === 0) {
+      if (firstChild[step] !== 0 || locks[step] !== 0 || pins[step] !== 0) return;
+      const above = parent[step]!;
+      this.walks.onVanish(step);
+      this.hashes.removeNode(step);
+      this.pageKeys.removeNode(step);
+      this.index.remove(step);
+      unlinkChild(columns, step);
+      giveNode(columns, step);
+      step = above;
+    }
+  }
+}
+
+function equalKeys(a: Uint32Array, b: Uint32Array, at: number): boolean {
+  for (let i = at; i < at + KEY_WORDS; i++) if (a[i] !== b[i]) return false;
+  return true;
+}

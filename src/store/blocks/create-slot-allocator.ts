@@ -1,0 +1,364 @@
+import { assert, type NodeId } from "../../core/index.ts";
+import { type ArenaLimits, arenaLimits, extentBytesFor, roundUp } from "./arena-geometry.ts";
+import { ANY_ZONE, ExtentLists } from "./extent-lists.ts";
+import { restoreSlots, type SlotLayout } from "./restore-slots.ts";
+import {
+  NO_SLOT,
+  type SizeClass,
+  type SlotAllocator,
+  type SlotAllocatorOptions,
+  SlotState,
+  ZONES_MAX,
+} from "./slot-allocator.ts";
+import { verifySlots } from "./slot-integrity.ts";
+import { SlotRecords } from "./slot-records.ts";
+
+/** Takes address space for the records of all slots at once; memory as slots come into use. */
+export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocator {
+  const { arenaBytes, slotBytesMax, extentBytes } = options;
+  assert(arenaBytes >= 4096 && slotBytesMax >= 1, "an arena holds at least a slot");
+  assert(slotBytesMax <= arenaBytes, "the longest slot fits the arena");
+  const limits = arenaLimits(arenaBytes, slotBytesMax, extentBytes);
+  return new ExtentSlots(limits, zoneEnds(options));
+}
+
+function zoneEnds({ arenaBytes, zoneEnds: ends = [arenaBytes] }: SlotAllocatorOptions): number[] {
+  assert(ends.length > 0 && ends.length <= ZONES_MAX, "an arena has one zone to eight");
+  assert(ends.at(-1) === arenaBytes, "zones cover the arena");
+  for (const [i, end] of ends.entries())
+    assert(end > (ends[i - 1] ?? 0), "zones follow each other");
+  return [...ends];
+}
+
+/**
+ * Extents of a zone below its mark in `unopened` have been in use; those of them in no class wait
+ * in a list. A slot's place is its offset in granules; an extent's slots hang together in a chain,
+ * those handed out last first.
+ */
+export class ExtentSlots implements SlotAllocator {
+  readonly limits: ArenaLimits;
+  readonly records: SlotRecords;
+  readonly extents: ExtentLists;
+  readyBytes = 0;
+  usedSlots = 0;
+  usedBytes = 0;
+  quarantinedSlots = 0;
+  extentBytes = 0;
+  extentCount = 0;
+  /** Of each zone: the first extent that was never in use, and that behind its last one. */
+  readonly unopened: Int32Array;
+  readonly zoneStop: Int32Array;
+  readonly #zoneEnds: readonly number[];
+  private lastGeneration = 0;
+
+  constructor(limits: ArenaLimits, ends: readonly number[]) {
+    this.limits = limits;
+    this.#zoneEnds = ends;
+    this.records = new SlotRecords(limits.arenaBytes / limits.granule);
+    this.extents = new ExtentLists(limits.extentsMax, ends.length);
+    this.unopened = new Int32Array(ends.length);
+    this.zoneStop = new Int32Array(ends.length);
+  }
+
+  get arenaBytes(): number {
+    return this.limits.arenaBytes;
+  }
+
+  addReady(bytes: number): void {
+    assert(bytes >= 0, "memory only becomes ready");
+    this.readyBytes = Math.min(this.arenaBytes, this.readyBytes + bytes);
+  }
+
+  reserve(bytes: number, zone: number = ANY_ZONE): number {
+    const { extents, records } = this;
+    const slotBytes = this.slotBytesFor(bytes);
+    if (slotBytes > this.limits.slotBytesMax) return NO_SLOT;
+    if (this.usedSlots === 0) this.divide(slotBytes);
+    const sizeClass = extents.classFor(slotBytes);
+    if (sizeClass < 0) return NO_SLOT;
+    let extent = this.extentWithRoom(sizeClass, slotBytes, zone);
+    if (extent < 0 && zone !== ANY_ZONE) {
+      extent = this.extentWithRoom(sizeClass, slotBytes, ANY_ZONE);
+    }
+    if (extent < 0) return NO_SLOT;
+
+    let slot = extents.firstFree[extent]!;
+    if (slot !== NO_SLOT) extents.firstFree[extent] = records.linkOf(slot);
+    else slot = this.takeFresh(extent, slotBytes);
+    return this.handOut(slot, extent, slotBytes);
+  }
+
+  /** An extent of the class in the zone with a free slot, opened for it if need be; -1: none. */
+  private extentWithRoom(sizeClass: number, slotBytes: number, zone: number): number {
+    const fullest = this.extents.fullest(sizeClass, zone);
+    if (fullest >= 0) return fullest;
+    const opened = this.openExtent(slotBytes, zone);
+    if (opened >= 0) this.extents.assign(opened, sizeClass, this.capacity(opened, slotBytes));
+    return opened;
+  }
+
+  private handOut(slot: number, extent: number, slotBytes: number): number {
+    const { extents, records } = this;
+    this.lastGeneration = (this.lastGeneration + 1) >>> 0 || 1;
+    records.setLink(slot, 0);
+    records.setGeneration(slot, this.lastGeneration);
+    records.setState(slot, SlotState.reserved);
+    extents.changeUsed(extent, 1);
+    extents.unmovable[extent] = extents.unmovable[extent]! + 1;
+    this.usedSlots++;
+    this.usedBytes += slotBytes;
+    return slot;
+  }
+
+  publish(slot: number): void {
+    this.changeState(slot, SlotState.reserved, SlotState.live);
+    this.changeUnmovable(slot, -1);
+  }
+
+  release(slot: number): void {
+    const state = this.stateOf(slot);
+    assert(state === SlotState.reserved || state === SlotState.live, "a slot released is held");
+    assert(this.records.referencesOf(slot) === 0, "a slot released has no reader");
+    if (state === SlotState.reserved) this.changeUnmovable(slot, -1);
+    this.free(slot);
+  }
+
+  quarantine(slot: number): void {
+    const state = this.stateOf(slot);
+    assert(state === SlotState.reserved || state === SlotState.live, "a slot quarantined is held");
+    if (state === SlotState.live) this.changeUnmovable(slot, 1);
+    this.changeState(slot, state, SlotState.quarantined);
+    this.records.setLink(slot, 0);
+    this.quarantinedSlots++;
+  }
+
+  bury(slot: number): void {
+    assert(this.stateOf(slot) === SlotState.quarantined, "a slot buried was quarantined");
+    this.changeUnmovable(slot, -1);
+    this.quarantinedSlots--;
+    this.free(slot);
+  }
+
+  condemn(slot: number): void {
+    assert(this.stateOf(slot) === SlotState.live, "a slot condemned holds a block");
+    if (this.records.referencesOf(slot) === 0) this.release(slot);
+    else this.quarantine(slot);
+  }
+
+  addReference(slot: number): void {
+    assert(this.stateOf(slot) === SlotState.live, "a slot that is read holds a block");
+    this.records.changeReferences(slot, 1);
+  }
+
+  dropReference(slot: number): void {
+    const { records } = this;
+    assert(records.referencesOf(slot) > 0, "a reference dropped was added");
+    records.changeReferences(slot, -1);
+    if (records.referencesOf(slot) > 0) return;
+    if (this.stateOf(slot) === SlotState.quarantined) this.bury(slot);
+  }
+
+  isCurrent(slot: number, generation: number): boolean {
+    return this.stateOf(slot) !== SlotState.free && this.records.generationOf(slot) === generation;
+  }
+
+  stateOf(slot: number): SlotState {
+    return this.records.stateOf(slot);
+  }
+
+  generationOf(slot: number): number {
+    return this.records.generationOf(slot);
+  }
+
+  slotBytesFor(bytes: number): number {
+    return roundUp(bytes, this.limits.granule);
+  }
+
+  offsetOf(slot: number): number {
+    return this.records.placeOf(slot) * this.limits.granule;
+  }
+
+  slotBytesOf(slot: number): number {
+    return this.extents.slotBytesOf(this.extentOf(slot));
+  }
+
+  nodeOf(slot: number): NodeId {
+    return this.records.linkOf(slot) as NodeId;
+  }
+
+  setNode(slot: number, node: NodeId): void {
+    const state = this.stateOf(slot);
+    assert(state === SlotState.reserved || state === SlotState.live, "a slot with a block is held");
+    this.records.setLink(slot, node);
+  }
+
+  freeSlots(bytes: number): number {
+    const { extents, limits } = this;
+    const slotBytes = this.slotBytesFor(bytes);
+    if (slotBytes > limits.slotBytesMax) return 0;
+    if (this.usedSlots === 0) return this.slotsOfEmpty(slotBytes);
+    if (!extents.hasClassFor(slotBytes)) return 0;
+    const open = this.openCount();
+    const last = this.extentCount - 1;
+    const lastIsShort = this.bytesOfExtent(last) < this.extentBytes;
+    const lastIsFree = last < open && extents.classOf[last] === -1;
+    const whole = open - extents.assigned - (lastIsFree && lastIsShort ? 1 : 0);
+    const inLast = lastIsFree && lastIsShort ? this.capacity(last, slotBytes) : 0;
+    return extents.freeInClass(slotBytes) + whole * this.capacity(0, slotBytes) + inLast;
+  }
+
+  extentOf(slot: number): number {
+    return Math.floor(this.offsetOf(slot) / this.extentBytes);
+  }
+
+  cheapestExtent(bytes: number, after = -1): number {
+    const { extents } = this;
+    const slotBytes = this.slotBytesFor(bytes);
+    const floor = after < 0 ? -1 : extents.usedBytesOf(after);
+    let best = -1;
+    let bestBytes = Number.POSITIVE_INFINITY;
+    for (let extent = 0; extent < this.extentCount; extent++) {
+      if (extents.classOf[extent] === -1 || extents.unmovable[extent] !== 0) continue;
+      if (extents.slotBytesOf(extent) === slotBytes) continue;
+      if (this.bytesOfExtent(extent) < slotBytes) continue;
+      const used = extents.usedBytesOf(extent);
+      if (used < floor || (used === floor && extent <= after) || used >= bestBytes) continue;
+      best = extent;
+      bestBytes = used;
+    }
+    return best;
+  }
+
+  nextUsedSlot(extent: number, slot: number): number {
+    const { extents, records } = this;
+    if (extents.classOf[extent] === -1) return NO_SLOT;
+    let next = slot === NO_SLOT ? extents.newest[extent]! : records.nextOf(slot);
+    while (next !== NO_SLOT && this.stateOf(next) === SlotState.free) next = records.nextOf(next);
+    return next;
+  }
+
+  classes(): SizeClass[] {
+    return this.extents.classes();
+  }
+
+  verifyIntegrity(): void {
+    verifySlots(this);
+  }
+
+  /** Extents whose bytes are all ready: they may be used. */
+  openCount(): number {
+    if (this.readyBytes === this.arenaBytes) return this.extentCount;
+    return Math.floor(this.readyBytes / this.extentBytes);
+  }
+
+  bytesOfExtent(extent: number): number {
+    return Math.min(this.extentBytes, this.arenaBytes - extent * this.extentBytes);
+  }
+
+  /** Slots of this length an extent has room for. */
+  capacity(extent: number, slotBytes: number): number {
+    return Math.floor(this.bytesOfExtent(extent) / slotBytes);
+  }
+
+  /** Cuts the arena, which is empty, into extents that this slot divides. */
+  private divide(slotBytes: number): void {
+    const extentBytes = extentBytesFor(this.limits, slotBytes);
+    if (extentBytes !== this.extentBytes) this.divideInto(extentBytes);
+  }
+
+  restore(layout: SlotLayout): Int32Array | null {
+    return restoreSlots(this, layout);
+  }
+
+  /** Opens this extent, whose zone was in use up to it, for slots of this length. */
+  openNext(extent: number, slotBytes: number): boolean {
+    const sizeClass = this.extents.classFor(slotBytes);
+    if (sizeClass < 0 || extent >= this.extentCount) return false;
+    const zone = this.extents.zoneOf[extent]!;
+    assert(this.unopened[zone] === extent, "the extents of a zone are opened in their order");
+    this.unopened[zone] = extent + 1;
+    this.extents.assign(extent, sizeClass, this.capacity(extent, slotBytes));
+    return true;
+  }
+
+  /** Reserves the slot behind those of the extent that were handed out so far. */
+  takeNext(extent: number, slotBytes: number): number {
+    return this.handOut(this.takeFresh(extent, slotBytes), extent, slotBytes);
+  }
+
+  /** Cuts the arena, which is empty, into extents of this length. */
+  divideInto(extentBytes: number): void {
+    this.extentBytes = extentBytes;
+    this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
+    this.extents.reset();
+    let first = 0;
+    for (const [zone, end] of this.#zoneEnds.entries()) {
+      // An extent that lies in two zones belongs to the one it begins in.
+      const stop = Math.min(this.extentCount, Math.ceil(end / extentBytes));
+      this.unopened[zone] = first;
+      this.zoneStop[zone] = stop;
+      this.extents.zoneOf.fill(zone, first, stop);
+      first = stop;
+    }
+  }
+
+  /** What `freeSlots` is where the next reservation divides the arena anew. */
+  private slotsOfEmpty(slotBytes: number): number {
+    const extentBytes = extentBytesFor(this.limits, slotBytes);
+    // All extents but the last are whole multiples of the slot.
+    if (this.readyBytes === this.arenaBytes) return Math.floor(this.arenaBytes / slotBytes);
+    return Math.floor(this.readyBytes / extentBytes) * (extentBytes / slotBytes);
+  }
+
+  /** An extent of the zone in no class that has room for such a slot, or -1. */
+  private openExtent(slotBytes: number, zone: number): number {
+    const last = this.extentCount - 1;
+    const unfit = this.bytesOfExtent(last) < slotBytes ? last : -1;
+    const [from, to] = zone === ANY_ZONE ? [0, this.extents.zones] : [zone, zone + 1];
+    for (let at = from; at < to; at++) {
+      const returned = this.extents.takeReturned(unfit, at);
+      if (returned >= 0) return returned;
+    }
+    for (let at = from; at < to; at++) {
+      const fresh = this.unopened[at]!;
+      if (fresh >= Math.min(this.zoneStop[at]!, this.openCount()) || fresh === unfit) continue;
+      this.unopened[at] = fresh + 1;
+      return fresh;
+    }
+    return -1;
+  }
+
+  /** A slot of the extent that did not exist so far. */
+  private takeFresh(extent: number, slotBytes: number): number {
+    const { extents, records, limits } = this;
+    const offset = extent * this.extentBytes + extents.fresh[extent]! * slotBytes;
+    const slot = records.take(offset / limits.granule, extents.newest[extent]!);
+    extents.addFresh(extent, slot);
+    return slot;
+  }
+
+  private changeState(slot: number, from: SlotState, to: SlotState): void {
+    assert(this.stateOf(slot) === from, "a slot changes from the state it is in");
+    this.records.setState(slot, to);
+  }
+
+  private changeUnmovable(slot: number, by: number): void {
+    const { unmovable } = this.extents;
+    const extent = this.extentOf(slot);
+    unmovable[extent] = unmovable[extent]! + by;
+  }
+
+  private free(slot: number): void {
+    const { extents, records } = this;
+    const extent = this.extentOf(slot);
+    records.setState(slot, SlotState.free);
+    records.setLink(slot, extents.firstFree[extent]!);
+    extents.firstFree[extent] = slot;
+    this.usedSlots--;
+    this.usedBytes -= extents.slotBytesOf(extent);
+    extents.changeUsed(extent, -1);
+    if (extents.used[extent] !== 0) return;
+    records.give(extents.newest[extent]!, extents.eldest[extent]!);
+    extents.giveBack(extent);
+  }
+}

@@ -1,0 +1,223 @@
+import { assert } from "../../core/index.ts";
+import type { SizeClass } from "./slot-allocator.ts";
+
+/** Block sizes in use at the same time, at most. */
+export const CLASSES_MAX = 64;
+/** Lists of a class, by eighths of fullness; an extent without a free slot is in none. */
+export const EIGHTHS = 8;
+const IN_NO_LIST = -1;
+
+/** No zone is wanted more than another. */
+export const ANY_ZONE = -1;
+
+/**
+ * Which extent belongs to which size class, and how full it is. Invariants: an extent with a free
+ * slot stands in the list of its zone, class and eighth; one in no class either waits in the list
+ * of those given back of its zone or was never in use; a class without extents is free to become
+ * another's.
+ */
+export class ExtentLists {
+  /** -1: none. */
+  readonly classOf: Int16Array;
+  readonly used: Int32Array;
+  readonly capacity: Int32Array;
+  /** Slots handed out at least once since the extent joined its class; the rest are behind them. */
+  readonly fresh: Int32Array;
+  /** Slots reserved or quarantined. */
+  readonly unmovable: Int32Array;
+  /** Slot number, 0: none that was handed out before. */
+  readonly firstFree: Int32Array;
+  /** The ends of the chain of slots handed out at least once. */
+  readonly newest: Int32Array;
+  readonly eldest: Int32Array;
+  /** `(zone × 64 + class) × 8 + eighth`, or -1. */
+  readonly listOf: Int16Array;
+  /** Part of the arena that the extent lies in. */
+  readonly zoneOf: Uint8Array;
+  /** -1 at the end. */
+  readonly next: Int32Array;
+  readonly prev: Int32Array;
+  readonly heads: Int32Array;
+  readonly zones: number;
+  /** Of each zone. */
+  readonly firstReturned: Int32Array;
+  assigned = 0;
+  readonly classBytes = new Float64Array(CLASSES_MAX);
+  readonly classExtents = new Int32Array(CLASSES_MAX);
+  readonly classSlots = new Int32Array(CLASSES_MAX);
+  readonly classUsed = new Int32Array(CLASSES_MAX);
+
+  constructor(extentsMax: number, zones: number) {
+    this.zones = zones;
+    this.heads = new Int32Array(zones * CLASSES_MAX * EIGHTHS).fill(-1);
+    this.firstReturned = new Int32Array(zones).fill(-1);
+    this.zoneOf = new Uint8Array(extentsMax);
+    this.classOf = new Int16Array(extentsMax).fill(-1);
+    this.used = new Int32Array(extentsMax);
+    this.capacity = new Int32Array(extentsMax);
+    this.fresh = new Int32Array(extentsMax);
+    this.unmovable = new Int32Array(extentsMax);
+    this.firstFree = new Int32Array(extentsMax);
+    this.newest = new Int32Array(extentsMax);
+    this.eldest = new Int32Array(extentsMax);
+    this.listOf = new Int16Array(extentsMax).fill(IN_NO_LIST);
+    this.next = new Int32Array(extentsMax);
+    this.prev = new Int32Array(extentsMax);
+  }
+
+  /** Forgets the extents of an empty arena. */
+  reset(): void {
+    assert(this.assigned === 0, "only an empty arena is divided anew");
+    this.firstReturned.fill(-1);
+  }
+
+  /** The list of a class's emptiest extents in a zone; the fuller ones follow it. */
+  firstList(sizeClass: number, zone: number): number {
+    return (zone * CLASSES_MAX + sizeClass) * EIGHTHS;
+  }
+
+  hasClassFor(slotBytes: number): boolean {
+    return this.findClass(slotBytes) >= 0 || this.classExtents.includes(0);
+  }
+
+  /** The class of this slot length, a new one if need be; -1 where all are taken. */
+  classFor(slotBytes: number): number {
+    const found = this.findClass(slotBytes);
+    if (found >= 0) return found;
+    const vacant = this.classExtents.indexOf(0);
+    if (vacant >= 0) this.classBytes[vacant] = slotBytes;
+    return vacant;
+  }
+
+  freeInClass(slotBytes: number): number {
+    const found = this.findClass(slotBytes);
+    return found < 0 ? 0 : this.classSlots[found]! - this.classUsed[found]!;
+  }
+
+  slotBytesOf(extent: number): number {
+    return this.classBytes[this.classOf[extent]!]!;
+  }
+
+  usedBytesOf(extent: number): number {
+    return this.classOf[extent] === -1 ? 0 : this.used[extent]! * this.slotBytesOf(extent);
+  }
+
+  /** An extent of the class with a free slot, the fullest to an eighth; -1: none. */
+  fullest(sizeClass: number, zone: number): number {
+    const { heads, zones } = this;
+    const from = zone === ANY_ZONE ? 0 : zone;
+    const to = zone === ANY_ZONE ? zones : zone + 1;
+    for (let eighth = EIGHTHS - 1; eighth >= 0; eighth--) {
+      for (let at = from; at < to; at++) {
+        const head = heads[this.firstList(sizeClass, at) + eighth]!;
+        if (head !== -1) return head;
+      }
+    }
+    return -1;
+  }
+
+  assign(extent: number, sizeClass: number, slots: number): void {
+    this.classOf[extent] = sizeClass;
+    this.capacity[extent] = slots;
+    this.classExtents[sizeClass] = this.classExtents[sizeClass]! + 1;
+    this.classSlots[sizeClass] = this.classSlots[sizeClass]! + slots;
+    this.assigned++;
+    this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]!));
+  }
+
+  /** One more slot of the extent exists. */
+  addFresh(extent: number, slot: number): void {
+    assert(this.fresh[extent]! < this.capacity[extent]!, "an extent with a free slot has room");
+    this.fresh[extent] = this.fresh[extent]! + 1;
+    if (this.eldest[extent] === 0) this.eldest[extent] = slot;
+    this.newest[extent] = slot;
+  }
+
+  changeUsed(extent: number, by: number): void {
+    const sizeClass = this.classOf[extent]!;
+    const used = this.used[extent]! + by;
+    this.used[extent] = used;
+    this.classUsed[sizeClass] = this.classUsed[sizeClass]! + by;
+    const slots = this.capacity[extent]!;
+    const eighth = Math.floor((used * EIGHTHS) / slots);
+    const first = this.firstList(sizeClass, this.zoneOf[extent]!);
+    const list = used === slots ? IN_NO_LIST : first + eighth;
+    if (list === this.listOf[extent]) return;
+    this.leave(extent);
+    if (list !== IN_NO_LIST) this.enter(extent, list);
+  }
+
+  /** The extent, all of whose slots are free, leaves its class. */
+  giveBack(extent: number): void {
+    const sizeClass = this.classOf[extent]!;
+    this.leave(extent);
+    this.classExtents[sizeClass] = this.classExtents[sizeClass]! - 1;
+    this.classSlots[sizeClass] = this.classSlots[sizeClass]! - this.capacity[extent]!;
+    this.classOf[extent] = -1;
+    this.capacity[extent] = 0;
+    this.fresh[extent] = 0;
+    this.firstFree[extent] = 0;
+    this.newest[extent] = 0;
+    this.eldest[extent] = 0;
+    this.assigned--;
+    const zone = this.zoneOf[extent]!;
+    this.next[extent] = this.firstReturned[zone]!;
+    this.firstReturned[zone] = extent;
+  }
+
+  /** The extent of the zone given back last, other than `unfit`; -1: none. */
+  takeReturned(unfit: number, zone: number): number {
+    const { next } = this;
+    const first = this.firstReturned[zone]!;
+    if (first === -1) return -1;
+    if (first !== unfit) {
+      this.firstReturned[zone] = next[first]!;
+      return first;
+    }
+    const second = next[first]!;
+    if (second !== -1) next[first] = next[second]!;
+    return second;
+  }
+
+  classes(): SizeClass[] {
+    const rows: SizeClass[] = [];
+    for (let i = 0; i < CLASSES_MAX; i++) {
+      if (this.classExtents[i] === 0) continue;
+      rows.push({
+        slotBytes: this.classBytes[i]!,
+        extents: this.classExtents[i]!,
+        slots: this.classSlots[i]!,
+        used: this.classUsed[i]!,
+      });
+    }
+    return rows.sort((a, b) => a.slotBytes - b.slotBytes);
+  }
+
+  private findClass(slotBytes: number): number {
+    const { classBytes, classExtents } = this;
+    for (let i = 0; i < CLASSES_MAX; i++) {
+      if (classBytes[i] === slotBytes && classExtents[i] !== 0) return i;
+    }
+    return -1;
+  }
+
+  private enter(extent: number, list: number): void {
+    const head = this.heads[list]!;
+    this.next[extent] = head;
+    this.prev[extent] = -1;
+    if (head !== -1) this.prev[head] = extent;
+    this.heads[list] = extent;
+    this.listOf[extent] = list;
+  }
+
+  private leave(extent: number): void {
+    const list = this.listOf[extent]!;
+    if (list === IN_NO_LIST) return;
+    const next = this.next[extent]!;
+    const prev = this.prev[extent]!;
+    if (next !== -1) this.prev[next] = prev;
+    if (prev !== -1) this.next[prev] = next;
+    else this.heads[list] = next;
+    this.listOf[extent] = IN_NO_LIST;
+  }
+}

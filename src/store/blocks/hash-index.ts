@@ -1,0 +1,141 @@
+import { assert, type Random } from "../../core/index.ts";
+
+/** Steps from its home an entry may stand. A table that keeps to its load never comes near. */
+export const PROBE_MAX = 1024;
+/** Ids must leave five bits of an entry for the tag. */
+export const IDS_MAX = 2 ** 26;
+
+/**
+ * HalfSipHash-1-3 (Aumasson and Bernstein; the 32-bit SipHash of the Linux kernel) over `count`
+ * words from `words[at]`, without its length block: all inputs of one index are equally long. Who
+ * does not know the seed cannot choose inputs that collide.
+ */
+export function keyedHash(
+  words: Uint32Array,
+  at: number,
+  count: number,
+  seedLo: number,
+  seedHi: number,
+): number {
+  let v0 = seedLo;
+  let v1 = seedHi;
+  let v2 = seedLo ^ 0x6c796765;
+  let v3 = seedHi ^ 0x74656462;
+  const rounds = count + 3;
+  for (let i = 0; i < rounds; i++) {
+    const word = i < count ? words[at + i]! | 0 : 0;
+    v3 ^= word;
+    if (i === count) v2 ^= 0xff;
+    v0 = (v0 + v1) | 0;
+    v1 = ((v1 << 5) | (v1 >>> 27)) ^ v0;
+    v0 = (v0 << 16) | (v0 >>> 16);
+    v2 = (v2 + v3) | 0;
+    v3 = ((v3 << 8) | (v3 >>> 24)) ^ v2;
+    v0 = (v0 + v3) | 0;
+    v3 = ((v3 << 7) | (v3 >>> 25)) ^ v0;
+    v2 = (v2 + v1) | 0;
+    v1 = ((v1 << 13) | (v1 >>> 19)) ^ v2;
+    v2 = (v2 << 16) | (v2 >>> 16);
+    v0 ^= word;
+  }
+  return v1 ^ v3;
+}
+
+/**
+ * Open-addressing index from words to ids: linear probing, one 32-bit entry a place, holding the id
+ * and the upper bits of the hash as a tag, so that a wrong entry rarely costs a look at its words.
+ * Removal shifts back what stands behind, so nothing rots. Ids with equal words may stand side by
+ * side, in the order in which they came. Invariants: no empty place lies between an entry and its
+ * home; no entry stands `PROBE_MAX` or more behind its home, so every search ends.
+ */
+export class HashIndex {
+  readonly words: Uint32Array;
+  readonly width: number;
+  readonly entries: Int32Array;
+  readonly mask: number;
+  readonly idMask: number;
+  private readonly probesMax: number;
+  private readonly seedLo: number;
+  private readonly seedHi: number;
+
+  /** The words of `id` are the `width` from `words[id * width]`; ids run from 1 to `idsMax`. */
+  constructor(words: Uint32Array, width: number, idsMax: number, random: Random) {
+    assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 ids");
+    // At most three quarters full, at most half of that after doubling: 5.3 to 10.7 bytes an id.
+    let places = 8;
+    while (places * 3 < idsMax * 4) places *= 2;
+    this.words = words;
+    this.width = width;
+    this.entries = new Int32Array(new ArrayBuffer(places * 4));
+    this.mask = places - 1;
+    this.idMask = 2 ** (32 - Math.clz32(idsMax)) - 1;
+    this.probesMax = Math.min(PROBE_MAX, places - 1);
+    this.seedLo = random.u32() | 0;
+    this.seedHi = random.u32() | 0;
+  }
+
+  hash(words: Uint32Array, at: number): number {
+    return keyedHash(words, at, this.width, this.seedLo, this.seedHi);
+  }
+
+  /** The id first inserted of those with these words, or 0. `hash` must be theirs. */
+  find(words: Uint32Array, at: number, hash: number): number {
+    const found = this.seek(words, at, hash, 0);
+    return found < 0 ? 0 : this.idAt(hash, found);
+  }
+
+  /**
+   * The first step from home, `from` or later, at which an id with these words stands; -1: none.
+   */
+  seek(words: Uint32Array, at: number, hash: number, from: number): number {
+    const { entries, mask, idMask, width, words: own, probesMax } = this;
+    const tag = hash & ~idMask;
+    for (let step = from; step < probesMax; step++) {
+      const entry = entries[(hash + step) & mask]!;
+      if (entry === 0) return -1;
+      if ((entry & ~idMask) !== tag) continue;
+      const start = (entry & idMask) * width;
+      let differing = 0;
+      for (let i = 0; i < width; i++) differing |= own[start + i]! ^ words[at + i]!;
+      if (differing === 0) return step;
+    }
+    return -1;
+  }
+
+  idAt(hash: number, step: number): number {
+    return this.entries[(hash + step) & this.mask]! & this.idMask;
+  }
+
+  /**
+   * Enters `id`, whose words and their hash are in place. False where no place near its home is
+   * empty.
+   */
+  insert(id: number, hash: number): boolean {
+    const { entries, mask, idMask, probesMax } = this;
+    for (let step = 0; step < probesMax; step++) {
+      const place = (hash + step) & mask;
+      if (entries[place] !== 0) continue;
+      entries[place] = (hash & ~idMask) | id;
+      return true;
+    }
+    return false;
+  }
+
+  /** Takes `id` out; its words must still be in place. */
+  remove(id: number): void {
+    const { entries, mask, idMask, width, words } = this;
+    let hole = this.hash(words, id * width) & mask;
+    while ((entries[hole]! & idMask) !== id) {
+      assert(entries[hole] !== 0, "an id to be removed stands in its index");
+      hole = (hole + 1) & mask;
+    }
+    for (let place = (hole + 1) & mask; entries[place] !== 0; place = (place + 1) & mask) {
+      const home = this.hash(words, (entries[place]! & idMask) * width);
+      // What stands behind the hole moves into it unless its home lies after the hole.
+      if (((place - home) & mask) < ((place - hole) & mask)) continue;
+      entries[hole] = entries[place]!;
+      hole = place;
+    }
+    entries[hole] = 0;
+  }
+}

@@ -1,0 +1,229 @@
+import type { NodeId } from "../../core/index.ts";
+import { Tier } from "../blocks/index.ts";
+import type { TieredStore } from "../tiered-store.ts";
+
+/** Bytes of the arena that claims may keep from being evicted. */
+export interface ClaimLimits {
+  /** Of one engine. */
+  readonly bytesMax: number;
+  /** Of all engines together. */
+  readonly bytesMaxAll: number;
+}
+
+/** What claims did since the start, and what they keep now. */
+export interface ClaimStats {
+  /** Bytes that claims keep in RAM now. */
+  bytes: number;
+  /** Blocks claimed, and of these the ones that an engine acquired. */
+  claimedBlocks: number;
+  takenBlocks: number;
+  /** Claims on blocks that ended before the block was acquired. */
+  unusedBlocks: number;
+  /** Blocks that were not claimed because the budget was reached. */
+  refusedBlocks: number;
+}
+
+/** One claim's part of a block. */
+interface Share {
+  readonly claim: Claim;
+  readonly block: ClaimedBlock;
+  /** Acquisitions that are still expected. */
+  left: number;
+  /** The tier that the claim brought the block from, as its bit; 0: it was in RAM. */
+  from: number;
+}
+
+interface ClaimedBlock {
+  readonly node: NodeId;
+  readonly slotBytes: number;
+  /** The oldest first. */
+  readonly shares: Share[];
+}
+
+/**
+ * A reservation: blocks that stay in RAM until connections of one engine have acquired them. Each
+ * claimed block is locked once for all claims of the engine.
+ */
+export class Claim {
+  readonly id: number;
+  readonly readers: number;
+  readonly #claims: EngineClaims;
+  readonly #shares = new Map<NodeId, Share>();
+  #timer: Disposable | null = null;
+  #isOver = false;
+
+  constructor(claims: EngineClaims, id: number, readers: number) {
+    this.#claims = claims;
+    this.id = id;
+    this.readers = readers;
+  }
+
+  get size(): number {
+    return this.#shares.size;
+  }
+
+  has(node: NodeId): boolean {
+    return this.#shares.has(node);
+  }
+
+  /**
+   * Keeps the block where it is, whose bytes are known; before it is brought to RAM, too. `full`:
+   * the engine's budget, or the budget of all, is reached.
+   */
+  add(node: NodeId, from: number): "ok" | "full" {
+    if (this.#isOver) return "full";
+    if (this.#shares.has(node)) return "ok";
+    const share = this.#claims.addShare(this, node, from);
+    if (share === null) return "full";
+    this.#shares.set(node, share);
+    return "ok";
+  }
+
+  /** The block did not come, or is of no use: it is kept no longer. */
+  drop(node: NodeId): void {
+    const share = this.#shares.get(node);
+    if (share === undefined) return;
+    this.#shares.delete(node);
+    this.#claims.dropShare(share);
+  }
+
+  /** A share was used up by acquisitions. */
+  usedUp(node: NodeId): void {
+    this.#shares.delete(node);
+    if (this.#shares.size === 0 && this.#timer !== null) this.end();
+  }
+
+  /** From now on it ends after `ms`, or when all of it was acquired. */
+  settle(ms: number): void {
+    if (this.#isOver) return;
+    this.#timer = this.#claims.store.clock.after(ms, () => this.end());
+    if (this.#shares.size === 0) this.end();
+  }
+
+  /** From last to first: parents come back into the order as newer than their children. */
+  end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#timer?.[Symbol.dispose]();
+    this.#claims.forget(this);
+    for (const share of [...this.#shares.values()].reverse()) this.#claims.dropShare(share);
+    this.#shares.clear();
+  }
+}
+
+/** The claims of one engine. */
+export class EngineClaims {
+  readonly store: TieredStore;
+  readonly #book: ClaimBook;
+  readonly #claims = new Map<number, Claim>();
+  readonly #blocks = new Map<NodeId, ClaimedBlock>();
+  #bytes = 0;
+
+  constructor(store: TieredStore, book: ClaimBook) {
+    this.store = store;
+    this.#book = book;
+  }
+
+  open(readers: number): Claim {
+    const claim = new Claim(this, this.#book.nextId(), Math.max(1, readers));
+    this.#claims.set(claim.id, claim);
+    return claim;
+  }
+
+  /** Ends the claim of this number; false: there is none. */
+  endById(id: number): boolean {
+    const claim = this.#claims.get(id);
+    claim?.end();
+    return claim !== undefined;
+  }
+
+  endAll(): void {
+    for (const claim of [...this.#claims.values()]) claim.end();
+  }
+
+  /**
+   * A connection of the engine has acquired the block and holds it: one expected acquisition of the
+   * oldest claim on it is over.
+   */
+  taken(node: NodeId): void {
+    const block = this.#blocks.get(node);
+    const share = block?.shares[0];
+    if (block === undefined || share === undefined) return;
+    const { stats } = this.store;
+    if (share.from === Tier.ssd) stats.acquireHitsSsd++;
+    else if (share.from === Tier.peer) stats.acquireHitsPeer++;
+    share.from = 0;
+    share.left--;
+    if (share.left > 0) return;
+    this.#book.stats.takenBlocks++;
+    block.shares.shift();
+    if (block.shares.length === 0) this.#unlock(block);
+    share.claim.usedUp(node);
+  }
+
+  addShare(claim: Claim, node: NodeId, from: number): Share | null {
+    const block = this.#blocks.get(node) ?? this.#lock(node);
+    if (block === null) {
+      this.#book.stats.refusedBlocks++;
+      return null;
+    }
+    const share: Share = { claim, block, left: claim.readers, from };
+    block.shares.push(share);
+    this.#book.stats.claimedBlocks++;
+    return share;
+  }
+
+  dropShare(share: Share): void {
+    const { block } = share;
+    block.shares.splice(block.shares.indexOf(share), 1);
+    this.#book.stats.unusedBlocks++;
+    if (block.shares.length > 0) return;
+    const { ram } = this.store;
+    ram.settleFresh(block.node);
+    this.#unlock(block);
+    ram.letGo(block.node);
+  }
+
+  forget(claim: Claim): void {
+    this.#claims.delete(claim.id);
+  }
+
+  #lock(node: NodeId): ClaimedBlock | null {
+    const { table, slots } = this.store;
+    const slotBytes = slots.slotBytesFor(table.bytesOf(node));
+    const { limits, stats } = this.#book;
+    if (this.#bytes + slotBytes > limits.bytesMax) return null;
+    if (stats.bytes + slotBytes > limits.bytesMaxAll || !table.lock(node)) return null;
+    const block: ClaimedBlock = { node, slotBytes, shares: [] };
+    this.#blocks.set(node, block);
+    this.#bytes += slotBytes;
+    stats.bytes += slotBytes;
+    return block;
+  }
+
+  #unlock({ node, slotBytes }: ClaimedBlock): void {
+    this.#blocks.delete(node);
+    this.#bytes -= slotBytes;
+    this.#book.stats.bytes -= slotBytes;
+    this.store.table.unlock(node);
+  }
+}
+
+/** What the claims of all engines share. */
+export class ClaimBook {
+  limits: ClaimLimits;
+  readonly stats: ClaimStats = {
+    ...{ bytes: 0, claimedBlocks: 0, takenBlocks: 0, unusedBlocks: 0, refusedBlocks: 0 },
+  };
+  #lastId = 0;
+
+  constructor(limits: ClaimLimits) {
+    this.limits = limits;
+  }
+
+  /** Above zero, and not used for the next four thousand million claims. */
+  nextId(): number {
+    this.#lastId = this.#lastId === 0xffff_ffff ? 1 : this.#lastId + 1;
+    return this.#lastId;
+  }
+}

@@ -1,0 +1,394 @@
+import { NO_NODE, type NodeId } from "../../core/index.ts";
+import { Tier } from "../blocks/index.ts";
+import { matchBlocks } from "../matching.ts";
+import { Bringing } from "./bringing.ts";
+import type { Claim } from "./claims.ts";
+import type { EngineMember } from "./engines.ts";
+import { HEARTBEAT_MS } from "./lookups.ts";
+import { RankBlocks } from "./rank-blocks.ts";
+import { LookupSource } from "./source.ts";
+import type { LookupParts, LookupState, LookupWish } from "./wish.ts";
+
+const KEY_WORDS = 8;
+/** Names of blocks, counted for each rank, that one step looks at: about a millisecond. */
+const STEP_NAMES = 1_024;
+/** Partial answers come no closer than this. */
+const PARTIAL_MS = 10;
+/**
+ * A lookup that waits for reads, pulls or a writer sends no more heartbeats if nothing has come to
+ * RAM for this time: a disk or a writer may hang.
+ */
+const STALL_MS = 250;
+
+/**
+ * One request: how much of a prefix is there, brought to RAM and reserved if that is wanted.
+ *
+ * States: begun → waiting → over. `ready` grows as blocks come to RAM in order; `leading` grows
+ * while blocks are waited for that are being written or announced.
+ */
+export class Lookup {
+  readonly done: Promise<void>;
+  readonly #parts: LookupParts;
+  readonly #wish: LookupWish;
+  readonly #blocks: RankBlocks;
+  readonly #best: Uint8Array;
+  readonly #claim: Claim | null;
+  /** Null: nothing is brought. */
+  readonly #bringing: Bringing | null;
+  readonly #scratch: Uint8Array;
+  readonly #source: LookupSource | null;
+  readonly #beganMs: number;
+  /** Blocks that one step looks at. */
+  readonly #stepBlocks: number;
+  #resolve!: () => void;
+  #reject!: (error: unknown) => void;
+  #deadline: Disposable | null = null;
+  #leading = 0;
+  #ready = 0;
+  /** Nothing from here on is brought or reserved: the budget is reached. */
+  #limit = Number.POSITIVE_INFINITY;
+  /** The end of the leading run is found, as of the last look. */
+  #isEndFound = false;
+  /** SSD gave no block within the time that a reader waits for it. */
+  #isSsdLate = false;
+  #isOver = false;
+  /** Monotonic ms at which `leading` or `ready` last grew. */
+  #grewMs: number;
+  #partialMs = Number.NEGATIVE_INFINITY;
+  #partialReady = 0;
+
+  constructor(parts: LookupParts, wish: LookupWish) {
+    this.#parts = parts;
+    this.#wish = wish;
+    this.#blocks = new RankBlocks(parts.store, wish);
+    this.#best = new Uint8Array(wish.count);
+    this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / wish.ranks.length));
+    this.#scratch = new Uint8Array(this.#stepBlocks);
+    this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
+    this.#bringing = wish.fetch ? this.#createBringing(this.#claim!) : null;
+    const { source } = wish;
+    const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
+    this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
+    this.#beganMs = parts.store.clock.monotonicMs();
+    this.#grewMs = this.#beganMs;
+    this.done = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+  }
+
+  #createBringing(claim: Claim): Bringing {
+    const { ranks, layer } = this.#wish;
+    return new Bringing({
+      ...{ store: this.#parts.store, ranks, layer, claim },
+      keep: (node, i) => {
+        if (i < this.#limit) this.#keep(node, i, Tier.peer);
+      },
+      changed: () => this.step(false),
+      failed: (error) => this.#fail(error),
+    });
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  /** The connection that asks. */
+  get member(): EngineMember {
+    return this.#parts.member;
+  }
+
+  /** Whether a step has more to look at now; else it waits for something to come. */
+  get hasMore(): boolean {
+    if (!this.#isEndFound) return true;
+    const i = this.#ready;
+    return i < this.#leading && i < this.#limit && this.#blocks.areInRam(i);
+  }
+
+  get state(): LookupState {
+    return {
+      leading: this.#leading,
+      ready: this.#ready,
+      hold: this.#wish.hold && this.#claim !== null && this.#claim.size > 0 ? this.#claim.id : 0,
+      isBudgetReached: this.#limit !== Number.POSITIVE_INFINITY,
+      announced: this.#announced(),
+      best: this.#best,
+    };
+  }
+
+  /** The first look; `isOver` afterwards where nothing has to be waited for. */
+  begin(): void {
+    const { store, engines } = this.#parts;
+    store.stats.matchBlocks += this.#wish.count;
+    this.#extend();
+    this.#advance();
+    if (this.#isFinished()) {
+      this.#finish();
+      return;
+    }
+    this.#askSource();
+    this.#deadline = store.clock.after(this.#wish.deadlineMs, () => this.#finish());
+    engines.lookups.add(this);
+  }
+
+  /** Something may have come. `isTick`: some time has passed. */
+  step(isTick: boolean): void {
+    if (this.#isOver) return;
+    const before = this.#leading + this.#ready;
+    try {
+      const mayGrow = this.#wish.wait && (isTick || this.#blocks.arePresent(this.#leading));
+      if (!this.#isEndFound || mayGrow) this.#extend();
+      this.#advance();
+      if (this.#leading + this.#ready > before)
+        this.#grewMs = this.#parts.store.clock.monotonicMs();
+      if (this.#isFinished()) this.#finish();
+      else {
+        if (isTick) this.#askSource();
+        if (!this.hasMore) this.#tell();
+      }
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  /** The answer is what there is now. */
+  end(): void {
+    this.#finish();
+  }
+
+  /** Nobody wants the answer: what was brought for it is let go of. */
+  cancel(): void {
+    if (this.#isOver) return;
+    this.#stop();
+    this.#claim?.end();
+    this.#resolve();
+  }
+
+  /** Looks how far blocks are present behind the leading run, as far as one step goes. */
+  #extend(): void {
+    const { ranks, count, tiers } = this.#wish;
+    const from = this.#leading;
+    const wanted = Math.min(this.#stepBlocks, count - from);
+    const scratch = this.#scratch;
+    let run = wanted;
+    for (const { namespace, keys } of ranks) {
+      if (run === 0) break;
+      const rest = { keys: keys.subarray(KEY_WORDS * from), count: run };
+      run = matchBlocks(this.#parts.store, namespace, rest, tiers, scratch);
+      for (let i = 0; i < run; i++) {
+        if (scratch[i]! > this.#best[from + i]!) this.#best[from + i] = scratch[i]!;
+      }
+    }
+    this.#leading = from + run;
+    this.#best.fill(0, this.#leading, from + wanted);
+    this.#isEndFound = run < wanted || this.#leading === count;
+    if (this.#bringing !== null) this.#bring(from, this.#bringing);
+  }
+
+  /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
+  #bring(from: number, bringing: Bringing): void {
+    const { ranks } = this.#wish;
+    for (let i = from; i < this.#leading && i < this.#limit; i++) {
+      for (const [at, rank] of ranks.entries()) {
+        const node = this.#blocks.nodeOf(rank, i);
+        const tier = node === NO_NODE ? Tier.peer : this.#bestTierOf(node);
+        if (tier !== Tier.peer) {
+          const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
+          if (isKept && tier === Tier.ssd) bringing.addRead(node);
+        } else if (this.#wish.tiers & Tier.peer) {
+          bringing.addFetch(at, i);
+        }
+      }
+    }
+    // Only when those in RAM are kept: what makes room for these must not be one of them.
+    if (this.#isEndFound) bringing.begin(this.#leftMs());
+  }
+
+  /** RAM, SSD where it can be read, or else a peer. */
+  #bestTierOf(node: NodeId): number {
+    const { table, ssd } = this.#parts.store;
+    if (table.isResident(node, Tier.ram)) return Tier.ram;
+    const mayRead = ssd?.readable === true && (this.#wish.tiers & Tier.ssd) !== 0;
+    return mayRead && table.isResident(node, Tier.ssd) ? Tier.ssd : Tier.peer;
+  }
+
+  #keep(node: NodeId, i: number, from: number): boolean {
+    if (this.#claim!.add(node, from) === "ok") return true;
+    this.#limit = Math.min(this.#limit, i);
+    return false;
+  }
+
+  /** Asks the peer that computes the blocks for what is missing here. */
+  #askSource(): void {
+    const [source, bringing] = [this.#source, this.#bringing];
+    const { count, ranks } = this.#wish;
+    if (source === null || bringing === null || this.#leading === count) return;
+    const isWanted = (at: number, i: number) => {
+      if (bringing.isFetching(at, i)) return false;
+      const node = this.#blocks.nodeOf(ranks[at]!, i);
+      return node === NO_NODE || !this.#blocks.isHere(node);
+    };
+    const come = (places: number[][] | null) => {
+      if (places === null || this.#isOver) return;
+      for (const [at, some] of places.entries()) {
+        const wanted = some.filter((i) => isWanted(at, i));
+        const failed = () => source.failed();
+        bringing.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
+      }
+    };
+    const asked = source.ask(this.#leading, Math.min(count, this.#limit), isWanted);
+    void asked.then(come).catch((error) => this.#fail(error));
+  }
+
+  #leftMs(): number {
+    const { clock } = this.#parts.store;
+    return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
+  }
+
+  /** Rejects first: what `cancel` resolves is then rejected already. */
+  #fail(error: unknown): void {
+    this.#reject(error);
+    this.cancel();
+  }
+
+  /** Counts the leading blocks that are in RAM by now, and reserves them, as far as a step goes. */
+  #advance(): void {
+    const { ranks } = this.#wish;
+    const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
+    while (this.#ready < end && this.#ready < this.#limit) {
+      const i = this.#ready;
+      for (const rank of ranks) {
+        const node = this.#blocks.nodeOf(rank, i);
+        if (node === NO_NODE || !this.#parts.store.table.isResident(node, Tier.ram)) return;
+        if (this.#claim !== null && !this.#keep(node, i, 0)) return;
+      }
+      this.#ready++;
+    }
+  }
+
+  /** Whether the next block is on its way to RAM. */
+  #isComing(): boolean {
+    const i = this.#ready;
+    return this.#wish.ranks.some((rank, at) => {
+      if (this.#bringing?.isFetching(at, i) === true) return true;
+      const node = this.#blocks.nodeOf(rank, i);
+      return node !== NO_NODE && !this.#isSsdLate && this.#bringing?.isReading(node) === true;
+    });
+  }
+
+  #isFinished(): boolean {
+    const { store } = this.#parts;
+    const { wait, fetch, count } = this.#wish;
+    if (this.#limit <= this.#ready) return true;
+    if (this.hasMore) return false;
+    if (fetch && this.#ready < this.#leading) {
+      const waitedMs = store.clock.monotonicMs() - this.#beganMs;
+      if (this.#bringing?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
+      return !this.#isComing();
+    }
+    if (!wait || this.#leading === count) return true;
+    return !this.#isAwaited(this.#leading) && this.#isSourceSilent();
+  }
+
+  /** The source has given and promised nothing for a while. Other blocks that come do not count. */
+  #isSourceSilent(): boolean {
+    return this.#source?.isSilent(this.#grewMs) ?? true;
+  }
+
+  /** Nothing has come for a while, and nothing is expected of the source. */
+  #isStalled(): boolean {
+    const { store, engines } = this.#parts;
+    const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
+    return this.#isSourceSilent() && store.clock.monotonicMs() - lastMs >= STALL_MS;
+  }
+
+  /** Whether block `i` is there, or being written, or announced, for all ranks. */
+  #isAwaited(i: number): boolean {
+    const { announcements } = this.#parts.engines;
+    return this.#wish.ranks.every((rank, at) => {
+      const node = this.#blocks.nodeOf(rank, i);
+      if (node !== NO_NODE && this.#blocks.isHere(node)) return true;
+      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#source?.promises(at, i) === true) return true;
+      return announcements.has(rank.keys, i);
+    });
+  }
+
+  /** As far as a step goes. */
+  #announced(): number {
+    const end = Math.min(this.#wish.count, this.#leading + this.#stepBlocks);
+    let i = this.#leading;
+    while (i < end && this.#isAwaited(i)) i++;
+    return i - this.#leading;
+  }
+
+  /** Says what has come, or that something is on its way. */
+  #tell(): void {
+    const { store, onPartial } = this.#parts;
+    const now = store.clock.monotonicMs();
+    const since = now - this.#partialMs;
+    const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
+    const isAlive = !this.#isStalled() || this.#isAnnounced();
+    // A timer may be early by a fraction of a millisecond.
+    if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
+    this.#partialMs = now;
+    this.#partialReady = this.#ready;
+    onPartial(this.state);
+  }
+
+  /** Whether the next block is promised by an engine that is alive. */
+  #isAnnounced(): boolean {
+    const { announcements } = this.#parts.engines;
+    const i = this.#leading;
+    if (i === this.#wish.count || this.#ready < i) return false;
+    return this.#wish.ranks.some(({ keys }) => announcements.has(keys, i));
+  }
+
+  #stop(): void {
+    this.#isOver = true;
+    this.#deadline?.[Symbol.dispose]();
+    this.#parts.engines.lookups.remove(this);
+    this.#source?.close();
+    this.#bringing?.stop();
+  }
+
+  #finish(): void {
+    if (this.#isOver) return;
+    const { store } = this.#parts;
+    const { fetch, hold, holdMs } = this.#wish;
+    if (this.#bringing?.areReads) store.ssd?.wasLate();
+    this.#stop();
+    if (fetch) this.#cutMissing();
+    if (!hold) this.#claim?.end();
+    else this.#release();
+    this.#resolve();
+    if (hold) this.#claim!.settle(holdMs);
+  }
+
+  /** What was believed to be there and could not be brought, because it is not, ends the run. */
+  #cutMissing(): void {
+    const { ranks } = this.#wish;
+    const i = this.#ready;
+    if (i >= this.#leading) return;
+    const isThere = ranks.every((rank, at) => {
+      const node = this.#blocks.nodeOf(rank, i);
+      if (node !== NO_NODE && this.#blocks.counts(node)) return true;
+      return this.#bringing?.isFetching(at, i) === true;
+    });
+    if (isThere) return;
+    this.#leading = i;
+    this.#best.fill(0, i);
+  }
+
+  /** What is reserved behind the blocks that are ready is of no use. */
+  #release(): void {
+    const { ranks, count } = this.#wish;
+    if (this.#claim!.size <= this.#ready * ranks.length) return;
+    for (let i = count - 1; i >= this.#ready; i--) {
+      for (const rank of ranks) {
+        const node = this.#blocks.nodeOf(rank, i);
+        if (node !== NO_NODE) this.#claim!.drop(node);
+      }
+    }
+  }
+}

@@ -1,0 +1,115 @@
+import { DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
+import { MAC_BYTES } from "../../native/index.ts";
+import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
+import { checksumOf } from "../commit.ts";
+import { isMac } from "../namespace-macs.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import { LentChecks } from "./lent-checks.ts";
+import type { HeldCopy, Lent, Loan } from "./peer-blocks.ts";
+import { NAMES_MAX } from "./pulled-block.ts";
+
+const NOTHING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
+
+export interface LendOptions {
+  readonly deadlineMs: number;
+  readonly warm: boolean;
+}
+
+/** What a reader of the node could have now. */
+export function heldCopy({ table, ssd }: TieredStore, node: NodeId): HeldCopy {
+  if (node === NO_NODE) return NOTHING;
+  const readable = ssd?.readable === true ? Tier.ram | Tier.ssd : Tier.ram;
+  const tiers = table.residencyOf(node) & readable;
+  if (tiers === 0) return NOTHING;
+  // What SSD alone has gets its place, and so its generation, only when it is lent.
+  const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
+  return { tiers, bytes: table.bytesOf(node), generation, checksum: checksumOf(table, node) };
+}
+
+function macOf(table: TableView, node: NodeId): Uint8Array | null {
+  const mac = new Uint8Array(MAC_BYTES);
+  table.readMac(node, mac);
+  return isMac(mac) ? mac : null;
+}
+
+/** Of the copy in RAM; never 0. No slot has the same generation twice. */
+function generationOf(table: TableView, node: NodeId): bigint {
+  return (BigInt(table.slotOf(node)) << 32n) | BigInt(table.slotGenerationOf(node) >>> 0);
+}
+
+/** Blocks of this host that are read by others. */
+export class Lending {
+  readonly #store: TieredStore;
+  readonly #checks: LentChecks;
+
+  constructor(store: TieredStore) {
+    this.#store = store;
+    this.#checks = new LentChecks(store);
+  }
+
+  lend(node: NodeId, options: LendOptions): Lent | Promise<Lent> {
+    const { table, ssd } = this.#store;
+    if (table.isResident(node, Tier.ram)) return this.#loan(node);
+    if (ssd === null || !table.isResident(node, Tier.ssd)) return "absent";
+    if (!ssd.readable || !table.lock(node)) return "busy";
+    return this.#bring(node, options).finally(() => table.unlock(node));
+  }
+
+  /** Brings up a block that the caller has locked. A read that has begun goes on without it. */
+  async #bring(node: NodeId, { deadlineMs, warm }: LendOptions): Promise<Lent> {
+    const { table, ssd, ram, clock } = this.#store;
+    const late = Promise.withResolvers<"late">();
+    using _timer = clock.after(deadlineMs, () => late.resolve("late"));
+    const read = ssd!.bring(node, { warm, mayRelieve: false }).then((outcome) => {
+      // Nobody here asked for it: it comes into the order by itself.
+      if (outcome === "ok") ram.settleFresh(node);
+      return outcome;
+    });
+    const came = await Promise.race([read, late.promise]);
+    if (table.isResident(node, Tier.ram)) return this.#loan(node);
+    return came === "miss" && !table.isResident(node, Tier.ssd) ? "absent" : "busy";
+  }
+
+  #loan(node: NodeId): Lent {
+    const { table, slots, stats } = this.#store;
+    if (!table.lock(node)) return "busy";
+    const slot = table.slotOf(node);
+    slots.addReference(slot);
+    stats.lentBlocks++;
+    stats.lentBytes += table.bytesOf(node);
+    this.#checks.lent(node);
+    const digest = new Uint8Array(DIGEST_BYTES);
+    table.readDigest(node, digest, 0);
+    let isOver = false;
+    const loan: Loan = {
+      digest,
+      layer: table.layerOf(node),
+      bytes: table.bytesOf(node),
+      checksum: checksumOf(table, node),
+      mac: macOf(table, node),
+      parent: this.#parentOf(node),
+      transient: table.hasFlag(node, NodeFlag.transient),
+      aliases: table.aliasesOf(node).slice(0, NAMES_MAX),
+      offset: slots.offsetOf(slot),
+      generation: generationOf(table, node),
+      release: () => {
+        if (isOver) return;
+        isOver = true;
+        slots.dropReference(slot);
+        table.unlock(node);
+        this.#store.ram.letGo(node);
+      },
+    };
+    return loan;
+  }
+
+  /** Zeros: it has one, whose digest is not known here. */
+  #parentOf(node: NodeId): Uint8Array | null {
+    const { table } = this.#store;
+    const parent = table.parentOf(node);
+    if (parent === NO_NODE) return null;
+    const digest = new Uint8Array(DIGEST_BYTES);
+    table.readDigest(parent, digest, 0);
+    return digest;
+  }
+}

@@ -1,0 +1,98 @@
+import {
+  BlockOutcome,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  yieldToLoop,
+} from "../core/index.ts";
+import { type AddressBatch, hasParent } from "./batches.ts";
+import { type BlockTable, isRefusal, Tier } from "./blocks/index.ts";
+
+/** Notices forgotten before other work gets its turn: about a millisecond. */
+const FORGOTTEN_A_SLICE = 4096;
+
+/**
+ * What engines say their GPUs hold: a window of the latest notices, bounded over all engines. When
+ * it is full an engine's oldest notice is forgotten, which only makes the mirror say less than is
+ * true.
+ */
+export class GpuMirror {
+  readonly #table: BlockTable;
+  readonly #blocksMax: number;
+  #blocks = 0;
+
+  constructor(table: BlockTable, blocksMax: number) {
+    this.#table = table;
+    this.#blocksMax = blocksMax;
+  }
+
+  /** One engine's notices, in the order they came. A node cannot vanish while it is in here. */
+  openWindow(): Set<NodeId> {
+    return new Set();
+  }
+
+  stored(
+    window: Set<NodeId>,
+    namespace: NamespaceIndex,
+    batch: AddressBatch,
+    index: number,
+  ): { readonly outcome: number; readonly node: NodeId } {
+    if (this.#blocksMax === 0) return { outcome: BlockOutcome.ok, node: NO_NODE };
+    const known = this.#table.find(batch.keys, index * 8);
+    if (known !== NO_NODE && window.has(known))
+      return { outcome: BlockOutcome.present, node: known };
+    while (this.#blocks >= this.#blocksMax) {
+      const oldest = window.values().next();
+      if (oldest.done) return { outcome: BlockOutcome.full, node: NO_NODE };
+      this.#forget(window, oldest.value);
+    }
+    const parent = hasParent(batch, index);
+    const node = this.#table.insertResident(batch, index, namespace, parent, Tier.gpu);
+    if (isRefusal(node)) return { outcome: BlockOutcome.full, node: NO_NODE };
+    window.add(node);
+    this.#blocks++;
+    return { outcome: BlockOutcome.ok, node };
+  }
+
+  evicted(window: Set<NodeId>, batch: AddressBatch, index: number): number {
+    const node = this.#table.find(batch.keys, index * 8);
+    if (node === NO_NODE || !window.has(node)) return BlockOutcome.miss;
+    this.#forget(window, node);
+    return BlockOutcome.ok;
+  }
+
+  /** The same of a block that is known here; nothing where it is in the window already. */
+  hold(window: Set<NodeId>, node: NodeId): void {
+    if (this.#blocksMax === 0 || window.has(node)) return;
+    while (this.#blocks >= this.#blocksMax) {
+      const oldest = window.values().next();
+      if (oldest.done) return;
+      this.#forget(window, oldest.value);
+    }
+    if (!this.#table.addGpuHolder(node)) return;
+    window.add(node);
+    this.#blocks++;
+  }
+
+  letGo(window: Set<NodeId>, node: NodeId): void {
+    if (window.has(node)) this.#forget(window, node);
+  }
+
+  /** The engine is gone, and with it what its GPU held. */
+  closeWindow(window: Set<NodeId>): void {
+    let forgotten = 0;
+    for (const node of window) {
+      this.#forget(window, node);
+      if (++forgotten < FORGOTTEN_A_SLICE) continue;
+      // A large window takes its turns with everybody else.
+      void yieldToLoop().then(() => this.closeWindow(window));
+      return;
+    }
+  }
+
+  #forget(window: Set<NodeId>, node: NodeId): void {
+    window.delete(node);
+    this.#blocks--;
+    this.#table.removeGpuHolder(node);
+  }
+}

@@ -1,0 +1,157 @@
+import { assert } from "../../core/index.ts";
+import type { AliasRow, BlockRow } from "./block-index.ts";
+import { BATCH_BYTES, BATCH_ROWS, CHANGE, ChangeBatch } from "./change-batch.ts";
+
+/** Changes that travel together. */
+export interface ChangeChunk {
+  readonly number: number;
+  batch: ChangeBatch;
+  count: number;
+  /** By row: the key under which a later change finds it. */
+  readonly keys: string[];
+  /** Of the blocks whose rows, or whose removal, come with it. */
+  readonly sequences: number[];
+}
+
+/** Buffers kept for reuse. */
+const SPARES = 4;
+const NO_KEY = new Uint8Array(32);
+const NO_MAC_KEY = new Uint8Array(16);
+
+/**
+ * Changes waiting to be committed, as columns that are sent as they lie. A change of a block that
+ * has one waiting takes its place: changes of different blocks commute. At most `rowsMax` wait.
+ */
+export class ChangeLog {
+  readonly #rowsMax: number;
+  readonly #chunks: ChangeChunk[] = [];
+  /** Chunk number times BATCH_ROWS plus row, of what waits. */
+  readonly #places = new Map<string, number>();
+  readonly #spares: ArrayBuffer[] = [];
+  readonly #keyBytes = Buffer.alloc(36 + 32);
+  #chunksMade = 0;
+  #rows = 0;
+
+  constructor(rowsMax: number) {
+    this.#rowsMax = rowsMax;
+  }
+
+  /** Changes that wait. */
+  get rows(): number {
+    return this.#rows;
+  }
+
+  get hasFull(): boolean {
+    return this.#chunks[0]?.count === BATCH_ROWS;
+  }
+
+  /** Number of the newest chunk that has changes; what is added later may still join it. */
+  get newest(): number {
+    return this.#chunksMade;
+  }
+
+  /** The oldest chunk: when full, or when its number is at most `upTo`. */
+  take(upTo: number): ChangeChunk | null {
+    const chunk = this.#chunks[0];
+    if (chunk === undefined) return null;
+    if (chunk.count < BATCH_ROWS && chunk.number > upTo) return null;
+    this.#chunks.shift();
+    this.#rows -= chunk.count;
+    for (const key of chunk.keys) this.#places.delete(key);
+    return chunk;
+  }
+
+  /** For the buffer of a chunk that has been committed. */
+  recycle(buffer: ArrayBuffer): void {
+    if (this.#spares.length < SPARES) this.#spares.push(buffer);
+  }
+
+  /** The methods below answer false where there is no room. */
+  put(row: BlockRow): boolean {
+    const at = this.#place(this.#blockKey(row.digest, row.layer), this.#rowsMax);
+    if (at === null) return false;
+    const { chunk, row: to } = at;
+    const { batch } = chunk;
+    this.#name(chunk, to, CHANGE.put, row.digest, row.layer);
+    batch.namespaceKeys.set(row.namespaceKey, to * 32);
+    batch.links.set(row.parent ?? NO_KEY, to * 32);
+    batch.macKeyIds.set(row.macKeyId ?? NO_MAC_KEY, to * 16);
+    batch.bytes[to] = row.bytes;
+    batch.checksums[to] = row.checksum;
+    batch.smalls[to] = row.variant;
+    batch.lastSeen[to] = row.lastSeen;
+    batch.uses[to] = row.uses;
+    if (row.sequence > 0) chunk.sequences.push(row.sequence);
+    return true;
+  }
+
+  remove(digest: Uint8Array, layer: number): boolean {
+    const at = this.#place(this.#blockKey(digest, layer), this.#rowsMax);
+    if (at === null) return false;
+    this.#name(at.chunk, at.row, CHANGE.remove, digest, layer);
+    return true;
+  }
+
+  /** Finds no room when half of it is taken: a use that is not noted costs least. */
+  touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number): boolean {
+    const at = this.#place(this.#blockKey(digest, layer), this.#rowsMax / 2);
+    if (at === null) return false;
+    const { chunk, row, isNew } = at;
+    if (isNew) this.#name(chunk, row, CHANGE.touch, digest, layer);
+    chunk.batch.lastSeen[row] = lastSeen;
+    chunk.batch.uses[row] = uses;
+    return true;
+  }
+
+  putAlias({ namespaceKey, layer, digest, alias }: AliasRow): boolean {
+    assert(alias.length === 8 || alias.length === 32, "an alias of 8 or 32 bytes");
+    this.#blockKey(digest, layer);
+    this.#keyBytes.set(alias, 36);
+    const key = this.#keyBytes.toString("latin1", 0, 36 + alias.length);
+    const at = this.#place(key, this.#rowsMax);
+    if (at === null) return false;
+    this.#name(at.chunk, at.row, CHANGE.alias, digest, layer);
+    at.chunk.batch.namespaceKeys.set(namespaceKey, at.row * 32);
+    at.chunk.batch.links.set(alias, at.row * 32);
+    at.chunk.batch.smalls[at.row] = alias.length;
+    return true;
+  }
+
+  #blockKey(digest: Uint8Array, layer: number): string {
+    assert(digest.length === 32, "a digest of 32 bytes");
+    this.#keyBytes.set(digest);
+    this.#keyBytes.writeUInt32LE(layer, 32);
+    return this.#keyBytes.toString("latin1", 0, 36);
+  }
+
+  #name(chunk: ChangeChunk, row: number, kind: number, digest: Uint8Array, layer: number): void {
+    chunk.batch.kinds[row] = kind;
+    chunk.batch.layers[row] = layer;
+    chunk.batch.digests.set(digest, row * 32);
+  }
+
+  /** Where the change of `key` goes: its waiting one's place, else a new one at the end. */
+  #place(key: string, rowsMax: number): { chunk: ChangeChunk; row: number; isNew: boolean } | null {
+    const known = this.#places.get(key);
+    if (known !== undefined) {
+      const number = Math.floor(known / BATCH_ROWS);
+      const chunk = this.#chunks[number - this.#chunks[0]!.number]!;
+      return { chunk, row: known % BATCH_ROWS, isNew: false };
+    }
+    if (this.#rows >= rowsMax) return null;
+    let chunk = this.#chunks.at(-1);
+    if (chunk === undefined || chunk.count === BATCH_ROWS) chunk = this.#newChunk();
+    const row = chunk.count++;
+    this.#rows++;
+    chunk.keys.push(key);
+    this.#places.set(key, chunk.number * BATCH_ROWS + row);
+    return { chunk, row, isNew: true };
+  }
+
+  #newChunk(): ChangeChunk {
+    const batch = new ChangeBatch(this.#spares.pop() ?? new ArrayBuffer(BATCH_BYTES));
+    const chunk = { number: ++this.#chunksMade, batch, count: 0, keys: [], sequences: [] };
+    this.#chunks.push(chunk);
+    return chunk;
+  }
+}

@@ -1,0 +1,83 @@
+import { HearthError } from "../../core/index.ts";
+import { type LedgerStore, openLedgerStore } from "./holds/ledger-store.ts";
+import type { Answer, Order } from "./protocol.ts";
+import { wordsOf } from "./store/damaged.ts";
+import { type OpenedStore, openStore } from "./store/open-store.ts";
+
+/**
+ * The thread that waits for the disk: everything of SQLite happens here. It keeps no time and
+ * decides nothing; each order is answered once, in order. One has the index, another the ledger.
+ */
+
+declare const self: Worker;
+
+let opened: OpenedStore | null = null;
+let ledger: OpenedStore<LedgerStore> | null = null;
+
+function obey(order: Order): Answer {
+  if (order.kind === "open") {
+    opened = openStore(order);
+    const { store, setAside } = opened;
+    return { kind: "opened", previous: store.previous, rows: store.rows, setAside };
+  }
+  if (order.kind === "openLedger") {
+    ledger = openLedgerStore(order);
+    const { store, setAside } = ledger;
+    const { buffer: contents, length } = store.takeContents();
+    return { kind: "ledgerOpened", contents, length, lastSeen: store.lastSeen, setAside };
+  }
+  if (order.kind === "commitLedger") {
+    if (ledger === null) throw new HearthError("INTERNAL", "a commit before the ledger is open");
+    ledger.store.commit(order);
+    return { kind: "committed", rows: ledger.store.rows, changes: order.changes };
+  }
+  if (order.kind === "close") {
+    opened?.[Symbol.dispose]();
+    ledger?.[Symbol.dispose]();
+    [opened, ledger] = [null, null];
+    return { kind: "closed" };
+  }
+  if (opened === null) throw new HearthError("INTERNAL", `${order.kind} before open`);
+  const { store } = opened;
+  switch (order.kind) {
+    case "nextBlocks":
+      return { kind: "blocks", rows: store.nextBlocks() };
+    case "nextAliases":
+      return { kind: "aliases", rows: store.nextAliases() };
+    case "commit": {
+      const { changes, count, progress, durable } = order;
+      store.commit(changes, count, progress, durable);
+      return { kind: "committed", rows: store.rows, changes };
+    }
+  }
+}
+
+function answerTo(order: Order): Answer {
+  try {
+    return obey(order);
+  } catch (thrown) {
+    if (thrown instanceof HearthError && thrown.code !== "INTERNAL") {
+      const { code, message, fix = "" } = thrown;
+      return { kind: "refused", code, message, fix };
+    }
+    const changes = "changes" in order ? order.changes : null;
+    return { kind: "failed", why: wordsOf(thrown), changes };
+  }
+}
+
+/** Buffers that need not be copied on their way back. */
+function travelling(answer: Answer): ArrayBuffer[] {
+  if (answer.kind === "committed" || answer.kind === "failed") {
+    return answer.changes === null ? [] : [answer.changes];
+  }
+  if (answer.kind === "ledgerOpened") return [answer.contents];
+  if (answer.kind !== "blocks" || answer.rows === null) return [];
+  const { digests, parents, bytes, checksums, variants, lastSeen, uses } = answer.rows;
+  const columns = [digests, parents, bytes, checksums, variants, lastSeen, uses];
+  return columns.map((column) => column.buffer as ArrayBuffer);
+}
+
+self.onmessage = ({ data }: MessageEvent<Order>) => {
+  const answer = answerTo(data);
+  self.postMessage(answer, travelling(answer));
+};

@@ -1,0 +1,270 @@
+import {
+  type BlockName,
+  DIGEST_BYTES,
+  LAYER_ALL,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../../core/index.ts";
+import type { Native } from "../../native/index.ts";
+import { createAddressBatch } from "../batches.ts";
+import { Tier } from "../blocks/index.ts";
+import type { Departure } from "../departures.ts";
+import type { NameResolver } from "../lifecycle/resolve-names.ts";
+import type { Slices } from "../lifecycle/slices.ts";
+import type { Namespaces } from "../namespaces.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import { elsewhereThan } from "./explain-peers.ts";
+import type {
+  ExplainQuery,
+  Explanation,
+  HitLabel,
+  MissReason,
+  PullInsight,
+  TierLabel,
+} from "./inspector.ts";
+
+type Named = Extract<ExplainQuery, { names: unknown }>;
+type Prompt = Exclude<ExplainQuery, Named>;
+export type Hashing = Pick<Native, "prefixDigests" | "chainDigests" | "blake3Keyed">;
+
+/** Blocks looked up at once. */
+const AT_ONCE = 256;
+/** Other namespaces in which the first missing block is looked for: those seen last. */
+const NAMESPACES_TRIED = 64;
+/** What is hashed without letting others run. */
+const BYTES_A_SLICE = 256 * 1024;
+
+/** One node as a prompt's reader meets it. */
+interface Found {
+  readonly namespace: NamespaceIndex;
+  /** Null: a miss. */
+  readonly tier: TierLabel | null;
+  /** Of a miss; null: nothing is known of it. */
+  readonly why: MissReason | null;
+}
+
+/** What an explanation needs; all of it is only read. */
+export interface Explainer {
+  readonly store: TieredStore;
+  readonly namespaces: Namespaces;
+  readonly native: Hashing;
+  readonly names: NameResolver;
+  readonly slices: Slices;
+  readonly pulls: PullInsight | null;
+}
+
+/** What a reader of the node gets now; null of a ghost, of which nothing is known. */
+function look({ store }: Explainer, node: NodeId): Found | null {
+  const { table, ssd } = store;
+  if (node === NO_NODE || table.isGhost(node)) return null;
+  const namespace = table.namespaceOf(node);
+  const isOnGpu = table.isResident(node, Tier.gpu);
+  const isOnSsd = table.isResident(node, Tier.ssd);
+  const isServed = isOnSsd && ssd?.readable === true;
+  const tier = table.isResident(node, Tier.ram) ? "ram" : isServed ? "ssd" : null;
+  if (tier !== null) return { namespace, tier: isOnGpu ? "gpu" : tier, why: null };
+  const miss = (why: MissReason) => ({ namespace, tier, why });
+  if (table.isWriting(node)) return miss({ kind: "being_written" });
+  if (isOnSsd) {
+    const why = ssd?.snapshot().readsStopped ?? "it has no SSD tier now";
+    return miss({ kind: "ssd_unavailable", why });
+  }
+  if (isOnGpu) return miss({ kind: "gpu_only" });
+  const key = new Uint32Array(8);
+  table.readKey(node, key, 0);
+  return { namespace, tier, why: departed(store, key, 0) };
+}
+
+function departed(store: TieredStore, words: Uint32Array, at: number): MissReason | null {
+  const departure = store.departures.find(words, at);
+  return departure === null ? null : { kind: "departed", departure };
+}
+
+/**
+ * A prompt by its tokens. Each block has one digest in its namespace, so each is found or not; the
+ * first that is not is looked for under other namespaces.
+ */
+export async function explainPrompt(explainer: Explainer, prompt: Prompt): Promise<Explanation> {
+  const { store, native, slices, namespaces } = explainer;
+  const { tokens, namespace, blockTokens, layer } = prompt;
+  const count = Math.floor(tokens.length / blockTokens);
+  const digests = new Uint8Array(count * DIGEST_BYTES);
+  if (count > 0) native.prefixDigests(namespace, tokens, blockTokens, digests);
+  const batch = createAddressBatch(AT_ONCE);
+  batch.layer = layer;
+  const blocks: { name: string; tier: HitLabel | null }[] = [];
+  let miss: { index: number; why: MissReason | null } | null = null;
+  for (let from = 0; from < count; from += AT_ONCE) {
+    batch.count = Math.min(AT_ONCE, count - from);
+    const bytes = batch.count * DIGEST_BYTES;
+    batch.digests.set(digests.subarray(from * DIGEST_BYTES, from * DIGEST_BYTES + bytes));
+    store.deriveKeys(batch, false);
+    for (let i = 0; i < batch.count; i++) {
+      const found = look(explainer, store.table.find(batch.keys, i * 8));
+      const at = (from + i) * DIGEST_BYTES;
+      const name = digests.subarray(at, at + DIGEST_BYTES).toHex();
+      blocks.push({ name, tier: found?.tier ?? null });
+      if (miss !== null || blocks.at(-1)!.tier !== null) continue;
+      miss = { index: from + i, why: found?.why ?? departed(store, batch.keys, i * 8) };
+    }
+    if (from + AT_ONCE < count) await slices.turn();
+  }
+  if (miss === null) return { leading: count, blocks, miss };
+  const { index } = miss;
+  const why = miss.why ?? (await elsewhere(explainer, prompt, index)) ?? { kind: "never_stored" };
+  const wanted = blocks.slice(index).map((_, i) => ({
+    digest: digests.subarray((index + i) * DIGEST_BYTES, (index + i + 1) * DIGEST_BYTES),
+    layer,
+  }));
+  const peers = elsewhereThan(explainer, namespaces.find(namespace), wanted, blocks, index);
+  return { leading: index, blocks, miss: { index, why }, ...peers };
+}
+
+/** Whether the prompt up to the end of block `index` is here under another namespace. */
+async function elsewhere(
+  explainer: Explainer,
+  { tokens, namespace, blockTokens, layer }: Prompt,
+  index: number,
+): Promise<MissReason | null> {
+  const { store, namespaces, native, slices } = explainer;
+  const bytes = (index + 1) * blockTokens * Uint32Array.BYTES_PER_ELEMENT;
+  const prefix = new Uint8Array(tokens.buffer, tokens.byteOffset, bytes);
+  const own = namespace.toHex();
+  const others = namespaces.keys().filter((key) => key.toHex() !== own);
+  const batch = createAddressBatch(1);
+  batch.count = 1;
+  batch.layer = layer;
+  let hashed = 0;
+  for (const key of others.slice(-NAMESPACES_TRIED)) {
+    batch.digests.set(native.blake3Keyed(key, prefix));
+    store.deriveKeys(batch, false);
+    const found = look(explainer, store.table.find(batch.keys, 0));
+    if (found !== null && found.tier !== null) {
+      return { kind: "other_namespace", namespace: key.toHex() };
+    }
+    hashed += bytes;
+    if (hashed < BYTES_A_SLICE) continue;
+    hashed = 0;
+    await slices.turn();
+  }
+  return null;
+}
+
+/**
+ * Blocks by name. A name may lead to several blocks, of different namespaces: the leading run is
+ * the longest that one namespace has.
+ */
+export async function explainNames(explainer: Explainer, { names }: Named): Promise<Explanation> {
+  const found: (readonly Found[])[] = [];
+  for (let from = 0; from < names.length; from += AT_ONCE) {
+    if (from > 0) await explainer.slices.turn();
+    const part = explainer.names.resolve(names.slice(from, from + AT_ONCE), true);
+    for (let i = 0; i < part.count; i++) {
+      const nodes = Array.from(part.nodes.subarray(part.from[i]!, part.from[i + 1]!)) as NodeId[];
+      found.push(nodes.flatMap((node) => look(explainer, node) ?? []));
+    }
+  }
+  const { leading, run } = leadingRun(found);
+  const inRun = ({ namespace }: Found) => run === null || run.has(namespace);
+  const blocks = names.map((name, i) => ({
+    name: `${name.given}`,
+    tier: bestTier(found[i]!.filter(inRun)) as HitLabel | null,
+  }));
+  if (leading === names.length) return { leading, blocks, miss: null };
+  const why = whyMissing(explainer, names[leading]!, found[leading]!, inRun);
+  const rest = names.slice(leading);
+  // Of an engine's hash nobody knows here which block it means elsewhere.
+  const known = rest.findIndex(({ kind }) => kind !== "key");
+  const wanted = rest
+    .slice(0, known < 0 ? rest.length : known)
+    .flatMap((name) => (name.kind === "key" ? [{ digest: name.bytes, layer: name.layer }] : []));
+  const namespace = theirNamespace(explainer, run);
+  const peers = elsewhereThan(explainer, namespace, wanted, blocks, leading);
+  return { leading, blocks, miss: { index: leading, why }, ...peers };
+}
+
+/** That of the run, or the only one there is; null: it cannot be told. */
+function theirNamespace(
+  { namespaces }: Explainer,
+  run: ReadonlySet<NamespaceIndex> | null,
+): NamespaceIndex | null {
+  const [first] = run ?? [];
+  return first ?? (namespaces.size === 1 ? (1 as NamespaceIndex) : null);
+}
+
+/** And the namespaces that have all of it; null where the first name is a miss. */
+function leadingRun(found: readonly (readonly Found[])[]): {
+  leading: number;
+  run: ReadonlySet<NamespaceIndex> | null;
+} {
+  let run: ReadonlySet<NamespaceIndex> | null = null;
+  for (const [leading, nodes] of found.entries()) {
+    const hits = new Set(nodes.filter(({ tier }) => tier !== null).map((one) => one.namespace));
+    const both: ReadonlySet<NamespaceIndex> = run === null ? hits : hits.intersection(run);
+    if (both.size === 0) return { leading, run };
+    run = both;
+  }
+  return { leading: found.length, run };
+}
+
+const BEST: readonly TierLabel[] = ["gpu", "ram", "ssd"];
+
+function bestTier(found: readonly Found[]): TierLabel | null {
+  return BEST.find((label) => found.some(({ tier }) => tier === label)) ?? null;
+}
+
+function whyMissing(
+  explainer: Explainer,
+  name: BlockName,
+  found: readonly Found[],
+  inRun: (one: Found) => boolean,
+): MissReason {
+  const known = found.find((one) => inRun(one) && one.why !== null);
+  if (known?.why) return known.why;
+  const other = found.find((one) => !inRun(one) && one.tier !== null);
+  const key = other === undefined ? null : explainer.namespaces.keyOf(other.namespace);
+  if (key !== null) return { kind: "other_namespace", namespace: key.toHex() };
+  return departedByName(explainer, name) ?? { kind: "never_stored" };
+}
+
+/**
+ * A block that is gone has no aliases, but its departure has them. Else what can be known of it
+ * goes by its digest: the name itself, or what engines that name blocks by their own chain alone
+ * have for one, in each namespace.
+ */
+function departedByName(
+  { store, namespaces, native }: Explainer,
+  name: BlockName,
+): MissReason | null {
+  const departure = departureOfAlias(store, name);
+  if (departure !== null) return { kind: "departed", departure };
+  const keys = namespaces.keys().slice(-NAMESPACES_TRIED);
+  const batch = createAddressBatch(1 + keys.length);
+  batch.layer = name.kind === "key" ? name.layer : LAYER_ALL;
+  const chainKey = name.kind === "key" ? name.bytes : u64Bytes(name);
+  if (name.kind === "key") batch.digests.set(name.bytes);
+  for (const [i, key] of keys.entries()) {
+    const at = (i + 1) * DIGEST_BYTES;
+    const digest = batch.digests.subarray(at, at + DIGEST_BYTES);
+    native.chainDigests(key, chainKey, chainKey.length, digest);
+  }
+  batch.count = batch.capacity;
+  store.deriveKeys(batch, false);
+  for (let i = name.kind === "key" ? 0 : 1; i < batch.count; i++) {
+    const why = departed(store, batch.keys, i * 8);
+    if (why !== null) return why;
+  }
+  return null;
+}
+
+function departureOfAlias({ departures }: TieredStore, name: BlockName): Departure | null {
+  if (name.kind === "hash") return departures.findAlias(name.lo, name.hi);
+  if (name.layer !== LAYER_ALL) return null;
+  const view = new DataView(name.bytes.buffer, name.bytes.byteOffset);
+  return departures.findAlias(view.getUint32(0, true), view.getUint32(4, true));
+}
+
+function u64Bytes({ lo, hi }: { readonly lo: number; readonly hi: number }): Uint8Array {
+  return new Uint8Array(Uint32Array.of(lo, hi).buffer);
+}

@@ -1,0 +1,131 @@
+import { chmodSync, existsSync, mkdirSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { type Clock, HearthError, messageOf, type WorkerId } from "../../core/index.ts";
+import { crashPoint, type FileLock, lockFile, type Native } from "../../native/index.ts";
+import {
+  INDEX_FOLDER,
+  isLeftover,
+  isShard,
+  LOCK_FILE,
+  OWNER_FILE,
+  QUARANTINE_FOLDER,
+  SHARDS,
+} from "./folder.ts";
+import { createForOwner } from "./give-to-owner.ts";
+import { type FolderOwner, type OwnerFile, readOwner, writeOwner } from "./owner.ts";
+
+export interface FolderClaim {
+  readonly native: Native;
+  readonly dir: string;
+  readonly worker: WorkerId;
+  /** See `readMachineId`. */
+  readonly machine: string | null;
+  readonly clock: Clock;
+}
+
+/** An SSD folder that is ours, and locked until disposed. */
+export interface ClaimedFolder extends Disposable {
+  readonly owner: FolderOwner;
+}
+
+const FOLDER_MODE = 0o700;
+/** What may lie in a folder that nobody owns yet: a file system's own, or parts of ours. */
+const OURS = new Set(["lost+found", LOCK_FILE, INDEX_FOLDER, QUARANTINE_FOLDER]);
+
+/**
+ * Makes sure that the folder is there, belongs to this worker on this machine and is used by nobody
+ * else, and makes the folders in it. Throws SSD_FOREIGN, SSD_IN_USE, or SSD_UNAVAILABLE for what
+ * the system refuses. A folder that is refused is left as it is.
+ */
+export function claimFolder(claim: FolderClaim): ClaimedFolder {
+  const { dir, native } = claim;
+  try {
+    const made = mkdirSync(dir, { recursive: true, mode: FOLDER_MODE });
+    // The mode of mkdir is for the last folder and its parents alike, less the umask.
+    if (made !== undefined) chmodSync(dir, FOLDER_MODE);
+    mayTake(claim, readOwner(dir));
+    const lock = lockFolder(native, dir);
+    try {
+      return { owner: takeOver(claim), [Symbol.dispose]: () => lock[Symbol.dispose]() };
+    } catch (thrown) {
+      lock[Symbol.dispose]();
+      throw thrown;
+    }
+  } catch (thrown) {
+    if (thrown instanceof HearthError && thrown.code.startsWith("SSD_")) throw thrown;
+    throw new HearthError("SSD_UNAVAILABLE", `${dir} cannot be used: ${messageOf(thrown)}`, {
+      cause: thrown,
+      fix: "give this user a folder it may write to, as ssd_dir below [kv]",
+    });
+  }
+}
+
+/**
+ * Locks the folder against every other process. A lock file that is made belongs to the folder's
+ * owner, also where root makes it. Throws SSD_IN_USE where another process has it.
+ */
+export function lockFolder(native: Native, dir: string): FileLock {
+  const path = join(dir, LOCK_FILE);
+  if (isRoot() && !existsSync(path)) createForOwner(dir, path);
+  const lock = lockFile(native, path);
+  if (lock !== null) return lock;
+  throw new HearthError("SSD_IN_USE", `${dir} is used by another process`, {
+    fix: "stop the other agent (or hearth fsck), or use a folder of its own for each",
+  });
+}
+
+function isRoot(): boolean {
+  return process.geteuid?.() === 0;
+}
+
+/** Under the lock: the owner as it is now, the file and the folders made where they are missing. */
+function takeOver(claim: FolderClaim): FolderOwner {
+  const { dir, worker, machine, clock } = claim;
+  const there = new Set(readdirSync(dir));
+  for (const name of [...SHARDS, QUARANTINE_FOLDER]) {
+    if (!there.has(name)) mkdirSync(join(dir, name), { mode: FOLDER_MODE });
+  }
+  crashPoint("owner.folders-made");
+  const found = readOwner(dir);
+  mayTake(claim, found);
+  if (found.kind === "owned") return found.owner;
+  const owner = { worker, machine, created: new Date(clock.wallMs()).toISOString() };
+  writeOwner(dir, owner);
+  return owner;
+}
+
+function foreign(message: string, fix: string): HearthError {
+  return new HearthError("SSD_FOREIGN", message, { fix });
+}
+
+/** Throws where the folder is somebody else's, or might be. */
+function mayTake({ dir, worker, machine }: FolderClaim, found: OwnerFile): void {
+  const file = join(dir, OWNER_FILE);
+  const takeOver = `to take it over with its blocks remove ${file}, else use another folder`;
+  if (found.kind === "damaged") {
+    throw foreign(`whose ${dir} is cannot be told: ${file} ${found.why}`, takeOver);
+  }
+  if (found.kind === "none") {
+    const stranger = readdirSync(dir).find((name) => !isOurs(name));
+    if (stranger === undefined) return;
+    throw foreign(
+      `${dir} is no SSD folder of Hearth: it has no ${OWNER_FILE}, and holds ${stranger}`,
+      "use a folder that is empty or does not exist",
+    );
+  }
+  const { owner } = found;
+  if (owner.worker !== worker) {
+    throw foreign(`${dir} belongs to worker ${owner.worker}, this is ${worker}`, takeOver);
+  }
+  // A host without an id, as in some containers, is told by its worker's name alone.
+  if (owner.machine !== null && machine !== null && owner.machine !== machine) {
+    throw foreign(
+      `${dir} belongs to worker ${worker} of machine ${owner.machine}, this is ${machine}`,
+      takeOver,
+    );
+  }
+}
+
+function isOurs(name: string): boolean {
+  return OURS.has(name) || isShard(name) || isLeftover(name);
+}

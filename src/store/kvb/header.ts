@@ -1,0 +1,219 @@
+import { assert } from "../../core/index.ts";
+import { HEADER_BYTES, PAYLOAD_BYTES_MAX } from "./sizes.ts";
+
+/** What the first 4096 bytes of a `.kvb` file say of the payload behind them. */
+export interface KvbHeader {
+  /** 32 bytes; with `layer` the block's full address. */
+  readonly digest: Uint8Array;
+  readonly layer: number;
+  /** Digest of the block before this one in its prompt; null: it is the first. */
+  readonly parent: Uint8Array | null;
+  /** 32 bytes. */
+  readonly namespaceKey: Uint8Array;
+  /** 1 to 2^32 - 1; the file is padded beyond it. */
+  readonly payloadBytes: number;
+  /** XXH3-64 of the payload, padding excluded. */
+  readonly payloadChecksum: bigint;
+  /** 16 bytes under the key of the block's namespace; null: the block has none. */
+  readonly mac: Uint8Array | null;
+  /** The run of the agent that wrote the file, and a count of the blocks it wrote so far. */
+  readonly incarnation: bigint;
+  readonly sequence: number;
+  /** Milliseconds since 1970: how old the block is where nothing else is known of it. */
+  readonly writtenMs: number;
+}
+
+/** The first thing that is wrong with a header, in the order in which it is looked at. */
+export type HeaderFault =
+  | "magic"
+  | "version"
+  | "checksum"
+  | "header_length"
+  | "flags"
+  | "reserved"
+  | "payload_length"
+  | "number";
+
+export type DecodedHeader =
+  | { readonly ok: true; readonly header: KvbHeader }
+  | { readonly ok: false; readonly fault: HeaderFault; readonly why: string };
+
+/** "HEARTHKV". */
+export const MAGIC = 0x564b_4854_5241_4548n;
+/** Of a block without a MAC, and of one that has one. Nothing else differs. */
+export const FORMAT_VERSION = 1;
+export const MAC_FORMAT_VERSION = 2;
+const HAS_PARENT = 1;
+const HAS_MAC = 2;
+
+/** Where each field stands; `docs/on-disk-format.md` shows the same table. */
+export const HEADER_FIELDS = {
+  magic: { at: 0, bytes: 8 },
+  version: { at: 8, bytes: 4 },
+  headerBytes: { at: 12, bytes: 4 },
+  digest: { at: 16, bytes: 32 },
+  layer: { at: 48, bytes: 4 },
+  flags: { at: 52, bytes: 4 },
+  payloadBytes: { at: 56, bytes: 8 },
+  payloadChecksum: { at: 64, bytes: 8 },
+  namespaceKey: { at: 72, bytes: 32 },
+  parentDigest: { at: 104, bytes: 32 },
+  incarnation: { at: 136, bytes: 8 },
+  sequence: { at: 144, bytes: 8 },
+  writtenMs: { at: 152, bytes: 8 },
+  mac: { at: 160, bytes: 16 },
+  reserved: { at: 176, bytes: 3912 },
+  headerChecksum: { at: 4088, bytes: 8 },
+} as const;
+
+type Field = keyof typeof HEADER_FIELDS;
+
+const at = (field: Field) => HEADER_FIELDS[field].at;
+
+/**
+ * One copy of a header in our own memory. A header is judged and read from a copy, never from
+ * memory that somebody else may still write to; and there is one, so that a call costs no garbage.
+ */
+class Scratch {
+  readonly bytes = new Uint8Array(HEADER_BYTES);
+  readonly view = new DataView(this.bytes.buffer);
+  readonly #summed = this.bytes.subarray(0, at("headerChecksum"));
+  readonly #reserved = new Uint32Array(
+    this.bytes.buffer,
+    at("reserved"),
+    HEADER_FIELDS.reserved.bytes / 4,
+  );
+
+  checksum(): bigint {
+    return Bun.hash.xxHash3(this.#summed);
+  }
+
+  /** Whether the reserved bytes are zero. */
+  isReservedClear(): boolean {
+    const words = this.#reserved;
+    let set = 0;
+    for (let i = 0; i < words.length; i++) set |= words[i]!;
+    return set === 0;
+  }
+
+  isZero(field: Field): boolean {
+    const { at, bytes } = HEADER_FIELDS[field];
+    for (let i = at; i < at + bytes; i++) if (this.bytes[i] !== 0) return false;
+    return true;
+  }
+
+  u32(field: Field): number {
+    return this.view.getUint32(at(field), true);
+  }
+
+  u64(field: Field): bigint {
+    return this.view.getBigUint64(at(field), true);
+  }
+
+  /** A u64 that numbers can hold, else -1. */
+  safe(field: Field): number {
+    const value = Number(this.u64(field));
+    return Number.isSafeInteger(value) ? value : -1;
+  }
+
+  copy(field: Field): Uint8Array {
+    const { at, bytes } = HEADER_FIELDS[field];
+    return this.bytes.slice(at, at + bytes);
+  }
+}
+
+const encoding = new Scratch();
+const decoding = new Scratch();
+
+/** Writes the 4096 bytes of a header; `into` may be any memory of that length. */
+export function encodeHeader(header: KvbHeader, into: Uint8Array): void {
+  assert(into.length === HEADER_BYTES, "a header has 4096 bytes");
+  assert(header.digest.length === 32 && header.namespaceKey.length === 32, "32-byte names");
+  assert(header.parent === null || header.parent.length === 32, "a 32-byte parent");
+  assert(header.mac === null || header.mac.length === 16, "a 16-byte MAC");
+  const { payloadBytes } = header;
+  assert(payloadBytes >= 1 && payloadBytes <= PAYLOAD_BYTES_MAX, "a payload of 1 to 2^32 - 1");
+  const { bytes, view } = encoding;
+  view.setBigUint64(at("magic"), MAGIC, true);
+  const version = header.mac === null ? FORMAT_VERSION : MAC_FORMAT_VERSION;
+  view.setUint32(at("version"), version, true);
+  view.setUint32(at("headerBytes"), HEADER_BYTES, true);
+  bytes.set(header.digest, at("digest"));
+  view.setUint32(at("layer"), header.layer, true);
+  const flags = (header.parent === null ? 0 : HAS_PARENT) | (header.mac === null ? 0 : HAS_MAC);
+  view.setUint32(at("flags"), flags, true);
+  view.setBigUint64(at("payloadBytes"), BigInt(payloadBytes), true);
+  view.setBigUint64(at("payloadChecksum"), header.payloadChecksum, true);
+  bytes.set(header.namespaceKey, at("namespaceKey"));
+  if (header.parent === null) bytes.fill(0, at("parentDigest"), at("incarnation"));
+  else bytes.set(header.parent, at("parentDigest"));
+  view.setBigUint64(at("incarnation"), header.incarnation, true);
+  view.setBigUint64(at("sequence"), BigInt(header.sequence), true);
+  view.setBigUint64(at("writtenMs"), BigInt(header.writtenMs), true);
+  if (header.mac === null) bytes.fill(0, at("mac"), at("reserved"));
+  else bytes.set(header.mac, at("mac"));
+  view.setBigUint64(at("headerChecksum"), encoding.checksum(), true);
+  into.set(bytes);
+}
+
+function refused(fault: HeaderFault, why: string): DecodedHeader {
+  return { ok: false, fault, why };
+}
+
+/** What is wrong with the header in `decoding`, or null. */
+function judge(): DecodedHeader | null {
+  const it = decoding;
+  if (it.u64("magic") !== MAGIC) return refused("magic", "does not begin with HEARTHKV");
+  const version = it.u32("version");
+  if (version !== FORMAT_VERSION && version !== MAC_FORMAT_VERSION) {
+    return refused("version", `is of format version ${version}, this program reads 1 and 2`);
+  }
+  if (it.u64("headerChecksum") !== it.checksum()) {
+    return refused("checksum", "the header is not what its checksum says");
+  }
+  if (it.u32("headerBytes") !== HEADER_BYTES) {
+    return refused("header_length", `a header of ${it.u32("headerBytes")} bytes, not 4096`);
+  }
+  const flags = it.u32("flags");
+  const wanted = version === MAC_FORMAT_VERSION ? HAS_MAC : 0;
+  if ((flags & ~HAS_PARENT) !== wanted) {
+    return refused("flags", `flags 0x${flags.toString(16)} in format version ${version}`);
+  }
+  if ((flags & HAS_PARENT) === 0 && !it.isZero("parentDigest")) {
+    return refused("flags", "names a parent, and that it has none");
+  }
+  if (it.isZero("mac") !== (version === FORMAT_VERSION)) {
+    return refused("flags", "a MAC is given in format version 2 alone, and is not zero there");
+  }
+  if (!it.isReservedClear()) return refused("reserved", "reserved bytes are not zero");
+  const payloadBytes = it.safe("payloadBytes");
+  if (payloadBytes < 1 || payloadBytes > PAYLOAD_BYTES_MAX) {
+    return refused("payload_length", `a payload of ${it.u64("payloadBytes")} bytes`);
+  }
+  if (it.safe("sequence") < 0 || it.safe("writtenMs") < 0) {
+    return refused("number", "a sequence or time beyond 2^53");
+  }
+  return null;
+}
+
+/** Reads a header and says what is wrong with it. The result shares no memory with `from`. */
+export function decodeHeader(from: Uint8Array): DecodedHeader {
+  assert(from.length === HEADER_BYTES, "a header has 4096 bytes");
+  const it = decoding;
+  it.bytes.set(from);
+  const refusal = judge();
+  if (refusal !== null) return refusal;
+  const header: KvbHeader = {
+    digest: it.copy("digest"),
+    layer: it.u32("layer"),
+    parent: (it.u32("flags") & HAS_PARENT) !== 0 ? it.copy("parentDigest") : null,
+    namespaceKey: it.copy("namespaceKey"),
+    payloadBytes: it.safe("payloadBytes"),
+    payloadChecksum: it.u64("payloadChecksum"),
+    mac: (it.u32("flags") & HAS_MAC) !== 0 ? it.copy("mac") : null,
+    incarnation: it.u64("incarnation"),
+    sequence: it.safe("sequence"),
+    writtenMs: it.safe("writtenMs"),
+  };
+  return { ok: true, header };
+}

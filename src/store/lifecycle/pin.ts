@@ -1,0 +1,96 @@
+import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import { crashPoint } from "../../native/index.ts";
+import { NodeFlag, Tier } from "../blocks/index.ts";
+import type { AddedHold } from "../pins/index.ts";
+import type { LifecycleContext } from "./context.ts";
+import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
+import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import { NamedBlocks } from "./named-blocks.ts";
+import { COPY_OUTSTANDING, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
+
+const RAM_ONLY: BlockResult = Object.freeze({
+  outcome: "deferred",
+  reason: "transient: kept in RAM; it is never written to SSD, so a crash loses it",
+});
+
+type PinOptions = Parameters<Lifecycle["pin"]>[1];
+
+/**
+ * Pins blocks that are in RAM or on SSD: the hold at once, then what RAM alone has goes to SSD,
+ * then file and hold are made to last. A pin of what is on SSD already costs a commit of the
+ * ledger.
+ */
+export async function pin(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, ttlMs, remember }: PinOptions,
+): Promise<LifecycleReport> {
+  const { store, holds } = context;
+  const blocks = new NamedBlocks(context, names);
+  if (blocks.nodes.length === 0) return reportOf(blocks.resultsOf([]));
+  const { nodes } = blocks;
+  const request = { name: null, priority: null, idleMs: null };
+  const since = holds.mark;
+  const adding = holds.addAll({ ...request, kind: "pin", owner, nodes, ttlMs });
+  const added = adding instanceof Promise ? await adding : adding;
+  const { figures } = added;
+  const now = () => nodes.map((_, at) => placed(context, blocks, added, at));
+  const atOnce = now();
+  const results = blocks.resultsOf(atOnce);
+  if (added.id === null) return reportOf(results, { figures });
+  const above = ancestorsOf(store.table, nodes);
+  const all = [...nodes, ...above];
+  const isThere = areOutOfRam(store.table, above) && !atOnce.includes(COPY_OUTSTANDING);
+  const expected =
+    isThere && context.durability.areWritten(all)
+      ? reportOf(results, { figures, ttlMs, durable: store.ssd !== null })
+      : undefined;
+  remember?.(results, expected);
+  const bytes = await secure(context, blocks, atOnce, above);
+  crashPoint("pin.secured");
+  const [written, committed] = await Promise.all([
+    context.durability.writes(all),
+    context.durability.holds(since),
+  ]);
+  const durable = written && committed;
+  if (durable && expected !== undefined) return expected;
+  const isLeading = store.ssd === null || areOutOfRam(store.table, above);
+  const later = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) => {
+    if (result !== DONE) return result;
+    if (!durable) return NOT_DURABLE;
+    return isLeading ? DONE : WAY_OUTSTANDING;
+  });
+  const isOnDisk = store.ssd !== null && durable;
+  return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
+}
+
+/** What can be said of the block now that it is pinned, or was refused. */
+function placed(
+  { store }: LifecycleContext,
+  blocks: NamedBlocks,
+  added: AddedHold,
+  at: number,
+): BlockResult {
+  const result = added.results[at]!;
+  if (result.outcome !== "done") return result;
+  if (store.ssd === null || blocks.isOn(at, Tier.ssd)) return DONE;
+  const isTransient =
+    blocks.isLive(at) && store.table.hasFlag(blocks.nodes[at]!, NodeFlag.transient);
+  return isTransient ? RAM_ONLY : COPY_OUTSTANDING;
+}
+
+/** Writes to SSD what was pinned and is not there, and what leads to it; bytes of the former. */
+async function secure(
+  { store, signal }: LifecycleContext,
+  blocks: NamedBlocks,
+  results: readonly BlockResult[],
+  above: readonly NodeId[],
+): Promise<number> {
+  const { ssd, table } = store;
+  if (ssd === null) return 0;
+  const outstanding = blocks.nodes.filter((_, at) => results[at] === COPY_OUTSTANDING);
+  if (outstanding.length === 0 && areOutOfRam(table, above)) return 0;
+  const bytes = outstanding.map((node) => table.bytesOf(node));
+  const written = await ssd.secure([...outstanding, ...above], signal);
+  return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
+}

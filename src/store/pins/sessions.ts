@@ -1,0 +1,208 @@
+import {
+  type Clock,
+  type HeldBy,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../../core/index.ts";
+import { type BlockTable, Tier } from "../blocks/index.ts";
+import type { ListOptions, SessionInfo, SessionPage, SessionState } from "./session-info.ts";
+
+/** Conversations known at the same time; beyond it a new one is refused. */
+const SESSIONS_MAX = 65_536;
+/** How long a session may stay without a commit, unless the configuration says otherwise. */
+const IDLE_MS = 3_600_000;
+/** Blocks looked at for one page of a list: about a millisecond. */
+const LIST_STEPS_MAX = 65_536;
+/** Sessions named for one block. */
+const HOLDERS_MAX = 64;
+
+export type SessionOutcome = "ok" | "missing" | "full";
+
+interface Session {
+  readonly namespace: NamespaceIndex;
+  readonly session: bigint;
+  readonly node: NodeId;
+  readonly committedMs: number;
+  /** Grows with every commit to any session: its place in the list. */
+  readonly turn: number;
+}
+
+/**
+ * Conversations: each a pointer to its deepest block and one lock on it, nothing more. Blocks are
+ * found through the tree alone; after release they age one by one like any others. A session ends
+ * by release, when nobody has committed to it for the idle time, or when room is needed and nothing
+ * else can give it. These hold at all times:
+ *
+ * - I1 After release, matching depends on the tree alone.
+ * - I2 A commit takes nothing from a session: a block it has already leaves it as deep as it was,
+ *   and the new lock is taken before the old one goes.
+ * - I3 Matching asks no session and changes none.
+ * - I4 Blocks of no session move as if there were none.
+ * - I5 Every lock taken for a session is given back, at the latest when it ends.
+ */
+export class Sessions {
+  readonly #table: BlockTable;
+  /** In the order of their last commits. */
+  readonly #last = new Map<string, Session>();
+  /** Names of the sessions that end in a node. */
+  readonly #at = new Map<NodeId, Set<string>>();
+  readonly #clock: Clock;
+  #idleMs = IDLE_MS;
+  #turns = 0;
+
+  constructor(table: BlockTable, clock: Clock) {
+    this.#table = table;
+    this.#clock = clock;
+  }
+
+  get size(): number {
+    return this.#last.size;
+  }
+
+  /** How long a session may stay without a commit; holds for those that are there, too. */
+  setIdle(ms: number): void {
+    this.#idleMs = ms;
+  }
+
+  /** The session now ends in `node`, or where it did when that lies behind `node`. */
+  commit(namespace: NamespaceIndex, session: bigint, node: NodeId): SessionOutcome {
+    const name = sessionName(namespace, session);
+    const old = this.#last.get(name);
+    if (old === undefined && this.#last.size >= SESSIONS_MAX) return "full";
+    const deepest = old !== undefined && this.#isOnPath(node, old.node) ? old.node : node;
+    if (!this.#table.lock(deepest)) return "full";
+    this.#last.delete(name);
+    const committedMs = this.#clock.monotonicMs();
+    this.#last.set(name, { namespace, session, node: deepest, committedMs, turn: ++this.#turns });
+    if (old !== undefined) this.#leave(name, old.node);
+    this.#arrive(name, deepest);
+    if (old !== undefined) this.#table.unlock(old.node);
+    return "ok";
+  }
+
+  #arrive(name: string, node: NodeId): void {
+    const names = this.#at.get(node);
+    if (names === undefined) this.#at.set(node, new Set([name]));
+    else names.add(name);
+  }
+
+  #leave(name: string, node: NodeId): void {
+    const names = this.#at.get(node);
+    if (names?.delete(name) && names.size === 0) this.#at.delete(node);
+  }
+
+  /** Whether `node` is `end` or one of its ancestors. */
+  #isOnPath(node: NodeId, end: NodeId): boolean {
+    for (let at = end; at !== NO_NODE; at = this.#table.parentOf(at)) if (at === node) return true;
+    return false;
+  }
+
+  release(namespace: NamespaceIndex, session: bigint): SessionOutcome {
+    const name = sessionName(namespace, session);
+    const last = this.#last.get(name);
+    if (last === undefined) return "missing";
+    this.#end(name, last);
+    return "ok";
+  }
+
+  /** Ends the session that was committed to longest ago; false where there is none. */
+  endOldest(): boolean {
+    const oldest = this.#last.entries().next();
+    if (oldest.done) return false;
+    this.#end(...oldest.value);
+    return true;
+  }
+
+  /** Ends the sessions whose last block is one of these; answers how many. */
+  endAt(nodes: ReadonlySet<NodeId>): number {
+    let ended = 0;
+    for (const node of nodes) {
+      for (const name of [...(this.#at.get(node) ?? [])]) {
+        this.#end(name, this.#last.get(name)!);
+        ended++;
+      }
+    }
+    return ended;
+  }
+
+  /** The sessions whose last block this is, at most 64. */
+  holdersOf(node: NodeId): HeldBy[] {
+    const holders: HeldBy[] = [];
+    for (const name of this.#at.get(node) ?? []) {
+      if (holders.length === HOLDERS_MAX) break;
+      holders.push({ kind: "session", name: `${this.#last.get(name)!.session}` });
+    }
+    return holders;
+  }
+
+  /** Ends what nobody has committed to for the idle time. */
+  endIdle(): void {
+    const before = this.#clock.monotonicMs() - this.#idleMs;
+    for (const [name, session] of this.#last) {
+      if (session.committedMs > before) return;
+      this.#end(name, session);
+    }
+  }
+
+  #end(name: string, { node }: Session): void {
+    this.#last.delete(name);
+    this.#leave(name, node);
+    this.#table.unlock(node);
+  }
+
+  /** Null where the session is not known. Walks the tree: takes as long as the session is deep. */
+  state(namespace: NamespaceIndex, session: bigint): SessionState | null {
+    const last = this.#last.get(sessionName(namespace, session));
+    return last === undefined ? null : this.#infoOf(last).state;
+  }
+
+  /** The one with this number, in each namespace that has one. */
+  find(session: bigint): SessionInfo[] {
+    const found = [...this.#last.values()].filter((last) => last.session === session);
+    return found.map((last) => this.#infoOf(last));
+  }
+
+  /**
+   * A page of sessions, the one committed to longest ago first: at most `max`, fewer where they are
+   * deep. A session that is committed to between two pages comes again at the end; none is missed.
+   */
+  list({ namespace, after, max }: ListOptions): SessionPage {
+    const sessions: SessionInfo[] = [];
+    let next = after;
+    let steps = 0;
+    for (const last of this.#last.values()) {
+      if (last.turn <= after || (namespace !== null && last.namespace !== namespace)) continue;
+      if (sessions.length >= max || steps >= LIST_STEPS_MAX) return { sessions, next };
+      const info = this.#infoOf(last);
+      sessions.push(info);
+      next = last.turn;
+      steps += info.state.depth;
+    }
+    return { sessions, next: null };
+  }
+
+  #infoOf({ namespace, session, node: end, committedMs }: Session): SessionInfo {
+    const table = this.#table;
+    const ram = { blocks: 0, bytes: 0 };
+    const ssd = { blocks: 0, bytes: 0 };
+    let depth = 0;
+    for (let node = end; node !== NO_NODE; node = table.parentOf(node)) {
+      depth++;
+      for (const [tier, use] of [
+        [Tier.ram, ram],
+        [Tier.ssd, ssd],
+      ] as const) {
+        if (!table.isResident(node, tier)) continue;
+        use.blocks++;
+        use.bytes += table.bytesOf(node);
+      }
+    }
+    const idleMs = this.#clock.monotonicMs() - committedMs;
+    return { namespace, session, idleMs, state: { depth, ram, ssd } };
+  }
+}
+
+function sessionName(namespace: NamespaceIndex, session: bigint): string {
+  return `${namespace}/${session}`;
+}

@@ -1,0 +1,93 @@
+import { DIGEST_BYTES, LAYER_ALL, NO_NODE, type NodeId } from "../core/index.ts";
+import { crashPoint } from "../native/index.ts";
+import { type AddressBatch, createAddressBatch } from "./batches.ts";
+import { Tier } from "./blocks/index.ts";
+import type { Cause } from "./departures.ts";
+import { blockPath } from "./kvb/index.ts";
+import type { TieredStore } from "./tiered-store.ts";
+
+export interface PurgeAddress {
+  readonly digest: Uint8Array;
+  /** `LAYER_ALL` unless layers are stored one by one. */
+  readonly layer: number;
+}
+
+/**
+ * `held`: an engine, a session, a read or somebody's pin has it, or a block behind it: it stays, at
+ * most a write of it to SSD is called off. `failed`: the disk did not do what it was asked to, or
+ * hangs; a crash may bring the block back. It is not served any more, but for one whose write
+ * hangs: that one goes when the write is over.
+ */
+export type PurgeOutcome = "done" | "missing" | "held" | "failed";
+
+/**
+ * Removes blocks from every tier of this host. What is answered `done` or `missing` does not come
+ * back after any crash: its file is gone, and that is on the disk. A block that was just evicted
+ * is missing, too, while its file is still on its way out. One outcome for each address.
+ */
+export async function purgeBlocks(
+  store: TieredStore,
+  addresses: readonly PurgeAddress[],
+  cause: Cause = { reason: "purged", by: null },
+): Promise<PurgeOutcome[]> {
+  const batch = createAddressBatch(1);
+  const found = addresses.map((address) => find(store, batch, address));
+  const purged = found.map(({ node }) => purgeOne(store, node, cause));
+  const { ssd } = store;
+  if (ssd === null) return Promise.all(purged);
+  const outcomes = await Promise.all(
+    purged.map(async (one) => (await ssd.orHung(one)) ?? "failed"),
+  );
+  const isOver = (await ssd.orHung(ssd.room.removalsOver().then(() => true))) === true;
+  crashPoint("purge.removed");
+  const isSafe = isOver && (!ssd.room.removals.areVolatile || (await ssd.makeDurable()));
+  crashPoint("purge.before-answer");
+  const stuck = new Set(ssd.room.removals.stuckPaths().map(stemOf));
+  return outcomes.map((outcome, i) => {
+    if (outcome === "held") return outcome;
+    return isSafe && !stuck.has(found[i]!.stem) ? outcome : "failed";
+  });
+}
+
+interface Found {
+  readonly node: NodeId;
+  /** What the paths of all files that may be the block's have in common. */
+  readonly stem: string;
+}
+
+function find(store: TieredStore, batch: AddressBatch, { digest, layer }: PurgeAddress): Found {
+  batch.count = 1;
+  batch.layer = layer >>> 0 === LAYER_ALL ? LAYER_ALL : layer;
+  batch.digests.set(digest.subarray(0, DIGEST_BYTES));
+  store.deriveKeys(batch, false);
+  store.landings.removed(batch.keys, 0);
+  const stem = stemOf(blockPath(batch.keyBytes, batch.layer, 0));
+  return { node: store.table.find(batch.keys, 0), stem };
+}
+
+function stemOf(path: string): string {
+  return path.slice(0, path.indexOf("."));
+}
+
+async function purgeOne(store: TieredStore, node: NodeId, cause: Cause): Promise<PurgeOutcome> {
+  const { table, ram, ssd, ssdStats } = store;
+  if (node === NO_NODE) return "missing";
+  const generation = table.generationOf(node);
+  // Its own write is no reason to keep it; what that write left on SSD is gone when it is over.
+  const wasQueued = ssd?.writer.isQueued(node) === true;
+  const ownLocks = wasQueued ? 1 : 0;
+  if (table.locksOf(node) > ownLocks || table.isKept(node)) return "held";
+  await ssd?.writer.cancel(node);
+  const there = table.isLive(node, generation) ? table.residencyOf(node) : 0;
+  if ((there & (Tier.ram | Tier.ssd)) === 0) {
+    return wasQueued ? "done" : "missing";
+  }
+  if (table.isProtected(node, Tier.ssd)) return "held";
+  const inRam = (there & Tier.ram) !== 0;
+  const onSsd = (there & Tier.ssd) !== 0;
+  // From SSD first: without either the node is gone.
+  const gone = onSsd ? ssd?.room.drop(node, cause) : undefined;
+  if (inRam) ram.drop(node, cause);
+  ssdStats.purgedBlocks++;
+  return gone === undefined || (await gone) ? "done" : "failed";
+}

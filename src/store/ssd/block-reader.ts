@@ -1,0 +1,326 @@
+import type { NodeId } from "../../core/index.ts";
+import {
+  crashPoint,
+  type HeaderSlot,
+  MAC_BYTES,
+  type Native,
+  NativeError,
+  Region,
+} from "../../native/index.ts";
+import { NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
+import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../kvb/index.ts";
+import type { RamTier } from "../ram-tier.ts";
+import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
+import type { ReadBreaker } from "./gates.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import type { SsdRoom } from "./ssd-room.ts";
+
+/** `ok`: the block is in RAM. `full`: RAM has no room for it now. */
+export type ReadOutcome = "ok" | "miss" | "full";
+
+/**
+ * `stale`: sound, and not what the table knows; `error`: the medium does not give it back;
+ * `bad_memory`: the file is right, and what is read into this memory is not.
+ */
+type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
+
+/** Where a block is read to. */
+interface Place {
+  readonly region: Region;
+  readonly offset: number;
+}
+
+const PAGE = 4096;
+const NO_MAC = new Uint8Array(MAC_BYTES);
+interface Damage {
+  readonly path: string;
+  readonly why: string;
+  /** The payload is what lay in RAM when this run wrote the file, as far as the header tells. */
+  readonly isOwnPayload: boolean;
+}
+
+type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
+
+export interface BringOptions {
+  /** No request waits for it: it comes after what else wants the disk, until one does. */
+  readonly warm?: boolean;
+  /** As of `RamTier.takeSlot`. */
+  readonly mayRelieve?: boolean;
+  readonly zone?: number;
+}
+
+/**
+ * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
+ * read is believed only after it was checked. After a mismatch the file is read into other memory:
+ * if that is wrong, too, the file is quarantined; else, and if the first place gets it wrong again,
+ * the memory there is damaged. Either is a miss.
+ */
+export class BlockReader {
+  readonly #parts: SsdParts;
+  readonly #room: SsdRoom;
+  readonly #breaker: ReadBreaker;
+  readonly #slots: SlotAllocator;
+  readonly #ram: RamTier;
+  readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
+  /** Of these, what no request waits for. */
+  readonly #warming = new Set<NodeId>();
+  /** Told of a block that was not what it should be. */
+  readonly #onCorrupt: (path: string, why: string) => void;
+  readonly #native: Native;
+
+  constructor(
+    native: Native,
+    parts: SsdParts,
+    room: SsdRoom,
+    breaker: ReadBreaker,
+    slots: SlotAllocator,
+    ram: RamTier,
+    onCorrupt: (path: string, why: string) => void,
+  ) {
+    this.#native = native;
+    this.#parts = parts;
+    this.#room = room;
+    this.#breaker = breaker;
+    this.#slots = slots;
+    this.#ram = ram;
+    this.#onCorrupt = onCorrupt;
+  }
+
+  get reading(): number {
+    return this.#reads.size;
+  }
+
+  isReading(node: NodeId): boolean {
+    return this.#reads.has(node);
+  }
+
+  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until then. */
+  bring(node: NodeId, options: BringOptions = {}): Promise<ReadOutcome> {
+    const { warm = false, mayRelieve = true, zone } = options;
+    const work = warm ? "warm" : "read";
+    const under = this.#reads.get(node);
+    if (under !== undefined) {
+      this.#parts.stats.sharedReads++;
+      if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
+      return under;
+    }
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve, zone);
+    if (slot === NO_SLOT) return Promise.resolve("full");
+    if (work === "warm") this.#warming.add(node);
+    const read = this.#read(node, slot, work).finally(() => {
+      this.#reads.delete(node);
+      this.#warming.delete(node);
+    });
+    this.#reads.set(node, read);
+    return read;
+  }
+
+  /** Resolves when no read is under way. */
+  async settled(): Promise<void> {
+    while (this.#reads.size > 0) await Promise.all(this.#reads.values());
+  }
+
+  async #read(node: NodeId, slot: number, work: "read" | "warm"): Promise<ReadOutcome> {
+    const { table, stats, region } = this.#parts;
+    table.lock(node);
+    const place = { region, offset: this.#slots.offsetOf(slot) };
+    const load = (header: HeaderSlot, at: Place) => this.#load(node, header, at);
+    const verdict = await this.#verdict(node, work, place, load);
+    crashPoint("promotion.read");
+    if (verdict === "ok") {
+      table.setSlot(node, slot, this.#slots.generationOf(slot));
+      this.#slots.setNode(slot, node);
+      this.#slots.publish(slot);
+      table.addResidency(node, Tier.ram);
+      stats.readBlocks++;
+      stats.readBytes += table.bytesOf(node);
+      this.#ram.promoted(node);
+    } else if (verdict === "bad_memory") {
+      // Never free again: what is stored there would be lost, too.
+      this.#slots.quarantine(slot);
+    } else {
+      this.#slots.release(slot);
+    }
+    table.unlock(node);
+    return verdict === "ok" ? "ok" : "miss";
+  }
+
+  /**
+   * Reads with `load`; again, and elsewhere, if that was not right; and does what has to be done
+   * about it.
+   */
+  async #verdict(
+    node: NodeId,
+    work: "read" | "warm" | "scrub",
+    place: Place,
+    load: (header: HeaderSlot, place: Place) => Promise<Judged>,
+  ): Promise<Verdict> {
+    const { schedule, table } = this.#parts;
+    const generation = table.generationOf(node);
+    const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
+    // Each of those who wait has a lock, and this read its own.
+    const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
+    const read = async (at: Place): Promise<Judged> => {
+      // Whoever gets the seat late may find that the block has gone, or the disk was given up.
+      if (!isThere()) return "gone";
+      // All were late: a slow disk serves those who still wait.
+      if (!isWanted()) return "unserved";
+      // The trial of a broken disk is a read that somebody wants.
+      if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
+        return "unserved";
+      }
+      using header = this.#parts.disk.claimHeader();
+      const verdict = header === null ? "unserved" : await load(header, at);
+      if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
+      return verdict;
+    };
+    const readAt = async (at: Place) =>
+      (await schedule.run(work, () => read(at), node)) ?? "unserved";
+    let judged = await readAt(place);
+    if (typeof judged === "object") {
+      judged = await this.#elsewhere(table.bytesOf(node), readAt);
+      if (judged === "ok") {
+        judged = await readAt(place);
+        if (typeof judged === "object") {
+          this.#badMemory(node, place);
+          return "bad_memory";
+        }
+      }
+    }
+    // A block that somebody purged meanwhile is not there to be judged.
+    if (!isThere()) return "gone";
+    if (typeof judged === "object") {
+      await this.#setAside(node, judged, isThere);
+      return "damaged";
+    }
+    if (judged === "error" || judged === "gone" || judged === "stale") {
+      void this.#room.drop(node, { reason: "lost", by: null });
+    }
+    return judged;
+  }
+
+  /** What a read into memory of its own says; `unserved` if the host has none for it now. */
+  async #elsewhere(bytes: number, readAt: (at: Place) => Promise<Judged>): Promise<Judged> {
+    using region = tryRegion(this.#native, bytes);
+    return region === null ? "unserved" : await readAt({ region, offset: 0 });
+  }
+
+  #badMemory(node: NodeId, { region, offset }: Place): void {
+    const { checks, log } = this.#parts;
+    const isArena = region === this.#parts.region;
+    checks.placeDamaged(node, isArena ? offset : null);
+    log("warn", "memory changes what is read into it", { offset, arena: isArena });
+  }
+
+  /** The drive is to blame unless the file has what damaged RAM gave it. */
+  async #setAside(node: NodeId, damage: Damage, isThere: () => boolean): Promise<void> {
+    const { files, checks, stats, log } = this.#parts;
+    const { path, why, isOwnPayload } = damage;
+    const isRam =
+      isOwnPayload && (files.isSuspect(node) || (await checks.check(node, "file")) === "damaged");
+    if (!isThere()) return;
+    if (isRam) {
+      stats.ramDamagedFiles++;
+      log("warn", "a block was damaged in RAM before it was written to SSD", { path });
+      await this.#room.drop(node, { reason: "quarantined", by: null });
+      return;
+    }
+    stats.corruptBlocks++;
+    this.#onCorrupt(path, why);
+    await this.#room.quarantine(node);
+  }
+
+  async #load(node: NodeId, header: HeaderSlot, place: Place): Promise<Judged> {
+    const { files, disk, table } = this.#parts;
+    const path = files.pathOf(node);
+    const expected = files.expected(node);
+    const loaded = await disk.load({ path, header, ...place, bytes: expected.bytes });
+    if (loaded.ok) {
+      this.#breaker.succeeded();
+      const decoded = decodeHeader(header.bytes);
+      const fault = await this.#faultOf(node, decoded, loaded, expected, place);
+      if (fault === null && decoded.ok) table.setMac(node, decoded.header.mac ?? NO_MAC);
+      return this.#judge(path, fault);
+    }
+    if (loaded.status === "missing") {
+      this.#breaker.succeeded();
+      return "gone";
+    }
+    if (loaded.status === "short") {
+      this.#breaker.succeeded();
+      return tooShort(path);
+    }
+    if (loaded.status === "full") return "unserved";
+    this.#parts.stats.readErrors++;
+    this.#breaker.failed(loaded.status);
+    // Only a medium that cannot be read is the block's fault.
+    return loaded.status === "io_error" ? "error" : "unserved";
+  }
+
+  /**
+   * Reads a block into a region of the caller's, to see whether it is sound; never into RAM. It is
+   * not locked for that: it may go meanwhile.
+   */
+  scrub(node: NodeId, region: Region): Promise<Verdict> {
+    const { files, disk } = this.#parts;
+    return this.#verdict(node, "scrub", { region, offset: 0 }, async (header, place) => {
+      const path = files.pathOf(node);
+      const expected = files.expected(node);
+      const { bytes } = expected;
+      this.#room.watch(node);
+      const loaded = await disk.load({ path, header, ...place, bytes });
+      // An evicted block's file is overwritten under the reader's hands, even where a new one of
+      // the same name has come since.
+      if (this.#room.hasLeft) return "unserved";
+      if (loaded.ok) {
+        const decoded = decodeHeader(header.bytes);
+        return this.#judge(path, await this.#faultOf(node, decoded, loaded, expected, place));
+      }
+      if (loaded.status === "short") return tooShort(path);
+      if (loaded.status !== "io_error") return "unserved";
+      // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
+      this.#parts.stats.readErrors++;
+      return "error";
+    });
+  }
+
+  /** The one place where bytes from SSD are believed: what is wrong with them, or null. */
+  async #faultOf(
+    node: NodeId,
+    decoded: DecodedHeader,
+    read: ReadFile,
+    expected: ExpectedBlock,
+    { region, offset }: Place,
+  ): Promise<ReadFault | null> {
+    const { macs, table, incarnation } = this.#parts;
+    const fault = faultOfRead(decoded, read, expected, incarnation);
+    if (fault !== null || !decoded.ok) return fault;
+    const { bytes, digest, layer } = expected;
+    const block = () => ({ region, offset, bytes, digest, layer });
+    const mac = decoded.header.mac ?? NO_MAC;
+    const why = await macs.faultLater(table.namespaceOf(node), mac, block);
+    return why === null ? null : damaged(why);
+  }
+
+  #judge(path: string, fault: ReadFault | null): Judged {
+    if (fault === null) return "ok";
+    if (!fault.isStale) return { path, ...fault };
+    this.#parts.log("info", "a block on SSD is of another generation", { path });
+    return "stale";
+  }
+}
+
+/** Memory outside of the arena for a block; null if the host has none for it now. */
+export function tryRegion(native: Native, bytes: number): Region | null {
+  const rounded = Math.ceil(bytes / PAGE) * PAGE;
+  try {
+    return Region.create(native, { bytes: rounded, hugePages: "off", lockMemory: "off" });
+  } catch (error) {
+    if (!(error instanceof NativeError)) throw error;
+    return null;
+  }
+}
+
+function tooShort(path: string): Damage {
+  return { path, why: "it is shorter than it should be", isOwnPayload: false };
+}

@@ -1,0 +1,375 @@
+import {
+  DIGEST_BYTES,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  yieldToLoop,
+} from "../../core/index.ts";
+import { crashPoint, type DiskEntry } from "../../native/index.ts";
+import { type AddressBatch, createAddressBatch, hasParent } from "../batches.ts";
+import { InsertRefusal, isRefusal, Tier } from "../blocks/index.ts";
+import type { AliasRow, BlockRows } from "../index/index.ts";
+import {
+  type BlockName,
+  blockPath,
+  decodeHeader,
+  fileBytesOf,
+  HEADER_BYTES,
+  isLeftover,
+  type KvbHeader,
+  parseBlockName,
+  QUARANTINE_FOLDER,
+  SHARDS,
+  shardOf,
+} from "../kvb/index.ts";
+import { FileCatalogue } from "./file-catalogue.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import type { SsdRoom } from "./ssd-room.ts";
+
+/** What a start found. */
+export interface RecoveryReport {
+  readonly blocks: number;
+  readonly bytes: number;
+  /** Blocks whose row was lost and whose file said enough. */
+  readonly adopted: number;
+  /** Rows without a file, and files without a row or with another length: both gone now. */
+  readonly rowsDropped: number;
+  readonly filesDropped: number;
+  /** Files that are not Hearth's: left alone. */
+  readonly foreignFiles: number;
+}
+
+/** Shards listed at the same time; headers read at the same time. */
+const LISTS_AT_ONCE = 8;
+const PEEKS_AT_ONCE = 32;
+const ROWS_MAX = 4096;
+/** Changes that may wait for the index, and files for their removal, before more is found. */
+const PENDING_MAX = 100_000;
+const REMOVALS_AHEAD = 4_096;
+/** Blocks given up for one that finds the table full: it may need an entry for its parent too. */
+const TABLE_RETRIES = 4;
+/** Paths put in order before other work gets its turn. */
+const TOUCHES_A_SLICE = 1024;
+
+/**
+ * Rebuilds the table from the folder and the index, before the first write: a block is there where
+ * its row and a file of the right name and length are. What does not match goes. A file without a
+ * row is adopted by its header where its row was lost with the run that wrote it.
+ */
+export class Recovery {
+  readonly #parts: SsdParts;
+  readonly #room: SsdRoom;
+  /** The index is new: no row says anything, headers say all. */
+  readonly #rebuild: boolean;
+  readonly #files = new FileCatalogue();
+  /** Shards that could not be listed: their rows are believed, since each read is checked. */
+  readonly #unseen = new Set<string>();
+  /** Namespaces with their layers, of which rows came. */
+  readonly #groups = new Set<string>();
+  readonly #batch: AddressBatch = createAddressBatch(ROWS_MAX);
+  readonly #report = {
+    blocks: 0,
+    bytes: 0,
+    adopted: 0,
+    rowsDropped: 0,
+    filesDropped: 0,
+    foreignFiles: 0,
+  };
+
+  constructor(parts: SsdParts, room: SsdRoom) {
+    this.#parts = parts;
+    this.#room = room;
+    this.#rebuild = parts.index.previous.incarnation === null;
+  }
+
+  async run(): Promise<RecoveryReport> {
+    await this.#walk();
+    crashPoint("recovery.walked");
+    const pages = this.#parts.index.loadBlocks()[Symbol.asyncIterator]();
+    // The index's thread gathers the next rows while these are entered.
+    let next = pages.next();
+    for (let page = await next; page.done !== true; page = await next) {
+      next = pages.next();
+      this.#enterRows(page.value);
+      await this.#keepUp();
+      await yieldToLoop();
+    }
+    for await (const aliases of this.#parts.index.loadAliases()) this.#enterAliases(aliases);
+    crashPoint("recovery.rows-entered");
+    await this.#settleLeft();
+    crashPoint("recovery.files-settled");
+    if (this.#groups.size > 1 || this.#report.adopted > 0) await this.#sortByUse();
+    await this.#parts.index.begin();
+    crashPoint("recovery.begun");
+    return { ...this.#report };
+  }
+
+  /**
+   * Rows come by namespace and layer, files in no order: what goes first must follow from the last
+   * uses of them all, path by path.
+   */
+  async #sortByUse(): Promise<void> {
+    const { table } = this.#parts;
+    const leaves: NodeId[] = [];
+    let node = table.nextOn(NO_NODE, Tier.ssd);
+    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ssd)) {
+      // What is below it in RAM alone does not say when it was used on SSD last.
+      if (table.isLeafOn(node, Tier.ssd)) leaves.push(node);
+    }
+    leaves.sort((a, b) => table.lastUsedOf(a) - table.lastUsedOf(b));
+    for (let i = 0; i < leaves.length; i++) {
+      table.touchPath(leaves[i]!);
+      if (i % TOUCHES_A_SLICE === 0) await yieldToLoop();
+    }
+  }
+
+  async #walk(): Promise<void> {
+    const top = await this.#walkFolder("");
+    const names = top === null ? null : new Set(top.map(({ name }) => name));
+    const shards = SHARDS.filter((shard) => names === null || names.has(shard));
+    await inParallel(shards, LISTS_AT_ONCE, async (shard) => void (await this.#walkFolder(shard)));
+    const { disk, schedule } = this.#parts;
+    const set = await schedule.run("read", () => disk.list(QUARANTINE_FOLDER));
+    if (!set?.ok) return;
+    for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
+  }
+
+  /** What lies in the folder; null where it cannot be listed. */
+  async #walkFolder(folder: string): Promise<readonly DiskEntry[] | null> {
+    const { disk, schedule, log } = this.#parts;
+    const listed = await schedule.run("read", () => disk.list(folder));
+    if (!listed?.ok) {
+      if (listed?.status === "missing") return [];
+      log("error", "a folder cannot be read", { folder, status: listed?.status });
+      this.#unseen.add(folder);
+      return null;
+    }
+    for (const { name, bytes } of listed.entries) {
+      const block = folder === "" ? null : parseBlockName(name);
+      if (block?.keyPrefix.startsWith(folder)) this.#files.add(block, bytes);
+      else if (isLeftover(name)) await this.#removeLeftover(folder, name);
+      else if (folder !== "") this.#report.foreignFiles++;
+    }
+    return listed.entries;
+  }
+
+  async #removeLeftover(folder: string, name: string): Promise<void> {
+    const { disk, schedule } = this.#parts;
+    const path = folder === "" ? name : `${folder}/${name}`;
+    await schedule.run("remove", () => disk.remove(path));
+  }
+
+  #enterRows(rows: BlockRows): void {
+    const { index, namespaces } = this.#parts;
+    const { count, layer } = rows;
+    const namespace = namespaces.indexOf(rows.namespaceKey);
+    if (namespace !== null && rows.macKeyId !== null) {
+      namespaces.setMacKeyId(namespace, rows.macKeyId.toHex());
+    }
+    this.#groups.add(`${namespace} ${layer}`);
+    const batch = this.#deriveKeys(rows.digests, rows.parents, count, layer);
+    const { buffer, byteOffset } = batch.keyBytes;
+    const keys = new DataView(buffer, byteOffset);
+    for (let i = 0; i < count; i++) {
+      batch.bytes[i] = rows.bytes[i]!;
+      const variant = rows.variants[i]!;
+      const [high, low] = [keys.getUint32(i * 32), keys.getUint32(i * 32 + 4)];
+      const wanted = fileBytesOf(rows.bytes[i]!);
+      const isUnseen =
+        this.#unseen.size > 0 && this.#unseen.has(shardOf(prefixAt(batch.keyBytes, i)));
+      const found = isUnseen ? wanted : this.#files.take(high, low, layer, variant);
+      const right = found === wanted;
+      const entered =
+        right &&
+        this.#enter(namespace, batch, i, {
+          checksum: rows.checksums[i]!,
+          variant,
+          lastSeen: rows.lastSeen[i]!,
+          uses: rows.uses[i]!,
+        });
+      if (entered) continue;
+      this.#report.rowsDropped++;
+      index.remove(rows.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES), layer);
+      const keyPrefix = prefixAt(batch.keyBytes, i);
+      if (found !== null) this.#dropFile({ keyPrefix, layer, variant }, found);
+    }
+  }
+
+  #deriveKeys(digests: Uint8Array, parents: Uint8Array, count: number, layer: number) {
+    const batch = this.#batch;
+    const bytes = count * DIGEST_BYTES;
+    batch.count = count;
+    batch.layer = layer;
+    batch.digests.set(digests.subarray(0, bytes));
+    batch.parents.set(parents.subarray(0, bytes));
+    const { native } = this.#parts;
+    native.blockKeys(batch.digests.subarray(0, bytes), layer, batch.keyBytes);
+    native.blockKeys(batch.parents.subarray(0, bytes), layer, batch.parentKeyBytes);
+    return batch;
+  }
+
+  /** False where the table does not take the block: it is full, or its parents make no sense. */
+  #enter(
+    namespace: NamespaceIndex | null,
+    batch: AddressBatch,
+    i: number,
+    row: { checksum: bigint; variant: number; lastSeen: number; uses: number },
+  ): boolean {
+    const { table, files, nowSeconds } = this.#parts;
+    if (namespace === null) return false;
+    const known = table.find(batch.keys, i * 8);
+    if (known !== NO_NODE && !this.#fits(known, batch.bytes[i]!, row.checksum)) return false;
+    const parent = hasParent(batch, i);
+    let node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
+    for (let tries = 0; node === InsertRefusal.full && tries < TABLE_RETRIES; tries++) {
+      if (!this.#dropOldest()) break;
+      node = table.insertResident(batch, i, namespace, parent, Tier.ssd);
+    }
+    if (isRefusal(node)) return false;
+    table.setChecksum(node, Number(row.checksum & 0xffff_ffffn), Number(row.checksum >> 32n));
+    // A clock that stood in the future must not keep blocks for ever.
+    const lastSeen = Math.min(row.lastSeen, nowSeconds());
+    const [uses, lastUsed] = [table.usesOf(node), table.lastUsedOf(node)];
+    table.setUses(node, Math.max(uses, row.uses), Math.max(lastUsed, lastSeen));
+    files.setVariant(node, row.variant);
+    this.#room.found(batch.bytes[i]!);
+    this.#report.blocks++;
+    this.#report.bytes += batch.bytes[i]!;
+    return true;
+  }
+
+  /** Whether a node that is known already may lie on SSD, too, with these bytes. */
+  #fits(node: NodeId, bytes: number, checksum: bigint): boolean {
+    const { table, files } = this.#parts;
+    if (table.isResident(node, Tier.ssd)) return false;
+    // It came with the memory of the process before, which knew better than the disk.
+    if (!table.isResident(node, Tier.ram)) return true;
+    return table.bytesOf(node) === bytes && files.checksumOf(node) === checksum;
+  }
+
+  /** A table too small for all has the blocks that were used last. */
+  #dropOldest(): boolean {
+    const { table } = this.#parts;
+    const oldest = table.oldest(Tier.ssd);
+    if (oldest === NO_NODE) return false;
+    this.#report.blocks--;
+    this.#report.bytes -= table.bytesOf(oldest);
+    this.#report.rowsDropped++;
+    this.#report.filesDropped++;
+    void this.#room.drop(oldest);
+    return true;
+  }
+
+  #enterAliases(aliases: readonly AliasRow[]): void {
+    const { table } = this.#parts;
+    const none = new Uint8Array(DIGEST_BYTES);
+    for (const { digest, layer, alias } of aliases) {
+      const node = table.find(this.#deriveKeys(digest, none, 1, layer).keys, 0);
+      if (node === NO_NODE) continue;
+      const words = new DataView(alias.buffer, alias.byteOffset, alias.length);
+      if (alias.length === 32) table.addSha256(node, alias, 0);
+      else table.addAlias(node, words.getUint32(0, true), words.getUint32(4, true));
+    }
+  }
+
+  /** Files without a row. */
+  async #settleLeft(): Promise<void> {
+    await inParallel(this.#files.left(), PEEKS_AT_ONCE, async ({ name, fileBytes }) => {
+      const header = await this.#headerOf(name, fileBytes);
+      if (header === null || !this.#lostItsRow(header) || !this.#adopt(name, header)) {
+        this.#dropFile(name, fileBytes);
+      }
+      await this.#keepUp();
+    });
+  }
+
+  /**
+   * Recovery finds what changes faster than it is committed, or removed: it waits, where too much
+   * has come together. An index that fails is not waited for.
+   */
+  async #keepUp(): Promise<void> {
+    const { index } = this.#parts;
+    if (index.state.pending > PENDING_MAX) await index.flush();
+    if (this.#room.removals.underWay > REMOVALS_AHEAD) await this.#room.removalsOver();
+  }
+
+  /** The header of a file whose name and length are those of the block it says it is. */
+  #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
+    return this.#parts.schedule.run("read", () => this.#peek(name, fileBytes));
+  }
+
+  async #peek(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
+    const { disk } = this.#parts;
+    using slot = disk.claimHeader();
+    if (slot === null) return null;
+    const peeked = await disk.peek(pathOf(name), slot);
+    if (!peeked.ok) return null;
+    const decoded = decodeHeader(slot.bytes);
+    if (!decoded.ok || fileBytesOf(decoded.header.payloadBytes) !== fileBytes) return null;
+    return decoded.header;
+  }
+
+  /** Else it had a row, which was removed because the block was. */
+  #lostItsRow({ incarnation, sequence }: KvbHeader): boolean {
+    const { previous } = this.#parts.index;
+    if (this.#rebuild) return true;
+    return incarnation === previous.incarnation && sequence > previous.flushedSequence;
+  }
+
+  #adopt(name: BlockName, header: KvbHeader): boolean {
+    const { index, nowSeconds } = this.#parts;
+    const none = new Uint8Array(DIGEST_BYTES);
+    const { layer, digest, parent, payloadBytes: bytes, payloadChecksum: checksum } = header;
+    const batch = this.#deriveKeys(digest, parent ?? none, 1, layer);
+    if (layer !== name.layer || prefixAt(batch.keyBytes, 0) !== name.keyPrefix) return false;
+    batch.bytes[0] = bytes;
+    const lastSeen = Math.min(Math.floor(header.writtenMs / 1_000), nowSeconds());
+    const { variant } = name;
+    const row = { checksum, variant, lastSeen, uses: 1 };
+    const namespace = this.#parts.namespaces.indexOf(header.namespaceKey);
+    if (!this.#enter(namespace, batch, 0, row)) return false;
+    this.#report.adopted++;
+    crashPoint("recovery.adopted");
+    // Sequences of an earlier run mean nothing in this one: it is settled when it is committed.
+    index.put({
+      ...row,
+      namespaceKey: header.namespaceKey,
+      layer,
+      digest,
+      parent,
+      bytes,
+      sequence: 0,
+    });
+    return true;
+  }
+
+  #dropFile(name: BlockName, fileBytes: number): void {
+    this.#report.filesDropped++;
+    void this.#room.removals.remove(
+      pathOf(name),
+      Math.max(HEADER_BYTES, fileBytes),
+      () => undefined,
+    );
+  }
+}
+
+function prefixAt(keys: Uint8Array, i: number): string {
+  return keys.subarray(i * 32, i * 32 + 8).toHex();
+}
+
+function pathOf({ keyPrefix, layer, variant }: BlockName): string {
+  return blockPath(Uint8Array.fromHex(keyPrefix), layer, variant);
+}
+
+/** Runs `work` on each item, so many at the same time. */
+async function inParallel<T>(
+  items: Iterable<T>,
+  atOnce: number,
+  work: (item: T) => Promise<void>,
+): Promise<void> {
+  const iterator = items[Symbol.iterator]();
+  const run = async () => {
+    for (let next = iterator.next(); !next.done; next = iterator.next()) await work(next.value);
+  };
+  await Promise.all(Array.from({ length: atOnce }, run));
+}

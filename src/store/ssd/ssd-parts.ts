@@ -1,0 +1,56 @@
+import type { Clock, NodeId } from "../../core/index.ts";
+import type { BlockDisk, Native, Region } from "../../native/index.ts";
+import type { BlockTable } from "../blocks/index.ts";
+import type { Departures } from "../departures.ts";
+import type { BlockIndex } from "../index/index.ts";
+import type { NamespaceMacs } from "../namespace-macs.ts";
+import type { Namespaces } from "../namespaces.ts";
+import type { RamCheck } from "../ram-check.ts";
+import type { BlockFiles } from "./block-files.ts";
+import type { DiskSchedule } from "./schedule.ts";
+import type { SsdStats } from "./ssd-stats.ts";
+
+/** Conditions of the tier that people should hear of; `observability` has words for each. */
+export type SsdCondition =
+  | "KV_SSD_CSUM"
+  | "KV_SSD_FULL"
+  | "KV_SSD_READ_ONLY"
+  | "KV_SSD_SLOW"
+  | "KV_SSD_HUNG"
+  | "KV_SSD_REPLACED"
+  | "FD_LIMIT"
+  | "KV_SSD_ERRORS";
+
+/** Where conditions are raised and cleared; doing so again changes nothing. */
+export interface HealthSink {
+  raise(condition: SsdCondition, detail: string, options?: { readonly forMs?: number }): void;
+  clear(condition: SsdCondition): void;
+}
+
+/** What the parts of the SSD tier share. */
+export interface SsdParts {
+  readonly disk: BlockDisk;
+  readonly index: BlockIndex;
+  readonly native: Pick<Native, "blockKeys">;
+  readonly table: BlockTable;
+  readonly region: Region;
+  readonly namespaces: Namespaces;
+  readonly macs: NamespaceMacs;
+  readonly clock: Clock;
+  readonly schedule: DiskSchedule;
+  readonly files: BlockFiles;
+  readonly stats: SsdStats;
+  readonly health: HealthSink;
+  /** Of this run of the agent, as headers carry it. */
+  readonly incarnation: bigint;
+  readonly departures: Departures;
+  /** Looks at the copy in RAM before a file is written from it, and before the drive is blamed. */
+  readonly checks: Pick<RamCheck, "check" | "placeDamaged">;
+  /** Seconds since 1970, advancing with the monotonic clock. */
+  nowSeconds(): number;
+  /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */
+  relieve(why: string): boolean;
+  /** The last copy of a block that is kept is gone, and nobody asked for that. */
+  lost(node: NodeId, why: string): void;
+  log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
+}

@@ -1,0 +1,399 @@
+import { NO_NODE, type NodeId } from "../../core/index.ts";
+import { crashPoint, type Native, Region } from "../../native/index.ts";
+import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
+import type { RamTier, TierBelow } from "../ram-tier.ts";
+import { BlockReader, type BringOptions, type ReadOutcome } from "./block-reader.ts";
+import { BlockWriter, putAliases } from "./block-writer.ts";
+import { Copies, type PersistReport } from "./copies.ts";
+import { Gate, ReadBreaker } from "./gates.ts";
+import { HangWatch } from "./hang-watch.ts";
+import { Scrub } from "./scrub.ts";
+import {
+  PROBE_BYTES,
+  PROBE_FILE_BYTES,
+  type ProbeResult,
+  probeDisk,
+  unusable,
+} from "./self-test.ts";
+import { SsdHealth } from "./ssd-health.ts";
+import type { SsdParts } from "./ssd-parts.ts";
+import { SsdRoom } from "./ssd-room.ts";
+import type { SsdSnapshot } from "./ssd-stats.ts";
+
+export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
+export type WritePolicy = (typeof WRITE_POLICIES)[number];
+
+/** What may change while the tier runs. */
+export interface SsdSettings {
+  /** Null: blocks stay until their room is needed. */
+  readonly ttlMs: number | null;
+  readonly writePolicy: WritePolicy;
+  /** Bytes a second; 0: no scrub. */
+  readonly scrubBytesPerS: number;
+}
+
+export interface SsdTierOptions extends SsdSettings {
+  readonly native: Native;
+  readonly slots: SlotAllocator;
+  readonly ram: RamTier;
+  readonly capacityBytes: number;
+  readonly writeQueueBytes: number;
+}
+
+/** How often the tier looks after itself. */
+const TICK_MS = 250;
+/** The index knows when a block was last used to within this many seconds. */
+const SEEN_S = 300;
+/** Blocks looked at for one whose entry in the table only SSD needs. */
+const ENTRIES_LOOKED_AT = 64;
+const STOP_MS = 5_000;
+/** How long a stop waits for spare files to be gone. */
+const SPARES_MS = 2_000;
+
+/**
+ * Blocks in files. What is where is the table's to say; this decides what is written, read, dropped
+ * and tried again. Nothing here waits on the event loop for the disk, and no fault of the disk is
+ * thrown: reads become misses, writes are skipped.
+ */
+export class SsdTier implements TierBelow, AsyncDisposable {
+  readonly room: SsdRoom;
+  readonly writer: BlockWriter;
+  readonly reader: BlockReader;
+  readonly #parts: SsdParts;
+  readonly #copies: Copies;
+  readonly #scrub: Scrub;
+  readonly #scratch: Region;
+  readonly #writes: Gate;
+  readonly #breaker: ReadBreaker;
+  readonly #health: SsdHealth;
+  readonly #ram: RamTier;
+  readonly #hang: HangWatch;
+  #settings: SsdSettings;
+  #timer: Disposable | null = null;
+  #probing: Promise<void> | null = null;
+
+  constructor(parts: SsdParts, options: SsdTierOptions) {
+    const { clock } = parts;
+    const { slots, ram, native } = options;
+    this.#parts = parts;
+    this.#settings = options;
+    this.#ram = ram;
+    this.#writes = new Gate(clock);
+    this.#breaker = new ReadBreaker(clock);
+    this.#hang = new HangWatch(parts, () => this.#onHang());
+    this.#health = new SsdHealth(parts.health, clock);
+    this.room = new SsdRoom(parts, options.capacityBytes);
+    this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
+      slots,
+      leaveRam: (node) => this.#leaveRam(node),
+    });
+    const corrupt = (path: string, why: string) => {
+      this.#health.corrupt(path, why);
+      parts.log("error", "a block on SSD is not what it should be", { path, why });
+    };
+    this.reader = new BlockReader(native, parts, this.room, this.#breaker, slots, ram, corrupt);
+    this.#copies = new Copies(parts, {
+      writer: this.writer,
+      hang: this.#hang,
+      takesBlocks: () => this.takesBlocks,
+      write: (node) => this.#write(node, false),
+    });
+    this.#scrub = new Scrub(parts, this.reader, native, options.scrubBytesPerS);
+    const scratch = { bytes: PROBE_BYTES, hugePages: "off", lockMemory: "off" } as const;
+    this.#scratch = Region.create(native, scratch);
+  }
+
+  /** Writes, reads and verifies a block of its own: whether this folder can be used at all. */
+  async selfTest(): Promise<ProbeResult> {
+    const { disk, incarnation } = this.#parts;
+    const result = await probeDisk(disk, this.#scratch, incarnation);
+    // A file of three pages that takes more shows the file system's unit, or twice that.
+    if (result.ok && result.allocatedBytes > PROBE_FILE_BYTES) {
+      this.room.setAllocationUnit(result.allocatedBytes);
+    }
+    return result;
+  }
+
+  /** Throws SSD_UNAVAILABLE, in words, where the self-test fails; else logs what was found. */
+  async mustWork(): Promise<void> {
+    const { disk, clock, log } = this.#parts;
+    const startMs = clock.monotonicMs();
+    const result = await this.selfTest();
+    if (!result.ok) throw unusable(result);
+    const ms = Number((clock.monotonicMs() - startMs).toFixed(1));
+    const { method, methodReason, direct, registered } = disk;
+    log("info", "SSD self-test passed", { method, direct, registered, ms, why: methodReason });
+  }
+
+  start(): void {
+    this.#timer = this.#parts.clock.every(TICK_MS, () => this.#tick());
+    this.#scrub.start();
+  }
+
+  configure(settings: SsdSettings): void {
+    this.#settings = settings;
+    this.#scrub.setRate(settings.scrubBytesPerS);
+  }
+
+  /** The block has just been committed to RAM. */
+  committed(node: NodeId): void {
+    const isWanted = this.#settings.writePolicy === "write_through";
+    if (isWanted || this.#parts.table.isKept(node)) this.#write(node, false);
+  }
+
+  used(node: NodeId, before: number, now: number): void {
+    const { table, files, index } = this.#parts;
+    this.writer.keepInRam(node);
+    if (table.isResident(node, Tier.ssd)) {
+      // One change of the row in so many seconds, however often the block is used.
+      if (Math.floor(now / SEEN_S) === Math.floor(before / SEEN_S)) return;
+      index.touch(files.digestOf(node), table.layerOf(node), now, table.usesOf(node));
+    } else if (this.#settings.writePolicy !== "write_back" && this.#wantsCopy(node)) {
+      // RAM has it: nothing need leave SSD for it, hit after hit.
+      const { usedBytes, capacityBytes } = this.room;
+      const bytes = this.room.allocatedOf(table.bytesOf(node));
+      const isFirstCopy = this.#settings.writePolicy === "write_through_selective";
+      if (isFirstCopy || usedBytes + bytes <= capacityBytes) this.#write(node, false);
+    }
+  }
+
+  /** The block has got another name. */
+  aliased(node: NodeId): void {
+    if (this.#parts.table.isResident(node, Tier.ssd)) putAliases(this.#parts, node);
+  }
+
+  leaving(node: NodeId): "go" | "sent" | "busy" {
+    const { table } = this.#parts;
+    if (table.isResident(node, Tier.ssd) || !this.#wantsCopy(node)) return "go";
+    if (this.#write(node, true)) return "sent";
+    return this.takesBlocks && this.writer.queuedBlocks > 0 ? "busy" : "go";
+  }
+
+  get leavingBytes(): number {
+    return this.writer.leavingBytes;
+  }
+
+  catchUp(): boolean {
+    this.#copies.makeSomeOwed();
+    return !this.#hang.hung && this.writer.queuedBlocks > 0;
+  }
+
+  /** Whether blocks are written at all just now. */
+  get takesBlocks(): boolean {
+    return !this.#hang.hung && this.#writes.why === null;
+  }
+
+  /** Whether the policy wants what leaves RAM to be on SSD, or somebody keeps it. */
+  #wantsCopy(node: NodeId): boolean {
+    const { table } = this.#parts;
+    if (table.hasFlag(node, NodeFlag.transient)) return false;
+    const isSelective = this.#settings.writePolicy === "write_through_selective";
+    return !isSelective || table.isKept(node) || table.usesOf(node) >= 2;
+  }
+
+  #write(node: NodeId, leaves: boolean): boolean {
+    const { table } = this.#parts;
+    if (this.#hang.hung || table.hasFlag(node, NodeFlag.transient)) return false;
+    if (table.isResident(node, Tier.ssd)) return false;
+    return this.writer.take(node, leaves);
+  }
+
+  #leaveRam(node: NodeId): void {
+    const { table } = this.#parts;
+    const canGo = table.isResident(node, Tier.ram) && !table.isProtected(node, Tier.ram);
+    if (canGo && table.isLeafOn(node, Tier.ram)) this.#ram.drop(node);
+  }
+
+  /** Whether blocks on SSD can be had at all just now. */
+  get readable(): boolean {
+    return !this.#hang.hung && this.#breaker.gate.mayTry;
+  }
+
+  /** Brings a block into RAM; see `BlockReader.bring`. */
+  bring(node: NodeId, options?: BringOptions): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, options);
+  }
+
+  /** A reader's deadline passed before its block was there. */
+  wasLate(): void {
+    this.#parts.stats.lateBlocks++;
+    this.#health.late();
+  }
+
+  /**
+   * Drops the oldest block that only SSD holds, for its entry in the table; false where none of the
+   * oldest is one.
+   */
+  dropOldest(): boolean {
+    const { table, stats } = this.#parts;
+    let node = table.oldest(Tier.ssd);
+    for (let looks = 0; node !== NO_NODE && looks < ENTRIES_LOOKED_AT; looks++) {
+      if (table.residencyOf(node) === Tier.ssd && table.firstChildOf(node) === NO_NODE) {
+        stats.evictedBlocks++;
+        stats.evictedBytes += table.bytesOf(node);
+        void this.room.drop(node);
+        return true;
+      }
+      node = table.newerThan(node, Tier.ssd);
+    }
+    return false;
+  }
+
+  /** The block's bytes in RAM are not those on SSD any more. */
+  replaced(node: NodeId): void {
+    if (!this.#parts.table.isResident(node, Tier.ssd)) return;
+    void this.room.drop(node, { reason: "replaced", by: null });
+  }
+
+  #tick(): void {
+    const { ttlMs } = this.#settings;
+    this.#hang.look();
+    if (!this.#hang.hung) {
+      if (ttlMs !== null) this.room.expire(ttlMs / 1_000);
+      this.room.trim();
+      // With nothing to be written they only take room.
+      if (this.writer.queuedBlocks === 0) this.room.discardSpares();
+      this.#copies.makeOwed();
+      // A write that succeeds while one is under way, and fails again, is no reason for another.
+      if (this.#probing === null && this.#writes.takeTrial()) {
+        this.#probing = this.#probe().finally(() => {
+          this.#probing = null;
+        });
+      }
+      if (this.#writes.why === null) this.room.removals.retry();
+    }
+    const { why: writesStopped, barred: replaced } = this.#writes;
+    const readsStopped = this.#breaker.gate.why;
+    this.#health.update({ hung: this.#hang.hung, writesStopped, readsStopped, replaced });
+  }
+
+  /** Nothing is written while the path leads to another folder, as `why` says; null: it is ours. */
+  setReplaced(why: string | null): void {
+    this.#writes.bar(why);
+  }
+
+  #onHang(): void {
+    // What has no seat yet is not the kernel's: readers get a miss, RAM its places.
+    const { schedule } = this.#parts;
+    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    this.writer.giveUpWaiting();
+  }
+
+  /** What comes of `work`, or null where the disk hangs before that; the work goes on. */
+  orHung<T>(work: Promise<T>): Promise<T | null> {
+    return this.#hang.orHung(work);
+  }
+
+  async #probe(): Promise<void> {
+    const { disk, incarnation, schedule, log } = this.#parts;
+    const result = await schedule.run("write", () => probeDisk(disk, this.#scratch, incarnation));
+    if (result?.ok) {
+      this.#writes.open();
+      log("info", "blocks are written to SSD again", {});
+      return;
+    }
+    const status = result?.status ?? "try_again";
+    this.#writes.shut(status === "damaged" ? "io_error" : status);
+  }
+
+  /**
+   * Has everything in RAM on SSD that may be there, safe from a loss of power. It waits for what
+   * was queued until it asked, not for what comes after, nor for a disk that hangs.
+   */
+  async persist(): Promise<PersistReport> {
+    const { stats } = this.#parts;
+    const before = stats.writtenBlocks;
+    const skipped = await this.#copies.persist();
+    await this.orHung(this.room.removalsOver());
+    crashPoint("persist.written");
+    const durable = await this.makeDurable();
+    crashPoint("persist.before-answer");
+    return { written: stats.writtenBlocks - before, skipped, durable };
+  }
+
+  /**
+   * Has these blocks on SSD now, and what is kept above them; see `Copies.secure`. To be safe from
+   * a loss of power they need `makeDurable` after that.
+   */
+  secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
+    return this.#copies.secure(nodes, signal);
+  }
+
+  /** A kept block has come to be in RAM alone: it gets a copy as soon as that can be. */
+  owe(node: NodeId): void {
+    this.#copies.owe(node);
+  }
+
+  /**
+   * What was written and removed so far survives a loss of power; false where it may not, or where
+   * the disk hangs.
+   */
+  async makeDurable(): Promise<boolean> {
+    const { disk, index, schedule } = this.#parts;
+    const { removals } = this.room;
+    const { fresh } = this.writer;
+    const { done } = removals;
+    const { came } = fresh;
+    const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
+    crashPoint("durable.synced");
+    const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
+    const isDurable = isFlushed && synced?.ok === true && this.#writes.barred === null;
+    if (isDurable) removals.noteDurable(done);
+    if (isDurable) fresh.noteSafe(came);
+    return isDurable;
+  }
+
+  snapshot(): SsdSnapshot {
+    const { table, disk } = this.#parts;
+    const { method, direct, registered } = disk;
+    return {
+      blocks: table.residentBlocks(Tier.ssd),
+      bytes: table.residentBytes(Tier.ssd),
+      usedBytes: this.room.usedBytes,
+      capacityBytes: this.room.capacityBytes,
+      queuedBlocks: this.writer.queuedBlocks,
+      queuedBytes: this.writer.queuedBytes,
+      reading: this.reader.reading,
+      quarantinedFiles: this.room.quarantinedFiles,
+      method,
+      direct,
+      registered,
+      writesStopped: this.#hang.hung ? "hung" : this.#writes.why,
+      readsStopped: this.#hang.hung ? "hung" : this.#breaker.gate.why,
+    };
+  }
+
+  /**
+   * Ends what is under way, as far as the disk lets it; false where the kernel still holds bytes.
+   */
+  async close(): Promise<boolean> {
+    this.#timer?.[Symbol.dispose]();
+    const { schedule, disk } = this.#parts;
+    for (const work of ["read", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    await this.#scrub.stop(STOP_MS);
+    this.writer.giveUpWaiting();
+    if (this.room.hasSpares && !this.#hang.hung) await this.#discardSpares();
+    const closed = await disk.close(STOP_MS);
+    this.#hang.giveUpWaits();
+    if (closed) {
+      await this.#probing;
+      this.#scratch[Symbol.dispose]();
+    }
+    return closed;
+  }
+
+  /** Files that wait to be overwritten are no leftovers of a clean stop. */
+  async #discardSpares(): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    using _timer = this.#parts.clock.after(SPARES_MS, () => late.resolve());
+    const gone = this.writer
+      .settled()
+      .then(() => this.room.discardSpares())
+      .then(() => this.room.settled());
+    await Promise.race([gone, late.promise]);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}

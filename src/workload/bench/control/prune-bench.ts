@@ -1,0 +1,103 @@
+import { type ControlClient, prune } from "../../../control/client/index.ts";
+import { HearthError, sleep, systemClock } from "../../../core/index.ts";
+import type { Native } from "../../../native/index.ts";
+import { median } from "../quantiles.ts";
+import { ControlHost, hashOf } from "./control-host.ts";
+import { loopUsOf } from "./loop-time.ts";
+import { LoopWatch } from "./loop-watch.ts";
+import { parentInTree } from "./prune-tree.ts";
+
+export interface PruneBenchOptions {
+  readonly client: ControlClient;
+  readonly natsUrl: string;
+  readonly workerId: string;
+  readonly blocks: number;
+  readonly rounds: number;
+  readonly signal: AbortSignal;
+  readonly onProgress: (what: string) => void;
+}
+
+export interface PruneFigures {
+  readonly prune_blocks_per_s: number;
+  /** Processor time of the agent's event loop for each block; median. */
+  readonly prune_loop_ns: number;
+  /** The longest answer to a hit in RAM, asked for all the time, while blocks were pruned. */
+  readonly loop_stall_ms_max: number;
+  /** Of each such answer the time that the agent's loop was on a processor: the longest. */
+  readonly loop_busy_ms_max: number;
+  /** As `loop_stall_ms_max` for as long with nothing going on: what the host adds. */
+  readonly loop_stall_ms_idle: number;
+}
+
+const BLOCK_BYTES = 64;
+const SLOT_BYTES = 4_096;
+const DEADLINE_MS = 120_000;
+/** After so many blocks were written, before a measurement. */
+const SETTLE_MS = 1_000;
+const SPARE_BYTES = 64 * 2 ** 20;
+
+/** Stores a tree in RAM and prunes it by command, round after round. */
+export async function benchPrune(
+  native: Native,
+  options: PruneBenchOptions,
+): Promise<PruneFigures> {
+  const { blocks, rounds, natsUrl, workerId, signal } = options;
+  // The tree, its root, and the block that is asked for.
+  const count = blocks + 2;
+  const ramBytes = count * SLOT_BYTES + SPARE_BYTES;
+  const parts = { natsUrl, workerId, ramBytes, ssdBytes: null, signal };
+  await using host = await ControlHost.start(native, { ...parts, blocksMax: count + 1_024 });
+  const speeds: number[] = [];
+  const loopNs: number[] = [];
+  let [stallMs, busyMs, idleMs] = [0, 0, 0];
+  for (let round = 1; round <= rounds; round++) {
+    await fill(host, options, round);
+    await sleep(systemClock, SETTLE_MS, signal);
+    const before = loopUsOf(host.agent);
+    const pruned = await watched(host, count - 1, () => pruneAll(options));
+    loopNs.push(((loopUsOf(host.agent) - before) * 1_000) / blocks);
+    const idle = await watched(host, count - 1, () => sleep(systemClock, pruned.result.ms, signal));
+    speeds.push((pruned.result.done * 1_000) / pruned.result.ms);
+    stallMs = Math.max(stallMs, pruned.longestMs);
+    busyMs = Math.max(busyMs, pruned.longestBusyMs);
+    idleMs = Math.max(idleMs, idle.longestMs);
+  }
+  return {
+    prune_blocks_per_s: Math.round(median(speeds)),
+    prune_loop_ns: Math.round(median(loopNs)),
+    loop_stall_ms_max: Number(stallMs.toFixed(1)),
+    loop_busy_ms_max: Number(busyMs.toFixed(1)),
+    loop_stall_ms_idle: Number(idleMs.toFixed(1)),
+  };
+}
+
+async function fill(host: ControlHost, options: PruneBenchOptions, round: number): Promise<void> {
+  const { blocks, rounds, onProgress } = options;
+  const of = `prune, round ${round} of ${rounds}`;
+  await host.store({
+    count: blocks + 2,
+    parentOf: (block) => (block > blocks ? null : parentInTree(block, blocks)),
+    blockBytes: BLOCK_BYTES,
+    onProgress: (stored) => onProgress(`${of}: ${stored} of ${blocks} blocks stored`),
+  });
+  onProgress(of);
+}
+
+async function watched<T>(host: ControlHost, block: number, work: () => Promise<T>) {
+  const ask = () => host.touch(block);
+  await using watch = new LoopWatch(ask, () => loopUsOf(host.agent));
+  const result = await work();
+  const { longestMs, longestBusyMs } = watch;
+  return { result, longestMs, longestBusyMs };
+}
+
+/** Milliseconds by the agent's own clock, from the command's bytes to its receipt. */
+async function pruneAll({ client, workerId, blocks, signal }: PruneBenchOptions) {
+  const command = prune(hashOf(0));
+  const sent = await client.send(workerId, command, { deadlineMs: DEADLINE_MS, signal });
+  if (sent.kind !== "receipt") throw new HearthError("DEADLINE", `prune: ${sent.why}`);
+  const { status, counts, elapsed_ms } = sent.receipt;
+  if (status === "ok" && counts.done === blocks) return { done: counts.done, ms: elapsed_ms };
+  const what = `${status}, ${JSON.stringify(counts)} of ${blocks} blocks`;
+  throw new HearthError("INTERNAL", `a prune is not as it should be: ${what}`);
+}

@@ -1,0 +1,283 @@
+import {
+  assert,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+  type Random,
+  randomBelow,
+  seededRandom,
+} from "../../core/index.ts";
+import {
+  type BlockSource,
+  type BlockTable,
+  createBlockTable,
+  createSlotAllocator,
+  isRefusal,
+  NO_SLOT,
+  type SlotAllocator,
+  Tier,
+} from "../../store/blocks/index.ts";
+
+/** What `hearth bench index --json` prints, field by field. */
+export interface IndexBenchResult {
+  readonly blocks: number;
+  /** Growth of the process's resident memory by table, indexes, aliases and slots, per block. */
+  readonly bytes_per_block: number;
+  /** One call that finds 64 keys of one path, all resident; microseconds. */
+  readonly match_64_p50_us: number;
+  readonly match_64_p99_us: number;
+  /**
+   * A block reserved, named, written and committed: everything the RAM tier does to these records.
+   */
+  readonly insert_per_s: number;
+  /** The same where node, slot and alias entries are used again, one eviction before each. */
+  readonly churn_per_s: number;
+  readonly evict_per_s: number;
+}
+
+export interface IndexBenchOptions {
+  /** Default 1,000,000; 1,000 at least. */
+  readonly blocks?: number;
+  readonly seed?: number;
+}
+
+const NAMESPACE = 1 as NamespaceIndex;
+const BLOCK_BYTES = 256 * 1024;
+const CHAIN_MIN = 8;
+const CHAIN_MAX = 250;
+const BLOCKS_MIN = 1_000;
+const MATCH_KEYS = 64;
+const MATCHES = 4_000;
+
+interface Bench {
+  readonly random: Random;
+  readonly table: BlockTable;
+  readonly slots: SlotAllocator;
+  readonly source: Chain;
+}
+
+/** A new chain of blocks, hanging from a block that is there already or from none. */
+interface Chain extends BlockSource {
+  readonly aliases: Uint32Array;
+  count: number;
+  rooted: boolean;
+}
+
+/**
+ * Fills a table with chains of 8 to 250 blocks that share prefixes, each block with a random key, a
+ * RAM slot and one 64-bit alias; then measures. One thread, no input or output.
+ */
+export function benchIndex(options: IndexBenchOptions = {}): IndexBenchResult {
+  const blocks = options.blocks ?? 1_000_000;
+  assert(blocks >= BLOCKS_MIN, "an index bench has a thousand blocks at least");
+  const random = seededRandom(options.seed ?? 1);
+  const source = createChain();
+  const warm = warmUp(source);
+  const before = residentBytes();
+  const bench: Bench = { random, source, ...createRecords(blocks, random) };
+  const insertNs = insertMany(bench, blocks);
+  touchAllColumns(bench.table);
+  shuffleRecency(bench);
+  const churned = Math.ceil(blocks / 4);
+  const churnNs = churn(bench, churned);
+  const bytesPerBlock = (residentBytes() - before) / blocks;
+  assert(warm.table.nodeCount === 0, "the table of the warm-up is empty");
+  const matchesNs = measureMatches(bench);
+  shuffleRecency(bench);
+  const evictNs = evictMany(bench, blocks);
+  assert(bench.table.nodeCount === 0 && bench.slots.usedSlots === 0, "all blocks were evicted");
+  return {
+    blocks,
+    bytes_per_block: round(bytesPerBlock, 1),
+    match_64_p50_us: round(matchesNs[Math.floor(matchesNs.length / 2)]! / 1000, 2),
+    match_64_p99_us: round(matchesNs[Math.floor(matchesNs.length * 0.99)]! / 1000, 2),
+    insert_per_s: Math.round((blocks / insertNs) * 1e9),
+    churn_per_s: Math.round((churned / churnNs) * 1e9),
+    evict_per_s: Math.round((blocks / evictNs) * 1e9),
+  };
+}
+
+function createRecords(blocks: number, random: Random) {
+  const slots = createSlotAllocator({
+    arenaBytes: blocks * BLOCK_BYTES,
+    slotBytesMax: BLOCK_BYTES,
+  });
+  slots.addReady(slots.arenaBytes);
+  return { slots, table: createBlockTable({ nodesMax: blocks, random }) };
+}
+
+function createChain(): Chain {
+  return {
+    layer: 0xffff_ffff,
+    keys: new Uint32Array(CHAIN_MAX * 8),
+    digests: new Uint8Array(CHAIN_MAX * 32),
+    parentKeys: new Uint32Array(CHAIN_MAX * 8),
+    bytes: new Uint32Array(CHAIN_MAX).fill(BLOCK_BYTES),
+    aliases: new Uint32Array(CHAIN_MAX * 2),
+    count: 0,
+    rooted: false,
+  };
+}
+
+/**
+ * Lets the compiler see everything once, so that its own memory and time are not counted. What it
+ * answers must be kept: memory given back late would be missing from what the real table takes.
+ */
+function warmUp(source: Chain): Bench {
+  const random = seededRandom(0);
+  const bench: Bench = { random, source, ...createRecords(20_000, random) };
+  insertMany(bench, 20_000);
+  touchAllColumns(bench.table);
+  measureMatches(bench);
+  shuffleRecency(bench);
+  churn(bench, 20_000);
+  evictMany(bench, 20_000);
+  return bench;
+}
+
+/** Fills in a chain of `count` blocks under a random block that is there, every second time. */
+function drawChain(bench: Bench, count: number): void {
+  const { random, source, table } = bench;
+  source.count = count;
+  for (let i = 0; i < count * 8; i++) source.keys[i] = random.u32();
+  for (let i = 0; i < count * 32; i++) source.digests[i] = i + count;
+  for (let i = 0; i < count * 2; i++) source.aliases[i] = random.u32();
+  source.parentKeys.set(source.keys.subarray(0, (count - 1) * 8), 8);
+  source.rooted = table.nodeCount > 0 && random.u32() % 2 === 0;
+  if (source.rooted) table.readKey(randomNode(bench), source.parentKeys, 0);
+}
+
+/** A live node. */
+function randomNode(bench: Bench): NodeId {
+  for (;;) {
+    const node = (1 + randomBelow(bench.random, bench.table.nodesMax)) as NodeId;
+    if (bench.table.namespaceOf(node) !== 0) return node;
+  }
+}
+
+/** The first chain is a long one, so that the smallest table has paths to match. */
+function chainLength(bench: Bench, left: number): number {
+  if (bench.table.nodeCount === 0) return Math.min(left, CHAIN_MAX);
+  return Math.min(left, CHAIN_MIN + randomBelow(bench.random, CHAIN_MAX - CHAIN_MIN + 1));
+}
+
+/** Inserts so many blocks; answers the nanoseconds that took, without drawing the keys. */
+function insertMany(bench: Bench, blocks: number): number {
+  let elapsed = 0;
+  for (let done = 0; done < blocks; done += bench.source.count) {
+    drawChain(bench, chainLength(bench, blocks - done));
+    const start = Bun.nanoseconds();
+    const last = insertChain(bench);
+    bench.table.touchPath(last);
+    elapsed += Bun.nanoseconds() - start;
+  }
+  return elapsed;
+}
+
+function insertChain(bench: Bench): NodeId {
+  const { table, slots, source } = bench;
+  let last = NO_NODE;
+  for (let i = 0; i < source.count; i++) {
+    assert(table.find(source.keys, i * 8) === NO_NODE, "a random key is new");
+    const node = table.insertWriting(source, i, NAMESPACE, i > 0 || source.rooted);
+    assert(!isRefusal(node), "the table has room");
+    table.lock(node);
+    const slot = slots.reserve(source.bytes[i]!);
+    assert(slot !== NO_SLOT, "the arena has room");
+    slots.setNode(slot, node);
+    table.setSlot(node, slot, slots.generationOf(slot));
+    table.addAlias(node, source.aliases[i * 2]!, source.aliases[i * 2 + 1]!);
+    last = node;
+  }
+  for (let i = 0; i < source.count; i++) {
+    const node = table.find(source.keys, i * 8);
+    table.setChecksum(node, i, i);
+    table.markUsed(node, i);
+    slots.publish(table.slotOf(node));
+    table.addResidency(node, Tier.ram);
+    table.endWrite(node);
+    table.unlock(node);
+  }
+  return last;
+}
+
+/** Writes to the columns that plain inserts leave untouched, so that their memory counts too. */
+function touchAllColumns(table: BlockTable): void {
+  for (let node = 1 as NodeId; node <= table.nodesMax; node++) {
+    table.addGpuHolder(node);
+    table.removeGpuHolder(node);
+    table.addResidency(node, Tier.ssd);
+    table.pin(node);
+    table.unpin(node);
+    table.removeResidency(node, Tier.ssd);
+  }
+}
+
+/**
+ * Nanoseconds of each match, ascending. The keys are gathered first and the caches filled with
+ * others.
+ */
+function measureMatches(bench: Bench): Float64Array {
+  const { table } = bench;
+  const words = new Uint32Array(MATCHES * MATCH_KEYS * 8);
+  const best = new Uint8Array(MATCH_KEYS);
+  for (let match = 0; match < MATCHES; match++) {
+    let node = randomNode(bench);
+    while (table.depthOf(node) < MATCH_KEYS) node = randomNode(bench);
+    for (let i = MATCH_KEYS - 1; i >= 0; i--) {
+      table.readKey(node, words, (match * MATCH_KEYS + i) * 8);
+      node = table.parentOf(node);
+    }
+  }
+  const keys = Array.from({ length: MATCHES }, (_, match) =>
+    words.subarray(match * MATCH_KEYS * 8, (match + 1) * MATCH_KEYS * 8),
+  );
+  shuffleRecency(bench);
+  const times = new Float64Array(MATCHES);
+  for (let match = 0; match < MATCHES; match++) {
+    const start = Bun.nanoseconds();
+    const leading = table.matchLeading(keys[match]!, MATCH_KEYS, NAMESPACE, Tier.ram, best);
+    times[match] = Bun.nanoseconds() - start;
+    assert(leading === MATCH_KEYS, "all keys are resident");
+  }
+  return times.sort();
+}
+
+/** Random requests use random paths: what is evicted next is spread over all memory. */
+function shuffleRecency(bench: Bench): void {
+  for (let i = 0; i < bench.table.nodesMax / 50; i++) bench.table.touchPath(randomNode(bench));
+}
+
+function churn(bench: Bench, blocks: number): number {
+  let elapsed = 0;
+  for (let done = 0; done < blocks; done += bench.source.count) {
+    const count = chainLength(bench, blocks - done);
+    elapsed += evictMany(bench, count);
+    drawChain(bench, count);
+    const start = Bun.nanoseconds();
+    bench.table.touchPath(insertChain(bench));
+    elapsed += Bun.nanoseconds() - start;
+  }
+  return elapsed;
+}
+
+function evictMany(bench: Bench, blocks: number): number {
+  const { table, slots } = bench;
+  const start = Bun.nanoseconds();
+  for (let i = 0; i < blocks; i++) {
+    const node = table.oldest(Tier.ram);
+    const slot = table.slotOf(node);
+    table.removeResidency(node, Tier.ram);
+    slots.release(slot);
+  }
+  return Bun.nanoseconds() - start;
+}
+
+function residentBytes(): number {
+  Bun.gc(true);
+  return process.memoryUsage.rss();
+}
+
+function round(value: number, digits: number): number {
+  return Number(value.toFixed(digits));
+}

@@ -1,0 +1,181 @@
+import {
+  POLICY_DEFAULTS,
+  type PolicyCounts,
+  type PolicyName,
+  type PolicySettings,
+} from "../../../router/index.ts";
+import type { Trace } from "../../traces/index.ts";
+import { type Found, SIM_REASONING, type SimResult, simulate } from "./sim-run.ts";
+import { readSimTrace, type SimTrace } from "./sim-trace.ts";
+
+export interface PoliciesBenchOptions {
+  readonly trace: Trace;
+  readonly workers: number;
+  /** Of each worker; null: together a twentieth of the trace's distinct blocks. */
+  readonly ramBlocks: number | null;
+  /** Of each worker; null: four times its RAM. */
+  readonly ssdBlocks: number | null;
+  /** How long before its request a user is known to return, in the run that has such a signal. */
+  readonly leadMs: number;
+  /** Called with what is simulated now. */
+  readonly onProgress?: (run: string) => void;
+  readonly signal?: AbortSignal;
+}
+
+/** One run. The names are those of the JSON that is printed. */
+export interface PoliciesRow {
+  /** `none`, a policy, `idle_session_signalled`, or `all`. */
+  readonly policies: string;
+  readonly ram_hit_ratio: number;
+  /** On any tier of the worker that served it. */
+  readonly hit_ratio: number;
+  readonly computed_tokens: number;
+  readonly ssd_writes: number;
+  /** Of the worker that joined with nothing, for 15 minutes; null: it served nothing. */
+  readonly joined_ram_hit_ratio: number | null;
+  readonly joined_hit_ratio: number | null;
+  /** Of the worker that lost its RAM. */
+  readonly restarted_ram_hit_ratio: number | null;
+  readonly restarted_hit_ratio: number | null;
+  readonly warmed_blocks: number;
+  readonly warmed_used: number;
+  readonly commands: number;
+  readonly receipts: number;
+  readonly blocks: Readonly<Record<string, number>>;
+  readonly declined: Readonly<Record<string, number>>;
+}
+
+export interface PoliciesBench {
+  readonly trace: string;
+  readonly requests: number;
+  readonly sessions: number;
+  readonly block_tokens: number;
+  readonly prompt_tokens: number;
+  readonly workers: number;
+  readonly ram_blocks: number;
+  readonly ssd_blocks: number;
+  readonly runs: readonly PoliciesRow[];
+}
+
+type Switches = Partial<Record<PolicyName, true>>;
+
+const SSD_TO_RAM = 4;
+const DEFAULT_SHARE = 1 / 20;
+
+const RUNS: readonly { readonly name: string; readonly on: Switches; readonly isTold?: true }[] = [
+  { name: "none", on: {} },
+  { name: "cold_worker", on: { cold_worker: true } },
+  { name: "idle_session", on: { idle_session: true } },
+  { name: "idle_session_signalled", on: { idle_session: true }, isTold: true },
+  { name: "cache_control", on: { cache_control: true } },
+  { name: "reasoning", on: { reasoning: true } },
+  { name: "context_rewrite", on: { context_rewrite: true } },
+  {
+    name: "all",
+    on: {
+      ...{ cold_worker: true, idle_session: true, cache_control: true },
+      ...{ reasoning: true, context_rewrite: true },
+    },
+    isTold: true,
+  },
+];
+
+/**
+ * One trace of conversations through the same agents, without policies and with each of them.
+ * Throws TRACE_INVALID for a broken trace or one without blocks, ABORTED when the signal fires.
+ */
+export async function benchPolicies(options: PoliciesBenchOptions): Promise<PoliciesBench> {
+  const { workers, signal } = options;
+  const trace = await readSimTrace(options.trace, signal);
+  const share = Math.ceil((trace.distinct * DEFAULT_SHARE) / workers);
+  const ramBlocks = options.ramBlocks ?? Math.max(share, longestOf(trace));
+  const ssdBlocks = options.ssdBlocks ?? ramBlocks * SSD_TO_RAM;
+  const runs: PoliciesRow[] = [];
+  let promptTokens = 0;
+  // All runs send each request to the same worker: what differs is what policies did.
+  let routes: Uint8Array | null = null;
+  for (const { name, on, isTold = false } of RUNS) {
+    options.onProgress?.(name);
+    const result: SimResult = await simulate({
+      ...{ trace, workers, ramBlocks, ssdBlocks, routes, signal },
+      settings: settingsOf(on, ramBlocks * trace.blockTokens),
+      leadMs: isTold ? options.leadMs : 0,
+    });
+    promptTokens = result.found.prompt;
+    routes = result.routes;
+    runs.push(rowOf(name, result));
+  }
+  return {
+    trace: trace.name,
+    requests: trace.ends.length,
+    sessions: trace.sessions,
+    block_tokens: trace.blockTokens,
+    prompt_tokens: promptTokens,
+    workers,
+    ram_blocks: ramBlocks,
+    ssd_blocks: ssdBlocks,
+    runs,
+  };
+}
+
+/** The defaults, with all that is bounded by an agent's RAM in a measure to it. */
+function settingsOf(on: Switches, ramTokens: number): PolicySettings {
+  const standard = POLICY_DEFAULTS;
+  const mode = (policy: PolicyName) => ({ mode: on[policy] ? ("on" as const) : ("off" as const) });
+  return {
+    ...standard,
+    coldWorker: { ...standard.coldWorker, ...mode("cold_worker"), bytesMax: 2 ** 40 },
+    idleSession: { ...standard.idleSession, ...mode("idle_session") },
+    cacheControl: {
+      ...{ ...standard.cacheControl, ...mode("cache_control") },
+      workerTokensMax: ramTokens,
+    },
+    reasoning: { ...standard.reasoning, ...mode("reasoning"), models: SIM_REASONING },
+    contextRewrite: { ...standard.contextRewrite, ...mode("context_rewrite") },
+  };
+}
+
+function longestOf({ ends }: SimTrace): number {
+  let longest = 0;
+  for (const [at, end] of ends.entries()) {
+    longest = Math.max(longest, end - (at === 0 ? 0 : ends[at - 1]!));
+  }
+  return longest;
+}
+
+function rowOf(policies: string, result: SimResult): PoliciesRow {
+  const { found, joined, restarted } = result;
+  return {
+    policies,
+    ram_hit_ratio: ratio(found.ram, found) ?? 0,
+    hit_ratio: ratio(found.all, found) ?? 0,
+    computed_tokens: found.prompt - found.all,
+    ssd_writes: result.ssdWrites,
+    joined_ram_hit_ratio: ratio(joined.ram, joined),
+    joined_hit_ratio: ratio(joined.all, joined),
+    restarted_ram_hit_ratio: ratio(restarted.ram, restarted),
+    restarted_hit_ratio: ratio(restarted.all, restarted),
+    warmed_blocks: result.warmedBlocks,
+    warmed_used: result.warmedUsed,
+    commands: sumOf(result.policies, ({ commands }) => commands),
+    receipts: sumOf(result.policies, ({ receipts }) => receipts),
+    blocks: merged(result.policies.map(({ blocks }) => blocks)),
+    declined: merged(result.policies.map(({ declined }) => declined)),
+  };
+}
+
+function sumOf(counts: readonly PolicyCounts[], of: (counts: PolicyCounts) => number): number {
+  return counts.reduce((sum, each) => sum + of(each), 0);
+}
+
+function merged(all: readonly Readonly<Record<string, number>>[]): Record<string, number> {
+  const sum: Record<string, number> = {};
+  for (const each of all) {
+    for (const [name, count] of Object.entries(each)) sum[name] = (sum[name] ?? 0) + count;
+  }
+  return sum;
+}
+
+function ratio(part: number, { prompt }: Found): number | null {
+  return prompt === 0 ? null : Math.round((part / prompt) * 10_000) / 10_000;
+}

@@ -1,0 +1,262 @@
+import type { Clock, WorkerId } from "../../../core/index.ts";
+import type { CommandOutcome, PolicyCommand } from "../../../router/index.ts";
+import { blockOf } from "./sim-names.ts";
+import { SimTiers } from "./sim-tiers.ts";
+import type { SimTrace } from "./sim-trace.ts";
+
+export interface SimAgentOptions {
+  readonly name: WorkerId;
+  readonly trace: SimTrace;
+  readonly clock: Clock;
+  readonly ramBlocks: number;
+  readonly ssdBlocks: number;
+  readonly find: (worker: string) => SimAgent | null;
+}
+
+/** KV of an 8B model: 32 layers, 8 heads of 128, keys and values of 16 bit. */
+const TOKEN_BYTES = 131_072;
+const SSD_BYTES_PER_MS = 6e6;
+const PEER_BYTES_PER_MS = 3e6;
+const COMMAND_MS = 1;
+/** Whose leases. */
+const ROUTER = "router";
+/** Of RAM: what a warm may push out. */
+const WARM_SHARE = 0.5;
+/** Of RAM and SSD: what pins and leases may keep, `control.pin_share` and `pin_share_owner`. */
+const HOLD_SHARE = 0.5;
+const OWNER_SHARE = 0.25;
+
+interface Hold {
+  readonly blocks: readonly number[];
+  end: Disposable;
+}
+
+type Counts = Record<string, number>;
+
+/** An agent that does what docs/commands.md says, in simulated time, without bytes. */
+export class SimAgent {
+  readonly name: WorkerId;
+  tiers: SimTiers;
+  readonly #options: SimAgentOptions;
+  readonly #leases = new Map<string, Hold>();
+  readonly #blockBytes: number;
+  /** Blocks that each owner named in holds. */
+  readonly #named = new Map<string, number>();
+  #readsUntilMs = 0;
+  warmedBlocks = 0;
+
+  constructor(options: SimAgentOptions) {
+    this.#options = options;
+    this.name = options.name;
+    this.#blockBytes = options.trace.blockTokens * TOKEN_BYTES;
+    this.tiers = this.#empty();
+  }
+
+  /** As another host in its place: nothing on any tier. */
+  replace(): void {
+    for (const { end } of this.#leases.values()) end[Symbol.dispose]();
+    this.#leases.clear();
+    this.#named.clear();
+    this.tiers = this.#empty();
+  }
+
+  /** As after a crash: SSD and leases are still there. */
+  loseRam(): void {
+    this.tiers.ram.clear();
+  }
+
+  /** Carried out when it has come, answered when it is done. */
+  send(command: PolicyCommand): Promise<CommandOutcome> {
+    const { clock } = this.#options;
+    return new Promise((resolve) => {
+      clock.after(COMMAND_MS, () => {
+        const tiers = this.tiers;
+        if (command.type === "Warm") this.#warm(command, tiers, resolve);
+        else resolve(this.#carryOut(command));
+      });
+    });
+  }
+
+  #empty(): SimTiers {
+    const { trace, ramBlocks, ssdBlocks } = this.#options;
+    return new SimTiers(trace, ramBlocks, ssdBlocks);
+  }
+
+  #carryOut(command: PolicyCommand): CommandOutcome {
+    const names = (command.block_hashes ?? []) as readonly string[];
+    const blocks = names.map(blockOf);
+    const ms = Number(command.ttl_seconds ?? command.new_ttl_seconds ?? 0) * 1_000;
+    const lease = String(command.lease_id);
+    const owner = String(command.owner ?? ROUTER);
+    switch (command.type) {
+      case "Pause":
+        return this.#pause(blocks, lease, ms);
+      case "RenewLease":
+        return this.#renew(lease, ms);
+      case "RevokeLease":
+        return this.#revoke(lease);
+      case "Cache":
+        return this.#pin(blocks, owner, ms);
+      case "Prune":
+        return this.#prune(blockOf(command.after_block_hash));
+      case "Think":
+        return this.#think(blocks);
+      default:
+        return { kind: "refused", why: `unknown_type: ${command.type}` };
+    }
+  }
+
+  #warm(command: PolicyCommand, tiers: SimTiers, resolve: (outcome: CommandOutcome) => void) {
+    const { clock, ramBlocks, find } = this.#options;
+    const sources = ((command.sources ?? []) as string[]).map(find);
+    const counts: Counts = { done: 0, already: 0, missing: 0, rejected: 0 };
+    const coming: number[] = [];
+    let ms = 0;
+    for (const block of (command.block_keys as string[]).map(blockOf)) {
+      const peer = sources.find((source) => source?.tiers.has(block));
+      const isHere = tiers.ssd.has(block);
+      if (tiers.ram.has(block)) counts.already!++;
+      else if (!isHere && peer === undefined) counts.missing!++;
+      else if (coming.length >= ramBlocks * WARM_SHARE) counts.rejected!++;
+      else {
+        coming.push(block);
+        ms += this.#blockBytes / (isHere ? SSD_BYTES_PER_MS : PEER_BYTES_PER_MS);
+      }
+    }
+    const nowMs = clock.monotonicMs();
+    this.#readsUntilMs = Math.max(this.#readsUntilMs, nowMs) + ms;
+    clock.after(this.#readsUntilMs - nowMs, () => {
+      // Parents last: they are the younger ones.
+      for (const block of coming.reverse()) {
+        // It may have come with a request meanwhile, or left.
+        if (tiers.ram.has(block)) counts.already!++;
+        else if (tiers.toRam(block)) {
+          counts.done!++;
+          tiers.toSsd(block);
+          tiers.warmed.add(block);
+          this.warmedBlocks++;
+        } else counts.rejected!++;
+      }
+      resolve(receipt(counts, counts.done! * this.#blockBytes));
+    });
+  }
+
+  #pause(blocks: readonly number[], lease: string, ms: number): CommandOutcome {
+    const { tiers } = this;
+    const counts: Counts = { done: 0, missing: 0, rejected: 0 };
+    const paused: number[] = [];
+    for (const block of blocks) {
+      if (!tiers.has(block)) counts.missing!++;
+      else if (!tiers.toSsd(block)) counts.rejected!++;
+      else paused.push(block);
+    }
+    counts.done = paused.length;
+    if (paused.length === 0) return receipt(counts, 0, ms);
+    const known = this.#leases.get(lease);
+    const before = new Set(known?.blocks);
+    const leaving = new Set(paused);
+    const added = paused.filter((block) => !before.has(block) && this.#hold(block, ROUTER));
+    const isUnder = new Set([...before, ...added]);
+    counts.done = paused.filter((block) => isUnder.has(block)).length;
+    counts.rejected! += paused.length - counts.done;
+    for (const block of paused) {
+      if (isUnder.has(block) && !this.#isNeededInRam(block, leaving)) tiers.ram.remove(block);
+    }
+    known?.end[Symbol.dispose]();
+    this.#leases.set(lease, { blocks: [...isUnder], end: this.#endAfter(lease, ms) });
+    return receipt(counts, paused.length * this.#blockBytes, ms);
+  }
+
+  /** Whether something in RAM that stays there builds upon it. */
+  #isNeededInRam(block: number, leaving: ReadonlySet<number>): boolean {
+    const { firstChild, nextSibling } = this.#options.trace;
+    for (let child = firstChild[block]!; child >= 0; child = nextSibling[child]!) {
+      if (this.tiers.ram.has(child) && !leaving.has(child)) return true;
+    }
+    return false;
+  }
+
+  #renew(lease: string, ms: number): CommandOutcome {
+    const known = this.#leases.get(lease);
+    if (known === undefined) return receipt({ done: 0, missing: 1 }, 0);
+    known.end[Symbol.dispose]();
+    known.end = this.#endAfter(lease, ms);
+    return receipt({ done: 1 }, 0, ms);
+  }
+
+  #endAfter(lease: string, ms: number): Disposable {
+    return this.#options.clock.after(ms, () => void this.#revoke(lease));
+  }
+
+  /** Ends it, and removes what nothing else holds or builds upon, the deepest first. */
+  #revoke(lease: string): CommandOutcome {
+    const known = this.#leases.get(lease);
+    if (known === undefined) return receipt({ done: 0, missing: 1 }, 0);
+    this.#leases.delete(lease);
+    known.end[Symbol.dispose]();
+    const counts: Counts = { done: 0, held: 0 };
+    for (const block of known.blocks) this.#letGo(block, ROUTER);
+    for (const block of [...known.blocks].reverse()) {
+      if (this.tiers.isHeld(block) || this.tiers.hasChild(block)) counts.held!++;
+      else {
+        this.tiers.remove(block);
+        counts.done!++;
+      }
+    }
+    return receipt(counts, 0);
+  }
+
+  #pin(blocks: readonly number[], owner: string, ms: number): CommandOutcome {
+    const { tiers } = this;
+    const there = blocks.filter((block) => tiers.has(block));
+    const kept = there.filter((block) => this.#hold(block, owner));
+    for (const block of kept) {
+      this.#options.clock.after(ms, () => {
+        if (this.tiers === tiers) this.#letGo(block, owner);
+      });
+    }
+    const missing = blocks.length - there.length;
+    return receipt({ done: kept.length, missing, rejected: there.length - kept.length }, 0, ms);
+  }
+
+  /** False: over the budget. What lies above the block counts for the host alone. */
+  #hold(block: number, owner: string): boolean {
+    const { ramBlocks, ssdBlocks } = this.#options;
+    const room = ramBlocks + ssdBlocks;
+    const named = this.#named.get(owner) ?? 0;
+    if (this.tiers.held >= room * HOLD_SHARE || named >= room * OWNER_SHARE) return false;
+    this.tiers.hold(block);
+    this.#named.set(owner, named + 1);
+    return true;
+  }
+
+  #letGo(block: number, owner: string): void {
+    this.tiers.letGo(block);
+    this.#named.set(owner, Math.max(0, (this.#named.get(owner) ?? 0) - 1));
+  }
+
+  #prune(after: number): CommandOutcome {
+    const counts: Counts = { done: 0, held: 0, missing: 0 };
+    if (!this.tiers.has(after)) counts.missing = 1;
+    for (const block of this.tiers.below(after)) {
+      if (!this.tiers.has(block)) continue;
+      const isKept = this.tiers.isHeld(block) || this.tiers.hasChild(block);
+      counts[isKept ? "held" : "done"]!++;
+      if (!isKept) this.tiers.remove(block);
+    }
+    return receipt(counts, counts.done! * this.#blockBytes);
+  }
+
+  #think(blocks: readonly number[]): CommandOutcome {
+    const there = blocks.filter((block) => this.tiers.has(block));
+    for (const block of there) {
+      this.tiers.transient.add(block);
+      this.tiers.ssd.remove(block);
+    }
+    return receipt({ done: there.length, missing: blocks.length - there.length }, 0);
+  }
+}
+
+function receipt(counts: Counts, bytes: number, ttlMs: number | null = null): CommandOutcome {
+  return { kind: "receipt", counts, bytes, ttlSeconds: ttlMs === null ? null : ttlMs / 1_000 };
+}

@@ -1,0 +1,206 @@
+import { join } from "node:path";
+import {
+  assert,
+  type NamespaceIndex,
+  systemClock,
+  systemRandom,
+  type WorkerId,
+} from "../../../core/index.ts";
+import { manifestOf, namespaceKey } from "../../../identity/index.ts";
+import {
+  type BlockDisk,
+  type Native,
+  openDisk,
+  Queue,
+  type Region,
+} from "../../../native/index.ts";
+import { Tier } from "../../../store/blocks/index.ts";
+import { type BlockIndex, openBlockIndex } from "../../../store/index/index.ts";
+import {
+  ArenaGrowth,
+  createArena,
+  type Holder,
+  Namespaces,
+  TieredStore,
+} from "../../../store/index.ts";
+import {
+  type ClaimedFolder,
+  claimFolder,
+  INDEX_FOLDER,
+  readMachineId,
+} from "../../../store/kvb/index.ts";
+
+export type DiskMethod = "auto" | "io_uring" | "threads";
+
+export interface BenchTierOptions {
+  readonly folder: string;
+  readonly blockBytes: number;
+  /** Blocks the table must know. */
+  readonly blocksMax: number;
+  /** Operations on the disk at the same time. */
+  readonly depth: number;
+  readonly method: DiskMethod;
+  readonly native: Native;
+}
+
+/** Blocks are written in chains of so many, one chain a commit, as a prompt's are. */
+export const CHAIN_BLOCKS = 16;
+const SLICE_BYTES = 2 ** 26;
+const ARENA_BYTES_MIN = 2 ** 24;
+const CAPACITY_BYTES = 2 ** 50;
+/** Nothing is late here: how long reads take is what is measured. */
+const READ_DEADLINE_MS = 3_600_000;
+const CLOSE_MS = 60_000;
+const PAGE = 4096;
+const MANIFEST = manifestOf({
+  model: "bench",
+  dtype: "pattern",
+  layout: "hearth:bench",
+  blockTokens: 64,
+});
+
+/**
+ * The store of an agent with an SSD tier, with everything an agent puts there and nobody but a
+ * benchmark in front of it.
+ */
+export class BenchTier {
+  readonly native: Native;
+  readonly blockBytes: number;
+  readonly store: TieredStore;
+  readonly disk: BlockDisk;
+  readonly holder: Holder;
+  readonly namespaceKey: Uint8Array;
+  /** Of the start: blocks that were there, and those whose row was lost and whose file was not. */
+  readonly found: { readonly blocks: number; readonly adopted: number };
+  /** Blocks on their way to SSD at the same time, so that the disk always has its next one. */
+  readonly queueBlocksMax: number;
+  readonly #folder: ClaimedFolder;
+  readonly #index: BlockIndex;
+  readonly #queue: Queue;
+  readonly #region: Region;
+
+  private constructor(
+    options: BenchTierOptions,
+    parts: ReturnType<typeof createStore>,
+    cold: { folder: ClaimedFolder; index: BlockIndex; disk: BlockDisk },
+    found: { blocks: number; adopted: number },
+    namespaces: Namespaces,
+  ) {
+    this.native = options.native;
+    this.blockBytes = options.blockBytes;
+    this.store = parts.store;
+    this.#queue = parts.queue;
+    this.#region = parts.region;
+    this.disk = cold.disk;
+    this.#folder = cold.folder;
+    this.#index = cold.index;
+    this.found = found;
+    this.queueBlocksMax = queueBlocks(options.depth);
+    this.namespaceKey = namespaceKey(options.native, MANIFEST);
+    const namespace = namespaces.indexOf(this.namespaceKey) as NamespaceIndex;
+    this.holder = parts.store.openHolder({ namespace, handlesMax: 2 ** 20 });
+  }
+
+  /** Throws what an agent's start would. */
+  static async open(options: BenchTierOptions): Promise<BenchTier> {
+    const { native, folder: dir, depth, method } = options;
+    const parts = createStore(options);
+    await parts.grow();
+    const incarnation = (BigInt(systemRandom.u32()) << 32n) | BigInt(systemRandom.u32());
+    const clock = systemClock;
+    const machine = readMachineId();
+    const folder = claimFolder({ native, dir, worker: "bench" as WorkerId, machine, clock });
+    const { worker, created } = folder.owner;
+    const owner = { worker, machine: machine ?? "", store: String(created) };
+    const [index, disk] = await Promise.all([
+      openBlockIndex({ folder: join(dir, INDEX_FOLDER), incarnation, owner, clock }),
+      openDisk(native, { folder: dir, arena: parts.region, depth, method, clock }),
+    ]);
+    const namespaces = new Namespaces();
+    const found = await parts.store.openSsd({
+      disk,
+      index,
+      namespaces,
+      incarnation,
+      ttlMs: null,
+      writePolicy: "write_through",
+      scrubBytesPerS: 0,
+      capacityBytes: CAPACITY_BYTES,
+      writeQueueBytes: CAPACITY_BYTES,
+      readDeadlineMs: READ_DEADLINE_MS,
+      health: { raise: () => undefined, clear: () => undefined },
+      log: () => undefined,
+    });
+    return new BenchTier(options, parts, { folder, index, disk }, found, namespaces);
+  }
+
+  /** Forgets everything in RAM: the next read comes from SSD. */
+  emptyRam(): void {
+    while (this.store.ram.dropOne() === "dropped");
+    assert(this.store.table.residentBlocks(Tier.ram) === 0, "all of RAM is on SSD");
+  }
+
+  /**
+   * From now on the tier holds so many blocks, as one that has been filled: each new one takes the
+   * place of the oldest.
+   */
+  holdOnly(blocks: number): void {
+    const { room } = this.store.ssd!;
+    room.setCapacity((blocks + this.queueBlocksMax) * room.allocatedOf(this.blockBytes));
+  }
+
+  /** As an agent stops: everything is on SSD, the index knows, the folder is free. */
+  async stop(): Promise<void> {
+    this.holder.abandon();
+    this.holder.buried();
+    await this.store.ssd!.persist();
+    await this.close();
+  }
+
+  /** Ends at once what may be ended. */
+  async close(): Promise<void> {
+    await this.store[Symbol.asyncDispose]();
+    await this.#index.close(CLOSE_MS);
+    this.#folder[Symbol.dispose]();
+    await this.#queue[Symbol.asyncDispose]();
+    this.#region[Symbol.dispose]();
+  }
+}
+
+function queueBlocks(depth: number): number {
+  return 2 * depth;
+}
+
+/** RAM that holds what waits to be written, the chain at hand and some that may go. */
+function createStore({ native, blockBytes, blocksMax, depth }: BenchTierOptions) {
+  const slots = queueBlocks(depth) + 4 * CHAIN_BLOCKS;
+  const bytes = Math.max(ARENA_BYTES_MIN, slots * Math.ceil(blockBytes / PAGE) * PAGE);
+  const arena = { bytes, hugePages: "try", lockMemory: "off", sliceBytes: SLICE_BYTES } as const;
+  const region = createArena(native, arena);
+  const queue = new Queue(native, { entries: 1024, threads: 2, watches: 8 });
+  const store = new TieredStore({
+    native,
+    region,
+    queue,
+    clock: systemClock,
+    random: systemRandom,
+    blocksMax,
+    gpuWindowBlocks: 0,
+    policy: "lru",
+    marks: { high: 1, low: 1 },
+  });
+  const growth = new ArenaGrowth(region, queue, arena, (ready) =>
+    store.slots.addReady(ready - store.slots.readyBytes),
+  );
+  const grow = async () => {
+    await growth.first();
+    await growth.rest((short) => {
+      throw short;
+    });
+    // Like an engine's blocks, and unlike a new arena, this is nothing that a drive could pack.
+    for (let at = 0; at < bytes; at += SLICE_BYTES) {
+      region.fill(at, Math.min(SLICE_BYTES, bytes - at), BigInt(systemRandom.u32()));
+    }
+  };
+  return { region, queue, store, grow };
+}

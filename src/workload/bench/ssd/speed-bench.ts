@@ -1,0 +1,236 @@
+import { join } from "node:path";
+import { formatBytes, randomBelow, seededRandom } from "../../../core/index.ts";
+import type { Native } from "../../../native/index.ts";
+import { fileBytesOf } from "../../../store/kvb/index.ts";
+import { median, quantile } from "../quantiles.ts";
+import { BenchBlocks } from "./bench-blocks.ts";
+import { makeBenchFolder } from "./bench-folder.ts";
+import { BenchTier, CHAIN_BLOCKS, type DiskMethod } from "./bench-tier.ts";
+import { Fio } from "./fio.ts";
+
+export interface SsdSpeedOptions {
+  readonly dir: string;
+  readonly blockBytes: number;
+  /** Written, and then read, by each side in each round. */
+  readonly bytes: number;
+  readonly depth: number;
+  readonly rounds: number;
+  readonly method: DiskMethod;
+  /** The program to compare with; null: no comparison. */
+  readonly fio: string | null;
+  readonly signal: AbortSignal;
+  readonly onProgress: (text: string) => void;
+}
+
+/** Rates in 10^9 payload bytes a second; medians over the rounds; null without fio. */
+export interface SsdSpeedResult {
+  readonly block_bytes: number;
+  /** `depth` acquires under way at once, each of one block that is on SSD alone. */
+  readonly read_gbps: number;
+  /** From the first reserve until the last block is on SSD, in new files; fio writes a new file. */
+  readonly write_gbps: number;
+  readonly fio_read_gbps: number | null;
+  readonly fio_write_gbps: number | null;
+  readonly read_ratio: number | null;
+  readonly write_ratio: number | null;
+  /** The same in a tier that is full: each block takes the place of an older one, and its file. */
+  readonly overwrite_gbps: number;
+  /** fio overwriting a file that was laid out before. */
+  readonly fio_overwrite_gbps: number | null;
+  readonly overwrite_ratio: number | null;
+  /** Acquires of one block, one at a time, in no order. */
+  readonly read_p50_ms: number;
+  readonly read_p99_ms: number;
+  readonly fio_read_p50_ms: number | null;
+  readonly fio_read_p99_ms: number | null;
+  readonly single_read_ratio: number | null;
+  readonly method: string;
+  readonly direct: boolean;
+  readonly registered: boolean;
+  readonly fio_engine: string | null;
+  readonly depth: number;
+  readonly rounds: number;
+  readonly bytes: number;
+}
+
+/** One round's figures of one side. */
+interface Round {
+  readonly writeGbps: number;
+  readonly overwriteGbps: number;
+  readonly readGbps: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+/** Single reads of one round. */
+const SINGLE_READS = 200;
+const NS_PER_MS = 1e6;
+
+/**
+ * Writes and reads blocks through the tier and the same amount with fio beside it, round after
+ * round and in turn, so that a slow moment of the drive hits both.
+ */
+export async function benchSsdSpeed(
+  native: Native,
+  options: SsdSpeedOptions,
+): Promise<SsdSpeedResult> {
+  const { blockBytes, depth, method, fio: program, signal, rounds } = options;
+  const count = Math.ceil(options.bytes / blockBytes / CHAIN_BLOCKS) * CHAIN_BLOCKS;
+  const bytes = count * blockBytes;
+  // Each round's blocks, those that follow in the full tier, and two files of fio's.
+  const blocks = (rounds + 1) * count;
+  using folder = makeBenchFolder(options.dir, blocks * fileBytesOf(blockBytes) + 2 * bytes);
+  const own = { folder: join(folder.path, "ssd"), blockBytes, blocksMax: 3 * blocks };
+  const tier = await BenchTier.open({ ...own, depth, method, native });
+  try {
+    const { direct, registered } = tier.disk;
+    const say = (what: string) => options.onProgress(`${formatBytes(blockBytes)}: ${what}`);
+    say("laying out");
+    const peer = { file: join(folder.path, "fio"), bytes, depth, direct, signal };
+    const fio = program === null ? null : await Fio.layOut(program, peer, blockBytes);
+    const race = new SpeedRace(tier, new BenchBlocks(tier, signal), fio, count);
+    for (let round = 0; round < rounds; round++) {
+      say(`round ${round + 1} of ${rounds}`);
+      await race.round(round);
+    }
+    tier.holdOnly(rounds * count);
+    for (let round = 0; round < rounds; round++) {
+      say(`full, round ${round + 1} of ${rounds}`);
+      await race.overwrite(rounds + round);
+    }
+    return {
+      block_bytes: blockBytes,
+      ...figuresOf(race.ours, race.theirs),
+      method: tier.disk.method,
+      direct,
+      registered,
+      fio_engine: fio?.engine ?? null,
+      depth,
+      rounds,
+      bytes,
+    };
+  } finally {
+    await tier.close();
+  }
+}
+
+/** Both sides write, both read, both read one by one; who begins changes from round to round. */
+class SpeedRace {
+  readonly ours: Partial<Round>[] = [];
+  readonly theirs: Partial<Round>[] = [];
+  readonly #tier: BenchTier;
+  readonly #blocks: BenchBlocks;
+  readonly #fio: Fio | null;
+  readonly #count: number;
+
+  constructor(tier: BenchTier, blocks: BenchBlocks, fio: Fio | null, count: number) {
+    this.#tier = tier;
+    this.#blocks = blocks;
+    this.#fio = fio;
+    this.#count = count;
+  }
+
+  /** Writes into a full tier, and fio over its file. */
+  async overwrite(number: number): Promise<void> {
+    const { blockBytes } = this.#tier;
+    const [overwriteGbps, fio] = await inTurn(
+      number % 2 === 0,
+      () => this.#gbps(() => this.#blocks.write(number * this.#count, this.#count)),
+      async () => this.#fio?.gbps("write", blockBytes),
+    );
+    this.#tier.emptyRam();
+    this.ours.push({ overwriteGbps });
+    if (fio !== undefined) this.theirs.push({ overwriteGbps: fio });
+  }
+
+  async round(number: number): Promise<void> {
+    const { blockBytes, disk } = this.#tier;
+    const fio = this.#fio;
+    const fioFirst = number % 2 === 0;
+    const first = number * this.#count;
+    const all = Array.from({ length: this.#count }, (_, i) => first + i);
+    const some = someOf(all, Math.min(SINGLE_READS, this.#count));
+    const [writeGbps, fioWrite] = await inTurn(
+      fioFirst,
+      () => this.#gbps(() => this.#blocks.write(first, this.#count)),
+      async () => fio?.makesGbps(blockBytes),
+    );
+    this.#tier.emptyRam();
+    const [readGbps, fioRead] = await inTurn(
+      fioFirst,
+      () => this.#gbps(() => this.#blocks.read(all, disk.depth)),
+      async () => fio?.gbps("read", blockBytes),
+    );
+    this.#tier.emptyRam();
+    const [ns, fioSingle] = await inTurn(
+      fioFirst,
+      () => this.#blocks.read(some, 1),
+      async () => fio?.singleReads(blockBytes, some.length),
+    );
+    // What is in RAM alone when its file makes room for another would be written again.
+    this.#tier.emptyRam();
+    const p50Ms = median(ns) / NS_PER_MS;
+    this.ours.push({ writeGbps, readGbps, p50Ms, p99Ms: quantile(ns, 0.99) / NS_PER_MS });
+    if (fioWrite === undefined || fioRead === undefined || fioSingle === undefined) return;
+    this.theirs.push({ writeGbps: fioWrite, readGbps: fioRead, ...fioSingle });
+  }
+
+  async #gbps(run: () => Promise<unknown>): Promise<number> {
+    const start = Bun.nanoseconds();
+    await run();
+    return (this.#count * this.#tier.blockBytes) / (Bun.nanoseconds() - start);
+  }
+}
+
+async function inTurn<T, U>(
+  fioFirst: boolean,
+  ours: () => Promise<T>,
+  fio: () => Promise<U>,
+): Promise<readonly [T, U]> {
+  if (fioFirst) {
+    const theirs = await fio();
+    return [await ours(), theirs];
+  }
+  const own = await ours();
+  return [own, await fio()];
+}
+
+/** So many of them, each at most once, in no order. */
+function someOf(all: readonly number[], count: number): number[] {
+  const random = seededRandom(count);
+  const left = [...all];
+  for (let i = 0; i < count; i++) {
+    const at = i + randomBelow(random, left.length - i);
+    [left[i], left[at]] = [left[at]!, left[i]!];
+  }
+  return left.slice(0, count);
+}
+
+function figuresOf(ours: readonly Partial<Round>[], theirs: readonly Partial<Round>[]) {
+  const of = (rounds: readonly Partial<Round>[], name: keyof Round) => {
+    const values = rounds.flatMap((round) => round[name] ?? []);
+    return values.length === 0 ? null : rounded(median(values));
+  };
+  const ratio = (name: keyof Round) => {
+    const peer = of(theirs, name);
+    return peer === null ? null : rounded(of(ours, name)! / peer);
+  };
+  return {
+    read_gbps: of(ours, "readGbps")!,
+    write_gbps: of(ours, "writeGbps")!,
+    fio_read_gbps: of(theirs, "readGbps"),
+    fio_write_gbps: of(theirs, "writeGbps"),
+    read_ratio: ratio("readGbps"),
+    write_ratio: ratio("writeGbps"),
+    overwrite_gbps: of(ours, "overwriteGbps")!,
+    fio_overwrite_gbps: of(theirs, "overwriteGbps"),
+    overwrite_ratio: ratio("overwriteGbps"),
+    read_p50_ms: of(ours, "p50Ms")!,
+    read_p99_ms: of(ours, "p99Ms")!,
+    fio_read_p50_ms: of(theirs, "p50Ms"),
+    fio_read_p99_ms: of(theirs, "p99Ms"),
+    single_read_ratio: ratio("p50Ms"),
+  };
+}
+
+const rounded = (value: number) => Number(value.toFixed(3));

@@ -1,0 +1,162 @@
+import { DIGEST_BYTES, LAYER_ALL, sleep, systemClock } from "../../core/index.ts";
+import { encodeManifest, type NamespaceManifest, namespaceKey } from "../../identity/index.ts";
+import type { Native } from "../../native/index.ts";
+import type { Trace, TraceRequest } from "../traces/index.ts";
+import { MockEngine } from "./mock-engine.ts";
+import { Feed, replayManifest } from "./replay.ts";
+import { Durations, type ReplaySummary, ReplayTally, summarise } from "./tally.ts";
+
+/** Who says which worker serves a request. */
+export interface Dispatcher {
+  /** The worker for a prompt under this request id, which counts as load until `ended`. */
+  route(prompt: RoutedPrompt): Promise<string>;
+  /** Its prompt was computed, and then it ended. */
+  ended(requestId: string): Promise<void>;
+}
+
+export interface RoutedPrompt {
+  readonly requestId: string;
+  /** As workers' events name the model. */
+  readonly model: string;
+  /** Sequence hashes of the prompt's blocks, as agents name them. */
+  readonly hashes: BigUint64Array;
+  readonly blockTokens: number;
+  readonly promptTokens: number;
+}
+
+export interface ClusterReplayOptions {
+  readonly trace: Trace;
+  /** Sockets of the agents by worker. */
+  readonly sockets: ReadonlyMap<string, string>;
+  readonly dispatcher: Dispatcher;
+  readonly blockBytes: number;
+  /** Requests under way at a time. */
+  readonly clients: number;
+  readonly requestsMax: number;
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (tally: ReplayTally) => void;
+  /** Told once engines are connected to all agents, before the first request. */
+  readonly onConnected?: () => Promise<void>;
+}
+
+export interface ClusterSummary extends ReplaySummary {
+  /** Prompt tokens of each worker. */
+  readonly tokens_by_worker: Readonly<Record<string, number>>;
+  readonly route_p50_us: number;
+  readonly route_p99_us: number;
+}
+
+/** An engine on each host, for one request at a time. */
+type Engines = ReadonlyMap<string, MockEngine>;
+
+/** Sends a trace's requests to the workers that the dispatcher names, in the trace's order. */
+export async function replayCluster(
+  native: Native,
+  options: ClusterReplayOptions,
+): Promise<ClusterSummary> {
+  const { trace, clients, blockBytes } = options;
+  const manifest = replayManifest(trace, blockBytes);
+  const tally = new ReplayTally(trace.blockTokens);
+  const feed = new Feed({ ...options, speed: 0 });
+  const player = new Player(native, options, manifest, tally);
+  const startMs = systemClock.monotonicMs();
+  await using all = new AsyncDisposableStack();
+  const fleets: Engines[] = [];
+  for (let number = 0; number < clients; number++) {
+    fleets.push(await player.connect(number, all));
+  }
+  await options.onConnected?.();
+  const run = async (engines: Engines) => {
+    for (let request = await feed.next(); request !== null; request = await feed.next()) {
+      await player.serve(request, engines);
+    }
+  };
+  await Promise.all(fleets.map(run));
+  const seconds = (systemClock.monotonicMs() - startMs) / 1_000;
+  return {
+    ...summarise(tally, { trace: trace.name, blockBytes, seconds, clients }),
+    ...player.summary(),
+  };
+}
+
+class Player {
+  readonly #native: Native;
+  readonly #options: ClusterReplayOptions;
+  readonly #manifest: NamespaceManifest;
+  readonly #namespaceKey: Uint8Array;
+  readonly #tally: ReplayTally;
+  readonly #routeNs = new Durations();
+  readonly #tokens = new Map<string, number>();
+  #nextId = 1;
+
+  constructor(
+    native: Native,
+    options: ClusterReplayOptions,
+    manifest: NamespaceManifest,
+    tally: ReplayTally,
+  ) {
+    this.#native = native;
+    this.#options = options;
+    this.#manifest = manifest;
+    this.#namespaceKey = namespaceKey(native, manifest);
+    this.#tally = tally;
+  }
+
+  async connect(number: number, all: AsyncDisposableStack): Promise<Engines> {
+    const { sockets, blockBytes } = this.#options;
+    const engines = new Map<string, MockEngine>();
+    for (const [worker, socketPath] of sockets) {
+      const engine = await MockEngine.connect(
+        this.#native,
+        {
+          ...{ blockBytes, socketPath, patienceMs: 0, name: `cluster-${number}` },
+          manifest: encodeManifest(this.#manifest),
+          namespaceKey: this.#namespaceKey,
+        },
+        this.#tally,
+      );
+      engines.set(worker, all.use(engine));
+      this.#tokens.set(worker, 0);
+    }
+    return engines;
+  }
+
+  async serve(request: TraceRequest, engines: Engines): Promise<void> {
+    const { dispatcher, trace, onProgress, signal } = this.#options;
+    const requestId = `trace-${this.#nextId++}`;
+    const hashes = traceHashes(this.#native, this.#namespaceKey, request.blocks);
+    const { blockTokens } = trace;
+    const start = Bun.nanoseconds();
+    const worker = await dispatcher.route({
+      ...{ requestId, model: this.#manifest.model, hashes, blockTokens },
+      promptTokens: request.inputTokens,
+    });
+    this.#routeNs.add(Bun.nanoseconds() - start);
+    this.#tokens.set(worker, this.#tokens.get(worker)! + request.inputTokens);
+    await engines.get(worker)!.serve(request);
+    await dispatcher.ended(requestId);
+    onProgress?.(this.#tally);
+    // Lets signals in where everything else is at hand.
+    if (signal !== undefined) await sleep(systemClock, 0, signal);
+  }
+
+  summary() {
+    return {
+      tokens_by_worker: Object.fromEntries(this.#tokens),
+      route_p50_us: Math.round(this.#routeNs.quantileUs(0.5)),
+      route_p99_us: Math.round(this.#routeNs.quantileUs(0.99)),
+    };
+  }
+}
+
+/** How agents name a trace's blocks in their events: the first eight bytes of each block's key. */
+export function traceHashes(native: Native, key: Uint8Array, blocks: Uint32Array): BigUint64Array {
+  const ids = new BigUint64Array(blocks.length);
+  for (const [at, id] of blocks.entries()) ids[at] = BigInt(id);
+  const digests = new Uint8Array(blocks.length * DIGEST_BYTES);
+  native.chainDigests(key, new Uint8Array(ids.buffer), 8, digests);
+  const keys = new Uint8Array(digests.length);
+  if (blocks.length > 0) native.blockKeys(digests, LAYER_ALL, keys);
+  const words = new DataView(keys.buffer);
+  return BigUint64Array.from(ids, (_, at) => words.getBigUint64(at * DIGEST_BYTES, true));
+}

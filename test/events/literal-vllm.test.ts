@@ -1,0 +1,235 @@
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import {
+  decodeFeed,
+  type EngineEvent,
+  encodeFeed,
+  type FeedChange,
+  localHashes,
+  noCounts,
+  sequenceHashes,
+  Translator,
+} from "../../src/events/index.ts";
+import { loadNative } from "../../src/native/index.ts";
+import { describeNative } from "../support/index.ts";
+import { LiteralVllm, type RequestKind, type RunningRequest } from "./literal-vllm.ts";
+
+const BLOCK = 4;
+const BLOCKS = 14;
+
+/** A follower of the literal engine: a translator, and the blocks that it says are held. */
+class Follower {
+  readonly counts = noCounts();
+  readonly #totalBlocks: number | null;
+  translator: Translator;
+  held = new Set<bigint>();
+
+  constructor(isFromStart: boolean, totalBlocks: number | null) {
+    this.#totalBlocks = totalBlocks;
+    this.translator = this.#open();
+    this.translator.begin(isFromStart);
+  }
+
+  #open(): Translator {
+    const options = { native: loadNative(), blockTokens: null, knownBlocksMax: 1_000 };
+    return new Translator({ ...options, totalBlocks: this.#totalBlocks }, this.counts);
+  }
+
+  take(changes: readonly FeedChange[]): void {
+    for (const { change } of changes) {
+      if (change.kind === "cleared") this.held.clear();
+      else if (change.kind === "stored") for (const hash of change.hashes) this.held.add(hash);
+      else for (const hash of change.hashes) this.held.delete(hash);
+    }
+  }
+
+  apply(events: readonly EngineEvent[]): void {
+    this.take(this.translator.apply(events));
+  }
+
+  /** What a restart of the router does. */
+  async restart(): Promise<void> {
+    const state = { next: 1, lastPayload: 7n, ...this.translator.state() };
+    const saved = decodeFeed(await encodeFeed(state, new AbortController().signal))!;
+    this.translator = this.#open();
+    this.translator.restore(saved);
+    this.held = new Set();
+    for (const _step of this.translator.announceSteps());
+    this.take(this.translator.take());
+  }
+
+  /** Blocks of a prompt that a request would reuse. */
+  overlap(tokens: readonly number[]): number {
+    const hashes = sequenceHashes(localHashes(Uint32Array.from(tokens), BLOCK));
+    const most = Math.floor((tokens.length - 1) / BLOCK);
+    let blocks = 0;
+    while (blocks < most && this.held.has(hashes[blocks]!)) blocks++;
+    return blocks;
+  }
+}
+
+/** Prompts that share beginnings; those of exactly one block are stored twice. */
+const prompt = fc
+  .record({
+    system: fc.nat({ max: 2 }),
+    user: fc.nat({ max: 3 }),
+    length: fc.integer({ min: BLOCK, max: 6 * BLOCK }),
+  })
+  .map(({ system, user, length }) =>
+    Array.from({ length }, (_, at) => (at < 2 * BLOCK ? 100 * system + at : 1_000 * user + at)),
+  );
+
+const asking = fc.constantFrom<RequestKind[]>("plain", "plain", "full", "logprobs");
+
+const step = fc.oneof(
+  { weight: 6, arbitrary: fc.record({ kind: fc.constant("ask"), prompt, request: asking }) },
+  { weight: 3, arbitrary: fc.record({ kind: fc.constant("twins"), prompt, more: fc.nat(6) }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("clear") }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("restart") }) },
+) as fc.Arbitrary<
+  | { kind: "ask"; prompt: number[]; request: RequestKind }
+  | { kind: "twins"; prompt: number[]; more: number }
+  | { kind: "clear" | "restart" }
+>;
+type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
+
+function run(engine: LiteralVllm, one: Step): void {
+  if (one.kind === "clear") engine.clear();
+  if (one.kind === "ask") {
+    const request = engine.start(one.prompt, one.request);
+    if (request !== null) engine.finish(request);
+  }
+  if (one.kind !== "twins") return;
+  // Both fill the same blocks while they answer: two copies of each.
+  const started = [engine.start(one.prompt), engine.start(one.prompt)];
+  const twins = started.filter((request): request is RunningRequest => request !== null);
+  for (let at = 0; at < one.more; at++) {
+    for (const request of twins) engine.decode(request, 5_000 + at);
+  }
+  for (const request of twins) engine.finish(request);
+}
+
+const asked = fc.array(prompt, { minLength: 4, maxLength: 4 });
+
+const tokensFrom = (first: number, count: number) =>
+  Array.from({ length: count }, (_, at) => first + at);
+
+/** A follower of an engine with two copies of a block, of which one may be an announcement. */
+function twoCopies(totalBlocks: number | null = null) {
+  const engine = new LiteralVllm(BLOCKS, BLOCK);
+  const follower = new Follower(true, totalBlocks);
+  const hot = tokensFrom(1, 2 * BLOCK + 1);
+  const turn = (request: RunningRequest | null) => {
+    follower.apply(engine.takeEvents());
+    return request!;
+  };
+  const once = (tokens: number[]) => engine.finish(turn(engine.start(tokens)));
+  // It runs on while its twin of exactly one block ends, whose copy is then evicted first.
+  const running = turn(engine.start(hot));
+  once(hot.slice(0, BLOCK));
+  for (let other = 1; engine.copiesOf(hot, 0) === 2; other++) once(tokensFrom(1_000 * other, 12));
+  return { engine, follower, hot, running, turn };
+}
+
+describeNative("a literal vLLM", () => {
+  test("a prompt of one block makes no hot prefix absent and known", () => {
+    const { engine, follower, hot, running, turn } = twoCopies();
+    expect(engine.cachedBlocks(hot)).toBe(2);
+    expect([follower.overlap(hot), follower.translator.isComplete]).toEqual([0, false]);
+    // Whatever a request stores behind the prefix shows that it is held.
+    for (let at = 0; at < BLOCK; at++) engine.decode(running, 9_000 + at);
+    turn(running);
+    expect([follower.overlap(hot), follower.translator.isComplete]).toEqual([2, true]);
+  });
+
+  test("prompt_logprobs on a partly evicted prompt stores copies for certain", () => {
+    const engine = new LiteralVllm(BLOCKS, BLOCK);
+    const follower = new Follower(true, null);
+    const prompt = tokensFrom(1, 3 * BLOCK);
+    engine.finish(engine.start(prompt.slice(0, BLOCK))!);
+    engine.finish(engine.start(prompt, "logprobs")!);
+    follower.apply(engine.takeEvents());
+    for (let other = 1; engine.copiesOf(prompt, 0) > 0; other++) {
+      engine.finish(engine.start(tokensFrom(1_000 * other, BLOCK + 1))!);
+      follower.apply(engine.takeEvents());
+      expect(follower.overlap([...prompt, 0])).toBe(engine.cachedBlocks([...prompt, 0]));
+      expect(follower.translator.isComplete).toBe(true);
+    }
+  });
+
+  test("copies that fill the cache settle which announcements were copies", () => {
+    const engine = new LiteralVllm(5, 4);
+    const follower = new Follower(true, 5);
+    const prompt = tokensFrom(1, 2 * BLOCK + 1);
+    for (const kind of ["plain", "full"] as const) engine.finish(engine.start(prompt, kind)!);
+    follower.apply(engine.takeEvents());
+    for (let other = 1; engine.cachedBlocks(prompt) > 0; other++) {
+      engine.finish(engine.start(tokensFrom(1_000 * other, BLOCK))!);
+    }
+    follower.apply(engine.takeEvents());
+    expect([follower.overlap(prompt), follower.translator.isComplete]).toEqual([0, true]);
+  });
+
+  test("is followed exactly, or what is unknown is said to be", async () => {
+    const seen = { known: 0, unknown: 0 };
+    const property = fc.asyncProperty(
+      fc.array(step, { maxLength: 40 }),
+      asked,
+      async (steps, prompts) => {
+        const engine = new LiteralVllm(BLOCKS, BLOCK);
+        const follower = new Follower(true, null);
+        for (const one of steps) {
+          run(engine, one);
+          follower.apply(engine.takeEvents());
+          if (one.kind === "restart") await follower.restart();
+          const { isComplete } = follower.translator;
+          if (isComplete) seen.known++;
+          else seen.unknown++;
+          for (const tokens of prompts) {
+            const [found, truth] = [follower.overlap(tokens), engine.cachedBlocks(tokens)];
+            if (isComplete) expect(found).toBe(truth);
+            else expect(found).toBeLessThanOrEqual(truth);
+          }
+        }
+      },
+    );
+    await fc.assert(property, { numRuns: 200 });
+    expect(seen.known).toBeGreaterThan(10 * seen.unknown);
+    expect(seen.unknown).toBeGreaterThan(0);
+  });
+
+  test("followed late never seems to hold more, and exactly that once known", async () => {
+    const seen = { complete: 0, learned: 0 };
+    const property = fc.asyncProperty(
+      fc.array(step, { minLength: 1, maxLength: 30 }),
+      fc.array(step, { maxLength: 40 }),
+      asked,
+      async (before, after, prompts) => {
+        const engine = new LiteralVllm(BLOCKS, BLOCK);
+        for (const one of before) run(engine, one);
+        engine.takeEvents();
+        const follower = new Follower(false, BLOCKS);
+        for (const one of after) {
+          run(engine, one);
+          follower.apply(engine.takeEvents());
+          if (one.kind === "restart") await follower.restart();
+          for (const tokens of prompts) {
+            const full = Math.floor(tokens.length / BLOCK);
+            const names = Array.from({ length: full }, (_, at) => engine.nameOf(tokens, at));
+            const before = follower.held.size;
+            const prompt = { tokens: Uint32Array.from(tokens), cacheSalt: null };
+            follower.take(follower.translator.learn(names, prompt));
+            if (follower.held.size > before) seen.learned++;
+            const [found, truth] = [follower.overlap(tokens), engine.cachedBlocks(tokens)];
+            expect(found).toBeLessThanOrEqual(truth);
+            if (!follower.translator.isComplete) continue;
+            expect(found).toBe(truth);
+            seen.complete++;
+          }
+        }
+      },
+    );
+    await fc.assert(property, { numRuns: 300 });
+    expect(Math.min(seen.complete, seen.learned)).toBeGreaterThan(10);
+  });
+});

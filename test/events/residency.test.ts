@@ -1,0 +1,280 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import type { WorkerId } from "../../src/core/index.ts";
+import {
+  ANY,
+  blocksIn,
+  decodeAnswer,
+  decodeQuestion,
+  decodeResidencyMessage,
+  encodeAnswer,
+  encodeBatch,
+  encodeHeartbeat,
+  encodeQuestion,
+  eventsSubject,
+  fitRange,
+  liveBlocksMax,
+  questionsSubject,
+  type ResidencyAnswer,
+  type ResidencyQuestion,
+  type ResidencyRun,
+  snapshotParts,
+  splitBatch,
+  splitChange,
+} from "../../src/events/index.ts";
+import type { ResidencyBatch, ResidencyChange } from "../../src/observability/activity/index.ts";
+import { batch, change, heartbeat, run, source, u64 } from "./arbitraries.ts";
+
+const WALL_MS = 1_700_000_000_123;
+const SOURCE = { worker: "w-1" as WorkerId, rank: 3, incarnation: 77n };
+
+function bigRun(blocks: number): BigUint64Array {
+  return BigUint64Array.from({ length: blocks }, (_, i) => (BigInt(i) << 32n) | 0xffff_ffffn);
+}
+
+describe("messages of a publisher", () => {
+  test("a batch comes back as it was", () => {
+    const property = fc.property(batch, (sent) => {
+      const read = decodeResidencyMessage(encodeBatch(sent, WALL_MS));
+      expect(read).toEqual({
+        ok: true,
+        value: { kind: "batch", publishedAtMs: WALL_MS, batch: sent },
+      });
+    });
+    fc.assert(property, { numRuns: 300 });
+  });
+
+  test("a heartbeat comes back as it was", () => {
+    const property = fc.property(heartbeat, (sent) => {
+      const read = decodeResidencyMessage(encodeHeartbeat(sent, WALL_MS));
+      expect(read).toEqual({
+        ok: true,
+        value: { kind: "heartbeat", publishedAtMs: WALL_MS, heartbeat: sent },
+      });
+    });
+    fc.assert(property, { numRuns: 300 });
+  });
+
+  test("each truncation, and each byte changed, is read or refused in words", () => {
+    const cleared: ResidencyChange = { kind: "cleared", tier: "host" };
+    const hashes = bigRun(2);
+    const stored: ResidencyChange = {
+      kind: "stored",
+      tier: "disk",
+      parent: 5n,
+      hashes,
+      tokenHashes: hashes,
+    };
+    const sent = { source: SOURCE, firstSequence: 9, changes: [cleared, stored] };
+    const bytes = encodeBatch(sent, WALL_MS);
+    for (let end = 0; end < bytes.length; end++) {
+      expect(decodeResidencyMessage(bytes.subarray(0, end)).ok).toBe(false);
+    }
+    for (let at = 0; at < bytes.length; at++) {
+      for (const flip of [1, 0x80, 0xff]) {
+        const damaged = bytes.slice();
+        damaged[at]! ^= flip;
+        const read = decodeResidencyMessage(damaged);
+        if (!read.ok) expect(read.why).not.toBe("");
+      }
+    }
+  });
+
+  test("numbers that do not follow, or other ranks, are refused", () => {
+    const of = (rank: number, firstSequence: number) =>
+      encodeBatch(
+        { source: { ...SOURCE, rank }, firstSequence, changes: [{ kind: "cleared", tier: null }] },
+        WALL_MS,
+      );
+    const bytes = of(3, 9);
+    const name = Buffer.from("event_id");
+    const at = Buffer.from(bytes).indexOf(name) + name.length;
+    expect(bytes[at]).toBe(9);
+    bytes[at] = 10;
+    expect(decodeResidencyMessage(bytes)).toMatchObject({ ok: false });
+    expect(decodeResidencyMessage(of(3, 9)).ok).toBe(true);
+  });
+});
+
+describe("subjects", () => {
+  test("name cluster, worker and rank as one token each", () => {
+    expect(eventsSubject("a.b", SOURCE)).toBe("kv-events-a_b.w-1.3");
+    expect(eventsSubject("prod", ANY)).toBe("kv-events-prod.*.*");
+    expect(questionsSubject("prod", SOURCE)).toBe("kv-events-ask-prod.w-1.3");
+  });
+});
+
+const question: fc.Arbitrary<ResidencyQuestion> = fc.oneof(
+  fc.record({
+    kind: fc.constant("range" as const),
+    incarnation: fc.option(fc.bigInt({ min: 1n, max: 2n ** 64n - 1n })),
+    from: fc.nat(),
+    to: fc.option(fc.nat()),
+  }),
+  fc.record({
+    kind: fc.constant("snapshot" as const),
+    incarnation: fc.option(fc.bigInt({ min: 1n, max: 2n ** 64n - 1n })),
+    snapshot: fc.option(u64),
+    part: fc.nat(),
+  }),
+);
+
+const answer: fc.Arbitrary<ResidencyAnswer> = fc.oneof(
+  fc.record({ kind: fc.constant("range" as const), batch, lastSequence: fc.nat() }),
+  fc.record({
+    kind: fc.constant("evicted" as const),
+    source,
+    firstSequence: fc.nat(),
+    lastSequence: fc.nat(),
+  }),
+  fc.record({ kind: fc.constant("too_new" as const), source, lastSequence: fc.nat() }),
+  fc.record({
+    kind: fc.constant("snapshot" as const),
+    source,
+    snapshot: u64,
+    sequence: fc.nat(),
+    part: fc.nat(),
+    isLast: fc.boolean(),
+    isDeviceKnown: fc.boolean(),
+    runs: fc.array(run, { maxLength: 5 }),
+  }),
+  fc.record({ kind: fc.constantFrom("no_snapshot", "other_incarnation"), source }),
+  fc.record({ kind: fc.constant("busy" as const), source, retryMs: fc.nat({ max: 60_000 }) }),
+  fc.record({ kind: fc.constant("refused" as const), why: fc.string({ maxLength: 90 }) }),
+);
+
+describe("questions and answers", () => {
+  test("come back as they were", () => {
+    const asked = fc.property(question, (sent) => {
+      expect(decodeQuestion(encodeQuestion(sent))).toEqual({ ok: true, value: sent });
+    });
+    fc.assert(asked, { numRuns: 300 });
+    const answered = fc.property(answer, (sent) => {
+      expect(decodeAnswer(encodeAnswer(sent))).toEqual({ ok: true, value: sent });
+    });
+    fc.assert(answered, { numRuns: 300 });
+  });
+
+  test("lengths that lie take no memory", () => {
+    const lies = ["ddffffffff", "dfffffffff", "c6ffffffff", "81a4", "82a46b696e64a572616e6765"];
+    for (const hex of lies) {
+      const bytes = Uint8Array.fromHex(hex);
+      expect([decodeAnswer(bytes).ok, decodeQuestion(bytes).ok]).toEqual([false, false]);
+      expect(decodeResidencyMessage(bytes).ok).toBe(false);
+    }
+  });
+});
+
+/** What a picture says after a change: the state of each block it names. */
+function blocksOf(changes: readonly ResidencyChange[]): string[] {
+  return changes.flatMap((one) =>
+    one.kind === "cleared"
+      ? []
+      : Array.from(one.hashes, (hash) => `${one.kind} ${one.tier} ${hash}`),
+  );
+}
+
+describe("what is too large", () => {
+  test("is split into changes that say the same, each child of the one before", () => {
+    const property = fc.property(change, fc.integer({ min: 1, max: 7 }), (whole, max) => {
+      const parts = splitChange(whole, max);
+      expect(blocksOf(parts)).toEqual(blocksOf([whole]));
+      expect(parts.every((part) => blocksIn(part) <= max)).toBe(true);
+      let last: bigint | null | undefined;
+      for (const part of parts) {
+        if (part.kind !== "stored" || whole.kind !== "stored") continue;
+        expect(part.parent).toBe(last === undefined ? whole.parent : last);
+        last = part.hashes.at(-1);
+      }
+    });
+    fc.assert(property, { numRuns: 200 });
+  });
+
+  test("goes into batches below the broker's limit, with numbers that follow", () => {
+    const hashes = bigRun(300);
+    const big: ResidencyChange = {
+      kind: "stored",
+      tier: "device",
+      parent: null,
+      hashes,
+      tokenHashes: hashes,
+    };
+    const bytesMax = 4_096;
+    const changes = Array.from({ length: 200 }, () => splitChange(big, 20)).flat();
+    const whole: ResidencyBatch = { source: SOURCE, firstSequence: 11, changes };
+    let next = 11;
+    for (const part of splitBatch(whole, bytesMax)) {
+      expect(part.firstSequence).toBe(next);
+      next += part.changes.length;
+      expect(encodeBatch(part, WALL_MS).length).toBeLessThanOrEqual(bytesMax);
+    }
+    expect(next).toBe(11 + changes.length);
+  });
+
+  test("one change of as many blocks as are said to fit does fit", () => {
+    for (const bytesMax of [1_024, 65_536, 1_048_576]) {
+      const hashes = bigRun(liveBlocksMax(bytesMax));
+      expect(hashes.length).toBeGreaterThan(0);
+      const kind = "stored" as const;
+      const changes = [
+        { kind, tier: "host" as const, parent: 1n << 60n, hashes, tokenHashes: hashes },
+      ];
+      const [only, ...more] = splitBatch(
+        { source: SOURCE, firstSequence: 2 ** 50, changes },
+        bytesMax,
+      );
+      expect(more).toEqual([]);
+      expect(encodeBatch(only!, WALL_MS).length).toBeLessThanOrEqual(bytesMax);
+    }
+  });
+
+  test("a range is cut where the answer is full, and is never empty", () => {
+    const changes = Array.from({ length: 50 }, (): ResidencyChange => {
+      return { kind: "removed", tier: "disk", hashes: bigRun(100) };
+    });
+    const fitting = fitRange(changes, 5, 8_192);
+    expect(fitting.length).toBeGreaterThan(5);
+    expect(fitRange(changes, 5, 10)).toHaveLength(1);
+    const sent = { source: SOURCE, firstSequence: 6, changes: fitting };
+    const bytes = encodeAnswer({ kind: "range", batch: sent, lastSequence: 50 });
+    expect(bytes.length).toBeLessThanOrEqual(8_192);
+  });
+
+  test("a million blocks go in parts below the limit and come out whole", () => {
+    const bytesMax = 1_048_576;
+    const runs = [
+      { tier: "device" as const, parent: null, hashes: bigRun(1_000_000) },
+      ...Array.from({ length: 5_000 }, (_, i): ResidencyRun => {
+        return { tier: "host", parent: BigInt(i), hashes: bigRun(3) };
+      }),
+    ];
+    let [part, blocks, last] = [0, 0, null as bigint | null];
+    for (const some of snapshotParts(runs, bytesMax)) {
+      const sent: ResidencyAnswer = {
+        kind: "snapshot",
+        source: SOURCE,
+        snapshot: 5n,
+        sequence: 8,
+        part: part++,
+        isLast: false,
+        isDeviceKnown: true,
+        runs: some,
+      };
+      const bytes = encodeAnswer(sent);
+      expect(bytes.length).toBeLessThanOrEqual(bytesMax);
+      const read = decodeAnswer(bytes);
+      if (!read.ok || read.value.kind !== "snapshot") throw new Error("not read");
+      for (const one of read.value.runs) {
+        blocks += one.hashes.length;
+        if (one.tier !== "device") continue;
+        expect(one.parent).toBe(last);
+        last = one.hashes.at(-1)!;
+      }
+    }
+    expect([part, blocks]).toEqual([8, 1_015_000]);
+  });
+
+  test("nothing held is one empty part", () => {
+    expect([...snapshotParts([], 65_536)]).toEqual([[]]);
+  });
+});

@@ -1,0 +1,290 @@
+import { describe, expect, test } from "bun:test";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { HearthError } from "../../../src/core/index.ts";
+import {
+  bindPublisher,
+  bindRouter,
+  connectSubscriber,
+  type ZmtpMessage,
+} from "../../../src/events/zmtp/index.ts";
+import { ManualClock, waitFor, withTempDir } from "../../support/index.ts";
+import {
+  ask,
+  bytes,
+  clock,
+  collect,
+  greeting,
+  LIMITS,
+  portOf,
+  random,
+  rawClient,
+  ready,
+  texts,
+} from "./support.ts";
+
+const ANY = { endpoint: "tcp://127.0.0.1:*", clock, random };
+
+function command(name: string, data: Uint8Array): Uint8Array {
+  const body = Buffer.concat([Uint8Array.of(name.length), bytes(name), data]);
+  return Buffer.concat([Uint8Array.of(4, body.length), body]);
+}
+
+function message(body: Uint8Array): Uint8Array {
+  return Buffer.concat([Uint8Array.of(0, body.length), body]);
+}
+
+/** What makes a socket that listens end the connection, whatever comes behind it. */
+const GARBAGE: Readonly<Record<string, readonly Uint8Array[]>> = {
+  "another protocol": [bytes("GET / HTTP/1.1\r\nHost: a\r\n\r\n")],
+  "an older ZMTP": [greeting(0, 1)],
+  "a mechanism that is not spoken": [greeting(0, 3, "CURVE")],
+  "a message before READY": [greeting(), message(bytes("x"))],
+  "a socket of a wrong type": [greeting(), ready("PUB")],
+  "a READY of lies": [greeting(), Uint8Array.fromHex("040b055245414459ff41424344")],
+  "READY twice": [greeting(), ready("SUB"), ready("SUB")],
+  "a frame longer than may be": [
+    greeting(),
+    ready("SUB"),
+    Uint8Array.fromHex("027fffffffffffffff"),
+  ],
+  "flags that are not known": [greeting(), ready("SUB"), Uint8Array.of(0x40, 0)],
+  "a command without a name": [greeting(), ready("SUB"), Uint8Array.of(4, 0)],
+  "a PING with too much behind it": [
+    greeting(),
+    ready("SUB"),
+    command("PING", new Uint8Array(200)),
+  ],
+  "a topic that is too long": [greeting(), ready("SUB"), command("SUBSCRIBE", new Uint8Array(99))],
+};
+
+describe("peers that are none", () => {
+  for (const [name, parts] of Object.entries(GARBAGE)) {
+    test(`${name} ends its connection, and no other`, async () => {
+      const limits = { ...LIMITS, topicBytesMax: 50 };
+      await using pub = await bindPublisher({ ...ANY, limits });
+      await using sub = collect(pub.endpoint);
+      await waitFor(() => pub.subscribers === 1);
+      using client = await rawClient(portOf(pub.endpoint));
+      for (const part of parts) client.socket.write(part);
+      await waitFor(() => client.state.isClosed);
+      await waitFor(() => {
+        pub.publish([bytes("t"), bytes("still here")]);
+        return sub.messages.length > 0;
+      });
+      expect(pub.subscribers).toBe(1);
+      expect(sub.state.connections).toBe(1);
+    });
+  }
+
+  test("whoever says nothing is given up, and so are more than may come", async () => {
+    const manual = new ManualClock();
+    const limits = { handshakeMs: 500, peersMax: 2 };
+    await using pub = await bindPublisher({ ...ANY, clock: manual, limits });
+    const port = portOf(pub.endpoint);
+    using first = await rawClient(port);
+    using second = await rawClient(port);
+    await waitFor(() => first.heard.length === 64 && second.heard.length === 64);
+    using third = await rawClient(port);
+    await waitFor(() => third.state.isClosed);
+    second.socket.write(Buffer.concat([greeting(), ready("SUB"), message(Uint8Array.of(1))]));
+    await waitFor(() => pub.subscribers === 1);
+    manual.advance(500);
+    await waitFor(() => first.state.isClosed);
+    expect(second.state.isClosed).toBe(false);
+  });
+
+  test("a subscriber of ZMTP 3.0 is served, in pieces of one byte", async () => {
+    await using pub = await bindPublisher(ANY);
+    using client = await rawClient(portOf(pub.endpoint));
+    const wish = message(Buffer.concat([Uint8Array.of(1), bytes("kv")]));
+    for (const byte of Buffer.concat([greeting(0), ready("SUB"), wish])) {
+      client.socket.write(Uint8Array.of(byte));
+    }
+    await waitFor(() => {
+      pub.publish([bytes("kv"), bytes("hello")]);
+      pub.publish([bytes("other"), bytes("no")]);
+      return client.heard.includes("hello");
+    });
+    expect(client.heard.includes("other")).toBe(false);
+    client.socket.write(command("PING", Uint8Array.of(0, 9, 7, 7)));
+    await waitFor(() => client.heard.includes(command("PONG", Uint8Array.of(7, 7))));
+  });
+
+  test("more subscriptions than may be end it; one that is given up makes room", async () => {
+    await using pub = await bindPublisher({ ...ANY, limits: { subscriptionsMax: 2 } });
+    using client = await rawClient(portOf(pub.endpoint));
+    const wish = (topic: string) => command("SUBSCRIBE", bytes(topic));
+    const cancel = command("CANCEL", bytes("a"));
+    const parts = [greeting(1), ready("SUB"), wish("a"), wish("a"), wish("b"), cancel, cancel];
+    client.socket.write(Buffer.concat([...parts, wish("c")]));
+    await waitFor(() => {
+      pub.publish([bytes("a1")]);
+      pub.publish([bytes("c1")]);
+      return client.heard.includes("c1");
+    });
+    expect(client.heard.includes("a1")).toBe(false);
+    client.socket.write(wish("d"));
+    await waitFor(() => client.state.isClosed);
+  });
+});
+
+describe("a peer that is dialled", () => {
+  test("and is none is left, dialled again, and told of", async () => {
+    let said: Uint8Array = bytes("220 mail.example ESMTP\r\n");
+    using server = Bun.listen({
+      hostname: "127.0.0.1",
+      port: 0,
+      socket: { open: (socket) => void socket.write(said), data: () => {} },
+    });
+    await using sub = collect(`tcp://127.0.0.1:${server.port}`);
+    await waitFor(() => sub.state.refused >= 2);
+    expect(sub.state).toMatchObject({ status: "connecting", why: "it does not speak ZMTP" });
+    said = Buffer.concat([greeting(), command("ERROR", bytes("\u0003no!"))]);
+    await waitFor(() => sub.state.why?.includes("no!"));
+    said = Buffer.concat([greeting(), ready("ROUTER")]);
+    await waitFor(() => sub.state.why?.includes("ROUTER"));
+    said = Buffer.concat([greeting(), ready("PUB"), message(bytes("t"))]);
+    await waitFor(() => sub.messages.length === 1);
+    expect(texts(sub.messages[0]!)).toEqual(["t"]);
+    expect(sub.state).toMatchObject({ status: "connected", why: null, connections: 1 });
+  });
+
+  test("floods with frames of one message, or messages of many bytes: it is left", async () => {
+    const more = Uint8Array.of(1, 1, 65);
+    const floods = [Buffer.concat(Array.from({ length: 70 }, () => more)), encodeFlood(20, 100)];
+    for (const flood of floods) {
+      const said = Buffer.concat([greeting(), ready("PUB"), flood]);
+      using server = Bun.listen({
+        hostname: "127.0.0.1",
+        port: 0,
+        socket: { open: (socket) => void socket.write(said), data: () => {} },
+      });
+      const limits = { messageBytesMax: 1_000 };
+      await using sub = collect(`tcp://127.0.0.1:${server.port}`, [""], limits);
+      await waitFor(() => sub.state.refused > 0);
+      expect(sub.messages).toEqual([]);
+    }
+  });
+
+  test("waits grow, and a closed socket dials no more", async () => {
+    const manual = new ManualClock();
+    const attempts: number[] = [];
+    using server = Bun.listen({
+      hostname: "127.0.0.1",
+      port: 0,
+      socket: {
+        open: (socket) => {
+          attempts.push(manual.monotonicMs());
+          socket.terminate();
+        },
+        data: () => {},
+      },
+    });
+    const endpoint = `tcp://127.0.0.1:${server.port}`;
+    const sub = connectSubscriber({
+      ...{ endpoint, random, clock: manual, topics: [""], onMessage: () => {} },
+      limits: { redialFirstMs: 100, redialMaxMs: 1_000 },
+    });
+    for (let tries = 1; tries <= 7; tries++) {
+      const wanted = tries;
+      // The end of a connection has to be seen before its wait begins.
+      await waitFor(() => {
+        manual.advance(attempts.length < wanted ? 10 : 0);
+        return attempts.length >= wanted;
+      });
+    }
+    // 100, 200, 400, 800, 1,000 and 1,000, each less a quarter at most.
+    expect(attempts[1]! - attempts[0]!).toBeGreaterThanOrEqual(75);
+    expect(attempts.at(-1)! - attempts[0]!).toBeGreaterThanOrEqual(2_625);
+    await sub[Symbol.asyncDispose]();
+    expect(sub.state).toMatchObject({ status: "closed", why: "closed" });
+    const before = attempts.length;
+    manual.advance(60_000);
+    expect([attempts.length, manual.pending]).toEqual([before, 0]);
+  });
+});
+
+/** One message of `count` frames with `length` bytes each. */
+function encodeFlood(count: number, length: number): Uint8Array {
+  const frames = Array.from({ length: count }, (_, i) => {
+    return Buffer.concat([Uint8Array.of(i < count - 1 ? 1 : 0, length), new Uint8Array(length)]);
+  });
+  return Buffer.concat(frames);
+}
+
+describe("sockets of ours with each other", () => {
+  test("large messages go whole through buffers that take them in parts", async () => {
+    const asked: ZmtpMessage[] = [];
+    await using router = await bindRouter({
+      ...ANY,
+      onMessage: (question, reply) => {
+        asked.push(question);
+        for (let i = 0; i < 8; i++) reply([new Uint8Array(), new Uint8Array(3_000_000).fill(i)]);
+      },
+    });
+    await using dealer = ask(router.endpoint);
+    await waitFor(() => dealer.send([new Uint8Array(), new Uint8Array(5_000_000).fill(7)]));
+    await waitFor(() => dealer.messages.length === 8, 20_000);
+    expect(asked[0]![1]!.every((byte) => byte === 7)).toBe(true);
+    const fine = dealer.messages.every(([, body], i) => body!.every((byte) => byte === i));
+    expect(fine).toBe(true);
+  });
+
+  test("a question for which there is no room is not sent", async () => {
+    const limits = { queueBytesMax: 100_000, queueMessagesMax: 4 };
+    using server = Bun.listen({
+      hostname: "127.0.0.1",
+      port: 0,
+      socket: {
+        open: (socket) => {
+          socket.write(Buffer.concat([greeting(), ready("ROUTER")]));
+          socket.pause();
+        },
+        data: () => {},
+      },
+    });
+    await using dealer = ask(`tcp://127.0.0.1:${server.port}`, limits);
+    expect(dealer.send([bytes("early")])).toBe(false);
+    await waitFor(() => dealer.state.status === "connected");
+    const body = new Uint8Array(50_000);
+    await waitFor(() => !dealer.send([body]), 20_000);
+    expect(dealer.state.status).toBe("connected");
+  });
+
+  test("an endpoint that is none, taken or not to be had is refused in words", async () => {
+    await using pub = await bindPublisher(ANY);
+    const bind = (endpoint: string) => bindPublisher({ ...ANY, endpoint });
+    for (const endpoint of ["tcp://nothing", pub.endpoint, "ipc:///nowhere/at/all"]) {
+      const refused = await bind(endpoint).catch((error) => error);
+      expect(refused).toBeInstanceOf(HearthError);
+      expect(refused.code).toBe("ZMTP_UNAVAILABLE");
+    }
+    expect(() => collect("tcp://nothing")).toThrow(HearthError);
+  });
+
+  test("a Unix socket is taken where nobody answers, left where somebody does", async () => {
+    await withTempDir(async (folder) => {
+      const endpoint = `ipc://${join(folder, "kv")}`;
+      const script = `Bun.listen({ unix: process.argv[1], socket: { data() {} } });
+        process.kill(process.pid, "SIGKILL");`;
+      await Bun.spawn([process.execPath, "-e", script, join(folder, "kv")]).exited;
+      const bind = () => bindPublisher({ ...ANY, endpoint });
+      const first = await bind();
+      await using sub = collect(endpoint);
+      await waitFor(() => first.subscribers === 1);
+      expect((await bind().catch((error) => error)).code).toBe("ZMTP_UNAVAILABLE");
+      await first[Symbol.asyncDispose]();
+      await using second = await bind();
+      await waitFor(() => second.subscribers === 1);
+      await waitFor(() => {
+        second.publish([bytes("t")]);
+        return sub.messages.length > 0;
+      });
+      mkdirSync(join(folder, "other"));
+      writeFileSync(join(folder, "other/file"), "x");
+      const onFile = bindPublisher({ ...ANY, endpoint: `ipc://${join(folder, "other/file")}` });
+      expect((await onFile.catch((error) => error)).code).toBe("ZMTP_UNAVAILABLE");
+    });
+  });
+});

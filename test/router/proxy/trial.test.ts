@@ -1,0 +1,14 @@
+import { expect, test } from "bun:test";
+import { describeNative } from "../../support/index.ts";
+import { runTrial } from "./trial.ts";
+
+describeNative("bun run test:proxy, shortly", () => {
+  test("streams, cancels and errors through a router of its own process", async () => {
+    const report = await runTrial({
+      ...{ streams: 40, samples: 5, binary: null },
+      onProgress: () => undefined,
+    });
+    expect(report.violations).toEqual([]);
+    expect(report.figures).toMatchObject({ streams: 40, wrong_streams: 0, errors_told: 4 });
+  });
+});

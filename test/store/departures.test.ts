@@ -1,0 +1,99 @@
+import { describe, expect, test } from "bun:test";
+import { type NodeId, seededRandom } from "../../src/core/index.ts";
+import { createBlockTable, Tier } from "../../src/store/blocks/index.ts";
+import { DEPARTURES, Departures, EVICTED } from "../../src/store/index.ts";
+import { must, SPACE } from "./blocks/blocks.ts";
+
+/** A key of which `place` alone says where it is remembered. */
+function keyOf(place: number, other = 0): Uint32Array {
+  return new Uint32Array([place, other, 3, 4, 5, 6, 7, 8]);
+}
+
+function open() {
+  const table = createBlockTable({ nodesMax: 8, random: seededRandom(1) });
+  let now = 1_000;
+  const departures = new Departures(() => now++);
+  const nodeOf = (keys: Uint32Array): NodeId => {
+    const source = {
+      layer: 0,
+      keys,
+      digests: new Uint8Array(32),
+      parentKeys: new Uint32Array(8),
+      bytes: new Uint32Array([4096]),
+    };
+    return must(table.insertResident(source, 0, SPACE, false, Tier.ram));
+  };
+  return { table, departures, nodeOf };
+}
+
+describe("departures", () => {
+  test("say when a block left which tier, why, and who asked for it", () => {
+    const { table, departures, nodeOf } = open();
+    for (const [i, reason] of DEPARTURES.entries()) {
+      const tier = i % 2 === 0 ? "ram" : "ssd";
+      const by = i % 3 === 0 ? null : `somebody/${i}`;
+      const keys = keyOf(i, i);
+      const node = nodeOf(keys);
+      departures.note(table, node, tier, { reason, by });
+      table.removeResidency(node, Tier.ram);
+      const expected = { reason, tier, by, atSeconds: 1_000 + i } as const;
+      expect(departures.find(keys, 0)).toEqual(expected);
+      // Anywhere in a batch of keys.
+      expect(departures.find(new Uint32Array([...keyOf(99), ...keys]), 8)).toEqual(expected);
+    }
+  });
+
+  test("what never left is not known, nor what only shares a place", () => {
+    const { table, departures, nodeOf } = open();
+    expect(departures.find(keyOf(0), 0)).toBeNull();
+    expect(departures.find(new Uint32Array(8), 0)).toBeNull();
+    departures.note(table, nodeOf(keyOf(5, 1)), "ram", EVICTED);
+    expect(departures.find(keyOf(5, 2), 0)).toBeNull();
+    expect(departures.find(keyOf(5 + 2 ** 18, 1), 0)).not.toBeNull();
+  });
+
+  test("the newer one takes the place of the older", () => {
+    const { table, departures, nodeOf } = open();
+    departures.note(table, nodeOf(keyOf(5, 1)), "ram", { reason: "purged", by: "a" });
+    departures.note(table, nodeOf(keyOf(5, 2)), "ssd", EVICTED);
+    expect(departures.find(keyOf(5, 1), 0)).toBeNull();
+    expect(departures.find(keyOf(5, 2), 0)).toMatchObject({ reason: "evicted", by: null });
+  });
+
+  test("a name that is forgotten is not given as another", () => {
+    const { table, departures, nodeOf } = open();
+    const first = nodeOf(keyOf(1, 1));
+    departures.note(table, first, "ram", { reason: "purged", by: "first" });
+    const second = nodeOf(keyOf(2, 2));
+    for (let i = 0; i < 1_023; i++) {
+      departures.note(table, second, "ram", { reason: "purged", by: `other ${i}` });
+    }
+    expect(departures.find(keyOf(1, 1), 0)?.by).toBe("first");
+    // Of one command many blocks: one name.
+    for (let i = 0; i < 2_000; i++) {
+      departures.note(table, second, "ram", { reason: "purged", by: "other 1022" });
+    }
+    expect(departures.find(keyOf(1, 1), 0)?.by).toBe("first");
+    departures.note(table, second, "ram", { reason: "purged", by: "one too many" });
+    expect(departures.find(keyOf(1, 1), 0)).toMatchObject({ reason: "purged", by: null });
+    expect(departures.find(keyOf(2, 2), 0)?.by).toBe("one too many");
+  });
+
+  test("are found by what other names the block had: two of each kind, no more", () => {
+    const { table, departures, nodeOf } = open();
+    const plain = nodeOf(keyOf(1, 1));
+    departures.note(table, plain, "ram", EVICTED);
+    expect(departures.findAlias(0, 0)).toBeNull();
+    const node = nodeOf(keyOf(2, 2));
+    const pages = [10, 20, 30].map((byte) => new Uint8Array(32).fill(byte));
+    for (const lo of [7, 8, 9]) table.addAlias(node, lo, 0xffff_ffff);
+    for (const page of pages) table.addSha256(node, page, 0);
+    departures.note(table, node, "ssd", { reason: "pruned", by: "me" });
+    const told = { reason: "pruned", by: "me", tier: "ssd", atSeconds: 1_001 } as const;
+    const byHash = [7, 8, 9].map((lo) => departures.findAlias(lo, 0xffff_ffff));
+    expect(byHash).toEqual([null, told, told]);
+    const byPage = [0x0a0a0a0a, 0x14141414, 0x1e1e1e1e].map((w) => departures.findAlias(w, w));
+    expect(byPage).toEqual([null, told, told]);
+    expect(departures.findAlias(8, 0)).toBeNull();
+  });
+});

@@ -1,0 +1,324 @@
+import { expect, test } from "bun:test";
+import { LAYER_ALL, type NamespaceIndex } from "../../../src/core/index.ts";
+import type { PulledBlock } from "../../../src/store/index.ts";
+import { describeNative } from "../../support/index.ts";
+import { BLOCK_BYTES, digestOf, parentOf } from "../names.ts";
+import { namespaceKey, openStoreKit, PAGE, type StoreKit } from "../store-kit.ts";
+import { PeerHost } from "./peer-kit.ts";
+
+const SLOTS = 8;
+const NAMESPACE = 1 as NamespaceIndex;
+
+function open(slots = SLOTS): { kit: StoreKit; peer: PeerHost } & AsyncDisposable {
+  const kit = openStoreKit({ arenaBytes: slots * 2 * PAGE });
+  return {
+    kit,
+    peer: new PeerHost(kit.store),
+    [Symbol.asyncDispose]: () => kit[Symbol.asyncDispose](),
+  };
+}
+
+describeNative("blocks from other hosts", () => {
+  test("what came whole and right is read like any other block", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    for (const name of ["a", "a/b", "a/b/c"]) peer.pull(name);
+    const engine = kit.engine();
+    expect(engine.match(["a", "a/b", "a/b/c"])).toEqual([3, 2, 2, 2]);
+    expect(engine.get("a", "a/b", "a/b/c")).toEqual(["ok", "ok", "ok"]);
+    expect(kit.engine(2).get("a")).toEqual(["miss"]);
+    const { stats } = kit.snapshot();
+    expect(stats).toMatchObject({ pulledBlocks: 3, pulledBytes: 3 * BLOCK_BYTES });
+    kit.expectNothingLeft();
+  });
+
+  test("nobody sees a block before it is committed, nor after it was abandoned", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const landing = peer.place("a");
+    expect(kit.snapshot()).toMatchObject({ slotsUsed: 1, tableNodes: 0 });
+    expect(engine.get("a")).toEqual(["miss"]);
+    landing.abandon();
+    expect(engine.get("a")).toEqual(["miss"]);
+    expect(() => landing.abandon()).toThrow("a landing ends once");
+    expect(() => peer.commit("a", landing)).toThrow("a landing ends once");
+    expect(kit.snapshot()).toMatchObject({ slotsUsed: 0, tableNodes: 0 });
+    kit.expectNothingLeft();
+  });
+
+  const lies: [string, Partial<PulledBlock>, string][] = [
+    ["another block", { digest: digestOf("b") }, "it is another block"],
+    ["a digest cut short", { digest: digestOf("a").subarray(1) }, "it is another block"],
+    ["another layer", { layer: 3 }, "it is another layer"],
+    ["another namespace", { namespace: namespaceKey(2) }, "it is of another namespace"],
+    ["no length", { bytes: 0 }, "it has no length"],
+    ["a broken length", { bytes: 7.5 }, "it has no length"],
+    ["more than was asked for", { bytes: BLOCK_BYTES + 1 }, "it is longer than what was asked for"],
+    ["other bytes", { checksum: 1n }, "its bytes are not those its sender had"],
+    ["itself as its parent", { parent: digestOf("a") }, "it is its own parent"],
+    ["a parent cut short", { parent: new Uint8Array(31) }, "its parent has no name"],
+    ["a name that is none", { aliases: [new Uint8Array(9)] }, "one of its names is none"],
+    ["nine names", { aliases: Array(9).fill(new Uint8Array(8)) }, "it has too many names"],
+  ];
+  for (const [what, lie, why] of lies) {
+    test(`${what} is not believed`, async () => {
+      await using it = open();
+      const { kit, peer } = it;
+      expect(peer.commit("a", peer.place("a"), lie)).toEqual({ kind: "corrupt", why });
+      expect(kit.engine().get("a", "b")).toEqual(["miss", "miss"]);
+      expect(kit.snapshot().stats).toMatchObject({ peerCorruptBlocks: 1, pulledBlocks: 0 });
+      expect(kit.snapshot()).toMatchObject({ slotsUsed: 0, tableNodes: 0 });
+      kit.expectNothingLeft();
+    });
+  }
+
+  test("a namespace that this process never met is nobody's", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const landing = peer.place("a", { namespace: 9 });
+    const said = { namespace: namespaceKey(9) };
+    expect(peer.commit("a", landing, said)).toMatchObject({ kind: "corrupt" });
+    kit.expectNothingLeft();
+  });
+
+  test("what it is called, and whether it is transient, comes with it", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const hash = new Uint8Array(8).fill(5);
+    const page = new Uint8Array(32).fill(6);
+    const arrival = peer.bring("a", {}, { transient: true, aliases: [hash, page] });
+    peer.release(arrival);
+    const { peerBlocks, table } = kit.store;
+    for (const name of [hash, page]) {
+      const digest = new Uint8Array(digestOf("a"));
+      expect(peerBlocks.find(name, 8)).toMatchObject([
+        { namespace: namespaceKey(1), digest, layer: LAYER_ALL, tiers: 2 },
+      ]);
+    }
+    expect(peerBlocks.find(hash, 0)).toEqual([]);
+    expect(peerBlocks.find(new Uint8Array(8).fill(9), 8)).toEqual([]);
+    expect(peerBlocks.find(new Uint8Array(7), 8)).toEqual([]);
+    expect(table.aliasesOf(arrival.node)).toHaveLength(2);
+    const loan = await peer.borrow("a");
+    expect(loan).toMatchObject({ transient: true, parent: null });
+    expect(loan.aliases).toHaveLength(2);
+    loan.release();
+    kit.expectNothingLeft();
+  });
+
+  test("an arrival stays until it is released, once", async () => {
+    await using it = open(2);
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const arrival = peer.bring("a");
+    expect(await engine.put("x", "y")).toEqual(["ok", "full"]);
+    peer.release(arrival);
+    peer.release(arrival);
+    expect(await engine.put("y", "z")).toEqual(["ok", "ok"]);
+    expect(engine.get("a")).toEqual(["miss"]);
+    kit.expectNothingLeft();
+  });
+
+  test("the lock of one reader is not that of another, however often one lets go", async () => {
+    await using it = open(2);
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const arrival = peer.bring("a");
+    const held = engine.acquire(["a"]);
+    arrival.release(true);
+    arrival.release(true);
+    expect(kit.store.table.locksOf(arrival.node)).toBe(1);
+    engine.release(held);
+    kit.expectNothingLeft();
+  });
+
+  test("room is made by what nobody holds; with none, it is full", async () => {
+    await using it = open(4);
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    await engine.put("a", "b", "c", "d");
+    const held = engine.acquire(["a", "b", "c"]);
+    const landing = peer.place("e");
+    expect(peer.land("f")).toBe("full");
+    expect(engine.get("a", "b", "c", "d")).toEqual(["ok", "ok", "ok", "miss"]);
+    expect(peer.commit("e", landing)).toMatchObject({ kind: "ok" });
+    engine.release(held);
+  });
+
+  test("places that wait take half of the arena at most: engines can write meanwhile", async () => {
+    await using it = open(4);
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const landings = ["a", "b"].map((name) => peer.place(name));
+    expect(peer.land("c")).toBe("full");
+    expect(await engine.put("x", "y")).toEqual(["ok", "ok"]);
+    for (const landing of landings) landing.abandon();
+    expect(typeof peer.land("c")).toBe("object");
+  });
+
+  test("no session is ended for what comes from elsewhere", async () => {
+    await using it = open(2);
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    await engine.put("a", "a/b");
+    engine.sessionCommit(7n, "a/b");
+    expect(peer.land("c")).toBe("full");
+    expect(kit.snapshot().sessions).toBe(1);
+    expect(await engine.put("d")).toEqual(["ok"]);
+    expect(kit.snapshot().sessions).toBe(0);
+  });
+
+  test("a length that no block has", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const most = kit.store.blockBytesMax;
+    for (const bytes of [0, -1, Number.NaN, most + 1]) {
+      expect(peer.land("a", { bytes })).toBe("tooLong");
+    }
+    expect(kit.snapshot().slotsUsed).toBe(0);
+  });
+
+  test("a block much shorter than its place moves to one of its own size", async () => {
+    // Two sizes need two extents.
+    await using it = open((192 * 2 ** 20) / (2 * PAGE));
+    const { kit, peer } = it;
+    const landing = peer.place("a", { bytes: 5 * PAGE });
+    const committed = peer.commit("a", landing, { bytes: 100 });
+    expect(committed).toMatchObject({ kind: "ok" });
+    const { node } = (committed as { arrival: { node: number } }).arrival;
+    const { table, slots } = kit.store;
+    expect(slots.slotBytesOf(table.slotOf(node as never))).toBe(PAGE);
+    expect(kit.engine().get("a")).toEqual(["ok"]);
+    (committed as { arrival: { release(used: boolean): void } }).arrival.release(false);
+    kit.expectNothingLeft();
+  });
+
+  test("what is here already needs no place; another namespace's name is not told", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    await kit.engine().put("a");
+    expect(peer.land("a")).toBe("present");
+    expect(peer.land("a", { namespace: 2 })).toBe("full");
+    expect(kit.snapshot().slotsUsed).toBe(1);
+  });
+
+  test("an engine that writes the same block is not held up, and its block stays", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const landing = peer.place("a");
+    const handles = engine.reserve("a");
+    expect(handles[0]).toMatchObject({ outcome: "ok" });
+    engine.write(handles);
+    const other = peer.place("a");
+    expect(peer.commit("a", other)).toMatchObject({ kind: "unwanted" });
+    expect(await engine.commit(handles)).toEqual(["ok"]);
+    const committed = peer.commit("a", landing);
+    expect(committed).toMatchObject({ kind: "ok" });
+    expect(kit.snapshot()).toMatchObject({ slotsUsed: 1, ramBlocks: 1 });
+    expect(engine.get("a")).toEqual(["ok"]);
+    if (committed.kind === "ok") peer.release(committed.arrival);
+    expect(kit.snapshot().stats.pulledBlocks).toBe(0);
+    kit.expectNothingLeft();
+  });
+
+  test("a parent that is unknown here becomes known when it comes", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    peer.pull("a/b/c");
+    expect(kit.snapshot()).toMatchObject({ ramBlocks: 1, tableNodes: 2 });
+    peer.pull("a/b", "a");
+    expect(kit.snapshot()).toMatchObject({ ramBlocks: 3, tableNodes: 3 });
+    expect(parentOf("a/b")).toBe("a");
+    kit.expectNothingLeft();
+  });
+
+  test("a parent that follows the block, or is another namespace's, is no fault", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    await kit.engine().put("a/b");
+    await kit.engine(2).put("z");
+    const why = "what it names as its parent cannot be that here";
+    for (const parent of ["a/b", "z"]) {
+      const landing = peer.place("a");
+      const told = peer.commit("a", landing, { parent: digestOf(parent) });
+      expect(told).toEqual({ kind: "unwanted", why });
+    }
+    kit.expectNothingLeft();
+  });
+
+  test("a full table gives up what is old, and refuses what then still has no entry", async () => {
+    await using kit = openStoreKit({ arenaBytes: SLOTS * 2 * PAGE, blocksMax: 3 });
+    const peer = new PeerHost(kit.store);
+    const engine = kit.engine();
+    await engine.put("a", "b", "c");
+    const held = engine.acquire(["a", "b"]);
+    peer.pull("d");
+    expect(engine.get("c")).toEqual(["miss"]);
+    const more = engine.acquire(["d"]);
+    expect(peer.commit("e", peer.place("e"))).toEqual({
+      kind: "unwanted",
+      why: "the table has no entry for it",
+    });
+    engine.release([...held, ...more]);
+    kit.expectNothingLeft();
+  });
+
+  test("what is only passing leaves when the last who holds it lets it go", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const engine = kit.engine();
+    const names = ["a", "a/b"];
+    const arrivals = names.map((name) => peer.bring(name, { keep: false }));
+    const held = engine.acquire(names);
+    for (const arrival of arrivals.reverse()) peer.release(arrival, true);
+    expect(engine.get("a", "a/b")).toEqual(["ok", "ok"]);
+    engine.release(held);
+    expect(kit.snapshot()).toMatchObject({ ramBlocks: 0, slotsUsed: 0, tableNodes: 0 });
+    // Unused, it goes at once; with something behind it, it stays.
+    peer.release(peer.bring("b", { keep: false }));
+    expect(kit.snapshot().ramBlocks).toBe(0);
+    const arrival = peer.bring("c", { keep: false });
+    await engine.put("c/d");
+    peer.release(arrival);
+    expect(engine.get("c", "c/d")).toEqual(["ok", "ok"]);
+    kit.expectNothingLeft();
+  });
+
+  test("a namespace's blocks are counted, listed and measured", async () => {
+    await using it = open();
+    const { kit, peer } = it;
+    const { peerBlocks } = kit.store;
+    expect(peerBlocks.changesOf(NAMESPACE)).toBe(0);
+    expect(peerBlocks.usualBytes(NAMESPACE, LAYER_ALL)).toBe(0);
+    peer.pull("a");
+    await kit.engine().put("b");
+    await kit.engine(2).put({ name: "c", bytes: BLOCK_BYTES - 1 });
+    expect(peerBlocks.changesOf(NAMESPACE)).toBe(2);
+    expect(peerBlocks.usualBytes(NAMESPACE, LAYER_ALL)).toBe(BLOCK_BYTES);
+    expect(peerBlocks.usualBytes(2 as NamespaceIndex, LAYER_ALL)).toBe(BLOCK_BYTES - 1);
+    const keys = new Set<string>();
+    const signal = new AbortController().signal;
+    await peerBlocks.eachKey(NAMESPACE, (key) => keys.add(key.toHex()), signal);
+    expect(keys.size).toBe(2);
+    const wanted = ["a", "b", "c", "d"].map((name) => ({
+      digest: digestOf(name),
+      layer: LAYER_ALL,
+    }));
+    const copies = peerBlocks.has(NAMESPACE, wanted);
+    expect(copies.map(({ tiers, bytes }) => [tiers, bytes])).toEqual([
+      [2, BLOCK_BYTES],
+      [2, BLOCK_BYTES],
+      [0, 0],
+      [0, 0],
+    ]);
+    const loan = await peer.borrow("a");
+    expect({ ...loan }).toMatchObject({
+      generation: copies[0]!.generation,
+      checksum: copies[0]!.checksum,
+    });
+    loan.release();
+    kit.expectNothingLeft();
+  });
+});

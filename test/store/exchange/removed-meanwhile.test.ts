@@ -1,0 +1,106 @@
+import { expect } from "bun:test";
+import { LAYER_ALL } from "../../../src/core/index.ts";
+import { type Landing, type PulledBlock, purgeBlocks } from "../../../src/store/index.ts";
+import { describeNative } from "../../support/index.ts";
+import { hashed, type Life, named, ORIGIN, outcomes, useLife } from "../lifecycle/lifecycle-kit.ts";
+import { digestOf } from "../names.ts";
+import { PeerHost } from "./peer-kit.ts";
+
+const purge = ({ store }: Life, ...names: string[]) =>
+  purgeBlocks(
+    store,
+    names.map((name) => ({ digest: digestOf(name), layer: LAYER_ALL })),
+  );
+
+const REMOVED = { kind: "unwanted", why: "it was removed here meanwhile" } as const;
+const PRUNED = { kind: "unwanted", why: "what it follows was pruned meanwhile" } as const;
+
+describeNative("what is removed while it is on its way does not come back", () => {
+  const it = useLife();
+
+  const commit = (peer: PeerHost, name: string, at: Landing, said: Partial<PulledBlock> = {}) => {
+    const committed = peer.commit(name, at, said);
+    if (committed.kind === "ok") peer.release(committed.arrival);
+    return committed.kind === "ok" ? "ok" : committed;
+  };
+
+  it("a block that is purged by name, though it is not here", {}, async ({ kit, life }) => {
+    const peer = new PeerHost(kit.store);
+    const [first, second, other] = [peer.place("a"), peer.place("a"), peer.place("b")];
+    expect(await purge(life, "a")).toEqual(["missing"]);
+    expect(commit(peer, "a", first)).toEqual(REMOVED);
+    expect(commit(peer, "b", other)).toBe("ok");
+    // What sets out after that is a new block.
+    expect(commit(peer, "a", peer.place("a"))).toBe("ok");
+    expect(await purge(life, "a")).toEqual(["done"]);
+    expect(commit(peer, "a", second)).toEqual(REMOVED);
+    expect(kit.engine().get("a")).toEqual(["miss"]);
+    expect(kit.store.landings.areNone).toBe(true);
+  });
+
+  it("a block that an engine wrote again since is that engine's", {}, async ({ kit, life }) => {
+    const peer = new PeerHost(kit.store);
+    const landing = peer.place("a");
+    await purge(life, "a");
+    await kit.engine().put("a");
+    expect(commit(peer, "a", landing)).toBe("ok");
+    expect(kit.store.snapshot().stats.pulledBlocks).toBe(0);
+  });
+
+  it("everything that was on its way at a flush", {}, async ({ kit, life }) => {
+    const peer = new PeerHost(kit.store);
+    const landing = peer.place("a");
+    await life.own.flush(ORIGIN);
+    const later = peer.place("b");
+    expect(commit(peer, "a", landing)).toEqual(REMOVED);
+    expect(commit(peer, "b", later)).toBe("ok");
+  });
+
+  it("what follows a block below which all was pruned", { slots: 32 }, async (test) => {
+    const { kit, life } = test;
+    const peer = new PeerHost(kit.store);
+    const engine = kit.engine();
+    await engine.put("a", "a/b", "x", "x/y");
+    const names = ["a/b/c", "a/c", "x/y/z", "w", "q/r"];
+    const landings = names.map((name) => peer.place(name));
+    expect(outcomes((await life.prune("a")).results)).toEqual(["done"]);
+    const told = names.map((name, i) => commit(peer, name, landings[i]!));
+    // Nobody here knows what stands before "q"; before "w", says its holder, there is nothing.
+    expect(told).toEqual([PRUNED, PRUNED, "ok", "ok", PRUNED]);
+    expect(commit(peer, "q/r", peer.place("q/r"))).toBe("ok");
+    expect(engine.get("a")).toEqual(["ok"]);
+  });
+
+  it("too many prunes to tell apart stop all that was on its way", {}, async ({ kit }) => {
+    const { landings } = kit.store;
+    const peer = new PeerHost(kit.store);
+    await kit.engine().put("a", "x");
+    const before = peer.place("x/y");
+    for (let i = 0; i < 4_097; i++) landings.prunedBelow(`${i}`);
+    const after = peer.place("x/y");
+    expect(commit(peer, "x/y", before)).toEqual(PRUNED);
+    expect(commit(peer, "x/y", after)).toBe("ok");
+  });
+
+  it("a transient block, by whatever name it was purged", {}, async ({ kit, life }) => {
+    const peer = new PeerHost(kit.store);
+    const [first, second] = [peer.place("a"), peer.place("b")];
+    const report = await life.own.purgeTransient([hashed(77n), named("zz")], ORIGIN);
+    expect(outcomes(report.results)).toEqual(["missing", "missing"]);
+    expect(commit(peer, "a", first, { transient: true })).toEqual({
+      kind: "unwanted",
+      why: "transient blocks were removed meanwhile",
+    });
+    expect(commit(peer, "b", second)).toBe("ok");
+  });
+
+  it("a lease's blocks, when it is revoked", {}, async ({ kit, life }) => {
+    const peer = new PeerHost(kit.store);
+    const landing = peer.place("a");
+    await kit.engine().put("a");
+    expect(outcomes((await life.pause("l", "a")).results)).toEqual(["done"]);
+    const report = await life.own.revokeLease("l", ORIGIN);
+    expect(outcomes(report.results)).toEqual(["done"]);
+    expect(commit(peer, "a", landing)).toEqual(REMOVED);
+  });
+});

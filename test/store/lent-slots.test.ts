@@ -1,0 +1,138 @@
+import { describe, expect, test } from "bun:test";
+import { CommitFlag, type CopyEnd } from "../../src/store/index.ts";
+import { handleBatch } from "./store-engine.ts";
+import { openStoreKit, PAGE } from "./store-kit.ts";
+
+const SLOTS = 8;
+const open = () => openStoreKit({ arenaBytes: 4 * SLOTS * PAGE });
+
+/** A reserved slot with its bytes written, and lent to a device. */
+function lend(kit: ReturnType<typeof open>, name: string) {
+  const engine = kit.engine();
+  const handles = engine.reserve(name);
+  engine.write(handles);
+  const lent = engine.holder.lendWritten(handleBatch(handles), 0)!;
+  return { engine, handles, lent };
+}
+
+describe("a slot lent to a device that writes", () => {
+  test("is committed when the copy is over, not before", async () => {
+    await using kit = open();
+    const { engine, handles, lent } = lend(kit, "a");
+    expect(lent).toMatchObject({ offset: handles[0]!.offset, bytes: handles[0]!.bytes });
+    const later = engine.commit(handles);
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(engine.match(["a"])[0]).toBe(0);
+    lent.end("done");
+    expect(await later).toEqual(["ok"]);
+    expect(await engine.get("a")).toEqual(["ok"]);
+    kit.expectNothingLeft();
+  });
+
+  test.each<CopyEnd>(["failed", "leaked"])("is not stored where the copy %s", async (how) => {
+    await using kit = open();
+    const { engine, handles, lent } = lend(kit, "a");
+    lent.end(how);
+    expect(await engine.commit(handles)).toEqual(["corrupt"]);
+    expect(await engine.get("a")).toEqual(["miss"]);
+    // What cannot be stopped keeps its slot for ever.
+    expect(kit.snapshot().slotsQuarantined).toBe(how === "leaked" ? 1 : 0);
+    expect(engine.holder.held).toBe(0);
+  });
+
+  test("waits for each of several copies, and one that fails is enough", async () => {
+    await using kit = open();
+    const { engine, handles, lent } = lend(kit, "a");
+    const other = engine.holder.lendWritten(handleBatch(handles), 0)!;
+    const later = engine.commit(handles);
+    lent.end("failed");
+    expect(engine.holder.held).toBe(1);
+    other.end("done");
+    expect(await later).toEqual(["corrupt"]);
+    kit.expectNothingLeft();
+  });
+
+  test("aborted, is used again only when the copy is over", async () => {
+    await using kit = open();
+    const { engine, handles, lent } = lend(kit, "a");
+    expect(engine.abort(handles)).toEqual(["ok"]);
+    expect(engine.abort(handles)).toEqual(["stale"]);
+    expect(kit.snapshot().slotsQuarantined).toBe(1);
+    expect(engine.holder.held).toBe(1);
+    lent.end("done");
+    expect(kit.snapshot()).toMatchObject({ slotsQuarantined: 0, slotsUsed: 0 });
+    kit.expectNothingLeft();
+  });
+
+  test("whose process dies is used again only when the copy is over", async () => {
+    await using kit = open();
+    const { engine, lent } = lend(kit, "a");
+    engine.die();
+    expect(kit.snapshot()).toMatchObject({ slotsQuarantined: 1, slotsUsed: 1 });
+    lent.end("done");
+    expect(kit.snapshot()).toMatchObject({ slotsQuarantined: 0, slotsUsed: 0 });
+    kit.expectNothingLeft();
+  });
+
+  test("whose process dies while its commit waits is not stored", async () => {
+    await using kit = open();
+    const { engine, handles, lent } = lend(kit, "a");
+    const batch = handleBatch(handles);
+    batch.flags[0] = CommitFlag.checksumGiven;
+    batch.checksum[0] = engine.checksumsOf(handles)[0]!;
+    const later = engine.holder.commit(batch);
+    engine.die();
+    lent.end("done");
+    await later;
+    expect(kit.engine().match(["a"])[0]).toBe(0);
+    kit.expectNothingLeft();
+  });
+
+  test("is not one that is committed, read or never handed out", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put("a");
+    const read = engine.acquire(["a"]);
+    expect(engine.holder.lendWritten(handleBatch(read), 0)).toBeNull();
+    const other = kit.engine().reserve("b");
+    expect(engine.holder.lendWritten(handleBatch(other), 0)).toBeNull();
+    expect(engine.holder.lendRead(handleBatch(other), 0)).toBeNull();
+    engine.release(read);
+    expect(engine.holder.lendRead(handleBatch(read), 0)).toBeNull();
+    kit.expectNothingLeft();
+  });
+});
+
+describe("a slot lent to a device that reads", () => {
+  test("stays, though its reader gave it back", async () => {
+    await using kit = open();
+    const engine = kit.engine();
+    await engine.put("a");
+    const handles = engine.acquire(["a"]);
+    const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
+    engine.release(handles);
+    // Every other block may go for these: the lent one may not.
+    const wanted = Array.from({ length: 2 * SLOTS }, (_, i) => `other${i}`);
+    for (const name of wanted) await engine.put(name);
+    expect(engine.match(["a"])[0]).toBe(1);
+    expect(await lent.isWhole()).toBe(true);
+    lent.end("done");
+    for (const name of wanted) await engine.put(`more-${name}`);
+    expect(engine.match(["a"])[0]).toBe(0);
+    kit.expectNothingLeft();
+  });
+
+  test.each([5_000, 300_000])("of %d bytes is whole, or not", async (bytes) => {
+    await using kit = openStoreKit({ arenaBytes: 2 ** 20 });
+    const engine = kit.engine();
+    await engine.put({ name: "a", bytes });
+    const handles = engine.acquire(["a"]);
+    const lent = engine.holder.lendRead(handleBatch(handles), 0)!;
+    expect(await lent.isWhole()).toBe(true);
+    kit.region.fill(lent.offset + bytes - 8, 8, 99n);
+    expect(await lent.isWhole()).toBe(false);
+    lent.end("done");
+    engine.release(handles);
+    kit.expectNothingLeft();
+  });
+});

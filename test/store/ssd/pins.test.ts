@@ -1,0 +1,229 @@
+import { expect } from "bun:test";
+import { existsSync } from "node:fs";
+import { LAYER_ALL } from "../../../src/core/index.ts";
+import { Tier } from "../../../src/store/blocks/index.ts";
+import { purgeBlocks } from "../../../src/store/index.ts";
+import { type BlockName, chain, digestOf } from "../names.ts";
+import { flood, keyOf, load, names, pin, RAM, SSD, tiersOf } from "./pin-kit.ts";
+import { FILE_BYTES } from "./ssd-kit.ts";
+import { describeSsd } from "./use-kit.ts";
+
+const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
+
+describeSsd("PIN behavior with tier transitions", (it) => {
+  it("GPU to RAM to SSD to RAM: a pinned block is there byte for byte", {
+    slots: 4,
+    capacityBytes: 8 * FILE_BYTES,
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    engine.gpuStored("a");
+    await engine.put("a");
+    using _pin = pin(kit, "a");
+    engine.gpuEvicted("a");
+    expect(engine.match(["a"])).toEqual([1, RAM]);
+    await flood(kit, 12);
+    expect(engine.match(["a"])).toEqual([1, SSD]);
+    expect(await load(kit, "a")).toEqual(["ok"]);
+    expect(engine.match(["a"])).toEqual([1, RAM]);
+    await flood(kit, 12, "again");
+    expect(engine.match(["a"])).toEqual([1, SSD]);
+    expect(await load(kit, "a")).toEqual(["ok"]);
+  });
+
+  for (const writePolicy of WRITE_POLICIES) {
+    it(`${writePolicy}: a pinned path stays under a flood of three times all tiers`, {
+      slots: 8,
+      capacityBytes: 16 * FILE_BYTES,
+      writePolicy,
+    }, async ({ kit }) => {
+      const engine = kit.engine();
+      const path = chain("a/b/c/d");
+      await engine.put(...path);
+      await engine.put("a/other", "unpinned");
+      // The last block alone: what leads to it is of no use without it, nor it without that.
+      using _pin = pin(kit, "a/b/c/d");
+      // One tick is enough for the copies.
+      await flood(kit, 4, "first");
+      await flood(kit, 3 * 24);
+      expect(path.map((name) => tiersOf(kit, name))).toEqual([SSD, SSD, SSD, SSD]);
+      expect(tiersOf(kit, "a/other")).toBe(0);
+      expect(tiersOf(kit, "unpinned")).toBe(0);
+      expect(await load(kit, ...path)).toEqual(["ok", "ok", "ok", "ok"]);
+      expect(kit.store.table.keptBytes).toBe(4 * 5_000);
+      expect(kit.allocatedBytes()).toBeLessThanOrEqual(16 * FILE_BYTES);
+    });
+  }
+
+  it("an order that learns gives up no pinned block either", {
+    slots: 8,
+    capacityBytes: 16 * FILE_BYTES,
+    policy: "hearth",
+  }, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b/c"));
+    using _pin = pin(kit, "a/b/c");
+    for (let round = 0; round < 4; round++) {
+      await flood(kit, 3 * 24, `round${round}.`);
+      expect(await load(kit, ...chain("a/b/c"))).toEqual(["ok", "ok", "ok"]);
+    }
+  });
+
+  it("a pinned block gets its copy in the background, whatever the policy", {
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b"), "c");
+    using _pin = pin(kit, "a/b");
+    expect(kit.store.table.keptInRamAloneBytes).toBe(2 * 5_000);
+    await kit.until(() => kit.ssdHolds("a") && kit.ssdHolds("a/b"), "copies");
+    expect([kit.ssdHolds("a"), kit.ssdHolds("a/b"), kit.ssdHolds("c")]).toEqual([
+      true,
+      true,
+      false,
+    ]);
+    expect(kit.store.table.keptInRamAloneBytes).toBe(0);
+    // It may leave RAM now, and nothing else than a pin keeps it on SSD.
+    expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ram)).toBe(false);
+    expect(kit.store.table.isProtected(kit.nodeOf("a"), Tier.ssd)).toBe(true);
+    expect(kit.store.table.isKept(kit.nodeOf("c"))).toBe(false);
+  });
+
+  it("what is stored behind the pin of a block not there yet is written when it comes", {
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    engine.gpuStored("a");
+    using _pin = pin(kit, "a");
+    await engine.put("a");
+    await kit.settled();
+    expect(kit.ssdHolds("a")).toBe(true);
+    engine.gpuEvicted("a");
+  });
+
+  it("pinning what is only on SSD keeps it there", {
+    slots: 4,
+    capacityBytes: 8 * FILE_BYTES,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    await kit.settled();
+    kit.leaveRam();
+    using _pin = pin(kit, "a");
+    await flood(kit, 36);
+    expect(tiersOf(kit, "a")).toBe(SSD);
+    expect(await load(kit, "a")).toEqual(["ok"]);
+  });
+
+  it("an unpinned block goes like any other", {
+    slots: 4,
+    capacityBytes: 8 * FILE_BYTES,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put("a");
+    const pinned = pin(kit, "a");
+    await flood(kit, 36);
+    expect(tiersOf(kit, "a")).toBe(SSD);
+    pinned[Symbol.dispose]();
+    await flood(kit, 36, "more");
+    expect(engine.get("a")).toEqual(["miss"]);
+    const departure = kit.store.departures.find(keyOf(kit, "a"), 0);
+    expect(departure).toMatchObject({ reason: "evicted", tier: "ssd", by: null });
+  });
+
+  it("nobody's time to live ends a pin", { ttlMs: 60_000 }, async ({ kit }) => {
+    await kit.engine().put("a", "b");
+    await kit.settled();
+    kit.leaveRam();
+    using _pin = pin(kit, "a");
+    await kit.pass(61_500);
+    expect([tiersOf(kit, "a"), tiersOf(kit, "b")]).toEqual([SSD, 0]);
+    expect(kit.store.departures.find(keyOf(kit, "b"), 0)).toMatchObject({ reason: "expired" });
+  });
+
+  it("a transient block that is pinned stays in RAM and is never written", {
+    slots: 4,
+  }, async ({ kit }) => {
+    const engine = kit.engine();
+    await engine.put({ name: "a", transient: true });
+    using _pin = pin(kit, "a");
+    expect(await kit.ssd.secure([kit.nodeOf("a")])).toEqual([false]);
+    await kit.pass(1_000);
+    await flood(kit, 12);
+    expect(tiersOf(kit, "a")).toBe(RAM);
+    expect(existsSync(kit.fileOf("a"))).toBe(false);
+    expect(engine.get("a")).toEqual(["ok"]);
+  });
+
+  it("a purge leaves what is pinned, and what leads to it", {}, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b"));
+    await kit.settled();
+    const address = (name: BlockName) => ({ digest: digestOf(name), layer: LAYER_ALL });
+    const pinned = pin(kit, "a/b");
+    kit.leaveRam();
+    expect(await purgeBlocks(kit.store, ["a/b", "a"].map(address))).toEqual(["held", "held"]);
+    pinned[Symbol.dispose]();
+    const cause = { reason: "pruned", by: "operator/7" } as const;
+    expect(await purgeBlocks(kit.store, ["a/b", "a"].map(address), cause)).toEqual([
+      "done",
+      "done",
+    ]);
+    expect(kit.store.departures.find(keyOf(kit, "a"), 0)).toMatchObject(cause);
+  });
+});
+
+describeSsd("blocks that are to be safe now", (it) => {
+  it("secure: on SSD when it answers, also what is there, through a queue of one", {
+    writePolicy: "write_back",
+    writeQueueBytes: 5_000,
+    slots: 16,
+  }, async ({ kit, reopen }) => {
+    const blocks = names(12);
+    await kit.engine().put(...blocks);
+    const nodes = blocks.map((name) => kit.nodeOf(name));
+    expect(await kit.ssd.secure(nodes)).toEqual(blocks.map(() => true));
+    expect(await kit.ssd.secure(nodes)).toEqual(blocks.map(() => true));
+    expect(kit.files()).toHaveLength(12);
+    expect(await kit.ssd.makeDurable()).toBe(true);
+    const next = await reopen();
+    expect(await next.engine().load(...blocks)).toEqual(blocks.map(() => "ok"));
+  });
+
+  it("secure: with a pinned block comes what leads to it", {
+    writePolicy: "write_back",
+  }, async ({ kit }) => {
+    await kit.engine().put(...chain("a/b/c"), "a/other");
+    expect(await kit.ssd.secure([kit.nodeOf("a/other")])).toEqual([true]);
+    expect(kit.files()).toHaveLength(1);
+    using _pin = pin(kit, "a/b/c");
+    expect(await kit.ssd.secure([kit.nodeOf("a/b/c")])).toEqual([true]);
+    expect(chain("a/b/c").map((name) => kit.ssdHolds(name))).toEqual([true, true, true]);
+  });
+
+  it("secure: waits for the disk, not when it was told to stop", {
+    writePolicy: "write_back",
+  }, async ({ kit, faults }) => {
+    await kit.engine().put("a", "b");
+    faults("store.write:1+:freeze");
+    const stop = new AbortController();
+    const secured = kit.ssd.secure([kit.nodeOf("a"), kit.nodeOf("b")], stop.signal);
+    await kit.clock.advanceAsync(1_000, 250);
+    stop.abort();
+    expect(await secured).toEqual([false, false]);
+    expect(await kit.ssd.secure([kit.nodeOf("a")], stop.signal)).toEqual([false]);
+    faults("");
+    await kit.settled();
+    expect(kit.ssdHolds("a")).toBe(true);
+  });
+
+  it("secure: a block that vanishes meanwhile is not there", {
+    writePolicy: "write_back",
+    writeQueueBytes: 5_000,
+  }, async ({ kit, faults }) => {
+    await kit.engine().put("a", "b");
+    faults("store.write:1:freeze");
+    const nodes = [kit.nodeOf("a"), kit.nodeOf("b")];
+    const secured = kit.ssd.secure(nodes);
+    kit.store.ram.drop(nodes[1]!);
+    faults("");
+    expect(await secured).toEqual([true, false]);
+  });
+});

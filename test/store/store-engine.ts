@@ -1,0 +1,323 @@
+import { nativeBuffer, type Region } from "../../src/native/index.ts";
+import {
+  type AddressBatch,
+  type BlockStore,
+  CommitFlag,
+  createHandleBatch,
+  type HandleBatch,
+  type Holder,
+} from "../../src/store/index.ts";
+import {
+  type BlockName,
+  type BlockSpec,
+  batchOf,
+  digestOf,
+  type OutcomeName,
+  outcomeOf,
+  seedOf,
+  specOf,
+} from "./names.ts";
+
+type Blocks = readonly (BlockName | BlockSpec)[];
+
+/** A slot as it was handed out, for writing or for reading. */
+export interface Handle {
+  readonly name: BlockName;
+  readonly outcome: OutcomeName;
+  readonly slot: number;
+  readonly generation: number;
+  readonly offset: number;
+  /** Length of the block; `capacity` is that of the slot, for writers. */
+  readonly bytes: number;
+  readonly capacity: number;
+  readonly checksum: bigint;
+  /** Of an acquired block; zeros: it has none. */
+  readonly mac: Uint8Array;
+}
+
+export interface AcquireWish {
+  readonly tiers?: number;
+  readonly stopAtMiss?: boolean;
+  readonly deadlineMs?: number;
+}
+
+export type Read = OutcomeName | "wrong bytes";
+
+export interface Checked {
+  verifyIntegrity(): void;
+}
+
+/**
+ * An engine as the store sees it: a holder, with the bytes to go with it. Checks the store always.
+ */
+export class StoreEngine {
+  readonly holder: Holder;
+  readonly #store: BlockStore & Checked;
+  readonly #region: Region;
+  #alive = true;
+
+  constructor(store: BlockStore & Checked, region: Region, holder: Holder) {
+    this.#store = store;
+    this.#region = region;
+    this.holder = holder;
+  }
+
+  reserve(...blocks: Blocks): Handle[] {
+    return this.#reserve(blocks, batchOf(blocks));
+  }
+
+  /** Reserves a block under a parent that its name does not tell. */
+  reserveUnder(name: BlockName, parent: BlockName): Handle {
+    const batch = batchOf([name]);
+    batch.parents.set(digestOf(parent));
+    return this.#reserve([name], batch)[0]!;
+  }
+
+  #reserve(blocks: Blocks, batch: AddressBatch): Handle[] {
+    this.#store.deriveKeys(batch, true);
+    const out = createHandleBatch(batch.capacity);
+    this.holder.reserve(batch, out);
+    this.#store.verifyIntegrity();
+    return blocks.map(specOf).map(({ name }, i) => ({
+      name,
+      outcome: outcomeOf(out.outcome[i]!),
+      slot: out.slot[i]!,
+      generation: out.generation[i]!,
+      offset: out.offset[i]!,
+      bytes: batch.bytes[i]!,
+      capacity: out.bytes[i]!,
+      checksum: 0n,
+      mac: new Uint8Array(16),
+    }));
+  }
+
+  /** Puts the bytes there that belong to the block's name. */
+  write(handles: readonly Handle[]): void {
+    for (const { name, outcome, offset, bytes } of handles) {
+      if (outcome === "ok") this.#region.fill(offset, bytes, seedOf(name));
+    }
+  }
+
+  /** Without checksums unless they are given. */
+  async commit(
+    handles: readonly Handle[],
+    checksums?: bigint[],
+    macs?: readonly Uint8Array[],
+  ): Promise<OutcomeName[]> {
+    const batch = handleBatch(handles);
+    macs?.forEach((mac, i) => {
+      batch.mac.set(mac, i * 16);
+    });
+    checksums?.forEach((checksum, i) => {
+      batch.checksum[i] = checksum;
+      batch.flags[i] = CommitFlag.checksumGiven;
+    });
+    const later = this.holder.commit(batch);
+    this.#store.verifyIntegrity();
+    await later;
+    this.#store.verifyIntegrity();
+    return outcomesOf(batch);
+  }
+
+  checksumsOf(handles: readonly Handle[]): bigint[] {
+    return handles.map(({ offset, bytes }) => this.#region.checksum(offset, bytes));
+  }
+
+  abort(handles: readonly Handle[]): OutcomeName[] {
+    const batch = handleBatch(handles);
+    this.holder.abort(batch);
+    this.#store.verifyIntegrity();
+    return outcomesOf(batch);
+  }
+
+  /** Reserve, write and commit; what became of each block. */
+  async put(...blocks: Blocks): Promise<OutcomeName[]> {
+    const handles = this.reserve(...blocks);
+    this.write(handles);
+    const granted = handles.filter(({ outcome }) => outcome === "ok");
+    const committed = await this.commit(granted);
+    return handles.map(({ outcome }) => (outcome === "ok" ? committed.shift()! : outcome));
+  }
+
+  acquire(names: readonly BlockName[], options: AcquireWish = {}): Handle[] {
+    const { out, later } = this.#acquire(names, options);
+    if (later !== null) throw new Error("blocks have to be brought first: use fetch");
+    return handlesOf(names, out);
+  }
+
+  /** As `acquire`, of blocks that may have to be brought from a slower tier. */
+  async fetch(names: readonly BlockName[], options: AcquireWish = {}): Promise<Handle[]> {
+    const { out, later } = this.#acquire(names, options);
+    const answer = (await later) ?? out;
+    this.#store.verifyIntegrity();
+    return handlesOf(names, answer);
+  }
+
+  #acquire(names: readonly BlockName[], options: AcquireWish) {
+    const batch = batchOf(names);
+    this.#store.deriveKeys(batch, false);
+    const out = createHandleBatch(batch.capacity);
+    const { tiers = 0, deadlineMs = 1_000, stopAtMiss = false } = options;
+    const later = this.holder.acquire(batch, { tiers, deadlineMs, stopAtMiss }, out);
+    this.#store.verifyIntegrity();
+    return { out, later };
+  }
+
+  /** Whether the bytes behind an acquired handle are those of its block, all of them. */
+  proves({ name, offset, bytes, checksum }: Handle): boolean {
+    if (this.#region.firstWrong(offset, bytes, seedOf(name)) !== null) return false;
+    return this.#region.checksum(offset, bytes) === checksum;
+  }
+
+  release(handles: readonly Handle[]): OutcomeName[] {
+    const batch = handleBatch(handles);
+    this.holder.release(batch);
+    this.#store.verifyIntegrity();
+    return outcomesOf(batch);
+  }
+
+  /** As a reader whose copies did not verify. */
+  async report(handles: readonly Handle[]): Promise<OutcomeName[]> {
+    const batch = handleBatch(handles);
+    const later = this.holder.report(batch);
+    this.#store.verifyIntegrity();
+    await later;
+    this.#store.verifyIntegrity();
+    return outcomesOf(batch);
+  }
+
+  /** Flips one bit of a block that lies in RAM. */
+  flip({ offset }: Handle, at = 100): void {
+    const byte = nativeBuffer(1);
+    this.#region.copyOut(offset + at, byte, 1, false);
+    byte.bytes[0]! ^= 4;
+    this.#region.copyIn(offset + at, byte, 1, false);
+  }
+
+  /** Reads blocks and gives them back: `ok` only where every byte is right. */
+  get(...names: BlockName[]): Read[] {
+    return this.#read(this.acquire(names));
+  }
+
+  /** As `get`, of blocks that may have to be brought from a slower tier. */
+  async load(...names: BlockName[]): Promise<Read[]> {
+    return this.#read(await this.fetch(names));
+  }
+
+  #read(handles: readonly Handle[]): Read[] {
+    const read = handles.map((handle) => {
+      if (handle.outcome !== "ok") return handle.outcome;
+      return this.proves(handle) ? "ok" : "wrong bytes";
+    });
+    this.release(handles.filter(({ outcome }) => outcome === "ok"));
+    return read;
+  }
+
+  /** The leading run, then for each block the bit of its best tier. */
+  match(names: readonly BlockName[], tiers = 0): number[] {
+    const batch = batchOf(names);
+    this.#store.deriveKeys(batch, false);
+    // As a server's scratch memory is, full of other answers.
+    const best = new Uint8Array(names.length).fill(0xff);
+    return [this.holder.match(batch, tiers, best), ...best];
+  }
+
+  gpuStored(...blocks: Blocks): OutcomeName[] {
+    return this.#perBlock(blocks, true, (batch, out) => this.holder.gpuStored(batch, out));
+  }
+
+  gpuEvicted(...names: BlockName[]): OutcomeName[] {
+    return this.#perBlock(names, false, (batch, out) => this.holder.gpuEvicted(batch, out));
+  }
+
+  sessionCommit(session: bigint, name: BlockName): OutcomeName {
+    const batch = batchOf([name]);
+    this.#store.deriveKeys(batch, false);
+    const outcome = outcomeOf(this.holder.sessionCommit(session, batch));
+    this.#store.verifyIntegrity();
+    return outcome;
+  }
+
+  sessionRelease(session: bigint): OutcomeName {
+    const outcome = outcomeOf(this.holder.sessionRelease(session));
+    this.#store.verifyIntegrity();
+    return outcome;
+  }
+
+  /** Gives one block an engine hash. */
+  alias(name: BlockName, hash: bigint): OutcomeName {
+    const aliases = new Uint8Array(32);
+    new DataView(aliases.buffer).setBigUint64(0, hash, true);
+    return this.#perBlock([name], false, (batch, out) =>
+      this.holder.alias(batch, aliases, false, out),
+    )[0]!;
+  }
+
+  /** The digest, in hex, that the engine hash leads to; null where it leads nowhere. */
+  resolve(hash: bigint, layer: number): string | null {
+    const hashes = new Uint8Array(8);
+    new DataView(hashes.buffer).setBigUint64(0, hash, true);
+    const digests = new Uint8Array(32).fill(0xaa);
+    this.holder.resolve(hashes, 1, layer, digests);
+    return digests.every((byte) => byte === 0) ? null : digests.toHex();
+  }
+
+  #perBlock(
+    blocks: Blocks,
+    withParents: boolean,
+    run: (batch: AddressBatch, out: HandleBatch) => void,
+  ): OutcomeName[] {
+    const batch = batchOf(blocks);
+    this.#store.deriveKeys(batch, withParents);
+    const out = createHandleBatch(batch.capacity);
+    run(batch, out);
+    this.#store.verifyIntegrity();
+    return outcomesOf(out);
+  }
+
+  /** The connection is over; the process lives. */
+  abandon(): void {
+    this.holder.abandon();
+    this.#store.verifyIntegrity();
+  }
+
+  /** The process is dead; may be told more than once. */
+  die(): void {
+    if (this.#alive) this.abandon();
+    this.#alive = false;
+    this.holder.buried();
+    this.#store.verifyIntegrity();
+  }
+}
+
+export function handleBatch(handles: readonly Handle[]): HandleBatch {
+  const batch = createHandleBatch(Math.max(1, handles.length));
+  batch.count = handles.length;
+  handles.forEach(({ slot, generation }, i) => {
+    batch.slot[i] = slot;
+    batch.generation[i] = generation;
+  });
+  return batch;
+}
+
+function handlesOf(names: readonly BlockName[], out: HandleBatch): Handle[] {
+  return names.map((name, i) => ({
+    name,
+    outcome: outcomeOf(out.outcome[i]!),
+    slot: out.slot[i]!,
+    generation: out.generation[i]!,
+    offset: out.offset[i]!,
+    bytes: out.bytes[i]!,
+    capacity: out.bytes[i]!,
+    checksum: out.checksum[i]!,
+    mac: out.mac.slice(i * 16, (i + 1) * 16),
+  }));
+}
+
+function outcomesOf(batch: HandleBatch): OutcomeName[] {
+  return Array.from(batch.outcome.subarray(0, batch.count), outcomeOf);
+}
+
+export function hexOf(name: BlockName): string {
+  return digestOf(name).toHex();
+}
