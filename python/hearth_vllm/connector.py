@@ -10,6 +10,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 import vllm
 
+from . import versions
+
 try:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (
         KVConnectorBase_V1,
@@ -21,14 +23,13 @@ try:
 except ImportError as error:
     raise ImportError(
         f"vLLM {vllm.__version__} lacks a part of the connector interface ({error}): "
-        "install vLLM 0.32"
+        f"{versions.NEEDED}"
     ) from error
 
 from hearth_client.agent_stores import AgentStores
 from hearth_client.kv_store import KvStore, PagedMemory, Region, Role
 from hearth_client.namespace_key import NamespaceKey
 
-from . import versions
 from .checks import check, set_failure_policy, spec_kinds
 from .geometry import Geometry, describe
 from .manifest import build_manifest, of_family, seed_of, to_plain

@@ -9,8 +9,19 @@ VERSION = "0.1.0"
 
 #: vLLM releases (major, minor) that the engine lane ran.
 TESTED: Tuple[Tuple[int, int], ...] = ((0, 32),)
+#: Releases whose wheels have every method and parameter that the connector uses, and were not run.
+INSPECTED: Tuple[Tuple[int, int], ...] = (
+    (0, 22),
+    (0, 23),
+    (0, 25),
+    (0, 27),
+    (0, 29),
+    (0, 31),
+    (0, 33),
+)
 #: The oldest release whose interface has every method that the connector uses.
 OLDEST = (0, 22)
+NEEDED = f"install vLLM {TESTED[-1][0]}.{TESTED[-1][1]}, or at least {OLDEST[0]}.{OLDEST[1]}"
 
 
 def parse(version: str) -> Optional[Tuple[int, int]]:
@@ -26,9 +37,9 @@ def remark(version: str) -> Optional[str]:
     if release in TESTED:
         return None
     if release is not None and release < OLDEST:
-        least = f"{OLDEST[0]}.{OLDEST[1]}"
-        raise ValueError(f"vLLM {version} is too old for Hearth's connector: install vLLM {least}+")
+        raise ValueError(f"vLLM {version} is too old for Hearth's connector: {NEEDED}")
+    known = "inspected but never run" if release in INSPECTED else "neither run nor inspected"
     return (
-        f"vLLM {version} was not tested with Hearth's connector {VERSION} (tested: {tested}): "
+        f"vLLM {version} was {known} with Hearth's connector {VERSION} (tested: {tested}): "
         "restores, preemption, aborts and tensor parallelism are unverified on this version"
     )

@@ -81,7 +81,9 @@ class Versions(unittest.TestCase):
         self.assertIsNone(versions.remark("0.32.0+cpu"))
         self.assertIn("unverified", versions.remark("0.99.1") or "")
         self.assertIn("unverified", versions.remark("dev") or "")
-        with self.assertRaisesRegex(ValueError, "too old"):
+        self.assertIn("inspected but never run", versions.remark("0.29.0") or "")
+        self.assertIn("neither run nor inspected", versions.remark("0.30.0") or "")
+        with self.assertRaisesRegex(ValueError, "too old.*install vLLM 0.32, or at least 0.22"):
             versions.remark("0.9.2")
 
 

@@ -47,6 +47,13 @@ function pythonBlocks(path: string): string[] {
   return [...blocks].map(([, code]) => code!);
 }
 
+/** The line of a page that installs a connector. */
+function installLine(path: string): string {
+  const lines = readFileSync(path, "utf8").match(/^pip install .*$/gm) ?? [];
+  expect(lines).toHaveLength(1);
+  return lines[0]!;
+}
+
 /** What the client's README says that its examples print. */
 const EXAMPLE_OUTPUTS = [
   "hit: [True, True]\n",
@@ -134,6 +141,27 @@ print(metadata.version("${name}"))
     const run = await finish([venvPython, "-c", code], bareEnvironment());
     expect(run).toEqual({ code: 0, out: `${version}\n`, err: "" });
   });
+
+  const connectors = Object.keys(PYTHON_PACKAGES).filter((name) => name !== "hearth_client");
+
+  inVenv.each(connectors)(
+    "the line that installs %s, as its README and its page print it, works beside dist",
+    async (name) => {
+      const line = installLine(join(ROOT, "python", name, "README.md"));
+      const page = join(ROOT, "docs/how-to", `connect-${name.split("_")[1]}.md`);
+      expect(installLine(page)).toBe(line);
+      const venv = join(folder, `venv-${name}`);
+      const env = bareEnvironment({ PIP_DISABLE_PIP_VERSION_CHECK: "1" });
+      expect(await finish([python, "-m", "venv", venv], env)).toMatchObject({ code: 0, err: "" });
+      const inside = { ...env, PATH: `${join(venv, "bin")}:${env.PATH}` };
+      const done = await finish(["sh", "-c", `cd ${folder} && ${line}`], inside);
+      expect(done).toMatchObject({ code: 0, err: "" });
+      const code = `import importlib.metadata as metadata; print(metadata.version("${name}"))`;
+      const run = await finish([join(venv, "bin/python"), "-c", code], env);
+      expect(run).toEqual({ code: 0, out: `${version}\n`, err: "" });
+    },
+    INSTALL_MS,
+  );
 
   inVenv("the archives hold what RECORD says", async () => {
     const code = `
