@@ -84,6 +84,8 @@ def _request(request: Any) -> Dict[str, Any]:
         "num_preemptions": getattr(request, "num_preemptions", 0),
         "skip_reading_prefix_cache": bool(getattr(request, "skip_reading_prefix_cache", False)),
         "kv_transfer_params": plain(getattr(request, "kv_transfer_params", None)),
+        "cache_salt": getattr(request, "cache_salt", None),
+        "status": getattr(getattr(request, "status", None), "name", ""),
     }
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, List, Optional
 
 from . import engine_stand_ins as stand_ins
+from . import recordings
 from .real_agent import COMMAND, RealAgent
 
 stand_ins.install()
@@ -266,6 +267,72 @@ class Objects(OfAnAdapter):
         self.look_up(adapter, self.keys(1))
         others = [adapter.get_store_event_fd(), adapter.get_load_event_fd()]
         self.assertEqual(select.select(others, [], [], 0)[0], [])
+
+
+@unittest.skipUnless(COMMAND, "HEARTH_TEST_AGENT does not say how to start an agent")
+class RecordedCalls(OfAnAdapter):
+    """The calls of LMCache's storage manager, whose results the adapter must give again.
+
+    Objects of two groups are asked for, stored, and loaded by a second server.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        agent = RealAgent("128MiB")  # Room for a slab of each of two sizes.
+        self.addCleanup(agent.__exit__)
+        self.socket = agent.path
+
+    def test_the_calls_of_a_real_server_get_the_answers_that_it_got(self) -> None:
+        lines = recordings.read(recordings.FILES["lmcache"])
+        found = recordings.FEATURES["lmcache"](lines)
+        self.assertEqual([name for name, count in found.items() if count == 0], [])
+        results = {
+            (line["call"], line["task"], life): line["result"]
+            for life, line in _with_lives(lines)
+            if "result" in line
+        }
+        adapter: Any = None
+        loaded = 0
+        for life, line in _with_lives(lines):
+            keys = [Key(bytes.fromhex(one[0]), *one[1:]) for one in line.get("keys", [])]
+            call, task = line["call"], line.get("task")
+            if call == "start":
+                adapter = self.adapter()
+                until(lambda: adapter.store.connected)
+            elif call == "store":
+                objects = [Object(data_of(key, size)) for key, size in zip(keys, line["sizes"])]
+                stored = int(self.store(adapter, keys, objects))
+                self.assertEqual(stored, results["stored", task, life])
+            elif call == "look_up":
+                here = self.look_up(adapter, keys)
+                self.assertEqual(places_of(here), results["looked_up", task, life])
+            elif call == "load":
+                targets = [Object(bytes(size)) for size in line["sizes"]]
+                here = self.load(adapter, keys, targets)
+                self.assertEqual(places_of(here), results["loaded", task, life])
+                for key, target in zip(keys, targets):
+                    self.assertEqual(bytes(target.bytes), data_of(key, len(target.bytes)))
+                loaded += len(keys)
+            elif call == "unlock":
+                adapter.submit_unlock(keys)
+                self.assertEqual(adapter.report_status()["locked_keys"], 0)
+        self.assertGreater(loaded, 20)
+
+
+def _with_lives(lines: Any) -> Any:
+    """Each call with the number of the server that made it."""
+    life = 0
+    for line in lines:
+        life += line["call"] == "start"
+        yield life, line
+
+
+def data_of(key: Any, size: int) -> bytes:
+    return (key.chunk_hash + bytes([key.object_group_id + 1])) * (size // 33) + bytes(size % 33)
+
+
+def places_of(bits: List[bool]) -> List[int]:
+    return [index for index, bit in enumerate(bits) if bit]
 
 
 class WithoutAnAgent(OfAnAdapter):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
 import time
 import unittest
 from hashlib import sha256
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, List, Optional
 
 from . import engine_stand_ins as stand_ins
+from . import recordings
 
 stand_ins.install()
 
@@ -26,7 +25,6 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 )
 
 SOCKET = os.environ.get("HEARTH_SOCKET", "")
-RECORDED = Path(__file__).parent / "fixtures/sglang-0.5.23-calls.jsonl"
 HANG_SECONDS = 60.0
 #: A busy host may not run the agent for a while: no test is about that.
 STALL_MS = 60_000
@@ -280,14 +278,16 @@ class Pages(OfABackend):
 class RecordedCalls(OfABackend):
     """The calls of SGLang 0.5.23 for four prompts with common prefixes, sent twice.
 
-    ``hearth_sglang_recorder.py`` in ``test/engines/fixtures`` wrote them; between the two rounds
-    SGLang flushed its own caches. Heads are narrower here than in the recorded model.
+    Between the two rounds SGLang flushed its own caches. Heads are narrower here than in the
+    recorded model.
     """
 
     socket = SOCKET
 
     def test_the_calls_of_a_real_server_get_the_answers_that_it_got(self) -> None:
-        entries = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+        entries = recordings.read(recordings.FILES["sglang"])
+        found = recordings.FEATURES["sglang"](entries)
+        self.assertEqual([name for name, count in found.items() if count == 0], [])
         shape = entries.pop(0)
         self.assertEqual(shape["call"], "register_mem_pool_host")
         names = ("pages", "page_size", "layers", "layout")

@@ -104,7 +104,6 @@ class Engine:
         )
         self.worker = self.ranks[0].worker
         self.write, self.read = self.ranks[0].write, self.ranks[0].read
-        self.restored = 0
 
     def close(self) -> None:
         for rank in self.ranks:

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { Answer, Step } from "./kit/client.ts";
-import { compare, interval95, quantile } from "./kit/compare.ts";
+import { compare, compareChats, interval95, quantile } from "./kit/compare.ts";
 import { Chats, Workload } from "./kit/conversations.ts";
 import { connectorFigures, Metrics } from "./kit/metrics.ts";
 import { distinctBlocks, Prompts, servableBlocks } from "./kit/prompts.ts";
@@ -21,6 +21,22 @@ test("a different token at a clear step is wrong, at a tie it is reported apart"
   const wanted = [answer([step(1, -3)]), answer([step(1, -1.00005)]), answer([step(1, -3)])];
   const found = [answer([step(2, -3)]), answer([step(2, -1)]), answer([step(1, -3)])];
   expect(compare(wanted, found)).toMatchObject({ answers: 3, equal: 1, ties: 1, wrong: [0] });
+});
+
+test("a tie ends the comparison of its own conversation and excuses no other one", () => {
+  const [clear, tied] = [answer([step(1, -3)]), answer([step(1, -1.00005)])];
+  const [other, same] = [answer([step(2, -3)]), answer([step(1, -3)])];
+  const wanted = new Map([
+    [0, [tied, clear]],
+    [1, [clear, clear]],
+    [2, [clear, clear]],
+  ]);
+  const found = new Map([
+    [0, [other, other]],
+    [1, [same, other]],
+    [2, [same, same]],
+  ]);
+  expect(compareChats(wanted, found)).toEqual({ ties: 1, wrong: ["1.1"], compared: 5 });
 });
 
 test("an answer that ends early is wrong", () => {

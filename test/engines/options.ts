@@ -17,7 +17,8 @@ same engine without Hearth. Engines come from PyPI into a cache folder ($HEARTH_
   ./dev test:engines --seed 7 --model-seed 3
                                             other prompts, other weights
   ./dev test:engines --quick                few prompts: for development, not as evidence
-  ./dev test:engines --record FILE          writes the connector calls of a short run
+  ./dev test:engines --engine NAME --record FILE
+                                            writes the connector calls of a short run
   ./dev test:engines --json                 the result as JSON on standard output
 
 A host without the memory or the disk for it prints "skipped" and exits 0; with REQUIRE_ENGINES=1 it

@@ -41,6 +41,35 @@ export function compare(wanted: readonly Answer[], found: readonly Answer[]): Co
   };
 }
 
+export interface ChatComparison {
+  /** Conversations that end at a tie: from then on their prompts differ. */
+  readonly ties: number;
+  /** Answers that were compared and are wrong, as `conversation.turn`. */
+  readonly wrong: readonly string[];
+  /** Answers that could be compared: those up to a conversation's first tie. */
+  readonly compared: number;
+}
+
+/** Compares the answers of each conversation, turn by turn, up to its first difference. */
+export function compareChats(
+  wanted: ReadonlyMap<number, readonly Answer[]>,
+  found: ReadonlyMap<number, readonly Answer[]>,
+): ChatComparison {
+  const wrong: string[] = [];
+  let [ties, compared] = [0, 0];
+  for (const [conversation, answers] of found) {
+    for (const [turn, answer] of answers.entries()) {
+      const { verdict } = compareOne(wanted.get(conversation)![turn]!, answer);
+      compared += 1;
+      if (verdict === "equal") continue;
+      if (verdict === "tie") ties += 1;
+      else wrong.push(`${conversation}.${turn}`);
+      break;
+    }
+  }
+  return { ties, wrong, compared };
+}
+
 /** `share` of the sorted values lie at or below the result; NaN without values. */
 export function quantile(values: readonly number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b);

@@ -87,7 +87,7 @@ async function must(what: string, command: string[]): Promise<void> {
 }
 
 /** `uv`, in a virtual environment of its own. */
-async function ensureUv(): Promise<string> {
+export async function ensureUv(): Promise<string> {
   const folder = join(cacheFolder(), "uvtool");
   const uv = join(folder, "bin", "uv");
   if (existsSync(uv)) return uv;

@@ -1,7 +1,7 @@
 import { join } from "node:path";
-import { ROOT } from "../../../scripts/lib/paths.ts";
 import { waitFor } from "../../support/index.ts";
 import type { Answer, Question, Step } from "./client.ts";
+import { connectorPath } from "./connectors.ts";
 import { BLOCK_TOKENS, OFFLINE } from "./model.ts";
 import { freePort, Server, type ServerOptions, started } from "./server.ts";
 
@@ -11,16 +11,22 @@ const FLUSH_MS = 60_000;
 /** Lets stock SGLang run on a CPU: a stand-in for its CUDA kernels, and HiCache in host memory. */
 const CPU_SHIMS = join(import.meta.dir, "..", "fixtures", "sglang_cpu");
 
+export interface HearthBackend {
+  readonly socket: string;
+  /** File to which a recording subclass of the backend appends its calls. */
+  readonly recordTo?: string;
+}
+
 export interface SglangOptions extends ServerOptions {
   /** Keeps the KV cache in Hearth through HiCache; without it HiCache is off. */
-  readonly hearth?: { readonly socket: string };
+  readonly hearth?: HearthBackend;
   readonly tokensMax?: number;
 }
 
-function hicache(socket: string): string[] {
+function hicache({ socket, recordTo }: HearthBackend): string[] {
   const extra = {
     backend_name: "hearth",
-    module_path: "hearth_sglang",
+    module_path: recordTo === undefined ? "hearth_sglang" : "hearth_sglang_recorder",
     class_name: "HearthStorage",
     interface_v1: 1,
     hicache_storage_pass_prefix_keys: true,
@@ -44,15 +50,16 @@ function commandFor({ engine, model, hearth, tokensMax = 8_192 }: SglangOptions,
     ...["--max-running-requests", "4", "--chunked-prefill-size", "2048"],
     ...["--mem-fraction-static", "0.6", "--disable-overlap-schedule", "--skip-server-warmup"],
     ...["--random-seed", "0"],
-    ...(hearth === undefined ? [] : hicache(hearth.socket)),
+    ...(hearth === undefined ? [] : hicache(hearth)),
   ];
 }
 
-function environment(): Record<string, string | undefined> {
+function environment({ hearth }: SglangOptions, pythonPath: string) {
   return {
     ...process.env,
     ...OFFLINE,
-    PYTHONPATH: [CPU_SHIMS, join(ROOT, "python")].join(":"),
+    PYTHONPATH: pythonPath,
+    HEARTH_SGLANG_RECORD: hearth?.recordTo,
     CUDA_VISIBLE_DEVICES: "",
     SGLANG_USE_CPU_ENGINE: "1",
     PYTHONDONTWRITEBYTECODE: undefined,
@@ -78,13 +85,13 @@ function stepsOf({ meta_info }: Generated): Step[] {
 
 /** A real `sglang.launch_server`. */
 export class Sglang extends Server {
-  private constructor(options: SglangOptions) {
-    const port = freePort();
-    super(options, { command: commandFor(options, port), env: environment(), port });
+  private constructor(options: SglangOptions, pythonPath: string) {
+    const [port, env] = [freePort(), environment(options, pythonPath)];
+    super(options, { command: commandFor(options, port), env, port });
   }
 
-  static start(options: SglangOptions): Promise<Sglang> {
-    return started(new Sglang(options));
+  static async start(options: SglangOptions): Promise<Sglang> {
+    return started(new Sglang(options, await connectorPath(CPU_SHIMS)));
   }
 
   async ask({ prompt, tokens, timeoutMs }: Question): Promise<Answer> {

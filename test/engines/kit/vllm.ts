@@ -1,6 +1,6 @@
 import { join } from "node:path";
-import { ROOT } from "../../../scripts/lib/paths.ts";
 import { type Answer, complete, type Endpoint, type Question } from "./client.ts";
+import { connectorPath } from "./connectors.ts";
 import { BLOCK_TOKENS, OFFLINE } from "./model.ts";
 import { freePort, Server, type ServerOptions, started } from "./server.ts";
 
@@ -62,12 +62,12 @@ const ON_CPU = {
   OMP_WAIT_POLICY: "PASSIVE",
 };
 
-function environmentFor({ env, isGpu }: VllmOptions): Record<string, string | undefined> {
+function environmentFor({ env, isGpu }: VllmOptions, pythonPath: string) {
   return {
     ...process.env,
     ...OFFLINE,
     ...(isGpu ? {} : ON_CPU),
-    PYTHONPATH: join(ROOT, "python"),
+    PYTHONPATH: pythonPath,
     VLLM_NO_USAGE_STATS: "1",
     VLLM_SERVER_DEV_MODE: "1",
     VLLM_LOGGING_LEVEL: "INFO",
@@ -80,21 +80,22 @@ function environmentFor({ env, isGpu }: VllmOptions): Record<string, string | un
 export class Vllm extends Server implements Endpoint {
   readonly model = "tiny";
 
-  private constructor(options: VllmOptions) {
-    const port = freePort();
-    super(options, { command: commandFor(options, port), env: environmentFor(options), port });
+  private constructor(options: VllmOptions, pythonPath: string) {
+    const [port, env] = [freePort(), environmentFor(options, pythonPath)];
+    super(options, { command: commandFor(options, port), env, port });
   }
 
-  static start(options: VllmOptions): Promise<Vllm> {
-    return started(new Vllm(options));
+  static async start(options: VllmOptions): Promise<Vllm> {
+    return started(new Vllm(options, await connectorPath()));
   }
 
   ask(question: Question): Promise<Answer> {
     return complete(this, question);
   }
 
-  /** Empties the engine's own prefix cache. */
-  async resetPrefixCache(): Promise<void> {
-    if (!(await this.post("/reset_prefix_cache"))) throw new Error("reset_prefix_cache failed");
+  /** Empties the engine's own prefix cache; `external`: the connector forgets its blocks too. */
+  async resetPrefixCache({ external = false } = {}): Promise<void> {
+    const path = `/reset_prefix_cache?reset_external=${external}`;
+    if (!(await this.post(path))) throw new Error(`${path} failed`);
   }
 }

@@ -3,6 +3,7 @@ import { Agent } from "../kit/agent.ts";
 import { askAll } from "../kit/ask-all.ts";
 import { quantile } from "../kit/compare.ts";
 import { damageArena, damageFiles } from "../kit/damage.ts";
+import { HostLoad } from "../kit/host-load.ts";
 import { type LaneContext, type Sheet, serverOf } from "../kit/lane.ts";
 import { connectorFigures } from "../kit/metrics.ts";
 import { Prompts } from "../kit/prompts.ts";
@@ -32,6 +33,7 @@ interface World {
   readonly disk: SmallDisk | string;
   readonly chance: Prompts;
   readonly waits: WaitTimes;
+  readonly hostLoad: HostLoad;
 }
 
 type Event = (world: World) => Promise<void>;
@@ -99,7 +101,8 @@ async function knownAnswers(context: LaneContext, chance: Prompts): Promise<Know
   return { sent, answers: await askAll(server, questionsOf(sent, TOKENS_OUT), 1, "reference") };
 }
 
-function report(sheet: Sheet, { load, waits, disk }: World, played: Record<string, number>): void {
+function report(sheet: Sheet, world: World, played: Record<string, number>): void {
+  const { load, waits, disk, hostLoad } = world;
   const { wrong, failed } = load;
   sheet.check("no wrong token", wrong.length === 0, wrong.slice(0, 10), "none");
   sheet.check("no failed request", failed.length === 0, failed.slice(0, 10), "none");
@@ -117,6 +120,7 @@ function report(sheet: Sheet, { load, waits, disk }: World, played: Record<strin
   sheet.figure("ties", load.ties);
   sheet.figure("share of prompt tokens restored", load.cachedTokens / load.promptTokens);
   sheet.figure("excess wait", { count: waits.count, maxSeconds: waits.max, ...waits.buckets() });
+  sheet.figure("load average of the host during the waits", hostLoad.summary());
   sheet.figure("TTFT, ms", {
     p50: Math.round(quantile(load.firstTokenMs, 0.5)),
     p99: Math.round(quantile(load.firstTokenMs, 0.99)),
@@ -138,7 +142,8 @@ export async function chaos(context: LaneContext): Promise<void> {
   await using server = await Vllm.start({ ...options, hearth: { socket: agent.socket } });
   const load = new Load(server, known, chance);
   const waits = new WaitTimes();
-  const world = { agent, server, load, disk, chance, waits };
+  using hostLoad = new HostLoad();
+  const world = { agent, server, load, disk, chance, waits, hostLoad };
   load.start();
   const played = await playEvents(world, minutes);
   await load.end();

@@ -1,18 +1,15 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { ROOT } from "../../../scripts/lib/paths.ts";
-import { run } from "../../../scripts/lib/run.ts";
 import { Agent } from "../kit/agent.ts";
 import { quantile } from "../kit/compare.ts";
 import type { LaneContext } from "../kit/lane.ts";
-import { OFFLINE } from "../kit/model.ts";
+import { lmcache, writeAndRead } from "../kit/lmcache.ts";
 import { say } from "../kit/say.ts";
 
 const KEYS = 32;
 const KIB = 128;
 const ROUNDS = 3;
 const TIMES_FASTER = 3;
-const STORAGE_MANAGER = join(import.meta.dir, "../fixtures/lmcache_storage.py");
 const VERIFIED = `All ${KEYS} keys data verified OK`;
 
 type Operation = "Store" | "Load";
@@ -30,28 +27,20 @@ interface Result {
   readonly isVerified: boolean;
 }
 
-async function lmcache(folder: string, name: string, command: string[]): Promise<string> {
-  const here = { CUDA_VISIBLE_DEVICES: "", PYTHONPATH: join(ROOT, "python") };
-  const env = { ...process.env, ...OFFLINE, ...here };
-  const { ok, output } = await run(command, { cwd: folder, env });
-  if (!ok) throw new Error(`${name} failed: ${output.slice(-2_000)}`);
-  return output;
-}
-
 /** Objects that LMCache's storage manager stored come back after an agent restart, from SSD. */
-async function storageManager({ engine, folder, sheet }: LaneContext, agent: Agent): Promise<void> {
-  const step = async (name: "write" | "read") => {
-    const command = [engine.python, STORAGE_MANAGER, name, agent.socket];
-    const printed = await lmcache(folder, `storage manager, ${name}`, command);
-    return JSON.parse(printed.split("\n").findLast((line) => line.startsWith("{"))!);
+async function storageManager(context: LaneContext, agent: Agent): Promise<void> {
+  const { sheet } = context;
+  const between = async () => {
+    await agent.kill();
+    await agent.start();
   };
-  const { stored } = await step("write");
-  await agent.settled();
-  await agent.kill();
-  await agent.start();
-  const { loaded, equal } = await step("read");
-  sheet.atLeast("storage manager: objects loaded after the agent was killed", loaded, stored);
-  sheet.atLeast("storage manager: objects with equal bytes", equal, stored);
+  const { stored, loaded, equal } = await writeAndRead(context, agent, { between });
+  sheet.atLeast(
+    "storage manager, stall_ms 5,000: objects loaded after the agent was killed",
+    loaded,
+    stored,
+  );
+  sheet.atLeast("storage manager, stall_ms 5,000: objects with equal bytes", equal, stored);
 }
 
 /** One run of `lmcache bench l2`. */
@@ -64,7 +53,7 @@ async function bench(context: LaneContext, name: string, adapter: object): Promi
     ...["--data-size-kb", `${KIB}`, "--rounds", `${ROUNDS}`, "--no-skip-verify"],
     ...["--format", "json", "--output", output],
   ];
-  const printed = await lmcache(folder, name, command);
+  const printed = await lmcache(context, name, command);
   const { metrics } = JSON.parse(readFileSync(output, "utf8"));
   const found = Object.values(metrics as Record<string, Measured>);
   const of = (wanted: Operation) => found.find(({ operation }) => operation === wanted)!;
@@ -81,8 +70,7 @@ async function bench(context: LaneContext, name: string, adapter: object): Promi
 function plugIn(agent: Agent, namespace: string): object {
   return {
     ...{ type: "plugin", module_path: "hearth_lmcache", class_name: "HearthL2Adapter" },
-    // A busy host may not run the agent for 100 ms; what LMCache measures then is no rate.
-    adapter_params: { socket: agent.socket, namespace, stall_ms: 5_000 },
+    adapter_params: { socket: agent.socket, namespace },
   };
 }
 
@@ -114,6 +102,7 @@ export async function lmcacheBench(context: LaneContext): Promise<void> {
   const pairs = isQuick ? 3 : 9;
   await using ssd = await Agent.start({ name: "ssd", folder, ramMib: 512, ssdMib: 1_024 });
   await storageManager(context, ssd);
+  sheet.figure("settings of the adapters", "defaults: stall_ms 100");
   const results = await compareAdapters(context, ssd, pairs);
   const all = Object.values(results).flat();
   const kept = all.filter(({ isComplete, isVerified }) => isComplete && isVerified).length;
