@@ -13,6 +13,7 @@ import { router } from "./lanes/router.ts";
 import { sglangHicache } from "./lanes/sglang.ts";
 import { tensorParallel } from "./lanes/tensor-parallel.ts";
 import { twoEngines } from "./lanes/two-engines.ts";
+import { VARIANTS } from "./lanes/variants.ts";
 import { type Options, readOptions } from "./options.ts";
 import { runMain, usageError } from "./run.ts";
 
@@ -31,6 +32,7 @@ const NAMED_LANES: Readonly<Record<string, Lane>> = {
   gpu,
   pin,
   router,
+  ...VARIANTS,
 };
 
 const SGLANG_LANES: Readonly<Record<string, Lane>> = {
@@ -49,7 +51,10 @@ function lanesFor(options: Options): [string, Lane][] {
   const own = OWN_LANES[options.engine];
   const known: Readonly<Record<string, Lane>> = isVllm ? { ...own, ...NAMED_LANES } : own;
   const switches = (["chaos", "pin", "gpu", "events"] as const).filter((name) => options[name]);
-  const names = [...options.only, ...switches];
+  const only = options.only.flatMap((name) =>
+    name === "variants" && isVllm ? Object.keys(VARIANTS) : [name],
+  );
+  const names = [...only, ...switches];
   const wanted = names.length > 0 ? names : Object.keys(own);
   return wanted.map((name) => {
     const lane = known[name];

@@ -1,4 +1,4 @@
-"""Makes a Llama checkpoint with random weights and a tokenizer, without a download.
+"""Makes a checkpoint with random weights and a tokenizer, without a download: a Llama by default.
 
 Runs in an engine's virtual environment (torch, transformers, tokenizers). Equal options give equal
 files. `--attention-gain` scales the query weights: attention then picks single tokens of the
@@ -54,10 +54,77 @@ def make_tokenizer(folder, seed, vocabulary):
 
 def make_weights(folder, options):
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)
+    make = {"llama": make_llama, "deepseek-v2": make_deepseek}[options.architecture]
+    make(folder, options)
+    if options.lora_rank:
+        make_adapter(os.path.join(folder, "adapter"), options)
+
+
+def make_deepseek(folder, options):
+    """Multi-head latent attention, with the sizes that vLLM's kernels for CPUs are compiled for."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    config = DeepseekV2Config(
+        hidden_size=options.hidden,
+        intermediate_size=options.intermediate or options.hidden * 2,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.heads,
+        vocab_size=options.vocabulary,
+        max_position_embeddings=options.positions,
+        initializer_range=options.initializer_range,
+        first_k_dense_replace=options.layers,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        q_lora_rank=None,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=64,
+        v_head_dim=64,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    DeepseekV2ForCausalLM(config).to(getattr(torch, options.dtype)).save_pretrained(folder)
+
+
+def make_adapter(folder, options):
+    """A LoRA adapter of the query and value projections, in the format of PEFT."""
+    import torch
+    from safetensors.torch import save_file
+
+    os.makedirs(folder, exist_ok=True)
+    rank, size = options.lora_rank, options.hidden // options.heads
+    out = {"q_proj": options.hidden, "v_proj": options.kv_heads * size}
+    tensors = {}
+    for layer in range(options.layers):
+        for name, rows in out.items():
+            path = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{path}.lora_A.weight"] = torch.randn(rank, options.hidden) * 0.1
+            tensors[f"{path}.lora_B.weight"] = torch.randn(rows, rank) * 0.1
+    save_file(tensors, os.path.join(folder, "adapter_model.safetensors"))
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "",
+        "r": rank,
+        "lora_alpha": rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(out),
+    }
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+
+
+def make_llama(folder, options):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         hidden_size=options.hidden,
         intermediate_size=options.intermediate or options.hidden * 2,
@@ -88,6 +155,8 @@ def make_weights(folder, options):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
+    parser.add_argument("--architecture", default="llama", help="llama or deepseek-v2")
+    parser.add_argument("--lora-rank", type=int, default=0, help="also makes an adapter")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=256)

@@ -33,16 +33,23 @@ export const BLOCK_TOKENS = 32;
 interface Config {
   readonly num_hidden_layers: number;
   readonly num_key_value_heads: number;
-  readonly head_dim: number;
+  /** Absent from configurations of latent attention. */
+  readonly head_dim?: number;
+  readonly kv_lora_rank?: number;
+  readonly qk_rope_head_dim?: number;
   readonly vocab_size: number;
   readonly dtype: string;
 }
 
 async function describe(folder: string): Promise<Model> {
   const config: Config = await Bun.file(join(folder, "config.json")).json();
-  const { num_hidden_layers: layers, num_key_value_heads: heads, head_dim: dimensions } = config;
+  const { num_hidden_layers: layers, num_key_value_heads: heads, kv_lora_rank: latent } = config;
   const item = config.dtype === "float32" ? 4 : 2;
-  const blockBytes = 2 * layers * heads * dimensions * item * BLOCK_TOKENS;
+  const perToken =
+    latent === undefined
+      ? 2 * heads * (config.head_dim ?? 0)
+      : latent + (config.qk_rope_head_dim ?? 0);
+  const blockBytes = layers * perToken * item * BLOCK_TOKENS;
   return { folder, vocabulary: config.vocab_size, blockBytes };
 }
 
