@@ -10,7 +10,7 @@ same engine without Hearth. Engines come from PyPI into a cache folder ($HEARTH_
   ./dev test:engines --engine sglang        SGLang with HiCache
   ./dev test:engines --engine lmcache       LMCache's own benchmark of L2 adapters
   ./dev test:engines --only end-to-end      one lane, or several with commas
-  ./dev test:engines --only variants        a LoRA adapter, latent attention (MLA)
+  ./dev test:engines --only variants        pipeline parallelism, LoRA, MLA
   ./dev test:engines --chaos --minutes 10   agent and engine killed, stopped, damaged under load
   ./dev test:engines --pin                  pinned and unpinned conversations against a flood
   ./dev test:engines --events               a router's overlap against vLLM's cached_tokens

@@ -19,6 +19,8 @@ interface Variant {
   /** Further options of make-model.py. */
   readonly makeModel?: readonly string[];
   readonly options: (model: Model) => Partial<VllmOptions>;
+  /** On a CPU vLLM makes the buffers between its stages only while it compiles. */
+  readonly compiles?: boolean;
   /** Further members of each request. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
@@ -29,6 +31,12 @@ interface Variant {
   /** Answers that must find nothing of what the variant's requests stored. */
   readonly apart?: { readonly title: string; readonly extra: Readonly<Record<string, unknown>> };
 }
+
+const PIPELINE: Variant = {
+  title: "PP 2",
+  options: () => ({ args: ["--pipeline-parallel-size", "2"] }),
+  compiles: true,
+};
 
 const LORA: Variant = {
   title: "LoRA",
@@ -53,7 +61,7 @@ const MLA: Variant = {
 
 /** The prompts without Hearth, with it, and after a restart of the engine. */
 function variant(chosen: Variant): Lane {
-  const { title, makeModel, options, extra, apart, cachesInexactly } = chosen;
+  const { title, makeModel, options, extra, apart, cachesInexactly, compiles } = chosen;
   return async (context: LaneContext) => {
     const { sheet, folder, seed, isQuick } = context;
     const engine = await ensureEngine("vllm");
@@ -63,7 +71,8 @@ function variant(chosen: Variant): Lane {
     const sent = prompts.mixed(isQuick ? 4 : 12, 200, 1_500);
     const given = options(model);
     // Compiling takes minutes a start and changes nothing that the connector sees.
-    const args = ["--enforce-eager", ...(given.args ?? [])];
+    const eager = compiles ? [] : ["--enforce-eager"];
+    const args = [...eager, ...(given.args ?? [])];
     const common = { lengthMax: LENGTH_MAX, ...given, args };
     const ask = (server: Vllm, stage: string, more = extra): Promise<Answer[]> => {
       const questions = questionsOf(sent, TOKENS_OUT).map((one) => ({ ...one, extra: more ?? {} }));
@@ -104,6 +113,7 @@ function variant(chosen: Variant): Lane {
 
 /** Lanes of what vLLM runs beside one rank of a plain model. */
 export const VARIANTS: Readonly<Record<string, Lane>> = {
+  "variant-pp": variant(PIPELINE),
   "variant-lora": variant(LORA),
   "variant-mla": variant(MLA),
 };
