@@ -4,14 +4,10 @@
  * is not. The verdict travels in the environment, because test files and the processes they start
  * must see the same one; so does where a nats-server is that was brought for the tests.
  */
-import { setDefaultTimeout } from "bun:test";
 import { delimiter, dirname } from "node:path";
 import { ensureHost, ensureStandIns } from "../scripts/lib/native-build.ts";
 import { findNatsServer } from "../scripts/lib/nats-server.ts";
 import { NATIVE_VERDICT } from "./support/native.ts";
-
-// A time limit detects hangs: tests must pass while other processes keep both cores busy.
-setDefaultTimeout(120_000);
 
 const library = await ensureHost();
 const outcome =

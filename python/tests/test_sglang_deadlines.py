@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unittest
 from typing import Any, List
 
@@ -39,7 +40,10 @@ class Deadlines(OfABackend):
 
             def note(*words: Any, call: Any = call, **options: Any) -> Any:
                 limits.append(options["deadline_ms"])
-                return call(*words, **options)
+                found = call(*words, **options)
+                # A later read of the same call has less time left, in whole milliseconds.
+                time.sleep(0.002)
+                return found
 
             setattr(storage.store, name, note)
         read(storage)

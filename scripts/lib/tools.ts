@@ -14,8 +14,11 @@ export function tsc(...args: string[]): string[] {
   return [process.execPath, join(ROOT, "node_modules/.bin/tsc"), ...args];
 }
 
+/** Milliseconds. A time limit detects hangs: tests must pass while others keep both cores busy. */
+const HANG_MS = 120_000;
+
 export function bunTest(...args: string[]): string[] {
-  return [process.execPath, "test", ...args];
+  return [process.execPath, "test", `--timeout=${HANG_MS}`, ...args];
 }
 
 /** What `zig fmt` looks after. */
