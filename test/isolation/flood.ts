@@ -1,6 +1,12 @@
 /** One flood at a time, in a process of its own. `run NAME TARGET...` answers when it is sent. */
 import { connect, type Socket } from "node:net";
-import { systemClock, systemRandom } from "../../src/core/index.ts";
+import {
+  type Random,
+  randomBelow,
+  seededRandom,
+  systemClock,
+  systemRandom,
+} from "../../src/core/index.ts";
 import { EngineClient } from "../../src/engine/index.ts";
 import { encodeEngineBatch } from "../../src/events/index.ts";
 import { bindPublisher } from "../../src/events/zmtp/index.ts";
@@ -94,6 +100,25 @@ async function engines(socketPath: string, count: number): Promise<EngineClient[
   return clients;
 }
 
+/** Of a header's value, which HTTP forbids or a parser may stumble over. */
+const BROKEN = ["\x7f", "\0", "\x01", "\n", "\xff", "\t".repeat(64), "x".repeat(8_000), ": :", ""];
+
+/** A chat with one to four broken headers that asks for worker 0 or 1. */
+function brokenRequest(random: Random, nth: number): Buffer {
+  const body = '{"model":"acme/tiny-chat","messages":[{"role":"user","content":"x"}]}';
+  const broken = Array.from({ length: 1 + randomBelow(random, 4) }, (_, i) => {
+    const piece = BROKEN[randomBelow(random, BROKEN.length)]!;
+    const name = randomBelow(random, 8) === 0 ? `X-Fuzz${piece}` : `X-Fuzz-${i}`;
+    return `${name}: a${piece}b`;
+  });
+  const lines = [
+    ...["POST /v1/chat/completions HTTP/1.1", ...broken],
+    ...[`x-dynamo-worker-instance-id: engine-${nth % 2}`, `Content-Length: ${body.length}`],
+    ...[...COMMON, body],
+  ];
+  return Buffer.from(lines.join("\r\n"), "latin1");
+}
+
 let publisher: Awaited<ReturnType<typeof bindPublisher>> | null = null;
 
 await obey({
@@ -138,6 +163,13 @@ await obey({
     const head = ["POST /v1/commands HTTP/1.1", "Transfer-Encoding: chunked", ...COMMON, body];
     return idleHttp(Number(port), 100, head.join("\r\n"));
   },
+  /** The same against a proxy. */
+  "proxy-bodies": async (port) => {
+    const body = `${(2 ** 19).toString(16)}\r\n${"x".repeat(2 ** 19)}\r\n`;
+    const start = "POST /v1/chat/completions HTTP/1.1";
+    const head = [start, "Transfer-Encoding: chunked", ...COMMON, body];
+    return idleHttp(Number(port), 100, head.join("\r\n"));
+  },
   idle: (port) => idleHttp(Number(port), 10_000, ""),
   greedy: async (socketPath) => {
     const clients = await engines(socketPath, 256);
@@ -171,23 +203,20 @@ await obey({
       headers: { "content-type": "application/json" },
       body: pinOf(1_024),
     }),
-  /** Requests with a DEL byte in a header that name each worker, for some seconds. */
+  /** Requests with broken headers that name each worker, on several connections at a time. */
   headers: async (port, seconds) => {
     const endMs = performance.now() + Number(seconds) * 1_000;
+    const random = seededRandom(7);
     let sent = 0;
-    for (; performance.now() < endMs; sent++) {
-      const body = '{"model":"acme/tiny-chat","messages":[{"role":"user","content":"x"}]}';
-      const socket = await dial(Number(port));
-      socket?.write(
-        [
-          ...["POST /v1/chat/completions HTTP/1.1", "X-Fuzz: a\x7fb"],
-          ...[`x-dynamo-worker-instance-id: engine-${sent % 2}`, `Content-Length: ${body.length}`],
-          ...[...COMMON, body],
-        ].join("\r\n"),
-      );
-      await Bun.sleep(20);
-      socket?.destroy();
-    }
+    const one = async () => {
+      while (performance.now() < endMs) {
+        const socket = await dial(Number(port));
+        socket?.write(brokenRequest(random, sent++));
+        await Bun.sleep(20);
+        socket?.destroy();
+      }
+    };
+    await Promise.all(Array.from({ length: 8 }, one));
     return sent;
   },
   /** Ends what the floods opened. */

@@ -93,8 +93,9 @@ export class ProxyStage implements AsyncDisposable {
     const folder = mkdtempSync(join(tmpdir(), "hearth-isolation-"));
     stack.defer(() => rmSync(folder, { recursive: true, force: true }));
     const engines = stack.use(await startEngines(["vllm", "vllm"]));
-    const router = stack.use(await startRouter(folder, engines.urls, null));
     const flood = stack.use(await Child.start("flood.ts"));
+    const events = await flood.ask<string>("publisher");
+    const router = stack.use(await startRouter(folder, engines.urls, null, undefined, events));
     return new ProxyStage(flood, Number(new URL(router.url).port), stack.move());
   }
 

@@ -74,17 +74,20 @@ export async function startRouter(
   engines: readonly string[],
   binary: string | null,
   served: ServedModel = { model: "acme/tiny-chat", tokenizer: writeTokenizer(folder) },
+  /** Endpoint of the first engine's KV events. */
+  events: string | null = null,
 ): Promise<RouterProcess> {
   const { model, tokenizer, chatTemplate } = served;
   // Engines that publish events are followed; stand-ins publish none.
   const isReal = chatTemplate !== undefined;
-  const workers = engines.map(
-    (url, i) => `[workers.engine-${i}]\nmodel = "${model}"\nurl = "${url}"\n`,
-  );
+  const workers = engines.map((url, i) => {
+    const followed = i === 0 && events !== null ? `events = "${events}"\n` : "";
+    return `[workers.engine-${i}]\nmodel = "${model}"\nurl = "${url}"\n${followed}`;
+  });
   const file = join(folder, "router.toml");
   writeFileSync(
     file,
-    `[router]\nid = "proxy-test"\nkv_events = ${isReal}\n[api]\nlisten = "127.0.0.1:0"\n` +
+    `[router]\nid = "proxy-test"\nkv_events = ${isReal || events !== null}\n[api]\nlisten = "127.0.0.1:0"\n` +
       '[proxy]\nlisten = "127.0.0.1:0"\ndrain = "1s"\n[models.tiny]\n' +
       `model = "${model}"\ntokenizer = "${tokenizer}"\n` +
       `${isReal ? `chat_template = "${chatTemplate}"\n` : ""}${workers.join("")}`,
