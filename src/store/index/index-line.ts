@@ -5,7 +5,7 @@ import type { Answer, Order } from "./protocol.ts";
  * its own at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
-const WORKER = isInExecutable ? "./index/index-worker.ts" : "./index-worker.ts";
+const WORKER = isInExecutable ? "./store/index/index-worker.ts" : "./index-worker.ts";
 
 /**
  * The line to the worker: orders go out, answers come back in the same order. A worker that is gone

@@ -16,7 +16,7 @@ export interface TokenLine {
  * its own at its path below `src`.
  */
 const isInExecutable = import.meta.url.includes("/$bunfs/");
-const WORKER = isInExecutable ? "./proxy/tokens/token-worker.ts" : "./token-worker.ts";
+const WORKER = isInExecutable ? "./router/proxy/tokens/token-worker.ts" : "./token-worker.ts";
 
 export function createThreadLine(): TokenLine {
   const worker = new Worker(new URL(WORKER, import.meta.url).href);

@@ -58,11 +58,14 @@ test("kill -9 loses nothing that was committed, and leaves no half of a group", 
 /** The writer, compiled as the build does it: the worker is an entry point of its own. */
 function compiled(name: string, ...more: string[]): string {
   const sources = join(folders, name);
-  mkdirSync(join(sources, "index"), { recursive: true });
+  mkdirSync(join(sources, "store/index"), { recursive: true });
   const link = (path: string) => `import ${JSON.stringify(join(ROOT, path))};\n`;
   writeFileSync(join(sources, "main.ts"), link("test/store/index/holds/writer.ts"));
-  writeFileSync(join(sources, "index/index-worker.ts"), link("src/store/index/index-worker.ts"));
-  const entries = ["main.ts", "index/index-worker.ts"].map((entry) => join(sources, entry));
+  writeFileSync(
+    join(sources, "store/index/index-worker.ts"),
+    link("src/store/index/index-worker.ts"),
+  );
+  const entries = ["main.ts", "store/index/index-worker.ts"].map((entry) => join(sources, entry));
   const built = join(sources, "writer");
   const target = `HEARTH_TARGET="${process.platform}-${process.arch}"`;
   const words = ["--compile", "--minify", "--bytecode", "--format=esm", "--define", target];
