@@ -10,7 +10,7 @@ import time
 import unittest
 from array import array
 from hashlib import sha256
-from typing import Any, List, Sequence, Union
+from typing import Any, Callable, List, Sequence, Union
 
 from hearth_client import (
     Block,
@@ -223,13 +223,15 @@ class Pages:
         return self
 
     uniform = BLOCK_BYTES
+    depth = 1
 
     def length_of(self, _index: int) -> int:
         return BLOCK_BYTES
 
-    def gather(self, indices: Sequence[int], slots: Any) -> None:
+    def gather(self, indices: Sequence[int], slots: Any) -> Callable[[], None]:
         if not self.stores.store([self.ids[at] for at in indices], slots):
             raise AssertionError("the agent does not copy")
+        return lambda: None
 
 
 @unittest.skipUnless(SOCKET and LIBRARY, "HEARTH_SOCKET and HEARTH_TEST_CUDA name no agent and GPU")
