@@ -36,6 +36,8 @@ for line in sys.stdin:
   payload = bytes.fromhex(line.strip().lstrip("-"))
   seq = len(kept)
   kept.append(payload)
+  if len(kept) == 50:
+    print("kept 50")
   if line[0] != "-":
     p.send_multipart([b"kv", seq.to_bytes(8, "big"), payload])
 `;
@@ -56,7 +58,9 @@ describePyzmq("an engine that publishes with libzmq", () => {
     await using child = new PyzmqProcess(ENGINE);
     await waitFor(() => child.lines.length === 2, 20_000, "its endpoints");
     for (let block = 0; block < 50; block++) child.write(`-${payloadOf(block)}`);
-    const [endpoint, replayEndpoint] = child.lines as [string, string];
+    // Silent batches: the feed must not ask for them before the engine has all of them.
+    await waitFor(() => child.lines.length === 3, 20_000, "batches that can be replayed");
+    const [endpoint, replayEndpoint] = child.lines as unknown as [string, string];
     const held = new Set<bigint>();
     let isKnown = false;
     const where = { endpoint, replayEndpoint, topic: "kv", rank: 0, blockTokens: 4 };
