@@ -138,8 +138,7 @@ class LiteralBook {
   }
 
   #prove(last: number): void {
-    const isNews = !this.#isComplete && this.#blocks.get(last)!.copies[0] === 0;
-    if (!isNews && !this.#hasDoubts) return;
+    if (this.#isComplete && !this.#hasDoubts) return;
     for (let name: number | null = last; name !== null; ) {
       const block: LiteralBlock = this.#blocks.get(name)!;
       const { copies, perhaps } = block;
