@@ -128,6 +128,8 @@ describeNats("a rank in a stream", () => {
         const blocks = new Blocks();
         const one = await host(url, blocks);
         using live = new Consumer(await open(url), CLUSTER, WORKER);
+        // The broker knows the subscription: what is published from here on arrives.
+        await waitFor(() => live.heartbeats.length > 0);
         await one.churn(30);
         await waitFor(() => one.stream.state.storedSnapshots === 1);
         expect(one.stream.state).toMatchObject({ status: "publishing", why: null, holes: 0 });
