@@ -4,11 +4,17 @@ import {
   type BlockSource,
   type BlockTable,
   type BlockTableOptions,
+  type CallerFlag,
   type DescendantWalk,
   InsertRefusal,
   type InsertResult,
   isRefusal,
   type LeafWalk,
+  NodeFlag,
+  TIERS_ALL,
+  Tier,
+  tierIndex,
+  USES_MAX,
 } from "./block-table.ts";
 import { ColumnView } from "./column-view.ts";
 import { IDS_MAX } from "./hash-index.ts";
@@ -21,21 +27,21 @@ import {
   takeNode,
 } from "./node-columns.ts";
 import {
+  enterTier,
   isInRamAlone,
+  isListed,
   keep,
   keptOnTiers,
+  leaveTier,
   protect,
   protectParent,
   residencyChanged,
+  touchPath,
   unkeep,
   unprotect,
-} from "./protection.ts";
-import { enterTier, isListed, leaveTier, touchPath } from "./recency.ts";
+} from "./recency.ts";
 import { verifyTable } from "./table-integrity.ts";
-import { type CallerFlag, NodeFlag, USES_MAX } from "./table-view.ts";
-import { TIERS_ALL, Tier, tierIndex } from "./tier.ts";
-import { isOnPath, linkChild, unlinkChild } from "./tree.ts";
-import { Walks } from "./walks.ts";
+import { isOnPath, linkChild, unlinkChild, Walks } from "./tree.ts";
 
 const COUNTER_MAX = 0xffff_ffff;
 const GPU_HOLDERS_MAX = 0xffff;

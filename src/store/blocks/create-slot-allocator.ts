@@ -1,17 +1,17 @@
 import { assert, type NodeId } from "../../core/index.ts";
-import { type ArenaLimits, arenaLimits, extentBytesFor, roundUp } from "./arena-geometry.ts";
 import { ANY_ZONE, ExtentLists } from "./extent-lists.ts";
-import { restoreSlots, type SlotLayout } from "./restore-slots.ts";
 import {
   NO_SLOT,
+  restoreSlots,
   type SizeClass,
+  SLOT_ALIGN,
   type SlotAllocator,
   type SlotAllocatorOptions,
+  type SlotLayout,
   SlotState,
   ZONES_MAX,
 } from "./slot-allocator.ts";
 import { verifySlots } from "./slot-integrity.ts";
-import { SlotRecords } from "./slot-records.ts";
 
 /** Takes address space for the records of all slots at once; memory as slots come into use. */
 export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocator {
@@ -361,4 +361,143 @@ export class ExtentSlots implements SlotAllocator {
     records.give(extents.newest[extent]!, extents.eldest[extent]!);
     extents.giveBack(extent);
   }
+}
+
+/**
+ * Words of a record: the node of a slot in use, or the next free slot of its extent; the
+ * generation; the next slot of the extent, or the next record in the pool; state and place in the
+ * arena.
+ */
+const WORDS = 4;
+const NODE = 0;
+const GENERATION = 1;
+const NEXT = 2;
+const PLACE = 3;
+const STATE_SHIFT = 28;
+const PLACE_MASK = 2 ** STATE_SHIFT - 1;
+
+/**
+ * One record per slot that exists: 16 bytes, four to a cache line. A slot's number is that of its
+ * record, from 1. Records of extents that left their class wait in a pool, so that the numbers in
+ * use stay dense, whatever the length of the slots: memory follows the number of slots, also where
+ * the kernel hands it out in huge pages.
+ */
+class SlotRecords {
+  readonly max: number;
+  /** Records above were never used. */
+  highest = 0;
+  pool = 0;
+  private readonly words: Int32Array;
+  /** By slot: readers that need its bytes to stay. */
+  private readonly references: Int32Array;
+
+  constructor(max: number) {
+    this.max = max;
+    this.words = new Int32Array(new ArrayBuffer((max + 1) * WORDS * 4));
+    this.references = new Int32Array(new ArrayBuffer((max + 1) * 4));
+  }
+
+  /** A record for the slot at `place`, free and nobody's, before `next` in its extent's chain. */
+  take(place: number, next: number): number {
+    let slot = this.pool;
+    if (slot === 0) slot = ++this.highest;
+    else this.pool = this.nextOf(slot);
+    this.words[slot * WORDS + NODE] = 0;
+    this.words[slot * WORDS + NEXT] = next;
+    this.words[slot * WORDS + PLACE] = place;
+    return slot;
+  }
+
+  /** Gives back the chain that begins with `first` and ends with `last`, all of them free. */
+  give(first: number, last: number): void {
+    this.words[last * WORDS + NEXT] = this.pool;
+    this.pool = first;
+  }
+
+  nextOf(slot: number): number {
+    return this.words[slot * WORDS + NEXT]!;
+  }
+
+  placeOf(slot: number): number {
+    return this.words[slot * WORDS + PLACE]! & PLACE_MASK;
+  }
+
+  /** `free` for numbers that are no slot's. */
+  stateOf(slot: number): SlotState {
+    return ((this.words[slot * WORDS + PLACE] ?? SlotState.free) >>> STATE_SHIFT) as SlotState;
+  }
+
+  setState(slot: number, state: SlotState): void {
+    this.words[slot * WORDS + PLACE] = this.placeOf(slot) | (state << STATE_SHIFT);
+  }
+
+  generationOf(slot: number): number {
+    return this.words[slot * WORDS + GENERATION]! >>> 0;
+  }
+
+  setGeneration(slot: number, generation: number): void {
+    this.words[slot * WORDS + GENERATION] = generation;
+  }
+
+  /** The node of a slot in use, the next free slot of a free one. */
+  linkOf(slot: number): number {
+    return this.words[slot * WORDS + NODE]!;
+  }
+
+  setLink(slot: number, to: number): void {
+    this.words[slot * WORDS + NODE] = to;
+  }
+
+  referencesOf(slot: number): number {
+    return this.references[slot]!;
+  }
+
+  changeReferences(slot: number, by: number): void {
+    this.references[slot] = this.references[slot]! + by;
+  }
+}
+
+const EXTENT_BYTES = 64 * 2 ** 20;
+const EXTENTS_WANTED = 64;
+/** Slot numbers an arena has at most: they and their records must fit typed arrays. */
+const GRANULES_MAX = 2 ** 27;
+
+interface ArenaLimits {
+  /** A multiple of the granule. */
+  readonly arenaBytes: number;
+  /** Slots are multiples of this: 4096, or more in arenas above 512 GiB. */
+  readonly granule: number;
+  readonly slotBytesMax: number;
+  /** Extents are at least this long. */
+  readonly extentBytesMin: number;
+  readonly extentsMax: number;
+}
+
+function arenaLimits(
+  arenaBytes: number,
+  slotBytesMax: number,
+  extentBytes: number | undefined,
+): ArenaLimits {
+  let granule = SLOT_ALIGN;
+  while (arenaBytes / granule > GRANULES_MAX) granule *= 2;
+  const usable = Math.floor(arenaBytes / granule) * granule;
+  const longest = roundUp(slotBytesMax, granule);
+  const wanted = extentBytes ?? Math.min(EXTENT_BYTES, usable / EXTENTS_WANTED);
+  const extentBytesMin = Math.max(roundUp(wanted, granule), longest);
+  return {
+    arenaBytes: usable,
+    granule,
+    slotBytesMax: longest,
+    extentBytesMin,
+    extentsMax: Math.ceil(usable / extentBytesMin),
+  };
+}
+
+/** Bytes of the extents of an empty arena whose first slot is this long: a multiple of the slot. */
+function extentBytesFor(limits: ArenaLimits, slotBytes: number): number {
+  return Math.ceil(limits.extentBytesMin / slotBytes) * slotBytes;
+}
+
+function roundUp(bytes: number, to: number): number {
+  return Math.max(1, Math.ceil(bytes / to)) * to;
 }

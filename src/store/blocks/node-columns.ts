@@ -1,6 +1,5 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import { NodeFlag } from "./table-view.ts";
-import { type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
+import { NodeFlag, type RecencyTier, TIER_COUNT, Tier } from "./block-table.ts";
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;

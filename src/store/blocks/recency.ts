@@ -1,5 +1,6 @@
+import type { NodeId } from "../../core/index.ts";
+import { NodeFlag, Tier } from "./block-table.ts";
 import type { NodeColumns, RecencyList } from "./node-columns.ts";
-import { NodeFlag } from "./table-view.ts";
 
 /**
  * How the lists keep every node newer than all its descendants, whatever lies between them (ghosts,
@@ -105,4 +106,124 @@ function moveToNewest(list: RecencyList, node: number): void {
   older[node] = newest;
   newer[newest] = node;
   older[0] = node;
+}
+
+/**
+ * What may not leave a tier, as two flags. `kept`: pinned at or below the node. `ramProtected`: it
+ * is locked, or kept and in RAM and not on SSD, or has a child with this flag. RAM may not give up
+ * the one with `ramProtected`, SSD the one with either: whatever protects a node in RAM protects it
+ * on SSD, and what is kept beside that may leave RAM, since SSD has it.
+ *
+ * Invariants: both flags say exactly that; `keptChildren` and `protectedChildren` count the
+ * children with the flag; each list has exactly the residents that its tier may give up. All walks
+ * go upwards and stop at the first ancestor whose flag does not change, so n holds on one path cost
+ * n plus its length. What becomes free comes in as the newest, the deepest first.
+ */
+
+/** It was locked just now, or must stay in RAM from now on. */
+export function protect(columns: NodeColumns, node: number): void {
+  const { meta, parent, protectedChildren, ramList, ssdList } = columns;
+  let step = node;
+  while ((meta[step]! & NodeFlag.ramProtected) === 0) {
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.ramProtected;
+    if (isListed(ramList, marks)) unlink(columns, ramList, step);
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
+    columns.listeners.onProtection(step as NodeId, true);
+    step = parent[step]!;
+    if (step === 0) return;
+    protectedChildren[step] = protectedChildren[step]! + 1;
+  }
+}
+
+/** Something that protected it in RAM is gone. */
+export function unprotect(columns: NodeColumns, node: number): void {
+  const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
+  let step = node;
+  while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step]!)) {
+    if ((meta[step]! & NodeFlag.ramProtected) === 0) return;
+    const marks = meta[step]! & ~NodeFlag.ramProtected;
+    meta[step] = marks;
+    if (isListed(ramList, marks)) linkNewest(columns, ramList, step);
+    if (isListed(ssdList, marks)) linkNewest(columns, ssdList, step);
+    columns.listeners.onProtection(step as NodeId, false);
+    step = parent[step]!;
+    if (step === 0) return;
+    protectedChildren[step] = protectedChildren[step]! - 1;
+  }
+}
+
+/** It was pinned just now. */
+export function keep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren, ssdList } = columns;
+  let step = node;
+  while ((meta[step]! & NodeFlag.kept) === 0) {
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.kept;
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
+    residencyChanged(columns, step, marks);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! + 1;
+  }
+}
+
+/** It is not pinned any more, and may be kept for what is below it. */
+export function unkeep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren, pins, ssdList } = columns;
+  let step = node;
+  while (pins[step] === 0 && keptChildren[step] === 0) {
+    const before = meta[step]!;
+    meta[step] = before & ~NodeFlag.kept;
+    if (isListed(ssdList, before & ~NodeFlag.kept)) linkNewest(columns, ssdList, step);
+    residencyChanged(columns, step, before);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! - 1;
+  }
+}
+
+/** A node and its subtree have just been linked under `parent`. */
+export function protectParent(columns: NodeColumns, node: number, parent: number): void {
+  const marks = columns.meta[node]!;
+  if ((marks & NodeFlag.kept) !== 0) {
+    columns.keptChildren[parent] = columns.keptChildren[parent]! + 1;
+    keep(columns, parent);
+  }
+  if ((marks & NodeFlag.ramProtected) !== 0) {
+    columns.protectedChildren[parent] = columns.protectedChildren[parent]! + 1;
+    protect(columns, parent);
+  }
+}
+
+/**
+ * The node was `before`, and has come to a tier or left one, or is kept now or no longer: counts
+ * what is kept, and has it stay in RAM while only RAM has it.
+ */
+export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
+  const { meta, bytes } = columns;
+  const now = meta[node]!;
+  if (((before | now) & NodeFlag.kept) === 0) return;
+  columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node]!;
+  const is = isInRamAlone(now);
+  if (is === isInRamAlone(before)) return;
+  columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node]!;
+  if (!is) {
+    unprotect(columns, node);
+    return;
+  }
+  protect(columns, node);
+  columns.listeners.onInRamAlone(node as NodeId);
+}
+
+/** Kept, in RAM and not on SSD: it must stay there. */
+export function isInRamAlone(marks: number): boolean {
+  return (marks & IN_RAM_ALONE) === (NodeFlag.kept | Tier.ram);
+}
+
+const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
+
+/** One where it is kept and on a tier from which that keeps it, else zero. */
+export function keptOnTiers(marks: number): number {
+  return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
 }

@@ -1,4 +1,130 @@
+import { NO_NODE, type NodeId } from "../../core/index.ts";
+import { type DescendantWalk, type LeafWalk, WALKS_MAX } from "./block-table.ts";
 import type { NodeColumns } from "./node-columns.ts";
+
+/** Links a walk from the leaves upwards follows before its caller has another turn. */
+const LINKS_AT_ONCE = 1_024;
+
+interface OpenWalk {
+  /** The node, a leaf, is about to go: what comes after it comes next. */
+  skip(node: number): void;
+}
+
+/**
+ * The walks that are open. A node that vanishes is a leaf, so a walk that was about to visit it
+ * goes on with what follows it; links between nodes that stay never change, so a paused walk loses
+ * nothing.
+ */
+export class Walks {
+  private readonly open: OpenWalk[] = [];
+  private readonly columns: NodeColumns;
+
+  constructor(columns: NodeColumns) {
+    this.columns = columns;
+  }
+
+  start(root: NodeId): DescendantWalk | null {
+    const { open, columns } = this;
+    if (open.length >= WALKS_MAX) return null;
+    // What comes next; 0: over.
+    let upcoming = successor(columns, root, root);
+    const walk: OpenWalk = {
+      skip(node) {
+        if (upcoming === node) upcoming = successor(columns, node, root);
+      },
+    };
+    open.push(walk);
+    const close = () => {
+      this.end(walk);
+      upcoming = 0;
+    };
+    return {
+      next() {
+        const node = upcoming;
+        if (node === 0) return NO_NODE;
+        upcoming = successor(columns, node, root);
+        return node as NodeId;
+      },
+      close,
+      [Symbol.dispose]: close,
+    };
+  }
+
+  startAtLeaves(root: NodeId): LeafWalk | null {
+    if (this.open.length >= WALKS_MAX) return null;
+    const walk = new FromLeaves(this.columns, root, () => this.end(walk));
+    this.open.push(walk);
+    return walk;
+  }
+
+  private end(walk: OpenWalk): void {
+    const at = this.open.indexOf(walk);
+    if (at >= 0) this.open.splice(at, 1);
+  }
+
+  /** The node, a leaf, is about to be unlinked and freed. */
+  onVanish(node: number): void {
+    const { open } = this;
+    for (let i = 0; i < open.length; i++) open[i]!.skip(node);
+  }
+}
+
+class FromLeaves implements LeafWalk, OpenWalk {
+  private readonly columns: NodeColumns;
+  private readonly root: number;
+  private readonly onClose: () => void;
+  /** The node the walk stands at; 0: over. */
+  private at: number;
+  /** Whether what is below `at` is still to be visited. */
+  private descends = true;
+
+  constructor(columns: NodeColumns, root: number, onClose: () => void) {
+    this.columns = columns;
+    this.root = root;
+    this.onClose = onClose;
+    this.at = columns.firstChild[root]!;
+  }
+
+  get over(): boolean {
+    return this.at === 0;
+  }
+
+  next(): NodeId {
+    const { firstChild } = this.columns;
+    for (let links = 0; this.at !== 0 && links < LINKS_AT_ONCE; links++) {
+      const node = this.at;
+      const below = this.descends ? firstChild[node]! : 0;
+      if (below === 0) {
+        this.leave(node);
+        return node as NodeId;
+      }
+      this.at = below;
+    }
+    return NO_NODE;
+  }
+
+  /** Past the node: to the next child of its parent, or else to the parent. */
+  private leave(node: number): void {
+    const { nextSibling, parent } = this.columns;
+    const sibling = nextSibling[node]!;
+    this.descends = sibling !== 0;
+    const at = sibling === 0 ? parent[node]! : sibling;
+    this.at = at === this.root ? 0 : at;
+  }
+
+  skip(node: number): void {
+    if (this.at === node) this.leave(node);
+  }
+
+  close(): void {
+    this.onClose();
+    this.at = 0;
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+}
 
 /** Links a node without parent under `parent`, as its first child. */
 export function linkChild(columns: NodeColumns, node: number, parent: number): void {

@@ -1,3 +1,10 @@
+import { existsSync, mkdirSync, renameSync, unlinkSync } from "node:fs";
+import { join } from "node:path";
+import { type Clock, messageOf } from "../../core/index.ts";
+import { checkFolder, emptyTally, type FolderCheck, type FolderTally } from "./check-folder.ts";
+import { giveFolderToOwner } from "./claim-folder.ts";
+import { QUARANTINE_FOLDER, quarantinePath } from "./folder-layout.ts";
+
 /** How a repair deals with a finding; `next_start`: the agent does, when it starts. */
 export type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
 
@@ -64,4 +71,112 @@ export interface Finding {
   readonly why: string;
   /** Of the index, where a row is to blame or goes with the file. */
   readonly rowId: number | null;
+}
+
+export interface ReportOptions extends Omit<FolderCheck, "tally" | "onSlice"> {
+  readonly clock: Clock;
+  /** Null: change nothing. Else repair, and drop these rows of the index. */
+  readonly repair: { dropRow(rowId: number): void } | null;
+  /** What is known before the check begins. */
+  readonly findings: readonly Finding[];
+  /** How many findings to keep; all are counted. */
+  readonly keepMax: number;
+  onProgress(tally: FolderTally, problems: number): void;
+}
+
+export interface ReportedFinding extends Finding {
+  /** Null: nothing was to be changed. */
+  readonly repair: Repair | null;
+}
+
+export interface FolderReport {
+  readonly tally: FolderTally;
+  /** How often each kind was found; only those that were. */
+  readonly counts: Partial<Record<FindingKind, number>>;
+  /** How often each was done. */
+  readonly repairs: Partial<Record<Repair["action"], number>>;
+  readonly problems: number;
+  /** Problems that neither this repair nor the next start of an agent ends. */
+  readonly unsolved: number;
+  readonly first: readonly ReportedFinding[];
+}
+
+/** Checks a folder, repairs it where asked to, and adds up. */
+export async function reportFolder(options: ReportOptions): Promise<FolderReport> {
+  const { dir, clock, repair, keepMax, onProgress } = options;
+  const tally = emptyTally();
+  const counts: FolderReport["counts"] = {};
+  const repairs: FolderReport["repairs"] = {};
+  const first: ReportedFinding[] = [];
+  let [problems, unsolved] = [0, 0];
+  const take = (finding: Finding) => {
+    const done = repair && repairFinding({ dir, clock, dropRow: repair.dropRow }, finding);
+    counts[finding.kind] = (counts[finding.kind] ?? 0) + 1;
+    if (done !== null) repairs[done.action] = (repairs[done.action] ?? 0) + 1;
+    if (FINDING_KINDS[finding.kind].isProblem) {
+      problems++;
+      if (done === null || done.action === "failed" || done.action === "left") unsolved++;
+    }
+    if (first.length < keepMax) first.push({ ...finding, repair: done });
+  };
+  for (const finding of options.findings) take(finding);
+  const onSlice = () => onProgress(tally, problems);
+  for await (const finding of checkFolder({ ...options, tally, onSlice })) take(finding);
+  return { tally, counts, repairs, problems, unsolved, first };
+}
+
+export type Repair =
+  | { readonly action: "quarantined"; readonly to: string }
+  | { readonly action: "removed" | "row_dropped" | "next_start" | "left" }
+  | { readonly action: "failed"; readonly why: string };
+
+export interface RepairTools {
+  readonly dir: string;
+  readonly clock: Clock;
+  dropRow(rowId: number): void;
+}
+
+/**
+ * Deals with one finding as its kind says. What holds a block, or may hold one, is moved to the
+ * quarantine and never removed. Throws nothing: what could not be done is `failed`.
+ */
+export function repairFinding(tools: RepairTools, finding: Finding): Repair {
+  try {
+    const repair = repairFile(tools, finding);
+    if (finding.rowId !== null) tools.dropRow(finding.rowId);
+    return repair;
+  } catch (thrown) {
+    return { action: "failed", why: messageOf(thrown) };
+  }
+}
+
+function repairFile({ dir, clock }: RepairTools, { kind, path }: Finding): Repair {
+  const { remedy } = FINDING_KINDS[kind];
+  switch (remedy) {
+    case "quarantine":
+      // A shard that cannot be read is a matter for the file system's own fsck.
+      if (!path.includes("/")) return { action: "left" };
+      return { action: "quarantined", to: moveAway(dir, path, clock.wallMs()) };
+    case "remove":
+      unlinkSync(join(dir, path));
+      return { action: "removed" };
+    case "drop_row":
+      return { action: "row_dropped" };
+    case "next_start":
+      return { action: "next_start" };
+    case "none":
+      return { action: "left" };
+    default:
+      return remedy satisfies never;
+  }
+}
+
+function moveAway(dir: string, path: string, wallMs: number): string {
+  const quarantine = join(dir, QUARANTINE_FOLDER);
+  const made = mkdirSync(quarantine, { recursive: true, mode: 0o700 });
+  if (made !== undefined) giveFolderToOwner(dir, quarantine);
+  let to = quarantinePath(path, wallMs);
+  while (existsSync(join(dir, to))) to = quarantinePath(path, ++wallMs);
+  renameSync(join(dir, path), join(dir, to));
+  return to;
 }

@@ -6,7 +6,42 @@ import {
   type NodeId,
 } from "../../core/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
-import type { ListOptions, SessionInfo, SessionPage, SessionState } from "./session-info.ts";
+
+export interface TierUse {
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+/** What of a session is where: the blocks on the path from the root to its last block. */
+export interface SessionState {
+  /** All of them, also those that are on no tier any more. */
+  readonly depth: number;
+  readonly ram: TierUse;
+  /** A block on both tiers counts on both. */
+  readonly ssd: TierUse;
+}
+
+export interface SessionInfo {
+  readonly namespace: NamespaceIndex;
+  readonly session: bigint;
+  /** Since its last commit. */
+  readonly idleMs: number;
+  readonly state: SessionState;
+}
+
+export interface ListOptions {
+  /** Null: of all namespaces. */
+  readonly namespace: NamespaceIndex | null;
+  /** Where to go on: `next` of the page before, 0 for the first. */
+  readonly after: number;
+  readonly max: number;
+}
+
+export interface SessionPage {
+  readonly sessions: readonly SessionInfo[];
+  /** Null: that was all. */
+  readonly next: number | null;
+}
 
 /** Conversations known at the same time; beyond it a new one is refused. */
 const SESSIONS_MAX = 65_536;

@@ -66,13 +66,16 @@ test("kill -9 loses nothing that was flushed, and the sequence says what was los
 
 describeNative("the same of a compiled executable", () => {
   test("which carries the worker at its path", async () => {
-    // As the build does it: the worker is an entry point at `index/` below the first one's.
+    // As the build does it: the worker is an entry point at `store/index/` below the first one's.
     const sources = join(folders, "sources");
-    mkdirSync(join(sources, "index"), { recursive: true });
+    mkdirSync(join(sources, "store/index"), { recursive: true });
     const link = (path: string) => `import ${JSON.stringify(join(ROOT, path))};\n`;
     writeFileSync(join(sources, "main.ts"), link("test/store/index/children/writer.ts"));
-    writeFileSync(join(sources, "index/index-worker.ts"), link("src/store/index/index-worker.ts"));
-    const entries = ["main.ts", "index/index-worker.ts"].map((name) => join(sources, name));
+    writeFileSync(
+      join(sources, "store/index/index-worker.ts"),
+      link("src/store/index/index-worker.ts"),
+    );
+    const entries = ["main.ts", "store/index/index-worker.ts"].map((name) => join(sources, name));
     const built = join(folders, "writer");
     const target = `HEARTH_TARGET="${process.platform}-${process.arch}"`;
     const words = ["--compile", "--minify", "--bytecode", "--format=esm", "--define", target];
@@ -86,6 +89,6 @@ describeNative("the same of a compiled executable", () => {
 
   test("and so does Hearth's own", async () => {
     const bytes = readFileSync(await hearthExecutable());
-    expect(bytes.includes("/$bunfs/root/index/index-worker.js")).toBe(true);
+    expect(bytes.includes("/$bunfs/root/store/index/index-worker.js")).toBe(true);
   });
 });

@@ -1,1 +1,0 @@
-export { aliases, blocks, namespaces, run } from "./tables.ts";
