@@ -1,15 +1,32 @@
 import { assert, type BlockKey, DIGEST_BYTES, type Digest } from "../core/index.ts";
-import {
-  sglangPageHashes,
-  sglangStorageSeed,
-  type VllmHashAlgorithm,
-  type VllmKeyFormat,
-  vllmBlockHashes,
-  vllmDigestBytes,
-  vllmKeyFormatOf,
-  vllmNoneHash,
-} from "./engine-hashes.ts";
-import type { NamespaceManifest } from "./manifest.ts";
+
+/**
+ * What identity needs of the native library. `loadNative()` gives an object with these calls; it
+ * comes in as a parameter, so that nothing here opens a library.
+ */
+export interface Hashing {
+  /** BLAKE3-256: 32 bytes. */
+  blake3(data: Uint8Array): Uint8Array;
+  /** BLAKE3-256 keyed with 32 bytes: 32 bytes. */
+  blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array;
+  /** BLAKE3 in key derivation mode: 32 bytes. `context` is fixed in the program. */
+  blake3DeriveKey(context: string, material: Uint8Array): Uint8Array;
+  /**
+   * Keyed BLAKE3 of each prefix that ends with a full block, over the tokens as u32 little endian:
+   * `floor(tokens / blockTokens)` times 32 bytes into `out`. Returns their number.
+   */
+  prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
+  /**
+   * Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. Returns their number.
+   */
+  chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
+  /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
+  blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void;
+  /** XXH3-64, seed 0. */
+  xxh3_64(data: Uint8Array): bigint;
+  /** XXH3-128, seed 0: 16 bytes, big endian. */
+  xxh3_128(data: Uint8Array): Uint8Array;
+}
 
 /**
  * Many digests or keys lie one after another in one array, 32 bytes each: a prompt of 15,000 tokens
@@ -74,128 +91,4 @@ export function blockKeys(hashing: Hashing, digests: PackedDigests, layer: numbe
   const packed = new Uint8Array(digests.length);
   if (packed.length > 0) hashing.blockKeys(digests, layer, packed);
   return packed;
-}
-
-/**
- * What identity needs of the native library. `loadNative()` gives an object with these calls; it
- * comes in as a parameter, so that nothing here opens a library.
- */
-export interface Hashing {
-  /** BLAKE3-256: 32 bytes. */
-  blake3(data: Uint8Array): Uint8Array;
-  /** BLAKE3-256 keyed with 32 bytes: 32 bytes. */
-  blake3Keyed(key: Uint8Array, data: Uint8Array): Uint8Array;
-  /** BLAKE3 in key derivation mode: 32 bytes. `context` is fixed in the program. */
-  blake3DeriveKey(context: string, material: Uint8Array): Uint8Array;
-  /**
-   * Keyed BLAKE3 of each prefix that ends with a full block, over the tokens as u32 little endian:
-   * `floor(tokens / blockTokens)` times 32 bytes into `out`. Returns their number.
-   */
-  prefixDigests(key: Uint8Array, tokens: Uint32Array, blockTokens: number, out: Uint8Array): number;
-  /**
-   * Keyed BLAKE3 of each item of `itemBytes` alone: 32 bytes each into `out`. Returns their number.
-   */
-  chainDigests(key: Uint8Array, items: Uint8Array, itemBytes: number, out: Uint8Array): number;
-  /** `BLAKE3(digest ‖ layer u32 LE)` for each 32 bytes of `digests`, into `out`. */
-  blockKeys(digests: Uint8Array, layer: number, out: Uint8Array): void;
-  /** XXH3-64, seed 0. */
-  xxh3_64(data: Uint8Array): bigint;
-  /** XXH3-128, seed 0: 16 bytes, big endian. */
-  xxh3_128(data: Uint8Array): Uint8Array;
-}
-
-/**
- * How the chain keys of a namespace follow from tokens, as text that agents publish:
- * `vllm ALGORITHM FORMAT SEED` or `sglang`.
- */
-export type BlockChain = string;
-
-/** The entry of a manifest's `extra` that says which chain keys name its blocks. */
-const KEYS = "keys";
-const VLLM_KEYS = "vllm-chain";
-const SGLANG_KEYS = "sglang-pages";
-const VLLM_CHAIN = /^vllm (sha256|sha256_cbor|xxhash|xxhash_cbor) (tagged|untagged) (.{0,256})$/s;
-
-/** Null: blocks are named by digests of tokens, or by keys that do not follow from tokens. */
-export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain | null {
-  if (extra[KEYS] === SGLANG_KEYS) return "sglang";
-  if (extra[KEYS] !== VLLM_KEYS) return null;
-  const hash = extra.hash ?? "";
-  const at = hash.indexOf(":");
-  // The layout is `vllm:RELEASE:…`.
-  const format = vllmKeyFormatOf(layout.split(":")[1] ?? "");
-  const chain = `vllm ${hash.slice(0, at)} ${format} ${hash.slice(at + 1)}`;
-  return at > 0 && VLLM_CHAIN.test(chain) ? chain : null;
-}
-
-/** Longer blocks and salts are not hashed: `encodePickle` takes no pickle of 64 KiB or more. */
-const BLOCK_TOKENS_MAX = 8_192;
-const SALT_CHARACTERS_MAX = 4_096;
-
-interface ChainPrompt {
-  readonly tokens: Uint32Array;
-  readonly blockTokens: number;
-  /** Empty or left out: none. */
-  readonly cacheSalt?: string | undefined;
-}
-
-/** Chain keys of a prompt's full blocks, packed. */
-interface ChainKeys {
-  readonly keys: Uint8Array;
-  readonly keyBytes: 16 | 32;
-}
-
-/**
- * The digests of a prompt's full blocks in namespaces with chain keys. The keys are computed once
- * for all namespaces of the prompt. `chain` null or left out: digests of tokens.
- */
-export class PromptDigests {
-  readonly #hashing: Hashing;
-  readonly #prompt: ChainPrompt;
-  readonly #keys = new Map<BlockChain, ChainKeys | null>();
-
-  constructor(hashing: Hashing, prompt: ChainPrompt) {
-    [this.#hashing, this.#prompt] = [hashing, prompt];
-  }
-
-  /** Null: the chain is not known, or a salt is part of the namespace and not of the keys. */
-  in(namespaceKey: Uint8Array, chain: BlockChain | null = null): PackedDigests | null {
-    const { tokens, blockTokens, cacheSalt } = this.#prompt;
-    if (chain === null) {
-      if (cacheSalt) return null;
-      return digestsOfPrompt(this.#hashing, namespaceKey, tokens, blockTokens);
-    }
-    let known = this.#keys.get(chain);
-    if (known === undefined) {
-      known = chainKeysOf(this.#hashing, chain, this.#prompt);
-      this.#keys.set(chain, known);
-    }
-    if (known === null) return null;
-    return digestsOfChainKeys(this.#hashing, namespaceKey, known.keys, known.keyBytes);
-  }
-}
-
-function chainKeysOf(hashing: Hashing, chain: BlockChain, prompt: ChainPrompt): ChainKeys | null {
-  const { tokens, blockTokens, cacheSalt } = prompt;
-  if ((cacheSalt?.length ?? 0) > SALT_CHARACTERS_MAX) return null;
-  if (chain === "sglang") {
-    const prior = sglangStorageSeed(null, cacheSalt ?? null);
-    const full = tokens.subarray(0, tokens.length - (tokens.length % blockTokens));
-    const pages = sglangPageHashes({ tokens: full, pageTokens: blockTokens, prior });
-    return { keys: packed(pages.map(({ digest }) => digest)), keyBytes: 32 };
-  }
-  const match = VLLM_CHAIN.exec(chain);
-  if (match === null || blockTokens > BLOCK_TOKENS_MAX) return null;
-  const algorithm = match[1] as VllmHashAlgorithm;
-  const hashes = vllmBlockHashes(hashing, {
-    ...{ algorithm, tokens, blockTokens, keyFormat: match[2] as VllmKeyFormat },
-    parent: vllmNoneHash(hashing, algorithm, match[3]),
-    extraKeys: (index) =>
-      index === 0 && cacheSalt ? [{ kind: "cache_salt", salt: cacheSalt }] : null,
-  });
-  return { keys: packed(hashes), keyBytes: vllmDigestBytes(algorithm) };
-}
-
-function packed(keys: readonly Uint8Array[]): Uint8Array {
-  return new Uint8Array(Buffer.concat(keys));
 }

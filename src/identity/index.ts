@@ -1,6 +1,13 @@
 export {
   type BlockChain,
+  type BlockNames,
   blockChainOf,
+  type EngineName,
+  type NamesRequest,
+  namesOfPrompt,
+  PromptDigests,
+} from "./block-names.ts";
+export {
   blockKeyAt,
   blockKeys,
   type ChainKeyBytes,
@@ -9,13 +16,8 @@ export {
   digestsOfPrompt,
   type Hashing,
   type PackedDigests,
-  PromptDigests,
 } from "./digests.ts";
 export {
-  type BlockNames,
-  type EngineName,
-  type NamesRequest,
-  namesOfPrompt,
   type SglangChain,
   type SglangPage,
   sglangEventSeed,

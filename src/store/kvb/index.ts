@@ -1,7 +1,10 @@
 export {
   checkFolder,
   emptyTally,
+  FINDING_KINDS,
   FileInspector,
+  type Finding,
+  type FindingKind,
   type FolderCheck,
   type FolderTally,
   type IndexedBlock,
@@ -19,18 +22,6 @@ export {
   readMachineId,
   readOwner,
 } from "./claim-folder.ts";
-export {
-  FINDING_KINDS,
-  type Finding,
-  type FindingKind,
-  type FolderReport,
-  type Repair,
-  type RepairTools,
-  type ReportedFinding,
-  type ReportOptions,
-  repairFinding,
-  reportFolder,
-} from "./findings.ts";
 export {
   type BlockName,
   blockPath,
@@ -61,3 +52,12 @@ export {
   PAYLOAD_BYTES_MAX,
   verifyHeader,
 } from "./header.ts";
+export {
+  type FolderReport,
+  type Repair,
+  type RepairTools,
+  type ReportedFinding,
+  type ReportOptions,
+  repairFinding,
+  reportFolder,
+} from "./repair.ts";

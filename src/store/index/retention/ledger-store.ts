@@ -27,7 +27,7 @@ import type {
   LedgerContents,
   PartRow,
 } from "./retention-ledger.ts";
-import { ledger } from "./schema.ts";
+import { ledger } from "./schema/index.ts";
 
 export const LEDGER_FILE = "holds.sqlite";
 

@@ -7,9 +7,9 @@ import { crashPoint } from "../../../native/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
 import { CHANGE, ChangeBatch, key32 } from "../change-log.ts";
 import type { IndexOwner, RunProgress } from "../index-worker-client.ts";
+import { namespaces, run } from "../schema/index.ts";
 import { AliasLoad, BlockLoad } from "./load-rows.ts";
 import { DamagedIndex, mustBeOurs, openDatabase, syncFolder } from "./open-database.ts";
-import { namespaces, run } from "./schema.ts";
 import {
   isSeal,
   type SealedBlock,

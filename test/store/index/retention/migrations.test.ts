@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { getTableConfig } from "drizzle-orm/sqlite-core";
-import * as schema from "../../../../src/store/index/retention/schema.ts";
+import * as schema from "../../../../src/store/index/retention/schema/index.ts";
 import { tempDir } from "../../../support/index.ts";
 import { contentsOf, holdOf, LEDGER_FILE, openLedger, readLedger } from "./ledger-kit.ts";
 
