@@ -1,8 +1,8 @@
 import { formatBytes, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
-import type { Hold, HoldBook } from "./pin-table.ts";
-import type { BudgetFigures, HoldRequest } from "./pins.ts";
-import type { OwnerKept } from "./protected-bytes.ts";
+import type { Pin, PinTable } from "./pin-table.ts";
+import type { OwnerPinnedBytes } from "./pinned-bytes.ts";
+import type { BudgetFigures, PinRequest } from "./pins.ts";
 
 /** Steps up the tree for blocks that are then refused, for one request: some milliseconds. */
 const REFUSED_STEPS_MAX = 1_048_576;
@@ -22,12 +22,12 @@ export interface BudgetLimits {
  */
 export class Budget {
   readonly #table: BlockTable;
-  readonly #book: HoldBook;
+  readonly #pinTable: PinTable;
   readonly #limits: BudgetLimits;
 
-  constructor(table: BlockTable, book: HoldBook, limits: BudgetLimits) {
+  constructor(table: BlockTable, pinTable: PinTable, limits: BudgetLimits) {
     this.#table = table;
-    this.#book = book;
+    this.#pinTable = pinTable;
     this.#limits = limits;
   }
 
@@ -39,24 +39,24 @@ export class Budget {
       hostBudgetBytes: Math.floor(capacityBytes * shares.host),
       hostUsedBytes: this.hostUsedBytes,
       ownerBudgetBytes: Math.floor(capacityBytes * shares.owner),
-      ownerUsedBytes: owner === null ? 0 : (this.#book.index.keptBy(owner)?.bytes ?? 0),
+      ownerUsedBytes: owner === null ? 0 : (this.#pinTable.index.keptBy(owner)?.bytes ?? 0),
     };
   }
 
   get hostUsedBytes(): number {
-    return Math.max(0, this.#table.keptBytes - this.#book.tally.softOnlyBytes);
+    return Math.max(0, this.#table.keptBytes - this.#pinTable.pinnedBytes.softOnlyBytes);
   }
 
   /** Judges the blocks of one request, one after the other as they are added to this hold. */
-  judge({ owner, party }: Hold): (node: NodeId) => string | null {
+  budgetCheck({ owner, group }: Pin): (node: NodeId) => string | null {
     const { hostBudgetBytes, ownerBudgetBytes } = this.figures(owner);
-    const words = new RepeatedWords();
+    const words = new CachedReason();
     let stepsMax = Infinity;
     return (node) => {
       const used = this.hostUsedBytes;
       const need = this.#need(node, hostBudgetBytes - used, stepsMax, null);
       const isTooMuch = need.bytes > 0 && used + need.bytes > hostBudgetBytes;
-      const { kept } = party.owner;
+      const { kept } = group.owner;
       const own = isTooMuch
         ? NONE
         : this.#need(node, ownerBudgetBytes - kept.bytes, stepsMax, kept);
@@ -73,14 +73,14 @@ export class Budget {
    * above it; `own`: that no hold of this owner keeps. Stops where that is more than there is room
    * for.
    */
-  #need(node: NodeId, roomBytes: number, stepsMax: number, own: OwnerKept | null): Need {
+  #need(node: NodeId, roomBytes: number, stepsMax: number, own: OwnerPinnedBytes | null): Need {
     const table = this.#table;
-    const { tally } = this.#book;
+    const { pinnedBytes } = this.#pinTable;
     let [bytes, steps] = [0, 0];
     for (let step = node; step !== NO_NODE; step = table.parentOf(step)) {
-      const isKept = own?.has(step) ?? (table.isKept(step) && !tally.isSoftOnly(step));
+      const isKept = own?.has(step) ?? (table.isKept(step) && !pinnedBytes.isSoftOnly(step));
       if (isKept) break;
-      if (this.#book.isOnTiers(step)) bytes += table.bytesOf(step);
+      if (this.#pinTable.isOnTiers(step)) bytes += table.bytesOf(step);
       steps++;
       if (bytes > roomBytes) break;
       // So much was refused already that the rest of the request is not looked at as closely.
@@ -98,7 +98,7 @@ interface Need {
 const NONE: Need = { bytes: 0, steps: 0 };
 
 /** Thousands of blocks of one length are refused in the same words. */
-class RepeatedWords {
+class CachedReason {
   #key = "";
   #words = "";
 
@@ -114,9 +114,9 @@ class RepeatedWords {
 }
 
 /** Holds at the same time, unless the options say otherwise. */
-const HOLDS_MAX = 1_000_000;
+const PINS_MAX = 1_000_000;
 /** Blocks of one hold. */
-const HOLD_BLOCKS_MAX = 65_536;
+const PIN_BLOCKS_MAX = 65_536;
 /** Blocks under holds, each once for each hold: about a gigabyte of records. */
 const BLOCKS_MAX = 4_194_304;
 /** Blocks that holds keep, those above the ones they name included, once for each owner. */
@@ -127,22 +127,22 @@ const LEASES_MAX = 65_536;
 const NAME_BYTES_MAX = 128;
 
 /** Bounds what holds take of memory; each refusal says which bound it is. */
-export class HoldLimits {
-  readonly #book: HoldBook;
-  readonly #holdsMax: number;
+export class PinLimits {
+  readonly #pinTable: PinTable;
+  readonly #pinsMax: number;
 
-  constructor(book: HoldBook, holdsMax = HOLDS_MAX) {
-    this.#book = book;
-    this.#holdsMax = holdsMax;
+  constructor(pinTable: PinTable, pinsMax = PINS_MAX) {
+    this.#pinTable = pinTable;
+    this.#pinsMax = pinsMax;
   }
 
   /** Why no block of the request is accepted. */
-  refusalOf({ kind, owner, name }: Pick<HoldRequest, "kind" | "owner" | "name">): string | null {
-    const { index, size, leases } = this.#book;
+  refusalOf({ kind, owner, name }: Pick<PinRequest, "kind" | "owner" | "name">): string | null {
+    const { index, size, leases } = this.#pinTable;
     if (isTooLong(owner)) return `limit: an owner's name has ${NAME_BYTES_MAX} bytes at most`;
     if (name !== null && isTooLong(name))
       return `limit: a lease's name has ${NAME_BYTES_MAX} bytes at most`;
-    if (size >= this.#holdsMax) return `limit: ${this.#holdsMax} holds at the same time`;
+    if (size >= this.#pinsMax) return `limit: ${this.#pinsMax} holds at the same time`;
     if (index.owners >= OWNERS_MAX && !index.hasOwner(owner))
       return `limit: ${OWNERS_MAX} owners at the same time`;
     if (kind !== "lease") return null;
@@ -152,10 +152,12 @@ export class HoldLimits {
   }
 
   /** Why the hold takes no further block. */
-  limitOf(hold: Hold): string | null {
-    if (hold.nodes.size >= HOLD_BLOCKS_MAX) return `limit: ${HOLD_BLOCKS_MAX} blocks in one hold`;
-    if (this.#book.blocks >= BLOCKS_MAX) return `limit: ${BLOCKS_MAX} blocks under holds`;
-    return this.#book.index.kept >= KEPT_MAX ? `limit: ${KEPT_MAX} blocks kept for owners` : null;
+  limitOf(pin: Pin): string | null {
+    if (pin.nodes.size >= PIN_BLOCKS_MAX) return `limit: ${PIN_BLOCKS_MAX} blocks in one hold`;
+    if (this.#pinTable.blocks >= BLOCKS_MAX) return `limit: ${BLOCKS_MAX} blocks under holds`;
+    return this.#pinTable.index.kept >= KEPT_MAX
+      ? `limit: ${KEPT_MAX} blocks kept for owners`
+      : null;
   }
 }
 

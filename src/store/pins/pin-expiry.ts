@@ -1,8 +1,8 @@
 import { type Clock, messageOf, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import type { HoldLedger } from "../index/index.ts";
-import { type Hold, type HoldBook, WORTH_MIN } from "./pin-table.ts";
-import { type EndedHold, HOLD_BLOCKS_A_CALL, type HoldInfo } from "./pins.ts";
+import { type Pin, type PinTable, WORTH_MIN } from "./pin-table.ts";
+import { type EndedHold, type HoldInfo, PIN_BLOCKS_PER_CALL } from "./pins.ts";
 
 /** Also after the machine slept, which timers do not notice, nothing ends later than this. */
 const LOOK_MS = 1_000;
@@ -13,31 +13,31 @@ const SEEN_MS = 10_000;
 /** Blocks let go of before the event loop turns again: about a millisecond. */
 const BLOCKS_AT_ONCE = 4_096;
 
-export interface HoldTimerParts {
-  readonly book: HoldBook;
+export interface PinTimerOptions {
+  readonly pinTable: PinTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;
   /** Its time is over, or a soft pin is worth nothing any more. */
-  readonly onEnd: (hold: Hold) => void;
+  readonly onEnd: (pin: Pin) => void;
 }
 
 /** Ends holds whose time is over, within a second. One timer, only while any hold has an end. */
-export class HoldTimer implements Disposable {
-  readonly #parts: HoldTimerParts;
+export class PinTimer implements Disposable {
+  readonly #parts: PinTimerOptions;
   #timer: Disposable | null = null;
   #armedForBootMs = 0;
   #seenMs = 0;
   #isOver = false;
 
-  constructor(parts: HoldTimerParts) {
+  constructor(parts: PinTimerOptions) {
     this.#parts = parts;
     this.#seenMs = parts.clock.monotonicMs();
   }
 
   /** Times have changed. */
   arm(): void {
-    const { book, clock } = this.#parts;
-    const next = book.due.next();
+    const { pinTable, clock } = this.#parts;
+    const next = pinTable.due.next();
     if (next === null || this.#isOver) {
       this.#disarm();
       return;
@@ -63,23 +63,23 @@ export class HoldTimer implements Disposable {
 
   #look(): void {
     this.#disarm();
-    const { book, clock } = this.#parts;
+    const { pinTable, clock } = this.#parts;
     const bootMs = clock.bootMs();
     let blocks = 0;
     while (blocks < BLOCKS_AT_ONCE) {
-      const hold = book.due.take(bootMs);
-      if (hold === null) break;
-      blocks += hold.nodes.size + 1;
-      if (this.#isOverdue(hold, bootMs)) this.#parts.onEnd(hold);
-      else book.schedule(hold);
+      const pin = pinTable.due.take(bootMs);
+      if (pin === null) break;
+      blocks += pin.nodes.size + 1;
+      if (this.#isOverdue(pin, bootMs)) this.#parts.onEnd(pin);
+      else pinTable.schedule(pin);
     }
     this.#writeTime(bootMs);
     this.arm();
   }
 
-  #isOverdue(hold: Hold, bootMs: number): boolean {
-    if (hold.deadlineBootMs !== null && hold.deadlineBootMs <= bootMs) return true;
-    return hold.kind === "retain" && this.#parts.book.worthOf(hold)! < WORTH_MIN;
+  #isOverdue(pin: Pin, bootMs: number): boolean {
+    if (pin.deadlineBootMs !== null && pin.deadlineBootMs <= bootMs) return true;
+    return pin.kind === "retain" && this.#parts.pinTable.worthOf(pin)! < WORTH_MIN;
   }
 
   #writeTime(bootMs: number): void {
@@ -93,8 +93,8 @@ export class HoldTimer implements Disposable {
   }
 }
 
-interface Closing {
-  readonly hold: Hold;
+interface EndingPin {
+  readonly pin: Pin;
   readonly info: HoldInfo;
   readonly nodes: NodeId[];
   /** The generation of each. */
@@ -106,24 +106,24 @@ interface Closing {
  * Ends holds: they are out of force at once and let go of their blocks, the first 2,048 at once and
  * as many in each turn of the event loop after that, however many end at the same time.
  */
-export class ClosingHolds {
+export class EndingPins {
   readonly #table: BlockTable;
-  readonly #book: HoldBook;
-  readonly #queue: Closing[] = [];
+  readonly #pinTable: PinTable;
+  readonly #queue: EndingPin[] = [];
   #running: Promise<void> | null = null;
 
-  constructor(table: BlockTable, book: HoldBook) {
+  constructor(table: BlockTable, pinTable: PinTable) {
     this.#table = table;
-    this.#book = book;
+    this.#pinTable = pinTable;
   }
 
   /** Calls `then` when it has let go of all: before this returns where that is one slice. */
-  end(hold: Hold, then: (ended: EndedHold) => void): HoldInfo {
-    const info = this.#book.infoOf(hold);
-    this.#book.close(hold);
-    const closing = { hold, info, nodes: [], born: [], then };
-    if (!this.#release(closing)) {
-      this.#queue.push(closing);
+  end(pin: Pin, then: (ended: EndedHold) => void): HoldInfo {
+    const info = this.#pinTable.infoOf(pin);
+    this.#pinTable.close(pin);
+    const ending = { pin, info, nodes: [], born: [], then };
+    if (!this.#release(ending)) {
+      this.#queue.push(ending);
       this.#running ??= this.#run();
     }
     return info;
@@ -138,7 +138,7 @@ export class ClosingHolds {
   }
 
   /** Resolves when all have let go of their blocks. */
-  async over(): Promise<void> {
+  async drained(): Promise<void> {
     await this.#running;
   }
 
@@ -149,18 +149,18 @@ export class ClosingHolds {
   }
 
   /** True where that was the rest. */
-  #release({ hold, info, nodes, born, then }: Closing): boolean {
+  #release({ pin, info, nodes, born, then }: EndingPin): boolean {
     const table = this.#table;
-    let left = HOLD_BLOCKS_A_CALL;
-    for (const part of hold.nodes.parts) {
+    let left = PIN_BLOCKS_PER_CALL;
+    for (const part of pin.nodes.parts) {
       for (const node of part.nodes) {
         if (left-- === 0) return false;
         nodes.push(node);
         born.push(table.generationOf(node));
-        this.#book.leave(hold, node);
+        this.#pinTable.leave(pin, node);
       }
     }
-    this.#book.drop(hold);
+    this.#pinTable.drop(pin);
     then({ info, nodes: nodes.filter((node, at) => table.isLive(node, born[at]!)) });
     return true;
   }
@@ -174,15 +174,15 @@ export interface Purged {
   readonly isDurable: boolean;
 }
 
-interface ExpiredLeasesParts {
+interface ExpiredLeasesOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   /** Removes what nothing else wants. */
   readonly purge: (ended: EndedHold) => Promise<Purged>;
   /** The first answer, or the reason why there was none. */
-  readonly onTold: (ended: EndedHold, purged: number, failure: string | null) => void;
+  readonly onReported: (ended: EndedHold, purged: number, failure: string | null) => void;
   /** All of it is gone: the lease can be forgotten. */
-  readonly onGone: (ended: EndedHold) => void;
+  readonly onPurged: (ended: EndedHold) => void;
 }
 
 /** Purges at the same time; each has thousands of removals under way by itself. */
@@ -190,11 +190,11 @@ const AT_ONCE = 4;
 const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 300_000;
 
-interface Expired {
+interface ExpiredLease {
   readonly ended: EndedHold;
   /** Of each of its nodes. */
   readonly born: readonly number[];
-  isTold: boolean;
+  isReported: boolean;
 }
 
 /**
@@ -202,22 +202,22 @@ interface Expired {
  * where that could not be done. Nothing is held meanwhile.
  */
 export class ExpiredLeases implements AsyncDisposable {
-  readonly #parts: ExpiredLeasesParts;
-  readonly #waiting = new Set<Expired>();
+  readonly #parts: ExpiredLeasesOptions;
+  readonly #waiting = new Set<ExpiredLease>();
   readonly #running = new Set<Promise<void>>();
-  readonly #failed: Expired[] = [];
+  readonly #failed: ExpiredLease[] = [];
   #retryMs = RETRY_FIRST_MS;
   #timer: Disposable | null = null;
   #isOver = false;
 
-  constructor(parts: ExpiredLeasesParts) {
+  constructor(parts: ExpiredLeasesOptions) {
     this.#parts = parts;
   }
 
   /** Its nodes are those of the table as it is now. */
   add(ended: EndedHold): void {
     const born = ended.nodes.map((node) => this.#parts.table.generationOf(node));
-    this.#waiting.add({ ended, born, isTold: false });
+    this.#waiting.add({ ended, born, isReported: false });
     this.#next();
   }
 
@@ -240,8 +240,8 @@ export class ExpiredLeases implements AsyncDisposable {
     }
   }
 
-  async #purge(expired: Expired): Promise<void> {
-    const { table, purge, onTold, onGone } = this.#parts;
+  async #purge(expired: ExpiredLease): Promise<void> {
+    const { table, purge, onReported, onPurged } = this.#parts;
     const { ended, born } = expired;
     const nodes = ended.nodes.filter((node, at) => table.isLive(node, born[at]!));
     let [purged, isDurable, failure]: [number, boolean, string | null] = [0, false, null];
@@ -251,17 +251,17 @@ export class ExpiredLeases implements AsyncDisposable {
     } catch (thrown) {
       failure = messageOf(thrown);
     }
-    if (!expired.isTold) onTold(ended, purged, failure);
-    expired.isTold = true;
+    if (!expired.isReported) onReported(ended, purged, failure);
+    expired.isReported = true;
     if (!isDurable) {
       this.#again(expired);
       return;
     }
     this.#retryMs = RETRY_FIRST_MS;
-    onGone(ended);
+    onPurged(ended);
   }
 
-  #again(expired: Expired): void {
+  #again(expired: ExpiredLease): void {
     this.#failed.push(expired);
     if (this.#isOver || this.#timer !== null) return;
     this.#timer = this.#parts.clock.after(this.#retryMs, () => {

@@ -1,11 +1,11 @@
 import { type Clock, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import type { HoldLedger, HoldRow, LedgerContents, PartRow } from "../index/index.ts";
-import type { HoldRegistryOptions } from "./pin-registry.ts";
-import type { Hold, HoldBook, HoldPart, HoldTerms } from "./pin-table.ts";
-import type { HoldNews } from "./pins.ts";
+import type { PinRegistryOptions } from "./pin-registry.ts";
+import type { Pin, PinPart, PinTable, PinTerms } from "./pin-table.ts";
+import type { PinEvents } from "./pins.ts";
 
-export interface HoldRecordsParts {
+export interface PinRecordsOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;
@@ -15,39 +15,39 @@ export interface HoldRecordsParts {
  * Writes down what changed of holds, once a turn of the event loop however often it changed: the
  * parts that were touched, and nothing else. The first part lies in the row of the hold.
  */
-export class HoldRecords {
-  readonly #parts: HoldRecordsParts;
-  readonly #changed = new Map<HoldPart, Hold>();
+export class PinRecords {
+  readonly #parts: PinRecordsOptions;
+  readonly #changed = new Map<PinPart, Pin>();
   /** One of them: blocks of a part change one after the other. */
-  #latest: HoldPart | null = null;
+  #latest: PinPart | null = null;
 
-  constructor(parts: HoldRecordsParts) {
+  constructor(parts: PinRecordsOptions) {
     this.#parts = parts;
   }
 
   /** Its end has changed, or what is in its first part. */
-  change(hold: Hold): void {
-    this.changePart(hold, hold.nodes.parts[0]!);
+  change(pin: Pin): void {
+    this.changePart(pin, pin.nodes.parts[0]!);
   }
 
-  changePart(hold: Hold, part: HoldPart): void {
+  changePart(pin: Pin, part: PinPart): void {
     const { ledger } = this.#parts;
-    if (part === this.#latest || ledger === null || !hold.isWhole || hold.ended) return;
+    if (part === this.#latest || ledger === null || !pin.isWhole || pin.ended) return;
     this.#latest = part;
     if (this.#changed.size === 0) ledger.beforeTurnEnds(() => this.#write());
-    this.#changed.set(part, hold);
+    this.#changed.set(part, pin);
   }
 
-  changeAll(hold: Hold): void {
-    for (const part of hold.nodes.parts) this.changePart(hold, part);
+  changeAll(pin: Pin): void {
+    for (const part of pin.nodes.parts) this.changePart(pin, part);
   }
 
   /** Its end is now, and that is written before anything else becomes of it. */
-  overdue(hold: Hold): void {
+  overdue(pin: Pin): void {
     const { ledger, table, clock } = this.#parts;
-    if (ledger === null || !hold.isWhole || hold.ended) return;
-    const [first] = hold.nodes.parts;
-    ledger.putHold(rowOf(hold, blocksOf(first!.nodes, table), clock.bootId));
+    if (ledger === null || !pin.isWhole || pin.ended) return;
+    const [first] = pin.nodes.parts;
+    ledger.putHold(rowOf(pin, blocksOf(first!.nodes, table), clock.bootId));
     ledger.seen(clock.bootId, clock.bootMs());
   }
 
@@ -59,12 +59,12 @@ export class HoldRecords {
   #write(): void {
     const { ledger, table, clock } = this.#parts;
     if (ledger === null) return;
-    for (const [part, hold] of this.#changed) {
-      if (hold.ended) continue;
+    for (const [part, pin] of this.#changed) {
+      if (pin.ended) continue;
       const blocks = blocksOf(part.nodes, table);
-      if (part.number > 0) ledger.putPart({ hold: hold.id, part: part.number, blocks });
-      else ledger.putHold(rowOf(hold, blocks, clock.bootId));
-      if (hold.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
+      if (part.number > 0) ledger.putPart({ hold: pin.id, part: part.number, blocks });
+      else ledger.putHold(rowOf(pin, blocks, clock.bootId));
+      if (pin.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
     }
     this.#changed.clear();
     this.#latest = null;
@@ -91,9 +91,9 @@ function blocksOf(
   return blocks;
 }
 
-function rowOf(hold: Hold, blocks: Uint8Array, bootId: string): HoldRow {
-  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = hold;
-  const { purges } = hold;
+function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): HoldRow {
+  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = pin;
+  const { purges } = pin;
   return {
     id,
     kind,
@@ -114,19 +114,19 @@ const ROW_BYTES = 512;
 
 /** Rows of as many holds as fit into about `bytesMax`, soft pins last. */
 export function rowsWithin(
-  holds: Iterable<Hold>,
+  holds: Iterable<Pin>,
   bytesMax: number,
   table: BlockTable,
   bootId: string,
 ): HoldRow[] {
   const all = [...holds];
-  const isSoft = ({ kind }: Hold) => kind === "retain";
+  const isSoft = ({ kind }: Pin) => kind === "retain";
   const rows: HoldRow[] = [];
   let bytes = 0;
-  for (const hold of [...all.filter((hold) => !isSoft(hold)), ...all.filter(isSoft)]) {
-    bytes += ROW_BYTES + hold.nodes.size * BLOCK_BYTES;
+  for (const pin of [...all.filter((pin) => !isSoft(pin)), ...all.filter(isSoft)]) {
+    bytes += ROW_BYTES + pin.nodes.size * BLOCK_BYTES;
     if (bytes > bytesMax) break;
-    rows.push(rowOf(hold, blocksOf(hold.nodes, table), bootId));
+    rows.push(rowOf(pin, blocksOf(pin.nodes, table), bootId));
   }
   return rows;
 }
@@ -202,13 +202,13 @@ export interface Restored {
 }
 
 /** Lets others run now and then. */
-class Pace {
-  #looked = 0;
+class LoopYielder {
+  #scan = 0;
 
-  async looked(blocks: number): Promise<void> {
-    this.#looked += blocks + 1;
-    if (this.#looked < BLOCKS_AT_ONCE) return;
-    this.#looked = 0;
+  async scan(blocks: number): Promise<void> {
+    this.#scan += blocks + 1;
+    if (this.#scan < BLOCKS_AT_ONCE) return;
+    this.#scan = 0;
     await yieldToLoop();
   }
 }
@@ -217,84 +217,84 @@ interface Restoring {
   readonly find: FindBlock;
   readonly from: RememberedHolds;
   /** Of two leases of one name, the older: it had expired, and its blocks are still to go. */
-  readonly onEnd: (hold: Hold) => void;
-  readonly news: HoldNews;
+  readonly onEnd: (pin: Pin) => void;
+  readonly pinEvents: PinEvents;
 }
 
 interface RestoredRow {
   readonly row: HoldRow;
-  readonly hold: Hold | null;
+  readonly pin: Pin | null;
   readonly lost: number;
   /** Those from which blocks are lost. */
   readonly parts: readonly number[];
   /** The lease that had its name so far. */
-  readonly replaced: Hold | null;
+  readonly replaced: Pin | null;
 }
 
 /** As `HoldRegistry.restore`. The rows that change do so in one transaction, with the time. */
-export async function restoreHolds(
-  book: HoldBook,
-  options: HoldRegistryOptions,
+export async function restorePins(
+  pinTable: PinTable,
+  options: PinRegistryOptions,
   restoring: Restoring,
 ): Promise<Restored> {
   const { from, onEnd } = restoring;
   const rows = [...from.holds].sort((a, b) => a.id - b.id);
   const partsOf = Map.groupBy(from.parts ?? [], ({ hold }) => hold);
-  book.skipIds(rows.at(-1)?.id ?? 0);
+  pinTable.skipIds(rows.at(-1)?.id ?? 0);
   const restored: RestoredRow[] = [];
   const sum = { holds: 0, blocks: 0, lostBlocks: 0, lostHolds: 0 };
-  const pace = new Pace();
+  const pace = new LoopYielder();
   for (const row of rows) {
     const parts = partsOf.get(row.id) ?? [];
     partsOf.delete(row.id);
-    const one = await restoreOne(book, options, row, { ...restoring, parts, pace });
-    const { hold, lost } = one;
+    const one = await restoreOne(pinTable, options, row, { ...restoring, parts, pace });
+    const { pin, lost } = one;
     restored.push(one);
-    if (hold !== null) sum.holds++;
+    if (pin !== null) sum.holds++;
     else sum.lostHolds++;
-    const blocks = hold?.nodes.size ?? 0;
+    const blocks = pin?.nodes.size ?? 0;
     sum.blocks += blocks;
     sum.lostBlocks += lost;
-    if (lost > 0) restoring.news.missing(row, lost, blocks);
+    if (lost > 0) restoring.pinEvents.missing(row, lost, blocks);
   }
-  for (const one of restored) record(book, one, options.clock.bootId);
-  for (const id of partsOf.keys()) book.records.forget(id);
+  for (const one of restored) record(pinTable, one, options.clock.bootId);
+  for (const id of partsOf.keys()) pinTable.records.forget(id);
   // Now that everything else that holds their blocks is back.
   for (const { replaced } of restored) if (replaced !== null) onEnd(replaced);
   return sum;
 }
 
 async function restoreOne(
-  book: HoldBook,
-  options: HoldRegistryOptions,
+  pinTable: PinTable,
+  options: PinRegistryOptions,
   row: HoldRow,
-  restoring: Restoring & { readonly parts: readonly PartRow[]; readonly pace: Pace },
+  restoring: Restoring & { readonly parts: readonly PartRow[]; readonly pace: LoopYielder },
 ): Promise<RestoredRow> {
   const { find, parts, pace } = restoring;
-  let [hold, replaced, lost]: [Hold | null, Hold | null, number] = [null, null, 0];
+  let [pin, replaced, lost]: [Pin | null, Pin | null, number] = [null, null, 0];
   const hit: number[] = [];
   for (const { part, blocks } of [{ part: 0, blocks: row.blocks }, ...parts]) {
     const { nodes, missing } = nodesOf(blocks, (digest, layer) => {
       const node = find(digest, layer);
-      return node !== NO_NODE && book.isOnTiers(node) ? node : null;
+      return node !== NO_NODE && pinTable.isOnTiers(node) ? node : null;
     });
     const isSound = row.kind !== "lease" || row.name !== null;
     lost += isSound ? missing : missing + nodes.length;
     if (missing > 0) hit.push(part);
-    if (nodes.length > 0 && isSound && hold === null) {
-      replaced = row.kind === "lease" ? (book.leases.get(row.name!) ?? null) : null;
-      if (replaced !== null) book.unname(replaced);
-      hold = book.begin(termsOf(row, options, restoring), row.id);
+    if (nodes.length > 0 && isSound && pin === null) {
+      replaced = row.kind === "lease" ? (pinTable.leases.get(row.name!) ?? null) : null;
+      if (replaced !== null) pinTable.unname(replaced);
+      pin = pinTable.begin(termsOf(row, options, restoring), row.id);
     }
     for (const node of nodes)
-      if (hold !== null && !hold.nodes.has(node)) book.join(hold, node, part);
-    await pace.looked(nodes.length + missing);
+      if (pin !== null && !pin.nodes.has(node)) pinTable.join(pin, node, part);
+    await pace.scan(nodes.length + missing);
   }
-  if (hold !== null) book.schedule(hold);
-  return { row, hold, lost, parts: hit, replaced };
+  if (pin !== null) pinTable.schedule(pin);
+  return { row, pin, lost, parts: hit, replaced };
 }
 
-function termsOf(row: HoldRow, options: HoldRegistryOptions, { from }: Restoring): HoldTerms {
+function termsOf(row: HoldRow, options: PinRegistryOptions, { from }: Restoring): PinTerms {
   const { kind, owner, name, priority, createdWallMs, purges } = row;
   const idleMs = kind === "retain" ? (row.idleMs ?? options.retainIdleMs()) : null;
   const longestMs = kind === "lease" ? options.leaseTtlMaxMs() : Infinity;
@@ -303,16 +303,16 @@ function termsOf(row: HoldRow, options: HoldRegistryOptions, { from }: Restoring
 }
 
 /** What is not as it was is written again, or for the last time. */
-function record({ records }: HoldBook, { row, hold, parts }: RestoredRow, bootId: string): void {
-  if (hold === null) {
+function record({ records }: PinTable, { row, pin, parts }: RestoredRow, bootId: string): void {
+  if (pin === null) {
     records.forget(row.id);
     return;
   }
-  if (isOfOtherBoot(row, hold, bootId)) records.change(hold);
-  for (const part of parts) records.changePart(hold, hold.nodes.part(part));
+  if (isOfOtherBoot(row, pin, bootId)) records.change(pin);
+  for (const part of parts) records.changePart(pin, pin.nodes.part(part));
 }
 
-function isOfOtherBoot(row: HoldRow, hold: Hold, bootId: string): boolean {
+function isOfOtherBoot(row: HoldRow, pin: Pin, bootId: string): boolean {
   if (row.deadlineBootMs === null) return false;
-  return row.bootId !== bootId || row.deadlineBootMs !== hold.deadlineBootMs;
+  return row.bootId !== bootId || row.deadlineBootMs !== pin.deadlineBootMs;
 }

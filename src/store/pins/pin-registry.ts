@@ -9,31 +9,31 @@ import {
 import type { EventLog } from "../../observability/activity/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
 import type { HoldLedger } from "../index/index.ts";
-import { Budget, type BudgetLimits, HoldLimits } from "./pin-budget.ts";
-import { LettingGo, Relief } from "./pin-eviction.ts";
-import { ClosingHolds, ExpiredLeases, HoldTimer, type Purged } from "./pin-expiry.ts";
+import { Budget, type BudgetLimits, PinLimits } from "./pin-budget.ts";
+import { PinEviction, Unpinning } from "./pin-eviction.ts";
+import { EndingPins, ExpiredLeases, PinTimer, type Purged } from "./pin-expiry.ts";
 import {
   type FindBlock,
   type RememberedHolds,
   type Restored,
-  restoreHolds,
+  restorePins,
   rowsWithin,
 } from "./pin-records.ts";
-import { type Hold, HoldBook, verifyHolds } from "./pin-table.ts";
+import { type Pin, PinTable, verifyPins } from "./pin-table.ts";
 import {
   type AddedHold,
   type BudgetFigures,
   type EndedHold,
   type EndedLease,
-  HOLD_BLOCKS_A_CALL,
   type HoldInfo,
-  type HoldLog,
-  HoldNews,
   type HoldPage,
-  type HoldRequest,
   type Holds,
+  type MaybePromise,
+  PIN_BLOCKS_PER_CALL,
+  PinEvents,
+  type PinLog,
+  type PinRequest,
   type ReliefLevel,
-  type Soon,
 } from "./pins.ts";
 
 /** Holders named for one block. */
@@ -49,11 +49,11 @@ const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
 const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
 
-export interface HoldRegistryOptions extends BudgetLimits {
+export interface PinRegistryOptions extends BudgetLimits {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly events: EventLog;
-  readonly log: HoldLog;
+  readonly log: PinLog;
   /** Null: holds last as long as the process. Not closed by the registry. */
   readonly ledger: HoldLedger | null;
   /** The store's clock, on which blocks were used. */
@@ -63,7 +63,7 @@ export interface HoldRegistryOptions extends BudgetLimits {
   /** After how long without use a soft pin fades that names no time. */
   readonly retainIdleMs: () => number;
   /** Holds at the same time. Default: a million. */
-  readonly holdsMax?: number;
+  readonly pinsMax?: number;
   /**
    * A lease that `purges` has expired and holds nothing any more: removes what nothing else wants.
    * Asked again until that is done for good; only then the lease is forgotten, so that what a crash
@@ -73,32 +73,32 @@ export interface HoldRegistryOptions extends BudgetLimits {
 }
 
 export class HoldRegistry implements Holds, AsyncDisposable {
-  readonly #options: HoldRegistryOptions;
-  readonly #book: HoldBook;
+  readonly #options: PinRegistryOptions;
+  readonly #pinTable: PinTable;
   readonly #budget: Budget;
-  readonly #news: HoldNews;
-  readonly #limits: HoldLimits;
-  readonly #relief: Relief;
-  readonly #closing: ClosingHolds;
-  readonly #timer: HoldTimer;
+  readonly #pinEvents: PinEvents;
+  readonly #limits: PinLimits;
+  readonly #eviction: PinEviction;
+  readonly #ending: EndingPins;
+  readonly #timer: PinTimer;
   /** Null: what was under a lease stays where it is. */
   readonly #expiring: ExpiredLeases | null;
   #relieved = 0;
   #expired = 0;
   #lost = 0;
 
-  constructor(options: HoldRegistryOptions) {
+  constructor(options: PinRegistryOptions) {
     const { table, clock, ledger, events, log } = options;
     this.#options = options;
-    this.#news = new HoldNews(events, log);
-    this.#book = new HoldBook(options);
-    this.#budget = new Budget(table, this.#book, options);
-    this.#limits = new HoldLimits(this.#book, options.holdsMax);
-    this.#relief = new Relief(table, this.#book, clock);
-    this.#closing = new ClosingHolds(table, this.#book);
+    this.#pinEvents = new PinEvents(events, log);
+    this.#pinTable = new PinTable(options);
+    this.#budget = new Budget(table, this.#pinTable, options);
+    this.#limits = new PinLimits(this.#pinTable, options.pinsMax);
+    this.#eviction = new PinEviction(table, this.#pinTable, clock);
+    this.#ending = new EndingPins(table, this.#pinTable);
     this.#expiring = this.#createExpiring();
-    const onEnd = (hold: Hold) => this.#expire(hold);
-    this.#timer = new HoldTimer({ book: this.#book, clock, ledger, onEnd });
+    const onEnd = (pin: Pin) => this.#expire(pin);
+    this.#timer = new PinTimer({ pinTable: this.#pinTable, clock, ledger, onEnd });
   }
 
   /**
@@ -109,12 +109,12 @@ export class HoldRegistry implements Holds, AsyncDisposable {
    */
   async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
-    const onEnd = (hold: Hold) => this.#expire(hold);
-    const restored = await restoreHolds(this.#book, this.#options, {
+    const onEnd = (pin: Pin) => this.#expire(pin);
+    const restored = await restorePins(this.#pinTable, this.#options, {
       find,
       from,
       onEnd,
-      news: this.#news,
+      pinEvents: this.#pinEvents,
     });
     this.#lost += restored.lostBlocks;
     this.#timer.arm();
@@ -129,104 +129,108 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
     const { table, clock } = this.#options;
     const { bootId } = clock;
-    const holds = rowsWithin(this.#book.after(0), bytesMax, table, bootId);
+    const holds = rowsWithin(this.#pinTable.after(0), bytesMax, table, bootId);
     const lastSeen = { bootId, bootMs: clock.bootMs() };
-    return { holds, lastSeen, leftOut: this.#book.size - holds.length };
+    return { holds, lastSeen, leftOut: this.#pinTable.size - holds.length };
   }
 
-  add(request: HoldRequest): AddedHold {
+  add(request: PinRequest): AddedHold {
     return this.#add(request, request.nodes, true);
   }
 
-  addAll(request: HoldRequest): Soon<AddedHold> {
-    return request.nodes.length <= HOLD_BLOCKS_A_CALL ? this.add(request) : this.#addMany(request);
+  addAll(request: PinRequest): MaybePromise<AddedHold> {
+    return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
   }
 
-  async #addMany(request: HoldRequest): Promise<AddedHold> {
-    let hold: Hold | undefined;
+  async #addMany(request: PinRequest): Promise<AddedHold> {
+    let pin: Pin | undefined;
     const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
-      if (hold === undefined) {
+      if (pin === undefined) {
         const first = this.#add(request, nodes, false);
-        hold = first.id === null ? undefined : this.#book.get(first.id);
+        pin = first.id === null ? undefined : this.#pinTable.get(first.id);
         return first;
       }
-      if (hold.ended) return this.#refuse(request.owner, nodes, "missing: the hold has ended");
-      return this.#join(hold, nodes);
+      if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the hold has ended");
+      return this.#join(pin, nodes);
     });
     // To write all of it down is a turn's work by itself.
     await yieldToLoop();
-    if (hold === undefined || hold.ended) return { ...added, id: null };
-    hold.isWhole = true;
-    this.#book.records.changeAll(hold);
-    return { ...added, id: hold.id };
+    if (pin === undefined || pin.ended) return { ...added, id: null };
+    pin.isWhole = true;
+    this.#pinTable.records.changeAll(pin);
+    return { ...added, id: pin.id };
   }
 
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
-    const letting = new LettingGo(this.#book, kind, owner);
-    const results = nodes.map((node) => letting.letGo(node));
-    letting.record();
+    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const results = nodes.map((node) => unpinning.letGo(node));
+    unpinning.record();
     return results;
   }
 
-  letGoAll(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): Soon<boolean[]> {
-    const isSmall = nodes.length <= HOLD_BLOCKS_A_CALL;
+  letGoAll(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): MaybePromise<boolean[]> {
+    const isSmall = nodes.length <= PIN_BLOCKS_PER_CALL;
     return isSmall ? this.letGo(kind, owner, nodes) : this.#letGoMany(kind, owner, nodes);
   }
 
   async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
-    const letting = new LettingGo(this.#book, kind, owner);
+    const unpinning = new Unpinning(this.#pinTable, kind, owner);
     const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
-      results: slice.map((node) => (letting.letGo(node) ? DONE : MISSING)),
+      results: slice.map((node) => (unpinning.letGo(node) ? DONE : MISSING)),
     }));
-    letting.record();
+    unpinning.record();
     return results.map((result) => result === DONE);
   }
 
   lease(name: string): HoldInfo | null {
-    const hold = this.#book.leases.get(name);
-    return hold === undefined ? null : this.#book.infoOf(hold);
+    const pin = this.#pinTable.leases.get(name);
+    return pin === undefined ? null : this.#pinTable.infoOf(pin);
   }
 
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold {
-    const hold = this.#book.leases.get(name);
-    if (hold === undefined) return this.#refuse(owner, nodes, "missing: there is no such lease");
-    if (hold.owner !== owner)
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return this.#refuse(owner, nodes, "missing: there is no such lease");
+    if (pin.owner !== owner)
       return this.#refuse(owner, nodes, "owner: the lease of this name is another owner's");
-    return this.#join(hold, nodes);
+    return this.#join(pin, nodes);
   }
 
-  extendAll(name: string, owner: string, nodes: readonly NodeId[]): Soon<AddedHold> {
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold> {
     return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
   }
 
   renew(name: string, ttlMs: number): boolean {
-    const hold = this.#book.leases.get(name);
-    if (hold === undefined) return false;
-    hold.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
-    this.#book.schedule(hold);
-    this.#book.records.change(hold);
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return false;
+    pin.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
+    this.#pinTable.schedule(pin);
+    this.#pinTable.records.change(pin);
     this.#timer.arm();
     return true;
   }
 
   keepBlocks(name: string): void {
-    const hold = this.#book.leases.get(name);
-    if (hold === undefined || !hold.purges) return;
-    hold.purges = false;
-    this.#book.records.change(hold);
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined || !pin.purges) return;
+    pin.purges = false;
+    this.#pinTable.records.change(pin);
   }
 
-  endLease(name: string): Soon<EndedLease | null> {
-    const hold = this.#book.leases.get(name);
-    if (hold === undefined) return null;
+  endLease(name: string): MaybePromise<EndedLease | null> {
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return null;
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
-    hold.deadlineBootMs = this.#options.clock.bootMs();
+    pin.deadlineBootMs = this.#options.clock.bootMs();
     // Also where a crash cuts it short: the next start removes what was to go.
-    hold.purges = true;
-    this.#book.records.overdue(hold);
-    this.#closing.end(hold, (ended) => {
-      const forget = () => this.#book.records.forget(hold.id);
+    pin.purges = true;
+    this.#pinTable.records.overdue(pin);
+    this.#ending.end(pin, (ended) => {
+      const forget = () => this.#pinTable.records.forget(pin.id);
       atOnce = { ...ended, forget };
       resolve(atOnce);
     });
@@ -234,28 +238,28 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   isInLease(name: string, node: NodeId): boolean {
-    return this.#book.leases.get(name)?.nodes.has(node) ?? false;
+    return this.#pinTable.leases.get(name)?.nodes.has(node) ?? false;
   }
 
   holdersOf(node: NodeId): HeldBy[] {
-    return this.#book.index.holdersOf(node, HOLDERS_MAX);
+    return this.#pinTable.index.holdersOf(node, HOLDERS_MAX);
   }
 
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean {
-    if (this.#closing.step()) return true;
-    const hold = this.#relief.least(tier, level);
-    if (hold === null) return false;
-    const info = this.#closing.end(hold, () => undefined);
-    this.#book.records.forget(hold.id);
+    if (this.#ending.step()) return true;
+    const pin = this.#eviction.least(tier, level);
+    if (pin === null) return false;
+    const info = this.#ending.end(pin, () => undefined);
+    this.#pinTable.records.forget(pin.id);
     this.#relieved++;
-    this.#news.relieved(info, tier, why);
+    this.#pinEvents.evicted(info, tier, why);
     return true;
   }
 
   lost(node: NodeId, why: string): void {
-    for (const by of holdersBelow(this.#options.table, node, [this], HOLDERS_MAX)) {
+    for (const by of subtreeHolders(this.#options.table, node, [this], HOLDERS_MAX)) {
       this.#lost++;
-      this.#news.lost(by, why);
+      this.#pinEvents.lost(by, why);
     }
   }
 
@@ -263,13 +267,13 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { kind, owner, after, max } = options;
     const holds: HoldInfo[] = [];
     let [next, steps] = [after, 0];
-    for (const hold of this.#book.after(after)) {
+    for (const pin of this.#pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
-      next = hold.id;
+      next = pin.id;
       // What a soft pin is worth depends on each of its blocks.
-      steps += hold.kind === "retain" ? 1 + hold.nodes.size : 1;
-      if (kind !== null && hold.kind !== kind) continue;
-      if (owner === null || hold.owner === owner) holds.push(this.#book.infoOf(hold));
+      steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
+      if (kind !== null && pin.kind !== kind) continue;
+      if (owner === null || pin.owner === owner) holds.push(this.#pinTable.infoOf(pin));
     }
     return { holds, next: null };
   }
@@ -279,7 +283,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   counts(): ReturnType<Holds["counts"]> {
-    const { pin, retain, lease } = this.#book.totals;
+    const { pin, retain, lease } = this.#pinTable.totals;
     const [relieved, expired, lost] = [this.#relieved, this.#expired, this.#lost];
     const kinds = { pin: { ...pin }, retain: { ...retain }, lease: { ...lease } };
     return { ...kinds, relieved, expired, lost };
@@ -295,19 +299,19 @@ export class HoldRegistry implements Holds, AsyncDisposable {
 
   /** Checks every invariant, in time linear in the blocks under holds; INTERNAL names one. */
   verifyIntegrity(): void {
-    verifyHolds(this.#book, this.#options.table);
+    verifyPins(this.#pinTable, this.#options.table);
   }
 
   /** Holds stay in force and in the ledger; nothing expires any more. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
-    await this.#closing.over();
+    await this.#ending.drained();
     await this.#expiring?.[Symbol.asyncDispose]();
     const { ledger, clock } = this.#options;
-    if (this.#book.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
+    if (this.#pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
   }
 
-  #add(request: HoldRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
+  #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
     const refusal = this.#limits.refusalOf(request);
     if (refusal !== null) return this.#refuse(request.owner, nodes, refusal);
     const { kind, owner, name, ttlMs } = request;
@@ -317,35 +321,35 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const purges = kind === "lease" && request.purges === true;
     const times = { idleMs, deadlineBootMs, createdWallMs: null };
     const terms = { kind, owner, name, priority, purges, ...times };
-    const hold = this.#book.begin(terms);
-    hold.isWhole = isWhole;
-    const added = this.#join(hold, nodes);
-    if (hold.nodes.size === 0) {
-      this.#book.drop(hold);
+    const pin = this.#pinTable.begin(terms);
+    pin.isWhole = isWhole;
+    const added = this.#join(pin, nodes);
+    if (pin.nodes.size === 0) {
+      this.#pinTable.drop(pin);
       return { ...added, id: null };
     }
-    this.#book.schedule(hold);
+    this.#pinTable.schedule(pin);
     this.#timer.arm();
     return added;
   }
 
-  #join(hold: Hold, nodes: readonly NodeId[]): AddedHold {
-    const judge = hold.kind === "retain" ? () => null : this.#budget.judge(hold);
+  #join(pin: Pin, nodes: readonly NodeId[]): AddedHold {
+    const budgetCheck = pin.kind === "retain" ? () => null : this.#budget.budgetCheck(pin);
     let isAnyRejected = false;
     const results = nodes.map((node): BlockResult => {
-      if (this.#book.index.mayHave(hold, node) && hold.nodes.has(node)) return ALREADY;
-      const reason = this.#limits.limitOf(hold) ?? judge(node) ?? this.#pin(hold, node);
+      if (this.#pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
+      const reason = this.#limits.limitOf(pin) ?? budgetCheck(node) ?? this.#pin(pin, node);
       if (reason === null) return DONE;
       isAnyRejected = true;
       return { outcome: "rejected", reason };
     });
-    return { id: hold.id, results, figures: isAnyRejected ? this.figures(hold.owner) : null };
+    return { id: pin.id, results, figures: isAnyRejected ? this.figures(pin.owner) : null };
   }
 
-  #pin(hold: Hold, node: NodeId): string | null {
-    const part = this.#book.join(hold, node);
+  #pin(pin: Pin, node: NodeId): string | null {
+    const part = this.#pinTable.join(pin, node);
     if (part === null) return "limit: the block is held as often as can be";
-    this.#book.records.changePart(hold, part);
+    this.#pinTable.records.changePart(pin, part);
     return null;
   }
 
@@ -367,24 +371,26 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { table, clock, onLeaseExpired } = this.#options;
     if (onLeaseExpired === undefined) return null;
     return new ExpiredLeases({
-      ...{ table, clock, purge: onLeaseExpired },
-      onTold: ({ info }, purged, failure) => {
-        if (failure !== null) this.#news.notPurged(info, failure);
-        this.#news.expired(info, purged);
+      table,
+      clock,
+      purge: onLeaseExpired,
+      onReported: ({ info }, purged, failure) => {
+        if (failure !== null) this.#pinEvents.purgeFailed(info, failure);
+        this.#pinEvents.expired(info, purged);
       },
-      onGone: ({ info: { id } }) => this.#book.records.forget(id),
+      onPurged: ({ info: { id } }) => this.#pinTable.records.forget(id),
     });
   }
 
-  #expire(hold: Hold): void {
+  #expire(pin: Pin): void {
     this.#expired++;
-    this.#closing.end(hold, (ended) => {
-      if (hold.purges && this.#expiring !== null) {
+    this.#ending.end(pin, (ended) => {
+      if (pin.purges && this.#expiring !== null) {
         this.#expiring.add(ended);
         return;
       }
-      this.#book.records.forget(hold.id);
-      this.#news.expired(ended.info, 0);
+      this.#pinTable.records.forget(pin.id);
+      this.#pinEvents.expired(ended.info, 0);
     });
   }
 }
@@ -406,8 +412,8 @@ function inSlices<Result extends SliceResult>(
   table: BlockTable,
   nodes: readonly NodeId[],
   work: (nodes: readonly NodeId[]) => Result,
-): Soon<Result> {
-  return nodes.length <= HOLD_BLOCKS_A_CALL ? work(nodes) : inTurns(table, nodes, work);
+): MaybePromise<Result> {
+  return nodes.length <= PIN_BLOCKS_PER_CALL ? work(nodes) : inTurns(table, nodes, work);
 }
 
 async function inTurns<Result extends SliceResult>(
@@ -417,26 +423,26 @@ async function inTurns<Result extends SliceResult>(
 ): Promise<Result> {
   const born = nodes.map((node) => table.generationOf(node));
   const results: BlockResult[] = [];
-  let told: Result | null = null;
-  for (let from = 0; from < nodes.length; from += HOLD_BLOCKS_A_CALL) {
+  let answer: Result | null = null;
+  for (let from = 0; from < nodes.length; from += PIN_BLOCKS_PER_CALL) {
     if (from > 0) await yieldToLoop();
-    const slice = nodes.slice(from, from + HOLD_BLOCKS_A_CALL);
+    const slice = nodes.slice(from, from + PIN_BLOCKS_PER_CALL);
     const isThere = slice.map((node, at) => table.isLive(node, born[from + at]!));
     const done = work(slice.filter((_, at) => isThere[at]));
     let next = 0;
     for (const is of isThere) results.push(is ? done.results[next++]! : MISSING);
-    if (told === null || !wasAnyRejected(told) || wasAnyRejected(done)) told = done;
+    if (answer === null || !anyRejected(answer) || anyRejected(done)) answer = done;
   }
-  return { ...told!, results };
+  return { ...answer!, results };
 }
 
-function wasAnyRejected({ results }: SliceResult): boolean {
+function anyRejected({ results }: SliceResult): boolean {
   return results.some(({ outcome }) => outcome === "rejected");
 }
 
 /** Nodes looked at: some microseconds. */
 const STEPS_MAX = 1_000;
-const HOLDERS_BELOW_MAX = 16;
+const SUBTREE_HOLDERS_MAX = 16;
 
 /** Knows who holds a node by itself: holds do, and sessions. */
 interface HolderSource {
@@ -447,11 +453,11 @@ interface HolderSource {
  * Who holds a node or any of its descendants, each once, at most `max`. Goes down only where
  * something is held, looks at 1,000 nodes and then answers what it found so far: perhaps none.
  */
-export function holdersBelow(
+export function subtreeHolders(
   table: BlockTable,
   node: NodeId,
   sources: readonly HolderSource[],
-  max = HOLDERS_BELOW_MAX,
+  max = SUBTREE_HOLDERS_MAX,
 ): HeldBy[] {
   const found = new Map<string, HeldBy>();
   const note = (at: NodeId) => {

@@ -2,14 +2,14 @@ import { assert, type Clock, type NodeId } from "../../core/index.ts";
 import type { BlockTable } from "../blocks/index.ts";
 import type { HoldLedger } from "../index/index.ts";
 import { MinHeap } from "./min-heap.ts";
-import { HoldRecords } from "./pin-records.ts";
-import type { HoldInfo, HoldKind, HoldRequest } from "./pins.ts";
-import { HoldIndex, isOnTiers, KeptTally, type Party } from "./protected-bytes.ts";
+import { PinRecords } from "./pin-records.ts";
+import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
+import type { HoldInfo, HoldKind, PinRequest } from "./pins.ts";
 
 /** Soft pins are looked at again no sooner than that. */
 const FADE_LOOK_MS = 1_000;
 
-export interface BookParts {
+export interface PinTableOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;
@@ -18,7 +18,7 @@ export interface BookParts {
 }
 
 /** What a hold begins with; the rest follows from when that is. */
-export type HoldTerms = Pick<HoldRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
+export type PinTerms = Pick<PinRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
   readonly purges: boolean;
   readonly deadlineBootMs: number | null;
   /** Null: now. */
@@ -35,32 +35,32 @@ interface Totals {
  * The holds in force, with everything that must change together when one does: the table's pins,
  * the indexes, the sums, the times, the rows.
  */
-export class HoldBook {
-  readonly #parts: BookParts;
-  readonly index: HoldIndex;
-  readonly tally: KeptTally;
-  readonly records: HoldRecords;
+export class PinTable {
+  readonly #parts: PinTableOptions;
+  readonly index: PinIndex;
+  readonly pinnedBytes: PinnedBytes;
+  readonly records: PinRecords;
   readonly due = new DueTimes();
-  readonly leases = new Map<string, Hold>();
+  readonly leases = new Map<string, Pin>();
   readonly totals: Readonly<Record<HoldKind, Totals>> = {
     pin: { holds: 0, blocks: 0, bytes: 0 },
     retain: { holds: 0, blocks: 0, bytes: 0 },
     lease: { holds: 0, blocks: 0, bytes: 0 },
   };
-  readonly #holds = new Map<number, Hold>();
+  readonly #pins = new Map<number, Pin>();
   /** Ascending; those that ended are cleared away when they are the greater part. */
   #ids: number[] = [];
   #lastId = 0;
 
-  constructor(parts: BookParts) {
+  constructor(parts: PinTableOptions) {
     this.#parts = parts;
-    this.tally = new KeptTally(parts.table);
-    this.index = new HoldIndex(this.tally);
-    this.records = new HoldRecords(parts);
+    this.pinnedBytes = new PinnedBytes(parts.table);
+    this.index = new PinIndex(this.pinnedBytes);
+    this.records = new PinRecords(parts);
   }
 
   get size(): number {
-    return this.#holds.size;
+    return this.#pins.size;
   }
 
   /** Blocks under holds, each once for each hold. */
@@ -70,12 +70,12 @@ export class HoldBook {
   }
 
   /** Those in force, and those that are still letting go of their blocks. */
-  holds(): IterableIterator<Hold> {
-    return this.#holds.values();
+  all(): IterableIterator<Pin> {
+    return this.#pins.values();
   }
 
   /** Holds in force with an id above `after`, in order. */
-  *after(after: number): Generator<Hold> {
+  *after(after: number): Generator<Pin> {
     let [low, high] = [0, this.#ids.length];
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -83,29 +83,29 @@ export class HoldBook {
       else low = middle + 1;
     }
     for (; low < this.#ids.length; low++) {
-      const hold = this.#holds.get(this.#ids[low]!);
-      if (hold !== undefined && !hold.ended) yield hold;
+      const pin = this.#pins.get(this.#ids[low]!);
+      if (pin !== undefined && !pin.ended) yield pin;
     }
   }
 
-  get(id: number): Hold | undefined {
-    return this.#holds.get(id);
+  get(id: number): Pin | undefined {
+    return this.#pins.get(id);
   }
 
   /** A hold without blocks yet. `id`: of a row; null: the next. Ids only ever grow. */
-  begin(terms: HoldTerms, id: number | null = null): Hold {
+  begin(terms: PinTerms, id: number | null = null): Pin {
     const { clock, nowSeconds } = this.#parts;
     const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
     const wallMs = clock.wallMs();
     const createdWallMs = terms.createdWallMs ?? wallMs;
     const agoMs = Math.max(0, wallMs - createdWallMs);
-    const hold: Hold = {
+    const pin: Pin = {
       id: id ?? ++this.#lastId,
       kind,
       owner,
       name,
-      party: this.index.open(kind, owner, name),
-      nodes: new HoldBlocks(),
+      group: this.index.open(kind, owner, name),
+      nodes: new PinnedBlocks(),
       bytes: 0,
       deadlineBootMs,
       priority,
@@ -118,13 +118,13 @@ export class HoldBook {
       ended: false,
       isWhole: true,
     };
-    this.#holds.set(hold.id, hold);
-    this.#ids.push(hold.id);
+    this.#pins.set(pin.id, pin);
+    this.#ids.push(pin.id);
     this.totals[kind].holds++;
-    if (kind !== "lease") return hold;
+    if (kind !== "lease") return pin;
     assert(name !== null && !this.leases.has(name), "a lease has a name of its own");
-    this.leases.set(name, hold);
-    return hold;
+    this.leases.set(name, pin);
+    return pin;
   }
 
   /** Ids given from now on are above this one. */
@@ -133,97 +133,97 @@ export class HoldBook {
   }
 
   /** The part where it is now; null where the table counts as many pins on the node as it can. */
-  join(hold: Hold, node: NodeId, number?: number): HoldPart | null {
+  join(pin: Pin, node: NodeId, number?: number): PinPart | null {
     if (!this.#parts.table.pin(node)) return null;
-    const { tally, index } = this;
-    tally.add(node, hold.kind === "retain");
-    const bytes = tally.bytesOf(node);
-    index.join(hold, node);
-    const part = hold.nodes.add(node, number);
-    hold.bytes += bytes;
-    const totals = this.totals[hold.kind];
+    const { pinnedBytes, index } = this;
+    pinnedBytes.add(node, pin.kind === "retain");
+    const bytes = pinnedBytes.bytesOf(node);
+    index.join(pin, node);
+    const part = pin.nodes.add(node, number);
+    pin.bytes += bytes;
+    const totals = this.totals[pin.kind];
     totals.blocks++;
     totals.bytes += bytes;
     return part;
   }
 
   /** The part where it was. The node may vanish. */
-  leave(hold: Hold, node: NodeId): HoldPart {
-    const { tally, index } = this;
-    const bytes = tally.bytesOf(node);
-    index.leave(hold, node);
-    const part = hold.nodes.delete(node);
+  leave(pin: Pin, node: NodeId): PinPart {
+    const { pinnedBytes, index } = this;
+    const bytes = pinnedBytes.bytesOf(node);
+    index.leave(pin, node);
+    const part = pin.nodes.delete(node);
     assert(part !== null, "a block that leaves a hold was in it");
-    hold.bytes -= bytes;
-    const totals = this.totals[hold.kind];
+    pin.bytes -= bytes;
+    const totals = this.totals[pin.kind];
     totals.blocks--;
     totals.bytes -= bytes;
-    tally.remove(node, hold.kind === "retain");
+    pinnedBytes.remove(node, pin.kind === "retain");
     this.#parts.table.unpin(node);
     return part;
   }
 
   /** Not in force any more; its blocks are still to leave. Its row stays. */
-  close(hold: Hold): void {
-    hold.ended = true;
-    this.due.set(hold, null);
-    this.unname(hold);
+  close(pin: Pin): void {
+    pin.ended = true;
+    this.due.set(pin, null);
+    this.unname(pin);
   }
 
   /** Another lease has its name from now on. */
-  unname(hold: Hold): void {
-    if (hold.name !== null && this.leases.get(hold.name) === hold) this.leases.delete(hold.name);
+  unname(pin: Pin): void {
+    if (pin.name !== null && this.leases.get(pin.name) === pin) this.leases.delete(pin.name);
   }
 
   /** A hold that has no blocks is over. */
-  drop(hold: Hold): void {
-    assert(hold.nodes.size === 0, "a hold that is dropped has no blocks");
-    this.close(hold);
-    this.index.close(hold);
-    this.totals[hold.kind].holds--;
-    this.#holds.delete(hold.id);
-    if (this.#ids.length > this.#holds.size * 2 + 1_024)
-      this.#ids = this.#ids.filter((id) => this.#holds.has(id));
+  drop(pin: Pin): void {
+    assert(pin.nodes.size === 0, "a hold that is dropped has no blocks");
+    this.close(pin);
+    this.index.close(pin);
+    this.totals[pin.kind].holds--;
+    this.#pins.delete(pin.id);
+    if (this.#ids.length > this.#pins.size * 2 + 1_024)
+      this.#ids = this.#ids.filter((id) => this.#pins.has(id));
   }
 
   /** Says to the timer when this hold must be looked at: when it ends, or may have faded. */
-  schedule(hold: Hold): void {
-    const fades = hold.kind === "retain" ? this.#fadesAt(hold) : null;
-    const ends = hold.deadlineBootMs;
-    this.due.set(hold, fades === null ? ends : Math.min(fades, ends ?? Infinity));
+  schedule(pin: Pin): void {
+    const fades = pin.kind === "retain" ? this.#fadesAt(pin) : null;
+    const ends = pin.deadlineBootMs;
+    this.due.set(pin, fades === null ? ends : Math.min(fades, ends ?? Infinity));
   }
 
-  #fadesAt(hold: Hold): number | null {
-    const { priority, idleMs } = hold;
+  #fadesAt(pin: Pin): number | null {
+    const { priority, idleMs } = pin;
     if (priority === null || idleMs === null) return null;
-    const leftMs = fadesAfterMs(priority, idleMs) - this.unusedMs(hold);
+    const leftMs = fadesAfterMs(priority, idleMs) - this.unusedMs(pin);
     return this.#parts.clock.bootMs() + Math.max(leftMs, 0) + FADE_LOOK_MS;
   }
 
   /** Seconds of the store's clock at which any of its blocks was last used, or it began. */
-  lastUsed(hold: Hold): number {
+  lastUsed(pin: Pin): number {
     const { table } = this.#parts;
     let last = 0;
-    for (const { nodes } of hold.nodes.parts)
+    for (const { nodes } of pin.nodes.parts)
       for (const node of nodes) last = Math.max(last, table.lastUsedOf(node));
     return last;
   }
 
-  unusedMs(hold: Hold): number {
-    const since = Math.max(hold.createdSeconds, this.lastUsed(hold));
+  unusedMs(pin: Pin): number {
+    const since = Math.max(pin.createdSeconds, this.lastUsed(pin));
     return Math.max(0, this.#parts.nowSeconds() - since) * 1_000;
   }
 
   /** What is left of a soft pin's priority; null for others. */
-  worthOf(hold: Hold): number | null {
-    if (hold.kind !== "retain") return null;
-    return worthAfter(hold.priority ?? 0, hold.idleMs, this.unusedMs(hold));
+  worthOf(pin: Pin): number | null {
+    if (pin.kind !== "retain") return null;
+    return worthAfter(pin.priority ?? 0, pin.idleMs, this.unusedMs(pin));
   }
 
-  infoOf(hold: Hold): HoldInfo {
+  infoOf(pin: Pin): HoldInfo {
     const { clock } = this.#parts;
     const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
-    return infoOf(hold, now, this.worthOf(hold));
+    return infoOf(pin, now, this.worthOf(pin));
   }
 
   isOnTiers(node: NodeId): boolean {
@@ -235,13 +235,13 @@ export class HoldBook {
 export const WORTH_MIN = 0.5;
 
 /** A hold that is in force. */
-export interface Hold {
+export interface Pin {
   readonly id: number;
   readonly kind: HoldKind;
   readonly owner: string;
   readonly name: string | null;
-  readonly party: Party;
-  readonly nodes: HoldBlocks;
+  readonly group: PinGroup;
+  readonly nodes: PinnedBlocks;
   /** Of its blocks, each as long as it was when it first came under a hold. */
   bytes: number;
   /** On the clock of this boot; null: none. */
@@ -265,8 +265,8 @@ export interface Hold {
 }
 
 /** Milliseconds until it ends by itself, zero where that is overdue. */
-function remainingMs(hold: Hold, bootMs: number): number | null {
-  return hold.deadlineBootMs === null ? null : Math.max(0, hold.deadlineBootMs - bootMs);
+function remainingMs(pin: Pin, bootMs: number): number | null {
+  return pin.deadlineBootMs === null ? null : Math.max(0, pin.deadlineBootMs - bootMs);
 }
 
 /** What is left of a priority that halves with each `idleMs` without use, after the first one. */
@@ -286,8 +286,8 @@ interface Moment {
   readonly bootMs: number;
 }
 
-function infoOf(hold: Hold, now: Moment, priorityNow: number | null): HoldInfo {
-  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = hold;
+function infoOf(pin: Pin, now: Moment, priorityNow: number | null): HoldInfo {
+  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = pin;
   return {
     id,
     kind,
@@ -295,8 +295,8 @@ function infoOf(hold: Hold, now: Moment, priorityNow: number | null): HoldInfo {
     name,
     blocks: nodes.size,
     bytes,
-    remainingMs: remainingMs(hold, now.bootMs),
-    ageMs: Math.max(0, now.monotonicMs - hold.createdMs),
+    remainingMs: remainingMs(pin, now.bootMs),
+    ageMs: Math.max(0, now.monotonicMs - pin.createdMs),
     priority,
     priorityNow,
     idleMs,
@@ -306,7 +306,7 @@ function infoOf(hold: Hold, now: Moment, priorityNow: number | null): HoldInfo {
 /** Blocks that are written down together: what a change of one of them costs to write. */
 const PART_BLOCKS = 4_096;
 
-export interface HoldPart {
+export interface PinPart {
   /** From 0: its place in the hold. */
   readonly number: number;
   /** In the order in which they were added. */
@@ -314,8 +314,8 @@ export interface HoldPart {
 }
 
 /** The blocks of one hold, each once, in the order in which they were added. */
-class HoldBlocks {
-  readonly #parts: HoldPart[] = [{ number: 0, nodes: new Set() }];
+class PinnedBlocks {
+  readonly #parts: PinPart[] = [{ number: 0, nodes: new Set() }];
   #size = 0;
 
   get size(): number {
@@ -323,7 +323,7 @@ class HoldBlocks {
   }
 
   /** At least one; some may be empty. */
-  get parts(): readonly HoldPart[] {
+  get parts(): readonly PinPart[] {
     return this.#parts;
   }
 
@@ -332,14 +332,14 @@ class HoldBlocks {
   }
 
   /** Those below it are made, too. */
-  part(number: number): HoldPart {
+  part(number: number): PinPart {
     while (this.#parts.length <= number)
       this.#parts.push({ number: this.#parts.length, nodes: new Set() });
     return this.#parts[number]!;
   }
 
   /** The part where it is now: the last one that has room, or this one. It must not be there. */
-  add(node: NodeId, number?: number): HoldPart {
+  add(node: NodeId, number?: number): PinPart {
     const last = this.#parts.at(-1)!;
     const next = last.nodes.size >= PART_BLOCKS ? last.number + 1 : last.number;
     const part = this.part(number ?? next);
@@ -349,7 +349,7 @@ class HoldBlocks {
   }
 
   /** The part where it was; null where it was in none. */
-  delete(node: NodeId): HoldPart | null {
+  delete(node: NodeId): PinPart | null {
     const part = this.#parts.find(({ nodes }) => nodes.delete(node));
     if (part === undefined) return null;
     this.#size--;
@@ -363,7 +363,7 @@ class HoldBlocks {
 
 interface Due {
   readonly atBootMs: number;
-  readonly hold: Hold;
+  readonly pin: Pin;
 }
 
 /** Entries that say nothing any more, beyond which they are cleared away. */
@@ -380,12 +380,12 @@ class DueTimes {
   }
 
   /** Null: never. */
-  set(hold: Hold, atBootMs: number | null): void {
-    if (hold.dueBootMs !== null) this.#waiting--;
-    hold.dueBootMs = atBootMs;
+  set(pin: Pin, atBootMs: number | null): void {
+    if (pin.dueBootMs !== null) this.#waiting--;
+    pin.dueBootMs = atBootMs;
     if (atBootMs !== null) {
       this.#waiting++;
-      this.#heap.push({ atBootMs, hold });
+      this.#heap.push({ atBootMs, pin });
     }
     if (this.#heap.size > this.#waiting * 2 + STALE_MIN) this.#heap.retain(isCurrent);
   }
@@ -400,17 +400,17 @@ class DueTimes {
   }
 
   /** Takes out the earliest whose time has come; null where there is none. */
-  take(bootMs: number): Hold | null {
+  take(bootMs: number): Pin | null {
     const next = this.next();
     if (next === null || next > bootMs) return null;
-    const { hold } = this.#heap.pop()!;
-    this.set(hold, null);
-    return hold;
+    const { pin } = this.#heap.pop()!;
+    this.set(pin, null);
+    return pin;
   }
 }
 
-function isCurrent({ hold, atBootMs }: Due): boolean {
-  return hold.dueBootMs === atBootMs;
+function isCurrent({ pin, atBootMs }: Due): boolean {
+  return pin.dueBootMs === atBootMs;
 }
 
 interface Holders {
@@ -419,42 +419,43 @@ interface Holders {
 }
 
 /** Checks every sum and index of the holds against the holds; INTERNAL names the first broken. */
-export function verifyHolds(book: HoldBook, table: BlockTable): void {
+export function verifyPins(pinTable: PinTable, table: BlockTable): void {
   const nodes = new Map<NodeId, Holders>();
   const owners = new Map<string, Set<NodeId>>();
   const totals = { pin: [0, 0, 0], retain: [0, 0, 0], lease: [0, 0, 0] };
   let due = 0;
-  for (const hold of book.holds()) {
-    assert(hold.nodes.size > 0, "a hold has blocks");
-    if (hold.kind === "lease" && !hold.ended)
-      assert(book.leases.get(hold.name!) === hold, "a lease has its name");
-    if (hold.dueBootMs !== null) due++;
-    else assert(hold.ended || hold.deadlineBootMs === null, "what ends is looked at");
-    const named = owners.get(hold.owner) ?? new Set();
-    owners.set(hold.owner, named);
-    for (const node of hold.nodes) note(nodes, hold, node);
-    if (hold.kind !== "retain") for (const node of hold.nodes) named.add(node);
-    const bytes = sumOf(hold.nodes, book);
-    assert(hold.bytes === bytes, "a hold is as long as its blocks");
-    const of = totals[hold.kind];
-    for (const [i, more] of [1, hold.nodes.size, bytes].entries()) of[i] = of[i]! + more;
+  for (const pin of pinTable.all()) {
+    assert(pin.nodes.size > 0, "a hold has blocks");
+    if (pin.kind === "lease" && !pin.ended)
+      assert(pinTable.leases.get(pin.name!) === pin, "a lease has its name");
+    if (pin.dueBootMs !== null) due++;
+    else assert(pin.ended || pin.deadlineBootMs === null, "what ends is looked at");
+    const named = owners.get(pin.owner) ?? new Set();
+    owners.set(pin.owner, named);
+    for (const node of pin.nodes) note(nodes, pin, node);
+    if (pin.kind !== "retain") for (const node of pin.nodes) named.add(node);
+    const bytes = sumOf(pin.nodes, pinTable);
+    assert(pin.bytes === bytes, "a hold is as long as its blocks");
+    const of = totals[pin.kind];
+    for (const [i, more] of [1, pin.nodes.size, bytes].entries()) of[i] = of[i]! + more;
   }
   for (const [kind, [holds, blocks, bytes]] of Object.entries(totals)) {
-    const said = book.totals[kind as Hold["kind"]];
+    const said = pinTable.totals[kind as Pin["kind"]];
     const isRight = said.holds === holds && said.blocks === blocks && said.bytes === bytes;
     assert(isRight, `the sums of ${kind}s are right`);
   }
-  assert(book.due.size === due, "as many times as holds that have one");
-  assert(book.index.owners === owners.size, "an owner is known while it has holds");
+  assert(pinTable.due.size === due, "as many times as holds that have one");
+  assert(pinTable.index.owners === owners.size, "an owner is known while it has holds");
   for (const [owner, named] of owners)
     assert(
-      book.index.keptBy(owner)?.bytes === book.index.keptBy(owner)?.sumOf(named, book.tally),
+      pinTable.index.keptBy(owner)?.bytes ===
+        pinTable.index.keptBy(owner)?.sumOf(named, pinTable.pinnedBytes),
       "an owner's bytes are those of what it keeps",
     );
-  assert(book.index.nodes === nodes.size, "a node is known while it is held");
+  assert(pinTable.index.nodes === nodes.size, "a node is known while it is held");
   for (const [node, { pins, names }] of nodes) {
     assert(table.pinsOf(node) === pins, "the table counts each hold on a block");
-    const found = book.index
+    const found = pinTable.index
       .holdersOf(node, Infinity)
       .map((by) => nameOf(by.kind, by.owner!, by.name));
     const isRight = found.length === names.size && found.every((name) => names.has(name));
@@ -462,19 +463,19 @@ export function verifyHolds(book: HoldBook, table: BlockTable): void {
   }
 }
 
-function note(nodes: Map<NodeId, Holders>, hold: Hold, node: NodeId): void {
+function note(nodes: Map<NodeId, Holders>, pin: Pin, node: NodeId): void {
   const holders = nodes.get(node) ?? { pins: 0, names: new Set() };
   nodes.set(node, holders);
   holders.pins++;
-  holders.names.add(nameOf(hold.kind, hold.owner, hold.name ?? undefined));
+  holders.names.add(nameOf(pin.kind, pin.owner, pin.name ?? undefined));
 }
 
 function nameOf(kind: string, owner: string, name: string | undefined): string {
   return JSON.stringify([kind, owner, name ?? null]);
 }
 
-function sumOf(nodes: Iterable<NodeId>, book: HoldBook): number {
+function sumOf(nodes: Iterable<NodeId>, pinTable: PinTable): number {
   let bytes = 0;
-  for (const node of nodes) bytes += book.tally.bytesOf(node);
+  for (const node of nodes) bytes += pinTable.pinnedBytes.bytesOf(node);
   return bytes;
 }

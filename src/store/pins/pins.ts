@@ -2,17 +2,17 @@ import { type BlockResult, type HeldBy, type NodeId, yieldToLoop } from "../../c
 import type { EventLog } from "../../observability/activity/index.ts";
 
 /** Nodes that one call looks at before the event loop should turn: some milliseconds. */
-export const HOLD_BLOCKS_A_CALL = 2_048;
+export const PIN_BLOCKS_PER_CALL = 2_048;
 
 /** Of something small: there at once. */
-export type Soon<T> = T | Promise<T>;
+export type MaybePromise<T> = T | Promise<T>;
 
 export type HoldKind = "pin" | "retain" | "lease";
 
 /** Which holds may be ended for room: soft pins go before sessions end, pins and leases after. */
 export type ReliefLevel = "soft" | "hard";
 
-export interface HoldRequest {
+export interface PinRequest {
   readonly kind: HoldKind;
   readonly owner: string;
   /** Of a lease; null otherwise. */
@@ -101,27 +101,31 @@ export interface EndedLease extends EndedHold {
  */
 export interface Holds {
   /** For at most `HOLD_BLOCKS_A_CALL` nodes. */
-  add(request: HoldRequest): AddedHold;
+  add(request: PinRequest): AddedHold;
   /**
    * As `add`, for any number: 2,048 nodes in a turn of the event loop, the first ones before this
    * returns; one that is gone when its turn comes is `missing`. After a crash in between there is
    * nothing of it.
    */
-  addAll(request: HoldRequest): Soon<AddedHold>;
+  addAll(request: PinRequest): MaybePromise<AddedHold>;
   /**
    * Lets the owner's pin (or soft pin) on each node go, once: the one that would end first. False
    * where the owner has none on it.
    */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[];
   /** As `letGo`, for any number of nodes, as `addAll` does it. */
-  letGoAll(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): Soon<boolean[]>;
+  letGoAll(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): MaybePromise<boolean[]>;
 
   /** The lease of this name; null where there is none. */
   lease(name: string): HoldInfo | null;
   /** Adds blocks to a lease that exists; `rejected` where it is another owner's. */
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold;
   /** As `extend`, for any number of nodes, 2,048 in a turn; after a crash some may be in it. */
-  extendAll(name: string, owner: string, nodes: readonly NodeId[]): Soon<AddedHold>;
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold>;
   /** From now on so long, whoever owns it; false where there is none. */
   renew(name: string, ttlMs: number): boolean;
   /** From now on the lease removes nothing if its time is over: its blocks stay. */
@@ -131,7 +135,7 @@ export interface Holds {
    * Null where there is none. What it held stays written down, as overdue, until `forget`: where a
    * crash cuts short what is to be done with its blocks, the next start does it.
    */
-  endLease(name: string): Soon<EndedLease | null>;
+  endLease(name: string): MaybePromise<EndedLease | null>;
 
   /** Whether a lease of this name has the node among its blocks. */
   isInLease(name: string, node: NodeId): boolean;
@@ -177,48 +181,52 @@ export interface Holds {
   commit(since?: number): Promise<boolean>;
 }
 
-/** Where warnings go; a logger is one. */
-export interface HoldLog {
+/** Receives warnings. The agent's logger implements it. */
+export interface PinLog {
   warn(message: string, fields?: Record<string, string | number>): void;
 }
 
-interface Lost {
-  readonly hold: HoldKind;
-  readonly owner: string;
-  readonly name: string | null;
+type PinSubject = Pick<HoldInfo, "kind" | "owner" | "name">;
+
+interface LostBlocks extends PinSubject {
   readonly why: string;
   blocks: number;
 }
 
-/** Says what becomes of holds without anybody's command: as events, and in the log. */
-export class HoldNews {
+/** Reports changes to pins that no command asked for, as events and as log warnings. */
+export class PinEvents {
   readonly #events: EventLog;
-  readonly #log: HoldLog;
-  /** Of this turn of the event loop. */
-  readonly #lost = new Map<string, Lost>();
+  readonly #log: PinLog;
+  /** Losses of this turn of the event loop, by pin and reason. */
+  readonly #lost = new Map<string, LostBlocks>();
 
-  constructor(events: EventLog, log: HoldLog) {
+  constructor(events: EventLog, log: PinLog) {
     this.#events = events;
     this.#log = log;
   }
 
-  relieved({ kind: hold, owner, name, blocks, bytes }: HoldInfo, tier: string, why: string): void {
-    const about = { blocks, bytes, tier: tier as "ram" | "ssd", why };
-    this.#events.emit({ kind: "hold_relieved", hold, owner, name, ...about });
-    const who = fieldsOf(hold, owner, name);
-    this.#log.warn("a hold was ended because its blocks left no room", { ...who, ...about });
+  /** Pin eviction ended the pin. */
+  evicted(pin: HoldInfo, tier: "ram" | "ssd", why: string): void {
+    const { kind: hold, owner, name, blocks, bytes } = pin;
+    this.#events.emit({ kind: "hold_relieved", hold, owner, name, blocks, bytes, tier, why });
+    const fields = { ...fieldsOf(pin), blocks, bytes, tier, why };
+    this.#log.warn("pin evicted because its blocks left no room", fields);
   }
 
+  /** The pin reached its deadline. `purged`: blocks removed with it. */
   expired({ kind: hold, owner, name, blocks }: HoldInfo, purged: number): void {
     this.#events.emit({ kind: "hold_expired", hold, owner, name, blocks, purged });
   }
 
-  notPurged({ owner, name }: HoldInfo, why: string): void {
+  purgeFailed({ owner, name }: HoldInfo, why: string): void {
     const fields = { owner, lease: name ?? "", why };
-    this.#log.warn("the blocks of an expired lease could not be removed", fields);
+    this.#log.warn("purge of an expired lease failed, retrying", fields);
   }
 
-  /** A block that it holds is gone; said once for all of a turn that go for the same reason. */
+  /**
+   * A pinned block was lost. Losses of one pin for one reason within a turn of the event loop are
+   * reported together.
+   */
   lost({ kind, owner = "", name = undefined }: HeldBy, why: string): void {
     if (kind !== "pin" && kind !== "retain" && kind !== "lease") return;
     const key = JSON.stringify([kind, owner, name, why]);
@@ -227,29 +235,29 @@ export class HoldNews {
       known.blocks++;
       return;
     }
-    this.#lost.set(key, { hold: kind, owner, name: name ?? null, why, blocks: 1 });
-    if (this.#lost.size === 1) void yieldToLoop().then(() => this.#tellLost());
+    this.#lost.set(key, { kind, owner, name: name ?? null, why, blocks: 1 });
+    if (this.#lost.size === 1) void yieldToLoop().then(() => this.#reportLost());
   }
 
-  #tellLost(): void {
-    for (const { hold, owner, name, why, blocks } of this.#lost.values()) {
+  #reportLost(): void {
+    for (const lost of this.#lost.values()) {
+      const { kind: hold, owner, name, why, blocks } = lost;
       this.#events.emit({ kind: "hold_lost", hold, owner, name, blocks, why });
-      const fields = { ...fieldsOf(hold, owner, name), blocks, why };
-      this.#log.warn("blocks under a hold are lost", fields);
+      this.#log.warn("pinned blocks lost", { ...fieldsOf(lost), blocks, why });
     }
     this.#lost.clear();
   }
 
-  /** Of a hold of a run before; `left`: blocks that are there. */
-  missing(of: Pick<HoldInfo, "kind" | "owner" | "name">, lost: number, left: number): void {
-    const { kind: hold, owner, name } = of;
-    const why = "not there after the start";
+  /** `lost` blocks of a restored pin are not resident after the start; `left` are. */
+  missing(pin: PinSubject, lost: number, left: number): void {
+    const { kind: hold, owner, name } = pin;
+    const why = "not resident after the start";
     this.#events.emit({ kind: "hold_lost", hold, owner, name, blocks: lost, why });
-    const fields = { ...fieldsOf(hold, owner, name), lost, left };
-    this.#log.warn("blocks under a hold are not there after the start", fields);
+    const fields = { ...fieldsOf(pin), lost, left };
+    this.#log.warn("pinned blocks missing after the start", fields);
   }
 }
 
-function fieldsOf(hold: HoldKind, owner: string, name: string | null): Record<string, string> {
-  return { hold, owner, ...(name === null ? {} : { lease: name }) };
+function fieldsOf({ kind, owner, name }: PinSubject): Record<string, string> {
+  return { kind, owner, ...(name === null ? {} : { lease: name }) };
 }

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { NO_NODE, type NodeId, yieldToLoop } from "../../../src/core/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import { type HoldInfo, holdersBelow } from "../../../src/store/pins/index.ts";
+import { type HoldInfo, subtreeHolders } from "../../../src/store/pins/index.ts";
 import { block, must, SPACE } from "../blocks/blocks.ts";
 import { BLOCK_BYTES, expectDone, HoldKit, outcomes } from "./hold-kit.ts";
 
@@ -163,7 +163,7 @@ describe("limits", () => {
   const reason = (kit: HoldKit, owner: string) => kit.pin(owner, [1]).results[0]!.reason;
 
   test("holds, owners, names and blocks have one each, and beyond it nothing changes", () => {
-    const kit = new HoldKit({ holdsMax: 2 });
+    const kit = new HoldKit({ pinsMax: 2 });
     kit.put([1]);
     expect(reason(kit, "o".repeat(129))).toMatch(/^limit: /);
     expect(reason(kit, "é".repeat(65))).toMatch(/^limit: /);
@@ -232,7 +232,7 @@ describe("who holds what", () => {
     kit.put([1, 6]);
     kit.pin("a", [4]);
     kit.lease("night", [5]);
-    const below = (n: number) => holdersBelow(kit.table, kit.node(n), [kit.holds]);
+    const below = (n: number) => subtreeHolders(kit.table, kit.node(n), [kit.holds]);
     const pin = { kind: "pin" as const, owner: "a" };
     const lease = { kind: "lease" as const, owner: "router", name: "night" };
     expect(below(3)).toEqual([pin]);
@@ -247,7 +247,7 @@ describe("who holds what", () => {
     kit.put([1]);
     for (let n = 2; n < 4_000; n++) kit.put([1, n]);
     for (let n = 2; n < 4_000; n++) kit.pin(`owner-${n % 400}`, [n]);
-    const found = holdersBelow(kit.table, kit.node(1), [kit.holds]);
+    const found = subtreeHolders(kit.table, kit.node(1), [kit.holds]);
     expect(found).toHaveLength(16);
     expect(new Set(found.map(({ owner }) => owner)).size).toBe(16);
   });

@@ -70,7 +70,7 @@ describe("pins and leases go", () => {
     ]);
     expect(kit.warnings).toEqual([
       {
-        message: "a hold was ended because its blocks left no room",
+        message: "pin evicted because its blocks left no room",
         fields: { ...said, lease: "night", why: WHY },
       },
     ]);

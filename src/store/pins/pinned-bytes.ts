@@ -1,6 +1,6 @@
 import { assert, type HeldBy, type NodeId } from "../../core/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
-import type { Hold } from "./pin-table.ts";
+import type { Pin } from "./pin-table.ts";
 import type { HoldKind } from "./pins.ts";
 
 /**
@@ -13,7 +13,7 @@ import type { HoldKind } from "./pins.ts";
  * until then the parent passes for kept by pins, which errs on the strict side. One entry for each
  * node of the table; memory is taken as nodes come under holds.
  */
-export class KeptTally {
+export class PinnedBytes {
   readonly #table: BlockTable;
   readonly #hard: Uint32Array;
   readonly #soft: Uint32Array;
@@ -114,7 +114,7 @@ export function isOnTiers(table: BlockTable, node: NodeId): boolean {
  * are kept in turn. The tally of all holds knows parents and lengths: there a block is entered
  * before it is here, and leaves after it.
  */
-export class OwnerKept {
+export class OwnerPinnedBytes {
   readonly #counts = new Map<NodeId, number>();
   /** Counted as blocks without parent; they may have one by now. */
   readonly #roots = new Set<NodeId>();
@@ -133,19 +133,19 @@ export class OwnerKept {
     return this.#counts.has(node);
   }
 
-  add(node: NodeId, tally: KeptTally): void {
+  add(node: NodeId, pinnedBytes: PinnedBytes): void {
     for (let step = node; step !== 0; ) {
       const before = this.#counts.get(step) ?? 0;
       this.#counts.set(step, before + 1);
-      const above = tally.parentOf(step);
+      const above = pinnedBytes.parentOf(step);
       if (before > 0 && (above === 0 || !this.#roots.delete(step))) return;
-      if (before === 0) this.#bytes += tally.bytesOf(step);
+      if (before === 0) this.#bytes += pinnedBytes.bytesOf(step);
       if (above === 0) this.#roots.add(step);
       step = above;
     }
   }
 
-  remove(node: NodeId, tally: KeptTally): void {
+  remove(node: NodeId, pinnedBytes: PinnedBytes): void {
     for (let step = node; step !== 0; ) {
       const left = this.#counts.get(step)! - 1;
       if (left > 0) {
@@ -153,20 +153,20 @@ export class OwnerKept {
         return;
       }
       this.#counts.delete(step);
-      this.#bytes -= tally.bytesOf(step);
-      step = this.#roots.delete(step) ? (0 as NodeId) : tally.parentOf(step);
+      this.#bytes -= pinnedBytes.bytesOf(step);
+      step = this.#roots.delete(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
     }
   }
 
   /** For checks: bytes that holds on these nodes keep; NaN where as many blocks are not counted. */
-  sumOf(nodes: Iterable<NodeId>, tally: KeptTally): number {
+  sumOf(nodes: Iterable<NodeId>, pinnedBytes: PinnedBytes): number {
     const seen = new Set<NodeId>();
     let bytes = 0;
     for (const node of nodes) {
       for (let step = node; step !== 0 && !seen.has(step); ) {
         seen.add(step);
-        bytes += tally.bytesOf(step);
-        step = this.#roots.has(step) ? (0 as NodeId) : tally.parentOf(step);
+        bytes += pinnedBytes.bytesOf(step);
+        step = this.#roots.has(step) ? (0 as NodeId) : pinnedBytes.parentOf(step);
       }
     }
     return seen.size === this.#counts.size ? bytes : Number.NaN;
@@ -174,35 +174,35 @@ export class OwnerKept {
 }
 
 /** One hold, or several in the order in which they are let go of: the last one first. */
-type Line = Hold | Hold[];
+type PinStack = Pin | Pin[];
 
 /** Who holds a node: all pins of an owner together, all its soft pins together, or one lease. */
-export interface Party {
+export interface PinGroup {
   readonly by: HeldBy;
   readonly owner: Owner;
   /** Of a lease null: it has each block once. */
-  readonly lines: Map<NodeId, Line> | null;
+  readonly stacks: Map<NodeId, PinStack> | null;
 }
 
 interface Owner {
   readonly name: string;
-  readonly pins: Party;
-  readonly retains: Party;
+  readonly pins: PinGroup;
+  readonly retains: PinGroup;
   /** How many of its leases have the node. */
   readonly leased: Map<NodeId, number>;
-  readonly kept: OwnerKept;
+  readonly kept: OwnerPinnedBytes;
   holds: number;
 }
 
 /** Finds holds by node and by owner; it changes no hold. */
-export class HoldIndex {
+export class PinIndex {
   readonly #owners = new Map<string, Owner>();
-  readonly #parties = new Map<NodeId, Party | Set<Party>>();
-  readonly #tally: KeptTally;
+  readonly #groups = new Map<NodeId, PinGroup | Set<PinGroup>>();
+  readonly #pinnedBytes: PinnedBytes;
   #kept = 0;
 
-  constructor(tally: KeptTally) {
-    this.#tally = tally;
+  constructor(pinnedBytes: PinnedBytes) {
+    this.#pinnedBytes = pinnedBytes;
   }
 
   get owners(): number {
@@ -211,7 +211,7 @@ export class HoldIndex {
 
   /** Nodes that are under any hold. */
   get nodes(): number {
-    return this.#parties.size;
+    return this.#groups.size;
   }
 
   hasOwner(name: string): boolean {
@@ -219,7 +219,7 @@ export class HoldIndex {
   }
 
   /** What the pins and leases of the owner keep; null where it has no hold. */
-  keptBy(owner: string): OwnerKept | null {
+  keptBy(owner: string): OwnerPinnedBytes | null {
     return this.#owners.get(owner)?.kept ?? null;
   }
 
@@ -229,7 +229,7 @@ export class HoldIndex {
   }
 
   /** A hold comes into force; for whom its nodes are to `join`. */
-  open(kind: HoldKind, name: string, lease: string | null): Party {
+  open(kind: HoldKind, name: string, lease: string | null): PinGroup {
     let owner = this.#owners.get(name);
     if (owner === undefined) {
       owner = newOwner(name);
@@ -242,75 +242,75 @@ export class HoldIndex {
       case "retain":
         return owner.retains;
       case "lease":
-        return { by: { kind, owner: name, name: lease ?? "" }, owner, lines: null };
+        return { by: { kind, owner: name, name: lease ?? "" }, owner, stacks: null };
       default:
         return kind satisfies never;
     }
   }
 
   /** A hold is over: it has no nodes any more. */
-  close({ party: { owner } }: Hold): void {
+  close({ group: { owner } }: Pin): void {
     if (--owner.holds === 0) this.#owners.delete(owner.name);
   }
 
   /** The node is one of the hold's from now on; the tally knows it already. */
-  join(hold: Hold, node: NodeId): void {
-    const { party } = hold;
-    const { owner, lines } = party;
-    if (lines !== null && !addToLine(lines, node, hold)) return;
-    this.#seat(node, party);
-    if (lines === null) {
+  join(pin: Pin, node: NodeId): void {
+    const { group } = pin;
+    const { owner, stacks } = group;
+    if (stacks !== null && !addToStack(stacks, node, pin)) return;
+    this.#addGroup(node, group);
+    if (stacks === null) {
       const leases = owner.leased.get(node) ?? 0;
       owner.leased.set(node, leases + 1);
-      if (leases === 0 && !owner.pins.lines!.has(node)) this.#keep(owner, node);
-    } else if (party === owner.pins && !owner.leased.has(node)) this.#keep(owner, node);
+      if (leases === 0 && !owner.pins.stacks!.has(node)) this.#keep(owner, node);
+    } else if (group === owner.pins && !owner.leased.has(node)) this.#keep(owner, node);
   }
 
   /** The tally still knows the node. */
-  leave(hold: Hold, node: NodeId): void {
-    const { party } = hold;
-    const { owner, lines } = party;
-    if (lines !== null && !takeFromLine(lines, node, hold)) return;
-    this.#unseat(node, party);
-    if (lines === null) {
+  leave(pin: Pin, node: NodeId): void {
+    const { group } = pin;
+    const { owner, stacks } = group;
+    if (stacks !== null && !removeFromStack(stacks, node, pin)) return;
+    this.#removeGroup(node, group);
+    if (stacks === null) {
       const leases = owner.leased.get(node) ?? 0;
       assert(leases > 0, "a block that leaves a lease was in it");
       if (leases > 1) owner.leased.set(node, leases - 1);
       else owner.leased.delete(node);
-      if (leases === 1 && !owner.pins.lines!.has(node)) this.#keepNot(owner, node);
-    } else if (party === owner.pins && !owner.leased.has(node)) this.#keepNot(owner, node);
+      if (leases === 1 && !owner.pins.stacks!.has(node)) this.#unkeep(owner, node);
+    } else if (group === owner.pins && !owner.leased.has(node)) this.#unkeep(owner, node);
   }
 
   #keep({ kept }: Owner, node: NodeId): void {
     const before = kept.size;
-    kept.add(node, this.#tally);
+    kept.add(node, this.#pinnedBytes);
     this.#kept += kept.size - before;
   }
 
-  #keepNot({ kept }: Owner, node: NodeId): void {
+  #unkeep({ kept }: Owner, node: NodeId): void {
     const before = kept.size;
-    kept.remove(node, this.#tally);
+    kept.remove(node, this.#pinnedBytes);
     this.#kept += kept.size - before;
   }
 
   /** False where the hold surely does not have the node. */
-  mayHave({ party: { owner, lines } }: Hold, node: NodeId): boolean {
-    return (lines ?? owner.leased).has(node);
+  mayHave({ group: { owner, stacks } }: Pin, node: NodeId): boolean {
+    return (stacks ?? owner.leased).has(node);
   }
 
   /** The owner's hold of this kind on the node that would end first; null where it has none. */
-  endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Hold | null {
+  endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Pin | null {
     const known = this.#owners.get(owner);
-    const line = (kind === "pin" ? known?.pins : known?.retains)?.lines?.get(node);
-    if (line === undefined) return null;
+    const stack = (kind === "pin" ? known?.pins : known?.retains)?.stacks?.get(node);
+    if (stack === undefined) return null;
     // One that ended is still letting go of its blocks.
-    if (Array.isArray(line)) return line.findLast(({ ended }) => !ended) ?? null;
-    return line.ended ? null : line;
+    if (Array.isArray(stack)) return stack.findLast(({ ended }) => !ended) ?? null;
+    return stack.ended ? null : stack;
   }
 
   /** Who holds the node, each party once: at most `max` of them. */
   holdersOf(node: NodeId, max: number): HeldBy[] {
-    const found = this.#parties.get(node);
+    const found = this.#groups.get(node);
     if (found === undefined) return [];
     if (!(found instanceof Set)) return [found.by];
     const holders: HeldBy[] = [];
@@ -321,72 +321,72 @@ export class HoldIndex {
     return holders;
   }
 
-  #seat(node: NodeId, party: Party): void {
-    const there = this.#parties.get(node);
-    if (there === undefined) this.#parties.set(node, party);
-    else if (there instanceof Set) there.add(party);
-    else this.#parties.set(node, new Set([there, party]));
+  #addGroup(node: NodeId, group: PinGroup): void {
+    const there = this.#groups.get(node);
+    if (there === undefined) this.#groups.set(node, group);
+    else if (there instanceof Set) there.add(group);
+    else this.#groups.set(node, new Set([there, group]));
   }
 
-  #unseat(node: NodeId, party: Party): void {
-    const there = this.#parties.get(node);
-    if (there instanceof Set && there.delete(party) && there.size > 0) return;
-    this.#parties.delete(node);
+  #removeGroup(node: NodeId, group: PinGroup): void {
+    const there = this.#groups.get(node);
+    if (there instanceof Set && there.delete(group) && there.size > 0) return;
+    this.#groups.delete(node);
   }
 }
 
 function newOwner(name: string): Owner {
-  const owner = { name, leased: new Map(), kept: new OwnerKept(), holds: 0 };
-  const party = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, lines: new Map() });
-  return Object.assign(owner, { pins: party("pin"), retains: party("retain") }) as Owner;
+  const owner = { name, leased: new Map(), kept: new OwnerPinnedBytes(), holds: 0 };
+  const group = (kind: HoldKind) => ({ by: { kind, owner: name }, owner, stacks: new Map() });
+  return Object.assign(owner, { pins: group("pin"), retains: group("retain") }) as Owner;
 }
 
 /** True where the node had no hold of this line before. */
-function addToLine(lines: Map<NodeId, Line>, node: NodeId, hold: Hold): boolean {
-  const line = lines.get(node);
-  if (line === undefined) {
-    lines.set(node, hold);
+function addToStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
+  const stack = stacks.get(node);
+  if (stack === undefined) {
+    stacks.set(node, pin);
     return true;
   }
-  if (Array.isArray(line)) line.splice(placeIn(line, hold), 0, hold);
-  else lines.set(node, goesBefore(hold, line) ? [line, hold] : [hold, line]);
+  if (Array.isArray(stack)) stack.splice(placeInStack(stack, pin), 0, pin);
+  else stacks.set(node, endsBefore(pin, stack) ? [stack, pin] : [pin, stack]);
   return false;
 }
 
 /** True where that was the last hold of the line. */
-function takeFromLine(lines: Map<NodeId, Line>, node: NodeId, hold: Hold): boolean {
-  const line = lines.get(node);
-  if (!Array.isArray(line)) {
-    assert(line === hold, "a hold that leaves a block was on it");
-    lines.delete(node);
+function removeFromStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
+  const stack = stacks.get(node);
+  if (!Array.isArray(stack)) {
+    assert(stack === pin, "a hold that leaves a block was on it");
+    stacks.delete(node);
     return true;
   }
-  const at = placeIn(line, hold);
-  assert(line[at] === hold, "a hold that leaves a block was on it");
-  if (at === line.length - 1) line.pop();
-  else line.splice(at, 1);
-  if (line.length === 1) lines.set(node, line[0]!);
+  const at = placeInStack(stack, pin);
+  assert(stack[at] === pin, "a hold that leaves a block was on it");
+  if (at === stack.length - 1) stack.pop();
+  else stack.splice(at, 1);
+  if (stack.length === 1) stacks.set(node, stack[0]!);
   return false;
 }
 
 /** Whether `a` is let go of before `b`: the one that would end first, then the newer one. */
-function goesBefore(a: Hold, b: Hold): boolean {
+function endsBefore(a: Pin, b: Pin): boolean {
   const endA = a.deadlineBootMs ?? Infinity;
   const endB = b.deadlineBootMs ?? Infinity;
   return endA === endB ? a.id > b.id : endA < endB;
 }
 
 /** Where the hold stands in the line, or would. */
-function placeIn(line: readonly Hold[], hold: Hold): number {
-  let high = line.length;
+function placeInStack(stack: readonly Pin[], pin: Pin): number {
+  let high = stack.length;
   // Mostly it is the newest of those that have no end.
-  const last = line[high - 1]!;
-  if (last === hold) return high - 1;
-  if (goesBefore(hold, last)) return high;
+  const last = stack[high - 1]!;
+  if (last === pin) return high - 1;
+  if (endsBefore(pin, last)) return high;
   let low = 0;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (goesBefore(hold, line[middle]!)) low = middle + 1;
+    if (endsBefore(pin, stack[middle]!)) low = middle + 1;
     else high = middle;
   }
   return low;
