@@ -4,21 +4,21 @@ import type { Pin, PinTable } from "./pin-table.ts";
 import type { OwnerPinnedBytes } from "./pinned-bytes.ts";
 import type { BudgetFigures, PinRequest } from "./pins.ts";
 
-/** Steps up the tree for blocks that are then refused, for one request: some milliseconds. */
+/** Ancestors visited for rejected blocks per request. Takes some milliseconds. */
 const REFUSED_STEPS_MAX = 1_048_576;
 
 export interface BudgetLimits {
-  /** RAM and SSD together. */
+  /** Capacity of RAM and SSD together, in bytes. */
   readonly capacityBytes: () => number;
-  /** Shares of it, 0 to 1, for pins and leases of all, and of one owner. */
+  /** Shares of the capacity, 0 to 1, that all pins and leases may keep, and those of one owner. */
   readonly shares: () => { readonly host: number; readonly owner: number };
 }
 
 /**
- * How much pins and leases may keep, blocks above those that were named included. Used by the host:
- * what the table keeps on RAM and SSD, less what only soft pins keep. Used by an owner: what its
- * own pins and leases keep, each block once, whoever else keeps it, too. What keeps nothing more
- * than is kept already always fits.
+ * Limits the bytes that pins and leases keep, ancestors of the pinned blocks included. Used by the
+ * host: the bytes that the block table keeps in RAM and on SSD, minus those that only soft pins
+ * keep. Used by an owner: the bytes that its own pins and leases keep, each block once. A block
+ * that is kept already always fits.
  */
 export class Budget {
   readonly #table: BlockTable;
@@ -47,10 +47,13 @@ export class Budget {
     return Math.max(0, this.#table.keptBytes - this.#pinTable.pinnedBytes.softOnlyBytes);
   }
 
-  /** Judges the blocks of one request, one after the other as they are added to this hold. */
+  /**
+   * Returns a function that checks the blocks of one request, to be called for each block before it
+   * is added to this pin. Its result is the reason for a rejection, or null.
+   */
   budgetCheck({ owner, group }: Pin): (node: NodeId) => string | null {
     const { hostBudgetBytes, ownerBudgetBytes } = this.figures(owner);
-    const words = new CachedReason();
+    const reason = new CachedReason();
     let stepsMax = Infinity;
     return (node) => {
       const used = this.hostUsedBytes;
@@ -63,15 +66,15 @@ export class Budget {
       const isTooMuchOwn = own.bytes > 0 && kept.bytes + own.bytes > ownerBudgetBytes;
       if (!isTooMuch && !isTooMuchOwn) return null;
       stepsMax = Math.min(stepsMax, REFUSED_STEPS_MAX) - need.steps - own.steps;
-      if (isTooMuch) return words.say(used, hostBudgetBytes, need.bytes, "");
-      return words.say(kept.bytes, ownerBudgetBytes, own.bytes, " for this owner");
+      if (isTooMuch) return reason.get(used, hostBudgetBytes, need.bytes, "");
+      return reason.get(kept.bytes, ownerBudgetBytes, own.bytes, " for this owner");
     };
   }
 
   /**
-   * Bytes that a pin on the node would keep and that none keeps now: its own, and of the blocks
-   * above it; `own`: that no hold of this owner keeps. Stops where that is more than there is room
-   * for.
+   * Bytes that a pin on the node would add: the block and those of its ancestors that are not kept
+   * yet. With `own`: that are not kept by this owner. The walk stops once the sum exceeds
+   * `roomBytes`.
    */
   #need(node: NodeId, roomBytes: number, stepsMax: number, own: OwnerPinnedBytes | null): Need {
     const table = this.#table;
@@ -83,7 +86,7 @@ export class Budget {
       if (this.#pinTable.isOnTiers(step)) bytes += table.bytesOf(step);
       steps++;
       if (bytes > roomBytes) break;
-      // So much was refused already that the rest of the request is not looked at as closely.
+      // After this many rejections the exact figure is not worth the time.
       if (steps > stepsMax) return { bytes: Math.max(bytes, roomBytes + 1), steps };
     }
     return { bytes, steps };
@@ -97,36 +100,38 @@ interface Need {
 
 const NONE: Need = { bytes: 0, steps: 0 };
 
-/** Thousands of blocks of one length are refused in the same words. */
+/** Caches the reason, because thousands of blocks of one size are rejected with the same text. */
 class CachedReason {
   #key = "";
-  #words = "";
+  #reason = "";
 
-  say(used: number, budget: number, more: number, whose: string): string {
+  get(used: number, budget: number, more: number, whose: string): string {
     const key = `${used}/${more}/${whose}`;
-    if (key === this.#key) return this.#words;
+    if (key === this.#key) return this.#reason;
     this.#key = key;
-    this.#words =
-      `budget: ${formatBytes(used)} of ${formatBytes(budget)} kept${whose}; ` +
-      `${formatBytes(more)} more asked`;
-    return this.#words;
+    this.#reason =
+      `budget: ${formatBytes(used)} of ${formatBytes(budget)} kept${whose}, ` +
+      `${formatBytes(more)} more requested`;
+    return this.#reason;
   }
 }
 
-/** Holds at the same time, unless the options say otherwise. */
+/** Default maximum number of pins. */
 const PINS_MAX = 1_000_000;
-/** Blocks of one hold. */
+/** Blocks in one pin. */
 const PIN_BLOCKS_MAX = 65_536;
-/** Blocks under holds, each once for each hold: about a gigabyte of records. */
+/**
+ * Blocks in all pins together, a block under two pins counted twice. The records take about 1 GB.
+ */
 const BLOCKS_MAX = 4_194_304;
-/** Blocks that holds keep, those above the ones they name included, once for each owner. */
+/** Sum over all owners of the blocks kept, ancestors included. */
 const KEPT_MAX = 8_388_608;
 const OWNERS_MAX = 65_536;
 const LEASES_MAX = 65_536;
-/** Of the name of an owner or a lease, in UTF-8. */
+/** Length of an owner's or a lease's name in UTF-8. */
 const NAME_BYTES_MAX = 128;
 
-/** Bounds what holds take of memory; each refusal says which bound it is. */
+/** Bounds the memory that pins take. Each rejection names the bound. */
 export class PinLimits {
   readonly #pinTable: PinTable;
   readonly #pinsMax: number;
@@ -136,27 +141,28 @@ export class PinLimits {
     this.#pinsMax = pinsMax;
   }
 
-  /** Why no block of the request is accepted. */
+  /** Why the whole request is rejected, or null. */
   refusalOf({ kind, owner, name }: Pick<PinRequest, "kind" | "owner" | "name">): string | null {
     const { index, size, leases } = this.#pinTable;
-    if (isTooLong(owner)) return `limit: an owner's name has ${NAME_BYTES_MAX} bytes at most`;
+    if (isTooLong(owner)) return `limit: an owner's name is longer than ${NAME_BYTES_MAX} bytes`;
     if (name !== null && isTooLong(name))
-      return `limit: a lease's name has ${NAME_BYTES_MAX} bytes at most`;
-    if (size >= this.#pinsMax) return `limit: ${this.#pinsMax} holds at the same time`;
+      return `limit: a lease's name is longer than ${NAME_BYTES_MAX} bytes`;
+    if (size >= this.#pinsMax) return `limit: at most ${this.#pinsMax} pins`;
     if (index.owners >= OWNERS_MAX && !index.hasOwner(owner))
-      return `limit: ${OWNERS_MAX} owners at the same time`;
+      return `limit: at most ${OWNERS_MAX} owners`;
     if (kind !== "lease") return null;
-    if (leases.size >= LEASES_MAX) return `limit: ${LEASES_MAX} leases at the same time`;
-    if (name === null) return "invalid: a lease has a name";
-    return leases.has(name) ? "exists: there is a lease of this name" : null;
+    if (leases.size >= LEASES_MAX) return `limit: at most ${LEASES_MAX} leases`;
+    if (name === null) return "invalid: a lease needs a name";
+    return leases.has(name) ? "exists: a lease of this name exists" : null;
   }
 
-  /** Why the hold takes no further block. */
+  /** Why the pin cannot take another block, or null. */
   limitOf(pin: Pin): string | null {
-    if (pin.nodes.size >= PIN_BLOCKS_MAX) return `limit: ${PIN_BLOCKS_MAX} blocks in one hold`;
-    if (this.#pinTable.blocks >= BLOCKS_MAX) return `limit: ${BLOCKS_MAX} blocks under holds`;
+    if (pin.nodes.size >= PIN_BLOCKS_MAX) return `limit: at most ${PIN_BLOCKS_MAX} blocks per pin`;
+    if (this.#pinTable.blocks >= BLOCKS_MAX)
+      return `limit: at most ${BLOCKS_MAX} blocks in all pins`;
     return this.#pinTable.index.kept >= KEPT_MAX
-      ? `limit: ${KEPT_MAX} blocks kept for owners`
+      ? `limit: at most ${KEPT_MAX} blocks kept for all owners`
       : null;
   }
 }

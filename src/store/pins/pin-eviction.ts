@@ -4,34 +4,40 @@ import { MinHeap } from "./min-heap.ts";
 import type { Pin, PinPart, PinTable } from "./pin-table.ts";
 import type { ReliefLevel } from "./pins.ts";
 
-/** An order of holds serves this long; what was used meanwhile counts in the next one. */
+/** Lifetime of a ranking. Use of blocks after it was made counts in the next ranking. */
 const ORDER_MS = 1_000;
-/** One in which nothing was found yet goes on for so long. */
+/** Lifetime of a ranking that has not found a pin yet. */
 const ORDER_FOUND_NONE_MS = 60_000;
-/** A scan that found nothing is repeated when this many times its own duration has gone by. */
+/** A ranking that found nothing is repeated after this many times its own duration. */
 const REST = 9;
-/** How long one call may rank for, and how many steps at most; half as long to look once more. */
+/**
+ * Limits of the ranking part of one call: milliseconds and steps. The final check may take half as
+ * much again.
+ */
 const CALL_MS = 2;
 const STEPS_A_CALL = 32_768;
-/** Steps between two looks at the clock. */
+/** Steps between two reads of the clock. */
 const STEPS_A_LOOK = 64;
 
 type EvictionTier = "ram" | "ssd";
 
 interface Ranked {
   readonly pin: Pin;
-  /** Soft pins: what is left of the priority. Others: when they were last used. */
+  /** Soft pins: the remaining priority. Others: the time of their latest use. */
   readonly rank: number;
   readonly lastUsed: number;
 }
 
-/** Holds in their order, as far as they were looked at. */
+/** A ranking of the pins, which may still be incomplete. */
 interface Order {
   readonly heap: MinHeap<Ranked>;
-  /** Those with a greater id are still to be ranked. */
+  /** Pins with a greater id are not ranked yet. */
   rankedTo: number;
   isRanked: boolean;
-  /** Being ranked, and being looked at again before it goes. */
+  /**
+   * `scan`: the pin that is being ranked. `again`: the ranked pin that is checked once more before
+   * it is returned.
+   */
   scan: PinScan | null;
   again: PinScan | null;
   hasFound: boolean;
@@ -39,28 +45,31 @@ interface Order {
   tookMs: number;
 }
 
-/** A hold that is being looked at. */
+/** A scan over the blocks of one pin and their ancestors. It can pause between any two steps. */
 interface PinScan {
   readonly pin: Pin;
-  /** Those of its blocks that are still to be looked at. */
+  /** Blocks not visited yet. */
   readonly nodes: Iterator<NodeId>;
-  /** The one at hand, and how far it went upwards from there. */
+  /** The current block, and the ancestor of it that comes next. */
   from: NodeId;
   step: NodeId;
 }
 
 /**
- * Finds the hold that is worth least among those that keep something on a tier. All holds are
- * ranked at once and the ranking serves for a while, so that many in a row cost one scan. A call
- * looks at so many blocks and no more; the next one goes on from there. Where holds have more
- * blocks than that, the one it finds is the least of those that it has come to.
+ * Finds the least valuable pin that keeps blocks on a tier. All pins are ranked together and the
+ * ranking is reused for a while, so that evicting many pins costs one scan. A call visits a limited
+ * number of blocks, and the next call continues from there. If the pins have more blocks than that,
+ * the result is the least valuable of those ranked so far.
  */
 export class PinEviction {
   readonly #table: BlockTable;
   readonly #pinTable: PinTable;
   readonly #clock: Clock;
   readonly #orders = new Map<string, Order>();
-  /** Nodes that keep nothing on the tier, nor does what is above them: not looked at again. */
+  /**
+   * Nodes that are not kept on the tier and whose ancestors are not either. They are not visited
+   * again.
+   */
   readonly #unpinnedPaths = { ram: new Set<NodeId>(), ssd: new Set<NodeId>() };
   #steps = 0;
   #clockCheckAtStep = 0;
@@ -72,7 +81,10 @@ export class PinEviction {
     this.#clock = clock;
   }
 
-  /** Null where no hold of the level keeps a block from leaving the tier, as far as it looked. */
+  /**
+   * The least valuable pin of the level that keeps a block on the tier, or null if none was found
+   * within this call's limit.
+   */
   least(tier: EvictionTier, level: ReliefLevel): Pin | null {
     if (this.#pinTable.size === 0 || this.#keepsNothing(tier)) return null;
     const key = `${tier}/${level}`;
@@ -102,12 +114,12 @@ export class PinEviction {
     return (tier === "ram" ? this.#table.keptInRamAloneBytes : this.#table.keptBytes) === 0;
   }
 
-  /** What keeps nothing on this tier is passed over until the next ranking. */
+  /** Pins that keep nothing on this tier are skipped until the next ranking. */
   #takeFrom(order: Order, tier: EvictionTier, level: ReliefLevel): Pin | null {
     const beginMs = this.#clock.monotonicMs();
     this.#setBudget(STEPS_A_CALL, CALL_MS);
     if (!order.isRanked) this.#rankMore(order, tier, level);
-    // The least of those so far is looked for all the same.
+    // Find the least valuable pin ranked so far even if the ranking used up its limit.
     this.#setBudget(STEPS_A_CALL / 2, CALL_MS / 2);
     const found = this.#next(order, tier);
     if (found !== null) order.hasFound = true;
@@ -121,7 +133,7 @@ export class PinEviction {
     this.#untilMs = this.#clock.monotonicMs() + ms;
   }
 
-  /** False once a call has looked for long enough. */
+  /** False once the call has reached its limit of steps or time. */
   #hasBudget(): boolean {
     if (this.#steps > this.#clockCheckAtStep) return true;
     this.#clockCheckAtStep = this.#steps - STEPS_A_LOOK;
@@ -129,7 +141,7 @@ export class PinEviction {
     return this.#steps > 0;
   }
 
-  /** What keeps nothing on this tier is passed over until the next ranking. */
+  /** Pins that keep nothing on this tier are skipped until the next ranking. */
   #rankMore(order: Order, tier: EvictionTier, level: ReliefLevel): void {
     const upcoming = this.#pinTable.after(order.rankedTo);
     while (this.#hasBudget()) {
@@ -153,7 +165,7 @@ export class PinEviction {
     }
   }
 
-  /** The least that still keeps something there. */
+  /** The least valuable ranked pin that still keeps a block on the tier. */
   #next(order: Order, tier: EvictionTier): Pin | null {
     for (let first = order.heap.peek(); first !== undefined; first = order.heap.peek()) {
       const { pin } = first;
@@ -170,8 +182,8 @@ export class PinEviction {
   }
 
   /**
-   * Whether one of its blocks, or of those above them, stays on the tier because it is kept; null
-   * where that is not yet seen.
+   * Whether the pin keeps one of its blocks, or an ancestor of one, on the tier. Null if the call
+   * reached its limit first.
    */
   #keeps(scan: PinScan, tier: EvictionTier): boolean | null {
     const unpinnedPaths = this.#unpinnedPaths[tier];
@@ -209,7 +221,7 @@ function isOver({ isRanked, heap }: Order): boolean {
   return isRanked && heap.size === 0;
 }
 
-/** The lower rank first, then what was used longest ago, then the larger, then the older one. */
+/** Orders by rank, then by latest use (older first), then by size (larger first), then by id. */
 function isWorthLess(a: Ranked, b: Ranked): boolean {
   if (a.rank !== b.rank) return a.rank < b.rank;
   if (a.lastUsed !== b.lastUsed) return a.lastUsed < b.lastUsed;
@@ -217,7 +229,7 @@ function isWorthLess(a: Ranked, b: Ranked): boolean {
   return a.pin.id < b.pin.id;
 }
 
-/** An owner lets go of blocks, of each once; what that changes is written down at the end. */
+/** One unpin request. `record` writes all changes to the ledger at the end. */
 export class Unpinning {
   readonly #pinTable: PinTable;
   readonly #kind: "pin" | "retain";
@@ -231,7 +243,7 @@ export class Unpinning {
     this.#owner = owner;
   }
 
-  /** False where the owner has no hold on it. */
+  /** False if the owner has no pin of this kind on the node. */
   letGo(node: NodeId): boolean {
     const pin = this.#pinTable.index.endsFirst(this.#kind, this.#owner, node);
     if (pin === null) return false;

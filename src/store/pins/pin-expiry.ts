@@ -4,24 +4,29 @@ import type { HoldLedger } from "../index/index.ts";
 import { type Pin, type PinTable, WORTH_MIN } from "./pin-table.ts";
 import { type EndedHold, type HoldInfo, PIN_BLOCKS_PER_CALL } from "./pins.ts";
 
-/** Also after the machine slept, which timers do not notice, nothing ends later than this. */
+/**
+ * Maximum time between checks. Timers do not run while the machine sleeps, so this bounds how late
+ * a pin ends after it wakes.
+ */
 const LOOK_MS = 1_000;
-/** As finely as the boot clock tells the time. */
+/** Resolution of the boot clock. */
 const LOOK_MIN_MS = 10;
-/** While a hold has an end, the time is written down this often. */
+/** Interval at which the ledger gets the current time while a pin has a deadline. */
 const SEEN_MS = 10_000;
-/** Blocks let go of before the event loop turns again: about a millisecond. */
+/** Blocks released before the event loop turns. Takes about a millisecond. */
 const BLOCKS_AT_ONCE = 4_096;
 
 export interface PinTimerOptions {
   readonly pinTable: PinTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;
-  /** Its time is over, or a soft pin is worth nothing any more. */
+  /** Called with a pin whose deadline has passed, or with a soft pin that has faded. */
   readonly onEnd: (pin: Pin) => void;
 }
 
-/** Ends holds whose time is over, within a second. One timer, only while any hold has an end. */
+/**
+ * Ends pins within a second of their deadline. Uses one timer, and only while a pin has a due time.
+ */
 export class PinTimer implements Disposable {
   readonly #parts: PinTimerOptions;
   #timer: Disposable | null = null;
@@ -34,7 +39,7 @@ export class PinTimer implements Disposable {
     this.#seenMs = parts.clock.monotonicMs();
   }
 
-  /** Times have changed. */
+  /** Call it after any change of due times. */
   arm(): void {
     const { pinTable, clock } = this.#parts;
     const next = pinTable.due.next();
@@ -88,7 +93,7 @@ export class PinTimer implements Disposable {
     if (ledger === null || nowMs - this.#seenMs < SEEN_MS) return;
     this.#seenMs = nowMs;
     ledger.seen(clock.bootId, bootMs);
-    // A ledger that fails says so in its state.
+    // A failing ledger reports that in its state.
     void ledger.commit();
   }
 }
@@ -97,14 +102,15 @@ interface EndingPin {
   readonly pin: Pin;
   readonly info: HoldInfo;
   readonly nodes: NodeId[];
-  /** The generation of each. */
+  /** Generation of each node. */
   readonly born: number[];
   readonly then: (ended: EndedHold) => void;
 }
 
 /**
- * Ends holds: they are out of force at once and let go of their blocks, the first 2,048 at once and
- * as many in each turn of the event loop after that, however many end at the same time.
+ * Ends pins. A pin is out of force immediately. Its blocks are released in slices, the first
+ * `PIN_BLOCKS_PER_CALL` synchronously and one slice per turn of the event loop after that,
+ * regardless of how many pins end at once.
  */
 export class EndingPins {
   readonly #table: BlockTable;
@@ -117,7 +123,10 @@ export class EndingPins {
     this.#pinTable = pinTable;
   }
 
-  /** Calls `then` when it has let go of all: before this returns where that is one slice. */
+  /**
+   * Ends the pin and calls `then` when all its blocks are released, synchronously if they fit into
+   * one slice.
+   */
   end(pin: Pin, then: (ended: EndedHold) => void): HoldInfo {
     const info = this.#pinTable.infoOf(pin);
     this.#pinTable.close(pin);
@@ -129,7 +138,7 @@ export class EndingPins {
     return info;
   }
 
-  /** Lets go of some more at once; false where nothing is left of holds that ended. */
+  /** Releases one more slice. False if no ended pin is left to release. */
   step(): boolean {
     const first = this.#queue[0];
     if (first === undefined) return false;
@@ -137,7 +146,7 @@ export class EndingPins {
     return true;
   }
 
-  /** Resolves when all have let go of their blocks. */
+  /** Resolves when all ended pins have released their blocks. */
   async drained(): Promise<void> {
     await this.#running;
   }
@@ -148,7 +157,7 @@ export class EndingPins {
     this.#running = null;
   }
 
-  /** True where that was the rest. */
+  /** Releases one slice. True if it was the last one of the pin. */
   #release({ pin, info, nodes, born, then }: EndingPin): boolean {
     const table = this.#table;
     let left = PIN_BLOCKS_PER_CALL;
@@ -166,40 +175,40 @@ export class EndingPins {
   }
 }
 
-/** What became of the blocks of a lease that expired. */
+/** Result of removing the blocks of an expired lease. */
 export interface Purged {
-  /** How many blocks nothing else wanted. */
+  /** Blocks that nothing else needed and that were removed. */
   readonly purged: number;
-  /** What was to go is gone for good, also after a crash. */
+  /** Whether the removal of all blocks survives a crash. */
   readonly isDurable: boolean;
 }
 
 interface ExpiredLeasesOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
-  /** Removes what nothing else wants. */
+  /** Removes the blocks that nothing else needs. */
   readonly purge: (ended: EndedHold) => Promise<Purged>;
-  /** The first answer, or the reason why there was none. */
+  /** Called once per lease after the first attempt. `failure`: the reason, or null. */
   readonly onReported: (ended: EndedHold, purged: number, failure: string | null) => void;
-  /** All of it is gone: the lease can be forgotten. */
+  /** Called when the removal is durable and the lease's record can be deleted. */
   readonly onPurged: (ended: EndedHold) => void;
 }
 
-/** Purges at the same time; each has thousands of removals under way by itself. */
+/** Concurrent purges. Each runs thousands of removals at once. */
 const AT_ONCE = 4;
 const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 300_000;
 
 interface ExpiredLease {
   readonly ended: EndedHold;
-  /** Of each of its nodes. */
+  /** Generation of each node when the lease ended. */
   readonly born: readonly number[];
   isReported: boolean;
 }
 
 /**
- * Leases that expired, until their blocks are gone: a few at a time, again after a growing wait
- * where that could not be done. Nothing is held meanwhile.
+ * Purges the blocks of expired leases, a few leases at a time. A purge that fails is retried after
+ * a growing delay. The blocks are not pinned meanwhile.
  */
 export class ExpiredLeases implements AsyncDisposable {
   readonly #parts: ExpiredLeasesOptions;
@@ -214,14 +223,14 @@ export class ExpiredLeases implements AsyncDisposable {
     this.#parts = parts;
   }
 
-  /** Its nodes are those of the table as it is now. */
+  /** The nodes of `ended` must be valid now. */
   add(ended: EndedHold): void {
     const born = ended.nodes.map((node) => this.#parts.table.generationOf(node));
     this.#waiting.add({ ended, born, isReported: false });
     this.#next();
   }
 
-  /** Resolves when what is at work is over; the rest is left to the next start. */
+  /** Resolves when the running purges have ended. The next start does the rest. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isOver = true;
     this.#timer?.[Symbol.dispose]();
@@ -247,7 +256,7 @@ export class ExpiredLeases implements AsyncDisposable {
     let [purged, isDurable, failure]: [number, boolean, string | null] = [0, false, null];
     try {
       ({ purged, isDurable } = await purge({ ...ended, nodes }));
-      if (!isDurable) failure = "not all of them could be removed for good";
+      if (!isDurable) failure = "some blocks could not be removed durably";
     } catch (thrown) {
       failure = messageOf(thrown);
     }

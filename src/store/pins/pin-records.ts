@@ -12,20 +12,20 @@ export interface PinRecordsOptions {
 }
 
 /**
- * Writes down what changed of holds, once a turn of the event loop however often it changed: the
- * parts that were touched, and nothing else. The first part lies in the row of the hold.
+ * Writes changed pins to the ledger once per turn of the event loop, and of each pin only the
+ * changed parts. The first part is stored in the row of the pin itself.
  */
 export class PinRecords {
   readonly #parts: PinRecordsOptions;
   readonly #changed = new Map<PinPart, Pin>();
-  /** One of them: blocks of a part change one after the other. */
+  /** The part that changed last. Changes of one part usually come in sequence. */
   #latest: PinPart | null = null;
 
   constructor(parts: PinRecordsOptions) {
     this.#parts = parts;
   }
 
-  /** Its end has changed, or what is in its first part. */
+  /** Call it if the deadline or the first part has changed. */
   change(pin: Pin): void {
     this.changePart(pin, pin.nodes.parts[0]!);
   }
@@ -42,7 +42,7 @@ export class PinRecords {
     for (const part of pin.nodes.parts) this.changePart(pin, part);
   }
 
-  /** Its end is now, and that is written before anything else becomes of it. */
+  /** Writes the deadline, which is now, before the blocks of the lease are released. */
   overdue(pin: Pin): void {
     const { ledger, table, clock } = this.#parts;
     if (ledger === null || !pin.isWhole || pin.ended) return;
@@ -51,7 +51,7 @@ export class PinRecords {
     ledger.seen(clock.bootId, clock.bootMs());
   }
 
-  /** For good, with all its parts. */
+  /** Deletes the pin and all its parts from the ledger. */
   forget(id: number): void {
     this.#parts.ledger?.removeHold(id);
   }
@@ -71,11 +71,11 @@ export class PinRecords {
   }
 }
 
-/** Digest, and layer as u32 little-endian. */
+/** Digest (32 bytes), then the layer as u32 little-endian. */
 const BLOCK_BYTES = 36;
 const LAYER_AT = 32;
 
-/** As a row has them. */
+/** Encodes blocks as a ledger row stores them. */
 function blocksOf(
   nodes: Iterable<NodeId> & { readonly size: number },
   table: BlockTable,
@@ -109,10 +109,10 @@ function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): HoldRow {
   };
 }
 
-/** Names, numbers and what stands around them, at most. */
+/** Upper bound of a row's size without its blocks. */
 const ROW_BYTES = 512;
 
-/** Rows of as many holds as fit into about `bytesMax`, soft pins last. */
+/** Rows of the pins that fit into about `bytesMax` bytes, soft pins last. */
 export function rowsWithin(
   holds: Iterable<Pin>,
   bytesMax: number,
@@ -138,10 +138,10 @@ function blockAt(blocks: Uint8Array, index: number): { digest: Uint8Array; layer
 }
 
 /**
- * When a hold that was written down ends, on the clock of this boot; null: never. Of the same boot
- * that is what the row says. Of another one: what was left of it when that boot was last seen,
- * counted from now, so that time during which the machine was off does not count. Where nothing was
- * seen of the row's boot: all the time there can have been, at most `longestMs`.
+ * Deadline of a restored pin on the clock of this boot; null: none. In the same boot it is the
+ * row's deadline. In another boot it is the time that was left when that boot was last seen,
+ * counted from now: time while the machine was off does not count. If the row's boot was never
+ * seen, it is the maximum time that can have been left, at most `longestMs`.
  */
 function deadlineNow(
   row: HoldRow,
@@ -157,7 +157,7 @@ function deadlineNow(
   return now + Math.max(0, Math.min(leftMs, row.deadlineBootMs));
 }
 
-/** Where the system does not name its boots, a clock that went back tells that there was one. */
+/** If the system has no boot ids, a clock that went back proves a reboot. */
 function isThisBoot(
   row: HoldRow,
   lastSeen: LedgerContents["lastSeen"],
@@ -167,7 +167,7 @@ function isThisBoot(
   return row.bootId !== "" || lastSeen === null || lastSeen.bootMs <= clock.bootMs();
 }
 
-/** The node of each block that is there; what is not is counted. */
+/** Nodes of the resident blocks, and the number of those that are not resident. */
 function nodesOf(
   blocks: Uint8Array,
   find: (digest: Uint8Array, layer: number) => NodeId | null,
@@ -182,26 +182,26 @@ function nodesOf(
   return { nodes, missing: count - nodes.length };
 }
 
-/** Blocks looked up before the event loop turns again: some milliseconds. */
+/** Blocks looked up before the event loop turns. Takes some milliseconds. */
 const BLOCKS_AT_ONCE = 16_384;
 
-/** The node of a block that is in RAM or on SSD; NO_NODE where it is not. */
+/** The node of a block that is in RAM or on SSD, or NO_NODE. */
 export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
 
-/** Holds of a run before, and when they were last known to hold. */
+/** Pins of a previous run, and the last time at which they are known to have been in force. */
 export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen"> &
   Partial<Pick<LedgerContents, "parts">>;
 
 export interface Restored {
   readonly holds: number;
   readonly blocks: number;
-  /** Blocks that a hold had and that are not there any more. */
+  /** Pinned blocks that are no longer resident. */
   readonly lostBlocks: number;
-  /** Holds of which no block is there. */
+  /** Pins without a resident block. */
   readonly lostHolds: number;
 }
 
-/** Lets others run now and then. */
+/** Lets the event loop turn after every `BLOCKS_AT_ONCE` blocks. */
 class LoopYielder {
   #scan = 0;
 
@@ -216,7 +216,10 @@ class LoopYielder {
 interface Restoring {
   readonly find: FindBlock;
   readonly from: RememberedHolds;
-  /** Of two leases of one name, the older: it had expired, and its blocks are still to go. */
+  /**
+   * Called with the older of two leases of one name. It had expired, but its blocks were not purged
+   * yet.
+   */
   readonly onEnd: (pin: Pin) => void;
   readonly pinEvents: PinEvents;
 }
@@ -225,13 +228,16 @@ interface RestoredRow {
   readonly row: HoldRow;
   readonly pin: Pin | null;
   readonly lost: number;
-  /** Those from which blocks are lost. */
+  /** Parts with missing blocks. */
   readonly parts: readonly number[];
-  /** The lease that had its name so far. */
+  /** The older lease of the same name. */
   readonly replaced: Pin | null;
 }
 
-/** As `HoldRegistry.restore`. The rows that change do so in one transaction, with the time. */
+/**
+ * Implements `PinRegistry.restore`. Changed rows are written in one transaction, together with the
+ * time.
+ */
 export async function restorePins(
   pinTable: PinTable,
   options: PinRegistryOptions,
@@ -259,7 +265,7 @@ export async function restorePins(
   }
   for (const one of restored) record(pinTable, one, options.clock.bootId);
   for (const id of partsOf.keys()) pinTable.records.forget(id);
-  // Now that everything else that holds their blocks is back.
+  // Ends the replaced leases after all other pins of their blocks are restored.
   for (const { replaced } of restored) if (replaced !== null) onEnd(replaced);
   return sum;
 }
@@ -302,7 +308,7 @@ function termsOf(row: HoldRow, options: PinRegistryOptions, { from }: Restoring)
   return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs, purges };
 }
 
-/** What is not as it was is written again, or for the last time. */
+/** Rewrites the row of a pin that changed, or deletes it if the pin ended. */
 function record({ records }: PinTable, { row, pin, parts }: RestoredRow, bootId: string): void {
   if (pin === null) {
     records.forget(row.id);

@@ -36,11 +36,11 @@ import {
   type ReliefLevel,
 } from "./pins.ts";
 
-/** Holders named for one block. */
+/** Holders reported per block. */
 const HOLDERS_MAX = 64;
-/** Holds, and blocks of soft pins, looked at for one page of a list: about a millisecond. */
+/** Pins, and blocks of soft pins, visited for one page of a list. Takes about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
-/** A soft pin has at most this. */
+/** Maximum priority of a soft pin. */
 const PRIORITY_MAX = 99;
 
 const DONE: BlockResult = Object.freeze({ outcome: "done" });
@@ -54,20 +54,21 @@ export interface PinRegistryOptions extends BudgetLimits {
   readonly clock: Clock;
   readonly events: EventLog;
   readonly log: PinLog;
-  /** Null: holds last as long as the process. Not closed by the registry. */
+  /** Null: pins last as long as the process. The registry does not close the ledger. */
   readonly ledger: HoldLedger | null;
-  /** The store's clock, on which blocks were used. */
+  /** The store's clock, in seconds, which timestamps the use of blocks. */
   readonly nowSeconds: () => number;
-  /** The longest a lease lasts without renewal, and how long one lasts that names no time. */
+  /** Maximum time to live of a lease, and the default if a request names none. */
   readonly leaseTtlMaxMs: () => number;
-  /** After how long without use a soft pin fades that names no time. */
+  /** Default `idleMs` of soft pins. */
   readonly retainIdleMs: () => number;
-  /** Holds at the same time. Default: a million. */
+  /** Maximum number of pins. Default: one million. */
   readonly pinsMax?: number;
   /**
-   * A lease that `purges` has expired and holds nothing any more: removes what nothing else wants.
-   * Asked again until that is done for good; only then the lease is forgotten, so that what a crash
-   * cut short is done after the next start. A few at a time. Default: everything stays.
+   * Called with a lease that expired with `purges` set. Removes the blocks that nothing else needs.
+   * It is called again until the removal is durable; the lease's record is deleted only then, so
+   * that the next start completes a removal that a crash interrupted. At most four calls run at
+   * once. Default: the blocks stay.
    */
   readonly onLeaseExpired?: (ended: EndedHold) => Promise<Purged>;
 }
@@ -81,7 +82,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   readonly #eviction: PinEviction;
   readonly #ending: EndingPins;
   readonly #timer: PinTimer;
-  /** Null: what was under a lease stays where it is. */
+  /** Null: blocks of expired leases stay. */
   readonly #expiring: ExpiredLeases | null;
   #relieved = 0;
   #expired = 0;
@@ -102,10 +103,11 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   /**
-   * Brings back what the ledger held when it was opened, or without one what `handed` has; once,
-   * after the blocks are back and before anything is added. `find` answers the block's node where
-   * it is in RAM or on SSD. No budget applies. A hold keeps what is there of its blocks; one of
-   * which nothing is there is over. What is missing is said in events, the log and the counts.
+   * Restores the pins from the ledger, or from `handed` if there is no ledger. Call it once, after
+   * the blocks are restored and before the first request. `find` returns the node of a block that
+   * is in RAM or on SSD. No budget applies. A pin keeps those of its blocks that are resident; a
+   * pin without resident blocks ends. Missing blocks are reported as events, in the log and in the
+   * counts.
    */
   async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
     const from = this.#options.ledger?.contents ?? handed;
@@ -122,9 +124,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
   }
 
   /**
-   * All holds as a ledger would have them, for a process that takes over the blocks: pins and
-   * leases before soft pins, the oldest first, as many as fit into about `bytesMax`; `leftOut`: how
-   * many do not.
+   * All pins as ledger rows, for a process that takes over the blocks. Pins and leases come first,
+   * then soft pins, each by ascending id, up to about `bytesMax` bytes. `leftOut`: pins that did
+   * not fit.
    */
   handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
     const { table, clock } = this.#options;
@@ -150,10 +152,10 @@ export class HoldRegistry implements Holds, AsyncDisposable {
         pin = first.id === null ? undefined : this.#pinTable.get(first.id);
         return first;
       }
-      if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the hold has ended");
+      if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the pin ended meanwhile");
       return this.#join(pin, nodes);
     });
-    // To write all of it down is a turn's work by itself.
+    // Writing all parts takes a whole turn of the event loop.
     await yieldToLoop();
     if (pin === undefined || pin.ended) return { ...added, id: null };
     pin.isWhole = true;
@@ -193,9 +195,9 @@ export class HoldRegistry implements Holds, AsyncDisposable {
 
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold {
     const pin = this.#pinTable.leases.get(name);
-    if (pin === undefined) return this.#refuse(owner, nodes, "missing: there is no such lease");
+    if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
     if (pin.owner !== owner)
-      return this.#refuse(owner, nodes, "owner: the lease of this name is another owner's");
+      return this.#refuse(owner, nodes, "owner: the lease belongs to another owner");
     return this.#join(pin, nodes);
   }
 
@@ -226,7 +228,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     const { promise, resolve } = Promise.withResolvers<EndedLease>();
     let atOnce: EndedLease | null = null;
     pin.deadlineBootMs = this.#options.clock.bootMs();
-    // Also where a crash cuts it short: the next start removes what was to go.
+    // If a crash interrupts the removal, the next start completes it.
     pin.purges = true;
     this.#pinTable.records.overdue(pin);
     this.#ending.end(pin, (ended) => {
@@ -270,7 +272,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     for (const pin of this.#pinTable.after(after)) {
       if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
       next = pin.id;
-      // What a soft pin is worth depends on each of its blocks.
+      // The remaining priority of a soft pin depends on each of its blocks.
       steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
       if (kind !== null && pin.kind !== kind) continue;
       if (owner === null || pin.owner === owner) holds.push(this.#pinTable.infoOf(pin));
@@ -297,12 +299,15 @@ export class HoldRegistry implements Holds, AsyncDisposable {
     return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
   }
 
-  /** Checks every invariant, in time linear in the blocks under holds; INTERNAL names one. */
+  /**
+   * Checks every invariant in time linear in the number of pinned blocks. Throws INTERNAL with the
+   * first violation.
+   */
   verifyIntegrity(): void {
     verifyPins(this.#pinTable, this.#options.table);
   }
 
-  /** Holds stay in force and in the ledger; nothing expires any more. */
+  /** Stops expiry. Pins stay in force and in the ledger. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#timer[Symbol.dispose]();
     await this.#ending.drained();
@@ -348,7 +353,7 @@ export class HoldRegistry implements Holds, AsyncDisposable {
 
   #pin(pin: Pin, node: NodeId): string | null {
     const part = this.#pinTable.join(pin, node);
-    if (part === null) return "limit: the block is held as often as can be";
+    if (part === null) return "limit: the block has the maximum number of pins";
     this.#pinTable.records.changePart(pin, part);
     return null;
   }
@@ -404,9 +409,9 @@ interface SliceResult {
 }
 
 /**
- * Works on nodes in slices, one in a turn of the event loop; those that are gone when their turn
- * comes are `missing`. The first slice is done before this returns. What else the slices answer is
- * taken from the last one in which anything was rejected, or the last.
+ * Processes nodes in slices, one per turn of the event loop. A node that vanished before its turn
+ * is `missing`. The first slice is processed before this returns. All other fields of the result
+ * come from the last slice with a rejection, or from the last slice if nothing was rejected.
  */
 function inSlices<Result extends SliceResult>(
   table: BlockTable,
@@ -440,18 +445,19 @@ function anyRejected({ results }: SliceResult): boolean {
   return results.some(({ outcome }) => outcome === "rejected");
 }
 
-/** Nodes looked at: some microseconds. */
+/** Nodes visited per call. Takes some microseconds. */
 const STEPS_MAX = 1_000;
 const SUBTREE_HOLDERS_MAX = 16;
 
-/** Knows who holds a node by itself: holds do, and sessions. */
+/** Names the holders of a single node. Pins and sessions implement it. */
 interface HolderSource {
   holdersOf(node: NodeId): readonly HeldBy[];
 }
 
 /**
- * Who holds a node or any of its descendants, each once, at most `max`. Goes down only where
- * something is held, looks at 1,000 nodes and then answers what it found so far: perhaps none.
+ * Holders of a node or of any of its descendants, without duplicates, at most `max`. The search
+ * descends only into pinned or locked nodes. It visits at most 1,000 nodes and returns the holders
+ * found so far, which may be none.
  */
 export function subtreeHolders(
   table: BlockTable,

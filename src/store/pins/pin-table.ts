@@ -6,18 +6,18 @@ import { PinRecords } from "./pin-records.ts";
 import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
 import type { HoldInfo, HoldKind, PinRequest } from "./pins.ts";
 
-/** Soft pins are looked at again no sooner than that. */
+/** Minimum time between two checks of whether a soft pin has faded. */
 const FADE_LOOK_MS = 1_000;
 
 export interface PinTableOptions {
   readonly table: BlockTable;
   readonly clock: Clock;
   readonly ledger: HoldLedger | null;
-  /** The store's clock, on which blocks were used. */
+  /** The store's clock, in seconds, which timestamps the use of blocks. */
   readonly nowSeconds: () => number;
 }
 
-/** What a hold begins with; the rest follows from when that is. */
+/** Initial values of a pin. */
 export type PinTerms = Pick<PinRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
   readonly purges: boolean;
   readonly deadlineBootMs: number | null;
@@ -32,8 +32,8 @@ interface Totals {
 }
 
 /**
- * The holds in force, with everything that must change together when one does: the table's pins,
- * the indexes, the sums, the times, the rows.
+ * The active pins, with everything that must change together with a pin: pin counts of the block
+ * table, indexes, totals, due times and ledger records.
  */
 export class PinTable {
   readonly #parts: PinTableOptions;
@@ -48,7 +48,7 @@ export class PinTable {
     lease: { holds: 0, blocks: 0, bytes: 0 },
   };
   readonly #pins = new Map<number, Pin>();
-  /** Ascending; those that ended are cleared away when they are the greater part. */
+  /** Ascending. Ids of ended pins are removed once they are the majority. */
   #ids: number[] = [];
   #lastId = 0;
 
@@ -63,18 +63,18 @@ export class PinTable {
     return this.#pins.size;
   }
 
-  /** Blocks under holds, each once for each hold. */
+  /** Sum of the block counts of all pins: a block under two pins counts twice. */
   get blocks(): number {
     const { pin, retain, lease } = this.totals;
     return pin.blocks + retain.blocks + lease.blocks;
   }
 
-  /** Those in force, and those that are still letting go of their blocks. */
+  /** Active pins, and ended pins that are still releasing blocks. */
   all(): IterableIterator<Pin> {
     return this.#pins.values();
   }
 
-  /** Holds in force with an id above `after`, in order. */
+  /** Active pins with an id above `after`, in ascending order. */
   *after(after: number): Generator<Pin> {
     let [low, high] = [0, this.#ids.length];
     while (low < high) {
@@ -92,7 +92,10 @@ export class PinTable {
     return this.#pins.get(id);
   }
 
-  /** A hold without blocks yet. `id`: of a row; null: the next. Ids only ever grow. */
+  /**
+   * Creates a pin without blocks. `id`: from a ledger row; null: the next unused id. Ids are never
+   * reused.
+   */
   begin(terms: PinTerms, id: number | null = null): Pin {
     const { clock, nowSeconds } = this.#parts;
     const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
@@ -122,17 +125,20 @@ export class PinTable {
     this.#ids.push(pin.id);
     this.totals[kind].holds++;
     if (kind !== "lease") return pin;
-    assert(name !== null && !this.leases.has(name), "a lease has a name of its own");
+    assert(name !== null && !this.leases.has(name), "a lease has a unique name");
     this.leases.set(name, pin);
     return pin;
   }
 
-  /** Ids given from now on are above this one. */
+  /** Ensures that new ids are greater than `through`. */
   skipIds(through: number): void {
     this.#lastId = Math.max(this.#lastId, through);
   }
 
-  /** The part where it is now; null where the table counts as many pins on the node as it can. */
+  /**
+   * Adds the node to the pin, to part `number` if given. Returns the part that contains it, or null
+   * if the block table cannot count another pin on the node.
+   */
   join(pin: Pin, node: NodeId, number?: number): PinPart | null {
     if (!this.#parts.table.pin(node)) return null;
     const { pinnedBytes, index } = this;
@@ -147,13 +153,13 @@ export class PinTable {
     return part;
   }
 
-  /** The part where it was. The node may vanish. */
+  /** Removes the node from the pin and returns the part that contained it. The node may vanish. */
   leave(pin: Pin, node: NodeId): PinPart {
     const { pinnedBytes, index } = this;
     const bytes = pinnedBytes.bytesOf(node);
     index.leave(pin, node);
     const part = pin.nodes.delete(node);
-    assert(part !== null, "a block that leaves a hold was in it");
+    assert(part !== null, "a block that leaves a pin was in it");
     pin.bytes -= bytes;
     const totals = this.totals[pin.kind];
     totals.blocks--;
@@ -163,21 +169,21 @@ export class PinTable {
     return part;
   }
 
-  /** Not in force any more; its blocks are still to leave. Its row stays. */
+  /** Deactivates the pin. Its blocks and its ledger row stay. */
   close(pin: Pin): void {
     pin.ended = true;
     this.due.set(pin, null);
     this.unname(pin);
   }
 
-  /** Another lease has its name from now on. */
+  /** Releases the name of a lease for another lease. */
   unname(pin: Pin): void {
     if (pin.name !== null && this.leases.get(pin.name) === pin) this.leases.delete(pin.name);
   }
 
-  /** A hold that has no blocks is over. */
+  /** Removes an empty pin. */
   drop(pin: Pin): void {
-    assert(pin.nodes.size === 0, "a hold that is dropped has no blocks");
+    assert(pin.nodes.size === 0, "a dropped pin has no blocks");
     this.close(pin);
     this.index.close(pin);
     this.totals[pin.kind].holds--;
@@ -186,7 +192,7 @@ export class PinTable {
       this.#ids = this.#ids.filter((id) => this.#pins.has(id));
   }
 
-  /** Says to the timer when this hold must be looked at: when it ends, or may have faded. */
+  /** Sets when the timer must check this pin: at its deadline, or when it may have faded. */
   schedule(pin: Pin): void {
     const fades = pin.kind === "retain" ? this.#fadesAt(pin) : null;
     const ends = pin.deadlineBootMs;
@@ -200,7 +206,9 @@ export class PinTable {
     return this.#parts.clock.bootMs() + Math.max(leftMs, 0) + FADE_LOOK_MS;
   }
 
-  /** Seconds of the store's clock at which any of its blocks was last used, or it began. */
+  /**
+   * Time of the latest use of any of its blocks, in seconds of the store's clock. 0: never used.
+   */
   lastUsed(pin: Pin): number {
     const { table } = this.#parts;
     let last = 0;
@@ -214,7 +222,7 @@ export class PinTable {
     return Math.max(0, this.#parts.nowSeconds() - since) * 1_000;
   }
 
-  /** What is left of a soft pin's priority; null for others. */
+  /** Remaining priority of a soft pin; null for other kinds. */
   worthOf(pin: Pin): number | null {
     if (pin.kind !== "retain") return null;
     return worthAfter(pin.priority ?? 0, pin.idleMs, this.unusedMs(pin));
@@ -231,10 +239,10 @@ export class PinTable {
   }
 }
 
-/** What a soft pin must be worth to go on. */
+/** A soft pin whose remaining priority falls below this value ends. */
 export const WORTH_MIN = 0.5;
 
-/** A hold that is in force. */
+/** An active pin, soft pin or lease. */
 export interface Pin {
   readonly id: number;
   readonly kind: HoldKind;
@@ -242,40 +250,46 @@ export interface Pin {
   readonly name: string | null;
   readonly group: PinGroup;
   readonly nodes: PinnedBlocks;
-  /** Of its blocks, each as long as it was when it first came under a hold. */
+  /** Sum of the sizes of its blocks, each as it was when the block was first pinned. */
   bytes: number;
-  /** On the clock of this boot; null: none. */
+  /** On the clock of this boot. Null: no deadline. */
   deadlineBootMs: number | null;
   readonly priority: number | null;
-  /** Of a soft pin; null: it stays worth what it was. */
+  /**
+   * Soft pins only: the time without use that halves the priority. Null: the priority does not
+   * fade.
+   */
   readonly idleMs: number | null;
   readonly createdWallMs: number;
-  /** On the monotonic clock, also where an earlier run made it. */
+  /** On the monotonic clock. Negative if an earlier run created the pin. */
   readonly createdMs: number;
   /** Seconds of the store's clock. */
   readonly createdSeconds: number;
-  /** When the timer looks at it next, on the clock of this boot; null: never. */
+  /** When the timer checks this pin next, on the clock of this boot. Null: never. */
   dueBootMs: number | null;
-  /** As in `HoldRequest`. */
+  /** See `PinRequest.purges`. */
   purges: boolean;
-  /** It holds nothing any more, but for blocks that it is still letting go of. */
+  /** True once the pin is out of force. It may still be releasing blocks. */
   ended: boolean;
-  /** False while blocks are added in several turns: a crash must not leave a half. */
+  /**
+   * False while `addAll` is adding blocks. The ledger gets only whole pins, so that a crash leaves
+   * no half of one.
+   */
   isWhole: boolean;
 }
 
-/** Milliseconds until it ends by itself, zero where that is overdue. */
+/** Milliseconds until the deadline, 0 if it has passed, null without one. */
 function remainingMs(pin: Pin, bootMs: number): number | null {
   return pin.deadlineBootMs === null ? null : Math.max(0, pin.deadlineBootMs - bootMs);
 }
 
-/** What is left of a priority that halves with each `idleMs` without use, after the first one. */
+/** Remaining priority. Each `idleMs` without use after the first one halves it. */
 function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
   if (idleMs === null) return priority;
   return priority * 0.5 ** Math.max(0, unusedMs / Math.max(1, idleMs) - 1);
 }
 
-/** Without use for longer than this, a soft pin is worth less than `WORTH_MIN`. */
+/** Time without use after which the remaining priority is below `WORTH_MIN`. */
 function fadesAfterMs(priority: number, idleMs: number): number {
   if (priority < WORTH_MIN) return 0;
   return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
@@ -303,17 +317,20 @@ function infoOf(pin: Pin, now: Moment, priorityNow: number | null): HoldInfo {
   };
 }
 
-/** Blocks that are written down together: what a change of one of them costs to write. */
+/** Blocks per ledger record. A change of one block rewrites its whole part. */
 const PART_BLOCKS = 4_096;
 
 export interface PinPart {
-  /** From 0: its place in the hold. */
+  /** Position in the pin, from 0. */
   readonly number: number;
-  /** In the order in which they were added. */
+  /** In insertion order. */
   readonly nodes: Set<NodeId>;
 }
 
-/** The blocks of one hold, each once, in the order in which they were added. */
+/**
+ * The blocks of one pin, without duplicates, in insertion order. They are divided into parts, the
+ * units in which the ledger stores them.
+ */
 class PinnedBlocks {
   readonly #parts: PinPart[] = [{ number: 0, nodes: new Set() }];
   #size = 0;
@@ -322,7 +339,7 @@ class PinnedBlocks {
     return this.#size;
   }
 
-  /** At least one; some may be empty. */
+  /** At least one part. A part may be empty. */
   get parts(): readonly PinPart[] {
     return this.#parts;
   }
@@ -331,14 +348,17 @@ class PinnedBlocks {
     return this.#parts.some(({ nodes }) => nodes.has(node));
   }
 
-  /** Those below it are made, too. */
+  /** Returns the part with this number and creates it, and all parts before it, if necessary. */
   part(number: number): PinPart {
     while (this.#parts.length <= number)
       this.#parts.push({ number: this.#parts.length, nodes: new Set() });
     return this.#parts[number]!;
   }
 
-  /** The part where it is now: the last one that has room, or this one. It must not be there. */
+  /**
+   * Adds a node that is not in the pin yet, to the given part or to the last part with room.
+   * Returns the part.
+   */
   add(node: NodeId, number?: number): PinPart {
     const last = this.#parts.at(-1)!;
     const next = last.nodes.size >= PART_BLOCKS ? last.number + 1 : last.number;
@@ -348,7 +368,7 @@ class PinnedBlocks {
     return part;
   }
 
-  /** The part where it was; null where it was in none. */
+  /** Removes the node and returns the part that contained it, or null. */
   delete(node: NodeId): PinPart | null {
     const part = this.#parts.find(({ nodes }) => nodes.delete(node));
     if (part === undefined) return null;
@@ -366,20 +386,22 @@ interface Due {
   readonly pin: Pin;
 }
 
-/** Entries that say nothing any more, beyond which they are cleared away. */
+/** Outdated heap entries are removed once they exceed the valid ones by this many. */
 const STALE_MIN = 1_024;
 
-/** Which hold the timer must look at next. A hold has one time at most; setting it moves it. */
+/**
+ * When the timer must check which pin. A pin has at most one due time; setting it again moves it.
+ */
 class DueTimes {
   readonly #heap = new MinHeap<Due>((a, b) => a.atBootMs < b.atBootMs);
   #waiting = 0;
 
-  /** Holds that have a time. */
+  /** Pins with a due time. */
   get size(): number {
     return this.#waiting;
   }
 
-  /** Null: never. */
+  /** Null: removes the due time. */
   set(pin: Pin, atBootMs: number | null): void {
     if (pin.dueBootMs !== null) this.#waiting--;
     pin.dueBootMs = atBootMs;
@@ -390,7 +412,7 @@ class DueTimes {
     if (this.#heap.size > this.#waiting * 2 + STALE_MIN) this.#heap.retain(isCurrent);
   }
 
-  /** The earliest time; null where no hold has one. */
+  /** The earliest due time, or null. */
   next(): number | null {
     for (let first = this.#heap.peek(); first !== undefined; first = this.#heap.peek()) {
       if (isCurrent(first)) return first.atBootMs;
@@ -399,7 +421,7 @@ class DueTimes {
     return null;
   }
 
-  /** Takes out the earliest whose time has come; null where there is none. */
+  /** Removes and returns the pin with the earliest due time if that time has come, else null. */
   take(bootMs: number): Pin | null {
     const next = this.next();
     if (next === null || next > bootMs) return null;
@@ -418,48 +440,48 @@ interface Holders {
   readonly names: Set<string>;
 }
 
-/** Checks every sum and index of the holds against the holds; INTERNAL names the first broken. */
+/** Recomputes every total and index from the pins. Throws INTERNAL with the first difference. */
 export function verifyPins(pinTable: PinTable, table: BlockTable): void {
   const nodes = new Map<NodeId, Holders>();
   const owners = new Map<string, Set<NodeId>>();
   const totals = { pin: [0, 0, 0], retain: [0, 0, 0], lease: [0, 0, 0] };
   let due = 0;
   for (const pin of pinTable.all()) {
-    assert(pin.nodes.size > 0, "a hold has blocks");
+    assert(pin.nodes.size > 0, "a pin has blocks");
     if (pin.kind === "lease" && !pin.ended)
-      assert(pinTable.leases.get(pin.name!) === pin, "a lease has its name");
+      assert(pinTable.leases.get(pin.name!) === pin, "a lease is found by its name");
     if (pin.dueBootMs !== null) due++;
-    else assert(pin.ended || pin.deadlineBootMs === null, "what ends is looked at");
+    else assert(pin.ended || pin.deadlineBootMs === null, "a pin with a deadline has a due time");
     const named = owners.get(pin.owner) ?? new Set();
     owners.set(pin.owner, named);
     for (const node of pin.nodes) note(nodes, pin, node);
     if (pin.kind !== "retain") for (const node of pin.nodes) named.add(node);
     const bytes = sumOf(pin.nodes, pinTable);
-    assert(pin.bytes === bytes, "a hold is as long as its blocks");
+    assert(pin.bytes === bytes, "the bytes of a pin are the sum of its blocks");
     const of = totals[pin.kind];
     for (const [i, more] of [1, pin.nodes.size, bytes].entries()) of[i] = of[i]! + more;
   }
   for (const [kind, [holds, blocks, bytes]] of Object.entries(totals)) {
     const said = pinTable.totals[kind as Pin["kind"]];
     const isRight = said.holds === holds && said.blocks === blocks && said.bytes === bytes;
-    assert(isRight, `the sums of ${kind}s are right`);
+    assert(isRight, `the totals of ${kind}s match`);
   }
-  assert(pinTable.due.size === due, "as many times as holds that have one");
-  assert(pinTable.index.owners === owners.size, "an owner is known while it has holds");
+  assert(pinTable.due.size === due, "each due pin has one due time");
+  assert(pinTable.index.owners === owners.size, "the owners are those with pins");
   for (const [owner, named] of owners)
     assert(
       pinTable.index.keptBy(owner)?.bytes ===
         pinTable.index.keptBy(owner)?.sumOf(named, pinTable.pinnedBytes),
-      "an owner's bytes are those of what it keeps",
+      "the bytes of an owner are the sum of the blocks it keeps",
     );
-  assert(pinTable.index.nodes === nodes.size, "a node is known while it is held");
+  assert(pinTable.index.nodes === nodes.size, "the nodes are those with pins");
   for (const [node, { pins, names }] of nodes) {
-    assert(table.pinsOf(node) === pins, "the table counts each hold on a block");
+    assert(table.pinsOf(node) === pins, "the block table counts each pin of a block");
     const found = pinTable.index
       .holdersOf(node, Infinity)
       .map((by) => nameOf(by.kind, by.owner!, by.name));
     const isRight = found.length === names.size && found.every((name) => names.has(name));
-    assert(isRight, "each holder of a block is known once");
+    assert(isRight, "each holder of a block is listed once");
   }
 }
 

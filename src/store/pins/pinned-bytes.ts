@@ -4,20 +4,21 @@ import type { Pin } from "./pin-table.ts";
 import type { HoldKind } from "./pins.ts";
 
 /**
- * Which blocks only soft pins keep. The table knows that a block is kept, not by whom; a budget for
- * pins and leases must leave out what soft pins keep. So this counts, apart for both sorts, the
- * holds on a node and its children that are kept in turn: each sort keeps a node while its count is
+ * Counts the bytes that only soft pins keep. The block table knows that a block is kept, but not by
+ * which kind of pin, and the budget for pins and leases must not include blocks kept by soft pins
+ * alone. For each kind (hard: pins and leases; soft: soft pins) the class counts, per node, its
+ * pins plus its children that are kept by that kind. The kind keeps the node while the count is
  * above zero.
  *
- * A node that gains a parent while it is counted is taken into account when a hold next reaches it;
- * until then the parent passes for kept by pins, which errs on the strict side. One entry for each
- * node of the table; memory is taken as nodes come under holds.
+ * A node that gets a parent while it is counted is propagated to the parent by the next pin that
+ * reaches the node. Until then the parent counts as kept by hard pins, which is the strict side.
+ * Memory: one entry per node of the table, touched only when the node is pinned.
  */
 export class PinnedBytes {
   readonly #table: BlockTable;
   readonly #hard: Uint32Array;
   readonly #soft: Uint32Array;
-  /** The parent in whose counts the node is. */
+  /** The parent whose count includes the node. */
   readonly #parent: Int32Array;
   readonly #bytes: Uint32Array;
   #softOnlyBytes = 0;
@@ -31,7 +32,7 @@ export class PinnedBytes {
     this.#bytes = new Uint32Array(new ArrayBuffer(entries * 4));
   }
 
-  /** Bytes in RAM or on SSD that no pin or lease keeps, but a soft pin. */
+  /** Bytes in RAM or on SSD that a soft pin keeps and no pin or lease does. */
   get softOnlyBytes(): number {
     return this.#softOnlyBytes;
   }
@@ -40,12 +41,15 @@ export class PinnedBytes {
     return this.#hard[node] === 0 && this.#soft[node] !== 0;
   }
 
-  /** Its length when it came under a hold: what is added for it is what will be taken away. */
+  /** Size of the block when it was first pinned. The same number is added and later subtracted. */
   bytesOf(node: NodeId): number {
     return this.#bytes[node]!;
   }
 
-  /** In whose counts the node is: its parent when it came under a hold, or when one reached it. */
+  /**
+   * The parent whose count includes the node: its parent when it was first pinned, or later when a
+   * pin reached the node.
+   */
   parentOf(node: NodeId): NodeId {
     return this.#parent[node] as NodeId;
   }
@@ -57,7 +61,7 @@ export class PinnedBytes {
   remove(node: NodeId, isSoft: boolean): void {
     const [counts, parent] = [isSoft ? this.#soft : this.#hard, this.#parent];
     for (let step: number = node; step !== 0; ) {
-      assert(counts[step]! > 0, "a hold that ends was counted");
+      assert(counts[step]! > 0, "a pin that ends was counted");
       const before = this.#softOnlyOf(step);
       counts[step] = counts[step]! - 1;
       this.#softOnlyBytes += this.#softOnlyOf(step) - before;
@@ -90,7 +94,7 @@ export class PinnedBytes {
     this.#bytes[node] = isOnTiers(table, node as NodeId) ? table.bytesOf(node as NodeId) : 0;
   }
 
-  /** The node was counted as one without parent; perhaps it has one by now. */
+  /** The node was counted as a root. Propagates its counts if it has a parent now. */
   #adopt(node: number): void {
     const above = this.#table.parentOf(node as NodeId);
     if (above === 0) return;
@@ -109,14 +113,14 @@ export function isOnTiers(table: BlockTable, node: NodeId): boolean {
 }
 
 /**
- * What the pins and leases of one owner keep: the blocks they name and those above them, each once,
- * whoever else keeps them, too. Counts for each block the owner's holds on it and its children that
- * are kept in turn. The tally of all holds knows parents and lengths: there a block is entered
- * before it is here, and leaves after it.
+ * The blocks that the pins and leases of one owner keep: pinned blocks and their ancestors, each
+ * once, whether or not another owner keeps them too. Counts, per block, the owner's pins on it plus
+ * its children that the owner keeps. Parents and sizes come from `PinnedBytes`: a block is added
+ * there before it is added here, and removed there after it is removed here.
  */
 export class OwnerPinnedBytes {
   readonly #counts = new Map<NodeId, number>();
-  /** Counted as blocks without parent; they may have one by now. */
+  /** Blocks that were counted as roots. They may have a parent now. */
   readonly #roots = new Set<NodeId>();
   #bytes = 0;
 
@@ -124,7 +128,7 @@ export class OwnerPinnedBytes {
     return this.#bytes;
   }
 
-  /** Blocks that are kept. */
+  /** Number of blocks kept. */
   get size(): number {
     return this.#counts.size;
   }
@@ -158,7 +162,10 @@ export class OwnerPinnedBytes {
     }
   }
 
-  /** For checks: bytes that holds on these nodes keep; NaN where as many blocks are not counted. */
+  /**
+   * For integrity checks: the bytes that pins on these nodes keep. NaN if the number of blocks
+   * differs.
+   */
   sumOf(nodes: Iterable<NodeId>, pinnedBytes: PinnedBytes): number {
     const seen = new Set<NodeId>();
     let bytes = 0;
@@ -173,14 +180,16 @@ export class OwnerPinnedBytes {
   }
 }
 
-/** One hold, or several in the order in which they are let go of: the last one first. */
+/**
+ * The pins of one group on one node, in reverse order of removal: the last one is unpinned first.
+ */
 type PinStack = Pin | Pin[];
 
-/** Who holds a node: all pins of an owner together, all its soft pins together, or one lease. */
+/** One holder of a node: all pins of an owner, all its soft pins, or one lease. */
 export interface PinGroup {
   readonly by: HeldBy;
   readonly owner: Owner;
-  /** Of a lease null: it has each block once. */
+  /** Null for a lease, which contains each block once. */
   readonly stacks: Map<NodeId, PinStack> | null;
 }
 
@@ -188,13 +197,13 @@ interface Owner {
   readonly name: string;
   readonly pins: PinGroup;
   readonly retains: PinGroup;
-  /** How many of its leases have the node. */
+  /** Number of the owner's leases that contain the node. */
   readonly leased: Map<NodeId, number>;
   readonly kept: OwnerPinnedBytes;
   holds: number;
 }
 
-/** Finds holds by node and by owner; it changes no hold. */
+/** Finds pins by node and by owner. Does not change pins. */
 export class PinIndex {
   readonly #owners = new Map<string, Owner>();
   readonly #groups = new Map<NodeId, PinGroup | Set<PinGroup>>();
@@ -209,7 +218,7 @@ export class PinIndex {
     return this.#owners.size;
   }
 
-  /** Nodes that are under any hold. */
+  /** Nodes with at least one pin. */
   get nodes(): number {
     return this.#groups.size;
   }
@@ -218,17 +227,20 @@ export class PinIndex {
     return this.#owners.has(name);
   }
 
-  /** What the pins and leases of the owner keep; null where it has no hold. */
+  /**
+   * The blocks that the pins and leases of the owner keep. Null if the owner has no pins of any
+   * kind.
+   */
   keptBy(owner: string): OwnerPinnedBytes | null {
     return this.#owners.get(owner)?.kept ?? null;
   }
 
-  /** Blocks kept, once for each owner that keeps them. */
+  /** Sum over all owners of the blocks that each keeps. */
   get kept(): number {
     return this.#kept;
   }
 
-  /** A hold comes into force; for whom its nodes are to `join`. */
+  /** Registers a new pin and returns its group. */
   open(kind: HoldKind, name: string, lease: string | null): PinGroup {
     let owner = this.#owners.get(name);
     if (owner === undefined) {
@@ -248,12 +260,12 @@ export class PinIndex {
     }
   }
 
-  /** A hold is over: it has no nodes any more. */
+  /** Unregisters a pin without nodes. */
   close({ group: { owner } }: Pin): void {
     if (--owner.holds === 0) this.#owners.delete(owner.name);
   }
 
-  /** The node is one of the hold's from now on; the tally knows it already. */
+  /** Adds a node to the pin. `PinnedBytes` must contain the node already. */
   join(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
@@ -266,7 +278,7 @@ export class PinIndex {
     } else if (group === owner.pins && !owner.leased.has(node)) this.#keep(owner, node);
   }
 
-  /** The tally still knows the node. */
+  /** Removes a node from the pin. `PinnedBytes` must still contain the node. */
   leave(pin: Pin, node: NodeId): void {
     const { group } = pin;
     const { owner, stacks } = group;
@@ -293,22 +305,22 @@ export class PinIndex {
     this.#kept += kept.size - before;
   }
 
-  /** False where the hold surely does not have the node. */
+  /** False if the pin certainly does not contain the node. */
   mayHave({ group: { owner, stacks } }: Pin, node: NodeId): boolean {
     return (stacks ?? owner.leased).has(node);
   }
 
-  /** The owner's hold of this kind on the node that would end first; null where it has none. */
+  /** The owner's pin of this kind on the node that expires first, or null. */
   endsFirst(kind: "pin" | "retain", owner: string, node: NodeId): Pin | null {
     const known = this.#owners.get(owner);
     const stack = (kind === "pin" ? known?.pins : known?.retains)?.stacks?.get(node);
     if (stack === undefined) return null;
-    // One that ended is still letting go of its blocks.
+    // An ended pin may still be releasing its blocks.
     if (Array.isArray(stack)) return stack.findLast(({ ended }) => !ended) ?? null;
     return stack.ended ? null : stack;
   }
 
-  /** Who holds the node, each party once: at most `max` of them. */
+  /** Holders of the node, at most `max`. */
   holdersOf(node: NodeId, max: number): HeldBy[] {
     const found = this.#groups.get(node);
     if (found === undefined) return [];
@@ -341,7 +353,7 @@ function newOwner(name: string): Owner {
   return Object.assign(owner, { pins: group("pin"), retains: group("retain") }) as Owner;
 }
 
-/** True where the node had no hold of this line before. */
+/** True if the stack was empty before. */
 function addToStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
   const stack = stacks.get(node);
   if (stack === undefined) {
@@ -353,33 +365,33 @@ function addToStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): bool
   return false;
 }
 
-/** True where that was the last hold of the line. */
+/** True if the stack is empty now. */
 function removeFromStack(stacks: Map<NodeId, PinStack>, node: NodeId, pin: Pin): boolean {
   const stack = stacks.get(node);
   if (!Array.isArray(stack)) {
-    assert(stack === pin, "a hold that leaves a block was on it");
+    assert(stack === pin, "a pin that leaves a block was on it");
     stacks.delete(node);
     return true;
   }
   const at = placeInStack(stack, pin);
-  assert(stack[at] === pin, "a hold that leaves a block was on it");
+  assert(stack[at] === pin, "a pin that leaves a block was on it");
   if (at === stack.length - 1) stack.pop();
   else stack.splice(at, 1);
   if (stack.length === 1) stacks.set(node, stack[0]!);
   return false;
 }
 
-/** Whether `a` is let go of before `b`: the one that would end first, then the newer one. */
+/** Whether `a` is unpinned before `b`: the one that expires first, then the newer one. */
 function endsBefore(a: Pin, b: Pin): boolean {
   const endA = a.deadlineBootMs ?? Infinity;
   const endB = b.deadlineBootMs ?? Infinity;
   return endA === endB ? a.id > b.id : endA < endB;
 }
 
-/** Where the hold stands in the line, or would. */
+/** Index of the pin in the stack, or the index at which to insert it. */
 function placeInStack(stack: readonly Pin[], pin: Pin): number {
   let high = stack.length;
-  // Mostly it is the newest of those that have no end.
+  // Usually the pin is the newest of those without a deadline.
   const last = stack[high - 1]!;
   if (last === pin) return high - 1;
   if (endsBefore(pin, last)) return high;

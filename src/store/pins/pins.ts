@@ -1,37 +1,43 @@
 import { type BlockResult, type HeldBy, type NodeId, yieldToLoop } from "../../core/index.ts";
 import type { EventLog } from "../../observability/activity/index.ts";
 
-/** Nodes that one call looks at before the event loop should turn: some milliseconds. */
+/** Nodes that one call processes before the event loop should turn. Takes a few milliseconds. */
 export const PIN_BLOCKS_PER_CALL = 2_048;
 
-/** Of something small: there at once. */
+/** The value itself if the request is small enough to complete synchronously. */
 export type MaybePromise<T> = T | Promise<T>;
 
 export type HoldKind = "pin" | "retain" | "lease";
 
-/** Which holds may be ended for room: soft pins go before sessions end, pins and leases after. */
+/**
+ * Pins that pin eviction may end. `soft`: soft pins, before sessions end. `hard`: pins and leases,
+ * after sessions have ended.
+ */
 export type ReliefLevel = "soft" | "hard";
 
 export interface PinRequest {
   readonly kind: HoldKind;
   readonly owner: string;
-  /** Of a lease; null otherwise. */
+  /** Name of a lease; null for other kinds. */
   readonly name: string | null;
-  /** Resident on RAM or SSD, each once. */
+  /** Blocks resident in RAM or on SSD, without duplicates. */
   readonly nodes: readonly NodeId[];
-  /** Null: until it is taken back. */
+  /** Null: until the owner unpins the blocks. */
   readonly ttlMs: number | null;
-  /** Of a soft pin; without use for longer than `idleMs` it fades. Null: as configured. */
+  /**
+   * Soft pins only. The pin fades if its blocks are unused for longer than `idleMs`. Null: the
+   * configured value.
+   */
   readonly priority: number | null;
   readonly idleMs: number | null;
   /**
-   * Of a lease: when its time is over, blocks that nothing else wants are removed. Its maker had
-   * the grant to delete blocks. Left out: they stay, and are evicted as any other.
+   * Leases only. If true, expiry removes the blocks that nothing else needs; the creator must be
+   * authorised to delete blocks. Default: the blocks stay and are evicted like others.
    */
   readonly purges?: boolean;
 }
 
-/** What room there is, and who takes it; bytes. */
+/** Capacity, budgets and use, in bytes. */
 export interface BudgetFigures {
   readonly capacityBytes: number;
   readonly hostBudgetBytes: number;
@@ -41,11 +47,11 @@ export interface BudgetFigures {
 }
 
 export interface AddedHold {
-  /** Null where no block was accepted. */
+  /** Null if no block was accepted. */
   readonly id: number | null;
-  /** One for each node: `done`, or `rejected` with the figures in words. */
+  /** One result per node: `done`, `already`, `missing`, or `rejected` with a reason. */
   readonly results: readonly BlockResult[];
-  /** Where anything was rejected. */
+  /** Null if no block was rejected. */
   readonly figures: BudgetFigures | null;
 }
 
@@ -56,108 +62,124 @@ export interface HoldInfo {
   readonly name: string | null;
   readonly blocks: number;
   readonly bytes: number;
-  /** Null: it does not end by itself. */
+  /** Null: the pin does not expire. */
   readonly remainingMs: number | null;
   readonly ageMs: number;
-  /** Of a soft pin: what it was given, and what is left of it now. */
+  /** Soft pins only: the initial priority, and the priority that is left now. */
   readonly priority: number | null;
   readonly priorityNow: number | null;
-  /** Of a soft pin: how long without use halves its priority; null: it does not fade. */
+  /**
+   * Soft pins only: time without use that halves the priority. Null: the priority does not fade.
+   */
   readonly idleMs: number | null;
 }
 
 export interface HoldPage {
   readonly holds: readonly HoldInfo[];
-  /** Where to go on; null: that was all. */
+  /** Pass as `after` to get the next page. Null: this is the last page. */
   readonly next: number | null;
 }
 
-/** What a hold that ended had held, unheld by it now. */
+/** A pin that ended. It no longer protects its blocks. */
 export interface EndedHold {
   readonly info: HoldInfo;
-  /** Those that the table still knows; ids that hold until the next change of the table only. */
+  /** Blocks of the pin that still have a node. Valid until the next change of the block table. */
   readonly nodes: readonly NodeId[];
 }
 
 export interface EndedLease extends EndedHold {
-  /** Nothing of it is left to be done. */
+  /** Deletes the lease's record. Call it when no work is left to do for the lease. */
   forget(): void;
 }
 
 /**
- * Pins, soft pins and leases: who wants which blocks kept on this host, for how long, and within
- * which budget. Each is one hold on a list of blocks; the table counts them as pins. Promises:
+ * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
+ * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
+ * list of blocks; the block table counts every one of them as a pin of the block. Promises:
  *
- * - Counted: a block held twice by one owner must be let go of twice. One owner never takes away
- *   what another holds.
- * - Over the budget of the owner or the host nothing is added (leases count, soft pins do not: they
- *   go first when room is needed).
- * - Durations run on the boot clock: a jump of the wall clock ends nothing early or late, nor does
- *   a restart. Time during which the machine was off does not count.
- * - Every change is in the ledger before the event loop turns; `commit` makes it last.
- * - When room is needed and nothing else can give it, `relieve` ends the least valuable hold: soft
- *   pins by what is left of their priority, then pins and leases, those whose blocks were used
- *   longest ago first; each with an event, a log line and a count. Never silently.
+ * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
+ *   ends the pin of another.
+ * - A request beyond the budget of the owner or the host adds nothing. Leases count against the
+ *   budget. Soft pins do not: pin eviction ends them first.
+ * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
+ *   late. Time while the machine is off does not count.
+ * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
+ *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
+ *   first. Each ended pin produces an event, a log line and a count.
  */
 export interface Holds {
-  /** For at most `HOLD_BLOCKS_A_CALL` nodes. */
+  /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
   add(request: PinRequest): AddedHold;
   /**
-   * As `add`, for any number: 2,048 nodes in a turn of the event loop, the first ones before this
-   * returns; one that is gone when its turn comes is `missing`. After a crash in between there is
-   * nothing of it.
+   * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
+   * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
+   * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
+   * remains.
    */
   addAll(request: PinRequest): MaybePromise<AddedHold>;
   /**
-   * Lets the owner's pin (or soft pin) on each node go, once: the one that would end first. False
-   * where the owner has none on it.
+   * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
+   * that expires first is removed. False if the owner has none on the node.
    */
   letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[];
-  /** As `letGo`, for any number of nodes, as `addAll` does it. */
+  /** Like `letGo` for any number of nodes, in slices like `addAll`. */
   letGoAll(
     kind: "pin" | "retain",
     owner: string,
     nodes: readonly NodeId[],
   ): MaybePromise<boolean[]>;
 
-  /** The lease of this name; null where there is none. */
+  /** The lease of this name, or null. */
   lease(name: string): HoldInfo | null;
-  /** Adds blocks to a lease that exists; `rejected` where it is another owner's. */
+  /**
+   * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
+   * owner.
+   */
   extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold;
-  /** As `extend`, for any number of nodes, 2,048 in a turn; after a crash some may be in it. */
+  /**
+   * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
+   * may contain some of them.
+   */
   extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold>;
-  /** From now on so long, whoever owns it; false where there is none. */
+  /**
+   * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
+   * exist.
+   */
   renew(name: string, ttlMs: number): boolean;
-  /** From now on the lease removes nothing if its time is over: its blocks stay. */
+  /** Makes the lease keep its blocks when it expires. */
   keepBlocks(name: string): void;
   /**
-   * Ends it: its name is free when this returns, its blocks are unheld by it when it has answered.
-   * Null where there is none. What it held stays written down, as overdue, until `forget`: where a
-   * crash cuts short what is to be done with its blocks, the next start does it.
+   * Ends a lease. Its name is free when this returns; its blocks are released when the result is
+   * there. Null if the lease does not exist. Its record stays, as expired, until `forget`: after a
+   * crash the next start completes the work on its blocks.
    */
   endLease(name: string): MaybePromise<EndedLease | null>;
 
-  /** Whether a lease of this name has the node among its blocks. */
+  /** Whether the lease of this name contains the node. */
   isInLease(name: string, node: NodeId): boolean;
-  /** Who holds this very node, at most 64: an owner's pins together, each lease by itself. */
+  /**
+   * Holders of the node itself, at most 64. The pins of one owner count as one holder, each lease
+   * as one.
+   */
   holdersOf(node: NodeId): HeldBy[];
   /**
-   * The last copy of a block is gone: says so for each hold on it or on what builds upon it, once
-   * for all of a turn of the event loop. They
-   * keep their blocks, so that this one is held again when it comes back.
+   * Reports the loss of a block's last copy to every pin of the block or of one of its descendants,
+   * once per turn of the event loop. The pins keep the block in their lists, so that it is pinned
+   * again when it comes back.
    */
   lost(node: NodeId, why: string): void;
 
   /**
-   * Ends the hold that is worth least among those that keep blocks from leaving `tier`; false where
-   * none does. `soft`: of soft pins only; `hard`: of pins and leases. `why`: what did not fit, in
-   * figures.
+   * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
+   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: what did not fit,
+   * with figures; it goes into the event and the log.
    */
   relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
 
   /**
-   * At most `max` holds with an id above `after`, of one kind unless null, of one owner unless
-   * null; fewer where many are passed over.
+   * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
+   * page may hold fewer than `max` pins if many were skipped.
    */
   list(options: {
     readonly kind: HoldKind | null;
@@ -166,17 +188,20 @@ export interface Holds {
     readonly max: number;
   }): HoldPage;
   figures(owner: string | null): BudgetFigures;
-  /** A block under two holds counts in both. `lost`: blocks, once for each party that held one. */
+  /**
+   * Current totals and counters since the start. A block under two pins counts in both. `lost`:
+   * blocks, once per holder.
+   */
   counts(): Readonly<
     Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
   > & { readonly relieved: number; readonly expired: number; readonly lost: number };
 
-  /** For `commit`: names the moment before the next change. */
+  /** A point in the ledger for `commit`: every later change comes after it. */
   readonly mark: number;
   /**
-   * True once everything up to now survives; true at once without a ledger. `since`: the mark
-   * before the first of the changes that are meant, where the event loop has turned since then;
-   * false where one of them was dropped.
+   * Resolves to true when all changes up to now are durable; to true immediately without a ledger.
+   * `since`: a mark taken before the first change that matters, for callers that let the event loop
+   * turn since. Resolves to false if one of these changes was dropped.
    */
   commit(since?: number): Promise<boolean>;
 }
@@ -197,7 +222,7 @@ interface LostBlocks extends PinSubject {
 export class PinEvents {
   readonly #events: EventLog;
   readonly #log: PinLog;
-  /** Losses of this turn of the event loop, by pin and reason. */
+  /** Losses in this turn of the event loop, by pin and reason. */
   readonly #lost = new Map<string, LostBlocks>();
 
   constructor(events: EventLog, log: PinLog) {

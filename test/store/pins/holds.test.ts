@@ -114,7 +114,7 @@ describe("leases", () => {
     expect(await kit.holds.endLease("night")).toBeNull();
     expect(kit.holds.isInLease("night", kit.node(1))).toBe(false);
     expect(kit.holds.extend("night", "router", kit.nodes(1)).results).toEqual([
-      { outcome: "rejected", reason: "missing: there is no such lease" },
+      { outcome: "rejected", reason: "missing: no lease of this name" },
     ]);
     kit.lease("night", [1]);
     expect(kit.lease("night", [1]).results[0]!.reason).toMatch(/^exists: /);
@@ -172,7 +172,7 @@ describe("limits", () => {
     expect(reason(kit, "b")).toBeUndefined();
     expect(kit.pin("c", [1])).toMatchObject({
       id: null,
-      results: [{ outcome: "rejected", reason: "limit: 2 holds at the same time" }],
+      results: [{ outcome: "rejected", reason: "limit: at most 2 pins" }],
       figures: { hostUsedBytes: BLOCK_BYTES },
     });
     expect(kit.pins(1)).toEqual([2]);
@@ -199,7 +199,7 @@ describe("limits", () => {
     const none = { name: null, ttlMs: null, priority: null, idleMs: null };
     const { results } = kit.holds.add({ kind: "pin", owner: "a", nodes, ...none });
     expect(results.filter(({ outcome }) => outcome === "done")).toHaveLength(65_536);
-    expect(results.at(-1)!.reason).toBe("limit: 65536 blocks in one hold");
+    expect(results.at(-1)!.reason).toBe("limit: at most 65536 blocks per pin");
     kit.holds.verifyIntegrity();
   });
 });
