@@ -22,7 +22,7 @@ import { successor } from "./tree.ts";
 
 const LEAF_LOOKS = 64;
 
-/** The reading half of the block table. */
+/** The read methods of the block table. */
 export class ColumnView implements TableView {
   readonly nodesMax: number;
   readonly columns: NodeColumns;
@@ -30,7 +30,7 @@ export class ColumnView implements TableView {
   readonly hashes: AliasIndex;
   readonly pageKeys: AliasIndex;
   private readonly lookup: BatchLookup;
-  /** A name on its way into an alias index: two words, eight words. */
+  /** Buffers for one alias on its way into an index: two words and eight words. */
   protected readonly hashName = new Uint32Array(2);
   protected readonly pageName = new Uint32Array(KEY_WORDS);
 
@@ -164,7 +164,7 @@ export class ColumnView implements TableView {
   readMac(node: NodeId, into: Uint8Array, at = 0): void {
     const { macs } = this.columns;
     const from = node * MAC_LENGTH;
-    // A loop: a view of the column would be garbage for each block.
+    // Copy in a loop: a subarray per block would be garbage.
     for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
   }
 
@@ -307,10 +307,10 @@ export class ColumnView implements TableView {
 const CHUNK = 64;
 
 /**
- * Finds many keys. A lookup is three loads that depend on each other and mostly miss the cache; key
- * after key, they wait in line. So a chunk of keys takes each step together, in loops so tight that
- * the processor has many misses under way at once: 64 random keys of a million in 4.4 µs instead of
- * 11.2.
+ * Finds many keys at once. A lookup consists of three dependent loads that mostly miss the cache,
+ * and one key after the other waits for each of them. A chunk of keys takes each step together
+ * instead, in loops so tight that the processor has many cache misses in flight: 64 random keys of
+ * a million take 4.4 µs instead of 11.2.
  */
 class BatchLookup {
   private readonly columns: NodeColumns;
@@ -323,7 +323,7 @@ class BatchLookup {
     this.index = index;
   }
 
-  /** The promise of `TableView.findMany`. */
+  /** Implements `TableView.findMany`. */
   find(words: Uint32Array, count: number, out: Int32Array): void {
     const { hashes, index } = this;
     for (let from = 0; from < count; from += CHUNK) {
@@ -335,7 +335,7 @@ class BatchLookup {
     }
   }
 
-  /** The promise of `TableView.matchLeading`. */
+  /** Implements `TableView.matchLeading`. */
   match(
     words: Uint32Array,
     count: number,
@@ -349,7 +349,7 @@ class BatchLookup {
       const size = Math.min(CHUNK, count - from);
       this.fetch(words, from, size);
       for (let i = 0; i < size; i++) {
-        // Entry 0 of `meta` is zero: what is not found is resident nowhere.
+        // Entry 0 of `meta` is zero: a key that is not found is not resident.
         const marks = meta[index.find(words, (from + i) * KEY_WORDS, hashes[i]!)]!;
         const tiers = marks & tierMask;
         if (tiers === 0 || marks >>> 16 !== namespace) return from + i;
@@ -359,14 +359,14 @@ class BatchLookup {
     return count;
   }
 
-  /** Computes the hashes and brings into the cache what they lead to. */
+  /** Computes the hashes and loads the memory that they lead to into the cache. */
   private fetch(words: Uint32Array, from: number, size: number): void {
     const { hashes, fetched, index } = this;
     const { entries, mask, idMask } = index;
     const { keys, meta } = this.columns;
     for (let i = 0; i < size; i++) hashes[i] = index.hash(words, (from + i) * KEY_WORDS);
     for (let i = 0; i < size; i++) fetched[i] = entries[hashes[i]! & mask]! & idMask;
-    // Stored, or the compiler would leave these loads out.
+    // The result is stored so that the compiler does not remove the loads.
     for (let i = 0; i < size; i++) {
       const likely = fetched[i]!;
       fetched[i] = keys[likely * KEY_WORDS]! ^ meta[likely]!;

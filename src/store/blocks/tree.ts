@@ -2,18 +2,57 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { type DescendantWalk, type LeafWalk, WALKS_MAX } from "./block-table.ts";
 import type { NodeColumns } from "./node-columns.ts";
 
-/** Links a walk from the leaves upwards follows before its caller has another turn. */
+/** Links a node without parent under `parent`, as its first child. */
+export function linkChild(columns: NodeColumns, node: number, parent: number): void {
+  const { firstChild, nextSibling, prevSibling } = columns;
+  const next = firstChild[parent]!;
+  columns.parent[node] = parent;
+  nextSibling[node] = next;
+  if (next !== 0) prevSibling[next] = node;
+  firstChild[parent] = node;
+}
+
+/** Unlinks a node from its parent, if it has one. */
+export function unlinkChild(columns: NodeColumns, node: number): void {
+  const { firstChild, nextSibling, prevSibling, parent } = columns;
+  const next = nextSibling[node]!;
+  const prev = prevSibling[node]!;
+  if (next !== 0) prevSibling[next] = prev;
+  if (prev !== 0) nextSibling[prev] = next;
+  else if (parent[node] !== 0) firstChild[parent[node]!] = next;
+  parent[node] = 0;
+  nextSibling[node] = 0;
+  prevSibling[node] = 0;
+}
+
+/** Whether `node` is `below` or one of its ancestors. */
+export function isOnPath(columns: NodeColumns, node: number, below: number): boolean {
+  const { parent } = columns;
+  for (let step = below; step !== 0; step = parent[step]!) if (step === node) return true;
+  return false;
+}
+
+/** The next node of `root`'s subtree in pre-order, 0 at the end. `node` must be in the subtree. */
+export function successor(columns: NodeColumns, node: number, root: number): number {
+  const { firstChild, nextSibling, parent } = columns;
+  if (firstChild[node] !== 0) return firstChild[node]!;
+  for (let step = node; step !== root && step !== 0; step = parent[step]!) {
+    if (nextSibling[step] !== 0) return nextSibling[step]!;
+  }
+  return 0;
+}
+
+/** Links that one call of a leaf walk follows at most. */
 const LINKS_AT_ONCE = 1_024;
 
 interface OpenWalk {
-  /** The node, a leaf, is about to go: what comes after it comes next. */
+  /** Called before the node, a leaf, is removed. Moves the walk past it. */
   skip(node: number): void;
 }
 
 /**
- * The walks that are open. A node that vanishes is a leaf, so a walk that was about to visit it
- * goes on with what follows it; links between nodes that stay never change, so a paused walk loses
- * nothing.
+ * The open walks. A node that vanishes is a leaf, and a walk that would visit it next moves on to
+ * its successor. Links between nodes that stay never change, so that a paused walk loses nothing.
  */
 export class Walks {
   private readonly open: OpenWalk[] = [];
@@ -26,7 +65,7 @@ export class Walks {
   start(root: NodeId): DescendantWalk | null {
     const { open, columns } = this;
     if (open.length >= WALKS_MAX) return null;
-    // What comes next; 0: over.
+    // The next node to visit. 0: the end.
     let upcoming = successor(columns, root, root);
     const walk: OpenWalk = {
       skip(node) {
@@ -62,7 +101,7 @@ export class Walks {
     if (at >= 0) this.open.splice(at, 1);
   }
 
-  /** The node, a leaf, is about to be unlinked and freed. */
+  /** Call it before the node, a leaf, is unlinked and freed. */
   onVanish(node: number): void {
     const { open } = this;
     for (let i = 0; i < open.length; i++) open[i]!.skip(node);
@@ -73,9 +112,9 @@ class FromLeaves implements LeafWalk, OpenWalk {
   private readonly columns: NodeColumns;
   private readonly root: number;
   private readonly onClose: () => void;
-  /** The node the walk stands at; 0: over. */
+  /** The current node. 0: the end. */
   private at: number;
-  /** Whether what is below `at` is still to be visited. */
+  /** Whether the descendants of `at` are still to be visited. */
   private descends = true;
 
   constructor(columns: NodeColumns, root: number, onClose: () => void) {
@@ -103,7 +142,7 @@ class FromLeaves implements LeafWalk, OpenWalk {
     return NO_NODE;
   }
 
-  /** Past the node: to the next child of its parent, or else to the parent. */
+  /** Moves past the node: to the next child of its parent, or else to the parent. */
   private leave(node: number): void {
     const { nextSibling, parent } = this.columns;
     const sibling = nextSibling[node]!;
@@ -124,44 +163,4 @@ class FromLeaves implements LeafWalk, OpenWalk {
   [Symbol.dispose](): void {
     this.close();
   }
-}
-
-/** Links a node without parent under `parent`, as its first child. */
-export function linkChild(columns: NodeColumns, node: number, parent: number): void {
-  const { firstChild, nextSibling, prevSibling } = columns;
-  const next = firstChild[parent]!;
-  columns.parent[node] = parent;
-  nextSibling[node] = next;
-  if (next !== 0) prevSibling[next] = node;
-  firstChild[parent] = node;
-}
-
-/** Takes a node from under its parent, if it has one. */
-export function unlinkChild(columns: NodeColumns, node: number): void {
-  const { firstChild, nextSibling, prevSibling, parent } = columns;
-  const next = nextSibling[node]!;
-  const prev = prevSibling[node]!;
-  if (next !== 0) prevSibling[next] = prev;
-  if (prev !== 0) nextSibling[prev] = next;
-  else if (parent[node] !== 0) firstChild[parent[node]!] = next;
-  parent[node] = 0;
-  nextSibling[node] = 0;
-  prevSibling[node] = 0;
-}
-
-/** Whether `node` is `below` or above it. */
-export function isOnPath(columns: NodeColumns, node: number, below: number): boolean {
-  const { parent } = columns;
-  for (let step = below; step !== 0; step = parent[step]!) if (step === node) return true;
-  return false;
-}
-
-/** The next node of `root`'s subtree in pre-order, 0 at the end. `node` lies in the subtree. */
-export function successor(columns: NodeColumns, node: number, root: number): number {
-  const { firstChild, nextSibling, parent } = columns;
-  if (firstChild[node] !== 0) return firstChild[node]!;
-  for (let step = node; step !== root && step !== 0; step = parent[step]!) {
-    if (nextSibling[step] !== 0) return nextSibling[step]!;
-  }
-  return 0;
 }
