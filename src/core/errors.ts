@@ -69,3 +69,15 @@ export function messageOf(thrown: unknown): string {
   if (thrown instanceof HearthError) return thrown.text;
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
+
+/**
+ * States an invariant. Stays on in the shipped executable: a broken one is a bug, never an input.
+ */
+export function assert(condition: unknown, what: string): asserts condition {
+  if (!condition) throw new HearthError("INTERNAL", `invariant broken: ${what}`);
+}
+
+/** Closes a switch over a union at compile time, and says what came at run time. */
+export function unreachable(value: never, what: string): never {
+  throw new HearthError("INTERNAL", `${what}: no case for ${String(value)}`);
+}

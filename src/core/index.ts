@@ -1,17 +1,9 @@
-export * from "./address.ts";
-export * from "./assert.ts";
-export * from "./block-name.ts";
-export * from "./block-outcome.ts";
-export * from "./bytes.ts";
 export * from "./clock.ts";
 export * from "./errors.ts";
 export * from "./ids.ts";
 export * from "./json.ts";
 export * from "./lifecycle.ts";
-export * from "./named-sources.ts";
 export { type NkeyPublic, type NkeyUser, publicUserKey, userOfSeed } from "./nkeys.ts";
-export * from "./random.ts";
-export * from "./self-command.ts";
 export * from "./token-buckets.ts";
 export * from "./turn-budget.ts";
 export * from "./units.ts";

@@ -11,9 +11,9 @@ import {
   Region,
   tryDirect,
 } from "../native/index.ts";
-import type { Finding } from "./finding.ts";
-import { cudaError, gpuName } from "./gpu-words.ts";
-import { portName } from "./rdma-words.ts";
+import { cudaError, gpuName } from "./host-gpus.ts";
+import { portName } from "./host-rdma.ts";
+import type { Finding } from "./probe.ts";
 
 /** Whether one GPU's memory can be written by the NIC that is nearest to it. */
 export interface DirectFinding extends Finding {

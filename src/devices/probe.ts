@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import {
   type GpuDevice,
   type GpuOutcome,
@@ -63,4 +65,47 @@ export async function probeRdma(
   });
   const ports = rdma.ports().map(({ gid: _, ...port }) => port);
   return { library: choice.library, state: rdma.state, errno: rdma.errno, ports };
+}
+
+/** What was found where a device could be, in words for operators. */
+export interface Finding {
+  /** `absent`: nothing of the kind is here. `broken`: it is here and cannot be used. */
+  readonly kind: "usable" | "absent" | "broken";
+  /** One line: what was found. */
+  readonly text: string;
+  /** The one thing to do about it; null where there is nothing. */
+  readonly fix: string | null;
+}
+
+/** `1 GPU`, `2 GPUs`. */
+export function counted(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+/** Of a library that the configuration names and that is none. */
+export function wrongPath(key: string, path: string): Finding {
+  const fix = `name the library itself in ${key}, or leave it to the dynamic linker`;
+  return { kind: "broken", text: `${key} ${path} cannot be opened`, fix };
+}
+
+/** NUMA nodes of this host that have memory; 1 where the kernel knows none. */
+export function hostMemoryNodes(root = "/"): number {
+  try {
+    const path = join(root, "sys/devices/system/node/has_memory");
+    return Math.max(1, nodesOf(readFileSync(path, "utf8").trim()).size);
+  } catch (thrown) {
+    if (thrown instanceof Error && "code" in thrown) return 1;
+    throw thrown;
+  }
+}
+
+/** Of a list as the kernel writes it: `0-1,4`. */
+export function nodesOf(list: string): ReadonlySet<number> {
+  const nodes = new Set<number>();
+  for (const range of list.split(",")) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(range);
+    if (match === null) continue;
+    for (let node = Number(match[1]); node <= Number(match[2] ?? match[1]); node++) nodes.add(node);
+  }
+  return nodes;
 }

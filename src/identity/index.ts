@@ -1,5 +1,12 @@
-export { type BlockChain, blockChainOf, PromptDigests } from "./block-chain.ts";
-export { encodeCbor } from "./cbor.ts";
+export {
+  type BlockChain,
+  type BlockNames,
+  blockChainOf,
+  type EngineName,
+  type NamesRequest,
+  namesOfPrompt,
+  PromptDigests,
+} from "./block-names.ts";
 export {
   blockKeyAt,
   blockKeys,
@@ -7,42 +14,9 @@ export {
   digestAt,
   digestsOfChainKeys,
   digestsOfPrompt,
+  type Hashing,
   type PackedDigests,
 } from "./digests.ts";
-export {
-  type BlockNames,
-  type EngineName,
-  type NamesRequest,
-  namesOfPrompt,
-} from "./engine-names.ts";
-export type { HashInput } from "./hash-input.ts";
-export type { Hashing } from "./hashing.ts";
-export {
-  BLOCK_TOKENS_MAX,
-  MANIFEST_BYTES_MAX,
-  MANIFEST_EXTRA_MAX,
-  MANIFEST_TEXT_BYTES_MAX,
-  manifestOf,
-  manifestProblem,
-  type NamespaceManifest,
-} from "./manifest.ts";
-export {
-  type DecodedManifest,
-  decodeManifest,
-  encodeManifest,
-  namespaceKey,
-} from "./manifest-codec.ts";
-export {
-  isMacKeyId,
-  MAC_FIELD,
-  macKeyIdOf,
-  type NamespaceSecret,
-  namespaceSecret,
-  SECRET_BYTES_MAX,
-  SECRET_BYTES_MIN,
-  withMacKey,
-} from "./namespace-secret.ts";
-export { encodePickle } from "./pickle.ts";
 export {
   type SglangChain,
   type SglangPage,
@@ -50,8 +24,6 @@ export {
   sglangExternalHash,
   sglangPageHashes,
   sglangStorageSeed,
-} from "./sglang-hashes.ts";
-export {
   VLLM_DEFAULT_SEED,
   type VllmChain,
   type VllmExtraKey,
@@ -62,4 +34,26 @@ export {
   vllmExternalHash,
   vllmKeyFormatOf,
   vllmNoneHash,
-} from "./vllm-hashes.ts";
+} from "./engine-hashes.ts";
+export { encodeCbor, encodePickle, type HashInput } from "./hash-encodings.ts";
+export {
+  BLOCK_TOKENS_MAX,
+  type DecodedManifest,
+  decodeManifest,
+  encodeManifest,
+  isMacKeyId,
+  MAC_FIELD,
+  MANIFEST_BYTES_MAX,
+  MANIFEST_EXTRA_MAX,
+  MANIFEST_TEXT_BYTES_MAX,
+  macKeyIdOf,
+  manifestOf,
+  manifestProblem,
+  type NamespaceManifest,
+  type NamespaceSecret,
+  namespaceKey,
+  namespaceSecret,
+  SECRET_BYTES_MAX,
+  SECRET_BYTES_MIN,
+  withMacKey,
+} from "./manifest.ts";

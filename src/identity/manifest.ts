@@ -1,3 +1,6 @@
+import { assert } from "../core/index.ts";
+import type { Hashing } from "./digests.ts";
+
 /**
  * Everything that must match before bytes may be shared. Two engines share blocks exactly where
  * their manifests are equal in every field. Text is compared byte for byte and never empty: what
@@ -129,4 +132,268 @@ export function manifestProblem(manifest: NamespaceManifest): string | null {
   const bytes = encodedBytes(manifest, Object.values(texts));
   if (bytes <= MANIFEST_BYTES_MAX) return null;
   return `the manifest has ${bytes} bytes, at most ${MANIFEST_BYTES_MAX} are allowed`;
+}
+
+/**
+ * The canonical encoding. `docs/reference/identity.md` has it as a table, with golden vectors.
+ *
+ *     encoding := "HNSM" version:u8=1 fields:u8=13 field[1] … field[13]
+ *     field[t] := tag:u8=t kind:u8 length:u32le value[length]
+ *     kind     := 0 absent (length 0) | 1 text (UTF-8) | 2 number (u32le) | 3 bytes | 4 pairs
+ *     pairs    := { length:u32le name length:u32le value }, names ascending bytewise, each once
+ *
+ * All thirteen fields are always there, in the order of their tags, and nothing follows the last:
+ * one manifest has one encoding, and no two manifests share one.
+ */
+const MAGIC = new TextEncoder().encode("HNSM");
+const VERSION = 1;
+const FIXED_BYTES = 6;
+const HEADER_BYTES = 6;
+
+const Kind = { absent: 0, text: 1, number: 2, bytes: 3, pairs: 4 } as const;
+
+interface Rule {
+  readonly tag: number;
+  readonly kind: number;
+  readonly optional: boolean;
+}
+
+/**
+ * No field without a tag: what is skipped could never differ. New fields come with a new version.
+ */
+const RULES: Readonly<Record<keyof NamespaceManifest, Rule>> = {
+  model: { tag: 1, kind: Kind.text, optional: false },
+  weightsRevision: { tag: 2, kind: Kind.text, optional: true },
+  dtype: { tag: 3, kind: Kind.text, optional: false },
+  quantisation: { tag: 4, kind: Kind.text, optional: true },
+  layout: { tag: 5, kind: Kind.text, optional: false },
+  blockTokens: { tag: 6, kind: Kind.number, optional: false },
+  tpSize: { tag: 7, kind: Kind.number, optional: false },
+  tpRank: { tag: 8, kind: Kind.number, optional: false },
+  ppSize: { tag: 9, kind: Kind.number, optional: false },
+  ppRank: { tag: 10, kind: Kind.number, optional: false },
+  loraDigest: { tag: 11, kind: Kind.bytes, optional: true },
+  tenantSalt: { tag: 12, kind: Kind.text, optional: true },
+  extra: { tag: 13, kind: Kind.pairs, optional: false },
+};
+
+const FIELDS = (Object.keys(RULES) as (keyof NamespaceManifest)[])
+  .map((name) => ({ name, ...RULES[name] }))
+  .sort((a, b) => a.tag - b.tag);
+
+type Field = (typeof FIELDS)[number];
+
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function u32(value: number): Uint8Array {
+  const bytes = new Uint8Array(4);
+  new DataView(bytes.buffer).setUint32(0, value, true);
+  return bytes;
+}
+
+function concat(parts: readonly Uint8Array[]): Uint8Array {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+function encodePairs(pairs: Readonly<Record<string, string>>): Uint8Array {
+  const entries = Object.entries(pairs).map(
+    ([name, value]) => [encoder.encode(name), encoder.encode(value)] as const,
+  );
+  entries.sort(([a], [b]) => Buffer.compare(a, b));
+  return concat(
+    entries.flatMap(([name, value]) => [u32(name.length), name, u32(value.length), value]),
+  );
+}
+
+function encodeValue(value: NamespaceManifest[keyof NamespaceManifest]): Uint8Array {
+  if (value === null) return new Uint8Array(0);
+  if (typeof value === "string") return encoder.encode(value);
+  if (typeof value === "number") return u32(value);
+  if (value instanceof Uint8Array) return value;
+  return encodePairs(value);
+}
+
+/**
+ * The canonical bytes of a manifest, at most `MANIFEST_BYTES_MAX`. The manifest must be sound:
+ * check what comes from outside with `manifestProblem` first.
+ */
+export function encodeManifest(manifest: NamespaceManifest): Uint8Array {
+  const problem = manifestProblem(manifest);
+  assert(problem === null, `a sound manifest: ${problem}`);
+  const parts: Uint8Array[] = [MAGIC, Uint8Array.of(VERSION, FIELDS.length)];
+  for (const { name, tag, kind } of FIELDS) {
+    const value = manifest[name];
+    const bytes = encodeValue(value);
+    parts.push(Uint8Array.of(tag, value === null ? Kind.absent : kind), u32(bytes.length), bytes);
+  }
+  return concat(parts);
+}
+
+export type DecodedManifest =
+  | { readonly ok: true; readonly manifest: NamespaceManifest }
+  | { readonly ok: false; readonly why: string };
+
+/** Thrown inside the decoder only. */
+class Refused extends Error {}
+
+function refuse(why: string): never {
+  throw new Refused(why);
+}
+
+interface Cursor {
+  readonly bytes: Uint8Array;
+  at: number;
+}
+
+function take(cursor: Cursor, length: number, what: string): Uint8Array {
+  if (length > cursor.bytes.length - cursor.at) refuse(`the manifest ends inside ${what}`);
+  cursor.at += length;
+  return cursor.bytes.subarray(cursor.at - length, cursor.at);
+}
+
+function takeU32(cursor: Cursor, what: string): number {
+  const bytes = take(cursor, 4, what);
+  return new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
+}
+
+function decodeText(bytes: Uint8Array, what: string): string {
+  try {
+    return decoder.decode(new Uint8Array(bytes));
+  } catch {
+    return refuse(`${what} is not UTF-8`);
+  }
+}
+
+function decodePairs(bytes: Uint8Array): Record<string, string> {
+  const cursor: Cursor = { bytes, at: 0 };
+  const pairs: [string, string][] = [];
+  let last: Uint8Array | null = null;
+  while (cursor.at < bytes.length) {
+    const name = take(cursor, takeU32(cursor, "extra"), "a name in extra");
+    const value = take(cursor, takeU32(cursor, "extra"), "a value in extra");
+    if (last !== null && Buffer.compare(last, name) >= 0) refuse("extra is not in order");
+    last = name;
+    if (pairs.length === MANIFEST_EXTRA_MAX) refuse(`extra has over ${MANIFEST_EXTRA_MAX} entries`);
+    pairs.push([decodeText(name, "a name in extra"), decodeText(value, "a value in extra")]);
+  }
+  // Made from entries, so that a name such as "__proto__" is a name and nothing else.
+  return Object.fromEntries(pairs);
+}
+
+function decodeValue(field: Field, kind: number, bytes: Uint8Array): unknown {
+  const { name } = field;
+  if (kind === Kind.absent) {
+    if (!field.optional) refuse(`${name} must be there`);
+    if (bytes.length > 0) refuse(`${name} is absent but has ${bytes.length} bytes`);
+    return null;
+  }
+  if (kind !== field.kind) refuse(`${name} is of kind ${kind} instead of ${field.kind}`);
+  switch (field.kind) {
+    case Kind.text:
+      return decodeText(bytes, name);
+    case Kind.number:
+      if (bytes.length !== 4) refuse(`${name} has ${bytes.length} bytes instead of 4`);
+      return new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
+    case Kind.bytes:
+      return bytes.slice();
+    default:
+      return decodePairs(bytes);
+  }
+}
+
+function decodeStrictly(bytes: Uint8Array): NamespaceManifest {
+  if (bytes.length > MANIFEST_BYTES_MAX) {
+    refuse(`the manifest has ${bytes.length} bytes, at most ${MANIFEST_BYTES_MAX} are allowed`);
+  }
+  const cursor: Cursor = { bytes, at: 0 };
+  const head = take(cursor, FIXED_BYTES, "its header");
+  if (Buffer.compare(head.subarray(0, 4), MAGIC) !== 0) refuse("these bytes are no manifest");
+  if (head[4] !== VERSION) refuse(`manifest version ${head[4]} is not ${VERSION}`);
+  if (head[5] !== FIELDS.length) refuse(`the manifest has ${head[5]} fields, not ${FIELDS.length}`);
+  const values: Record<string, unknown> = {};
+  for (const field of FIELDS) {
+    const header = take(cursor, HEADER_BYTES - 4, `the header of ${field.name}`);
+    const [tag, kind] = [header[0]!, header[1]!];
+    if (tag !== field.tag) refuse(`tag ${tag} where ${field.tag} (${field.name}) belongs`);
+    const length = takeU32(cursor, `the header of ${field.name}`);
+    values[field.name] = decodeValue(field, kind, take(cursor, length, field.name));
+  }
+  const left = bytes.length - cursor.at;
+  if (left > 0) refuse(`${left} bytes follow the last field`);
+  const manifest = values as unknown as NamespaceManifest;
+  const problem = manifestProblem(manifest);
+  if (problem !== null) refuse(problem);
+  return Object.freeze({ ...manifest, extra: Object.freeze(manifest.extra) });
+}
+
+/**
+ * Reads what `encodeManifest` writes and refuses everything else, in words. Keeps no view of
+ * `bytes`.
+ */
+export function decodeManifest(bytes: Uint8Array): DecodedManifest {
+  try {
+    return { ok: true, manifest: decodeStrictly(bytes) };
+  } catch (error) {
+    if (error instanceof Refused) return { ok: false, why: error.message };
+    throw error;
+  }
+}
+
+/** Part of the format: another text makes other namespaces of the same manifests. */
+const NAMESPACE_CONTEXT = "hearth 2026-08 namespace key v1";
+
+/**
+ * 32 bytes that name a namespace and key its digests: BLAKE3 derive-key over the canonical
+ * encoding.
+ */
+export function namespaceKey(hashing: Hashing, manifest: NamespaceManifest): Uint8Array {
+  return hashing.blake3DeriveKey(NAMESPACE_CONTEXT, encodeManifest(manifest));
+}
+
+/** Part of the formats: `zig/client/calls.zig` has the same texts. */
+const KEY_CONTEXT = "hearth 2026-11 block mac key v1";
+const ID_CONTEXT = "hearth 2026-11 block mac key id v1";
+/** The manifest's entry in `extra` that says that a namespace has a key, and which. */
+export const MAC_FIELD = "hearth.mac";
+const KEY_BYTES = 16;
+const ID = /^[0-9a-f]{32}$/;
+
+export const SECRET_BYTES_MIN = 16;
+export const SECRET_BYTES_MAX = 4096;
+
+/** What follows from the secret of a namespace. */
+export interface NamespaceSecret {
+  /** 16 bytes, for `BlockMacs`. */
+  readonly key: Uint8Array;
+  /** 32 hexadecimal digits that name the key and say nothing else of it. */
+  readonly id: string;
+}
+
+/** Key and identifier of a secret of 16 to 4096 bytes. */
+export function namespaceSecret(hashing: Hashing, secret: Uint8Array): NamespaceSecret {
+  const key = hashing.blake3DeriveKey(KEY_CONTEXT, secret).slice(0, KEY_BYTES);
+  const id = hashing.blake3DeriveKey(ID_CONTEXT, secret).slice(0, KEY_BYTES).toHex();
+  return { key, id };
+}
+
+/** The manifest of the namespace that has this key: another one than without it. */
+export function withMacKey(manifest: NamespaceManifest, id: string): NamespaceManifest {
+  return { ...manifest, extra: { ...manifest.extra, [MAC_FIELD]: id } };
+}
+
+/** Identifier of the key of this namespace, whose blocks have MACs; null: it has none. */
+export function macKeyIdOf({ extra }: NamespaceManifest): string | null {
+  const id = extra[MAC_FIELD];
+  return id === undefined ? null : id;
+}
+
+/** Whether a text is the identifier of a key. */
+export function isMacKeyId(text: string): boolean {
+  return ID.test(text);
 }

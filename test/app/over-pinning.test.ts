@@ -127,7 +127,7 @@ describeNative("over-pinning an agent", () => {
           host_used_bytes: 121 * BYTES,
         },
       });
-      expect(last.blocks[7].reason).toBe("budget: 968KiB of 972.8KiB kept; 8KiB more asked");
+      expect(last.blocks[7].reason).toBe("budget: 968KiB of 972.8KiB kept, 8KiB more requested");
       const rest = blocks.slice(121);
       const soft = { type: "Cache", block_hashes: rest.slice(0, 4).map(hex), retain: 50 };
       expect(await crowd.command({ ...soft, owner: "soft" })).toMatchObject({ status: "ok" });

@@ -1,2 +1,7 @@
-export { BodyBudget, type BodyShare } from "./body-budget.ts";
-export { type BodyLimits, type BodyRefusal, readBody } from "./read-body.ts";
+export {
+  BodyBudget,
+  type BodyLimits,
+  type BodyRefusal,
+  type BodyShare,
+  readBody,
+} from "./read-body.ts";

@@ -1,8 +1,14 @@
 import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import { AliasIndex, wordsOfBytes } from "./alias-index.ts";
-import { BatchLookup } from "./batch-lookup.ts";
-import type { BlockTableOptions } from "./block-table.ts";
-import { HashIndex } from "./hash-index.ts";
+import {
+  type BlockTableOptions,
+  NodeFlag,
+  type RecencyTier,
+  type TableView,
+  TIERS_ALL,
+  Tier,
+  tierIndex,
+} from "./block-table.ts";
+import { AliasIndex, HashIndex, wordsOfBytes } from "./hash-index.ts";
 import {
   createNodeColumns,
   DIGEST_LENGTH,
@@ -12,13 +18,11 @@ import {
   type RecencyList,
 } from "./node-columns.ts";
 import { isGuarded } from "./recency.ts";
-import { NodeFlag, type TableView } from "./table-view.ts";
-import { type RecencyTier, TIERS_ALL, Tier, tierIndex } from "./tier.ts";
 import { successor } from "./tree.ts";
 
 const LEAF_LOOKS = 64;
 
-/** The reading half of the block table. */
+/** The read methods of the block table. */
 export class ColumnView implements TableView {
   readonly nodesMax: number;
   readonly columns: NodeColumns;
@@ -26,7 +30,7 @@ export class ColumnView implements TableView {
   readonly hashes: AliasIndex;
   readonly pageKeys: AliasIndex;
   private readonly lookup: BatchLookup;
-  /** A name on its way into an alias index: two words, eight words. */
+  /** Buffers for one alias on its way into an index: two words and eight words. */
   protected readonly hashName = new Uint32Array(2);
   protected readonly pageName = new Uint32Array(KEY_WORDS);
 
@@ -160,7 +164,7 @@ export class ColumnView implements TableView {
   readMac(node: NodeId, into: Uint8Array, at = 0): void {
     const { macs } = this.columns;
     const from = node * MAC_LENGTH;
-    // A loop: a view of the column would be garbage for each block.
+    // Copy in a loop: a subarray per block would be garbage.
     for (let i = 0; i < MAC_LENGTH; i++) into[at + i] = macs[from + i]!;
   }
 
@@ -297,5 +301,75 @@ export class ColumnView implements TableView {
 
   private list(tier: RecencyTier): RecencyList {
     return tier === Tier.ram ? this.columns.ramList : this.columns.ssdList;
+  }
+}
+
+const CHUNK = 64;
+
+/**
+ * Finds many keys at once. A lookup consists of three dependent loads that mostly miss the cache,
+ * and one key after the other waits for each of them. A chunk of keys takes each step together
+ * instead, in loops so tight that the processor has many cache misses in flight: 64 random keys of
+ * a million take 4.4 µs instead of 11.2.
+ */
+class BatchLookup {
+  private readonly columns: NodeColumns;
+  private readonly index: HashIndex;
+  private readonly hashes = new Int32Array(CHUNK);
+  private readonly fetched = new Int32Array(CHUNK);
+
+  constructor(columns: NodeColumns, index: HashIndex) {
+    this.columns = columns;
+    this.index = index;
+  }
+
+  /** Implements `TableView.findMany`. */
+  find(words: Uint32Array, count: number, out: Int32Array): void {
+    const { hashes, index } = this;
+    for (let from = 0; from < count; from += CHUNK) {
+      const size = Math.min(CHUNK, count - from);
+      this.fetch(words, from, size);
+      for (let i = 0; i < size; i++) {
+        out[from + i] = index.find(words, (from + i) * KEY_WORDS, hashes[i]!);
+      }
+    }
+  }
+
+  /** Implements `TableView.matchLeading`. */
+  match(
+    words: Uint32Array,
+    count: number,
+    namespace: number,
+    tierMask: number,
+    best: Uint8Array,
+  ): number {
+    const { hashes, index } = this;
+    const { meta } = this.columns;
+    for (let from = 0; from < count; from += CHUNK) {
+      const size = Math.min(CHUNK, count - from);
+      this.fetch(words, from, size);
+      for (let i = 0; i < size; i++) {
+        // Entry 0 of `meta` is zero: a key that is not found is not resident.
+        const marks = meta[index.find(words, (from + i) * KEY_WORDS, hashes[i]!)]!;
+        const tiers = marks & tierMask;
+        if (tiers === 0 || marks >>> 16 !== namespace) return from + i;
+        best[from + i] = tiers & -tiers;
+      }
+    }
+    return count;
+  }
+
+  /** Computes the hashes and loads the memory that they lead to into the cache. */
+  private fetch(words: Uint32Array, from: number, size: number): void {
+    const { hashes, fetched, index } = this;
+    const { entries, mask, idMask } = index;
+    const { keys, meta } = this.columns;
+    for (let i = 0; i < size; i++) hashes[i] = index.hash(words, (from + i) * KEY_WORDS);
+    for (let i = 0; i < size; i++) fetched[i] = entries[hashes[i]! & mask]! & idMask;
+    // The result is stored so that the compiler does not remove the loads.
+    for (let i = 0; i < size; i++) {
+      const likely = fetched[i]!;
+      fetched[i] = keys[likely * KEY_WORDS]! ^ meta[likely]!;
+    }
   }
 }

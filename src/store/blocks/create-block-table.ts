@@ -4,11 +4,17 @@ import {
   type BlockSource,
   type BlockTable,
   type BlockTableOptions,
+  type CallerFlag,
   type DescendantWalk,
   InsertRefusal,
   type InsertResult,
   isRefusal,
   type LeafWalk,
+  NodeFlag,
+  TIERS_ALL,
+  Tier,
+  tierIndex,
+  USES_MAX,
 } from "./block-table.ts";
 import { ColumnView } from "./column-view.ts";
 import { IDS_MAX } from "./hash-index.ts";
@@ -21,28 +27,28 @@ import {
   takeNode,
 } from "./node-columns.ts";
 import {
+  enterTier,
   isInRamAlone,
+  isListed,
   keep,
   keptOnTiers,
+  leaveTier,
   protect,
   protectParent,
   residencyChanged,
+  touchPath,
   unkeep,
   unprotect,
-} from "./protection.ts";
-import { enterTier, isListed, leaveTier, touchPath } from "./recency.ts";
+} from "./recency.ts";
 import { verifyTable } from "./table-integrity.ts";
-import { type CallerFlag, NodeFlag, USES_MAX } from "./table-view.ts";
-import { TIERS_ALL, Tier, tierIndex } from "./tier.ts";
-import { isOnPath, linkChild, unlinkChild } from "./tree.ts";
-import { Walks } from "./walks.ts";
+import { isOnPath, linkChild, unlinkChild, Walks } from "./tree.ts";
 
 const COUNTER_MAX = 0xffff_ffff;
 const GPU_HOLDERS_MAX = 0xffff;
-/** Somebody is responsible for the bytes, so their length is not for a newcomer to say. */
+/** A tier or a writer has set the length already. A later insert must not change it. */
 const LENGTH_KNOWN = TIERS_ALL | NodeFlag.writing;
 
-/** Takes address space for `nodesMax` nodes at once; memory only as nodes come into use. */
+/** Reserves address space for `nodesMax` nodes at once. Memory is used as nodes come into use. */
 export function createBlockTable(options: BlockTableOptions): BlockTable {
   const { nodesMax } = options;
   assert(nodesMax >= 1 && nodesMax <= IDS_MAX, "a table has 1 to 2^26 nodes");
@@ -84,18 +90,18 @@ class ColumnTable extends ColumnView implements BlockTable {
 
   endWrite(node: NodeId): void {
     const { meta } = this.columns;
-    assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends has begun");
+    assert((meta[node]! & NodeFlag.writing) !== 0, "a write that ends was started");
     meta[node] = meta[node]! & ~NodeFlag.writing;
-    this.vanishIfUnheld(node);
+    this.vanishIfUnused(node);
   }
 
   addResidency(node: NodeId, tier: Tier): void {
-    assert(tier !== Tier.gpu, "the GPU tier goes by holders");
+    assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
     this.gain(node, tier);
   }
 
   removeResidency(node: NodeId, tier: Tier): void {
-    assert(tier !== Tier.gpu, "the GPU tier goes by holders");
+    assert(tier !== Tier.gpu, "the GPU tier is set by its holders");
     this.lose(node, tier);
   }
 
@@ -109,7 +115,7 @@ class ColumnTable extends ColumnView implements BlockTable {
 
   removeGpuHolder(node: NodeId): void {
     const { gpuHolders } = this.columns;
-    assert(gpuHolders[node]! > 0, "a GPU that lets go of a block held it");
+    assert(gpuHolders[node]! > 0, "a GPU that drops a block had it");
     gpuHolders[node] = gpuHolders[node]! - 1;
     if (gpuHolders[node] === 0) this.lose(node, Tier.gpu);
   }
@@ -145,7 +151,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     const to = node * MAC_LENGTH;
     for (let i = 0; i < MAC_LENGTH; i++) {
       const byte = from[at + i]!;
-      // Only what differs: memory that was never written to is not there.
+      // Write only bytes that differ: pages that were never written take no memory.
       if (macs[to + i] !== byte) macs[to + i] = byte;
     }
   }
@@ -163,9 +169,9 @@ class ColumnTable extends ColumnView implements BlockTable {
   }
 
   unlock(node: NodeId): void {
-    if (!this.letGo(node, this.columns.locks)) return;
+    if (!this.decrement(node, this.columns.locks)) return;
     unprotect(this.columns, node);
-    this.vanishIfUnheld(node);
+    this.vanishIfUnused(node);
   }
 
   pin(node: NodeId): boolean {
@@ -175,9 +181,9 @@ class ColumnTable extends ColumnView implements BlockTable {
   }
 
   unpin(node: NodeId): void {
-    if (!this.letGo(node, this.columns.pins)) return;
+    if (!this.decrement(node, this.columns.pins)) return;
     unkeep(this.columns, node);
-    this.vanishIfUnheld(node);
+    this.vanishIfUnused(node);
   }
 
   markUsed(node: NodeId, tick: number): void {
@@ -204,12 +210,12 @@ class ColumnTable extends ColumnView implements BlockTable {
   }
 
   addAlias(node: NodeId, lo: number, hi: number): AliasResult {
-    assert(this.columns.meta[node] !== 0, "a node to be named is live");
+    assert(this.columns.meta[node] !== 0, "a node that gets an alias is live");
     return this.hashes.add(node, this.nameOfHash(lo, hi));
   }
 
   addSha256(node: NodeId, bytes: Uint8Array, at: number): AliasResult {
-    assert(this.columns.meta[node] !== 0, "a node to be named is live");
+    assert(this.columns.meta[node] !== 0, "a node that gets an alias is live");
     return this.pageKeys.add(node, this.nameOfPage(bytes, at));
   }
 
@@ -217,10 +223,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     verifyTable(this);
   }
 
-  /**
-   * Finds or creates the node, known to the end of what `source` says of it, and links it to its
-   * parent.
-   */
+  /** Finds or creates the node, sets what `source` knows about it, and links it to its parent. */
   private place(
     source: BlockSource,
     index: number,
@@ -249,7 +252,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     return this.placeUnder(source, index, namespace, node, hash);
   }
 
-  /** The same where a parent is named and not linked yet; `node` may not exist so far. */
+  /** Like `place` with a parent that is not linked yet. `node` may be NO_NODE. */
   private placeUnder(
     source: BlockSource,
     index: number,
@@ -277,7 +280,7 @@ class ColumnTable extends ColumnView implements BlockTable {
       const ghost = NodeFlag.ghost;
       parent = this.create(source.parentKeys, at, parentHash, namespace, layer, ghost);
       if (parent === NO_NODE) {
-        this.vanishIfUnheld(node);
+        this.vanishIfUnused(node);
         return InsertRefusal.full;
       }
     }
@@ -294,7 +297,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     return this.columns.firstChild[node] !== 0 && isOnPath(this.columns, node, parent);
   }
 
-  /** A node with a key, in the index; nothing holds it yet. NO_NODE where there is no room. */
+  /** Creates an indexed node without holds. NO_NODE if the table or the index is full. */
   private create(
     words: Uint32Array,
     at: number,
@@ -315,7 +318,7 @@ class ColumnTable extends ColumnView implements BlockTable {
     return node;
   }
 
-  /** A ghost, or a node just created, gets its digest. */
+  /** Sets the digest of a ghost or of a new node. */
   private identify(node: NodeId, source: BlockSource, index: number): void {
     const { digests, meta } = this.columns;
     const from = index * DIGEST_LENGTH;
@@ -327,7 +330,10 @@ class ColumnTable extends ColumnView implements BlockTable {
   private gain(node: NodeId, tier: Tier): void {
     const { columns } = this;
     const marks = columns.meta[node]!;
-    assert(marks !== 0 && (marks & NodeFlag.ghost) === 0, "what becomes resident was inserted");
+    assert(
+      marks !== 0 && (marks & NodeFlag.ghost) === 0,
+      "a node that becomes resident was inserted",
+    );
     if ((marks & tier) !== 0) return;
     columns.meta[node] = marks | tier;
     const at = tierIndex(tier);
@@ -341,7 +347,7 @@ class ColumnTable extends ColumnView implements BlockTable {
   private lose(node: NodeId, tier: Tier): void {
     const { columns } = this;
     const marks = columns.meta[node]!;
-    assert((marks & tier) !== 0, "what leaves a tier was there");
+    assert((marks & tier) !== 0, "a node that leaves a tier is resident there");
     leaveTier(columns, node, tier);
     columns.meta[node] = marks & ~tier;
     const at = tierIndex(tier);
@@ -349,25 +355,25 @@ class ColumnTable extends ColumnView implements BlockTable {
     columns.residentBytes[at] = columns.residentBytes[at]! - columns.bytes[node]!;
     residencyChanged(columns, node, marks);
     columns.listeners.onResidency(node, tier, false);
-    this.vanishIfUnheld(node);
+    this.vanishIfUnused(node);
   }
 
   private hold(node: NodeId, counter: Uint32Array): boolean {
-    assert(this.columns.meta[node] !== 0, "a node to be held is live");
+    assert(this.columns.meta[node] !== 0, "a node that is locked or pinned is live");
     if (counter[node] === COUNTER_MAX) return false;
     counter[node] = counter[node]! + 1;
     return true;
   }
 
-  /** Whether nothing counted here holds it any more. */
-  private letGo(node: NodeId, counter: Uint32Array): boolean {
-    assert(counter[node]! > 0, "a node let go of was held");
+  /** Decrements the counter of the node. True if it is zero now. */
+  private decrement(node: NodeId, counter: Uint32Array): boolean {
+    assert(counter[node]! > 0, "a node that is unlocked or unpinned has a lock or pin");
     counter[node] = counter[node]! - 1;
     return counter[node] === 0;
   }
 
-  /** Removes the node if nothing holds it, then its ancestors as far as that goes on. */
-  private vanishIfUnheld(node: NodeId): void {
+  /** Removes the node if nothing holds it, and then each ancestor for which the same is true. */
+  private vanishIfUnused(node: NodeId): void {
     const { columns } = this;
     const { meta, parent, firstChild, locks, pins } = columns;
     const held = TIERS_ALL | NodeFlag.writing;

@@ -1,19 +1,22 @@
 import { assert, type NodeId } from "../../core/index.ts";
-import { type ArenaLimits, arenaLimits, extentBytesFor, roundUp } from "./arena-geometry.ts";
 import { ANY_ZONE, ExtentLists } from "./extent-lists.ts";
-import { restoreSlots, type SlotLayout } from "./restore-slots.ts";
 import {
   NO_SLOT,
+  restoreSlots,
   type SizeClass,
+  SLOT_ALIGN,
   type SlotAllocator,
   type SlotAllocatorOptions,
+  type SlotLayout,
   SlotState,
   ZONES_MAX,
 } from "./slot-allocator.ts";
 import { verifySlots } from "./slot-integrity.ts";
-import { SlotRecords } from "./slot-records.ts";
 
-/** Takes address space for the records of all slots at once; memory as slots come into use. */
+/**
+ * Reserves address space for the records of all slots at once. Memory is used as slots come into
+ * use.
+ */
 export function createSlotAllocator(options: SlotAllocatorOptions): SlotAllocator {
   const { arenaBytes, slotBytesMax, extentBytes } = options;
   assert(arenaBytes >= 4096 && slotBytesMax >= 1, "an arena holds at least a slot");
@@ -31,9 +34,9 @@ function zoneEnds({ arenaBytes, zoneEnds: ends = [arenaBytes] }: SlotAllocatorOp
 }
 
 /**
- * Extents of a zone below its mark in `unopened` have been in use; those of them in no class wait
- * in a list. A slot's place is its offset in granules; an extent's slots hang together in a chain,
- * those handed out last first.
+ * Implements `SlotAllocator`. Extents of a zone below its mark in `unopened` have been in use;
+ * those of them without a class are in a list. The place of a slot is its offset in granules. The
+ * slots of an extent form a chain, newest first.
  */
 export class ExtentSlots implements SlotAllocator {
   readonly limits: ArenaLimits;
@@ -45,7 +48,7 @@ export class ExtentSlots implements SlotAllocator {
   quarantinedSlots = 0;
   extentBytes = 0;
   extentCount = 0;
-  /** Of each zone: the first extent that was never in use, and that behind its last one. */
+  /** Per zone: its first extent that was never in use, and the extent after its last one. */
   readonly unopened: Int32Array;
   readonly zoneStop: Int32Array;
   readonly #zoneEnds: readonly number[];
@@ -88,7 +91,7 @@ export class ExtentSlots implements SlotAllocator {
     return this.handOut(slot, extent, slotBytes);
   }
 
-  /** An extent of the class in the zone with a free slot, opened for it if need be; -1: none. */
+  /** An extent of the class in the zone with a free slot. Opens one if necessary. -1: none. */
   private extentWithRoom(sizeClass: number, slotBytes: number, zone: number): number {
     const fullest = this.extents.fullest(sizeClass, zone);
     if (fullest >= 0) return fullest;
@@ -117,15 +120,18 @@ export class ExtentSlots implements SlotAllocator {
 
   release(slot: number): void {
     const state = this.stateOf(slot);
-    assert(state === SlotState.reserved || state === SlotState.live, "a slot released is held");
-    assert(this.records.referencesOf(slot) === 0, "a slot released has no reader");
+    assert(state === SlotState.reserved || state === SlotState.live, "a released slot is in use");
+    assert(this.records.referencesOf(slot) === 0, "a released slot has no reference");
     if (state === SlotState.reserved) this.changeUnmovable(slot, -1);
     this.free(slot);
   }
 
   quarantine(slot: number): void {
     const state = this.stateOf(slot);
-    assert(state === SlotState.reserved || state === SlotState.live, "a slot quarantined is held");
+    assert(
+      state === SlotState.reserved || state === SlotState.live,
+      "a quarantined slot is in use",
+    );
     if (state === SlotState.live) this.changeUnmovable(slot, 1);
     this.changeState(slot, state, SlotState.quarantined);
     this.records.setLink(slot, 0);
@@ -133,26 +139,26 @@ export class ExtentSlots implements SlotAllocator {
   }
 
   bury(slot: number): void {
-    assert(this.stateOf(slot) === SlotState.quarantined, "a slot buried was quarantined");
+    assert(this.stateOf(slot) === SlotState.quarantined, "a buried slot is quarantined");
     this.changeUnmovable(slot, -1);
     this.quarantinedSlots--;
     this.free(slot);
   }
 
   condemn(slot: number): void {
-    assert(this.stateOf(slot) === SlotState.live, "a slot condemned holds a block");
+    assert(this.stateOf(slot) === SlotState.live, "a condemned slot is live");
     if (this.records.referencesOf(slot) === 0) this.release(slot);
     else this.quarantine(slot);
   }
 
   addReference(slot: number): void {
-    assert(this.stateOf(slot) === SlotState.live, "a slot that is read holds a block");
+    assert(this.stateOf(slot) === SlotState.live, "a slot with a reference is live");
     this.records.changeReferences(slot, 1);
   }
 
   dropReference(slot: number): void {
     const { records } = this;
-    assert(records.referencesOf(slot) > 0, "a reference dropped was added");
+    assert(records.referencesOf(slot) > 0, "a dropped reference was added");
     records.changeReferences(slot, -1);
     if (records.referencesOf(slot) > 0) return;
     if (this.stateOf(slot) === SlotState.quarantined) this.bury(slot);
@@ -188,7 +194,10 @@ export class ExtentSlots implements SlotAllocator {
 
   setNode(slot: number, node: NodeId): void {
     const state = this.stateOf(slot);
-    assert(state === SlotState.reserved || state === SlotState.live, "a slot with a block is held");
+    assert(
+      state === SlotState.reserved || state === SlotState.live,
+      "a slot with a node is in use",
+    );
     this.records.setLink(slot, node);
   }
 
@@ -245,7 +254,7 @@ export class ExtentSlots implements SlotAllocator {
     verifySlots(this);
   }
 
-  /** Extents whose bytes are all ready: they may be used. */
+  /** Number of extents whose bytes are all ready. Only these may be used. */
   openCount(): number {
     if (this.readyBytes === this.arenaBytes) return this.extentCount;
     return Math.floor(this.readyBytes / this.extentBytes);
@@ -255,12 +264,12 @@ export class ExtentSlots implements SlotAllocator {
     return Math.min(this.extentBytes, this.arenaBytes - extent * this.extentBytes);
   }
 
-  /** Slots of this length an extent has room for. */
+  /** Slots of this length that fit into the extent. */
   capacity(extent: number, slotBytes: number): number {
     return Math.floor(this.bytesOfExtent(extent) / slotBytes);
   }
 
-  /** Cuts the arena, which is empty, into extents that this slot divides. */
+  /** Cuts an empty arena into extents whose size is a multiple of this slot. */
   private divide(slotBytes: number): void {
     const extentBytes = extentBytesFor(this.limits, slotBytes);
     if (extentBytes !== this.extentBytes) this.divideInto(extentBytes);
@@ -270,7 +279,7 @@ export class ExtentSlots implements SlotAllocator {
     return restoreSlots(this, layout);
   }
 
-  /** Opens this extent, whose zone was in use up to it, for slots of this length. */
+  /** Opens this extent for slots of this length. It must be the first unopened one of its zone. */
   openNext(extent: number, slotBytes: number): boolean {
     const sizeClass = this.extents.classFor(slotBytes);
     if (sizeClass < 0 || extent >= this.extentCount) return false;
@@ -281,19 +290,19 @@ export class ExtentSlots implements SlotAllocator {
     return true;
   }
 
-  /** Reserves the slot behind those of the extent that were handed out so far. */
+  /** Reserves the slot after those of the extent that were handed out so far. */
   takeNext(extent: number, slotBytes: number): number {
     return this.handOut(this.takeFresh(extent, slotBytes), extent, slotBytes);
   }
 
-  /** Cuts the arena, which is empty, into extents of this length. */
+  /** Cuts an empty arena into extents of this size. */
   divideInto(extentBytes: number): void {
     this.extentBytes = extentBytes;
     this.extentCount = Math.ceil(this.arenaBytes / extentBytes);
     this.extents.reset();
     let first = 0;
     for (const [zone, end] of this.#zoneEnds.entries()) {
-      // An extent that lies in two zones belongs to the one it begins in.
+      // An extent in two zones belongs to the zone of its start.
       const stop = Math.min(this.extentCount, Math.ceil(end / extentBytes));
       this.unopened[zone] = first;
       this.zoneStop[zone] = stop;
@@ -302,15 +311,15 @@ export class ExtentSlots implements SlotAllocator {
     }
   }
 
-  /** What `freeSlots` is where the next reservation divides the arena anew. */
+  /** Result of `freeSlots` if the next reservation divides the arena anew. */
   private slotsOfEmpty(slotBytes: number): number {
     const extentBytes = extentBytesFor(this.limits, slotBytes);
-    // All extents but the last are whole multiples of the slot.
+    // All extents but the last are multiples of the slot.
     if (this.readyBytes === this.arenaBytes) return Math.floor(this.arenaBytes / slotBytes);
     return Math.floor(this.readyBytes / extentBytes) * (extentBytes / slotBytes);
   }
 
-  /** An extent of the zone in no class that has room for such a slot, or -1. */
+  /** An extent of the zone without a class that has room for the slot, or -1. */
   private openExtent(slotBytes: number, zone: number): number {
     const last = this.extentCount - 1;
     const unfit = this.bytesOfExtent(last) < slotBytes ? last : -1;
@@ -328,7 +337,7 @@ export class ExtentSlots implements SlotAllocator {
     return -1;
   }
 
-  /** A slot of the extent that did not exist so far. */
+  /** Creates and reserves the next slot of the extent. */
   private takeFresh(extent: number, slotBytes: number): number {
     const { extents, records, limits } = this;
     const offset = extent * this.extentBytes + extents.fresh[extent]! * slotBytes;
@@ -361,4 +370,145 @@ export class ExtentSlots implements SlotAllocator {
     records.give(extents.newest[extent]!, extents.eldest[extent]!);
     extents.giveBack(extent);
   }
+}
+
+/**
+ * Words of a record: the node of a slot in use, or the next free slot of the extent; the
+ * generation; the next slot of the extent, or the next record in the pool; state and place in the
+ * arena.
+ */
+const WORDS = 4;
+const NODE = 0;
+const GENERATION = 1;
+const NEXT = 2;
+const PLACE = 3;
+const STATE_SHIFT = 28;
+const PLACE_MASK = 2 ** STATE_SHIFT - 1;
+
+/**
+ * One record per existing slot: 16 bytes, four to a cache line. The number of a slot is the number
+ * of its record, from 1. Records of extents that left their class go to a pool. This keeps the
+ * numbers in use dense for any slot length, so that memory follows the number of slots even if the
+ * kernel allocates huge pages.
+ */
+class SlotRecords {
+  readonly max: number;
+  /** Records above this number were never used. */
+  highest = 0;
+  pool = 0;
+  private readonly words: Int32Array;
+  /** Per slot: references that keep its bytes in place. */
+  private readonly references: Int32Array;
+
+  constructor(max: number) {
+    this.max = max;
+    this.words = new Int32Array(new ArrayBuffer((max + 1) * WORDS * 4));
+    this.references = new Int32Array(new ArrayBuffer((max + 1) * 4));
+  }
+
+  /** Creates the record of a free slot at `place`, before `next` in the chain of its extent. */
+  take(place: number, next: number): number {
+    let slot = this.pool;
+    if (slot === 0) slot = ++this.highest;
+    else this.pool = this.nextOf(slot);
+    this.words[slot * WORDS + NODE] = 0;
+    this.words[slot * WORDS + NEXT] = next;
+    this.words[slot * WORDS + PLACE] = place;
+    return slot;
+  }
+
+  /** Returns the chain from `first` to `last` to the pool. All of its slots must be free. */
+  give(first: number, last: number): void {
+    this.words[last * WORDS + NEXT] = this.pool;
+    this.pool = first;
+  }
+
+  nextOf(slot: number): number {
+    return this.words[slot * WORDS + NEXT]!;
+  }
+
+  placeOf(slot: number): number {
+    return this.words[slot * WORDS + PLACE]! & PLACE_MASK;
+  }
+
+  /** `free` for numbers without a slot. */
+  stateOf(slot: number): SlotState {
+    return ((this.words[slot * WORDS + PLACE] ?? SlotState.free) >>> STATE_SHIFT) as SlotState;
+  }
+
+  setState(slot: number, state: SlotState): void {
+    this.words[slot * WORDS + PLACE] = this.placeOf(slot) | (state << STATE_SHIFT);
+  }
+
+  generationOf(slot: number): number {
+    return this.words[slot * WORDS + GENERATION]! >>> 0;
+  }
+
+  setGeneration(slot: number, generation: number): void {
+    this.words[slot * WORDS + GENERATION] = generation;
+  }
+
+  /** The node of a slot in use, or the next free slot of a free one. */
+  linkOf(slot: number): number {
+    return this.words[slot * WORDS + NODE]!;
+  }
+
+  setLink(slot: number, to: number): void {
+    this.words[slot * WORDS + NODE] = to;
+  }
+
+  referencesOf(slot: number): number {
+    return this.references[slot]!;
+  }
+
+  changeReferences(slot: number, by: number): void {
+    this.references[slot] = this.references[slot]! + by;
+  }
+}
+
+const EXTENT_BYTES = 64 * 2 ** 20;
+const EXTENTS_WANTED = 64;
+/**
+ * Maximum number of slots of an arena: the numbers and their records must fit into typed arrays.
+ */
+const GRANULES_MAX = 2 ** 27;
+
+interface ArenaLimits {
+  /** A multiple of the granule. */
+  readonly arenaBytes: number;
+  /** Unit of slot sizes: 4096, or more in arenas above 512 GiB. */
+  readonly granule: number;
+  readonly slotBytesMax: number;
+  /** Minimum size of an extent. */
+  readonly extentBytesMin: number;
+  readonly extentsMax: number;
+}
+
+function arenaLimits(
+  arenaBytes: number,
+  slotBytesMax: number,
+  extentBytes: number | undefined,
+): ArenaLimits {
+  let granule = SLOT_ALIGN;
+  while (arenaBytes / granule > GRANULES_MAX) granule *= 2;
+  const usable = Math.floor(arenaBytes / granule) * granule;
+  const longest = roundUp(slotBytesMax, granule);
+  const wanted = extentBytes ?? Math.min(EXTENT_BYTES, usable / EXTENTS_WANTED);
+  const extentBytesMin = Math.max(roundUp(wanted, granule), longest);
+  return {
+    arenaBytes: usable,
+    granule,
+    slotBytesMax: longest,
+    extentBytesMin,
+    extentsMax: Math.ceil(usable / extentBytesMin),
+  };
+}
+
+/** Extent size of an empty arena whose first slot has this length: a multiple of the slot. */
+function extentBytesFor(limits: ArenaLimits, slotBytes: number): number {
+  return Math.ceil(limits.extentBytesMin / slotBytes) * slotBytes;
+}
+
+function roundUp(bytes: number, to: number): number {
+  return Math.max(1, Math.ceil(bytes / to)) * to;
 }

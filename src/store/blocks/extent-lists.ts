@@ -1,45 +1,46 @@
 import { assert } from "../../core/index.ts";
 import type { SizeClass } from "./slot-allocator.ts";
 
-/** Block sizes in use at the same time, at most. */
+/** Maximum number of block sizes in use at once. */
 export const CLASSES_MAX = 64;
-/** Lists of a class, by eighths of fullness; an extent without a free slot is in none. */
+/** Lists per class, by eighths of fullness. An extent without a free slot is in none. */
 export const EIGHTHS = 8;
 const IN_NO_LIST = -1;
 
-/** No zone is wanted more than another. */
+/** No preferred zone. */
 export const ANY_ZONE = -1;
 
 /**
- * Which extent belongs to which size class, and how full it is. Invariants: an extent with a free
- * slot stands in the list of its zone, class and eighth; one in no class either waits in the list
- * of those given back of its zone or was never in use; a class without extents is free to become
- * another's.
+ * The size class and fullness of each extent. Invariants: an extent with a free slot is in the list
+ * of its zone, class and eighth. An extent without a class is in the list of returned extents of
+ * its zone, or was never in use. A class without extents can be reused for another slot length.
  */
 export class ExtentLists {
-  /** -1: none. */
+  /** -1: no class. */
   readonly classOf: Int16Array;
   readonly used: Int32Array;
   readonly capacity: Int32Array;
-  /** Slots handed out at least once since the extent joined its class; the rest are behind them. */
+  /**
+   * Slots handed out at least once since the extent joined its class. The others are behind them.
+   */
   readonly fresh: Int32Array;
-  /** Slots reserved or quarantined. */
+  /** Slots that are reserved or quarantined. */
   readonly unmovable: Int32Array;
-  /** Slot number, 0: none that was handed out before. */
+  /** First free slot that was handed out before. 0: none. */
   readonly firstFree: Int32Array;
-  /** The ends of the chain of slots handed out at least once. */
+  /** Ends of the chain of slots that were handed out at least once. */
   readonly newest: Int32Array;
   readonly eldest: Int32Array;
-  /** `(zone × 64 + class) × 8 + eighth`, or -1. */
+  /** `(zone × 64 + class) × 8 + eighth`. -1: in no list. */
   readonly listOf: Int16Array;
-  /** Part of the arena that the extent lies in. */
+  /** The zone of the extent. */
   readonly zoneOf: Uint8Array;
-  /** -1 at the end. */
+  /** -1: the end of the list. */
   readonly next: Int32Array;
   readonly prev: Int32Array;
   readonly heads: Int32Array;
   readonly zones: number;
-  /** Of each zone. */
+  /** Per zone. */
   readonly firstReturned: Int32Array;
   assigned = 0;
   readonly classBytes = new Float64Array(CLASSES_MAX);
@@ -65,13 +66,13 @@ export class ExtentLists {
     this.prev = new Int32Array(extentsMax);
   }
 
-  /** Forgets the extents of an empty arena. */
+  /** Resets the lists for an empty arena. */
   reset(): void {
     assert(this.assigned === 0, "only an empty arena is divided anew");
     this.firstReturned.fill(-1);
   }
 
-  /** The list of a class's emptiest extents in a zone; the fuller ones follow it. */
+  /** The list of the emptiest extents of a class in a zone. The lists of fuller ones follow. */
   firstList(sizeClass: number, zone: number): number {
     return (zone * CLASSES_MAX + sizeClass) * EIGHTHS;
   }
@@ -80,7 +81,7 @@ export class ExtentLists {
     return this.findClass(slotBytes) >= 0 || this.classExtents.includes(0);
   }
 
-  /** The class of this slot length, a new one if need be; -1 where all are taken. */
+  /** The class of this slot length, created if necessary. -1: all classes are in use. */
   classFor(slotBytes: number): number {
     const found = this.findClass(slotBytes);
     if (found >= 0) return found;
@@ -102,7 +103,7 @@ export class ExtentLists {
     return this.classOf[extent] === -1 ? 0 : this.used[extent]! * this.slotBytesOf(extent);
   }
 
-  /** An extent of the class with a free slot, the fullest to an eighth; -1: none. */
+  /** An extent of the class with a free slot, the fullest to an eighth. -1: none. */
   fullest(sizeClass: number, zone: number): number {
     const { heads, zones } = this;
     const from = zone === ANY_ZONE ? 0 : zone;
@@ -125,7 +126,7 @@ export class ExtentLists {
     this.enter(extent, this.firstList(sizeClass, this.zoneOf[extent]!));
   }
 
-  /** One more slot of the extent exists. */
+  /** Counts a slot of the extent that is handed out for the first time. */
   addFresh(extent: number, slot: number): void {
     assert(this.fresh[extent]! < this.capacity[extent]!, "an extent with a free slot has room");
     this.fresh[extent] = this.fresh[extent]! + 1;
@@ -147,7 +148,7 @@ export class ExtentLists {
     if (list !== IN_NO_LIST) this.enter(extent, list);
   }
 
-  /** The extent, all of whose slots are free, leaves its class. */
+  /** Removes an extent without slots in use from its class. */
   giveBack(extent: number): void {
     const sizeClass = this.classOf[extent]!;
     this.leave(extent);
@@ -165,7 +166,7 @@ export class ExtentLists {
     this.firstReturned[zone] = extent;
   }
 
-  /** The extent of the zone given back last, other than `unfit`; -1: none. */
+  /** Takes the extent of the zone that was returned last, except `unfit`. -1: none. */
   takeReturned(unfit: number, zone: number): number {
     const { next } = this;
     const first = this.firstReturned[zone]!;

@@ -1,14 +1,17 @@
-import { assert, type Random } from "../../core/index.ts";
+import { assert, NO_NODE, type NodeId, type Random } from "../../core/index.ts";
+import { ALIASES_PER_NODE_MAX, type AliasResult, NODES_PER_ALIAS_MAX } from "./block-table.ts";
 
-/** Steps from its home an entry may stand. A table that keeps to its load never comes near. */
+/**
+ * Maximum distance of an entry from its home. A table within its load limit never comes near it.
+ */
 export const PROBE_MAX = 1024;
-/** Ids must leave five bits of an entry for the tag. */
+/** Ids leave five bits of an entry for the tag. */
 export const IDS_MAX = 2 ** 26;
 
 /**
  * HalfSipHash-1-3 (Aumasson and Bernstein; the 32-bit SipHash of the Linux kernel) over `count`
- * words from `words[at]`, without its length block: all inputs of one index are equally long. Who
- * does not know the seed cannot choose inputs that collide.
+ * words from `words[at]`, without the length block, because all inputs of one index have the same
+ * length. Without the seed an attacker cannot choose inputs that collide.
  */
 export function keyedHash(
   words: Uint32Array,
@@ -42,11 +45,11 @@ export function keyedHash(
 }
 
 /**
- * Open-addressing index from words to ids: linear probing, one 32-bit entry a place, holding the id
- * and the upper bits of the hash as a tag, so that a wrong entry rarely costs a look at its words.
- * Removal shifts back what stands behind, so nothing rots. Ids with equal words may stand side by
- * side, in the order in which they came. Invariants: no empty place lies between an entry and its
- * home; no entry stands `PROBE_MAX` or more behind its home, so every search ends.
+ * Open-addressing index from words to ids, with linear probing. An entry has 32 bits: the id, and
+ * the upper bits of the hash as a tag, so that a wrong entry rarely costs a comparison of words.
+ * Removal shifts later entries back, so that no tombstones remain. Ids with equal words may be in
+ * the index together, in insertion order. Invariants: no empty place is between an entry and its
+ * home; no entry is `PROBE_MAX` or more places after its home, so that every search ends.
  */
 export class HashIndex {
   readonly words: Uint32Array;
@@ -58,10 +61,10 @@ export class HashIndex {
   private readonly seedLo: number;
   private readonly seedHi: number;
 
-  /** The words of `id` are the `width` from `words[id * width]`; ids run from 1 to `idsMax`. */
+  /** The words of `id` are `width` words from `words[id * width]`. Ids are 1 to `idsMax`. */
   constructor(words: Uint32Array, width: number, idsMax: number, random: Random) {
     assert(idsMax >= 1 && idsMax <= IDS_MAX, "an index holds 1 to 2^26 ids");
-    // At most three quarters full, at most half of that after doubling: 5.3 to 10.7 bytes an id.
+    // The load is at most 3/4, and 3/8 after a doubling: 5.3 to 10.7 bytes per id.
     let places = 8;
     while (places * 3 < idsMax * 4) places *= 2;
     this.words = words;
@@ -78,15 +81,13 @@ export class HashIndex {
     return keyedHash(words, at, this.width, this.seedLo, this.seedHi);
   }
 
-  /** The id first inserted of those with these words, or 0. `hash` must be theirs. */
+  /** The first inserted id with these words, or 0. `hash` must be the hash of the words. */
   find(words: Uint32Array, at: number, hash: number): number {
     const found = this.seek(words, at, hash, 0);
     return found < 0 ? 0 : this.idAt(hash, found);
   }
 
-  /**
-   * The first step from home, `from` or later, at which an id with these words stands; -1: none.
-   */
+  /** The first step from home, at or after `from`, with an id that has these words. -1: none. */
   seek(words: Uint32Array, at: number, hash: number, from: number): number {
     const { entries, mask, idMask, width, words: own, probesMax } = this;
     const tag = hash & ~idMask;
@@ -107,7 +108,7 @@ export class HashIndex {
   }
 
   /**
-   * Enters `id`, whose words and their hash are in place. False where no place near its home is
+   * Inserts `id`. Its words must be in place and have this hash. False if no place near its home is
    * empty.
    */
   insert(id: number, hash: number): boolean {
@@ -121,7 +122,7 @@ export class HashIndex {
     return false;
   }
 
-  /** Takes `id` out; its words must still be in place. */
+  /** Removes `id`. Its words must still be in place. */
   remove(id: number): void {
     const { entries, mask, idMask, width, words } = this;
     let hole = this.hash(words, id * width) & mask;
@@ -131,11 +132,160 @@ export class HashIndex {
     }
     for (let place = (hole + 1) & mask; entries[place] !== 0; place = (place + 1) & mask) {
       const home = this.hash(words, (entries[place]! & idMask) * width);
-      // What stands behind the hole moves into it unless its home lies after the hole.
+      // Move the entry into the hole unless its home is after the hole.
       if (((place - home) & mask) < ((place - hole) & mask)) continue;
       entries[hole] = entries[place]!;
       hole = place;
     }
     entries[hole] = 0;
+  }
+}
+
+/**
+ * Aliases of nodes: an alias may have several nodes, and a node several aliases. An entry is a pair
+ * (alias, node). The aliases of one node form a chain, so that they are removed together. Free
+ * entries are linked by `nextOfNode`.
+ */
+export class AliasIndex {
+  readonly entriesMax: number;
+  /** Words per alias. */
+  readonly width: number;
+  readonly words: Uint32Array;
+  readonly nodes: Int32Array;
+  readonly nextOfNode: Int32Array;
+  readonly firstOfNode: Int32Array;
+  readonly index: HashIndex;
+  count = 0;
+  highest = 0;
+  firstFree = 0;
+
+  constructor(width: number, entriesMax: number, nodesMax: number, random: Random) {
+    const words = new Uint32Array(new ArrayBuffer((entriesMax + 1) * width * 4));
+    this.entriesMax = entriesMax;
+    this.width = width;
+    this.words = words;
+    this.nodes = new Int32Array(new ArrayBuffer((entriesMax + 1) * 4));
+    this.nextOfNode = new Int32Array(new ArrayBuffer((entriesMax + 1) * 4));
+    this.firstOfNode = new Int32Array(new ArrayBuffer((nodesMax + 1) * 4));
+    this.index = new HashIndex(words, width, entriesMax, random);
+  }
+
+  /** `name` has `width` words. */
+  add(node: number, name: Uint32Array): AliasResult {
+    const hash = this.index.hash(name, 0);
+    let sharing = 0;
+    for (let step = this.step(name, hash, -1); step >= 0; step = this.step(name, hash, step)) {
+      if (this.nodes[this.index.idAt(hash, step)] === node) return "present";
+      sharing++;
+    }
+    if (sharing >= NODES_PER_ALIAS_MAX || this.namesOf(node) >= ALIASES_PER_NODE_MAX) return "full";
+    const entry = this.take();
+    if (entry === 0) return "full";
+    for (let i = 0; i < this.width; i++) this.words[entry * this.width + i] = name[i]!;
+    if (!this.index.insert(entry, hash)) {
+      this.give(entry);
+      return "full";
+    }
+    this.nodes[entry] = node;
+    this.nextOfNode[entry] = this.firstOfNode[node]!;
+    this.firstOfNode[node] = entry;
+    return "added";
+  }
+
+  /** The aliases of the node as bytes, in little-endian words. */
+  namesGivenTo(node: number): Uint8Array[] {
+    const names: Uint8Array[] = [];
+    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+      const words = this.words.slice(entry * this.width, (entry + 1) * this.width);
+      names.push(new Uint8Array(words.buffer));
+    }
+    return names;
+  }
+
+  /**
+   * Copies the first two words of the node's latest aliases, at most `max` of them. Returns their
+   * number.
+   */
+  readStarts(node: number, into: Uint32Array, at: number, max: number): number {
+    let names = 0;
+    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) {
+      if (names === max) break;
+      into[at + names * 2] = this.words[entry * this.width]!;
+      into[at + names * 2 + 1] = this.words[entry * this.width + 1]!;
+      names++;
+    }
+    return names;
+  }
+
+  /** Removes all aliases of the node. */
+  removeNode(node: number): void {
+    let entry = this.firstOfNode[node]!;
+    // Without aliases nothing is written, so that the page of this entry stays unused.
+    if (entry === 0) return;
+    this.firstOfNode[node] = 0;
+    while (entry !== 0) {
+      const next = this.nextOfNode[entry]!;
+      this.index.remove(entry);
+      this.give(entry);
+      entry = next;
+    }
+  }
+
+  nodesOf(name: Uint32Array, out: Int32Array): number {
+    const hash = this.index.hash(name, 0);
+    let found = 0;
+    for (let step = this.step(name, hash, -1); step >= 0; step = this.step(name, hash, step)) {
+      if (found === out.length) break;
+      out[found++] = this.nodes[this.index.idAt(hash, step)]!;
+    }
+    return found;
+  }
+
+  /**
+   * The first node with this alias in the namespace, which is the upper half of the node's `meta`.
+   */
+  findIn(name: Uint32Array, meta: Int32Array, namespace: number): NodeId {
+    const hash = this.index.hash(name, 0);
+    for (let step = this.step(name, hash, -1); step >= 0; step = this.step(name, hash, step)) {
+      const node = this.nodes[this.index.idAt(hash, step)]!;
+      if (meta[node]! >>> 16 === namespace) return node as NodeId;
+    }
+    return NO_NODE;
+  }
+
+  private step(name: Uint32Array, hash: number, after: number): number {
+    return this.index.seek(name, 0, hash, after + 1);
+  }
+
+  private namesOf(node: number): number {
+    let names = 0;
+    for (let entry = this.firstOfNode[node]!; entry !== 0; entry = this.nextOfNode[entry]!) names++;
+    return names;
+  }
+
+  private take(): number {
+    let entry = this.firstFree;
+    if (entry !== 0) this.firstFree = this.nextOfNode[entry]!;
+    else if (this.highest === this.entriesMax) return 0;
+    else entry = ++this.highest;
+    this.count++;
+    return entry;
+  }
+
+  private give(entry: number): void {
+    assert(this.count > 0, "an alias to give back exists");
+    this.nodes[entry] = 0;
+    this.nextOfNode[entry] = this.firstFree;
+    this.firstFree = entry;
+    this.count--;
+  }
+}
+
+/** Reads 32 bytes from `bytes[at]` into eight little-endian words. Any alignment. */
+export function wordsOfBytes(bytes: Uint8Array, at: number, into: Uint32Array): void {
+  for (let word = 0; word < 8; word++) {
+    const from = at + word * 4;
+    into[word] =
+      bytes[from]! | (bytes[from + 1]! << 8) | (bytes[from + 2]! << 16) | (bytes[from + 3]! << 24);
   }
 }

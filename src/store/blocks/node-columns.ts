@@ -1,6 +1,5 @@
 import { HearthError, type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
-import { NodeFlag } from "./table-view.ts";
-import { type RecencyTier, TIER_COUNT, Tier } from "./tier.ts";
+import { NodeFlag, type RecencyTier, TIER_COUNT, Tier } from "./block-table.ts";
 
 export const KEY_WORDS = 8;
 export const DIGEST_LENGTH = 32;
@@ -8,13 +7,13 @@ export const MAC_LENGTH = 16;
 export const NAMESPACE_MAX = 0xffff;
 
 /**
- * All nodes resident on one tier that it may give up, doubly linked in a ring through entry 0:
- * `older[0]` is the newest, `newer[0]` the oldest. Invariant: every node is newer than all its
- * descendants in the list.
+ * The nodes of one tier that may be evicted, doubly linked in a ring through entry 0: `older[0]` is
+ * the newest, `newer[0]` the oldest. Invariant: every node is newer than all its descendants in the
+ * list.
  */
 export interface RecencyList {
   readonly tier: RecencyTier;
-  /** The flags of which each keeps a node out of the list. */
+  /** Any of these flags keeps a node out of the list. */
   readonly guards: number;
   readonly newer: Int32Array;
   readonly older: Int32Array;
@@ -23,11 +22,12 @@ export interface RecencyList {
 }
 
 /**
- * The table's memory: entry `n` of each column belongs to node `n`, entry 0 to none. Untouched
- * columns (the SSD list without an SSD, say) cost address space, not memory.
+ * Memory of the table: entry `n` of each column belongs to node `n`; entry 0 is unused. Columns
+ * that are never written (for example the SSD list without an SSD) take address space but no
+ * memory.
  *
- * `meta` packs residency (bits 0-3), `NodeFlag`s (bits 4-9) and namespace (bits 16-31); it is zero
- * exactly where the node is free. A free node links to the next free one by `nextSibling`.
+ * `meta` packs the residency (bits 0-3), `NodeFlag`s (bits 4-9) and the namespace (bits 16-31). It
+ * is zero if and only if the node is free. Free nodes are linked by `nextSibling`.
  */
 export interface NodeColumns {
   readonly nodesMax: number;
@@ -42,43 +42,46 @@ export interface NodeColumns {
   readonly prevSibling: Int32Array;
   readonly locks: Uint32Array;
   readonly pins: Uint32Array;
-  /** Children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
+  /** Number of children with `NodeFlag.ramProtected`, and with `NodeFlag.kept`. */
   readonly protectedChildren: Int32Array;
   readonly keptChildren: Int32Array;
   readonly gpuHolders: Uint16Array;
   readonly bytes: Uint32Array;
   readonly slot: Uint32Array;
   readonly slotGeneration: Uint32Array;
-  /** Low and high word a node. */
+  /** Low and high word per node. */
   readonly checksum: Uint32Array;
-  /** `MAC_LENGTH` bytes a node; all zero: it has none. */
+  /** `MAC_LENGTH` bytes per node. All zero: no MAC. */
   readonly macs: Uint8Array;
   readonly uses: Uint16Array;
   readonly lastUsed: Uint32Array;
   readonly ramList: RecencyList;
   readonly ssdList: RecencyList;
-  /** Both. */
+  /** The lists of RAM and SSD. */
   readonly lists: readonly RecencyList[];
   readonly residentBlocks: Float64Array;
   readonly residentBytes: Float64Array;
-  /** Bytes of kept nodes in RAM or on SSD, and of those among them that are in RAM alone. */
+  /** Bytes of kept nodes in RAM or on SSD, and of those that are in RAM alone. */
   keptBytes: number;
   keptInRamAloneBytes: number;
   readonly listeners: Required<TableListeners>;
-  /** Nodes in use. */
+  /** Number of nodes in use. */
   count: number;
   /** Nodes above this one were never used. */
   highest: number;
   firstFree: number;
 }
 
-/** Must not call the table back but for reading. */
+/** Listeners may read the table but must not change it. */
 export interface TableListeners {
-  /** Told when RAM may not give up a node from now on (`true`), and when it may again. */
+  /** Called when the protection of a node in RAM begins (`true`) or ends. */
   readonly onProtection?: (node: NodeId, on: boolean) => void;
-  /** Told when a kept node comes to be in RAM and not on SSD: it stays there for want of a copy. */
+  /** Called when a kept node is in RAM and not on SSD, which keeps it in RAM. */
   readonly onInRamAlone?: (node: NodeId) => void;
-  /** Told when a block has come to a tier, or has left one and may vanish behind this call. */
+  /**
+   * Called when a block was added to a tier or removed from it. After a removal the node may vanish
+   * when this call returns.
+   */
   readonly onResidency?: (node: NodeId, tier: Tier, on: boolean) => void;
 }
 
@@ -140,7 +143,10 @@ export function createNodeColumns(nodesMax: number, listeners: TableListeners): 
   }
 }
 
-/** Takes a free node, key and digest to be written, the rest zero. NO_NODE where there is none. */
+/**
+ * Takes a free node. The caller writes key and digest; all other columns are zero. NO_NODE: none is
+ * free.
+ */
 export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags: number): NodeId {
   let node = columns.firstFree;
   if (node !== 0) {
@@ -155,7 +161,7 @@ export function takeNode(columns: NodeColumns, namespace: NamespaceIndex, flags:
   return node as NodeId;
 }
 
-/** Gives back a node that is in no list, has no relatives and nothing that holds it. */
+/** Frees a node that is in no list, has no relatives, and has nothing that keeps it alive. */
 export function giveNode(columns: NodeColumns, node: number): void {
   columns.meta[node] = 0;
   columns.generation[node] = columns.generation[node]! + 1;
@@ -173,7 +179,7 @@ export function giveNode(columns: NodeColumns, node: number): void {
   columns.count--;
 }
 
-/** Only if there is one: memory that was never written to is not there. */
+/** Writes only if there is a MAC: pages that were never written take no memory. */
 export function clearMac({ macs }: NodeColumns, node: number): void {
   const start = node * MAC_LENGTH;
   for (let at = start; at < start + MAC_LENGTH; at++) if (macs[at] !== 0) macs[at] = 0;

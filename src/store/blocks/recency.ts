@@ -1,18 +1,19 @@
+import type { NodeId } from "../../core/index.ts";
+import { NodeFlag, Tier } from "./block-table.ts";
 import type { NodeColumns, RecencyList } from "./node-columns.ts";
-import { NodeFlag } from "./table-view.ts";
 
 /**
- * How the lists keep every node newer than all its descendants, whatever lies between them (ghosts,
- * nodes on other tiers):
+ * How the lists keep every node newer than all its descendants, even if nodes between them (ghosts,
+ * nodes on other tiers) are not in the list:
  *
- * - A node that comes onto a tier is linked just behind its nearest listed ancestor: older than
- *   that one, newer than all that one's other descendants, hence than its own. Without a listed
- *   ancestor it becomes the newest of all. An ancestor that the tier may not give up ends the
- *   search: above it the same holds of all, hence they are unlisted.
- * - A path is touched from the bottom up, so that each node ends behind its parent and ahead of all
- *   else.
- * - A subtree that gains a parent: the path from that parent upwards is touched.
- * - What its tier may give up again comes in as the newest, the deepest first (`protection.ts`).
+ * - A node that comes onto a tier is linked just after its nearest listed ancestor: older than that
+ *   one, newer than all other descendants of that one, and so newer than its own. Without a listed
+ *   ancestor it becomes the newest of all. A guarded ancestor ends the search, because all
+ *   ancestors of a guarded node are guarded and hence not listed.
+ * - A path is touched from the bottom up, so that each node ends just after its parent and before
+ *   all others.
+ * - If a subtree gets a parent, the path from that parent upwards is touched.
+ * - Nodes whose protection ends come in as the newest, the deepest first.
  */
 
 function linkBehind(columns: NodeColumns, list: RecencyList, node: number, ahead: number): void {
@@ -40,12 +41,12 @@ export function unlink(columns: NodeColumns, list: RecencyList, node: number): v
   list.bytes -= columns.bytes[node]!;
 }
 
-/** Whether the tier may not give up a node with these marks. */
+/** Whether a node with these flags must not be evicted from the list's tier. */
 export function isGuarded(list: RecencyList, marks: number): boolean {
   return (marks & list.guards) !== 0;
 }
 
-/** Whether a node with these marks stands in the list. */
+/** Whether a node with these flags is in the list. */
 export function isListed(list: RecencyList, marks: number): boolean {
   return (marks & (list.tier | list.guards)) === list.tier;
 }
@@ -60,7 +61,7 @@ function nearestListed(columns: NodeColumns, list: RecencyList, node: number): n
   return 0;
 }
 
-/** The node has just become resident on `tier`. */
+/** Call it after the node became resident on `tier`. */
 export function enterTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -70,7 +71,7 @@ export function enterTier(columns: NodeColumns, node: number, tier: number): voi
   }
 }
 
-/** The node is about to lose its residency on `tier`. */
+/** Call it before the node loses its residency on `tier`. */
 export function leaveTier(columns: NodeColumns, node: number, tier: number): void {
   const { lists } = columns;
   for (let i = 0; i < lists.length; i++) {
@@ -79,12 +80,12 @@ export function leaveTier(columns: NodeColumns, node: number, tier: number): voi
   }
 }
 
-/** Makes the node and then each of its ancestors the newest of the lists they are in. */
+/** Makes the node and then each of its ancestors the newest of its lists. */
 export function touchPath(columns: NodeColumns, node: number): void {
   const { meta, parent, lists } = columns;
   for (let step = node; step !== 0; step = parent[step]!) {
     const marks = meta[step]!;
-    // Above a node that RAM may not give up all are such: nobody there is in any list.
+    // All ancestors of a protected node are protected, so none of them is in a list.
     if ((marks & NodeFlag.ramProtected) !== 0) return;
     for (let i = 0; i < lists.length; i++) {
       const list = lists[i]!;
@@ -105,4 +106,124 @@ function moveToNewest(list: RecencyList, node: number): void {
   older[node] = newest;
   newer[newest] = node;
   older[0] = node;
+}
+
+/**
+ * Protection against eviction, as two flags. `kept`: the node or a descendant is pinned.
+ * `ramProtected`: the node is locked, or kept and in RAM and not on SSD, or has a child with this
+ * flag. RAM must not evict nodes with `ramProtected`, SSD not those with either flag. A kept node
+ * without `ramProtected` may leave RAM, because SSD has a copy.
+ *
+ * Invariants: both flags are exact; `keptChildren` and `protectedChildren` count the children with
+ * the flag; each list contains exactly the residents that its tier may evict. All walks go upwards
+ * and stop at the first ancestor whose flag does not change, so that n pins or locks on one path
+ * cost n plus its length. Nodes that become evictable come in as the newest, the deepest first.
+ */
+
+/** Call it after the node was locked, or if it must stay in RAM. */
+export function protect(columns: NodeColumns, node: number): void {
+  const { meta, parent, protectedChildren, ramList, ssdList } = columns;
+  let step = node;
+  while ((meta[step]! & NodeFlag.ramProtected) === 0) {
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.ramProtected;
+    if (isListed(ramList, marks)) unlink(columns, ramList, step);
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
+    columns.listeners.onProtection(step as NodeId, true);
+    step = parent[step]!;
+    if (step === 0) return;
+    protectedChildren[step] = protectedChildren[step]! + 1;
+  }
+}
+
+/** Call it after a lock ended, or if the node need not stay in RAM. */
+export function unprotect(columns: NodeColumns, node: number): void {
+  const { meta, parent, protectedChildren, locks, ramList, ssdList } = columns;
+  let step = node;
+  while (locks[step] === 0 && protectedChildren[step] === 0 && !isInRamAlone(meta[step]!)) {
+    if ((meta[step]! & NodeFlag.ramProtected) === 0) return;
+    const marks = meta[step]! & ~NodeFlag.ramProtected;
+    meta[step] = marks;
+    if (isListed(ramList, marks)) linkNewest(columns, ramList, step);
+    if (isListed(ssdList, marks)) linkNewest(columns, ssdList, step);
+    columns.listeners.onProtection(step as NodeId, false);
+    step = parent[step]!;
+    if (step === 0) return;
+    protectedChildren[step] = protectedChildren[step]! - 1;
+  }
+}
+
+/** Call it after the node was pinned. */
+export function keep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren, ssdList } = columns;
+  let step = node;
+  while ((meta[step]! & NodeFlag.kept) === 0) {
+    const marks = meta[step]!;
+    meta[step] = marks | NodeFlag.kept;
+    if (isListed(ssdList, marks)) unlink(columns, ssdList, step);
+    residencyChanged(columns, step, marks);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! + 1;
+  }
+}
+
+/** Call it after the last pin of the node was removed. It may still be kept by a descendant. */
+export function unkeep(columns: NodeColumns, node: number): void {
+  const { meta, parent, keptChildren, pins, ssdList } = columns;
+  let step = node;
+  while (pins[step] === 0 && keptChildren[step] === 0) {
+    const before = meta[step]!;
+    meta[step] = before & ~NodeFlag.kept;
+    if (isListed(ssdList, before & ~NodeFlag.kept)) linkNewest(columns, ssdList, step);
+    residencyChanged(columns, step, before);
+    step = parent[step]!;
+    if (step === 0) return;
+    keptChildren[step] = keptChildren[step]! - 1;
+  }
+}
+
+/** Call it after a node with its subtree was linked under `parent`. */
+export function protectParent(columns: NodeColumns, node: number, parent: number): void {
+  const marks = columns.meta[node]!;
+  if ((marks & NodeFlag.kept) !== 0) {
+    columns.keptChildren[parent] = columns.keptChildren[parent]! + 1;
+    keep(columns, parent);
+  }
+  if ((marks & NodeFlag.ramProtected) !== 0) {
+    columns.protectedChildren[parent] = columns.protectedChildren[parent]! + 1;
+    protect(columns, parent);
+  }
+}
+
+/**
+ * Call it after a change of residency or of `kept`; `before`: the flags before it. Updates the
+ * totals of kept bytes, and protects the node in RAM while only RAM has it.
+ */
+export function residencyChanged(columns: NodeColumns, node: number, before: number): void {
+  const { meta, bytes } = columns;
+  const now = meta[node]!;
+  if (((before | now) & NodeFlag.kept) === 0) return;
+  columns.keptBytes += (keptOnTiers(now) - keptOnTiers(before)) * bytes[node]!;
+  const is = isInRamAlone(now);
+  if (is === isInRamAlone(before)) return;
+  columns.keptInRamAloneBytes += (is ? 1 : -1) * bytes[node]!;
+  if (!is) {
+    unprotect(columns, node);
+    return;
+  }
+  protect(columns, node);
+  columns.listeners.onInRamAlone(node as NodeId);
+}
+
+/** Whether a node with these flags is kept, in RAM and not on SSD. */
+export function isInRamAlone(marks: number): boolean {
+  return (marks & IN_RAM_ALONE) === (NodeFlag.kept | Tier.ram);
+}
+
+const IN_RAM_ALONE = NodeFlag.kept | Tier.ram | Tier.ssd;
+
+/** 1 if a node with these flags is kept and in RAM or on SSD, else 0. */
+export function keptOnTiers(marks: number): number {
+  return (marks & NodeFlag.kept) !== 0 && (marks & (Tier.ram | Tier.ssd)) !== 0 ? 1 : 0;
 }

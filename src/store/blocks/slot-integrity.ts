@@ -3,9 +3,9 @@ import type { ExtentSlots } from "./create-slot-allocator.ts";
 import { CLASSES_MAX, EIGHTHS, type ExtentLists } from "./extent-lists.ts";
 import { NO_SLOT, SlotState } from "./slot-allocator.ts";
 
-const READ_STAYS = "a slot that is read holds a block";
+const READ_STAYS = "a slot with a reference is live";
 
-/** Checks every invariant of the allocator; INTERNAL names the first broken one. */
+/** Checks every invariant of the allocator. Throws INTERNAL with the first violation. */
 export function verifySlots(slots: ExtentSlots): void {
   const { extents, extentCount, limits } = slots;
   assert(slots.readyBytes >= 0 && slots.readyBytes <= limits.arenaBytes, "ready lies in the arena");
@@ -24,7 +24,7 @@ export function verifySlots(slots: ExtentSlots): void {
   verifyRecords(slots);
 }
 
-/** Zones lie side by side, and what was in use of them is ready. */
+/** Zones are adjacent, and their extents in use are ready. */
 function verifyZones(slots: ExtentSlots): void {
   const { extents, extentCount, unopened, zoneStop } = slots;
   let first = 0;
@@ -40,7 +40,7 @@ function verifyZones(slots: ExtentSlots): void {
   assert(first === extentCount, "each extent has a zone");
 }
 
-/** Whether the extent was in use at least once. */
+/** Whether the extent was ever in use. */
 function wasOpened(slots: ExtentSlots, extent: number): boolean {
   return extent < slots.unopened[slots.extents.zoneOf[extent]!]!;
 }
@@ -96,7 +96,7 @@ function verifyFree(slots: ExtentSlots, extent: number, fresh: number): number {
   return free;
 }
 
-/** Every record belongs to a slot that exists or waits in the pool. */
+/** Every record belongs to an existing slot or is in the pool. */
 function verifyRecords(slots: ExtentSlots): void {
   const { records, extents } = slots;
   let pooled = 0;
@@ -109,7 +109,7 @@ function verifyRecords(slots: ExtentSlots): void {
   assert(records.highest <= records.max, "records in use exist");
 }
 
-/** An extent with a free slot stands in the list of its class and fullness. */
+/** An extent with a free slot is in the list of its class and fullness. */
 function verifyPlace(extents: ExtentLists, extent: number): void {
   const used = extents.used[extent]!;
   const slots = extents.capacity[extent]!;

@@ -1,12 +1,18 @@
 import { assert } from "../../core/index.ts";
+import {
+  ALIASES_PER_NODE_MAX,
+  NODES_PER_ALIAS_MAX,
+  NodeFlag,
+  TIERS_ALL,
+  Tier,
+  tierIndex,
+} from "./block-table.ts";
 import type { ColumnView } from "./column-view.ts";
-import { verifyAliases, verifyIndex } from "./index-integrity.ts";
+import { type AliasIndex, type HashIndex, PROBE_MAX } from "./hash-index.ts";
 import type { NodeColumns, RecencyList } from "./node-columns.ts";
-import { NodeFlag } from "./table-view.ts";
-import { TIERS_ALL, Tier, tierIndex } from "./tier.ts";
 import { successor } from "./tree.ts";
 
-/** Checks every invariant of the table; INTERNAL names the first broken one. */
+/** Checks every invariant of the table. Throws INTERNAL with the first violation. */
 export function verifyTable(table: ColumnView): void {
   const { columns } = table;
   verifyFreeNodes(columns);
@@ -40,7 +46,7 @@ function verifyFreeNodes(columns: NodeColumns): void {
   assert(free + columns.count === highest, "no node is lost");
 }
 
-/** Every live node is reached from exactly one root, over links that agree with each other. */
+/** Every live node is reachable from exactly one root, over consistent links. */
 function verifyTree(columns: NodeColumns): void {
   const { meta, parent, firstChild, nextSibling, prevSibling } = columns;
   let reached = 0;
@@ -67,11 +73,14 @@ function verifyHeld(columns: NodeColumns, node: number): void {
   const marks = meta[node]!;
   const holds =
     (marks & (TIERS_ALL | NodeFlag.writing)) + locks[node]! + pins[node]! + firstChild[node]!;
-  assert(holds !== 0, "something holds a live node");
+  assert(holds !== 0, "a live node has a reason to live");
   assert(marks >>> 16 !== 0, "a live node has a namespace");
-  assert(gpuHolders[node]! > 0 === ((marks & Tier.gpu) !== 0), "the GPU tier goes by holders");
+  assert(
+    gpuHolders[node]! > 0 === ((marks & Tier.gpu) !== 0),
+    "the GPU tier is set by its holders",
+  );
   if ((marks & NodeFlag.ghost) === 0) return;
-  assert((marks & (TIERS_ALL | NodeFlag.writing)) === 0, "a ghost is nowhere");
+  assert((marks & (TIERS_ALL | NodeFlag.writing)) === 0, "a ghost is not resident");
   assert(parent[node] === 0, "a ghost has no parent");
 }
 
@@ -87,10 +96,13 @@ function verifyProtection(columns: NodeColumns, node: number): void {
   assert(kept === keptChildren[node], "kept children are counted");
   const marks = meta[node]!;
   const isKept = pins[node]! > 0 || kept > 0;
-  assert(isKept === ((marks & NodeFlag.kept) !== 0), "what is kept follows its reasons");
+  assert(isKept === ((marks & NodeFlag.kept) !== 0), "the kept flag matches pins and children");
   const stays = isKept && (marks & Tier.ram) !== 0 && (marks & Tier.ssd) === 0;
   const wanted = locks[node]! > 0 || guarded > 0 || stays;
-  assert(wanted === ((marks & NodeFlag.ramProtected) !== 0), "protection follows its reasons");
+  assert(
+    wanted === ((marks & NodeFlag.ramProtected) !== 0),
+    "the protection flag matches locks and children",
+  );
 }
 
 function verifyList(columns: NodeColumns, list: RecencyList, live: readonly number[]): void {
@@ -142,4 +154,55 @@ function verifyTotals(columns: NodeColumns, live: readonly number[]): void {
 
 function bytesOf(columns: NodeColumns, nodes: readonly number[]): number {
   return nodes.reduce((total, node) => total + columns.bytes[node]!, 0);
+}
+
+/** Every entry has a different live id and is reachable from its home without an empty place. */
+function verifyIndex(index: HashIndex, count: number, isLive: (id: number) => boolean): void {
+  const { entries, mask, idMask } = index;
+  const seen = new Set<number>();
+  for (let place = 0; place <= mask; place++) {
+    const entry = entries[place]!;
+    if (entry === 0) continue;
+    const id = entry & idMask;
+    assert(isLive(id), "an indexed id is live");
+    assert(!seen.has(id), "an id is indexed once");
+    seen.add(id);
+    const hash = index.hash(index.words, id * index.width);
+    assert((entry & ~idMask) === (hash & ~idMask), "a tag matches the hash of its words");
+    const steps = (place - hash) & mask;
+    assert(steps < PROBE_MAX, "an entry stands near its home");
+    for (let step = 0; step < steps; step++) {
+      assert(entries[(hash + step) & mask] !== 0, "no empty place before an entry");
+    }
+  }
+  assert(seen.size === count, "every live id is indexed");
+}
+
+/** Every alias is in the chain of one live node, and the limits hold. */
+function verifyAliases(aliases: AliasIndex, columns: NodeColumns): void {
+  const { firstOfNode, nextOfNode, nodes, width, words } = aliases;
+  const sharing = new Map<string, number>();
+  let named = 0;
+  for (let node = 0; node <= columns.nodesMax; node++) {
+    let names = 0;
+    for (let entry = firstOfNode[node]!; entry !== 0; entry = nextOfNode[entry]!) {
+      assert(columns.meta[node] !== 0, "a named node is live");
+      assert(nodes[entry] === node, "an alias belongs to the node that lists it");
+      assert(++names <= ALIASES_PER_NODE_MAX, "a node has few aliases");
+      const name = words.subarray(entry * width, (entry + 1) * width).join();
+      sharing.set(name, (sharing.get(name) ?? 0) + 1);
+      named++;
+    }
+  }
+  assert(named === aliases.count, "aliases are counted");
+  for (const nodesOfName of sharing.values()) {
+    assert(nodesOfName <= NODES_PER_ALIAS_MAX, "an alias has few nodes");
+  }
+  let free = 0;
+  for (let entry = aliases.firstFree; entry !== 0; entry = nextOfNode[entry]!) {
+    assert(nodes[entry] === 0, "a free alias has no node");
+    assert(++free <= aliases.highest, "the list of free aliases ends");
+  }
+  assert(free + aliases.count === aliases.highest, "no alias is lost");
+  verifyIndex(aliases.index, aliases.count, (entry) => nodes[entry] !== 0);
 }

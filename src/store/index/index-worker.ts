@@ -1,7 +1,7 @@
 import { HearthError } from "../../core/index.ts";
-import { type LedgerStore, openLedgerStore } from "./holds/ledger-store.ts";
-import type { Answer, Order } from "./protocol.ts";
-import { wordsOf } from "./store/damaged.ts";
+import type { Answer, Order } from "./index-worker-client.ts";
+import { type LedgerStore, openLedgerStore } from "./retention/ledger-store.ts";
+import { wordsOf } from "./store/open-database.ts";
 import { type OpenedStore, openStore } from "./store/open-store.ts";
 
 /**

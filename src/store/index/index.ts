@@ -6,6 +6,8 @@ export type {
   IndexState,
   PreviousRun,
 } from "./block-index.ts";
+export type { IndexOwner } from "./index-worker-client.ts";
+export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
 export type {
   CommandRow,
   HoldLedger,
@@ -14,8 +16,6 @@ export type {
   LedgerContents,
   LedgerState,
   PartRow,
-} from "./holds/hold-ledger.ts";
-export { type HoldLedgerOptions, openHoldLedger } from "./holds/open-hold-ledger.ts";
-export { type IndexInspection, type InspectedIndex, inspectIndex } from "./inspect-index.ts";
-export { type BlockIndexOptions, openBlockIndex } from "./open-block-index.ts";
-export type { IndexOwner } from "./protocol.ts";
+} from "./retention/retention-ledger.ts";
+export { type HoldLedgerOptions, openHoldLedger } from "./retention/write-behind-ledger.ts";
+export { type BlockIndexOptions, openBlockIndex } from "./write-behind-index.ts";

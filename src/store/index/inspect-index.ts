@@ -4,17 +4,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { assert, HearthError } from "../../core/index.ts";
 import type { IndexedBlock, IndexedBlocks } from "../kvb/index.ts";
-import { BATCH_ROWS, CHANGE, ChangeBatch } from "./change-batch.ts";
-import type { IndexOwner } from "./protocol.ts";
-import { AliasLoad } from "./store/alias-load.ts";
-import { BlockLoad } from "./store/block-load.ts";
-import { DamagedIndex, isAboutFile, wordsOf } from "./store/damaged.ts";
-import { lockFolder } from "./store/folder-lock.ts";
-import { IndexStore } from "./store/index-store.ts";
-import { NamespaceKeys } from "./store/namespace-keys.ts";
-import { openDatabase } from "./store/open-database.ts";
-import { INDEX_FILE } from "./store/open-store.ts";
-import { readRunRecord } from "./store/run-record.ts";
+import { BATCH_ROWS, CHANGE, ChangeBatch } from "./change-log.ts";
+import type { IndexOwner } from "./index-worker-client.ts";
+import { IndexStore, NamespaceKeys, readRunRecord } from "./store/index-store.ts";
+import { AliasLoad, BlockLoad } from "./store/load-rows.ts";
+import { DamagedIndex, isAboutFile, openDatabase, wordsOf } from "./store/open-database.ts";
+import { INDEX_FILE, lockFolder } from "./store/open-store.ts";
 import { u64Of } from "./store/seal.ts";
 
 /** What an index that no agent uses says, for tools. */

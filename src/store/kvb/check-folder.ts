@@ -1,21 +1,105 @@
-import { type Dirent, existsSync, readdirSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  type Dirent,
+  existsSync,
+  fstatSync,
+  openSync,
+  readdirSync,
+  readSync,
+} from "node:fs";
 import { join } from "node:path";
 import { messageOf, yieldToLoop } from "../../core/index.ts";
 import type { Native } from "../../native/index.ts";
-import { FINDING_KINDS, type Finding, type FindingKind } from "./findings.ts";
+import { readOwner } from "./claim-folder.ts";
 import {
+  type BlockName,
+  blockPath,
   INDEX_FOLDER,
   isLeftover,
   isShard,
   LOCK_FILE,
   OWNER_FILE,
+  parseBlockName,
   QUARANTINE_FOLDER,
-} from "./folder.ts";
-import type { KvbHeader } from "./header.ts";
-import { FileInspector } from "./inspect-file.ts";
-import { type BlockName, blockPath, parseBlockName, shardOf } from "./names.ts";
-import { readOwner } from "./owner.ts";
-import { type ExpectedBlock, verifyHeader } from "./verify-header.ts";
+  shardOf,
+} from "./folder-layout.ts";
+import {
+  decodeHeader,
+  type ExpectedBlock,
+  fileBytesOf,
+  HEADER_BYTES,
+  type KvbHeader,
+  verifyHeader,
+} from "./header.ts";
+
+/** How a repair deals with a finding; `next_start`: the agent does, when it starts. */
+type Remedy = "quarantine" | "remove" | "drop_row" | "next_start" | "none";
+
+interface Kind {
+  readonly meaning: string;
+  readonly remedy: Remedy;
+  /** False: worth a line, and no reason to call the folder damaged. */
+  readonly isProblem: boolean;
+}
+
+const damaged = (meaning: string): Kind => ({ meaning, remedy: "quarantine", isProblem: true });
+
+/** What a check of an SSD folder can find; `docs/on-disk-format.md` shows the same table. */
+export const FINDING_KINDS = {
+  header: damaged("the header is damaged, or of an unknown version"),
+  size: damaged("the file is longer or shorter than its header says"),
+  payload: damaged("the payload is not what its checksum says"),
+  padding: damaged("bytes behind the payload are not zero"),
+  unreadable: damaged("the system cannot read the file"),
+  misplaced: damaged("the block of this file belongs under another name"),
+  duplicate: damaged("another file holds the same block"),
+  row_differs: damaged("the index has the block with another length, checksum or namespace"),
+  leftover: {
+    meaning: "a file that was being written when its writer died",
+    remedy: "remove",
+    isProblem: true,
+  },
+  no_row: {
+    meaning: "the index does not know the block: the next start keeps or removes it",
+    remedy: "next_start",
+    isProblem: true,
+  },
+  no_file: {
+    meaning: "the index knows a block whose file is not there",
+    remedy: "drop_row",
+    isProblem: true,
+  },
+  row_of_damaged: {
+    meaning: "the index knows a block whose file is damaged",
+    remedy: "drop_row",
+    isProblem: false,
+  },
+  index: {
+    meaning: "the index cannot be read: the next start makes a new one from the headers",
+    remedy: "next_start",
+    isProblem: true,
+  },
+  owner: { meaning: "owner.json is damaged", remedy: "none", isProblem: true },
+  no_owner: {
+    meaning: "there is no owner.json: the next start takes the folder for its own",
+    remedy: "next_start",
+    isProblem: false,
+  },
+  foreign: { meaning: "not of Hearth, left alone", remedy: "none", isProblem: false },
+} as const satisfies Record<string, Kind>;
+
+export type FindingKind = keyof typeof FINDING_KINDS;
+
+export interface Finding {
+  readonly kind: FindingKind;
+  /** Below the SSD folder. */
+  readonly path: string;
+  /** What is wrong, so that "PATH: WHY" reads well. */
+  readonly why: string;
+  /** Of the index, where a row is to blame or goes with the file. */
+  readonly rowId: number | null;
+}
 
 /** A row of the index, as far as files can be compared with it. */
 export interface IndexedBlock extends ExpectedBlock {
@@ -238,4 +322,86 @@ const KNOWN_FOLDERS = new Set([QUARANTINE_FOLDER, INDEX_FOLDER, "lost+found"]);
 
 function isKnown(entry: Dirent): boolean {
   return entry.isDirectory() ? KNOWN_FOLDERS.has(entry.name) : KNOWN_FILES.has(entry.name);
+}
+
+/** What can be wrong with a block file, whatever its name is. */
+type FileFault = "unreadable" | "size" | "header" | "payload" | "padding";
+
+interface FileSize {
+  readonly fileBytes: number;
+  /** As the file system counts them. */
+  readonly allocatedBytes: number;
+}
+
+type Verdict =
+  | { readonly ok: true; readonly header: KvbHeader }
+  | { readonly ok: false; readonly fault: FileFault; readonly why: string };
+
+export type Inspection = FileSize & Verdict;
+
+function wrong(fault: FileFault, why: string): Verdict {
+  return { ok: false, fault, why };
+}
+
+const SHRANK = wrong("size", "became shorter while it was read");
+
+const BUFFER_BYTES = 4 * 2 ** 20;
+
+/** Looks at block files one after the other; holds one buffer, as large as the largest payload. */
+export class FileInspector {
+  readonly #header = new Uint8Array(HEADER_BYTES);
+  #buffer = new Uint8Array(BUFFER_BYTES);
+
+  /** Header and size; with `deep` also the payload's checksum and that the padding is zero. */
+  inspect(path: string, deep: boolean): Inspection {
+    let size: FileSize = { fileBytes: 0, allocatedBytes: 0 };
+    let fd = -1;
+    try {
+      fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW);
+      const { size: fileBytes, blocks } = fstatSync(fd);
+      size = { fileBytes, allocatedBytes: blocks * 512 };
+      return { ...size, ...this.#judge(fd, fileBytes, deep) };
+    } catch (thrown) {
+      const code = (thrown as NodeJS.ErrnoException).code ?? String(thrown);
+      return { ...size, ok: false, fault: "unreadable", why: `cannot be read: ${code}` };
+    } finally {
+      if (fd >= 0) closeSync(fd);
+    }
+  }
+
+  #judge(fd: number, fileBytes: number, deep: boolean): Verdict {
+    if (fileBytes < HEADER_BYTES) return wrong("size", `${fileBytes} bytes hold no header`);
+    if (!readAll(fd, this.#header, 0)) return SHRANK;
+    const decoded = decodeHeader(this.#header);
+    if (!decoded.ok) return wrong("header", decoded.why);
+    const { header } = decoded;
+    const bytes = fileBytesOf(header.payloadBytes);
+    if (fileBytes !== bytes) return wrong("size", `${fileBytes} bytes, its header says ${bytes}`);
+    if (!deep) return { ok: true, header };
+    const content = this.#room(fileBytes - HEADER_BYTES);
+    if (!readAll(fd, content, HEADER_BYTES)) return SHRANK;
+    const payload = content.subarray(0, header.payloadBytes);
+    if (Bun.hash.xxHash3(payload) !== header.payloadChecksum) {
+      return wrong("payload", "the payload is not what its checksum says");
+    }
+    const isPadded = content.subarray(header.payloadBytes).every((byte) => byte === 0);
+    if (!isPadded) return wrong("padding", "bytes behind the payload are not zero");
+    return { ok: true, header };
+  }
+
+  #room(bytes: number): Uint8Array<ArrayBuffer> {
+    if (this.#buffer.length < bytes) this.#buffer = new Uint8Array(bytes);
+    return this.#buffer.subarray(0, bytes);
+  }
+}
+
+/** False where the file ends before the buffer is full. */
+function readAll(fd: number, into: Uint8Array, position: number): boolean {
+  let filled = 0;
+  while (filled < into.length) {
+    const count = readSync(fd, into, filled, into.length - filled, position + filled);
+    if (count === 0) return false;
+    filled += count;
+  }
+  return true;
 }

@@ -1,5 +1,18 @@
-import { assert } from "../../core/index.ts";
-import { HEADER_BYTES, PAYLOAD_BYTES_MAX } from "./sizes.ts";
+import { assert, equalBytes } from "../../core/index.ts";
+import { HEADER_BYTES } from "../../native/index.ts";
+
+export { HEADER_BYTES };
+
+/** What files are padded to. */
+const PAGE_BYTES = 4096;
+
+/** A block's length is a u32 on the wire and in the table. */
+export const PAYLOAD_BYTES_MAX = 0xffff_ffff;
+
+/** Length of the file that holds a payload: header, payload, zeros up to a multiple of 4096. */
+export function fileBytesOf(payloadBytes: number): number {
+  return HEADER_BYTES + Math.ceil(payloadBytes / PAGE_BYTES) * PAGE_BYTES;
+}
 
 /** What the first 4096 bytes of a `.kvb` file say of the payload behind them. */
 export interface KvbHeader {
@@ -216,4 +229,37 @@ export function decodeHeader(from: Uint8Array): DecodedHeader {
     writtenMs: it.safe("writtenMs"),
   };
   return { ok: true, header };
+}
+
+/** What the table knows of a block whose file was read. */
+export interface ExpectedBlock {
+  readonly digest: Uint8Array;
+  readonly layer: number;
+  readonly namespaceKey: Uint8Array;
+  /** Undefined: not known; null: it has none. */
+  readonly parent: Uint8Array | null | undefined;
+  readonly bytes: number;
+  readonly checksum: bigint;
+}
+
+/** Which field of a sound header is not that of the block asked for. */
+export type HeaderMismatch = "digest" | "layer" | "namespace" | "parent" | "bytes" | "checksum";
+
+function sameParent(a: Uint8Array | null, b: Uint8Array | null): boolean {
+  return a === null || b === null ? a === b : equalBytes(a, b);
+}
+
+/**
+ * Whether a sound header is that of the block asked for: the first field that differs, or null. A
+ * file of another block, of an earlier payload of this block or of another namespace differs.
+ */
+export function verifyHeader(header: KvbHeader, expected: ExpectedBlock): HeaderMismatch | null {
+  if (!equalBytes(header.digest, expected.digest)) return "digest";
+  if (header.layer !== expected.layer) return "layer";
+  if (!equalBytes(header.namespaceKey, expected.namespaceKey)) return "namespace";
+  const { parent } = expected;
+  if (parent !== undefined && !sameParent(header.parent, parent)) return "parent";
+  if (header.payloadBytes !== expected.bytes) return "bytes";
+  if (header.payloadChecksum !== expected.checksum) return "checksum";
+  return null;
 }

@@ -1,52 +1,63 @@
 export {
   checkFolder,
   emptyTally,
+  FINDING_KINDS,
+  FileInspector,
+  type Finding,
+  type FindingKind,
   type FolderCheck,
   type FolderTally,
   type IndexedBlock,
   type IndexedBlocks,
+  type Inspection,
 } from "./check-folder.ts";
 export {
   type ClaimedFolder,
   claimFolder,
   type FolderClaim,
+  type FolderOwner,
+  isSsdFolder,
   lockFolder,
+  type OwnerFile,
+  readMachineId,
+  readOwner,
 } from "./claim-folder.ts";
-export { FINDING_KINDS, type Finding, type FindingKind } from "./findings.ts";
 export {
+  type BlockName,
+  blockPath,
   INDEX_FOLDER,
   isLeftover,
   LOCK_FILE,
   OWNER_FILE,
+  parseBlockName,
   QUARANTINE_FOLDER,
   quarantinePath,
   SHARDS,
-} from "./folder.ts";
-export {
-  type FolderReport,
-  type ReportedFinding,
-  type ReportOptions,
-  reportFolder,
-} from "./folder-report.ts";
+  shardOf,
+  VARIANT_MAX,
+} from "./folder-layout.ts";
 export {
   type DecodedHeader,
   decodeHeader,
+  type ExpectedBlock,
   encodeHeader,
   FORMAT_VERSION,
+  fileBytesOf,
+  HEADER_BYTES,
   HEADER_FIELDS,
   type HeaderFault,
+  type HeaderMismatch,
   type KvbHeader,
   MAC_FORMAT_VERSION,
+  PAYLOAD_BYTES_MAX,
+  verifyHeader,
 } from "./header.ts";
-export { FileInspector, type Inspection } from "./inspect-file.ts";
-export { type BlockName, blockPath, parseBlockName, shardOf, VARIANT_MAX } from "./names.ts";
 export {
-  type FolderOwner,
-  isSsdFolder,
-  type OwnerFile,
-  readMachineId,
-  readOwner,
-} from "./owner.ts";
-export { type Repair, type RepairTools, repairFinding } from "./repair.ts";
-export { fileBytesOf, HEADER_BYTES, PAYLOAD_BYTES_MAX } from "./sizes.ts";
-export { type ExpectedBlock, type HeaderMismatch, verifyHeader } from "./verify-header.ts";
+  type FolderReport,
+  type Repair,
+  type RepairTools,
+  type ReportedFinding,
+  type ReportOptions,
+  repairFinding,
+  reportFolder,
+} from "./repair.ts";

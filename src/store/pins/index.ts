@@ -1,27 +1,27 @@
-export type { Purged } from "./expired-leases.ts";
-export type { HoldLog } from "./hold-news.ts";
-export { HoldRegistry, type HoldRegistryOptions } from "./hold-registry.ts";
-export { holdersBelow } from "./holders-below.ts";
-export type {
-  AddedHold,
-  BudgetFigures,
-  EndedHold,
-  EndedLease,
-  HoldInfo,
-  HoldKind,
-  HoldPage,
-  HoldRequest,
-  Holds,
-  ReliefLevel,
-  Soon,
-} from "./holds.ts";
-export { HOLD_BLOCKS_A_CALL } from "./holds.ts";
-export type { FindBlock, RememberedHolds, Restored } from "./restore-holds.ts";
-export type {
-  ListOptions,
-  SessionInfo,
-  SessionPage,
-  SessionState,
-  TierUse,
-} from "./session-info.ts";
-export { type SessionOutcome, Sessions } from "./sessions.ts";
+export type { Purged } from "./pin-expiry.ts";
+export type { FindBlock, RememberedHolds, Restored } from "./pin-records.ts";
+export { HoldRegistry, type PinRegistryOptions, subtreeHolders } from "./pin-registry.ts";
+export {
+  type AddedHold,
+  type BudgetFigures,
+  type EndedHold,
+  type EndedLease,
+  type HoldInfo,
+  type HoldKind,
+  type HoldPage,
+  type Holds,
+  type MaybePromise,
+  PIN_BLOCKS_PER_CALL,
+  type PinLog,
+  type PinRequest,
+  type ReliefLevel,
+} from "./pins.ts";
+export {
+  type ListOptions,
+  type SessionInfo,
+  type SessionOutcome,
+  type SessionPage,
+  type SessionState,
+  Sessions,
+  type TierUse,
+} from "./sessions.ts";

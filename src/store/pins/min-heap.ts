@@ -1,9 +1,9 @@
-/** The least of its items first; `isBefore` must be a strict order. */
+/** Binary min-heap. `isBefore` must be a strict weak order. */
 export class MinHeap<T> {
   readonly #isBefore: (a: T, b: T) => boolean;
   #items: T[];
 
-  /** Takes the items over, in any order. Linear in their number. */
+  /** Takes ownership of `items`, in any order. O(n). */
   constructor(isBefore: (a: T, b: T) => boolean, items: T[] = []) {
     this.#isBefore = isBefore;
     this.#items = items;
@@ -41,7 +41,7 @@ export class MinHeap<T> {
     return first;
   }
 
-  /** Forgets what `isWanted` does not want. */
+  /** Removes the items that `isWanted` rejects. O(n). */
   retain(isWanted: (item: T) => boolean): void {
     this.#items = this.#items.filter(isWanted);
     for (let at = (this.#items.length >> 1) - 1; at >= 0; at--) this.#sink(at);

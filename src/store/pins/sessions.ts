@@ -6,15 +6,50 @@ import {
   type NodeId,
 } from "../../core/index.ts";
 import { type BlockTable, Tier } from "../blocks/index.ts";
-import type { ListOptions, SessionInfo, SessionPage, SessionState } from "./session-info.ts";
 
-/** Conversations known at the same time; beyond it a new one is refused. */
+export interface TierUse {
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+/** Residency of a session: the blocks on the path from the root to its last block. */
+export interface SessionState {
+  /** Blocks on the path, whether or not they are resident. */
+  readonly depth: number;
+  readonly ram: TierUse;
+  /** A block on both tiers counts on both. */
+  readonly ssd: TierUse;
+}
+
+export interface SessionInfo {
+  readonly namespace: NamespaceIndex;
+  readonly session: bigint;
+  /** Time since its last commit. */
+  readonly idleMs: number;
+  readonly state: SessionState;
+}
+
+export interface ListOptions {
+  /** Null: all namespaces. */
+  readonly namespace: NamespaceIndex | null;
+  /** Cursor: `next` of the previous page, 0 for the first page. */
+  readonly after: number;
+  readonly max: number;
+}
+
+export interface SessionPage {
+  readonly sessions: readonly SessionInfo[];
+  /** Null: this is the last page. */
+  readonly next: number | null;
+}
+
+/** Maximum number of sessions. A commit to a new one beyond it is refused. */
 const SESSIONS_MAX = 65_536;
-/** How long a session may stay without a commit, unless the configuration says otherwise. */
+/** Default time after which a session without a commit ends. */
 const IDLE_MS = 3_600_000;
-/** Blocks looked at for one page of a list: about a millisecond. */
+/** Blocks visited for one page of a list. Takes about a millisecond. */
 const LIST_STEPS_MAX = 65_536;
-/** Sessions named for one block. */
+/** Sessions reported per block. */
 const HOLDERS_MAX = 64;
 
 export type SessionOutcome = "ok" | "missing" | "full";
@@ -24,28 +59,28 @@ interface Session {
   readonly session: bigint;
   readonly node: NodeId;
   readonly committedMs: number;
-  /** Grows with every commit to any session: its place in the list. */
+  /** Sequence number of its last commit among all sessions: its position in the list. */
   readonly turn: number;
 }
 
 /**
- * Conversations: each a pointer to its deepest block and one lock on it, nothing more. Blocks are
- * found through the tree alone; after release they age one by one like any others. A session ends
- * by release, when nobody has committed to it for the idle time, or when room is needed and nothing
- * else can give it. These hold at all times:
+ * Conversations. A session is a pointer to its deepest block and one lock on that block. Blocks are
+ * found through the tree alone, and after a release they age like any others. A session ends by
+ * release, after the idle time without a commit, or if room is needed and nothing else can be
+ * evicted. Invariants:
  *
- * - I1 After release, matching depends on the tree alone.
- * - I2 A commit takes nothing from a session: a block it has already leaves it as deep as it was,
- *   and the new lock is taken before the old one goes.
- * - I3 Matching asks no session and changes none.
- * - I4 Blocks of no session move as if there were none.
- * - I5 Every lock taken for a session is given back, at the latest when it ends.
+ * - I1 After a release, matching depends on the tree alone.
+ * - I2 A commit takes nothing from a session: a commit of an ancestor leaves the session's depth as
+ *   it was, and the new lock is taken before the old one is released.
+ * - I3 Matching neither reads nor changes sessions.
+ * - I4 Blocks without a session are treated as if no session existed.
+ * - I5 Every lock taken for a session is released, at the latest when the session ends.
  */
 export class Sessions {
   readonly #table: BlockTable;
   /** In the order of their last commits. */
   readonly #last = new Map<string, Session>();
-  /** Names of the sessions that end in a node. */
+  /** Names of the sessions whose last block is the node. */
   readonly #at = new Map<NodeId, Set<string>>();
   readonly #clock: Clock;
   #idleMs = IDLE_MS;
@@ -60,12 +95,12 @@ export class Sessions {
     return this.#last.size;
   }
 
-  /** How long a session may stay without a commit; holds for those that are there, too. */
+  /** Sets the idle time, also of existing sessions. */
   setIdle(ms: number): void {
     this.#idleMs = ms;
   }
 
-  /** The session now ends in `node`, or where it did when that lies behind `node`. */
+  /** Moves the end of the session to `node`, unless `node` is an ancestor of the current end. */
   commit(namespace: NamespaceIndex, session: bigint, node: NodeId): SessionOutcome {
     const name = sessionName(namespace, session);
     const old = this.#last.get(name);
@@ -106,7 +141,7 @@ export class Sessions {
     return "ok";
   }
 
-  /** Ends the session that was committed to longest ago; false where there is none. */
+  /** Ends the session with the oldest last commit. False if there is no session. */
   endOldest(): boolean {
     const oldest = this.#last.entries().next();
     if (oldest.done) return false;
@@ -114,7 +149,7 @@ export class Sessions {
     return true;
   }
 
-  /** Ends the sessions whose last block is one of these; answers how many. */
+  /** Ends the sessions whose last block is one of these. Returns their number. */
   endAt(nodes: ReadonlySet<NodeId>): number {
     let ended = 0;
     for (const node of nodes) {
@@ -126,7 +161,7 @@ export class Sessions {
     return ended;
   }
 
-  /** The sessions whose last block this is, at most 64. */
+  /** Sessions whose last block is this node, at most 64. */
   holdersOf(node: NodeId): HeldBy[] {
     const holders: HeldBy[] = [];
     for (const name of this.#at.get(node) ?? []) {
@@ -136,7 +171,7 @@ export class Sessions {
     return holders;
   }
 
-  /** Ends what nobody has committed to for the idle time. */
+  /** Ends the sessions without a commit for the idle time. */
   endIdle(): void {
     const before = this.#clock.monotonicMs() - this.#idleMs;
     for (const [name, session] of this.#last) {
@@ -151,21 +186,22 @@ export class Sessions {
     this.#table.unlock(node);
   }
 
-  /** Null where the session is not known. Walks the tree: takes as long as the session is deep. */
+  /** Null if the session is unknown. Takes time linear in the depth of the session. */
   state(namespace: NamespaceIndex, session: bigint): SessionState | null {
     const last = this.#last.get(sessionName(namespace, session));
     return last === undefined ? null : this.#infoOf(last).state;
   }
 
-  /** The one with this number, in each namespace that has one. */
+  /** Sessions with this number, in any namespace. */
   find(session: bigint): SessionInfo[] {
     const found = [...this.#last.values()].filter((last) => last.session === session);
     return found.map((last) => this.#infoOf(last));
   }
 
   /**
-   * A page of sessions, the one committed to longest ago first: at most `max`, fewer where they are
-   * deep. A session that is committed to between two pages comes again at the end; none is missed.
+   * A page of sessions, oldest last commit first. A page has at most `max` sessions, and fewer if
+   * they are deep. A session that gets a commit between two pages appears again at the end; none is
+   * skipped.
    */
   list({ namespace, after, max }: ListOptions): SessionPage {
     const sessions: SessionInfo[] = [];

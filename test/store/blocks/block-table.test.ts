@@ -323,7 +323,7 @@ describe("verifyIntegrity", () => {
     "kept children are counted": (columns, node) => {
       columns.keptChildren![node] = 1;
     },
-    "what is kept follows its reasons": (columns, node) => {
+    "the kept flag matches pins and children": (columns, node) => {
       columns.pins![node] = 1;
     },
     "kept bytes are counted": (columns) => {
@@ -332,10 +332,10 @@ describe("verifyIntegrity", () => {
     "bytes kept in RAM alone are counted": (columns) => {
       Object.assign(columns, { keptInRamAloneBytes: 1 });
     },
-    "protection follows its reasons": (columns, node) => {
+    "the protection flag matches locks and children": (columns, node) => {
       columns.locks![node] = 1;
     },
-    "the GPU tier goes by holders": (columns, node) => {
+    "the GPU tier is set by its holders": (columns, node) => {
       columns.gpuHolders![node] = 1;
     },
     "a node is found by its key": (columns, node) => {

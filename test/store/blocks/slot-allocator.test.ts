@@ -168,13 +168,13 @@ describe("slots in use", () => {
   test("changes of state that cannot be are bugs", () => {
     const slots = arena(64 * KIB, 4096);
     const slot = slots.reserve(4096);
-    expect(() => slots.bury(slot)).toThrow("a slot buried was quarantined");
+    expect(() => slots.bury(slot)).toThrow("a buried slot is quarantined");
     slots.publish(slot);
     expect(() => slots.publish(slot)).toThrow("a slot changes from the state it is in");
     slots.release(slot);
-    expect(() => slots.release(slot)).toThrow("a slot released is held");
-    expect(() => slots.quarantine(slot)).toThrow("a slot quarantined is held");
-    expect(() => slots.setNode(slot, 1 as NodeId)).toThrow("a slot with a block is held");
+    expect(() => slots.release(slot)).toThrow("a released slot is in use");
+    expect(() => slots.quarantine(slot)).toThrow("a quarantined slot is in use");
+    expect(() => slots.setNode(slot, 1 as NodeId)).toThrow("a slot with a node is in use");
   });
 
   test("any whole number may be asked whether it is a slot", () => {

@@ -36,7 +36,7 @@ describe("the budget of the host", () => {
     kit.put([5]);
     const added = kit.pin("a", [2, 4, 5]);
     expect(outcomes(added)).toEqual(["done", "rejected", "done"]);
-    expect(added.results[1]!.reason).toBe("budget: 200B of 300B kept; 200B more asked");
+    expect(added.results[1]!.reason).toBe("budget: 200B of 300B kept, 200B more requested");
     expect(added.figures).toMatchObject({ hostBudgetBytes: 300, hostUsedBytes: 300 });
     expect(kit.pins(2, 3, 4, 5)).toEqual([1, 0, 0, 1]);
     expect(kit.holds.list({ kind: null, owner: null, after: 0, max: 9 }).holds).toMatchObject([
@@ -124,7 +124,7 @@ describe("the budget of an owner", () => {
     const used = (owner: string) => kit.holds.figures(owner).ownerUsedBytes;
     // The end of a chain costs the whole of it.
     expect(kit.pin("a", [4]).results[0]!.reason).toBe(
-      "budget: 0B of 300B kept for this owner; 400B more asked",
+      "budget: 0B of 300B kept for this owner, 400B more requested",
     );
     expect(outcomes(kit.pin("a", [2, 3, 5]))).toEqual(["done", "done", "rejected"]);
     expect(outcomes(kit.hold("lease", "a", [2, 4], { name: "night" }))).toEqual([

@@ -8,7 +8,7 @@ import {
   type EndedHold,
   type HoldKind,
   HoldRegistry,
-  type HoldRegistryOptions,
+  type PinRegistryOptions,
 } from "../../../src/store/pins/index.ts";
 import { ManualClock } from "../../support/index.ts";
 import { block, digestBytes, keyWords, must, SPACE } from "../blocks/blocks.ts";
@@ -16,7 +16,7 @@ import { block, digestBytes, keyWords, must, SPACE } from "../blocks/blocks.ts";
 export const BLOCK_BYTES = 100;
 const WALL_MS = 1_700_000_000_000;
 
-export interface KitOptions extends Partial<HoldRegistryOptions> {
+export interface KitOptions extends Partial<PinRegistryOptions> {
   readonly nodesMax?: number;
 }
 

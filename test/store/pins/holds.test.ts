@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { NO_NODE, type NodeId, yieldToLoop } from "../../../src/core/index.ts";
 import { Tier } from "../../../src/store/blocks/index.ts";
-import { type HoldInfo, holdersBelow } from "../../../src/store/pins/index.ts";
+import { type HoldInfo, subtreeHolders } from "../../../src/store/pins/index.ts";
 import { block, must, SPACE } from "../blocks/blocks.ts";
 import { BLOCK_BYTES, expectDone, HoldKit, outcomes } from "./hold-kit.ts";
 
@@ -114,7 +114,7 @@ describe("leases", () => {
     expect(await kit.holds.endLease("night")).toBeNull();
     expect(kit.holds.isInLease("night", kit.node(1))).toBe(false);
     expect(kit.holds.extend("night", "router", kit.nodes(1)).results).toEqual([
-      { outcome: "rejected", reason: "missing: there is no such lease" },
+      { outcome: "rejected", reason: "missing: no lease of this name" },
     ]);
     kit.lease("night", [1]);
     expect(kit.lease("night", [1]).results[0]!.reason).toMatch(/^exists: /);
@@ -163,7 +163,7 @@ describe("limits", () => {
   const reason = (kit: HoldKit, owner: string) => kit.pin(owner, [1]).results[0]!.reason;
 
   test("holds, owners, names and blocks have one each, and beyond it nothing changes", () => {
-    const kit = new HoldKit({ holdsMax: 2 });
+    const kit = new HoldKit({ pinsMax: 2 });
     kit.put([1]);
     expect(reason(kit, "o".repeat(129))).toMatch(/^limit: /);
     expect(reason(kit, "é".repeat(65))).toMatch(/^limit: /);
@@ -172,7 +172,7 @@ describe("limits", () => {
     expect(reason(kit, "b")).toBeUndefined();
     expect(kit.pin("c", [1])).toMatchObject({
       id: null,
-      results: [{ outcome: "rejected", reason: "limit: 2 holds at the same time" }],
+      results: [{ outcome: "rejected", reason: "limit: at most 2 pins" }],
       figures: { hostUsedBytes: BLOCK_BYTES },
     });
     expect(kit.pins(1)).toEqual([2]);
@@ -199,7 +199,7 @@ describe("limits", () => {
     const none = { name: null, ttlMs: null, priority: null, idleMs: null };
     const { results } = kit.holds.add({ kind: "pin", owner: "a", nodes, ...none });
     expect(results.filter(({ outcome }) => outcome === "done")).toHaveLength(65_536);
-    expect(results.at(-1)!.reason).toBe("limit: 65536 blocks in one hold");
+    expect(results.at(-1)!.reason).toBe("limit: at most 65536 blocks per pin");
     kit.holds.verifyIntegrity();
   });
 });
@@ -232,7 +232,7 @@ describe("who holds what", () => {
     kit.put([1, 6]);
     kit.pin("a", [4]);
     kit.lease("night", [5]);
-    const below = (n: number) => holdersBelow(kit.table, kit.node(n), [kit.holds]);
+    const below = (n: number) => subtreeHolders(kit.table, kit.node(n), [kit.holds]);
     const pin = { kind: "pin" as const, owner: "a" };
     const lease = { kind: "lease" as const, owner: "router", name: "night" };
     expect(below(3)).toEqual([pin]);
@@ -247,7 +247,7 @@ describe("who holds what", () => {
     kit.put([1]);
     for (let n = 2; n < 4_000; n++) kit.put([1, n]);
     for (let n = 2; n < 4_000; n++) kit.pin(`owner-${n % 400}`, [n]);
-    const found = holdersBelow(kit.table, kit.node(1), [kit.holds]);
+    const found = subtreeHolders(kit.table, kit.node(1), [kit.holds]);
     expect(found).toHaveLength(16);
     expect(new Set(found.map(({ owner }) => owner)).size).toBe(16);
   });

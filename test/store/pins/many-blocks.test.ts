@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { NO_NODE, type NodeId, seededRandom } from "../../../src/core/index.ts";
 import { createBlockTable, Tier } from "../../../src/store/blocks/index.ts";
-import { HOLD_BLOCKS_A_CALL, type HoldRequest } from "../../../src/store/pins/index.ts";
+import { PIN_BLOCKS_PER_CALL, type PinRequest } from "../../../src/store/pins/index.ts";
 import { must, SPACE } from "../blocks/blocks.ts";
 import { HoldKit } from "./hold-kit.ts";
 import { MemoryDisk, type MemoryLedger } from "./memory-ledger.ts";
@@ -37,7 +37,7 @@ class ManyKit {
     return this.nodes[n]!;
   };
 
-  ask(kind: "pin" | "lease", nodes: readonly NodeId[]): HoldRequest {
+  ask(kind: "pin" | "lease", nodes: readonly NodeId[]): PinRequest {
     const name = kind === "lease" ? "night" : null;
     return {
       kind,
@@ -155,7 +155,7 @@ describe("many blocks at once", () => {
     const ledger = disk.open();
     const many = new ManyKit(ledger);
     const added = many.kit.holds.addAll(many.ask("pin", many.nodes));
-    expect(many.held()).toHaveLength(HOLD_BLOCKS_A_CALL);
+    expect(many.held()).toHaveLength(PIN_BLOCKS_PER_CALL);
     await ledger.commit();
     expect([disk.holds.size, disk.parts.size]).toEqual([0, 0]);
     // One goes before its turn comes.
@@ -168,10 +168,10 @@ describe("many blocks at once", () => {
 
   test("refused for the budget: the figures are there, whichever slice it was", async () => {
     const many = new ManyKit(new MemoryDisk().open());
-    many.kit.capacityBytes = 2 * 100 * (HOLD_BLOCKS_A_CALL + 100);
+    many.kit.capacityBytes = 2 * 100 * (PIN_BLOCKS_PER_CALL + 100);
     const { results, figures, id } = await many.kit.holds.addAll(many.ask("pin", many.nodes));
     const done = results.filter(({ outcome }) => outcome === "done").length;
-    expect([id, done]).toEqual([1, HOLD_BLOCKS_A_CALL + 100]);
+    expect([id, done]).toEqual([1, PIN_BLOCKS_PER_CALL + 100]);
     expect(figures).toMatchObject({ ownerUsedBytes: 100 * done });
   });
 
@@ -182,7 +182,7 @@ describe("many blocks at once", () => {
     clock.advance(6_000);
     expect(holds.lease("night")).toBeNull();
     expect(holds.list(all).holds).toEqual([]);
-    expect(many.held()).toHaveLength(COUNT - HOLD_BLOCKS_A_CALL);
+    expect(many.held()).toHaveLength(COUNT - PIN_BLOCKS_PER_CALL);
     holds.verifyIntegrity();
     expect(await holds.letGoAll("pin", "a", many.nodes)).not.toContain(true);
     await holds[Symbol.asyncDispose]();
@@ -197,7 +197,7 @@ describe("many blocks at once", () => {
     await holds.addAll(many.ask("pin", many.nodes));
     let rounds = 0;
     while (holds.relieve("ssd", "no room", "hard")) rounds++;
-    expect([rounds, many.held()]).toEqual([Math.ceil(COUNT / HOLD_BLOCKS_A_CALL), []]);
+    expect([rounds, many.held()]).toEqual([Math.ceil(COUNT / PIN_BLOCKS_PER_CALL), []]);
     expect(holds.counts()).toMatchObject({ relieved: 1, pin: { holds: 0, blocks: 0, bytes: 0 } });
     expect(many.kit.said()).toMatchObject([{ kind: "hold_relieved", blocks: COUNT }]);
     holds.verifyIntegrity();

@@ -64,14 +64,14 @@ describe("pins and leases go", () => {
     kit.put([1]);
     kit.lease("night", [1]);
     expect(kit.holds.relieve("ram", WHY, "hard")).toBe(true);
-    const said = { hold: "lease", owner: "router", blocks: 1, bytes: BLOCK_BYTES, tier: "ram" };
+    const said = { owner: "router", blocks: 1, bytes: BLOCK_BYTES, tier: "ram" };
     expect(kit.said()).toEqual([
-      { kind: "hold_relieved", ...said, name: "night", why: WHY } as never,
+      { kind: "hold_relieved", hold: "lease", ...said, name: "night", why: WHY } as never,
     ]);
     expect(kit.warnings).toEqual([
       {
-        message: "a hold was ended because its blocks left no room",
-        fields: { ...said, lease: "night", why: WHY },
+        message: "pin evicted because its blocks left no room",
+        fields: { kind: "lease", ...said, lease: "night", why: WHY },
       },
     ]);
     expect(kit.holds.counts().relieved).toBe(1);

@@ -100,7 +100,7 @@ describe("after a restart", () => {
     const ledger = disk.open();
     const next = await HoldKit.restarted(ledger, kit.clock, (world) => world.put([1, 2, 3]));
     expect(next.holds.list(all).holds).toMatchObject([{ kind: "pin", owner: "a", blocks: 1 }]);
-    const why = "not there after the start";
+    const why = "not resident after the start";
     expect(next.said()).toEqual([
       { kind: "hold_lost", hold: "pin", owner: "a", name: null, blocks: 1, why },
       { kind: "hold_lost", hold: "lease", owner: "router", name: "night", blocks: 1, why },

@@ -1,19 +1,25 @@
-import type { Database } from "bun:sqlite";
+import type { Database, Statement } from "bun:sqlite";
 import { dirname } from "node:path";
+import { eq } from "drizzle-orm";
+import { drizzle } from "drizzle-orm/bun-sqlite";
+import { assert } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
 import type { AliasRow, BlockRows } from "../block-index.ts";
-import { ChangeBatch } from "../change-batch.ts";
-import type { IndexOwner, RunProgress } from "../protocol.ts";
-import { AliasLoad } from "./alias-load.ts";
-import { ChangeWriter } from "./apply-changes.ts";
-import { BlockLoad } from "./block-load.ts";
-import { DamagedIndex } from "./damaged.ts";
-import { mustBeOurs } from "./must-be-ours.ts";
-import { NamespaceKeys } from "./namespace-keys.ts";
-import { openDatabase } from "./open-database.ts";
-import { type RunRecord, readRunRecord, writeRunRecord } from "./run-record.ts";
-import { syncFolder } from "./sync-folder.ts";
-import { Tally } from "./tally.ts";
+import { CHANGE, ChangeBatch, key32 } from "../change-log.ts";
+import type { IndexOwner, RunProgress } from "../index-worker-client.ts";
+import { namespaces, run } from "../schema/index.ts";
+import { AliasLoad, BlockLoad } from "./load-rows.ts";
+import { DamagedIndex, mustBeOurs, openDatabase, syncFolder } from "./open-database.ts";
+import {
+  isSeal,
+  type SealedBlock,
+  sealOfAlias,
+  sealOfBlock,
+  sealOfRun,
+  Tally,
+  u64Bytes,
+  u64Of,
+} from "./seal.ts";
 
 const FIRST: RunProgress = {
   incarnation: null,
@@ -143,4 +149,305 @@ function checkOwner(path: string, record: RunRecord, wanted: IndexOwner): void {
   if (owner.store !== wanted.store) throw new DamagedIndex("it speaks of another SSD folder");
   if (progress.complete || (progress.incarnation === null && blocks.count === 0)) return;
   throw new DamagedIndex("rows are missing: the run that made it ended before it knew all blocks");
+}
+
+/** The one row of the table `run`. */
+interface RunRecord {
+  readonly owner: IndexOwner;
+  readonly progress: RunProgress;
+  readonly blocks: Tally;
+  readonly aliases: Tally;
+}
+
+const ROW_ID = 1;
+
+type Columns = Omit<typeof run.$inferInsert, "seal">;
+
+function columnsOf({ owner, progress, blocks, aliases }: RunRecord): Columns {
+  const { incarnation } = progress;
+  return {
+    id: ROW_ID,
+    worker: owner.worker,
+    machine: owner.machine,
+    store: owner.store,
+    incarnation: incarnation === null ? null : Buffer.from(u64Bytes(incarnation)),
+    flushedSequence: progress.flushedSequence,
+    clean: progress.clean,
+    complete: progress.complete,
+    blockCount: blocks.count,
+    blockSum: Buffer.from(u64Bytes(blocks.sum)),
+    aliasCount: aliases.count,
+    aliasSum: Buffer.from(u64Bytes(aliases.sum)),
+  };
+}
+
+function sealOf(columns: Columns): Buffer {
+  const plain = Object.values(columns).map((value) =>
+    Buffer.isBuffer(value) ? value.toHex() : value,
+  );
+  return Buffer.from(u64Bytes(sealOfRun(plain as (string | number | boolean | null)[])));
+}
+
+/** Null where there is none, or none that is as it was written. */
+export function readRunRecord(db: Database): RunRecord | null {
+  const row = drizzle(db).select().from(run).where(eq(run.id, ROW_ID)).get();
+  if (row === undefined) return null;
+  const { blockSum, aliasSum, incarnation } = row;
+  const sums = [u64Of(blockSum), u64Of(aliasSum)] as const;
+  const number = incarnation === null ? null : u64Of(incarnation);
+  if (sums[0] === null || sums[1] === null) return null;
+  if (number === null && incarnation !== null) return null;
+  const { worker, machine, store, flushedSequence, clean, complete } = row;
+  const record: RunRecord = {
+    owner: { worker, machine, store },
+    progress: { incarnation: number, flushedSequence, clean, complete },
+    blocks: new Tally(row.blockCount, sums[0]),
+    aliases: new Tally(row.aliasCount, sums[1]),
+  };
+  return sealOf(columnsOf(record)).equals(row.seal) ? record : null;
+}
+
+function writeRunRecord(db: Database, record: RunRecord): void {
+  const columns = columnsOf(record);
+  const values = { ...columns, seal: sealOf(columns) };
+  drizzle(db).insert(run).values(values).onConflictDoUpdate({ target: run.id, set: values }).run();
+}
+
+const MAC_KEY_ID_BYTES = 16;
+
+/** The table of namespaces in memory: a handful of rows, read once. */
+export class NamespaceKeys {
+  readonly #db: Database;
+  readonly #keys = new Map<number, Uint8Array>();
+  readonly #ids = new Map<string, number>();
+  /** Ids made since `settle`: their rows go when the transaction is undone. */
+  readonly #unsettled: number[] = [];
+  readonly #macKeyIds = new Map<number, Uint8Array>();
+  /** What was there before, of those changed since `settle`. */
+  readonly #unsettledMacs = new Map<number, Uint8Array | null>();
+  #nextId = 1;
+
+  constructor(db: Database) {
+    this.#db = db;
+    for (const { id, key, macKeyId } of drizzle(db).select().from(namespaces).all()) {
+      this.#enter(id, key);
+      if (macKeyId === null) continue;
+      if (macKeyId.length !== MAC_KEY_ID_BYTES) {
+        throw new DamagedIndex("the MAC key of a namespace has another length");
+      }
+      this.#macKeyIds.set(id, Uint8Array.from(macKeyId));
+    }
+  }
+
+  /** What names the MAC key of a namespace; null: it has none, as far as is known. */
+  macKeyIdOf(id: number): Uint8Array | null {
+    return this.#macKeyIds.get(id) ?? null;
+  }
+
+  setMacKeyId(id: number, macKeyId: Uint8Array): void {
+    const known = this.macKeyIdOf(id);
+    if (known !== null && Buffer.compare(known, macKeyId) === 0) return;
+    this.#db.query("UPDATE namespaces SET mac_key_id = ? WHERE id = ?").run(macKeyId, id);
+    if (!this.#unsettledMacs.has(id)) this.#unsettledMacs.set(id, known);
+    this.#macKeyIds.set(id, macKeyId.slice());
+  }
+
+  /** Undefined where the table has no such row: a sign of damage. */
+  keyOf(id: number): Uint8Array | undefined {
+    return this.#keys.get(id);
+  }
+
+  /** The id of a key, which gets a row where it has none. */
+  idOf(key: Uint8Array): number {
+    assert(key.length === 32, "a namespace key of 32 bytes");
+    const known = this.#ids.get(nameOf(key));
+    if (known !== undefined) return known;
+    const id = this.#nextId;
+    this.#db.query("INSERT INTO namespaces (id, key) VALUES (?, ?)").run(id, key);
+    this.#enter(id, key.slice());
+    this.#unsettled.push(id);
+    return id;
+  }
+
+  settle(): void {
+    this.#unsettled.length = 0;
+    this.#unsettledMacs.clear();
+  }
+
+  undo(): void {
+    for (const [id, before] of this.#unsettledMacs) {
+      if (before === null) this.#macKeyIds.delete(id);
+      else this.#macKeyIds.set(id, before);
+    }
+    for (const id of this.#unsettled) {
+      this.#ids.delete(nameOf(this.#keys.get(id)!));
+      this.#keys.delete(id);
+    }
+    this.settle();
+  }
+
+  #enter(id: number, key: Uint8Array): void {
+    this.#keys.set(id, key);
+    this.#ids.set(nameOf(key), id);
+    this.#nextId = Math.max(this.#nextId, id + 1);
+  }
+}
+
+function nameOf(key: Uint8Array): string {
+  return Buffer.from(key.buffer, key.byteOffset, key.byteLength).toString("latin1");
+}
+
+interface FoundBlock {
+  readonly id: number;
+  readonly seal: Uint8Array;
+}
+
+interface WholeBlock extends FoundBlock, Omit<SealedBlock, "digest" | "layer"> {
+  readonly namespaceId: number;
+}
+
+const FIND = "SELECT id, seal FROM blocks WHERE digest = ? AND layer = ?";
+const FIND_WHOLE = `SELECT id, seal, namespace_id AS namespaceId, parent, bytes, checksum, variant,
+  last_seen AS lastSeen, uses FROM blocks WHERE digest = ? AND layer = ?`;
+const INSERT = `INSERT INTO blocks (digest, layer, namespace_id, parent, bytes, checksum, variant,
+  last_seen, uses, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`;
+const REPLACE = `UPDATE blocks SET namespace_id = ?, parent = ?, bytes = ?, checksum = ?,
+  variant = ?, last_seen = ?, uses = ?, seal = ? WHERE id = ?`;
+const TOUCH = "UPDATE blocks SET last_seen = ?, uses = ?, seal = ? WHERE id = ?";
+const DELETE = "DELETE FROM blocks WHERE id = ?";
+const FIND_ALIASES = "SELECT seal FROM aliases WHERE digest = ? AND layer = ?";
+const DELETE_ALIASES = "DELETE FROM aliases WHERE digest = ? AND layer = ?";
+const FIND_ALIAS = "SELECT seal FROM aliases WHERE digest = ? AND layer = ? AND alias = ?";
+const INSERT_ALIAS = `INSERT INTO aliases (digest, layer, alias, namespace_id, seal)
+  VALUES (?, ?, ?, ?, ?)`;
+
+const isZero = (bytes: Uint8Array): boolean => bytes.every((byte) => byte === 0);
+
+/** Writes changes to the tables and keeps the tallies; the caller's transaction is around it. */
+class ChangeWriter {
+  readonly #db: Database;
+  readonly #keys: NamespaceKeys;
+  readonly #statements = new Map<string, Statement>();
+
+  constructor(db: Database, keys: NamespaceKeys) {
+    this.#db = db;
+    this.#keys = keys;
+  }
+
+  /** Throws what SQLite throws; tallies and namespaces are then to be taken back. */
+  apply(batch: ChangeBatch, count: number, blocks: Tally, aliases: Tally): void {
+    const checksums = new Uint8Array(batch.checksums.buffer, batch.checksums.byteOffset);
+    for (let row = 0; row < count; row++) {
+      const digest = key32(batch.digests, row);
+      const layer = batch.layers[row]!;
+      switch (batch.kinds[row]) {
+        case CHANGE.put: {
+          const checksum = checksums.subarray(row * 8, row * 8 + 8);
+          this.#put(batch, row, { digest, layer, checksum }, blocks);
+          break;
+        }
+        case CHANGE.remove:
+          this.#remove(digest, layer, blocks, aliases);
+          break;
+        case CHANGE.touch:
+          this.#touch(digest, layer, batch.lastSeen[row]!, batch.uses[row]!, blocks);
+          break;
+        default:
+          this.#alias(batch, row, aliases);
+      }
+      crashPoint("index.row-changed");
+    }
+  }
+
+  #put(
+    batch: ChangeBatch,
+    row: number,
+    named: Pick<SealedBlock, "digest" | "layer" | "checksum">,
+    blocks: Tally,
+  ): void {
+    const namespaceKey = key32(batch.namespaceKeys, row);
+    const namespaceId = this.#keys.idOf(namespaceKey);
+    const macKeyId = batch.macKeyIds.subarray(row * 16, row * 16 + 16);
+    if (!isZero(macKeyId)) this.#keys.setMacKeyId(namespaceId, macKeyId);
+    const link = key32(batch.links, row);
+    const parent = isZero(link) ? null : link;
+    const { digest, layer, checksum } = named;
+    const [bytes, variant] = [batch.bytes[row]!, batch.smalls[row]!];
+    const [lastSeen, uses] = [batch.lastSeen[row]!, batch.uses[row]!];
+    const block = { ...named, parent, bytes, variant, lastSeen, uses };
+    const seal = checkedSeal(sealOfBlock(block, namespaceKey));
+    const sealBytes = u64Bytes(seal);
+    const found = this.#get<FoundBlock>(FIND, digest, layer);
+    const values = [namespaceId, parent, bytes, checksum, variant, lastSeen, uses, sealBytes];
+    if (found === null) this.#run(INSERT, digest, layer, ...values);
+    else {
+      this.#run(REPLACE, ...values, found.id);
+      blocks.remove(checkedSeal(u64Of(found.seal)));
+    }
+    blocks.add(seal);
+  }
+
+  #remove(digest: Uint8Array, layer: number, blocks: Tally, aliases: Tally): void {
+    const found = this.#get<FoundBlock>(FIND, digest, layer);
+    if (found === null) return;
+    this.#run(DELETE, found.id);
+    blocks.remove(checkedSeal(u64Of(found.seal)));
+    const seals = this.#statement(FIND_ALIASES).values(digest, layer) as [Uint8Array][];
+    if (seals.length === 0) return;
+    this.#run(DELETE_ALIASES, digest, layer);
+    for (const [seal] of seals) aliases.remove(checkedSeal(u64Of(seal)));
+  }
+
+  #touch(digest: Uint8Array, layer: number, lastSeen: number, uses: number, blocks: Tally): void {
+    const found = this.#get<WholeBlock>(FIND_WHOLE, digest, layer);
+    if (found === null) return;
+    const namespaceKey = this.#keys.keyOf(found.namespaceId);
+    assert(namespaceKey !== undefined, "a block's namespace has a row");
+    // What has rotted since it was read must not get a new seal.
+    const before = { ...found, digest, layer };
+    const sealBefore = checkedSeal(sealOfBlock(before, namespaceKey));
+    if (!isSeal(found.seal, sealBefore)) {
+      throw new DamagedIndex("a block's row is not as it was written");
+    }
+    const seal = checkedSeal(sealOfBlock({ ...before, lastSeen, uses }, namespaceKey));
+    this.#run(TOUCH, lastSeen, uses, u64Bytes(seal), found.id);
+    blocks.remove(sealBefore);
+    blocks.add(seal);
+  }
+
+  /** An alias lives and goes with the row of its block: without one it is not entered. */
+  #alias(batch: ChangeBatch, row: number, aliases: Tally): void {
+    const digest = key32(batch.digests, row);
+    const layer = batch.layers[row]!;
+    const alias = key32(batch.links, row).subarray(0, batch.smalls[row]!);
+    if (this.#get<FoundBlock>(FIND, digest, layer) === null) return;
+    if (this.#get<{ seal: Uint8Array }>(FIND_ALIAS, digest, layer, alias) !== null) return;
+    const namespaceKey = key32(batch.namespaceKeys, row);
+    const seal = checkedSeal(sealOfAlias({ digest, layer, alias }, namespaceKey));
+    const namespaceId = this.#keys.idOf(namespaceKey);
+    this.#run(INSERT_ALIAS, digest, layer, alias, namespaceId, u64Bytes(seal));
+    aliases.add(seal);
+  }
+
+  #statement(sql: string): Statement {
+    let statement = this.#statements.get(sql);
+    if (statement === undefined) {
+      statement = this.#db.prepare(sql);
+      this.#statements.set(sql, statement);
+    }
+    return statement;
+  }
+
+  #get<Row>(sql: string, ...values: (Uint8Array | number)[]): Row | null {
+    return this.#statement(sql).get(...values) as Row | null;
+  }
+
+  #run(sql: string, ...values: (Uint8Array | number | null)[]): void {
+    this.#statement(sql).run(...values);
+  }
+}
+
+function checkedSeal(seal: bigint | null): bigint {
+  assert(seal !== null, "a row of the right shape");
+  return seal;
 }

@@ -1,6 +1,23 @@
 import { Database } from "bun:sqlite";
-import { DamagedIndex } from "./damaged.ts";
-import { MIGRATIONS, type Migration, migrate, schemaVersion } from "./migrations.ts";
+import { closeSync, fsyncSync, openSync } from "node:fs";
+import { dirname } from "node:path";
+import { HearthError } from "../../../core/index.ts";
+import { crashPoint } from "../../../native/index.ts";
+import type { IndexOwner } from "../index-worker-client.ts";
+import blocks from "./migrations/0000-blocks.sql" with { type: "text" };
+import macKeys from "./migrations/0001-mac-keys.sql" with { type: "text" };
+
+/** One step of the schema; the version of an index is how many of them it has seen. */
+interface Migration {
+  readonly name: string;
+  readonly sql: string;
+}
+
+/** Every file of `migrations/`, in order. A released one is never changed. */
+const MIGRATIONS: readonly Migration[] = [
+  { name: "0000-blocks", sql: blocks },
+  { name: "0001-mac-keys", sql: macKeys },
+];
 
 /** What a file of ours is: the first migration writes the id into it. */
 export interface DatabaseKind {
@@ -77,4 +94,83 @@ function checkPages(db: Database): void {
   type Verdict = { quick_check: string };
   const verdict = db.query<Verdict, []>("PRAGMA quick_check(1)").get()!.quick_check;
   if (verdict !== "ok") throw new DamagedIndex(`it is corrupt: ${verdict}`);
+}
+
+function schemaVersion(db: Database): number {
+  return db.query<{ user_version: number }, []>("PRAGMA user_version").get()!.user_version;
+}
+
+/** Brings the schema up to date, each step whole or not at all. Throws what SQLite throws. */
+function migrate(db: Database, migrations: readonly Migration[] = MIGRATIONS): void {
+  for (let version = schemaVersion(db); version < migrations.length; version++) {
+    const step = db.transaction(() => {
+      db.run(migrations[version]!.sql);
+      crashPoint("index.half-migrated");
+      db.run(`PRAGMA user_version = ${version + 1}`);
+    });
+    step.immediate();
+    crashPoint("index.migrated");
+  }
+}
+
+export type Owner = Pick<IndexOwner, "worker" | "machine">;
+
+/** Throws INDEX_FOREIGN where a file is another worker's or machine's. */
+export function mustBeOurs(path: string, owner: Owner, wanted: Owner): void {
+  const { worker, machine } = owner;
+  if (worker === wanted.worker && machine === wanted.machine) return;
+  const folder = dirname(path);
+  const whose = `worker "${worker}" on machine "${machine}"`;
+  throw new HearthError("INDEX_FOREIGN", `the index in ${folder} belongs to ${whose}`, {
+    fix: "name another index_dir, or remove that folder if its cache is no longer wanted",
+  });
+}
+
+/** So that the names of the log and the database survive a loss of power, too. */
+export function syncFolder(folder: string): void {
+  const fd = openSync(folder, "r");
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** The file cannot be used and never will be: it is set aside, and a new one takes its place. */
+export class DamagedIndex extends Error {
+  override readonly name = "DamagedIndex";
+}
+
+/**
+ * SQLite's codes for a disk that does not do it now and may do it later. All others that come up
+ * while a file is opened speak of the file: not a database, corrupt, a bad sector, not our tables.
+ */
+const PASSING = [
+  "SQLITE_FULL",
+  "SQLITE_READONLY",
+  "SQLITE_CANTOPEN",
+  "SQLITE_PERM",
+  "SQLITE_NOMEM",
+];
+
+function codeOf(thrown: unknown): string {
+  return String((thrown as { code?: unknown } | null)?.code ?? "");
+}
+
+export function isBusy(thrown: unknown): boolean {
+  return codeOf(thrown).startsWith("SQLITE_BUSY");
+}
+
+/** Whether what SQLite threw speaks of the file, not of the disk below it. */
+export function isAboutFile(thrown: unknown): boolean {
+  if (thrown instanceof DamagedIndex) return true;
+  const code = codeOf(thrown);
+  return code.startsWith("SQLITE_") && !PASSING.some((passing) => code.startsWith(passing));
+}
+
+/** For people: SQLite's words with its code. */
+export function wordsOf(thrown: unknown): string {
+  const code = codeOf(thrown);
+  const message = thrown instanceof Error ? thrown.message : String(thrown);
+  return code === "" ? message : `${message} (${code})`;
 }

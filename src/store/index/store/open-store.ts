@@ -1,12 +1,21 @@
-import { closeSync, existsSync, lstatSync, mkdirSync, openSync, readSync, rmSync } from "node:fs";
-import { join } from "node:path";
+import { Database } from "bun:sqlite";
+import {
+  closeSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readSync,
+  renameSync,
+  rmSync,
+} from "node:fs";
+import { basename, dirname, join } from "node:path";
 import { HearthError } from "../../../core/index.ts";
 import { crashPoint } from "../../../native/index.ts";
-import type { OpenOrder, SetAside } from "../protocol.ts";
-import { DamagedIndex, isAboutFile, isBusy, wordsOf } from "./damaged.ts";
-import { lockFolder } from "./folder-lock.ts";
+import type { OpenOrder, SetAside } from "../index-worker-client.ts";
 import { IndexStore } from "./index-store.ts";
-import { COMPANIONS, putAside } from "./set-aside.ts";
+import { DamagedIndex, isAboutFile, isBusy, wordsOf } from "./open-database.ts";
 
 export const INDEX_FILE = "hearth.sqlite";
 /** SQLite's smallest page: no database is shorter. */
@@ -130,5 +139,66 @@ function made<Store extends Closable>(path: string, from: LockedFile<Store>): St
   } catch (thrown) {
     for (const companion of ["", ...COMPANIONS]) rmSync(path + companion, { force: true });
     throw thrown;
+  }
+}
+
+/**
+ * Keeps a second agent out of the folder, for as long as the process lives: an empty SQLite
+ * database in an exclusive transaction. A file of its own, so that what locks the index itself is
+ * known to be some other program, whose hold does not stop an agent. Null where an agent has it;
+ * throws what SQLite throws where the file cannot be made.
+ */
+export function lockFolder(folder: string, name = "hearth.lock"): Disposable | null {
+  const db = new Database(join(folder, name), { create: true, readwrite: true });
+  try {
+    db.run("BEGIN EXCLUSIVE");
+  } catch (thrown) {
+    db.close(true);
+    if (isBusy(thrown)) return null;
+    throw thrown;
+  }
+  return { [Symbol.dispose]: () => db.close(true) };
+}
+
+/** SQLite's companions of a database file. */
+const COMPANIONS = ["-wal", "-shm", "-journal"] as const;
+const KEPT = 3;
+const MARK = ".broken-";
+
+/** `20260131T235959Z` */
+function stamp(wallMs: number): string {
+  return new Date(wallMs).toISOString().replace(/[-:]|\.\d+/g, "");
+}
+
+/**
+ * Renames a database that cannot be used, with its companions, so that somebody may look at it; the
+ * newest three are kept. Returns the new path. Throws where the folder cannot be changed.
+ */
+function putAside(path: string, wallMs: number): string {
+  const base = `${path}${MARK}${stamp(wallMs)}`;
+  let target = base;
+  for (let again = 1; existsSync(target); again++) target = `${base}-${again}`;
+  // The database first: a crash may come between, and a database without its log would be believed,
+  // while a log without its database is dropped.
+  crashPoint("index.before-set-aside");
+  renameSync(path, target);
+  crashPoint("index.half-set-aside");
+  for (const companion of COMPANIONS) {
+    if (existsSync(path + companion)) renameSync(path + companion, target + companion);
+  }
+  crashPoint("index.set-aside");
+  removeOldest(path);
+  return target;
+}
+
+function removeOldest(path: string): void {
+  const folder = dirname(path);
+  const prefix = basename(path) + MARK;
+  const isCompanion = (name: string) => COMPANIONS.some((companion) => name.endsWith(companion));
+  const names = readdirSync(folder).filter((name) => name.startsWith(prefix) && !isCompanion(name));
+  for (const name of names.sort().slice(0, -KEPT)) {
+    for (const companion of ["", ...COMPANIONS]) {
+      rmSync(join(folder, name + companion), { recursive: true, force: true });
+    }
   }
 }

@@ -111,3 +111,35 @@ export function u64Of(bytes: Uint8Array): bigint | null {
   if (bytes.length !== 8) return null;
   return new DataView(bytes.buffer, bytes.byteOffset, 8).getBigUint64(0, true);
 }
+
+/**
+ * What a table adds up to: its rows, and the sum of their seals modulo 2^64. Committed with every
+ * change, so that a row that is lost, doubled or of an earlier day shows when the table is read.
+ */
+export class Tally {
+  count: number;
+  sum: bigint;
+
+  constructor(count = 0, sum = 0n) {
+    this.count = count;
+    this.sum = sum;
+  }
+
+  add(seal: bigint): void {
+    this.count++;
+    this.sum = BigInt.asUintN(64, this.sum + seal);
+  }
+
+  remove(seal: bigint): void {
+    this.count--;
+    this.sum = BigInt.asUintN(64, this.sum - seal);
+  }
+
+  copy(): Tally {
+    return new Tally(this.count, this.sum);
+  }
+
+  equals(other: Tally): boolean {
+    return this.count === other.count && this.sum === other.sum;
+  }
+}

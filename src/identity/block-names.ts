@@ -1,0 +1,179 @@
+import { DIGEST_BYTES, type Digest } from "../core/index.ts";
+import {
+  digestAt,
+  digestsOfChainKeys,
+  digestsOfPrompt,
+  type Hashing,
+  type PackedDigests,
+} from "./digests.ts";
+import {
+  type SglangChain,
+  sglangExternalHash,
+  sglangPageHashes,
+  sglangStorageSeed,
+  type VllmChain,
+  type VllmHashAlgorithm,
+  type VllmKeyFormat,
+  vllmBlockHashes,
+  vllmDigestBytes,
+  vllmExternalHash,
+  vllmKeyFormatOf,
+  vllmNoneHash,
+} from "./engine-hashes.ts";
+import type { NamespaceManifest } from "./manifest.ts";
+
+/** A block's name in an engine: the whole digest, and the number its KV events carry. */
+export interface EngineName {
+  readonly digest: Uint8Array;
+  /** vLLM: u64 of the last eight bytes. SGLang: i64 of the first eight. */
+  readonly external: bigint;
+}
+
+/** All names of one full block of a prompt. */
+export interface BlockNames {
+  /** Tokens from the start of the prompt to the end of the block. */
+  readonly endToken: number;
+  readonly digest: Digest;
+  /**
+   * Null where no chain was asked for, or where it does not reach this block (EAGLE's last token).
+   */
+  readonly vllm: EngineName | null;
+  readonly sglang: EngineName | null;
+}
+
+export interface NamesRequest {
+  readonly namespaceKey: Uint8Array;
+  readonly tokens: Uint32Array;
+  readonly blockTokens: number;
+  readonly vllm?: Pick<VllmChain, "algorithm" | "parent" | "extraKeys" | "keyFormat">;
+  readonly sglang?: Pick<SglangChain, "prior" | "eagle">;
+}
+
+/**
+ * Tokens lead to engine hashes: one row for each full block, with its digest and what vLLM and
+ * SGLang call it. A table of aliases built from these rows leads back.
+ */
+export function namesOfPrompt(hashing: Hashing, request: NamesRequest): BlockNames[] {
+  const { namespaceKey, tokens, blockTokens } = request;
+  const digests = digestsOfPrompt(hashing, namespaceKey, tokens, blockTokens);
+  const vllm =
+    request.vllm === undefined
+      ? []
+      : vllmBlockHashes(hashing, { ...request.vllm, tokens, blockTokens });
+  const sglang =
+    request.sglang === undefined
+      ? []
+      : sglangPageHashes({ ...request.sglang, tokens, pageTokens: blockTokens });
+  return Array.from({ length: digests.length / DIGEST_BYTES }, (_, index) => ({
+    endToken: (index + 1) * blockTokens,
+    digest: digestAt(digests, index),
+    vllm: nameOf(vllm[index], vllmExternalHash),
+    sglang: nameOf(sglang[index]?.digest, sglangExternalHash),
+  }));
+}
+
+function nameOf(
+  digest: Uint8Array | undefined,
+  external: (digest: Uint8Array) => bigint,
+): EngineName | null {
+  return digest === undefined ? null : { digest, external: external(digest) };
+}
+
+/**
+ * How the chain keys of a namespace follow from tokens, as text that agents publish:
+ * `vllm ALGORITHM FORMAT SEED` or `sglang`.
+ */
+export type BlockChain = string;
+
+/** The entry of a manifest's `extra` that says which chain keys name its blocks. */
+const KEYS = "keys";
+const VLLM_KEYS = "vllm-chain";
+const SGLANG_KEYS = "sglang-pages";
+const VLLM_CHAIN = /^vllm (sha256|sha256_cbor|xxhash|xxhash_cbor) (tagged|untagged) (.{0,256})$/s;
+
+/** Null: blocks are named by digests of tokens, or by keys that do not follow from tokens. */
+export function blockChainOf({ extra, layout }: NamespaceManifest): BlockChain | null {
+  if (extra[KEYS] === SGLANG_KEYS) return "sglang";
+  if (extra[KEYS] !== VLLM_KEYS) return null;
+  const hash = extra.hash ?? "";
+  const at = hash.indexOf(":");
+  // The layout is `vllm:RELEASE:…`.
+  const format = vllmKeyFormatOf(layout.split(":")[1] ?? "");
+  const chain = `vllm ${hash.slice(0, at)} ${format} ${hash.slice(at + 1)}`;
+  return at > 0 && VLLM_CHAIN.test(chain) ? chain : null;
+}
+
+/** Longer blocks and salts are not hashed: `encodePickle` takes no pickle of 64 KiB or more. */
+const BLOCK_TOKENS_MAX = 8_192;
+const SALT_CHARACTERS_MAX = 4_096;
+
+interface ChainPrompt {
+  readonly tokens: Uint32Array;
+  readonly blockTokens: number;
+  /** Empty or left out: none. */
+  readonly cacheSalt?: string | undefined;
+}
+
+/** Chain keys of a prompt's full blocks, packed. */
+interface ChainKeys {
+  readonly keys: Uint8Array;
+  readonly keyBytes: 16 | 32;
+}
+
+/**
+ * The digests of a prompt's full blocks in namespaces with chain keys. The keys are computed once
+ * for all namespaces of the prompt. `chain` null or left out: digests of tokens.
+ */
+export class PromptDigests {
+  readonly #hashing: Hashing;
+  readonly #prompt: ChainPrompt;
+  readonly #keys = new Map<BlockChain, ChainKeys | null>();
+
+  constructor(hashing: Hashing, prompt: ChainPrompt) {
+    [this.#hashing, this.#prompt] = [hashing, prompt];
+  }
+
+  /** Null: the chain is not known, or a salt is part of the namespace and not of the keys. */
+  in(namespaceKey: Uint8Array, chain: BlockChain | null = null): PackedDigests | null {
+    const { tokens, blockTokens, cacheSalt } = this.#prompt;
+    if (chain === null) {
+      if (cacheSalt) return null;
+      return digestsOfPrompt(this.#hashing, namespaceKey, tokens, blockTokens);
+    }
+    let known = this.#keys.get(chain);
+    if (known === undefined) {
+      known = chainKeysOf(this.#hashing, chain, this.#prompt);
+      this.#keys.set(chain, known);
+    }
+    if (known === null) return null;
+    return digestsOfChainKeys(this.#hashing, namespaceKey, known.keys, known.keyBytes);
+  }
+}
+
+function chainKeysOf(hashing: Hashing, chain: BlockChain, prompt: ChainPrompt): ChainKeys | null {
+  const { tokens, blockTokens, cacheSalt } = prompt;
+  if ((cacheSalt?.length ?? 0) > SALT_CHARACTERS_MAX) return null;
+  if (chain === "sglang") {
+    const prior = sglangStorageSeed(null, cacheSalt ?? null);
+    const full = tokens.subarray(0, tokens.length - (tokens.length % blockTokens));
+    const pages = sglangPageHashes({ tokens: full, pageTokens: blockTokens, prior });
+    return { keys: packed(pages.map(({ digest }) => digest)), keyBytes: 32 };
+  }
+  const match = VLLM_CHAIN.exec(chain);
+  if (match === null || blockTokens > BLOCK_TOKENS_MAX) return null;
+  const algorithm = match[1] as VllmHashAlgorithm;
+  const hashes = vllmBlockHashes(hashing, {
+    algorithm,
+    tokens,
+    blockTokens,
+    keyFormat: match[2] as VllmKeyFormat,
+    parent: vllmNoneHash(hashing, algorithm, match[3]),
+    extraKeys: (index) =>
+      index === 0 && cacheSalt ? [{ kind: "cache_salt", salt: cacheSalt }] : null,
+  });
+  return { keys: packed(hashes), keyBytes: vllmDigestBytes(algorithm) };
+}
+
+function packed(keys: readonly Uint8Array[]): Uint8Array {
+  return new Uint8Array(Buffer.concat(keys));
+}

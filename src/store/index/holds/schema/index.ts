@@ -1,1 +1,0 @@
-export { commands, holds, issuers, ledger, parts } from "./tables.ts";

@@ -1,0 +1,324 @@
+import { type Clock, NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
+import type { BlockTable } from "../blocks/index.ts";
+import type { HoldLedger, HoldRow, LedgerContents, PartRow } from "../index/index.ts";
+import type { PinRegistryOptions } from "./pin-registry.ts";
+import type { Pin, PinPart, PinTable, PinTerms } from "./pin-table.ts";
+import type { PinEvents } from "./pins.ts";
+
+export interface PinRecordsOptions {
+  readonly table: BlockTable;
+  readonly clock: Clock;
+  readonly ledger: HoldLedger | null;
+}
+
+/**
+ * Writes changed pins to the ledger once per turn of the event loop, and of each pin only the
+ * changed parts. The first part is stored in the row of the pin itself.
+ */
+export class PinRecords {
+  readonly #parts: PinRecordsOptions;
+  readonly #changed = new Map<PinPart, Pin>();
+  /** The part that changed last. Changes of one part usually come in sequence. */
+  #latest: PinPart | null = null;
+
+  constructor(parts: PinRecordsOptions) {
+    this.#parts = parts;
+  }
+
+  /** Call it if the deadline or the first part has changed. */
+  change(pin: Pin): void {
+    this.changePart(pin, pin.nodes.parts[0]!);
+  }
+
+  changePart(pin: Pin, part: PinPart): void {
+    const { ledger } = this.#parts;
+    if (part === this.#latest || ledger === null || !pin.isWhole || pin.ended) return;
+    this.#latest = part;
+    if (this.#changed.size === 0) ledger.beforeTurnEnds(() => this.#write());
+    this.#changed.set(part, pin);
+  }
+
+  changeAll(pin: Pin): void {
+    for (const part of pin.nodes.parts) this.changePart(pin, part);
+  }
+
+  /** Writes the deadline, which is now, before the blocks of the lease are released. */
+  overdue(pin: Pin): void {
+    const { ledger, table, clock } = this.#parts;
+    if (ledger === null || !pin.isWhole || pin.ended) return;
+    const [first] = pin.nodes.parts;
+    ledger.putHold(rowOf(pin, blocksOf(first!.nodes, table), clock.bootId));
+    ledger.seen(clock.bootId, clock.bootMs());
+  }
+
+  /** Deletes the pin and all its parts from the ledger. */
+  forget(id: number): void {
+    this.#parts.ledger?.removeHold(id);
+  }
+
+  #write(): void {
+    const { ledger, table, clock } = this.#parts;
+    if (ledger === null) return;
+    for (const [part, pin] of this.#changed) {
+      if (pin.ended) continue;
+      const blocks = blocksOf(part.nodes, table);
+      if (part.number > 0) ledger.putPart({ hold: pin.id, part: part.number, blocks });
+      else ledger.putHold(rowOf(pin, blocks, clock.bootId));
+      if (pin.deadlineBootMs !== null) ledger.seen(clock.bootId, clock.bootMs());
+    }
+    this.#changed.clear();
+    this.#latest = null;
+  }
+}
+
+/** Digest (32 bytes), then the layer as u32 little-endian. */
+const BLOCK_BYTES = 36;
+const LAYER_AT = 32;
+
+/** Encodes blocks as a ledger row stores them. */
+function blocksOf(
+  nodes: Iterable<NodeId> & { readonly size: number },
+  table: BlockTable,
+): Uint8Array {
+  const blocks = new Uint8Array(nodes.size * BLOCK_BYTES);
+  const view = new DataView(blocks.buffer);
+  let at = 0;
+  for (const node of nodes) {
+    table.readDigest(node, blocks, at);
+    view.setUint32(at + LAYER_AT, table.layerOf(node), true);
+    at += BLOCK_BYTES;
+  }
+  return blocks;
+}
+
+function rowOf(pin: Pin, blocks: Uint8Array, bootId: string): HoldRow {
+  const { id, kind, owner, name, deadlineBootMs, priority, idleMs, createdWallMs } = pin;
+  const { purges } = pin;
+  return {
+    id,
+    kind,
+    owner,
+    name,
+    deadlineBootMs,
+    bootId,
+    priority,
+    idleMs,
+    createdWallMs,
+    purges,
+    blocks,
+  };
+}
+
+/** Upper bound of a row's size without its blocks. */
+const ROW_BYTES = 512;
+
+/** Rows of the pins that fit into about `bytesMax` bytes, soft pins last. */
+export function rowsWithin(
+  holds: Iterable<Pin>,
+  bytesMax: number,
+  table: BlockTable,
+  bootId: string,
+): HoldRow[] {
+  const all = [...holds];
+  const isSoft = ({ kind }: Pin) => kind === "retain";
+  const rows: HoldRow[] = [];
+  let bytes = 0;
+  for (const pin of [...all.filter((pin) => !isSoft(pin)), ...all.filter(isSoft)]) {
+    bytes += ROW_BYTES + pin.nodes.size * BLOCK_BYTES;
+    if (bytes > bytesMax) break;
+    rows.push(rowOf(pin, blocksOf(pin.nodes, table), bootId));
+  }
+  return rows;
+}
+
+function blockAt(blocks: Uint8Array, index: number): { digest: Uint8Array; layer: number } {
+  const at = index * BLOCK_BYTES;
+  const layer = new DataView(blocks.buffer, blocks.byteOffset).getUint32(at + LAYER_AT, true);
+  return { digest: blocks.subarray(at, at + LAYER_AT), layer };
+}
+
+/**
+ * Deadline of a restored pin on the clock of this boot; null: none. In the same boot it is the
+ * row's deadline. In another boot it is the time that was left when that boot was last seen,
+ * counted from now: time while the machine was off does not count. If the row's boot was never
+ * seen, it is the maximum time that can have been left, at most `longestMs`.
+ */
+function deadlineNow(
+  row: HoldRow,
+  lastSeen: LedgerContents["lastSeen"],
+  clock: Pick<Clock, "bootId" | "bootMs">,
+  longestMs: number,
+): number | null {
+  if (row.deadlineBootMs === null) return null;
+  const now = clock.bootMs();
+  if (isThisBoot(row, lastSeen, clock)) return row.deadlineBootMs;
+  const seenMs = lastSeen !== null && lastSeen.bootId === row.bootId ? lastSeen.bootMs : null;
+  const leftMs = seenMs === null ? longestMs : row.deadlineBootMs - seenMs;
+  return now + Math.max(0, Math.min(leftMs, row.deadlineBootMs));
+}
+
+/** If the system has no boot ids, a clock that went back proves a reboot. */
+function isThisBoot(
+  row: HoldRow,
+  lastSeen: LedgerContents["lastSeen"],
+  clock: Pick<Clock, "bootId" | "bootMs">,
+): boolean {
+  if (row.bootId !== clock.bootId) return false;
+  return row.bootId !== "" || lastSeen === null || lastSeen.bootMs <= clock.bootMs();
+}
+
+/** Nodes of the resident blocks, and the number of those that are not resident. */
+function nodesOf(
+  blocks: Uint8Array,
+  find: (digest: Uint8Array, layer: number) => NodeId | null,
+): { readonly nodes: NodeId[]; readonly missing: number } {
+  const nodes: NodeId[] = [];
+  const count = Math.floor(blocks.length / BLOCK_BYTES);
+  for (let i = 0; i < count; i++) {
+    const { digest, layer } = blockAt(blocks, i);
+    const node = find(digest, layer);
+    if (node !== null) nodes.push(node);
+  }
+  return { nodes, missing: count - nodes.length };
+}
+
+/** Blocks looked up before the event loop turns. Takes some milliseconds. */
+const BLOCKS_AT_ONCE = 16_384;
+
+/** The node of a block that is in RAM or on SSD, or NO_NODE. */
+export type FindBlock = (digest: Uint8Array, layer: number) => NodeId;
+
+/** Pins of a previous run, and the last time at which they are known to have been in force. */
+export type RememberedHolds = Pick<LedgerContents, "holds" | "lastSeen"> &
+  Partial<Pick<LedgerContents, "parts">>;
+
+export interface Restored {
+  readonly holds: number;
+  readonly blocks: number;
+  /** Pinned blocks that are no longer resident. */
+  readonly lostBlocks: number;
+  /** Pins without a resident block. */
+  readonly lostHolds: number;
+}
+
+/** Lets the event loop turn after every `BLOCKS_AT_ONCE` blocks. */
+class LoopYielder {
+  #scan = 0;
+
+  async scan(blocks: number): Promise<void> {
+    this.#scan += blocks + 1;
+    if (this.#scan < BLOCKS_AT_ONCE) return;
+    this.#scan = 0;
+    await yieldToLoop();
+  }
+}
+
+interface Restoring {
+  readonly find: FindBlock;
+  readonly from: RememberedHolds;
+  /**
+   * Called with the older of two leases of one name. It had expired, but its blocks were not purged
+   * yet.
+   */
+  readonly onEnd: (pin: Pin) => void;
+  readonly pinEvents: PinEvents;
+}
+
+interface RestoredRow {
+  readonly row: HoldRow;
+  readonly pin: Pin | null;
+  readonly lost: number;
+  /** Parts with missing blocks. */
+  readonly parts: readonly number[];
+  /** The older lease of the same name. */
+  readonly replaced: Pin | null;
+}
+
+/**
+ * Implements `PinRegistry.restore`. Changed rows are written in one transaction, together with the
+ * time.
+ */
+export async function restorePins(
+  pinTable: PinTable,
+  options: PinRegistryOptions,
+  restoring: Restoring,
+): Promise<Restored> {
+  const { from, onEnd } = restoring;
+  const rows = [...from.holds].sort((a, b) => a.id - b.id);
+  const partsOf = Map.groupBy(from.parts ?? [], ({ hold }) => hold);
+  pinTable.skipIds(rows.at(-1)?.id ?? 0);
+  const restored: RestoredRow[] = [];
+  const sum = { holds: 0, blocks: 0, lostBlocks: 0, lostHolds: 0 };
+  const pace = new LoopYielder();
+  for (const row of rows) {
+    const parts = partsOf.get(row.id) ?? [];
+    partsOf.delete(row.id);
+    const one = await restoreOne(pinTable, options, row, { ...restoring, parts, pace });
+    const { pin, lost } = one;
+    restored.push(one);
+    if (pin !== null) sum.holds++;
+    else sum.lostHolds++;
+    const blocks = pin?.nodes.size ?? 0;
+    sum.blocks += blocks;
+    sum.lostBlocks += lost;
+    if (lost > 0) restoring.pinEvents.missing(row, lost, blocks);
+  }
+  for (const one of restored) record(pinTable, one, options.clock.bootId);
+  for (const id of partsOf.keys()) pinTable.records.forget(id);
+  // Ends the replaced leases after all other pins of their blocks are restored.
+  for (const { replaced } of restored) if (replaced !== null) onEnd(replaced);
+  return sum;
+}
+
+async function restoreOne(
+  pinTable: PinTable,
+  options: PinRegistryOptions,
+  row: HoldRow,
+  restoring: Restoring & { readonly parts: readonly PartRow[]; readonly pace: LoopYielder },
+): Promise<RestoredRow> {
+  const { find, parts, pace } = restoring;
+  let [pin, replaced, lost]: [Pin | null, Pin | null, number] = [null, null, 0];
+  const hit: number[] = [];
+  for (const { part, blocks } of [{ part: 0, blocks: row.blocks }, ...parts]) {
+    const { nodes, missing } = nodesOf(blocks, (digest, layer) => {
+      const node = find(digest, layer);
+      return node !== NO_NODE && pinTable.isOnTiers(node) ? node : null;
+    });
+    const isSound = row.kind !== "lease" || row.name !== null;
+    lost += isSound ? missing : missing + nodes.length;
+    if (missing > 0) hit.push(part);
+    if (nodes.length > 0 && isSound && pin === null) {
+      replaced = row.kind === "lease" ? (pinTable.leases.get(row.name!) ?? null) : null;
+      if (replaced !== null) pinTable.unname(replaced);
+      pin = pinTable.begin(termsOf(row, options, restoring), row.id);
+    }
+    for (const node of nodes)
+      if (pin !== null && !pin.nodes.has(node)) pinTable.join(pin, node, part);
+    await pace.scan(nodes.length + missing);
+  }
+  if (pin !== null) pinTable.schedule(pin);
+  return { row, pin, lost, parts: hit, replaced };
+}
+
+function termsOf(row: HoldRow, options: PinRegistryOptions, { from }: Restoring): PinTerms {
+  const { kind, owner, name, priority, createdWallMs, purges } = row;
+  const idleMs = kind === "retain" ? (row.idleMs ?? options.retainIdleMs()) : null;
+  const longestMs = kind === "lease" ? options.leaseTtlMaxMs() : Infinity;
+  const deadlineBootMs = deadlineNow(row, from.lastSeen, options.clock, longestMs);
+  return { kind, owner, name, priority, idleMs, createdWallMs, deadlineBootMs, purges };
+}
+
+/** Rewrites the row of a pin that changed, or deletes it if the pin ended. */
+function record({ records }: PinTable, { row, pin, parts }: RestoredRow, bootId: string): void {
+  if (pin === null) {
+    records.forget(row.id);
+    return;
+  }
+  if (isOfOtherBoot(row, pin, bootId)) records.change(pin);
+  for (const part of parts) records.changePart(pin, pin.nodes.part(part));
+}
+
+function isOfOtherBoot(row: HoldRow, pin: Pin, bootId: string): boolean {
+  if (row.deadlineBootMs === null) return false;
+  return row.bootId !== bootId || row.deadlineBootMs !== pin.deadlineBootMs;
+}

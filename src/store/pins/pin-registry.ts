@@ -1,0 +1,488 @@
+import {
+  type BlockResult,
+  type Clock,
+  type HeldBy,
+  NO_NODE,
+  type NodeId,
+  yieldToLoop,
+} from "../../core/index.ts";
+import type { EventLog } from "../../observability/activity/index.ts";
+import { type BlockTable, Tier } from "../blocks/index.ts";
+import type { HoldLedger } from "../index/index.ts";
+import { Budget, type BudgetLimits, PinLimits } from "./pin-budget.ts";
+import { PinEviction, Unpinning } from "./pin-eviction.ts";
+import { EndingPins, ExpiredLeases, PinTimer, type Purged } from "./pin-expiry.ts";
+import {
+  type FindBlock,
+  type RememberedHolds,
+  type Restored,
+  restorePins,
+  rowsWithin,
+} from "./pin-records.ts";
+import { type Pin, PinTable, verifyPins } from "./pin-table.ts";
+import {
+  type AddedHold,
+  type BudgetFigures,
+  type EndedHold,
+  type EndedLease,
+  type HoldInfo,
+  type HoldPage,
+  type Holds,
+  type MaybePromise,
+  PIN_BLOCKS_PER_CALL,
+  PinEvents,
+  type PinLog,
+  type PinRequest,
+  type ReliefLevel,
+} from "./pins.ts";
+
+/** Holders reported per block. */
+const HOLDERS_MAX = 64;
+/** Pins, and blocks of soft pins, visited for one page of a list. Takes about a millisecond. */
+const LIST_STEPS_MAX = 65_536;
+/** Maximum priority of a soft pin. */
+const PRIORITY_MAX = 99;
+
+const DONE: BlockResult = Object.freeze({ outcome: "done" });
+const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
+const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
+
+const NOTHING: RememberedHolds = { holds: [], lastSeen: null };
+
+export interface PinRegistryOptions extends BudgetLimits {
+  readonly table: BlockTable;
+  readonly clock: Clock;
+  readonly events: EventLog;
+  readonly log: PinLog;
+  /** Null: pins last as long as the process. The registry does not close the ledger. */
+  readonly ledger: HoldLedger | null;
+  /** The store's clock, in seconds, which timestamps the use of blocks. */
+  readonly nowSeconds: () => number;
+  /** Maximum time to live of a lease, and the default if a request names none. */
+  readonly leaseTtlMaxMs: () => number;
+  /** Default `idleMs` of soft pins. */
+  readonly retainIdleMs: () => number;
+  /** Maximum number of pins. Default: one million. */
+  readonly pinsMax?: number;
+  /**
+   * Called with a lease that expired with `purges` set. Removes the blocks that nothing else needs.
+   * It is called again until the removal is durable; the lease's record is deleted only then, so
+   * that the next start completes a removal that a crash interrupted. At most four calls run at
+   * once. Default: the blocks stay.
+   */
+  readonly onLeaseExpired?: (ended: EndedHold) => Promise<Purged>;
+}
+
+export class HoldRegistry implements Holds, AsyncDisposable {
+  readonly #options: PinRegistryOptions;
+  readonly #pinTable: PinTable;
+  readonly #budget: Budget;
+  readonly #pinEvents: PinEvents;
+  readonly #limits: PinLimits;
+  readonly #eviction: PinEviction;
+  readonly #ending: EndingPins;
+  readonly #timer: PinTimer;
+  /** Null: blocks of expired leases stay. */
+  readonly #expiring: ExpiredLeases | null;
+  #relieved = 0;
+  #expired = 0;
+  #lost = 0;
+
+  constructor(options: PinRegistryOptions) {
+    const { table, clock, ledger, events, log } = options;
+    this.#options = options;
+    this.#pinEvents = new PinEvents(events, log);
+    this.#pinTable = new PinTable(options);
+    this.#budget = new Budget(table, this.#pinTable, options);
+    this.#limits = new PinLimits(this.#pinTable, options.pinsMax);
+    this.#eviction = new PinEviction(table, this.#pinTable, clock);
+    this.#ending = new EndingPins(table, this.#pinTable);
+    this.#expiring = this.#createExpiring();
+    const onEnd = (pin: Pin) => this.#expire(pin);
+    this.#timer = new PinTimer({ pinTable: this.#pinTable, clock, ledger, onEnd });
+  }
+
+  /**
+   * Restores the pins from the ledger, or from `handed` if there is no ledger. Call it once, after
+   * the blocks are restored and before the first request. `find` returns the node of a block that
+   * is in RAM or on SSD. No budget applies. A pin keeps those of its blocks that are resident; a
+   * pin without resident blocks ends. Missing blocks are reported as events, in the log and in the
+   * counts.
+   */
+  async restore(find: FindBlock, handed: RememberedHolds = NOTHING): Promise<Restored> {
+    const from = this.#options.ledger?.contents ?? handed;
+    const onEnd = (pin: Pin) => this.#expire(pin);
+    const restored = await restorePins(this.#pinTable, this.#options, {
+      find,
+      from,
+      onEnd,
+      pinEvents: this.#pinEvents,
+    });
+    this.#lost += restored.lostBlocks;
+    this.#timer.arm();
+    return restored;
+  }
+
+  /**
+   * All pins as ledger rows, for a process that takes over the blocks. Pins and leases come first,
+   * then soft pins, each by ascending id, up to about `bytesMax` bytes. `leftOut`: pins that did
+   * not fit.
+   */
+  handOver(bytesMax: number): RememberedHolds & { readonly leftOut: number } {
+    const { table, clock } = this.#options;
+    const { bootId } = clock;
+    const holds = rowsWithin(this.#pinTable.after(0), bytesMax, table, bootId);
+    const lastSeen = { bootId, bootMs: clock.bootMs() };
+    return { holds, lastSeen, leftOut: this.#pinTable.size - holds.length };
+  }
+
+  add(request: PinRequest): AddedHold {
+    return this.#add(request, request.nodes, true);
+  }
+
+  addAll(request: PinRequest): MaybePromise<AddedHold> {
+    return request.nodes.length <= PIN_BLOCKS_PER_CALL ? this.add(request) : this.#addMany(request);
+  }
+
+  async #addMany(request: PinRequest): Promise<AddedHold> {
+    let pin: Pin | undefined;
+    const added = await inSlices(this.#options.table, request.nodes, (nodes) => {
+      if (pin === undefined) {
+        const first = this.#add(request, nodes, false);
+        pin = first.id === null ? undefined : this.#pinTable.get(first.id);
+        return first;
+      }
+      if (pin.ended) return this.#refuse(request.owner, nodes, "missing: the pin ended meanwhile");
+      return this.#join(pin, nodes);
+    });
+    // Writing all parts takes a whole turn of the event loop.
+    await yieldToLoop();
+    if (pin === undefined || pin.ended) return { ...added, id: null };
+    pin.isWhole = true;
+    this.#pinTable.records.changeAll(pin);
+    return { ...added, id: pin.id };
+  }
+
+  letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[] {
+    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const results = nodes.map((node) => unpinning.letGo(node));
+    unpinning.record();
+    return results;
+  }
+
+  letGoAll(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): MaybePromise<boolean[]> {
+    const isSmall = nodes.length <= PIN_BLOCKS_PER_CALL;
+    return isSmall ? this.letGo(kind, owner, nodes) : this.#letGoMany(kind, owner, nodes);
+  }
+
+  async #letGoMany(...[kind, owner, nodes]: Parameters<Holds["letGoAll"]>): Promise<boolean[]> {
+    const unpinning = new Unpinning(this.#pinTable, kind, owner);
+    const { results } = await inSlices(this.#options.table, nodes, (slice) => ({
+      results: slice.map((node) => (unpinning.letGo(node) ? DONE : MISSING)),
+    }));
+    unpinning.record();
+    return results.map((result) => result === DONE);
+  }
+
+  lease(name: string): HoldInfo | null {
+    const pin = this.#pinTable.leases.get(name);
+    return pin === undefined ? null : this.#pinTable.infoOf(pin);
+  }
+
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold {
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return this.#refuse(owner, nodes, "missing: no lease of this name");
+    if (pin.owner !== owner)
+      return this.#refuse(owner, nodes, "owner: the lease belongs to another owner");
+    return this.#join(pin, nodes);
+  }
+
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold> {
+    return inSlices(this.#options.table, nodes, (slice) => this.extend(name, owner, slice));
+  }
+
+  renew(name: string, ttlMs: number): boolean {
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return false;
+    pin.deadlineBootMs = this.#deadline(this.#leaseTtl(ttlMs));
+    this.#pinTable.schedule(pin);
+    this.#pinTable.records.change(pin);
+    this.#timer.arm();
+    return true;
+  }
+
+  keepBlocks(name: string): void {
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined || !pin.purges) return;
+    pin.purges = false;
+    this.#pinTable.records.change(pin);
+  }
+
+  endLease(name: string): MaybePromise<EndedLease | null> {
+    const pin = this.#pinTable.leases.get(name);
+    if (pin === undefined) return null;
+    const { promise, resolve } = Promise.withResolvers<EndedLease>();
+    let atOnce: EndedLease | null = null;
+    pin.deadlineBootMs = this.#options.clock.bootMs();
+    // If a crash interrupts the removal, the next start completes it.
+    pin.purges = true;
+    this.#pinTable.records.overdue(pin);
+    this.#ending.end(pin, (ended) => {
+      const forget = () => this.#pinTable.records.forget(pin.id);
+      atOnce = { ...ended, forget };
+      resolve(atOnce);
+    });
+    return atOnce ?? promise;
+  }
+
+  isInLease(name: string, node: NodeId): boolean {
+    return this.#pinTable.leases.get(name)?.nodes.has(node) ?? false;
+  }
+
+  holdersOf(node: NodeId): HeldBy[] {
+    return this.#pinTable.index.holdersOf(node, HOLDERS_MAX);
+  }
+
+  relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean {
+    if (this.#ending.step()) return true;
+    const pin = this.#eviction.least(tier, level);
+    if (pin === null) return false;
+    const info = this.#ending.end(pin, () => undefined);
+    this.#pinTable.records.forget(pin.id);
+    this.#relieved++;
+    this.#pinEvents.evicted(info, tier, why);
+    return true;
+  }
+
+  lost(node: NodeId, why: string): void {
+    for (const by of subtreeHolders(this.#options.table, node, [this], HOLDERS_MAX)) {
+      this.#lost++;
+      this.#pinEvents.lost(by, why);
+    }
+  }
+
+  list(options: Parameters<Holds["list"]>[0]): HoldPage {
+    const { kind, owner, after, max } = options;
+    const holds: HoldInfo[] = [];
+    let [next, steps] = [after, 0];
+    for (const pin of this.#pinTable.after(after)) {
+      if (holds.length >= max || steps >= LIST_STEPS_MAX) return { holds, next };
+      next = pin.id;
+      // The remaining priority of a soft pin depends on each of its blocks.
+      steps += pin.kind === "retain" ? 1 + pin.nodes.size : 1;
+      if (kind !== null && pin.kind !== kind) continue;
+      if (owner === null || pin.owner === owner) holds.push(this.#pinTable.infoOf(pin));
+    }
+    return { holds, next: null };
+  }
+
+  figures(owner: string | null): BudgetFigures {
+    return this.#budget.figures(owner);
+  }
+
+  counts(): ReturnType<Holds["counts"]> {
+    const { pin, retain, lease } = this.#pinTable.totals;
+    const [relieved, expired, lost] = [this.#relieved, this.#expired, this.#lost];
+    const kinds = { pin: { ...pin }, retain: { ...retain }, lease: { ...lease } };
+    return { ...kinds, relieved, expired, lost };
+  }
+
+  get mark(): number {
+    return this.#options.ledger?.mark ?? 0;
+  }
+
+  async commit(since?: number): Promise<boolean> {
+    return (await this.#options.ledger?.commit(since === undefined ? {} : { since })) ?? true;
+  }
+
+  /**
+   * Checks every invariant in time linear in the number of pinned blocks. Throws INTERNAL with the
+   * first violation.
+   */
+  verifyIntegrity(): void {
+    verifyPins(this.#pinTable, this.#options.table);
+  }
+
+  /** Stops expiry. Pins stay in force and in the ledger. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#timer[Symbol.dispose]();
+    await this.#ending.drained();
+    await this.#expiring?.[Symbol.asyncDispose]();
+    const { ledger, clock } = this.#options;
+    if (this.#pinTable.due.size > 0) ledger?.seen(clock.bootId, clock.bootMs());
+  }
+
+  #add(request: PinRequest, nodes: readonly NodeId[], isWhole: boolean): AddedHold {
+    const refusal = this.#limits.refusalOf(request);
+    if (refusal !== null) return this.#refuse(request.owner, nodes, refusal);
+    const { kind, owner, name, ttlMs } = request;
+    const idleMs = kind === "retain" ? (request.idleMs ?? this.#options.retainIdleMs()) : null;
+    const priority = request.priority === null ? null : clampPriority(request.priority);
+    const deadlineBootMs = this.#deadline(kind === "lease" ? this.#leaseTtl(ttlMs) : ttlMs);
+    const purges = kind === "lease" && request.purges === true;
+    const times = { idleMs, deadlineBootMs, createdWallMs: null };
+    const terms = { kind, owner, name, priority, purges, ...times };
+    const pin = this.#pinTable.begin(terms);
+    pin.isWhole = isWhole;
+    const added = this.#join(pin, nodes);
+    if (pin.nodes.size === 0) {
+      this.#pinTable.drop(pin);
+      return { ...added, id: null };
+    }
+    this.#pinTable.schedule(pin);
+    this.#timer.arm();
+    return added;
+  }
+
+  #join(pin: Pin, nodes: readonly NodeId[]): AddedHold {
+    const budgetCheck = pin.kind === "retain" ? () => null : this.#budget.budgetCheck(pin);
+    let isAnyRejected = false;
+    const results = nodes.map((node): BlockResult => {
+      if (this.#pinTable.index.mayHave(pin, node) && pin.nodes.has(node)) return ALREADY;
+      const reason = this.#limits.limitOf(pin) ?? budgetCheck(node) ?? this.#pin(pin, node);
+      if (reason === null) return DONE;
+      isAnyRejected = true;
+      return { outcome: "rejected", reason };
+    });
+    return { id: pin.id, results, figures: isAnyRejected ? this.figures(pin.owner) : null };
+  }
+
+  #pin(pin: Pin, node: NodeId): string | null {
+    const part = this.#pinTable.join(pin, node);
+    if (part === null) return "limit: the block has the maximum number of pins";
+    this.#pinTable.records.changePart(pin, part);
+    return null;
+  }
+
+  #refuse(owner: string, nodes: readonly NodeId[], reason: string): AddedHold {
+    const results = nodes.map((): BlockResult => ({ outcome: "rejected", reason }));
+    return { id: null, results, figures: this.figures(owner) };
+  }
+
+  #leaseTtl(ttlMs: number | null): number {
+    const longestMs = this.#options.leaseTtlMaxMs();
+    return ttlMs === null ? longestMs : Math.min(ttlMs, longestMs);
+  }
+
+  #deadline(ttlMs: number | null): number | null {
+    return ttlMs === null ? null : this.#options.clock.bootMs() + Math.max(0, ttlMs);
+  }
+
+  #createExpiring(): ExpiredLeases | null {
+    const { table, clock, onLeaseExpired } = this.#options;
+    if (onLeaseExpired === undefined) return null;
+    return new ExpiredLeases({
+      table,
+      clock,
+      purge: onLeaseExpired,
+      onReported: ({ info }, purged, failure) => {
+        if (failure !== null) this.#pinEvents.purgeFailed(info, failure);
+        this.#pinEvents.expired(info, purged);
+      },
+      onPurged: ({ info: { id } }) => this.#pinTable.records.forget(id),
+    });
+  }
+
+  #expire(pin: Pin): void {
+    this.#expired++;
+    this.#ending.end(pin, (ended) => {
+      if (pin.purges && this.#expiring !== null) {
+        this.#expiring.add(ended);
+        return;
+      }
+      this.#pinTable.records.forget(pin.id);
+      this.#pinEvents.expired(ended.info, 0);
+    });
+  }
+}
+
+function clampPriority(priority: number): number {
+  return Math.min(PRIORITY_MAX, Math.max(0, priority));
+}
+
+interface SliceResult {
+  readonly results: readonly BlockResult[];
+}
+
+/**
+ * Processes nodes in slices, one per turn of the event loop. A node that vanished before its turn
+ * is `missing`. The first slice is processed before this returns. All other fields of the result
+ * come from the last slice with a rejection, or from the last slice if nothing was rejected.
+ */
+function inSlices<Result extends SliceResult>(
+  table: BlockTable,
+  nodes: readonly NodeId[],
+  work: (nodes: readonly NodeId[]) => Result,
+): MaybePromise<Result> {
+  return nodes.length <= PIN_BLOCKS_PER_CALL ? work(nodes) : inTurns(table, nodes, work);
+}
+
+async function inTurns<Result extends SliceResult>(
+  table: BlockTable,
+  nodes: readonly NodeId[],
+  work: (nodes: readonly NodeId[]) => Result,
+): Promise<Result> {
+  const born = nodes.map((node) => table.generationOf(node));
+  const results: BlockResult[] = [];
+  let answer: Result | null = null;
+  for (let from = 0; from < nodes.length; from += PIN_BLOCKS_PER_CALL) {
+    if (from > 0) await yieldToLoop();
+    const slice = nodes.slice(from, from + PIN_BLOCKS_PER_CALL);
+    const isThere = slice.map((node, at) => table.isLive(node, born[from + at]!));
+    const done = work(slice.filter((_, at) => isThere[at]));
+    let next = 0;
+    for (const is of isThere) results.push(is ? done.results[next++]! : MISSING);
+    if (answer === null || !anyRejected(answer) || anyRejected(done)) answer = done;
+  }
+  return { ...answer!, results };
+}
+
+function anyRejected({ results }: SliceResult): boolean {
+  return results.some(({ outcome }) => outcome === "rejected");
+}
+
+/** Nodes visited per call. Takes some microseconds. */
+const STEPS_MAX = 1_000;
+const SUBTREE_HOLDERS_MAX = 16;
+
+/** Names the holders of a single node. Pins and sessions implement it. */
+interface HolderSource {
+  holdersOf(node: NodeId): readonly HeldBy[];
+}
+
+/**
+ * Holders of a node or of any of its descendants, without duplicates, at most `max`. The search
+ * descends only into pinned or locked nodes. It visits at most 1,000 nodes and returns the holders
+ * found so far, which may be none.
+ */
+export function subtreeHolders(
+  table: BlockTable,
+  node: NodeId,
+  sources: readonly HolderSource[],
+  max = SUBTREE_HOLDERS_MAX,
+): HeldBy[] {
+  const found = new Map<string, HeldBy>();
+  const note = (at: NodeId) => {
+    for (const source of sources) {
+      for (const by of source.holdersOf(at)) found.set(`${by.kind}/${by.owner}/${by.name}`, by);
+    }
+  };
+  const upcoming: NodeId[] = [node];
+  note(node);
+  for (let steps = 0; upcoming.length > 0; ) {
+    let child = table.firstChildOf(upcoming.pop()!);
+    for (; child !== NO_NODE; child = table.nextSiblingOf(child)) {
+      if (++steps > STEPS_MAX || found.size >= max) {
+        return [...found.values()].slice(0, max);
+      }
+      if (!table.isKept(child) && !table.isProtected(child, Tier.ram)) continue;
+      note(child);
+      upcoming.push(child);
+    }
+  }
+  return [...found.values()].slice(0, max);
+}

@@ -1,0 +1,503 @@
+import { assert, type Clock, type NodeId } from "../../core/index.ts";
+import type { BlockTable } from "../blocks/index.ts";
+import type { HoldLedger } from "../index/index.ts";
+import { MinHeap } from "./min-heap.ts";
+import { PinRecords } from "./pin-records.ts";
+import { isOnTiers, type PinGroup, PinIndex, PinnedBytes } from "./pinned-bytes.ts";
+import type { HoldInfo, HoldKind, PinRequest } from "./pins.ts";
+
+/** Minimum time between two checks of whether a soft pin has faded. */
+const FADE_LOOK_MS = 1_000;
+
+export interface PinTableOptions {
+  readonly table: BlockTable;
+  readonly clock: Clock;
+  readonly ledger: HoldLedger | null;
+  /** The store's clock, in seconds, which timestamps the use of blocks. */
+  readonly nowSeconds: () => number;
+}
+
+/** Initial values of a pin. */
+export type PinTerms = Pick<PinRequest, "kind" | "owner" | "name" | "priority" | "idleMs"> & {
+  readonly purges: boolean;
+  readonly deadlineBootMs: number | null;
+  /** Null: now. */
+  readonly createdWallMs: number | null;
+};
+
+interface Totals {
+  holds: number;
+  blocks: number;
+  bytes: number;
+}
+
+/**
+ * The active pins, with everything that must change together with a pin: pin counts of the block
+ * table, indexes, totals, due times and ledger records.
+ */
+export class PinTable {
+  readonly #parts: PinTableOptions;
+  readonly index: PinIndex;
+  readonly pinnedBytes: PinnedBytes;
+  readonly records: PinRecords;
+  readonly due = new DueTimes();
+  readonly leases = new Map<string, Pin>();
+  readonly totals: Readonly<Record<HoldKind, Totals>> = {
+    pin: { holds: 0, blocks: 0, bytes: 0 },
+    retain: { holds: 0, blocks: 0, bytes: 0 },
+    lease: { holds: 0, blocks: 0, bytes: 0 },
+  };
+  readonly #pins = new Map<number, Pin>();
+  /** Ascending. Ids of ended pins are removed once they are the majority. */
+  #ids: number[] = [];
+  #lastId = 0;
+
+  constructor(parts: PinTableOptions) {
+    this.#parts = parts;
+    this.pinnedBytes = new PinnedBytes(parts.table);
+    this.index = new PinIndex(this.pinnedBytes);
+    this.records = new PinRecords(parts);
+  }
+
+  get size(): number {
+    return this.#pins.size;
+  }
+
+  /** Sum of the block counts of all pins: a block under two pins counts twice. */
+  get blocks(): number {
+    const { pin, retain, lease } = this.totals;
+    return pin.blocks + retain.blocks + lease.blocks;
+  }
+
+  /** Active pins, and ended pins that are still releasing blocks. */
+  all(): IterableIterator<Pin> {
+    return this.#pins.values();
+  }
+
+  /** Active pins with an id above `after`, in ascending order. */
+  *after(after: number): Generator<Pin> {
+    let [low, high] = [0, this.#ids.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#ids[middle]! > after) high = middle;
+      else low = middle + 1;
+    }
+    for (; low < this.#ids.length; low++) {
+      const pin = this.#pins.get(this.#ids[low]!);
+      if (pin !== undefined && !pin.ended) yield pin;
+    }
+  }
+
+  get(id: number): Pin | undefined {
+    return this.#pins.get(id);
+  }
+
+  /**
+   * Creates a pin without blocks. `id`: from a ledger row; null: the next unused id. Ids are never
+   * reused.
+   */
+  begin(terms: PinTerms, id: number | null = null): Pin {
+    const { clock, nowSeconds } = this.#parts;
+    const { kind, owner, name, deadlineBootMs, priority, idleMs, purges } = terms;
+    const wallMs = clock.wallMs();
+    const createdWallMs = terms.createdWallMs ?? wallMs;
+    const agoMs = Math.max(0, wallMs - createdWallMs);
+    const pin: Pin = {
+      id: id ?? ++this.#lastId,
+      kind,
+      owner,
+      name,
+      group: this.index.open(kind, owner, name),
+      nodes: new PinnedBlocks(),
+      bytes: 0,
+      deadlineBootMs,
+      priority,
+      idleMs,
+      createdWallMs,
+      createdMs: clock.monotonicMs() - agoMs,
+      createdSeconds: Math.max(0, nowSeconds() - Math.floor(agoMs / 1_000)),
+      dueBootMs: null,
+      purges,
+      ended: false,
+      isWhole: true,
+    };
+    this.#pins.set(pin.id, pin);
+    this.#ids.push(pin.id);
+    this.totals[kind].holds++;
+    if (kind !== "lease") return pin;
+    assert(name !== null && !this.leases.has(name), "a lease has a unique name");
+    this.leases.set(name, pin);
+    return pin;
+  }
+
+  /** Ensures that new ids are greater than `through`. */
+  skipIds(through: number): void {
+    this.#lastId = Math.max(this.#lastId, through);
+  }
+
+  /**
+   * Adds the node to the pin, to part `number` if given. Returns the part that contains it, or null
+   * if the block table cannot count another pin on the node.
+   */
+  join(pin: Pin, node: NodeId, number?: number): PinPart | null {
+    if (!this.#parts.table.pin(node)) return null;
+    const { pinnedBytes, index } = this;
+    pinnedBytes.add(node, pin.kind === "retain");
+    const bytes = pinnedBytes.bytesOf(node);
+    index.join(pin, node);
+    const part = pin.nodes.add(node, number);
+    pin.bytes += bytes;
+    const totals = this.totals[pin.kind];
+    totals.blocks++;
+    totals.bytes += bytes;
+    return part;
+  }
+
+  /** Removes the node from the pin and returns the part that contained it. The node may vanish. */
+  leave(pin: Pin, node: NodeId): PinPart {
+    const { pinnedBytes, index } = this;
+    const bytes = pinnedBytes.bytesOf(node);
+    index.leave(pin, node);
+    const part = pin.nodes.delete(node);
+    assert(part !== null, "a block that leaves a pin was in it");
+    pin.bytes -= bytes;
+    const totals = this.totals[pin.kind];
+    totals.blocks--;
+    totals.bytes -= bytes;
+    pinnedBytes.remove(node, pin.kind === "retain");
+    this.#parts.table.unpin(node);
+    return part;
+  }
+
+  /** Deactivates the pin. Its blocks and its ledger row stay. */
+  close(pin: Pin): void {
+    pin.ended = true;
+    this.due.set(pin, null);
+    this.unname(pin);
+  }
+
+  /** Releases the name of a lease for another lease. */
+  unname(pin: Pin): void {
+    if (pin.name !== null && this.leases.get(pin.name) === pin) this.leases.delete(pin.name);
+  }
+
+  /** Removes an empty pin. */
+  drop(pin: Pin): void {
+    assert(pin.nodes.size === 0, "a dropped pin has no blocks");
+    this.close(pin);
+    this.index.close(pin);
+    this.totals[pin.kind].holds--;
+    this.#pins.delete(pin.id);
+    if (this.#ids.length > this.#pins.size * 2 + 1_024)
+      this.#ids = this.#ids.filter((id) => this.#pins.has(id));
+  }
+
+  /** Sets when the timer must check this pin: at its deadline, or when it may have faded. */
+  schedule(pin: Pin): void {
+    const fades = pin.kind === "retain" ? this.#fadesAt(pin) : null;
+    const ends = pin.deadlineBootMs;
+    this.due.set(pin, fades === null ? ends : Math.min(fades, ends ?? Infinity));
+  }
+
+  #fadesAt(pin: Pin): number | null {
+    const { priority, idleMs } = pin;
+    if (priority === null || idleMs === null) return null;
+    const leftMs = fadesAfterMs(priority, idleMs) - this.unusedMs(pin);
+    return this.#parts.clock.bootMs() + Math.max(leftMs, 0) + FADE_LOOK_MS;
+  }
+
+  /**
+   * Time of the latest use of any of its blocks, in seconds of the store's clock. 0: never used.
+   */
+  lastUsed(pin: Pin): number {
+    const { table } = this.#parts;
+    let last = 0;
+    for (const { nodes } of pin.nodes.parts)
+      for (const node of nodes) last = Math.max(last, table.lastUsedOf(node));
+    return last;
+  }
+
+  unusedMs(pin: Pin): number {
+    const since = Math.max(pin.createdSeconds, this.lastUsed(pin));
+    return Math.max(0, this.#parts.nowSeconds() - since) * 1_000;
+  }
+
+  /** Remaining priority of a soft pin; null for other kinds. */
+  worthOf(pin: Pin): number | null {
+    if (pin.kind !== "retain") return null;
+    return worthAfter(pin.priority ?? 0, pin.idleMs, this.unusedMs(pin));
+  }
+
+  infoOf(pin: Pin): HoldInfo {
+    const { clock } = this.#parts;
+    const now = { monotonicMs: clock.monotonicMs(), bootMs: clock.bootMs() };
+    return infoOf(pin, now, this.worthOf(pin));
+  }
+
+  isOnTiers(node: NodeId): boolean {
+    return isOnTiers(this.#parts.table, node);
+  }
+}
+
+/** A soft pin whose remaining priority falls below this value ends. */
+export const WORTH_MIN = 0.5;
+
+/** An active pin, soft pin or lease. */
+export interface Pin {
+  readonly id: number;
+  readonly kind: HoldKind;
+  readonly owner: string;
+  readonly name: string | null;
+  readonly group: PinGroup;
+  readonly nodes: PinnedBlocks;
+  /** Sum of the sizes of its blocks, each as it was when the block was first pinned. */
+  bytes: number;
+  /** On the clock of this boot. Null: no deadline. */
+  deadlineBootMs: number | null;
+  readonly priority: number | null;
+  /**
+   * Soft pins only: the time without use that halves the priority. Null: the priority does not
+   * fade.
+   */
+  readonly idleMs: number | null;
+  readonly createdWallMs: number;
+  /** On the monotonic clock. Negative if an earlier run created the pin. */
+  readonly createdMs: number;
+  /** Seconds of the store's clock. */
+  readonly createdSeconds: number;
+  /** When the timer checks this pin next, on the clock of this boot. Null: never. */
+  dueBootMs: number | null;
+  /** See `PinRequest.purges`. */
+  purges: boolean;
+  /** True once the pin is out of force. It may still be releasing blocks. */
+  ended: boolean;
+  /**
+   * False while `addAll` is adding blocks. The ledger gets only whole pins, so that a crash leaves
+   * no half of one.
+   */
+  isWhole: boolean;
+}
+
+/** Milliseconds until the deadline, 0 if it has passed, null without one. */
+function remainingMs(pin: Pin, bootMs: number): number | null {
+  return pin.deadlineBootMs === null ? null : Math.max(0, pin.deadlineBootMs - bootMs);
+}
+
+/** Remaining priority. Each `idleMs` without use after the first one halves it. */
+function worthAfter(priority: number, idleMs: number | null, unusedMs: number): number {
+  if (idleMs === null) return priority;
+  return priority * 0.5 ** Math.max(0, unusedMs / Math.max(1, idleMs) - 1);
+}
+
+/** Time without use after which the remaining priority is below `WORTH_MIN`. */
+function fadesAfterMs(priority: number, idleMs: number): number {
+  if (priority < WORTH_MIN) return 0;
+  return Math.max(1, idleMs) * (1 + Math.log2(priority / WORTH_MIN));
+}
+
+interface Moment {
+  readonly monotonicMs: number;
+  readonly bootMs: number;
+}
+
+function infoOf(pin: Pin, now: Moment, priorityNow: number | null): HoldInfo {
+  const { id, kind, owner, name, nodes, bytes, priority, idleMs } = pin;
+  return {
+    id,
+    kind,
+    owner,
+    name,
+    blocks: nodes.size,
+    bytes,
+    remainingMs: remainingMs(pin, now.bootMs),
+    ageMs: Math.max(0, now.monotonicMs - pin.createdMs),
+    priority,
+    priorityNow,
+    idleMs,
+  };
+}
+
+/** Blocks per ledger record. A change of one block rewrites its whole part. */
+const PART_BLOCKS = 4_096;
+
+export interface PinPart {
+  /** Position in the pin, from 0. */
+  readonly number: number;
+  /** In insertion order. */
+  readonly nodes: Set<NodeId>;
+}
+
+/**
+ * The blocks of one pin, without duplicates, in insertion order. They are divided into parts, the
+ * units in which the ledger stores them.
+ */
+class PinnedBlocks {
+  readonly #parts: PinPart[] = [{ number: 0, nodes: new Set() }];
+  #size = 0;
+
+  get size(): number {
+    return this.#size;
+  }
+
+  /** At least one part. A part may be empty. */
+  get parts(): readonly PinPart[] {
+    return this.#parts;
+  }
+
+  has(node: NodeId): boolean {
+    return this.#parts.some(({ nodes }) => nodes.has(node));
+  }
+
+  /** Returns the part with this number and creates it, and all parts before it, if necessary. */
+  part(number: number): PinPart {
+    while (this.#parts.length <= number)
+      this.#parts.push({ number: this.#parts.length, nodes: new Set() });
+    return this.#parts[number]!;
+  }
+
+  /**
+   * Adds a node that is not in the pin yet, to the given part or to the last part with room.
+   * Returns the part.
+   */
+  add(node: NodeId, number?: number): PinPart {
+    const last = this.#parts.at(-1)!;
+    const next = last.nodes.size >= PART_BLOCKS ? last.number + 1 : last.number;
+    const part = this.part(number ?? next);
+    part.nodes.add(node);
+    this.#size++;
+    return part;
+  }
+
+  /** Removes the node and returns the part that contained it, or null. */
+  delete(node: NodeId): PinPart | null {
+    const part = this.#parts.find(({ nodes }) => nodes.delete(node));
+    if (part === undefined) return null;
+    this.#size--;
+    return part;
+  }
+
+  *[Symbol.iterator](): Generator<NodeId> {
+    for (const { nodes } of this.#parts) yield* nodes;
+  }
+}
+
+interface Due {
+  readonly atBootMs: number;
+  readonly pin: Pin;
+}
+
+/** Outdated heap entries are removed once they exceed the valid ones by this many. */
+const STALE_MIN = 1_024;
+
+/**
+ * When the timer must check which pin. A pin has at most one due time; setting it again moves it.
+ */
+class DueTimes {
+  readonly #heap = new MinHeap<Due>((a, b) => a.atBootMs < b.atBootMs);
+  #waiting = 0;
+
+  /** Pins with a due time. */
+  get size(): number {
+    return this.#waiting;
+  }
+
+  /** Null: removes the due time. */
+  set(pin: Pin, atBootMs: number | null): void {
+    if (pin.dueBootMs !== null) this.#waiting--;
+    pin.dueBootMs = atBootMs;
+    if (atBootMs !== null) {
+      this.#waiting++;
+      this.#heap.push({ atBootMs, pin });
+    }
+    if (this.#heap.size > this.#waiting * 2 + STALE_MIN) this.#heap.retain(isCurrent);
+  }
+
+  /** The earliest due time, or null. */
+  next(): number | null {
+    for (let first = this.#heap.peek(); first !== undefined; first = this.#heap.peek()) {
+      if (isCurrent(first)) return first.atBootMs;
+      this.#heap.pop();
+    }
+    return null;
+  }
+
+  /** Removes and returns the pin with the earliest due time if that time has come, else null. */
+  take(bootMs: number): Pin | null {
+    const next = this.next();
+    if (next === null || next > bootMs) return null;
+    const { pin } = this.#heap.pop()!;
+    this.set(pin, null);
+    return pin;
+  }
+}
+
+function isCurrent({ pin, atBootMs }: Due): boolean {
+  return pin.dueBootMs === atBootMs;
+}
+
+interface Holders {
+  pins: number;
+  readonly names: Set<string>;
+}
+
+/** Recomputes every total and index from the pins. Throws INTERNAL with the first difference. */
+export function verifyPins(pinTable: PinTable, table: BlockTable): void {
+  const nodes = new Map<NodeId, Holders>();
+  const owners = new Map<string, Set<NodeId>>();
+  const totals = { pin: [0, 0, 0], retain: [0, 0, 0], lease: [0, 0, 0] };
+  let due = 0;
+  for (const pin of pinTable.all()) {
+    assert(pin.nodes.size > 0, "a pin has blocks");
+    if (pin.kind === "lease" && !pin.ended)
+      assert(pinTable.leases.get(pin.name!) === pin, "a lease is found by its name");
+    if (pin.dueBootMs !== null) due++;
+    else assert(pin.ended || pin.deadlineBootMs === null, "a pin with a deadline has a due time");
+    const named = owners.get(pin.owner) ?? new Set();
+    owners.set(pin.owner, named);
+    for (const node of pin.nodes) note(nodes, pin, node);
+    if (pin.kind !== "retain") for (const node of pin.nodes) named.add(node);
+    const bytes = sumOf(pin.nodes, pinTable);
+    assert(pin.bytes === bytes, "the bytes of a pin are the sum of its blocks");
+    const of = totals[pin.kind];
+    for (const [i, more] of [1, pin.nodes.size, bytes].entries()) of[i] = of[i]! + more;
+  }
+  for (const [kind, [holds, blocks, bytes]] of Object.entries(totals)) {
+    const said = pinTable.totals[kind as Pin["kind"]];
+    const isRight = said.holds === holds && said.blocks === blocks && said.bytes === bytes;
+    assert(isRight, `the totals of ${kind}s match`);
+  }
+  assert(pinTable.due.size === due, "each due pin has one due time");
+  assert(pinTable.index.owners === owners.size, "the owners are those with pins");
+  for (const [owner, named] of owners)
+    assert(
+      pinTable.index.keptBy(owner)?.bytes ===
+        pinTable.index.keptBy(owner)?.sumOf(named, pinTable.pinnedBytes),
+      "the bytes of an owner are the sum of the blocks it keeps",
+    );
+  assert(pinTable.index.nodes === nodes.size, "the nodes are those with pins");
+  for (const [node, { pins, names }] of nodes) {
+    assert(table.pinsOf(node) === pins, "the block table counts each pin of a block");
+    const found = pinTable.index
+      .holdersOf(node, Infinity)
+      .map((by) => nameOf(by.kind, by.owner!, by.name));
+    const isRight = found.length === names.size && found.every((name) => names.has(name));
+    assert(isRight, "each holder of a block is listed once");
+  }
+}
+
+function note(nodes: Map<NodeId, Holders>, pin: Pin, node: NodeId): void {
+  const holders = nodes.get(node) ?? { pins: 0, names: new Set() };
+  nodes.set(node, holders);
+  holders.pins++;
+  holders.names.add(nameOf(pin.kind, pin.owner, pin.name ?? undefined));
+}
+
+function nameOf(kind: string, owner: string, name: string | undefined): string {
+  return JSON.stringify([kind, owner, name ?? null]);
+}
+
+function sumOf(nodes: Iterable<NodeId>, pinTable: PinTable): number {
+  let bytes = 0;
+  for (const node of nodes) bytes += pinTable.pinnedBytes.bytesOf(node);
+  return bytes;
+}

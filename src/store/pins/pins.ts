@@ -1,0 +1,288 @@
+import { type BlockResult, type HeldBy, type NodeId, yieldToLoop } from "../../core/index.ts";
+import type { EventLog } from "../../observability/activity/index.ts";
+
+/** Nodes that one call processes before the event loop should turn. Takes a few milliseconds. */
+export const PIN_BLOCKS_PER_CALL = 2_048;
+
+/** The value itself if the request is small enough to complete synchronously. */
+export type MaybePromise<T> = T | Promise<T>;
+
+export type HoldKind = "pin" | "retain" | "lease";
+
+/**
+ * Pins that pin eviction may end. `soft`: soft pins, before sessions end. `hard`: pins and leases,
+ * after sessions have ended.
+ */
+export type ReliefLevel = "soft" | "hard";
+
+export interface PinRequest {
+  readonly kind: HoldKind;
+  readonly owner: string;
+  /** Name of a lease; null for other kinds. */
+  readonly name: string | null;
+  /** Blocks resident in RAM or on SSD, without duplicates. */
+  readonly nodes: readonly NodeId[];
+  /** Null: until the owner unpins the blocks. */
+  readonly ttlMs: number | null;
+  /**
+   * Soft pins only. The pin fades if its blocks are unused for longer than `idleMs`. Null: the
+   * configured value.
+   */
+  readonly priority: number | null;
+  readonly idleMs: number | null;
+  /**
+   * Leases only. If true, expiry removes the blocks that nothing else needs; the creator must be
+   * authorised to delete blocks. Default: the blocks stay and are evicted like others.
+   */
+  readonly purges?: boolean;
+}
+
+/** Capacity, budgets and use, in bytes. */
+export interface BudgetFigures {
+  readonly capacityBytes: number;
+  readonly hostBudgetBytes: number;
+  readonly hostUsedBytes: number;
+  readonly ownerBudgetBytes: number;
+  readonly ownerUsedBytes: number;
+}
+
+export interface AddedHold {
+  /** Null if no block was accepted. */
+  readonly id: number | null;
+  /** One result per node: `done`, `already`, `missing`, or `rejected` with a reason. */
+  readonly results: readonly BlockResult[];
+  /** Null if no block was rejected. */
+  readonly figures: BudgetFigures | null;
+}
+
+export interface HoldInfo {
+  readonly id: number;
+  readonly kind: HoldKind;
+  readonly owner: string;
+  readonly name: string | null;
+  readonly blocks: number;
+  readonly bytes: number;
+  /** Null: the pin does not expire. */
+  readonly remainingMs: number | null;
+  readonly ageMs: number;
+  /** Soft pins only: the initial priority, and the priority that is left now. */
+  readonly priority: number | null;
+  readonly priorityNow: number | null;
+  /**
+   * Soft pins only: time without use that halves the priority. Null: the priority does not fade.
+   */
+  readonly idleMs: number | null;
+}
+
+export interface HoldPage {
+  readonly holds: readonly HoldInfo[];
+  /** Pass as `after` to get the next page. Null: this is the last page. */
+  readonly next: number | null;
+}
+
+/** A pin that ended. It no longer protects its blocks. */
+export interface EndedHold {
+  readonly info: HoldInfo;
+  /** Blocks of the pin that still have a node. Valid until the next change of the block table. */
+  readonly nodes: readonly NodeId[];
+}
+
+export interface EndedLease extends EndedHold {
+  /** Deletes the lease's record. Call it when no work is left to do for the lease. */
+  forget(): void;
+}
+
+/**
+ * Pins, soft pins and leases: which owner keeps which blocks on this host, for how long, and within
+ * which budget. In this folder the word pin stands for all three kinds. Each is one record with a
+ * list of blocks; the block table counts every one of them as a pin of the block. Promises:
+ *
+ * - Pins are counted: a block pinned twice by one owner must be unpinned twice. One owner never
+ *   ends the pin of another.
+ * - A request beyond the budget of the owner or the host adds nothing. Leases count against the
+ *   budget. Soft pins do not: pin eviction ends them first.
+ * - Durations run on the boot clock. A jump of the wall clock or a restart ends nothing early or
+ *   late. Time while the machine is off does not count.
+ * - Every change reaches the ledger before the event loop turns. `commit` makes it durable.
+ * - If a block does not fit and nothing else can be evicted, `relieve` ends the least valuable pin:
+ *   soft pins by remaining priority, then pins and leases by the latest use of their blocks, oldest
+ *   first. Each ended pin produces an event, a log line and a count.
+ */
+export interface Holds {
+  /** Accepts at most `PIN_BLOCKS_PER_CALL` nodes. */
+  add(request: PinRequest): AddedHold;
+  /**
+   * Like `add` for any number of nodes. Processes `PIN_BLOCKS_PER_CALL` nodes per turn of the event
+   * loop, the first of them before this returns. A node that vanished before its turn is `missing`.
+   * The ledger gets the pin when all nodes are in it: after a crash in between, nothing of it
+   * remains.
+   */
+  addAll(request: PinRequest): MaybePromise<AddedHold>;
+  /**
+   * Removes one pin (or soft pin) of the owner from each node. If the owner has several, the one
+   * that expires first is removed. False if the owner has none on the node.
+   */
+  letGo(kind: "pin" | "retain", owner: string, nodes: readonly NodeId[]): boolean[];
+  /** Like `letGo` for any number of nodes, in slices like `addAll`. */
+  letGoAll(
+    kind: "pin" | "retain",
+    owner: string,
+    nodes: readonly NodeId[],
+  ): MaybePromise<boolean[]>;
+
+  /** The lease of this name, or null. */
+  lease(name: string): HoldInfo | null;
+  /**
+   * Adds blocks to an existing lease. `rejected` if the lease does not exist or belongs to another
+   * owner.
+   */
+  extend(name: string, owner: string, nodes: readonly NodeId[]): AddedHold;
+  /**
+   * Like `extend` for any number of nodes, `PIN_BLOCKS_PER_CALL` per turn. After a crash the lease
+   * may contain some of them.
+   */
+  extendAll(name: string, owner: string, nodes: readonly NodeId[]): MaybePromise<AddedHold>;
+  /**
+   * Sets the time to live of a lease, from now, regardless of the owner. False if it does not
+   * exist.
+   */
+  renew(name: string, ttlMs: number): boolean;
+  /** Makes the lease keep its blocks when it expires. */
+  keepBlocks(name: string): void;
+  /**
+   * Ends a lease. Its name is free when this returns; its blocks are released when the result is
+   * there. Null if the lease does not exist. Its record stays, as expired, until `forget`: after a
+   * crash the next start completes the work on its blocks.
+   */
+  endLease(name: string): MaybePromise<EndedLease | null>;
+
+  /** Whether the lease of this name contains the node. */
+  isInLease(name: string, node: NodeId): boolean;
+  /**
+   * Holders of the node itself, at most 64. The pins of one owner count as one holder, each lease
+   * as one.
+   */
+  holdersOf(node: NodeId): HeldBy[];
+  /**
+   * Reports the loss of a block's last copy to every pin of the block or of one of its descendants,
+   * once per turn of the event loop. The pins keep the block in their lists, so that it is pinned
+   * again when it comes back.
+   */
+  lost(node: NodeId, why: string): void;
+
+  /**
+   * Ends the least valuable pin that keeps blocks from leaving `tier`. False if there is none.
+   * `soft`: considers soft pins only. `hard`: considers pins and leases. `why`: what did not fit,
+   * with figures; it goes into the event and the log.
+   */
+  relieve(tier: "ram" | "ssd", why: string, level: ReliefLevel): boolean;
+
+  /**
+   * Returns at most `max` pins with an id above `after`. Null for `kind` or `owner` matches all. A
+   * page may hold fewer than `max` pins if many were skipped.
+   */
+  list(options: {
+    readonly kind: HoldKind | null;
+    readonly owner: string | null;
+    readonly after: number;
+    readonly max: number;
+  }): HoldPage;
+  figures(owner: string | null): BudgetFigures;
+  /**
+   * Current totals and counters since the start. A block under two pins counts in both. `lost`:
+   * blocks, once per holder.
+   */
+  counts(): Readonly<
+    Record<HoldKind, { readonly holds: number; readonly blocks: number; readonly bytes: number }>
+  > & { readonly relieved: number; readonly expired: number; readonly lost: number };
+
+  /** A point in the ledger for `commit`: every later change comes after it. */
+  readonly mark: number;
+  /**
+   * Resolves to true when all changes up to now are durable; to true immediately without a ledger.
+   * `since`: a mark taken before the first change that matters, for callers that let the event loop
+   * turn since. Resolves to false if one of these changes was dropped.
+   */
+  commit(since?: number): Promise<boolean>;
+}
+
+/** Receives warnings. The agent's logger implements it. */
+export interface PinLog {
+  warn(message: string, fields?: Record<string, string | number>): void;
+}
+
+type PinSubject = Pick<HoldInfo, "kind" | "owner" | "name">;
+
+interface LostBlocks extends PinSubject {
+  readonly why: string;
+  blocks: number;
+}
+
+/** Reports changes to pins that no command asked for, as events and as log warnings. */
+export class PinEvents {
+  readonly #events: EventLog;
+  readonly #log: PinLog;
+  /** Losses in this turn of the event loop, by pin and reason. */
+  readonly #lost = new Map<string, LostBlocks>();
+
+  constructor(events: EventLog, log: PinLog) {
+    this.#events = events;
+    this.#log = log;
+  }
+
+  /** Pin eviction ended the pin. */
+  evicted(pin: HoldInfo, tier: "ram" | "ssd", why: string): void {
+    const { kind: hold, owner, name, blocks, bytes } = pin;
+    this.#events.emit({ kind: "hold_relieved", hold, owner, name, blocks, bytes, tier, why });
+    const fields = { ...fieldsOf(pin), blocks, bytes, tier, why };
+    this.#log.warn("pin evicted because its blocks left no room", fields);
+  }
+
+  /** The pin reached its deadline. `purged`: blocks removed with it. */
+  expired({ kind: hold, owner, name, blocks }: HoldInfo, purged: number): void {
+    this.#events.emit({ kind: "hold_expired", hold, owner, name, blocks, purged });
+  }
+
+  purgeFailed({ owner, name }: HoldInfo, why: string): void {
+    const fields = { owner, lease: name ?? "", why };
+    this.#log.warn("purge of an expired lease failed, retrying", fields);
+  }
+
+  /**
+   * A pinned block was lost. Losses of one pin for one reason within a turn of the event loop are
+   * reported together.
+   */
+  lost({ kind, owner = "", name = undefined }: HeldBy, why: string): void {
+    if (kind !== "pin" && kind !== "retain" && kind !== "lease") return;
+    const key = JSON.stringify([kind, owner, name, why]);
+    const known = this.#lost.get(key);
+    if (known !== undefined) {
+      known.blocks++;
+      return;
+    }
+    this.#lost.set(key, { kind, owner, name: name ?? null, why, blocks: 1 });
+    if (this.#lost.size === 1) void yieldToLoop().then(() => this.#reportLost());
+  }
+
+  #reportLost(): void {
+    for (const lost of this.#lost.values()) {
+      const { kind: hold, owner, name, why, blocks } = lost;
+      this.#events.emit({ kind: "hold_lost", hold, owner, name, blocks, why });
+      this.#log.warn("pinned blocks lost", { ...fieldsOf(lost), blocks, why });
+    }
+    this.#lost.clear();
+  }
+
+  /** `lost` blocks of a restored pin are not resident after the start; `left` are. */
+  missing(pin: PinSubject, lost: number, left: number): void {
+    const { kind: hold, owner, name } = pin;
+    const why = "not resident after the start";
+    this.#events.emit({ kind: "hold_lost", hold, owner, name, blocks: lost, why });
+    const fields = { ...fieldsOf(pin), lost, left };
+    this.#log.warn("pinned blocks missing after the start", fields);
+  }
+}
+
+function fieldsOf({ kind, owner, name }: PinSubject): Record<string, string> {
+  return { kind, owner, ...(name === null ? {} : { lease: name }) };
+}
