@@ -5,13 +5,12 @@ import {
   NO_NODE,
   type NodeId,
 } from "../core/index.ts";
+import { ComingBlocks, type FetchedBlock, FetchedBlocks } from "./awaited-blocks.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions } from "./block-store.ts";
 import { Tier } from "./blocks/index.ts";
-import { ComingBlocks } from "./coming-blocks.ts";
-import { type FetchedBlock, FetchedBlocks } from "./exchange/fetched-blocks.ts";
 import type { FetchOutcome } from "./exchange/peer-blocks.ts";
-import type { HeldSlots } from "./held-slots.ts";
+import type { HeldSlots } from "./slot-refs.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
 /** Not outcomes. It is on its way; and: nothing on this host can give it. */

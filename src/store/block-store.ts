@@ -1,10 +1,9 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
-import type { EngineMember } from "./engines/engines.ts";
-import type { Lookup } from "./engines/lookup.ts";
-import type { LookupState, LookupWish } from "./engines/wish.ts";
-import type { LentBlock, LentSlot } from "./lent-slot.ts";
+import type { EngineMember } from "./engines/announcements.ts";
+import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
+import type { LentBlock, LentSlot } from "./slot-refs.ts";
 
 /** What engines may do with blocks below the GPU, whatever tiers lie behind it. */
 export interface BlockStore {

@@ -9,9 +9,8 @@ import {
   type TurnBudget,
 } from "../core/index.ts";
 import type { BlockDisk, Native, Queue, Region } from "../native/index.ts";
-import type { ArenaPart } from "./arena-parts.ts";
+import type { ArenaPart } from "./arena.ts";
 import type { AddressBatch } from "./batches.ts";
-import { blockBytesMax } from "./block-bytes.ts";
 import type { ArenaAccess, BlockStore, Holder, HolderOptions } from "./block-store.ts";
 import {
   ANY_ZONE,
@@ -19,35 +18,37 @@ import {
   createBlockTable,
   createSlotAllocator,
   type SizeClass,
+  SLOT_ALIGN,
   type SlotAllocator,
   Tier,
 } from "./blocks/index.ts";
-import { createOrder, type PolicyName } from "./create-order.ts";
 import { Departures } from "./departures.ts";
+import { StoreHolder } from "./engine-session.ts";
+import { Engines } from "./engines/announcements.ts";
 import type { ClaimLimits } from "./engines/claims.ts";
-import { Engines } from "./engines/engines.ts";
-import { Evictor, type WaterMarks } from "./evictor.ts";
-import { Landings } from "./exchange/landings.ts";
+import { Landings } from "./exchange/landing.ts";
 import type { PeerTier } from "./exchange/peer-blocks.ts";
-import { SeenBlocks } from "./exchange/seen-blocks.ts";
-import { StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
+import { SeenBlocks, StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { BlockIndex } from "./index/index.ts";
-import { NamespaceMacs } from "./namespace-macs.ts";
-import { Namespaces } from "./namespaces.ts";
+import { NamespaceMacs, Namespaces } from "./namespaces.ts";
 import { type ReliefLevel, Sessions } from "./pins/index.ts";
-import type { VictimOrder } from "./policy/index.ts";
+import type { VictimOrder } from "./policy/victim-order.ts";
+import { createOrder, type PolicyName } from "./policy/victim-order.ts";
 import { RamCheck, type RamCheckStats } from "./ram-check.ts";
-import { RamTier } from "./ram-tier.ts";
-import { StoreResidency } from "./residency/store-residency.ts";
+import { Evictor, emptyStats, RamTier, type StoreStats, type WaterMarks } from "./ram-tier.ts";
+import { StoreResidency } from "./residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
+import { DiskSchedule } from "./ssd/io-slots.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
-import { DiskSchedule } from "./ssd/schedule.ts";
-import type { HealthSink, SsdParts } from "./ssd/ssd-parts.ts";
-import { emptySsdStats, type SsdSnapshot, type SsdStats } from "./ssd/ssd-stats.ts";
+import {
+  emptySsdStats,
+  type HealthSink,
+  type SsdParts,
+  type SsdSnapshot,
+  type SsdStats,
+} from "./ssd/ssd-parts.ts";
 import { type SsdSettings, SsdTier } from "./ssd/ssd-tier.ts";
-import { emptyStats, type StoreStats } from "./stats.ts";
-import { StoreHolder } from "./store-holder.ts";
 
 export interface TieredStoreOptions {
   readonly native: Native;
@@ -392,3 +393,18 @@ export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): Cl
 const BATCH_MAX = 65_536;
 /** Blocks of an earlier run that are asked how long blocks are: a millisecond's worth. */
 const LOOKED_AT_MAX = 4_096;
+
+/** A block's length is a u32 on the wire and in the table. */
+const U32_BLOCK_BYTES = 0xffff_f000;
+/** What any arena takes that has room for it: 512 tokens of an 8B model. */
+const USUAL_BLOCK_BYTES = 64 * 2 ** 20;
+const SHARE_OF_ARENA = 1 / 64;
+
+/**
+ * The longest block decides how long the arena's extents are, and an extent is what passes from one
+ * block size to another as a whole: so there are 64 of them, or fewer of 64 MiB.
+ */
+function blockBytesMax(arenaBytes: number): number {
+  const share = Math.floor((arenaBytes * SHARE_OF_ARENA) / SLOT_ALIGN) * SLOT_ALIGN;
+  return Math.min(arenaBytes, U32_BLOCK_BYTES, Math.max(USUAL_BLOCK_BYTES, share));
+}

@@ -1,13 +1,12 @@
-import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { Tier } from "../blocks/index.ts";
-import { matchBlocks } from "../matching.ts";
-import { Bringing } from "./bringing.ts";
+import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
+import type { AddressBatch } from "../batches.ts";
+import { TIERS_ALL, Tier } from "../blocks/index.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import type { EngineMember, Engines } from "./announcements.ts";
+import { HEARTBEAT_MS } from "./announcements.ts";
 import type { Claim } from "./claims.ts";
-import type { EngineMember } from "./engines.ts";
-import { HEARTBEAT_MS } from "./lookups.ts";
-import { RankBlocks } from "./rank-blocks.ts";
+import { Bringing } from "./lookup-reads.ts";
 import { LookupSource } from "./source.ts";
-import type { LookupParts, LookupState, LookupWish } from "./wish.ts";
 
 const KEY_WORDS = 8;
 /** Names of blocks, counted for each rank, that one step looks at: about a millisecond. */
@@ -391,4 +390,133 @@ export class Lookup {
       }
     }
   }
+}
+
+/**
+ * As `Holder.match`. What other hosts have counts only where their tier is named: that they have it
+ * is believed, not known.
+ */
+export function matchBlocks(
+  store: TieredStore,
+  namespace: NamespaceIndex,
+  batch: Pick<AddressBatch, "keys" | "count">,
+  tiers: number,
+  best: Uint8Array,
+): number {
+  const { table, ssd, peers, stats } = store;
+  const { keys, count } = batch;
+  stats.matchBlocks += count;
+  // Nobody is promised what cannot be read.
+  const within = ssd?.readable === false ? TIERS_ALL & ~Tier.ssd : TIERS_ALL;
+  const mask = (tiers === 0 ? TIERS_ALL : tiers) & within;
+  let leading = table.matchLeading(keys, count, namespace, mask, best);
+  let promisedTo = leading;
+  while (peers !== null && (tiers & Tier.peer) !== 0 && leading < count) {
+    if (leading >= promisedTo) {
+      promisedTo = leading + peers.promising(namespace, keys, leading, count - leading);
+    }
+    if (leading >= promisedTo) break;
+    best[leading++] = Tier.peer;
+    const rest = keys.subarray(leading * 8);
+    leading += table.matchLeading(rest, count - leading, namespace, mask, best.subarray(leading));
+  }
+  // What stands there is the answer to somebody else's question.
+  best.fill(0, leading, count);
+  return leading;
+}
+
+/** The blocks that a lookup names, as the table has them now. */
+class RankBlocks {
+  readonly #store: TieredStore;
+  readonly #wish: LookupWish;
+
+  constructor(store: TieredStore, wish: LookupWish) {
+    this.#store = store;
+    this.#wish = wish;
+  }
+
+  /** The node of block `i` in the rank's namespace, or NO_NODE. */
+  nodeOf({ namespace, keys }: LookupRank, i: number): NodeId {
+    const { table } = this.#store;
+    const node = table.find(keys, KEY_WORDS * i);
+    return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
+  }
+
+  /** Whether the block is in a tier that counts. */
+  counts(node: NodeId): boolean {
+    return (this.#store.table.residencyOf(node) & this.#wish.tiers) !== 0;
+  }
+
+  /** Whether the block is stored here or being written. */
+  isHere(node: NodeId): boolean {
+    return this.#store.table.isWriting(node) || this.counts(node);
+  }
+
+  /** Whether block `i` is in a tier that counts, for all ranks. */
+  arePresent(i: number): boolean {
+    return i < this.#wish.count && this.#areAll(i, (node) => this.counts(node));
+  }
+
+  /** Whether block `i` is in RAM, for all ranks. */
+  areInRam(i: number): boolean {
+    const { table } = this.#store;
+    return this.#areAll(i, (node) => table.isResident(node, Tier.ram));
+  }
+
+  #areAll(i: number, is: (node: NodeId) => boolean): boolean {
+    return this.#wish.ranks.every((rank) => {
+      const node = this.nodeOf(rank, i);
+      return node !== NO_NODE && is(node);
+    });
+  }
+}
+
+/** The same blocks in one namespace: those of one rank of a model. */
+export interface LookupRank {
+  readonly namespace: NamespaceIndex;
+  /** 32 bytes a block. */
+  readonly digests: Uint8Array;
+  /** Eight words a block. */
+  readonly keys: Uint32Array;
+}
+
+export interface LookupWish {
+  /** At least one; a block counts only if it is there for all of them. */
+  readonly ranks: readonly LookupRank[];
+  readonly layer: number;
+  readonly count: number;
+  /** Tiers that count, as bits of `Tier`. */
+  readonly tiers: number;
+  /** Leading blocks in RAM stay there until the engine has acquired them. */
+  readonly hold: boolean;
+  /** Blocks that are not in RAM are brought there. */
+  readonly fetch: boolean;
+  /** Blocks that are being written or are announced are waited for. */
+  readonly wait: boolean;
+  readonly deadlineMs: number;
+  readonly holdMs: number;
+  /** Acquisitions of one block that end its reservation. */
+  readonly readers: number;
+  /** The peer that computed the blocks; empty: none is known. */
+  readonly source: string;
+}
+
+/** What is known of the blocks now. */
+export interface LookupState {
+  readonly leading: number;
+  readonly ready: number;
+  /** Number of the reservation; 0: none. */
+  readonly hold: number;
+  readonly isBudgetReached: boolean;
+  readonly announced: number;
+  /** The best tier of each block as its bit, for the rank that has it worst; 0 behind `leading`. */
+  readonly best: Uint8Array;
+}
+
+interface LookupParts {
+  readonly store: TieredStore;
+  readonly engines: Engines;
+  readonly member: EngineMember;
+  /** Called when blocks have come, and now and then while more are on their way. */
+  readonly onPartial: (state: LookupState) => void;
 }

@@ -1,5 +1,5 @@
 import type { TieredStore } from "../tiered-store.ts";
-import type { LookupRank } from "./wish.ts";
+import type { LookupRank } from "./lookup.ts";
 
 const DIGEST_BYTES = 32;
 /** Blocks in one question. */

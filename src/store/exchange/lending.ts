@@ -1,12 +1,11 @@
 import { DIGEST_BYTES, NO_NODE, type NodeId } from "../../core/index.ts";
 import { MAC_BYTES } from "../../native/index.ts";
 import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
-import { checksumOf } from "../commit.ts";
-import { isMac } from "../namespace-macs.ts";
+import { isMac } from "../namespaces.ts";
+import { HashBudget } from "../ram-check.ts";
+import { checksumOf } from "../reservation.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { LentChecks } from "./lent-checks.ts";
-import type { HeldCopy, Lent, Loan } from "./peer-blocks.ts";
-import { NAMES_MAX } from "./pulled-block.ts";
+import { type HeldCopy, type Lent, type Loan, NAMES_MAX } from "./peer-blocks.ts";
 
 const NOTHING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
 
@@ -111,5 +110,45 @@ export class Lending {
     const digest = new Uint8Array(DIGEST_BYTES);
     table.readDigest(parent, digest, 0);
     return digest;
+  }
+}
+
+/** Bytes of lent blocks that are hashed: of one second, and at once. */
+const BYTES_PER_S = 128 * 2 ** 20;
+const BYTES_AT_ONCE = 256 * 2 ** 20;
+/** Blocks that wait for their turn; beyond that a block is checked the next time it is lent. */
+const WAITING_MAX = 1_024;
+
+/**
+ * Hashes blocks that were lent, one at a time on a native thread. The client verifies what it
+ * received and reports nothing to this host: without this a damaged block is lent until the scrub
+ * or a reader of this host comes by.
+ */
+class LentChecks {
+  readonly #store: TieredStore;
+  readonly #budget: HashBudget;
+  readonly #waiting = new Set<NodeId>();
+  #running: Promise<void> | null = null;
+
+  constructor(store: TieredStore) {
+    this.#store = store;
+    this.#budget = new HashBudget(store.clock, BYTES_PER_S, BYTES_AT_ONCE);
+  }
+
+  lent(node: NodeId): void {
+    if (this.#waiting.size >= WAITING_MAX) return;
+    this.#waiting.add(node);
+    this.#running ??= this.#run();
+  }
+
+  async #run(): Promise<void> {
+    const { table, checks } = this.#store;
+    for (const node of this.#waiting) {
+      this.#waiting.delete(node);
+      // The number of a block that left may be that of another one by now, which is checked then.
+      if (!table.isResident(node, Tier.ram)) continue;
+      if (this.#budget.take(table.bytesOf(node))) await checks.check(node, "peer");
+    }
+    this.#running = null;
   }
 }

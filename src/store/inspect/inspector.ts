@@ -1,5 +1,19 @@
-import type { BlockName, HeldBy, NamespaceIndex } from "../../core/index.ts";
+import {
+  type BlockName,
+  DIGEST_BYTES,
+  type HeldBy,
+  type NamespaceIndex,
+  NO_NODE,
+  type NodeId,
+} from "../../core/index.ts";
+import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import type { Departure } from "../departures.ts";
+import { Slices } from "../lifecycle/context.ts";
+import { NameResolver } from "../lifecycle/resolve-names.ts";
+import type { Namespaces } from "../namespaces.ts";
+import type { TieredStore } from "../tiered-store.ts";
+import { explainNames, explainPrompt, type Hashing } from "./explain.ts";
+import { allRoots, type Place, type Roots, TreeWalk, theseRoots } from "./tree-walk.ts";
 
 export type TierLabel = "gpu" | "ram" | "ssd";
 /** Where a block may be had from; `peer`: another host is believed to have it. */
@@ -112,4 +126,164 @@ export interface PullInsight {
 export interface Inspector {
   tree(query: TreeQuery): Promise<TreePage>;
   explain(query: ExplainQuery): Promise<Explanation>;
+}
+
+export interface InspectorParts {
+  readonly namespaces: Namespaces;
+  readonly native: Hashing;
+  /** Who keeps a block; asked only of blocks that are kept or locked. */
+  readonly holdersOf: (node: NodeId) => readonly HeldBy[];
+  /** Asked with each explanation; null where there are no other hosts. */
+  readonly pulls?: () => PullInsight | null;
+}
+
+const UNKNOWN: TreePage = Object.freeze({ blocks: [], next: null, missing: true });
+
+export function createInspector(store: TieredStore, parts: InspectorParts): Inspector {
+  return new StoreInspector(store, parts);
+}
+
+class StoreInspector implements Inspector {
+  readonly #store: TieredStore;
+  readonly #parts: InspectorParts;
+  readonly #names: NameResolver;
+  /** Tells the places of this run from those of others: generations begin anew with each. */
+  readonly #run: number;
+
+  constructor(store: TieredStore, parts: InspectorParts) {
+    this.#store = store;
+    this.#parts = parts;
+    this.#names = new NameResolver(store);
+    this.#run = store.clock.wallMs() >>> 0;
+  }
+
+  async tree({ root, depthMax, limit, after }: TreeQuery): Promise<TreePage> {
+    const { table, clock } = this.#store;
+    const from = after === null ? null : placeOf(this.#run, after);
+    if (after !== null && from === null) return UNKNOWN;
+    const roots = root === null ? allRoots(table) : this.#rootsOf(root);
+    if (roots === null) return UNKNOWN;
+    const walk = new TreeWalk(table, roots, depthMax);
+    if (from !== null) walk.goOn(from);
+    return this.#page(walk, Math.max(1, limit), new Slices(clock));
+  }
+
+  #rootsOf(root: NonNullable<TreeQuery["root"]>): Roots | null {
+    const nodes = this.#names.resolveOne(root, true);
+    return nodes.length === 0 ? null : theseRoots(this.#store.table, nodes);
+  }
+
+  async #page(walk: TreeWalk, limit: number, slices: Slices): Promise<TreePage> {
+    const { table } = this.#store;
+    const { namespaces, holdersOf } = this.#parts;
+    const facts = { table, namespaces, holdersOf, nowSeconds: this.#store.nowSeconds() };
+    const turn = () => slices.turn();
+    const blocks: TreeBlock[] = [];
+    while (walk.step() || (await walk.stepToRoot(turn))) {
+      blocks.push(treeBlock(facts, walk.node, walk.depth));
+      if (blocks.length === limit) {
+        // Taken before it is known whether anything follows: the walk is at its end after that.
+        const next = placeText(this.#run, walk.place());
+        const isMore = walk.step() || (await walk.stepToRoot(turn));
+        return { blocks, next: isMore ? next : null, missing: false };
+      }
+      if (!slices.isOver()) continue;
+      const place = walk.place();
+      await slices.turn();
+      walk.goOn(place);
+    }
+    return { blocks, next: null, missing: false };
+  }
+
+  explain(query: ExplainQuery): Promise<Explanation> {
+    const { namespaces, native, pulls } = this.#parts;
+    const slices = new Slices(this.#store.clock);
+    const shared = { store: this.#store, namespaces, native, slices };
+    const explainer = { ...shared, names: this.#names, pulls: pulls?.() ?? null };
+    return "names" in query ? explainNames(explainer, query) : explainPrompt(explainer, query);
+  }
+}
+
+/** A place as people carry it from page to page; `run` tells it from places of other runs. */
+function placeText(run: number, place: Place): string {
+  const words = Uint32Array.of(run, ...place);
+  return Buffer.from(words.buffer).toString("base64url");
+}
+
+const WORDS_MIN = 5;
+const WORDS_MAX = 64;
+
+/** Null where it is none, or of another run. */
+function placeOf(run: number, text: string): Place | null {
+  if (text.length > WORDS_MAX * 6) return null;
+  const bytes = Buffer.from(text, "base64url");
+  const count = bytes.length / 4;
+  if (!Number.isInteger(count) || count < WORDS_MIN || count > WORDS_MAX) return null;
+  const words = Array.from({ length: count }, (_, at) => bytes.readUInt32LE(at * 4));
+  return words.shift() === run && words.length % 2 === 0 ? words : null;
+}
+
+/** Children that are counted of one block. */
+const CHILDREN_MAX = 1_000;
+
+const LABELS: readonly (readonly [Tier, TierLabel])[] = [
+  [Tier.gpu, "gpu"],
+  [Tier.ram, "ram"],
+  [Tier.ssd, "ssd"],
+];
+
+interface BlockFacts {
+  readonly table: TableView;
+  readonly namespaces: Namespaces;
+  readonly nowSeconds: number;
+  /** Asked only where something keeps the block. */
+  readonly holdersOf: (node: NodeId) => readonly HeldBy[];
+}
+
+function treeBlock(facts: BlockFacts, node: NodeId, depth: number): TreeBlock {
+  const { table, namespaces, nowSeconds } = facts;
+  const parent = table.parentOf(node);
+  const uses = table.usesOf(node);
+  const isHeld = table.isProtected(node, Tier.ssd);
+  return {
+    digest: digestOf(table, node),
+    layer: table.layerOf(node),
+    namespace: namespaces.keyOf(table.namespaceOf(node))?.toHex() ?? "",
+    parent: parent === NO_NODE ? null : digestOf(table, parent),
+    depth,
+    bytes: table.bytesOf(node),
+    tiers: tiersOf(table, node),
+    pins: table.pinsOf(node),
+    locks: table.locksOf(node),
+    heldBy: isHeld ? facts.holdersOf(node) : [],
+    transient: table.hasFlag(node, NodeFlag.transient),
+    uses,
+    idleSeconds: uses === 0 ? null : Math.max(0, nowSeconds - table.lastUsedOf(node)),
+    children: childrenOf(table, node),
+    aliases: table.aliasesOf(node).map(aliasText),
+  };
+}
+
+function digestOf(table: TableView, node: NodeId): string | null {
+  if (table.isGhost(node)) return null;
+  const digest = new Uint8Array(DIGEST_BYTES);
+  table.readDigest(node, digest, 0);
+  return digest.toHex();
+}
+
+/** The fastest first. */
+function tiersOf(table: TableView, node: NodeId): TierLabel[] {
+  return LABELS.flatMap(([tier, label]) => (table.isResident(node, tier) ? [label] : []));
+}
+
+function childrenOf(table: TableView, node: NodeId): number {
+  let count = 0;
+  let child = table.firstChildOf(node);
+  for (; child !== NO_NODE && count < CHILDREN_MAX; count++) child = table.nextSiblingOf(child);
+  return count;
+}
+
+function aliasText(alias: Uint8Array): string {
+  if (alias.length !== 8) return alias.toHex();
+  return new DataView(alias.buffer, alias.byteOffset, 8).getBigUint64(0, true).toString();
 }

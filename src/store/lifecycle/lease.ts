@@ -9,12 +9,22 @@ import { crashPoint } from "../../native/index.ts";
 import type { Cause } from "../departures.ts";
 import type { EndedHold, HoldInfo, Purged } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { BY_DESCENDANTS, heldBlock, holdersOf, isHeld } from "./held.ts";
+import { Slices } from "./context.ts";
 import type { Grant, HeldBlock, Lifecycle, LifecycleReport, Remembering } from "./lifecycle.ts";
-import { OUR_TIERS } from "./named-blocks.ts";
-import { causeOf, DONE, MISSING, NOT_DURABLE, reportOf, STUCK_ON_SSD } from "./outcomes.ts";
+import {
+  BY_DESCENDANTS,
+  causeOf,
+  DONE,
+  heldBlock,
+  holdersOf,
+  isHeld,
+  MISSING,
+  NOT_DURABLE,
+  OUR_TIERS,
+  reportOf,
+  STUCK_ON_SSD,
+} from "./outcomes.ts";
 import { Removal } from "./removal.ts";
-import { Slices } from "./slices.ts";
 
 /** Descendants looked at for one that is on a tier of ours. */
 const LOOKED_AT = 64;

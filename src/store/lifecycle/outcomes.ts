@@ -1,11 +1,17 @@
 import {
+  type BlockName,
   type BlockResult,
   type CommandOrigin,
   type CommandOutcome,
   countOutcomes,
+  DIGEST_BYTES,
+  type HeldBy,
+  type NodeId,
 } from "../../core/index.ts";
+import { Tier } from "../blocks/index.ts";
 import type { Cause, DepartureReason } from "../departures.ts";
-import type { LifecycleReport } from "./lifecycle.ts";
+import type { LifecycleContext } from "./context.ts";
+import type { HeldBlock, LifecycleReport } from "./lifecycle.ts";
 
 export const DONE: BlockResult = Object.freeze({ outcome: "done" });
 export const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
@@ -59,4 +65,119 @@ export function reportOf(
     durable: false,
     ...more,
   };
+}
+
+/** The tiers that are this host's own: an engine's GPU is its own business. */
+export const OUR_TIERS = Tier.ram | Tier.ssd;
+
+/** The blocks of one command: each node once, however often and by how many names it is meant. */
+export class NamedBlocks {
+  readonly nodes: NodeId[] = [];
+  readonly #context: LifecycleContext;
+  readonly #generations: number[] = [];
+  readonly #count: number;
+  /** Name `i` means the nodes `nodes[#of[k]]` for k from `#from[i]` up to `#from[i + 1]`. */
+  readonly #from: Uint32Array;
+  readonly #of: Int32Array;
+
+  /**
+   * Of what the names lead to, the blocks on any tier of `tiers`; 0: all that are known. `comes`:
+   * also those that an engine is writing.
+   */
+  constructor(
+    context: LifecycleContext,
+    names: readonly BlockName[],
+    tiers: number = OUR_TIERS,
+    comes = false,
+  ) {
+    const { table } = context.store;
+    const found = context.names.resolve(names);
+    const total = found.from[found.count]!;
+    const places = new Map<number, number>();
+    this.#context = context;
+    this.#count = found.count;
+    this.#from = found.from.slice(0, found.count + 1);
+    this.#of = new Int32Array(total).fill(-1);
+    for (let k = 0; k < total; k++) {
+      const node = found.nodes[k] as NodeId;
+      const isThere = tiers === 0 || (table.residencyOf(node) & tiers) !== 0;
+      if (!isThere && !(comes && table.isWriting(node))) continue;
+      let place = places.get(node);
+      if (place === undefined) {
+        place = this.nodes.length;
+        places.set(node, place);
+        this.nodes.push(node);
+        this.#generations.push(table.generationOf(node));
+      }
+      this.#of[k] = place;
+    }
+  }
+
+  /** Whether the node at this place is still the one that was named. */
+  isLive(place: number): boolean {
+    return this.#context.store.table.isLive(this.nodes[place]!, this.#generations[place]!);
+  }
+
+  /** Whether it is, and on the tier. */
+  isOn(place: number, tier: Tier): boolean {
+    return this.isLive(place) && this.#context.store.table.isResident(this.nodes[place]!, tier);
+  }
+
+  /** For each name the worst of its nodes' results; `missing` where it has none. */
+  resultsOf(byNode: readonly BlockResult[]): BlockResult[] {
+    const results: BlockResult[] = [];
+    for (let i = 0; i < this.#count; i++) {
+      let worst: BlockResult | null = null;
+      for (let k = this.#from[i]!; k < this.#from[i + 1]!; k++) {
+        const place = this.#of[k]!;
+        if (place < 0) continue;
+        worst = worst === null ? byNode[place]! : worseOf(worst, byNode[place]!);
+      }
+      results.push(worst ?? MISSING);
+    }
+    return results;
+  }
+}
+
+export const BY_DESCENDANTS: readonly HeldBy[] = Object.freeze([{ kind: "descendants" }]);
+export const BY_GPU: readonly HeldBy[] = Object.freeze([{ kind: "gpu" }]);
+export const BY_ENGINE: readonly HeldBy[] = Object.freeze([{ kind: "engine" }]);
+
+/** Who keeps the block from being removed; what builds upon it where nobody holds it itself. */
+export function holdersOf(context: LifecycleContext, node: NodeId): readonly HeldBy[] {
+  const { store, holds, sessions } = context;
+  const { table, ssd } = store;
+  const pinned = table.pinsOf(node) > 0 ? holds.holdersOf(node) : [];
+  const locks = table.locksOf(node);
+  if (locks === 0) return pinned.length > 0 ? pinned : BY_DESCENDANTS;
+  const inSessions = sessions.holdersOf(node);
+  const isWritten = ssd?.writer.isQueued(node) === true;
+  const by = [...pinned, ...inSessions];
+  if (isWritten) by.push({ kind: "write" });
+  if (locks > inSessions.length + (isWritten ? 1 : 0)) by.push({ kind: "engine" });
+  return by;
+}
+
+/** Whether nothing but its own way to SSD keeps the block: that can be called off. */
+export function isHeldByWriteAlone(context: LifecycleContext, node: NodeId): boolean {
+  const { table, ssd } = context.store;
+  return table.locksOf(node) === 1 && !table.isKept(node) && ssd?.writer.isQueued(node) === true;
+}
+
+/** Whether somebody needs the block, or what builds upon it, on this host. */
+export function isHeld({ store }: LifecycleContext, node: NodeId): boolean {
+  return store.table.isProtected(node, Tier.ssd);
+}
+
+/** A block that stays although a command met it, as reports list it. */
+export function heldBlock(
+  context: LifecycleContext,
+  node: NodeId,
+  by: readonly HeldBy[],
+): HeldBlock {
+  const { table } = context.store;
+  const digest = new Uint8Array(DIGEST_BYTES);
+  table.readDigest(node, digest, 0);
+  const hex = table.isGhost(node) ? null : digest.toHex();
+  return { outcome: "held", by, digest: hex, layer: table.layerOf(node) };
 }

@@ -4,11 +4,10 @@ import { NodeFlag, Tier } from "../blocks/index.ts";
 import { EVICTED } from "../departures.ts";
 import type { AddedHold } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
+import { Slices } from "./context.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
-import { DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
-import { Slices } from "./slices.ts";
+import { DONE, NamedBlocks, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./pin.ts";
 
 type PauseOptions = Parameters<Lifecycle["pause"]>[1];
 

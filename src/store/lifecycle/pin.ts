@@ -1,12 +1,18 @@
-import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
+import { type BlockName, type BlockResult, NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
-import { NodeFlag, Tier } from "../blocks/index.ts";
+import { NodeFlag, type TableView, Tier } from "../blocks/index.ts";
 import type { AddedHold } from "../pins/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./leading-there.ts";
-import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
-import { NamedBlocks } from "./named-blocks.ts";
-import { COPY_OUTSTANDING, DONE, NOT_DURABLE, reportOf } from "./outcomes.ts";
+import type { Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
+import {
+  ALREADY,
+  COPY_OUTSTANDING,
+  DONE,
+  NamedBlocks,
+  NOT_DURABLE,
+  OUR_TIERS,
+  reportOf,
+} from "./outcomes.ts";
 
 const RAM_ONLY: BlockResult = Object.freeze({
   outcome: "deferred",
@@ -93,4 +99,84 @@ async function secure(
   const bytes = outstanding.map((node) => table.bytesOf(node));
   const written = await ssd.secure([...outstanding, ...above], signal);
   return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
+}
+
+/** Lets the owner's pin on each block go, once; where nobody else has one, the block ages again. */
+export async function unpin(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, remember }: Parameters<Lifecycle["unpin"]>[1],
+): Promise<LifecycleReport> {
+  const blocks = new NamedBlocks(context, names, 0);
+  const going = context.holds.letGoAll("pin", owner, blocks.nodes);
+  const gone = going instanceof Promise ? await going : going;
+  const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+  return settled(context, blocks, byNode, gone.includes(true), remember);
+}
+
+/** Sets what is left of the owner's preference for each block; priority 0: none. */
+export async function retain(
+  context: LifecycleContext,
+  names: readonly BlockName[],
+  { owner, priority, idleMs, remember }: Parameters<Lifecycle["retain"]>[1],
+): Promise<LifecycleReport> {
+  const { holds } = context;
+  if (priority === 0) {
+    const blocks = new NamedBlocks(context, names, 0);
+    const going = holds.letGoAll("retain", owner, blocks.nodes);
+    const gone = going instanceof Promise ? await going : going;
+    const byNode = gone.map((isGone) => (isGone ? DONE : ALREADY));
+    return settled(context, blocks, byNode, gone.includes(true), remember);
+  }
+  const blocks = new NamedBlocks(context, names);
+  const { nodes } = blocks;
+  if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
+  const request = { name: null, ttlMs: null, priority, idleMs };
+  // It takes the place of what the owner said before.
+  const going = holds.letGoAll("retain", owner, nodes);
+  const hadOne = (going instanceof Promise ? await going : going).includes(true);
+  const adding = holds.addAll({ ...request, kind: "retain", owner, nodes });
+  const added = adding instanceof Promise ? await adding : adding;
+  return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
+}
+
+/** The report once the ledger has the change. */
+async function settled(
+  context: LifecycleContext,
+  blocks: NamedBlocks,
+  byNode: readonly BlockResult[],
+  changed: boolean,
+  remember: Remember | undefined,
+): Promise<LifecycleReport> {
+  const results = blocks.resultsOf(byNode);
+  if (!changed) return reportOf(results);
+  const expected = reportOf(results, { durable: context.store.ssd !== null });
+  remember?.(results, expected);
+  if (await context.durability.holds()) return expected;
+  return reportOf(results.map((result) => (result.outcome === "done" ? NOT_DURABLE : result)));
+}
+
+/** The block itself is safe; after a crash its prompt would end before it. */
+export const WAY_OUTSTANDING: BlockResult = Object.freeze({
+  outcome: "deferred",
+  reason: "ssd: a block that leads to it is in RAM alone; it is tried again",
+});
+
+/** What leads to the blocks and is not among them, each once. */
+export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
+  const seen = new Set(nodes);
+  const above: NodeId[] = [];
+  for (const node of nodes) {
+    let step = table.parentOf(node);
+    for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
+      seen.add(step);
+      above.push(step);
+    }
+  }
+  return above;
+}
+
+/** Whether a crash would take none of these from SSD's blocks behind them. */
+export function areOutOfRam(table: TableView, above: readonly NodeId[]): boolean {
+  return above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
 }

@@ -1,8 +1,35 @@
-import type { NodeId, OutcomeCounts } from "../../core/index.ts";
+import {
+  type BlockName,
+  type BlockResult,
+  type HeldBy,
+  NO_NODE,
+  type NodeId,
+  type OutcomeCounts,
+} from "../../core/index.ts";
 import { crashPoint } from "../../native/index.ts";
-import { Tier } from "../blocks/index.ts";
+import { createAddressBatch } from "../batches.ts";
+import { type LeafWalk, type RecencyTier, Tier } from "../blocks/index.ts";
 import type { Cause } from "../departures.ts";
+import { hexOfHash, hexOfKey } from "../exchange/landing.ts";
 import type { LifecycleContext } from "./context.ts";
+import { Slices } from "./context.ts";
+import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
+import {
+  ALREADY,
+  BY_ENGINE,
+  BY_GPU,
+  causeOf,
+  DONE,
+  heldBlock,
+  holdersOf,
+  isHeld,
+  isHeldByWriteAlone,
+  MISSING,
+  NOT_DURABLE,
+  OUR_TIERS,
+  reportOf,
+  STUCK_ON_SSD,
+} from "./outcomes.ts";
 
 /** Files on their way out for one command, beyond which it waits for some to be gone. */
 const FILES_MAX = 2_048;
@@ -82,5 +109,309 @@ export class Removal {
     const deferred = isDurable ? this.stuck : this.files;
     const done = this.blocks - deferred;
     return { done, already: 0, missing: 0, held, deferred, rejected: 0 };
+  }
+}
+
+/** Passes over the blocks: a further one removes blocks whose writes an earlier pass cancelled. */
+const PASSES = 3;
+/** Ids looked at in one go for blocks that stayed. */
+const IDS_AT_ONCE = 65_536;
+
+/** Removes everything that nothing holds, the oldest first, a slice at a time. */
+export async function flush(
+  context: LifecycleContext,
+  origin: Parameters<Lifecycle["flush"]>[0],
+): Promise<LifecycleReport> {
+  const flushing = new Flushing(context, new Removal(context, causeOf("flushed", origin)));
+  for (let pass = 1; pass <= PASSES; pass++) {
+    context.store.landings.allRemoved();
+    // What is on both goes with its file; what is pinned has its file behind it.
+    await flushing.drain(Tier.ssd);
+    await flushing.drain(Tier.ram);
+    await flushing.lookAtTheRest(pass < PASSES);
+    if (!(await flushing.kept.cancelledAreOver())) break;
+  }
+  const report = await flushing.report();
+  // For other hosts, which may take longer, the time counts from the end.
+  context.store.landings.allRemoved();
+  return report;
+}
+
+class Flushing {
+  readonly kept: KeptBlocks;
+  readonly #context: LifecycleContext;
+  readonly #removal: Removal;
+  readonly #slices: Slices;
+
+  constructor(context: LifecycleContext, removal: Removal) {
+    this.kept = new KeptBlocks(context);
+    this.#context = context;
+    this.#removal = removal;
+    this.#slices = new Slices(context.clock);
+  }
+
+  get #mustEnd(): boolean {
+    return this.#removal.hung || this.#context.signal.aborted;
+  }
+
+  /** As many as may go now: what engines store meanwhile stays. */
+  async drain(tier: RecencyTier): Promise<void> {
+    const { table } = this.#context.store;
+    for (let left = table.evictableBlocks(tier); left > 0 && !this.#mustEnd; left--) {
+      const node = table.oldest(tier);
+      if (node === NO_NODE) return;
+      // It may leave RAM because SSD has it: no reason for it to do so now. It makes way.
+      if (isHeld(this.#context, node)) table.touchPath(node);
+      else void this.#removal.drop(node);
+      if (this.#slices.isOver()) await this.#slices.turn();
+      if (this.#removal.isFull) await this.#removal.room();
+    }
+  }
+
+  /** Calls off writes that alone keep blocks, and notes what is held. */
+  async lookAtTheRest(mayCancel: boolean): Promise<void> {
+    const { table } = this.#context.store;
+    this.kept.begin(mayCancel);
+    for (let from = 0; from <= table.nodesMax && !this.#mustEnd; from += IDS_AT_ONCE) {
+      const end = from + IDS_AT_ONCE;
+      const next = (node: number) => table.nextOn(node as NodeId, OUR_TIERS, end);
+      for (let node = next(Math.max(0, from - 1)); node !== NO_NODE; node = next(node)) {
+        if (isHeld(this.#context, node)) this.kept.meet(node);
+        if (this.#slices.isOver()) await this.#slices.turn();
+      }
+      if (this.#slices.isOver()) await this.#slices.turn();
+    }
+  }
+
+  async report(): Promise<LifecycleReport> {
+    const removal = this.#removal;
+    const isGone = await removal.end();
+    const { blocks, bytes, stuck } = removal;
+    const counts = removal.counts(isGone, this.kept.count);
+    const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
+    this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.kept.count });
+    return reportOf([this.#result(isGone)], { counts, held: this.kept.listed, bytes, durable });
+  }
+
+  #result(isGone: boolean): BlockResult {
+    const { blocks, stuck, hung } = this.#removal;
+    if (this.#context.signal.aborted) return { outcome: "deferred", reason: "aborted: stopping" };
+    if (hung) return { outcome: "deferred", reason: "ssd: it hangs; the rest was not looked at" };
+    if (stuck > 0) return STUCK_ON_SSD;
+    if (!isGone) return NOT_DURABLE;
+    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
+    return blocks > 0 ? DONE : ALREADY;
+  }
+}
+
+/** Children looked at for one that came during the prune. */
+const CHILDREN_LOOKED_AT = 64;
+
+type PruneOptions = Parameters<Lifecycle["prune"]>[2];
+
+/** Removes all that follows the block, from the leaves upwards, a slice at a time. */
+export async function prune(
+  context: LifecycleContext,
+  after: BlockName,
+  origin: Parameters<Lifecycle["prune"]>[1],
+  options: PruneOptions = {},
+): Promise<LifecycleReport> {
+  const { table } = context.store;
+  // A block that only its children know of, too: they are what this is about.
+  const anchors = context.names.resolveOne(after, true);
+  const names = namesOf(context, after, anchors);
+  const tell = () => {
+    for (const name of names) context.store.landings.prunedBelow(name);
+  };
+  tell();
+  if (anchors.length === 0) return reportOf([MISSING]);
+  const born = anchors.map((node) => table.generationOf(node));
+  const pruning = new Pruning(context, new Removal(context, causeOf("pruned", origin)), options);
+  let stop: BlockResult | null = null;
+  for (let pass = 1; stop === null && pass <= PASSES; pass++) {
+    pruning.kept.begin(pass < PASSES);
+    for (const [i, anchor] of anchors.entries()) {
+      if (!table.isLive(anchor, born[i]!)) continue;
+      stop ??= await pruning.walk(anchor);
+    }
+    if (!(await pruning.kept.cancelledAreOver())) break;
+  }
+  const report = await pruning.report(stop);
+  // For other hosts, which may take longer, the time counts from the end.
+  tell();
+  return report;
+}
+
+/** In hex, the keys and names of what is pruned below, be it here or not. */
+function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonly NodeId[]) {
+  if (!store.landings.minds) return [];
+  const batch = createAddressBatch(1);
+  const names = anchors.map((node) => {
+    store.table.readKey(node, batch.keys, 0);
+    return hexOfKey(batch.keys, 0);
+  });
+  if (after.kind === "hash") return [...names, hexOfHash(after.lo, after.hi)];
+  batch.count = 1;
+  batch.layer = after.layer >>> 0;
+  batch.digests.set(after.bytes);
+  store.deriveKeys(batch, false);
+  return [...names, hexOfKey(batch.keys, 0), after.bytes.toHex()];
+}
+
+class Pruning {
+  readonly kept: KeptBlocks;
+  readonly #context: LifecycleContext;
+  readonly #removal: Removal;
+  readonly #options: NonNullable<PruneOptions>;
+  readonly #slices: Slices;
+
+  constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
+    this.kept = new KeptBlocks(context);
+    this.#context = context;
+    this.#removal = removal;
+    this.#options = options;
+    this.#slices = new Slices(context.clock);
+  }
+
+  /** Null when it came to its end; else why it did not. */
+  async walk(anchor: NodeId): Promise<BlockResult | null> {
+    using walk = this.#context.store.table.openLeafWalk(anchor);
+    if (walk === null) return { outcome: "rejected", reason: "busy: too many walks at once" };
+    while (!walk.over) {
+      this.#slice(walk);
+      await this.#slices.turn();
+      if (this.#removal.isFull) await this.#removal.room();
+      if (this.#removal.hung) {
+        return { outcome: "deferred", reason: "ssd: it hangs; what is left was not looked at" };
+      }
+      if (this.#context.signal.aborted || this.#options.signal?.aborted) {
+        return { outcome: "deferred", reason: "aborted: what is left was not looked at" };
+      }
+      if (this.#slices.mayTell()) this.#tell();
+    }
+    return null;
+  }
+
+  #slice(walk: LeafWalk): void {
+    while (!walk.over && !this.#slices.isOver() && !this.#removal.isFull) {
+      const node = walk.next();
+      if (node !== NO_NODE) this.#visit(node);
+      // A thousand links on the way down were followed.
+      else if (this.#slices.isLate()) return;
+    }
+  }
+
+  #visit(node: NodeId): void {
+    const context = this.#context;
+    const { table } = context.store;
+    const there = table.residencyOf(node);
+    if ((there & OUR_TIERS) === 0) {
+      if ((there & Tier.gpu) !== 0) this.kept.add(node, BY_GPU);
+      else if (table.isWriting(node)) this.kept.add(node, BY_ENGINE);
+    } else if (!isHeld(context, node)) {
+      // What came below it meanwhile could not be found without it.
+      if (this.#hasNewChild(node)) this.kept.add(node, null);
+      else void this.#removal.drop(node);
+    } else this.kept.meet(node);
+  }
+
+  /** Every child was visited before: one that may go and has not gone came since. */
+  #hasNewChild(node: NodeId): boolean {
+    const { table } = this.#context.store;
+    let child = table.firstChildOf(node);
+    for (let looks = 0; child !== NO_NODE && looks < CHILDREN_LOOKED_AT; looks++) {
+      if ((table.residencyOf(child) & OUR_TIERS) !== 0) return true;
+      child = table.nextSiblingOf(child);
+    }
+    return false;
+  }
+
+  #tell(): void {
+    const { blocks, bytes } = this.#removal;
+    this.#options.onProgress?.({ doneBlocks: blocks, doneBytes: bytes, totalBlocks: null });
+  }
+
+  async report(stop: BlockResult | null): Promise<LifecycleReport> {
+    const removal = this.#removal;
+    const isDurable = await removal.end();
+    const counts = removal.counts(isDurable, this.kept.count);
+    const { bytes, stuck } = removal;
+    const isGone = isDurable && stuck === 0;
+    const durable = isGone && this.#context.store.ssd !== null;
+    const result = stop ?? (isGone ? this.#outcome() : stuck > 0 ? STUCK_ON_SSD : NOT_DURABLE);
+    return reportOf([result], { counts, held: this.kept.listed, bytes, durable });
+  }
+
+  #outcome(): BlockResult {
+    if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
+    if (this.#removal.onGpu > 0) return doneExceptOnGpu(this.#removal.onGpu);
+    return this.#removal.blocks > 0 ? DONE : ALREADY;
+  }
+}
+
+function doneExceptOnGpu(blocks: number): BlockResult {
+  const what = `an engine keeps ${blocks} of the removed blocks on its GPU until it evicts them`;
+  return { outcome: "done", reason: `gpu: ${what}` };
+}
+
+/** Blocks that stayed of which the report says who holds them. */
+const LISTED = 1_000;
+
+/**
+ * What a command that walks over many blocks could not remove. Writes that alone keep a block are
+ * called off, and it is looked at again in another pass.
+ */
+class KeptBlocks {
+  readonly #context: LifecycleContext;
+  #listed: HeldBlock[] = [];
+  #count = 0;
+  #cancelled: Promise<void>[] = [];
+  #mayCancel = true;
+
+  constructor(context: LifecycleContext) {
+    this.#context = context;
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  get listed(): readonly HeldBlock[] {
+    return this.#listed;
+  }
+
+  /** Who holds the first of them. */
+  get firstHolders(): readonly HeldBy[] {
+    return this.#listed[0]?.by ?? [];
+  }
+
+  /** Another pass over everything: who was held may not be any more. */
+  begin(mayCancel: boolean): void {
+    this.#listed = [];
+    this.#count = 0;
+    this.#mayCancel = mayCancel;
+  }
+
+  /** A held block: calls its write off where nothing else keeps it, else counts it. */
+  meet(node: NodeId): void {
+    if (this.#mayCancel && isHeldByWriteAlone(this.#context, node)) {
+      this.#cancelled.push(this.#context.store.ssd!.writer.cancel(node));
+    } else this.add(node, null);
+  }
+
+  /** It stays. `by` null: whoever holds it now. */
+  add(node: NodeId, by: readonly HeldBy[] | null): void {
+    this.#count++;
+    if (this.#listed.length >= LISTED) return;
+    this.#listed.push(heldBlock(this.#context, node, by ?? holdersOf(this.#context, node)));
+  }
+
+  /** Waits for writes that were called off; false where there were none, or the disk hangs. */
+  async cancelledAreOver(): Promise<boolean> {
+    const { ssd } = this.#context.store;
+    const cancelled = this.#cancelled;
+    this.#cancelled = [];
+    if (cancelled.length === 0 || ssd === null) return false;
+    return (await ssd.orHung(Promise.all(cancelled))) !== null;
   }
 }

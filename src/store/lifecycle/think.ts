@@ -1,20 +1,23 @@
 import type { BlockName, BlockResult, NodeId } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { LifecycleContext } from "./context.ts";
-import { BY_GPU, holdersOf, isHeld } from "./held.ts";
+import { Slices } from "./context.ts";
 import type { Grant, Lifecycle, LifecycleReport, Remember } from "./lifecycle.ts";
-import { NamedBlocks, OUR_TIERS } from "./named-blocks.ts";
 import {
   ALREADY,
+  BY_GPU,
   causeOf,
   DONE,
+  holdersOf,
+  isHeld,
   MISSING,
+  NamedBlocks,
   NOT_DURABLE,
+  OUR_TIERS,
   reportOf,
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 import { Removal } from "./removal.ts";
-import { Slices } from "./slices.ts";
 
 type Origin = Parameters<Lifecycle["markTransient"]>[1];
 

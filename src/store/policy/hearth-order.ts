@@ -1,11 +1,8 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
-import { ageStep } from "./age.ts";
-import { Experience } from "./experience.ts";
-import { Leaves } from "./leaves.ts";
-import { Stretches } from "./stretches.ts";
-import { Part, turnOf, useKind } from "./use-kind.ts";
+import { ageStep } from "./return-model.ts";
+import { Experience } from "./reuse-statistics.ts";
+import { Part, Stretches, turnOf, useKind } from "./segments.ts";
 import type { OrderView, VictimOrder } from "./victim-order.ts";
-import { VictimQueue } from "./victim-queue.ts";
 
 /** One stretch and one ghost for so many ids; a small cache gets some more. */
 const IDS_A_STRETCH = 2.5;
@@ -256,5 +253,246 @@ class HearthOrder implements VictimOrder {
     }
     this.#stretches.seal(stretch, useKind(part, this.#turn, this.#gap, this.#added));
     if (this.#stretches.leaf[stretch] !== 0) this.#queue.offer(stretch);
+  }
+}
+
+const RESIDENT = 1;
+const PROTECTED = 2;
+/** Counted among its parent's children. */
+const COUNTED = 4;
+/** In its stretch's list of leaves. */
+const LISTED = 8;
+
+/**
+ * Which blocks are resident, and which of them could go: those that nothing protects and that have
+ * nothing resident below them, however far. These stand in a list of their stretch. 13 bytes an id.
+ */
+class Leaves {
+  /** The block that does not go though it could, or NO_NODE. */
+  spared: NodeId = NO_NODE;
+  /** The stretch of each resident block. */
+  readonly stretchOf: Uint32Array;
+  resident = 0;
+  readonly #view: OrderView;
+  readonly #stretches: Stretches;
+  readonly #offer: (stretch: number) => void;
+  readonly #state: Uint8Array;
+  /** Listed: the next leaf of the stretch. Else: children that are resident or have such below. */
+  readonly #nextOrChildren: Uint32Array;
+  readonly #previous: Uint32Array;
+
+  /** `offer` is called when a stretch has one leaf more. */
+  constructor(
+    view: OrderView,
+    idsMax: number,
+    stretches: Stretches,
+    offer: (stretch: number) => void,
+  ) {
+    this.#view = view;
+    this.#stretches = stretches;
+    this.#offer = offer;
+    this.stretchOf = new Uint32Array(idsMax + 1);
+    this.#state = new Uint8Array(idsMax + 1);
+    this.#nextOrChildren = new Uint32Array(idsMax + 1);
+    this.#previous = new Uint32Array(idsMax + 1);
+  }
+
+  get bytes(): number {
+    const columns = [this.stretchOf, this.#state, this.#nextOrChildren, this.#previous];
+    return columns.reduce((sum, column) => sum + column.byteLength, 0);
+  }
+
+  isResident(id: number): boolean {
+    return (this.#state[id]! & RESIDENT) !== 0;
+  }
+
+  /** Whether it is one that could go, listed or spared. */
+  isLeaf(id: number): boolean {
+    const state = this.#state[id]!;
+    if ((state & LISTED) !== 0) return true;
+    return (state & (RESIDENT | PROTECTED)) === RESIDENT && this.#nextOrChildren[id] === 0;
+  }
+
+  /** Children that are resident or have such below; of one that is not listed. */
+  childrenOf(id: number): number {
+    return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
+  }
+
+  /** It is resident now. */
+  enter(id: NodeId): void {
+    this.#state[id] = this.#state[id]! | RESIDENT;
+    this.resident++;
+    this.#count(id);
+  }
+
+  /** It is resident no more. */
+  leave(id: NodeId): void {
+    this.unlist(id);
+    this.#state[id] = this.#state[id]! & ~RESIDENT;
+    this.resident--;
+    if (this.#nextOrChildren[id] === 0) this.#uncount(id);
+  }
+
+  protect(id: NodeId): void {
+    this.unlist(id);
+    this.#state[id] = this.#state[id]! | PROTECTED;
+  }
+
+  unprotect(id: NodeId): void {
+    this.#state[id] = this.#state[id]! & ~PROTECTED;
+    this.list(id);
+  }
+
+  /** Lists it where it could go; before its stretch is another, `unlist` it. */
+  list(id: number): void {
+    if ((this.#state[id]! & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
+    const stretch = this.stretchOf[id]!;
+    const { leaf } = this.#stretches;
+    const next = leaf[stretch]!;
+    this.#nextOrChildren[id] = next;
+    this.#previous[id] = 0;
+    if (next !== 0) this.#previous[next] = id;
+    leaf[stretch] = id;
+    this.#state[id] = this.#state[id]! | LISTED;
+    this.#offer(stretch);
+  }
+
+  unlist(id: number): void {
+    if ((this.#state[id]! & LISTED) === 0) return;
+    const next = this.#nextOrChildren[id]!;
+    const previous = this.#previous[id]!;
+    if (previous !== 0) this.#nextOrChildren[previous] = next;
+    else this.#stretches.leaf[this.stretchOf[id]!] = next;
+    if (next !== 0) this.#previous[next] = previous;
+    this.#nextOrChildren[id] = 0;
+    this.#state[id] = this.#state[id]! & ~LISTED;
+  }
+
+  /** It is resident or has such below: so its parent has, whether that is resident or not. */
+  #count(from: NodeId): void {
+    let id = from;
+    while ((this.#state[id]! & COUNTED) === 0) {
+      const parent = this.#view.parentOf(id);
+      if (parent === NO_NODE) return;
+      this.#state[id] = this.#state[id]! | COUNTED;
+      this.unlist(parent);
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! + 1;
+      id = parent;
+    }
+  }
+
+  /** Neither it nor anything below it is resident any more. */
+  #uncount(from: NodeId): void {
+    let id = from;
+    while ((this.#state[id]! & COUNTED) !== 0) {
+      this.#state[id] = this.#state[id]! & ~COUNTED;
+      const parent = this.#view.parentOf(id);
+      this.#nextOrChildren[parent] = this.#nextOrChildren[parent]! - 1;
+      if (this.#nextOrChildren[parent] !== 0) return;
+      if ((this.#state[parent]! & RESIDENT) !== 0) {
+        this.list(parent);
+        return;
+      }
+      id = parent;
+    }
+  }
+}
+
+/** Blocks chosen at a time: this share of the residents, or a few. */
+const SHARE = 1 / 32;
+const BLOCKS_MIN = 32;
+/** Steps past blocks that are chosen already, for each of them, until it is time to choose anew. */
+const STEPS_EACH = 64;
+const STEPS_MIN = 65_536;
+const ORDER_BITS = 26;
+const ORDER = 2 ** ORDER_BITS;
+
+/**
+ * The stretches that go next, the first of all at the end. They are chosen from time to time, those
+ * of the lowest keys; a stretch that gets a leaf in between takes its place if its key is as low.
+ */
+class VictimQueue {
+  readonly #stretches: Stretches;
+  readonly #keyOf: (stretch: number) => number;
+  readonly #queue: number[] = [];
+  #highestKey = -1;
+  #steps = 0;
+  #sorted = new Float64Array(64);
+
+  /** Keys are whole numbers from 0 below 2^27, low ones go first. */
+  constructor(stretches: Stretches, keyOf: (stretch: number) => number) {
+    this.#stretches = stretches;
+    this.#keyOf = keyOf;
+  }
+
+  get bytes(): number {
+    return this.#sorted.byteLength;
+  }
+
+  /** The leaf to go next, or 0 where the queue is empty. */
+  first(): number {
+    const { leaf } = this.#stretches;
+    while (this.#queue.length > 0) {
+      const stretch = this.#queue.at(-1)!;
+      if (leaf[stretch] !== 0) return leaf[stretch]!;
+      this.#queue.pop();
+      this.#stretches.setQueued(stretch, false);
+    }
+    return 0;
+  }
+
+  /** The stretch has a leaf. */
+  offer(stretch: number): void {
+    if (this.#stretches.isQueued(stretch)) return;
+    const key = this.#keyOf(stretch);
+    if (key > this.#highestKey) return;
+    this.#stretches.setQueued(stretch, true);
+    let at = this.#queue.length;
+    this.#queue.push(stretch);
+    for (; at > 0 && this.#keyOf(this.#queue[at - 1]!) < key; at--) {
+      this.#queue[at] = this.#queue[at - 1]!;
+      this.#steps--;
+    }
+    this.#queue[at] = stretch;
+    // Many leave that were not to go next: who wants a victim chooses anew.
+    if (this.#steps < 0) this.clear();
+  }
+
+  /** Nothing is chosen, until `choose`. */
+  clear(): void {
+    for (const stretch of this.#queue) this.#stretches.setQueued(stretch, false);
+    this.#queue.length = 0;
+    this.#highestKey = -1;
+  }
+
+  /** Chooses anew; answers how many blocks may go until it is time again. */
+  choose(resident: number): number {
+    const stretches = this.#stretches;
+    this.clear();
+    const sorted = this.#sort();
+    const wanted = Math.max(BLOCKS_MIN, resident * SHARE);
+    let blocks = 0;
+    for (let at = 0; at < sorted.length && blocks < wanted; at++) {
+      const stretch = sorted[at]! % ORDER;
+      this.#highestKey = Math.floor(sorted[at]! / ORDER);
+      blocks += stretches.blocks[stretch]!;
+      stretches.setQueued(stretch, true);
+      this.#queue.push(stretch);
+    }
+    this.#queue.reverse();
+    this.#steps = STEPS_MIN + STEPS_EACH * this.#queue.length;
+    return Math.floor(wanted / 2);
+  }
+
+  /** Key and number in one, so that the sort needs no function to compare. */
+  #sort(): Float64Array {
+    const { leaf, end } = this.#stretches;
+    if (this.#sorted.length < end) this.#sorted = new Float64Array(2 * end);
+    let count = 0;
+    for (let stretch = 1; stretch < end; stretch++) {
+      if (leaf[stretch] === 0) continue;
+      this.#sorted[count++] = this.#keyOf(stretch) * ORDER + stretch;
+    }
+    return this.#sorted.subarray(0, count).sort();
   }
 }

@@ -1,7 +1,7 @@
 import { NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { BlockWriter } from "./block-writer.ts";
-import type { HangWatch } from "./hang-watch.ts";
+import type { HangWatch } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
 /** What became of the wish to have all of RAM on SSD. */

@@ -2,23 +2,19 @@ import { NO_NODE, type NodeId } from "../../core/index.ts";
 import { crashPoint, type Native, Region } from "../../native/index.ts";
 import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
 import type { RamTier, TierBelow } from "../ram-tier.ts";
-import { BlockReader, type BringOptions, type ReadOutcome } from "./block-reader.ts";
-import { BlockWriter, putAliases } from "./block-writer.ts";
-import { Copies, type PersistReport } from "./copies.ts";
-import { Gate, ReadBreaker } from "./gates.ts";
-import { HangWatch } from "./hang-watch.ts";
-import { Scrub } from "./scrub.ts";
 import {
   PROBE_BYTES,
   PROBE_FILE_BYTES,
   type ProbeResult,
   probeDisk,
   unusable,
-} from "./self-test.ts";
-import { SsdHealth } from "./ssd-health.ts";
-import type { SsdParts } from "./ssd-parts.ts";
+} from "./block-files.ts";
+import { BlockReader, type BringOptions, type ReadOutcome, Scrub } from "./block-reader.ts";
+import { BlockWriter, putAliases } from "./block-writer.ts";
+import { Copies, type PersistReport } from "./copies.ts";
+import { Gate, HangWatch, ReadBreaker, SsdHealth } from "./ssd-health.ts";
+import type { SsdParts, SsdSnapshot } from "./ssd-parts.ts";
 import { SsdRoom } from "./ssd-room.ts";
-import type { SsdSnapshot } from "./ssd-stats.ts";
 
 export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
 export type WritePolicy = (typeof WRITE_POLICIES)[number];

@@ -1,9 +1,9 @@
 import { type NodeId, yieldToLoop } from "../../core/index.ts";
-import { FetchedBlocks } from "../exchange/fetched-blocks.ts";
+import { FetchedBlocks } from "../awaited-blocks.ts";
 import type { ReadOutcome } from "../ssd/block-reader.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { Claim } from "./claims.ts";
-import type { LookupRank } from "./wish.ts";
+import type { LookupRank } from "./lookup.ts";
 
 const KEY_WORDS = 8;
 const DIGEST_BYTES = 32;

@@ -1,9 +1,5 @@
-import { AGES, ageStep } from "./age.ts";
-import { Ghosts } from "./ghosts.ts";
-import { LruGuard } from "./lru-guard.ts";
-import { ReturnModel } from "./return-model.ts";
-import { type Stretches, WEIGHT_OF_SIZE } from "./stretches.ts";
-import { Part, partOf } from "./use-kind.ts";
+import { AGE_FROM, AGE_WIDTH, AGES, ageStep, ReturnModel } from "./return-model.ts";
+import { Part, partOf, type Stretches, WEIGHT_OF_SIZE } from "./segments.ts";
 
 /** Last blocks hardly ever return: one in so many leaves a ghost, and stands for all. */
 const LAST_BLOCKS_A_GHOST = 8;
@@ -154,5 +150,127 @@ export class Experience {
     const { waiting } = this.model;
     waiting[at] = waiting[at]! + blocks * WEIGHT_OF_SIZE[size]!;
     this.#blocksAt[step] = this.#blocksAt[step]! + blocks;
+  }
+}
+
+/**
+ * Stretches of which no block is left, by the fingerprint of their shallowest block: the one that
+ * went last, and the one that a request which comes back stores first. Sets of four; the one used
+ * longest ago makes room.
+ */
+class Ghosts {
+  readonly tick: Uint32Array;
+  readonly kind: Uint16Array;
+  readonly size: Uint8Array;
+  /** Blocks it stands for; 0 = the place is free. */
+  readonly blocks: Uint16Array;
+  readonly #fingerprint: Uint32Array;
+  readonly #mask: number;
+
+  /** Room for a power of two of ghosts, at most `max`. */
+  constructor(max: number) {
+    const length = 2 ** Math.floor(Math.log2(max));
+    this.#mask = length / WAYS - 1;
+    this.tick = new Uint32Array(length);
+    this.kind = new Uint16Array(length);
+    this.size = new Uint8Array(length);
+    this.blocks = new Uint16Array(length);
+    this.#fingerprint = new Uint32Array(length);
+  }
+
+  get bytes(): number {
+    const { tick, kind, size, blocks } = this;
+    const arrays = [tick, kind, size, blocks, this.#fingerprint];
+    return arrays.reduce((sum, array) => sum + array.byteLength, 0);
+  }
+
+  /** The ghost with this fingerprint, or -1. */
+  find(fingerprint: number): number {
+    const from = (fingerprint & this.#mask) * WAYS;
+    for (let at = from; at < from + WAYS; at++) {
+      if (this.blocks[at] !== 0 && this.#fingerprint[at] === fingerprint) return at;
+    }
+    return -1;
+  }
+
+  /** The place for a new one: free, or of the ghost to be forgotten. */
+  placeFor(fingerprint: number): number {
+    const from = (fingerprint & this.#mask) * WAYS;
+    let place = from;
+    for (let at = from; at < from + WAYS; at++) {
+      if (this.blocks[at] === 0) return at;
+      if (this.tick[at]! < this.tick[place]!) place = at;
+    }
+    return place;
+  }
+
+  put(at: number, fingerprint: number, tick: number, kind: number, size: number, n: number): void {
+    this.#fingerprint[at] = fingerprint;
+    this.tick[at] = tick;
+    this.kind[at] = kind;
+    this.size[at] = size;
+    this.blocks[at] = Math.min(n, 0xffff);
+  }
+
+  remove(at: number): void {
+    this.blocks[at] = 0;
+  }
+}
+
+const WAYS = 4;
+
+/** LRU misses of what returned, as a share of all returns: below, there is nothing to win. */
+const MISSED_SHARE = 0.012;
+/** Once it was worth it, less is enough to go on. */
+const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
+/** Blocks that returned without a miss and are taken for granted. */
+const DOUBT = 64;
+/** Missed stretches that it takes to begin: fewer may be chance, and the model knows as little. */
+const STRETCHES_MIN = 64;
+
+/**
+ * Says whether LRU leaves anything to be won. Where a cache holds nearly all that returns, LRU is
+ * nearly perfect, and any other order can only lose; as long as nothing is known, too. An LRU cache
+ * evicts at the age at which the blocks used since fill it: what returned later is a miss of its.
+ */
+class LruGuard {
+  #evictsAt = Number.POSITIVE_INFINITY;
+  #missed = 0;
+  #returned = 0;
+  #missedStretches = 0;
+  #isBeaten = false;
+
+  /** Whether an order that learned is to be trusted. */
+  get isBeaten(): boolean {
+    return this.#isBeaten;
+  }
+
+  /** `stretches`: the part of a stretch that the blocks are. */
+  returned(age: number, blocks: number, stretches: number): void {
+    this.#returned += blocks;
+    if (age <= this.#evictsAt) return;
+    this.#missed += blocks;
+    this.#missedStretches += stretches;
+  }
+
+  /** `blocksAt`: blocks last used at each step of age, resident or not; `resident`: of them. */
+  look(blocksAt: Float64Array, resident: number): void {
+    let younger = 0;
+    let step = 0;
+    while (step < AGES && younger + blocksAt[step]! < resident) younger += blocksAt[step++]!;
+    this.#evictsAt =
+      step === AGES
+        ? Number.POSITIVE_INFINITY
+        : AGE_FROM[step]! + (AGE_WIDTH[step]! * (resident - younger)) / blocksAt[step]!;
+    const share = this.#missed / (this.#returned + DOUBT);
+    this.#isBeaten = this.#isBeaten
+      ? share > STILL_MISSED_SHARE
+      : share > MISSED_SHARE && this.#missedStretches >= STRETCHES_MIN;
+  }
+
+  fade(): void {
+    this.#missed /= 2;
+    this.#returned /= 2;
+    this.#missedStretches /= 2;
   }
 }

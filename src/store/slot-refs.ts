@@ -3,10 +3,8 @@ import { MAC_BYTES } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { SlotShare } from "./block-store.ts";
 import { ANY_ZONE } from "./blocks/index.ts";
-import { isWhole } from "./commit.ts";
-import type { EngineMember } from "./engines/engines.ts";
-import type { Hold } from "./hold.ts";
-import { type CopyEnd, type LentBlock, type LentSlot, SlotCopies } from "./lent-slot.ts";
+import type { EngineMember } from "./engines/announcements.ts";
+import { isWhole } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** What of a batch names slots. */
@@ -230,6 +228,76 @@ export class HeldSlots {
       if (!hold.writing) while (hold.reads > 0) this.giveBack(hold);
       // With the process its memory went, from which a device may still be copying.
       else if (hold.copies?.underWay) hold.copies.failed = true;
+    }
+  }
+}
+
+/** One slot that a connection holds: either being written by it, or read by it `reads` times. */
+export interface Hold {
+  readonly node: NodeId;
+  readonly slot: number;
+  readonly generation: number;
+  readonly offset: number;
+  readonly bytes: number;
+  readonly writing: boolean;
+  /** Its bytes are being hashed: it can be neither aborted nor committed again. */
+  committing: boolean;
+  reads: number;
+  /** Copies by devices into it; null: there was none. */
+  copies: SlotCopies | null;
+}
+
+/**
+ * How a copy by a device ended. `leaked`: it could not be stopped, and may touch the slot until
+ * this process ends.
+ */
+export type CopyEnd = "done" | "failed" | "leaked";
+
+/** A slot that a device copies from or to. It is nobody else's before `end`. */
+export interface LentSlot {
+  /** In the arena, in bytes. */
+  readonly offset: number;
+  /** Length of the block. */
+  readonly bytes: number;
+  /** Called once, when the device does not touch the slot any more. */
+  end(how: CopyEnd): void;
+}
+
+/** One that is read: the block is locked until `end`, whatever becomes of its reader. */
+export interface LentBlock extends LentSlot {
+  /** Whether what lies there is the block, by its checksum. Asked before `end`. */
+  isWhole(): Promise<boolean>;
+}
+
+/** Copies by devices into a slot that is being written. */
+class SlotCopies {
+  /** One of them failed: what lies there is not what its writer takes it for. */
+  failed = false;
+  leaked = false;
+  /** The writer gave the slot back meanwhile. */
+  aborted = false;
+  #underWay = 0;
+  #waiting: (() => void)[] = [];
+
+  get underWay(): boolean {
+    return this.#underWay > 0;
+  }
+
+  begin(): void {
+    this.#underWay++;
+  }
+
+  end(how: CopyEnd): void {
+    this.#underWay--;
+    if (how !== "done") this.failed = true;
+    if (how === "leaked") this.leaked = true;
+    if (this.#underWay === 0) for (const tell of this.#waiting.splice(0)) tell();
+  }
+
+  /** Resolves when none is under way. */
+  async over(): Promise<void> {
+    while (this.#underWay > 0) {
+      await new Promise<void>((resolve) => this.#waiting.push(resolve));
     }
   }
 }

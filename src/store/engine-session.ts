@@ -2,6 +2,7 @@ import {
   assert,
   BlockFlag,
   BlockOutcome,
+  DIGEST_BYTES,
   type NamespaceIndex,
   NO_NODE,
   type NodeId,
@@ -15,19 +16,13 @@ import type {
   SessionStatus,
   SlotNames,
 } from "./block-store.ts";
-import { Tier } from "./blocks/index.ts";
-import { commitHolds } from "./commit.ts";
-import type { EngineMember } from "./engines/engines.ts";
-import { Lookup } from "./engines/lookup.ts";
-import type { LookupState, LookupWish } from "./engines/wish.ts";
-import { HeldSlots } from "./held-slots.ts";
-import type { Hold } from "./hold.ts";
-import type { LentBlock, LentSlot } from "./lent-slot.ts";
-import { matchBlocks } from "./matching.ts";
+import { type BlockTable, NODES_PER_ALIAS_MAX, Tier } from "./blocks/index.ts";
+import type { EngineMember } from "./engines/announcements.ts";
+import { Lookup, type LookupState, type LookupWish, matchBlocks } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import { type RamVerdict, ReportBudget } from "./ram-check.ts";
-import { Reservation } from "./reservation.ts";
-import { resolveHashes } from "./resolve-hashes.ts";
+import { commitHolds, Reservation } from "./reservation.ts";
+import { HeldSlots, type Hold, type LentBlock, type LentSlot } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** One engine connection's holds on blocks: in RAM, or brought there from a slower tier. */
@@ -258,5 +253,29 @@ export class StoreHolder implements Holder {
   buried(): void {
     assert(this.#over, "a holder is abandoned before it is buried");
     this.#slots.bury();
+  }
+}
+
+/**
+ * Digests of the blocks that engines call by `count` 64-bit hashes (little-endian): those that had
+ * the name first, in this namespace and layer; zeros where there is none.
+ */
+function resolveHashes(
+  table: BlockTable,
+  namespace: NamespaceIndex,
+  layer: number,
+  { hashes, count, digests }: { hashes: Uint8Array; count: number; digests: Uint8Array },
+): void {
+  const words = new DataView(hashes.buffer, hashes.byteOffset);
+  const found = new Int32Array(NODES_PER_ALIAS_MAX);
+  const isOurs = (node: number) =>
+    table.namespaceOf(node as NodeId) === namespace && table.layerOf(node as NodeId) === layer;
+  for (let i = 0; i < count; i++) {
+    const low = words.getUint32(i * 8, true);
+    const named = table.nodesOfAlias(low, words.getUint32(i * 8 + 4, true), found);
+    const node = found.subarray(0, named).find(isOurs) ?? NO_NODE;
+    const at = i * DIGEST_BYTES;
+    if (node === NO_NODE) digests.fill(0, at, at + DIGEST_BYTES);
+    else table.readDigest(node as NodeId, digests, at);
   }
 }
