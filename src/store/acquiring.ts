@@ -13,38 +13,47 @@ import type { FetchOutcome } from "./exchange/peer-blocks.ts";
 import type { HeldSlots } from "./slot-refs.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
-/** Not outcomes. It is on its way; and: nothing on this host can give it. */
+/**
+ * Internal markers beside `BlockOutcome`: the block is being read or fetched; the block is not on
+ * this host.
+ */
 const COMING = 0xffff;
 const ABSENT = 0xfffe;
-/** Times one request asks in vain what other hosts may have. */
+/** Maximum number of queries of the peer tier per request that find no promised block. */
 const VAIN_LOOKS_MAX = 16;
 
-/** What is on its way to block `i` of a request; `at`: among those from SSD, or from peers. */
+/**
+ * A block of a request that is being read or fetched. `i` is its index in the request, `at` its
+ * index among the reads from SSD or the fetches from peers.
+ */
 interface Coming {
   readonly i: number;
   readonly at: number;
   readonly from: "ssd" | "peer";
 }
 
-/** One request, as long as it is looked at. */
+/** One acquire request. */
 interface Request {
   readonly batch: AddressBatch;
   readonly namespace: NamespaceIndex;
   readonly tiers: number;
   readonly out: HandleBatch;
   readonly coming: Coming[];
-  /** Of these, those that SSD has. */
+  /** Nodes to read from SSD. */
   readonly reads: NodeId[];
   readonly fetches: FetchedBlock[];
-  /** Other hosts are believed to have what stands before this one. */
+  /** Peers announced the blocks up to, but not including, this index. */
   promisedTo: number;
   vainLooks: number;
 }
 
-/** Hands out blocks to one holder: those in RAM at once, others when they have come. */
+/**
+ * Acquires blocks for one engine session: blocks in RAM immediately, others after they have been
+ * read or fetched.
+ */
 export class Acquiring {
   readonly #held: HeldSlots;
-  /** What is on its way from other hosts. */
+  /** Fetches from peers that are under way. */
   readonly #fetched = new Set<FetchedBlocks>();
   #over = false;
 
@@ -52,13 +61,15 @@ export class Acquiring {
     this.#held = held;
   }
 
-  /** Whom it was for has gone: what comes from now on is let go of. */
+  /**
+   * Call when the connection has closed. Cancels fetches, and releases blocks that arrive later.
+   */
   end(): void {
     this.#over = true;
     for (const fetched of this.#fetched) fetched.cancel();
   }
 
-  /** As `Holder.acquire`. */
+  /** See `EngineSession.acquire`. */
   acquire(
     batch: AddressBatch,
     options: AcquireOptions,
@@ -75,7 +86,7 @@ export class Acquiring {
     let skip = false;
     out.count = batch.count;
     out.waitedFor = 0;
-    // All at once: the processor then waits for several lines of the index together.
+    // One call for the whole batch, so that the processor overlaps the cache misses of the index.
     table.findMany(batch.keys, batch.count, found);
     for (let i = 0; i < batch.count; i++) {
       const outcome: number = skip
@@ -92,7 +103,7 @@ export class Acquiring {
     return null;
   }
 
-  /** The block's outcome, or COMING where it has to be brought first. */
+  /** The block's outcome, or COMING if it has to be read or fetched first. */
   #acquireOne(node: NodeId, i: number, request: Request): number {
     const outcome = this.#lookHere(node, i, request);
     return outcome === ABSENT ? this.#lookElsewhere(i, request) : outcome;
@@ -103,7 +114,7 @@ export class Acquiring {
     const { store } = this.#held;
     const { table, ssd } = store;
     if (node === NO_NODE) return ABSENT;
-    // What another namespace holds is not to be had under that name, from nobody.
+    // A block of another namespace must not be fetched from peers under the same key either.
     if (table.namespaceOf(node) !== namespace) return BlockOutcome.miss;
     if (table.isResident(node, Tier.ram)) {
       return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#held.grant(node, i, out);
@@ -118,7 +129,7 @@ export class Acquiring {
     return COMING;
   }
 
-  /** COMING where another host is believed to have the block, and soon enough. */
+  /** COMING if a peer announced the block and can deliver it within the deadline. */
   #lookElsewhere(i: number, request: Request): number {
     const { store } = this.#held;
     const { batch, namespace, tiers, coming, fetches } = request;
@@ -140,7 +151,10 @@ export class Acquiring {
     return COMING;
   }
 
-  /** Waits for what comes as long as the deadline allows; then the rest is late. */
+  /**
+   * Waits until all blocks have arrived or the deadline has passed. Blocks that are outstanding
+   * then are `late`.
+   */
   async #acquireLater(
     nodes: Int32Array,
     request: Request,
@@ -148,7 +162,7 @@ export class Acquiring {
   ): Promise<HandleBatch> {
     const { namespace, out, coming, reads, fetches } = request;
     const { store } = this.#held;
-    // Only now that all others are held: what makes room for these must not be one of them.
+    // Only after all other blocks are locked: making room for these reads must not evict them.
     const read = new ComingBlocks(store, reads, this.#held.zone);
     const fetched = new FetchedBlocks(store, namespace, fetches);
     this.#fetched.add(fetched);
@@ -171,7 +185,7 @@ export class Acquiring {
         }
         if (from === "ssd" && out.outcome[i] !== BlockOutcome.ok) read.leave(at);
       }
-      // Whom this was for has gone: what was granted before is given back with all it held.
+      // If the connection has closed, the session has released all its references already.
       if (!this.#over) {
         if (stopAtMiss) this.#skipBehindGap(out);
         this.#count(coming.filter(isUsed), fetched);
@@ -185,7 +199,7 @@ export class Acquiring {
     return out;
   }
 
-  /** Undefined: it has not come yet. */
+  /** `came` is undefined if the read has not finished. */
   #settleRead(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
     const { ssd, table } = this.#held.store;
     if (came === undefined) {
@@ -202,7 +216,7 @@ export class Acquiring {
     return this.#held.grant(node, i, out);
   }
 
-  /** A block that came to RAM in another way while other hosts were asked; NO_NODE: it did not. */
+  /** The block's node if it arrived in RAM another way during the fetch; otherwise NO_NODE. */
   #nodeHere({ key }: FetchedBlock, { namespace, tiers }: Request): NodeId {
     const { store } = this.#held;
     const node = store.table.find(key, 0);
@@ -211,13 +225,13 @@ export class Acquiring {
     return isHere ? node : NO_NODE;
   }
 
-  /** What was granted behind the first block that was not is given back. */
+  /** Releases the blocks granted after the first unavailable block. */
   #skipBehindGap(out: HandleBatch): void {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
       const hold = out.outcome[i] === BlockOutcome.ok ? this.#held.find(out, i) : null;
-      // Whoever guessed the handle may have released it while this answer was waited for.
+      // A client that guessed the handle may have released it before this answer.
       if (hold !== null && hold.reads > 0) {
         this.#held.store.ram.settleFresh(hold.node);
         this.#held.giveBack(hold);
@@ -234,7 +248,7 @@ export class Acquiring {
     }
   }
 
-  /** The request is answered: its blocks were used, in its order. */
+  /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
   #answered(nodes: Int32Array, out: HandleBatch): void {
     const { ram, stats } = this.#held.store;
     const used: NodeId[] = [];

@@ -3,12 +3,12 @@ import type { FetchOutcome } from "./exchange/peer-blocks.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** Reads begun before others have their turn: each costs the loop some microseconds. */
+/** Reads started before the loop yields. Each costs some microseconds. */
 const READS_A_SLICE = 256;
 
 /**
- * Blocks on their way from SSD for one request, each locked by it. A read that has begun when the
- * request stops waiting goes on, for whoever asks next.
+ * Reads from SSD for one request, which has locked each block. A read that is under way when the
+ * request stops waiting is completed for later requests.
  */
 export class ComingBlocks {
   readonly #store: TieredStore;
@@ -17,14 +17,14 @@ export class ComingBlocks {
   readonly #reads: Promise<ReadOutcome>[] = [];
   readonly #came = new Map<number, ReadOutcome>();
 
-  /** `zone`: where in the arena they should lie. */
+  /** `zone`: preferred allocator zone. */
   constructor(store: TieredStore, nodes: readonly NodeId[], zone: number) {
     this.#store = store;
     this.#nodes = nodes;
     this.#zone = zone;
   }
 
-  /** Begins to read them all; resolves when they have come, or after `ms`. */
+  /** Starts all reads. Resolves when they have finished, or after `ms`. */
   async wait(ms: number): Promise<void> {
     if (this.#nodes.length === 0) return;
     const { clock, ssd } = this.#store;
@@ -39,12 +39,12 @@ export class ComingBlocks {
     await Promise.race([Promise.all(this.#reads), late.promise]);
   }
 
-  /** How the read of block `at` ended; undefined: it has not yet. */
+  /** Outcome of the read of block `at`; undefined if it has not finished. */
   outcomeOf(at: number): ReadOutcome | undefined {
     return this.#came.get(at);
   }
 
-  /** The request does not take block `at`. */
+  /** Call if the request does not use block `at`. */
   leave(at: number): void {
     const { ram } = this.#store;
     const settle = (came: ReadOutcome) => came === "ok" && ram.settleFresh(this.#nodes[at]!);
@@ -52,7 +52,7 @@ export class ComingBlocks {
   }
 }
 
-/** The tier itself ends with the deadline; one that does not is waited for so much longer. */
+/** The peer tier observes the deadline. A fetch that overruns it by more than this is abandoned. */
 const GRACE_MS = 50;
 
 export interface FetchedBlock {
@@ -62,7 +62,7 @@ export interface FetchedBlock {
   readonly key: Uint32Array;
 }
 
-/** Blocks on their way from other hosts for one request; when it stops waiting, so do they. */
+/** Fetches from peers for one request. They are cancelled when the request stops waiting. */
 export class FetchedBlocks {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
@@ -76,7 +76,7 @@ export class FetchedBlocks {
     this.#blocks = blocks;
   }
 
-  /** Resolves when all is known of them, about `ms` later, or once nobody wants them any more. */
+  /** Resolves when all outcomes are known, about `ms` later at most, or on `cancel`. */
   async wait(ms: number, stopAtMiss: boolean, sources: readonly string[] = []): Promise<void> {
     const { clock, peers } = this.#store;
     if (peers === null || this.#blocks.length === 0) return;
@@ -90,7 +90,7 @@ export class FetchedBlocks {
         if (signal.aborted) giveBack(outcomes);
         else this.#outcomes = outcomes;
       },
-      // A fault over there is a miss here; who has it tells it.
+      // A fault of the peer tier is a miss here. The peer tier reports the fault.
       () => {
         this.#outcomes = [];
       },
@@ -99,7 +99,7 @@ export class FetchedBlocks {
     this.cancel();
   }
 
-  /** Nobody wants them any more. */
+  /** Cancels the outstanding fetches. */
   cancel(): void {
     this.#over.abort();
   }
@@ -108,19 +108,22 @@ export class FetchedBlocks {
     return this.#outcomes === null ? "late" : (this.#outcomes[at]?.kind ?? "miss");
   }
 
-  /** The block, which is in RAM until `release`; null: it did not come. */
+  /** The block's node, which stays in RAM until `release`; null if the block did not arrive. */
   nodeOf(at: number): NodeId | null {
     const outcome = this.#outcomes?.[at];
     return outcome?.kind === "ok" ? outcome.arrival.node : null;
   }
 
-  /** The request has taken what it takes: `isUsed` says of each block whether it did. */
+  /** Call when the request is answered. `isUsed` returns whether the request uses block `at`. */
   release(isUsed: (at: number) => boolean): void {
     giveBack(this.#outcomes ?? [], isUsed);
   }
 }
 
-/** From last to first: parents come into the order as newer than their children. */
+/**
+ * Releases from last to first, so that the eviction order sees parents as newer than their
+ * children.
+ */
 function giveBack(
   outcomes: readonly FetchOutcome[],
   isUsed: (at: number) => boolean = () => false,

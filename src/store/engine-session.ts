@@ -25,7 +25,7 @@ import { commitHolds, Reservation } from "./reservation.ts";
 import { HeldSlots, type Hold, type LentBlock, type LentSlot } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** One engine connection's holds on blocks: in RAM, or brought there from a slower tier. */
+/** The slot references of one engine connection, to blocks in RAM or read from a slower tier. */
 export class StoreHolder implements Holder {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
@@ -62,7 +62,7 @@ export class StoreHolder implements Holder {
     try {
       lookup.begin();
     } catch (error) {
-      // Nothing else would end what it has reserved so far.
+      // No other code releases the blocks that it has reserved so far.
       lookup.cancel();
       throw error;
     }
@@ -132,7 +132,10 @@ export class StoreHolder implements Holder {
     return this.#acquiring.acquire(batch, options, out);
   }
 
-  /** From last to first: parents come back into the order as newer than their children. */
+  /**
+   * Releases from last to first, so that the eviction order sees parents as newer than their
+   * children.
+   */
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
       const hold = this.#slots.find(handles, i);
@@ -233,7 +236,7 @@ export class StoreHolder implements Holder {
     resolveHashes(this.#store.table, this.#namespace, layer, { hashes, count, digests });
   }
 
-  /** The node of block `i` where it is of this namespace. */
+  /** The node of block `i` if it belongs to this namespace; otherwise NO_NODE. */
   #visible(batch: AddressBatch, i: number): NodeId {
     const { table } = this.#store;
     const node = table.find(batch.keys, i * 8);
@@ -251,14 +254,14 @@ export class StoreHolder implements Holder {
   }
 
   buried(): void {
-    assert(this.#over, "a holder is abandoned before it is buried");
+    assert(this.#over, "an engine session is abandoned before it is buried");
     this.#slots.bury();
   }
 }
 
 /**
- * Digests of the blocks that engines call by `count` 64-bit hashes (little-endian): those that had
- * the name first, in this namespace and layer; zeros where there is none.
+ * Digests of the blocks with `count` 64-bit engine hashes (little-endian), each the first block
+ * that was given the hash in this namespace and layer. Zeros for an unknown hash.
  */
 function resolveHashes(
   table: BlockTable,

@@ -1,30 +1,31 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import { BlockMacs, type MacBlock, type Native, type Queue } from "../native/index.ts";
 
-/** As many as a node of the table can tell apart. */
+/** Maximum number of namespaces: the table stores u16 indices. */
 const NAMESPACES_MAX = 65_535;
 
-/** What engines said of a namespace; part of what its key stands for. */
+/** Description of a namespace by engines; part of the input of its key. */
 export interface NamespaceFacts {
   readonly model: string;
   readonly blockTokens: number;
-  /** How its chain keys follow from tokens; null: blocks are named by digests of tokens. */
+  /**
+   * Scheme by which chain keys are derived from tokens; null if blocks are named by token digests.
+   */
   readonly chain: string | null;
 }
 
-/**
- * Small numbers for namespaces, so that a node of the table carries two bytes and not thirty-two.
- */
+/** Assigns small numbers to namespaces, so that a table entry stores 2 bytes instead of 32. */
 export class Namespaces {
   readonly #byKey = new Map<string, NamespaceIndex>();
   readonly #keys: Uint8Array[] = [];
   readonly #facts = new Map<NamespaceIndex, NamespaceFacts>();
   readonly #macKeyIds = new Map<NamespaceIndex, string>();
-  /** The one described last is at the end. */
+  /** In the order of their latest description. */
   readonly #listed = new Set<NamespaceIndex>();
 
   /**
-   * The number of this namespace key (32 bytes), given on first sight; null once 65,535 were seen.
+   * The number of this namespace key (32 bytes), assigned at first use; null if all 65,535 are
+   * taken.
    */
   indexOf(namespaceKey: Uint8Array): NamespaceIndex | null {
     const name = namespaceKey.toHex();
@@ -37,19 +38,19 @@ export class Namespaces {
     return index;
   }
 
-  /** Its number, where it has one: none is given. */
+  /** The number of this namespace key, without assigning one; null if it has none. */
   find(namespaceKey: Uint8Array): NamespaceIndex | null {
     return this.#byKey.get(namespaceKey.toHex()) ?? null;
   }
 
-  /** The key that was given this number; null where none was. */
+  /** The key with this number; null if the number is not assigned. */
   keyOf(index: NamespaceIndex): Uint8Array | null {
     return this.#keys[index - 1] ?? null;
   }
 
   /**
-   * An engine that uses it said what it is. Listed are those of connections: those of requests are
-   * many, and a router cannot name blocks in them.
+   * Records an engine's description of a namespace. `isListed`: the namespace belongs to a
+   * connection. Namespaces of requests are numerous, and a router cannot name blocks in them.
    */
   describe(index: NamespaceIndex, facts: NamespaceFacts, isListed = true): void {
     this.#facts.set(index, facts);
@@ -58,24 +59,24 @@ export class Namespaces {
     this.#listed.add(index);
   }
 
-  /** The listed ones; the one described last is at the end. */
+  /** The listed namespaces, in the order of their latest description. */
   described(): (NamespaceFacts & { readonly key: Uint8Array })[] {
     return [...this.#listed].map((index) => {
       return { ...this.#facts.get(index)!, key: this.#keys[index - 1]! };
     });
   }
 
-  /** Blocks of it are authenticated with the key of this identifier. */
+  /** Sets the identifier of the key that authenticates blocks of the namespace. */
   setMacKeyId(index: NamespaceIndex, id: string): void {
     this.#macKeyIds.set(index, id);
   }
 
-  /** Null: it has no key, or no engine has said since the start. */
+  /** Null if the namespace has no key, or no engine has described it since the start. */
   macKeyIdOf(index: NamespaceIndex): string | null {
     return this.#macKeyIds.get(index) ?? null;
   }
 
-  /** Null: no engine has said since the start. */
+  /** Null if no engine has described the namespace since the start. */
   factsOf(index: NamespaceIndex): NamespaceFacts | null {
     return this.#facts.get(index) ?? null;
   }
@@ -90,28 +91,28 @@ export class Namespaces {
   }
 }
 
-/** Up to here a MAC is checked on the event loop, in some ten microseconds. */
+/** Up to this size a MAC is verified on the event loop, in some ten microseconds. */
 const INLINE_BYTES = 256 * 1024;
 
-const ABSENT = "it has no MAC, which blocks of its namespace have";
-const WRONG = "its MAC is not that of its namespace's key";
+const ABSENT = "no MAC, but its namespace requires one";
+const WRONG = "MAC mismatch with its namespace's key";
 
-/** 16 zero bytes stand for a block without a MAC. */
+/** Whether the MAC is present: 16 zero bytes mean that the block has none. */
 export function isMac(mac: Uint8Array): boolean {
   return mac.some((byte) => byte !== 0);
 }
 
 /**
- * Which namespaces have a key, and the keys that this agent was given. Blocks of a namespace with a
- * key are believed with a MAC only. If the agent has the key it checks the MAC; without it the MAC
- * is kept for the clients, which check each copy.
+ * The namespaces with a MAC key, and the keys of this agent. Blocks of a namespace with a key are
+ * accepted only with a MAC. If the agent has the key, it verifies the MAC; otherwise it stores the
+ * MAC for the clients, which verify each copy.
  */
 export class NamespaceMacs {
   readonly #queue: Queue;
   readonly #namespaces: Namespaces;
   readonly #byId: ReadonlyMap<string, BlockMacs>;
 
-  /** `keys`: by identifier. */
+  /** `keys`: 16-byte keys by identifier. */
   constructor(
     native: Native,
     queue: Queue,
@@ -123,14 +124,14 @@ export class NamespaceMacs {
     this.#byId = new Map([...keys].map(([id, key]) => [id, new BlockMacs(native, key)]));
   }
 
-  /** What is wrong with a block that is about to be believed, or null. About 100 µs a MiB. */
+  /** The reason to reject the block, or null. Takes about 100 µs per MiB. */
   faultOf(namespace: NamespaceIndex, mac: Uint8Array, block: () => MacBlock): string | null {
     const how = this.#judge(namespace, mac);
     if (how === null || typeof how === "string") return how;
     return how.check(block(), mac) ? null : WRONG;
   }
 
-  /** As `faultOf`, on a native thread if the block is long. */
+  /** As `faultOf`, but on a native thread if the block is long. */
   async faultLater(
     namespace: NamespaceIndex,
     mac: Uint8Array,
@@ -144,8 +145,9 @@ export class NamespaceMacs {
   }
 
   /**
-   * Of a block whose checksum is right, and whose reader says that its copy did not verify. Without
-   * the key that is `unknown`: whoever knows the key's identifier could say so of any block.
+   * Judges a block whose checksum is correct but whose copy did not verify at a reader. Without the
+   * key the verdict is `unknown`, since any client that knows the key's identifier could report any
+   * block.
    */
   async judge(
     namespace: NamespaceIndex,
@@ -158,7 +160,7 @@ export class NamespaceMacs {
     return this.#byId.has(id) ? "right" : "unknown";
   }
 
-  /** Null: there is nothing to check; a text: it is refused as it is. */
+  /** Null if there is nothing to verify; a string is the reason to reject the block. */
   #judge(namespace: NamespaceIndex, mac: Uint8Array): BlockMacs | string | null {
     const id = this.#namespaces.macKeyIdOf(namespace);
     if (id === null) return null;

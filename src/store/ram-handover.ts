@@ -10,9 +10,9 @@ import type { TieredStore } from "./tiered-store.ts";
 const TRANSIENT = 1;
 
 /**
- * What RAM holds, for the process that takes over its memory; null where some slot is still
- * somebody's, or the arena did not get all of its memory: then it is not handed on. `holds`: who
- * wants what kept, where no ledger knows.
+ * Describes the blocks in RAM for the process that takes over the arena. Null if a slot is still in
+ * use or the arena is not fully populated: the arena is then not handed over. `holds`: the pins and
+ * leases, if no ledger stores them.
  */
 export function describeRam(
   store: TieredStore,
@@ -43,7 +43,7 @@ export function describeRam(
   return record;
 }
 
-/** The other names of blocks: engines ask for them by these. */
+/** The aliases of blocks, by which engines request them. */
 function aliasRows({ table }: TieredStore, nodes: readonly NodeId[]): Uint8Array {
   const names = nodes.flatMap((node, block) =>
     table.aliasesOf(node).map((name) => ({ block, name })),
@@ -90,9 +90,9 @@ function describeBlock(
 }
 
 /**
- * Enters everything a record says into an empty store over the same memory. False where the record
- * does not fit this store: the caller then gives up memory and store together, since some of it may
- * have been entered.
+ * Restores the blocks of a record into an empty store over the same memory. False if the record
+ * does not match the store. The caller must then discard memory and store, since some blocks may
+ * have been restored.
  */
 export function adoptRam(store: TieredStore, namespaces: Namespaces, record: RamRecord): boolean {
   const { slots } = store;
@@ -141,18 +141,18 @@ function enter(store: TieredStore, node: NodeId, slot: number, record: RamRecord
   slots.publish(slot);
 }
 
-/** What a planned restart hands on of the RAM tier, beside the memory itself. */
+/** State of the RAM tier for a planned restart, beside the memory itself. */
 export interface RamRecord {
-  /** The memory this is about: whatever the caller knows it by. */
+  /** Identifies the arena to the caller. */
   readonly arena: string;
   readonly arenaBytes: number;
   readonly extentBytes: number;
-  /** Namespace keys in hex; `namespaces` has indices into it. */
+  /** Namespace keys in hex; `namespaces` contains indices into this list. */
   readonly namespaceKeys: readonly string[];
-  /** For each of them the identifier of its MAC key; null: it has none, or that is not known. */
+  /** Identifier of each namespace's MAC key; null if it has none or is unknown. */
   readonly macKeyIds: readonly (string | null)[];
   readonly count: number;
-  /** 32 bytes a block; all zero in `parents`: no parent. */
+  /** 32 bytes per block; all zero in `parents` means no parent. */
   readonly digests: Uint8Array;
   readonly parents: Uint8Array;
   readonly layers: Uint32Array;
@@ -163,13 +163,13 @@ export interface RamRecord {
   /** Bit 0: transient. */
   readonly flags: Uint32Array;
   readonly checksums: BigUint64Array;
-  /** 16 bytes a block; all zero: it has no MAC. */
+  /** 16 bytes per block; all zero means no MAC. */
   readonly macs: Uint8Array;
-  /** By ascending offset in the arena. */
+  /** In ascending order. */
   readonly offsets: Float64Array;
-  /** `ALIAS_ROW_BYTES` each: block as u32, length of the name as u32 (8 or 32), the name. */
+  /** `ALIAS_ROW_BYTES` per row: block as u32, length of the alias as u32 (8 or 32), the alias. */
   readonly aliases: Uint8Array;
-  /** Who wants which of them kept; null where a ledger knows, or nobody said. */
+  /** Pins and leases; null if a ledger stores them, or there are none. */
   readonly holds: RememberedHolds | null;
 }
 
@@ -177,13 +177,13 @@ const ALIAS_ROW_BYTES = 40;
 
 const MAGIC = "HEARTHRM";
 const VERSION = 3;
-/** The first version had no holds, the second no MACs; both are read. */
+/** Oldest readable version. Version 1 has no holds, version 2 no MACs. */
 const OLDEST_VERSION = 1;
 const HEAD_BYTES = 16;
 const SUM_BYTES = 8;
 const ALIGN = 8;
 
-/** Columns in the order in which they are written; widths are multiples of four bytes. */
+/** Columns in the order of the file. Widths are multiples of four bytes. */
 const COLUMNS = [
   ["checksums", 8],
   ["offsets", 8],
@@ -200,7 +200,7 @@ const COLUMNS = [
 
 type Column = (typeof COLUMNS)[number];
 
-/** The columns that records of a version have. */
+/** The columns of a version. */
 function columnsOf(version: number): readonly Column[] {
   return version >= 3 ? COLUMNS : COLUMNS.filter(([name]) => name !== "macs");
 }
@@ -240,8 +240,8 @@ function createRamRecord(
 }
 
 /**
- * Magic, version, length of the JSON part, JSON, columns, aliases, blocks of holds, XXH3-64 of all
- * that.
+ * Layout: magic, version, length of the JSON part, JSON, columns, aliases, blocks of holds, and
+ * XXH3-64 of all preceding bytes.
  */
 export function encodeRamRecord(record: RamRecord): Uint8Array {
   const { arena, arenaBytes, extentBytes, namespaceKeys, count, aliases } = record;
@@ -276,7 +276,7 @@ export function encodeRamRecord(record: RamRecord): Uint8Array {
   return out;
 }
 
-/** Null where a single bit is not as it was written. */
+/** Null if the record is damaged: every bit is covered by the checksum. */
 export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   if (from.length < HEAD_BYTES + SUM_BYTES) return null;
   const bytes = from.slice();
@@ -307,7 +307,10 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   return record;
 }
 
-/** Holds as the JSON part has them: of the blocks only how many bytes they are. */
+/**
+ * Pins and leases in the JSON part. Their blocks follow as binary; the JSON has only their byte
+ * count.
+ */
 interface WrittenHolds {
   readonly lastSeen: RememberedHolds["lastSeen"];
   readonly rows: readonly (Omit<HoldRow, "blocks"> & { readonly blockBytes: number })[];
@@ -337,19 +340,23 @@ function readHolds(
 }
 
 type About = Omit<Parameters<typeof createRamRecord>[0], "aliases" | "holds" | "macKeyIds"> & {
-  /** Left out by earlier versions. */
+  /** Absent in earlier versions. */
   readonly macKeyIds?: RamRecord["macKeyIds"];
   readonly aliasBytes: number;
   readonly holds?: WrittenHolds | null;
 };
 
-/** Its checksum was right: what it says is what an agent of its version wrote. */
+/** Throws INTERNAL if the JSON is invalid: its checksum matched, so an agent wrote it. */
 function aboutOf(json: Uint8Array): About {
   try {
     return JSON.parse(new TextDecoder().decode(json));
   } catch (cause) {
-    throw new HearthError("INTERNAL", "a handover record with a right checksum is no JSON", {
-      cause,
-    });
+    throw new HearthError(
+      "INTERNAL",
+      "handover record with a valid checksum contains invalid JSON",
+      {
+        cause,
+      },
+    );
   }
 }

@@ -7,28 +7,28 @@ import type { EngineMember } from "./engines/announcements.ts";
 import { isWhole } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
-/** What of a batch names slots. */
+/** The columns of a batch that name slots. */
 type Handles = Pick<HandleBatch, "slot" | "generation">;
 
 const NO_LIMIT: SlotShare = { mayTake: () => true, took: () => undefined, gave: () => undefined };
 
-/** The slots that one engine connection holds, and how many it may. */
+/** The slot references of one engine session, and their limit. */
 export class HeldSlots {
   readonly store: TieredStore;
   readonly namespace: NamespaceIndex;
-  /** Whose reservations what is handed out takes over. */
+  /** The engine whose reservations are converted into slot references by `grant`. */
   readonly engine: EngineMember;
-  /** Blocks on their way for this holder, each of which takes a handle when it is here. */
+  /** Blocks being read or fetched for this session. Each needs a handle when it arrives. */
   coming = 0;
-  /** Where what it takes should lie. */
+  /** Preferred allocator zone of new slots. */
   zone: number = ANY_ZONE;
   readonly #max: number;
   readonly #share: SlotShare;
-  /** By slot: a slot is either written by this holder or read by it. */
+  /** By slot number. This session either writes or reads a slot. */
   readonly #holds = new Map<number, Hold>();
-  /** Half written and out of the tree, but their slots may still be written to. */
+  /** Unfinished writes that left the tree, but whose slots the process may still write to. */
   readonly #aside = new Set<Hold>();
-  /** The process is dead. */
+  /** Whether the process has exited. */
   #buried = false;
   #held = 0;
 
@@ -49,18 +49,18 @@ export class HeldSlots {
     return this.#held + this.coming + this.#aside.size;
   }
 
-  /** Whether one more may be held. */
+  /** Whether one more reference is within the limit. */
   get hasRoom(): boolean {
     return this.count < this.#max;
   }
 
-  /** The hold behind handle `i`. */
+  /** The reference of handle `i`; null if the handle is stale. */
   find(handles: Handles, i: number): Hold | null {
     const hold = this.#holds.get(handles.slot[i]!);
     return hold?.generation === handles.generation[i]! ? hold : null;
   }
 
-  /** The same where it is a slot still to be written. */
+  /** The reference of handle `i` if its slot is reserved for writing; otherwise null. */
   written(handles: Handles, i: number): Hold | null {
     const hold = this.find(handles, i);
     return hold?.writing && !hold.committing ? hold : null;
@@ -90,7 +90,7 @@ export class HeldSlots {
     this.#held--;
   }
 
-  /** The node of a write that came to nothing may vanish. */
+  /** Unlocks the node of a failed write, so that the node can be removed. */
   dropWriter(hold: Hold): void {
     const { table, stats } = this.store;
     stats.abortedBlocks++;
@@ -98,7 +98,7 @@ export class HeldSlots {
     table.unlock(hold.node);
   }
 
-  /** Hands out a block that is in RAM, as block `i` of the answer. */
+  /** Grants the session a reference to a block in RAM, as block `i` of the answer. */
   grant(node: NodeId, i: number, out: HandleBatch): number {
     const { table, slots } = this.store;
     const slot = table.slotOf(node);
@@ -129,7 +129,7 @@ export class HeldSlots {
     return BlockOutcome.ok;
   }
 
-  /** One read of a block is over. */
+  /** Ends one read reference. */
   giveBack(hold: Hold): void {
     hold.reads--;
     this.#held--;
@@ -143,13 +143,13 @@ export class HeldSlots {
   }
 
   /**
-   * What is half written is taken out of the tree, but its slots are not used again before `bury`:
-   * the process may still write to them.
+   * Removes unfinished writes from the tree. Their slots are not reused before `bury`, since the
+   * process may still write to them.
    */
   quarantine(): void {
     const { stats } = this.store;
     for (const hold of [...this.#holds.values()]) {
-      // Its bytes are complete: the commit goes its way.
+      // The bytes are complete: let the commit finish.
       if (!hold.writing || hold.committing) continue;
       this.#setAside(hold);
       stats.quarantinedSlots++;
@@ -164,7 +164,7 @@ export class HeldSlots {
     this.dropWriter(hold);
   }
 
-  /** Given back unwritten: free as soon as no device writes to it. */
+  /** Releases a reserved slot without publishing it; after the device copy if one is under way. */
   abort(hold: Hold): void {
     if (hold.copies?.underWay || hold.copies?.leaked) {
       hold.copies.aborted = true;
@@ -177,7 +177,7 @@ export class HeldSlots {
     this.dropWriter(hold);
   }
 
-  /** A slot that is being written, for a device to write to on the writer's behalf. */
+  /** The slot as the target of a device copy on the writer's behalf. */
   lendWritten(hold: Hold): LentSlot {
     const { offset, bytes } = hold;
     hold.copies ??= new SlotCopies();
@@ -190,13 +190,13 @@ export class HeldSlots {
     return { offset, bytes, end };
   }
 
-  /** A slot that is read, for a device to read; null where it cannot be locked once more. */
+  /** The slot as the source of a device copy; null if the block cannot be locked once more. */
   lendRead({ node, slot, offset, bytes }: Hold): LentBlock | null {
     const { store } = this;
     if (!store.table.lock(node)) return null;
     store.slots.addReference(slot);
     const end = (how: CopyEnd) => {
-      // A device that cannot be stopped would read there whatever comes to lie there.
+      // The device may read the slot at any time until this process exits: never reuse the slot.
       if (how === "leaked") return;
       store.slots.dropReference(slot);
       store.table.unlock(node);
@@ -204,7 +204,7 @@ export class HeldSlots {
     };
     const isRight = async () => {
       const isRight = await isWhole(store, node, offset, bytes);
-      // Where RAM is damaged, the next one who asks gets a miss.
+      // If the bytes in RAM are damaged, remove the block, so that the next request gets a miss.
       if (!isRight) await store.checks.check(node, "gpu");
       return isRight;
     };
@@ -220,19 +220,22 @@ export class HeldSlots {
     if (!copies?.leaked) this.store.slots.bury(hold.slot);
   }
 
-  /** Nobody touches any of it any more. */
+  /** Call when no process touches the slots any more. Releases all of them. */
   bury(): void {
     this.#buried = true;
     for (const hold of [...this.#aside]) this.#freeIfIdle(hold);
     for (const hold of [...this.#holds.values()].reverse()) {
       if (!hold.writing) while (hold.reads > 0) this.giveBack(hold);
-      // With the process its memory went, from which a device may still be copying.
+      // The process's memory is gone, which a device copy may still be reading.
       else if (hold.copies?.underWay) hold.copies.failed = true;
     }
   }
 }
 
-/** One slot that a connection holds: either being written by it, or read by it `reads` times. */
+/**
+ * A slot reference of an engine session: it either writes the slot, or has `reads` read references
+ * to it.
+ */
 export interface Hold {
   readonly node: NodeId;
   readonly slot: number;
@@ -240,41 +243,41 @@ export interface Hold {
   readonly offset: number;
   readonly bytes: number;
   readonly writing: boolean;
-  /** Its bytes are being hashed: it can be neither aborted nor committed again. */
+  /** The bytes are being hashed: the slot can be neither aborted nor committed again. */
   committing: boolean;
   reads: number;
-  /** Copies by devices into it; null: there was none. */
+  /** Device copies into the slot; null if there was none. */
   copies: SlotCopies | null;
 }
 
 /**
- * How a copy by a device ended. `leaked`: it could not be stopped, and may touch the slot until
- * this process ends.
+ * End of a device copy. `leaked`: the copy could not be stopped and may access the slot until this
+ * process exits.
  */
 export type CopyEnd = "done" | "failed" | "leaked";
 
-/** A slot that a device copies from or to. It is nobody else's before `end`. */
+/** A slot that a device copies to or from. The slot is not reused before `end`. */
 export interface LentSlot {
-  /** In the arena, in bytes. */
+  /** Bytes from the arena's start. */
   readonly offset: number;
   /** Length of the block. */
   readonly bytes: number;
-  /** Called once, when the device does not touch the slot any more. */
+  /** Call once, when the device no longer accesses the slot. */
   end(how: CopyEnd): void;
 }
 
-/** One that is read: the block is locked until `end`, whatever becomes of its reader. */
+/** The source of a device copy. The block is locked until `end`, even if its reader releases it. */
 export interface LentBlock extends LentSlot {
-  /** Whether what lies there is the block, by its checksum. Asked before `end`. */
+  /** Whether the bytes match the block's checksum. Call before `end`. */
   isWhole(): Promise<boolean>;
 }
 
-/** Copies by devices into a slot that is being written. */
+/** Device copies into a slot that is being written. */
 class SlotCopies {
-  /** One of them failed: what lies there is not what its writer takes it for. */
+  /** A copy failed: the slot does not contain what the writer intended. */
   failed = false;
   leaked = false;
-  /** The writer gave the slot back meanwhile. */
+  /** The writer has aborted the slot meanwhile. */
   aborted = false;
   #underWay = 0;
   #waiting: (() => void)[] = [];
@@ -294,7 +297,7 @@ class SlotCopies {
     if (this.#underWay === 0) for (const tell of this.#waiting.splice(0)) tell();
   }
 
-  /** Resolves when none is under way. */
+  /** Resolves when no copy is under way. */
   async over(): Promise<void> {
     while (this.#underWay > 0) {
       await new Promise<void>((resolve) => this.#waiting.push(resolve));

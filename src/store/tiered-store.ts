@@ -56,39 +56,40 @@ export interface TieredStoreOptions {
   readonly queue: Queue;
   readonly clock: Clock;
   readonly random: Random;
-  /** Blocks the table can know, all tiers together. */
+  /** Maximum number of table entries, all tiers together. */
   readonly blocksMax: number;
-  /** Blocks of engines' GPUs that are mirrored, all engines together. */
+  /** Maximum number of mirrored GPU blocks, all engines together. */
   readonly gpuWindowBlocks: number;
   readonly marks: WaterMarks;
-  /** What of the arena lies near which NUMA node. Default: nothing is known of it. */
+  /** Parts of the arena by NUMA node. Default: none, any slot may lie anywhere. */
   readonly parts?: readonly ArenaPart[];
-  /** What leaves RAM first. */
+  /** Eviction order of RAM. */
   readonly policy: PolicyName;
-  /** What engines may have reserved of RAM. Default: `claimLimits` of the whole arena. */
+  /** Limits of RAM reservations by engines. Default: `claimLimits` of the whole arena. */
   readonly claims?: ClaimLimits;
-  /** Of the event loop, for lookups. */
+  /** Time budget of lookups on the event loop. Default: `loopTurns`. */
   readonly turns?: TurnBudget;
-  /** Those of the process; without them no block can come from another host. */
+  /** Namespaces of the process. Required if blocks are fetched from peers. */
   readonly namespaces?: Namespaces;
   /** MAC keys of namespaces by identifier, 16 bytes each. Default: none. */
   readonly macKeys?: ReadonlyMap<string, Uint8Array>;
 }
 
-/** What the SSD tier is made of, beside the store it belongs to. */
+/** Parts and settings of the SSD tier, beyond those of its store. */
 export interface SsdOptions extends SsdSettings {
   readonly disk: BlockDisk;
   readonly index: BlockIndex;
   readonly namespaces: Namespaces;
   readonly capacityBytes: number;
   readonly writeQueueBytes: number;
-  /** The longest a reader waits for SSD, whatever it asks for. */
+  /** Upper limit of every wait for SSD, in milliseconds, whatever deadline the reader gives. */
   readonly readDeadlineMs: number;
   readonly incarnation: bigint;
   readonly health: HealthSink;
   readonly log: SsdParts["log"];
   /**
-   * Called when its blocks are back and none of them may leave yet: what is held is held by then.
+   * Called after recovery and before the SSD tier may evict. Pins and leases must be restored when
+   * the promise resolves.
    */
   readonly beforeStart?: () => Promise<void>;
 }
@@ -97,7 +98,7 @@ export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => 
 
 export type TellLost = (node: NodeId, why: string) => void;
 
-/** What status and metrics show of the store. */
+/** Store figures for status and metrics. */
 export interface StoreSnapshot {
   readonly stats: Readonly<StoreStats>;
   readonly checks: Readonly<RamCheckStats>;
@@ -118,7 +119,7 @@ export interface StoreSnapshot {
   readonly ssd: (SsdSnapshot & { readonly stats: Readonly<SsdStats> }) | null;
 }
 
-/** The node's store: one table, one arena in RAM, and an SSD tier below it where there is one. */
+/** The agent's block store: one table, one arena in RAM, and an optional SSD tier below it. */
 export class TieredStore implements BlockStore, AsyncDisposable {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
@@ -126,12 +127,12 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly queue: Queue;
   readonly ram: RamTier;
   readonly sessions: Sessions;
-  /** Finds blocks that were damaged in RAM. */
+  /** Detects blocks that were damaged in RAM. */
   readonly checks: RamCheck = new RamCheck(this);
   readonly mirror: GpuMirror;
   readonly evictor: Evictor;
   readonly departures = new Departures(() => this.nowSeconds());
-  /** What came to a tier and left it, for whoever tells others. */
+  /** Residency changes of all tiers, for publishers. */
   readonly residency: StoreResidency;
   readonly stats: StoreStats = emptyStats();
   readonly ssdStats: SsdStats = emptySsdStats();
@@ -139,15 +140,15 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly macs: NamespaceMacs;
   readonly landings: Landings;
   readonly seen = new SeenBlocks();
-  /** What is kept in RAM for engines that looked it up, and what they announced. */
+  /** RAM reservations and announcements of engines. */
   readonly engines: Engines;
-  /** What pulling from other hosts and serving them need. */
+  /** Block access for fetching from peers and for serving them. */
   readonly peerBlocks: StorePeerBlocks;
-  /** The longest a reader waits for SSD. */
+  /** Upper limit of every wait for SSD, in milliseconds. */
   readDeadlineMs = 0;
   readonly arena: ArenaAccess;
   readonly blockBytesMax: number;
-  /** Nodes of the batch at hand; holders fill and read it before they return. */
+  /** Nodes of the current batch. Sessions fill and read it synchronously. */
   readonly found = new Int32Array(BATCH_MAX);
   readonly #native: Native;
   readonly clock: Clock;
@@ -219,8 +220,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   /**
-   * Seconds since 1970 as the wall clock had it at the start, advancing with the monotonic clock:
-   * a jump ages nothing.
+   * Unix time in seconds: the wall clock at the start plus the monotonic clock since. A jump of the
+   * wall clock does not age blocks.
    */
   nowSeconds(): number {
     const elapsed = (this.clock.monotonicMs() - this.#startMs) / 1_000;
@@ -228,16 +229,17 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   /**
-   * Called when nothing on a tier may go and room is needed there: ends a hold that keeps blocks on
-   * it, soft pins or the others as `level` says; false where there is none.
+   * Sets the callback that ends one pin or lease if every block on a tier is protected and the tier
+   * needs room. `level` selects soft pins or the others. The callback returns false if there is
+   * none to end.
    */
   setRelief(relieve: Relieve): void {
     this.#relieve = relieve;
   }
 
   /**
-   * Called when the last copy of a block that is kept is gone and nobody asked for that: its file
-   * was damaged, removed or unreadable.
+   * Sets the callback for the loss of a retained block: its last copy was damaged, removed or
+   * unreadable, and no command asked for its removal.
    */
   setLost(lost: TellLost): void {
     this.#lost = lost;
@@ -247,33 +249,33 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     this.#lost(node, why);
   }
 
-  /** Other hosts, as a tier below SSD; null: none are asked. */
+  /** The tier of peers below SSD; null if the agent asks no peers. */
   get peers(): PeerTier | null {
     return this.#peers;
   }
 
-  /** From now on requests that allow it ask there for what is not here. */
+  /** Later requests that allow the peer tier ask these peers for absent blocks. */
   setPeers(peers: PeerTier | null): void {
     this.#peers = peers;
     this.landings.remembers = peers !== null;
   }
 
-  /** Soft pins first, then sessions, then what somebody was promised. */
+  /** Ends soft pins first, then sessions, then hard pins and leases. */
   #relieveRam(why: string): boolean {
-    // Holds on what SSD has, too, keep nothing in RAM.
+    // Pins of blocks that SSD has as well do not protect them in RAM.
     const mayHelp = () => this.table.keptInRamAloneBytes > 0;
     if (mayHelp() && this.#relieve("ram", why, "soft")) return true;
     return this.sessions.endOldest() || (mayHelp() && this.#relieve("ram", why, "hard"));
   }
 
-  /** The tier below RAM; null without one. */
+  /** The SSD tier below RAM; null without one. */
   get ssd(): SsdTier | null {
     return this.#ssd;
   }
 
   /**
-   * Puts an SSD tier below RAM and brings back what it holds; before the first engine is served.
-   * Throws SSD_UNAVAILABLE where its self-test fails.
+   * Opens the SSD tier and recovers its blocks. Call before the first engine is served. Throws
+   * SSD_UNAVAILABLE if the self-test fails.
    */
   async openSsd(options: SsdOptions): Promise<RecoveryReport> {
     const { table, ram, slots, region, departures } = this;
@@ -304,7 +306,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     return report;
   }
 
-  /** Some of what an earlier run left says how long blocks are. */
+  /** Learns block sizes from a sample of the recovered blocks. */
   #learnLengths(): void {
     const { table, seen } = this;
     let node = table.nextOn(NO_NODE, Tier.ssd);
@@ -321,7 +323,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     if (withParents) this.#native.blockKeys(parents.subarray(0, bytes), layer, parentKeyBytes);
   }
 
-  /** Where slots near this NUMA node lie: a zone of the allocator's. */
+  /** The allocator zone near this NUMA node; `ANY_ZONE` if the arena has no parts. */
   zoneNear(node: number | null): number {
     return this.#parts.length > 1 ? this.#parts.findIndex((part) => part.node === node) : ANY_ZONE;
   }
@@ -360,17 +362,23 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     };
   }
 
-  /** Table, slots, and that each says of the other what is true. For tests and the doctor. */
+  /**
+   * Checks table and allocator, and that each refers to the other correctly. For tests and the
+   * doctor.
+   */
   verifyIntegrity(): void {
     const { table, slots } = this;
     table.verifyIntegrity();
     slots.verifyIntegrity();
     const blocks = table.residentBlocks(Tier.ram);
-    assert(blocks <= slots.usedSlots, "each resident block has a slot");
+    assert(blocks <= slots.usedSlots, "every resident block has a slot");
     for (let node = table.nextOn(NO_NODE, Tier.ram); node !== NO_NODE; ) {
       const slot = table.slotOf(node);
       assert(slots.nodeOf(slot) === node, "a block's slot names the block");
-      assert(slots.isCurrent(slot, table.slotGenerationOf(node)), "a block's slot is its own");
+      assert(
+        slots.isCurrent(slot, table.slotGenerationOf(node)),
+        "a block's slot has the block's generation",
+      );
       node = table.nextOn(node, Tier.ram);
     }
   }
@@ -381,7 +389,10 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 }
 
-/** What engines may have reserved of an arena: these shares of it, one engine and all of them. */
+/**
+ * Limits of RAM reservations: `share` of the arena for one engine, `shareAll` for all engines
+ * together.
+ */
 export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
   return {
     bytesMax: Math.floor(arenaBytes * share),
@@ -389,20 +400,20 @@ export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): Cl
   };
 }
 
-/** Blocks in one batch at most: what the configuration allows as `engine.items_max`. */
+/** Maximum number of blocks in a batch: the upper limit of `engine.items_max`. */
 const BATCH_MAX = 65_536;
-/** Blocks of an earlier run that are asked how long blocks are: a millisecond's worth. */
+/** Recovered blocks whose sizes are sampled: about a millisecond of work. */
 const LOOKED_AT_MAX = 4_096;
 
-/** A block's length is a u32 on the wire and in the table. */
+/** A block's size is a u32 on the wire and in the table. */
 const U32_BLOCK_BYTES = 0xffff_f000;
-/** What any arena takes that has room for it: 512 tokens of an 8B model. */
+/** Size that any arena with enough room accepts: 512 tokens of an 8B model. */
 const USUAL_BLOCK_BYTES = 64 * 2 ** 20;
 const SHARE_OF_ARENA = 1 / 64;
 
 /**
- * The longest block decides how long the arena's extents are, and an extent is what passes from one
- * block size to another as a whole: so there are 64 of them, or fewer of 64 MiB.
+ * Maximum block size of an arena. It determines the extent size, and an extent changes its block
+ * size as a whole. An arena therefore has 64 extents, or fewer of 64 MiB.
  */
 function blockBytesMax(arenaBytes: number): number {
   const share = Math.floor((arenaBytes * SHARE_OF_ARENA) / SLOT_ALIGN) * SLOT_ALIGN;

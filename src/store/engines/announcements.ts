@@ -12,7 +12,7 @@ import type { TieredStore } from "../tiered-store.ts";
 import { ClaimBook, type ClaimLimits, EngineClaims } from "./claims.ts";
 import type { Lookup } from "./lookup.ts";
 
-/** Connections that are one engine: a scheduler and its workers. */
+/** The connections of one engine: a scheduler and its workers. */
 export class EngineGroup {
   /** User of all its processes. */
   readonly uid: number;
@@ -27,10 +27,10 @@ export class EngineGroup {
   }
 }
 
-/** One connection, and the engine that it is part of. */
+/** One connection, and the engine it belongs to. */
 export class EngineMember {
   readonly #engines: Engines;
-  /** Of a connection that is of no engine: what it brings up while it looks up. */
+  /** Reservations of a connection that has joined no engine. */
   readonly #own: EngineClaims;
   #group: EngineGroup | null = null;
   #isOver = false;
@@ -48,7 +48,10 @@ export class EngineMember {
     return this.#group?.claims ?? this.#own;
   }
 
-  /** `id`: 16 bytes in hex. Members of the engine now; or why the connection cannot be one. */
+  /**
+   * Joins the engine `id` (16 bytes in hex). Returns the number of its members, or the reason for a
+   * refusal.
+   */
   join(id: string, uid: number): number | "joined" | "foreign" {
     if (this.#group !== null || this.#isOver) return "joined";
     const group = this.#engines.groupOf(id, uid);
@@ -58,12 +61,12 @@ export class EngineMember {
     return group.members.size;
   }
 
-  /** A connection of the engine has acquired the block. */
+  /** Call when a connection of the engine has acquired the block. */
   taken(node: NodeId): void {
     this.#group?.claims.taken(node);
   }
 
-  /** The connection is over; with the last one goes everything that was kept for the engine. */
+  /** Call when the connection closes. The last member releases all reservations of the engine. */
   leave(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -75,7 +78,9 @@ export class EngineMember {
   }
 }
 
-/** The engines of this host: what is kept in RAM for them, and what they compute. */
+/**
+ * The engines of this host: their RAM reservations and announcements, and their waiting lookups.
+ */
 export class Engines {
   readonly store: TieredStore;
   readonly book: ClaimBook;
@@ -112,7 +117,10 @@ export class Engines {
     group.announced.clear();
   }
 
-  /** A block came to a tier. Called in the middle of a change to the table. */
+  /**
+   * Call when a block was stored on a tier. Runs in the middle of a table change and must not
+   * modify the table.
+   */
   came(node: NodeId, tier: Tier): void {
     if (tier !== Tier.ram) return;
     this.announcements.landed(this.store.table, node);
@@ -120,14 +128,14 @@ export class Engines {
   }
 }
 
-/** Period in which waiting lookups are checked and send heartbeats if nothing comes. */
+/** Period at which waiting lookups are checked, and send a heartbeat if no block has arrived. */
 export const HEARTBEAT_MS = 25;
 
-/** The lookups of one connection that wait for blocks. */
+/** The waiting lookups of one connection. */
 class Waiting {
   readonly lookups = new Set<Lookup>();
   readonly #source: TurnSource;
-  /** Those to step next, with whether some time has passed since. */
+  /** Lookups to step next, each with whether the heartbeat period has passed. */
   readonly #due = new Map<Lookup, boolean>();
   #isStepping = false;
 
@@ -142,7 +150,7 @@ class Waiting {
     void runInTurns(this.#source, this.#steps());
   }
 
-  /** Each step is bounded; a lookup with more to look at comes again behind the others. */
+  /** Each step is bounded. A lookup with more work is queued again after the others. */
   *#steps(): Generator<void, void> {
     for (const [lookup, isTick] of this.#due) {
       this.#due.delete(lookup);
@@ -154,7 +162,7 @@ class Waiting {
   }
 }
 
-/** The lookups of all connections that wait for blocks. */
+/** The waiting lookups of all connections. */
 class Lookups {
   readonly #clock: Clock;
   readonly #turns: TurnBudget;
@@ -162,7 +170,7 @@ class Lookups {
   #size = 0;
   #timer: Disposable | null = null;
   #isDue = false;
-  /** Monotonic ms at which a block last came to RAM while something waited. */
+  /** Monotonic ms at which a block last arrived in RAM while a lookup was waiting. */
   lastArrivalMs = 0;
 
   constructor(clock: Clock, turns: TurnBudget) {
@@ -184,7 +192,7 @@ class Lookups {
     waiting.lookups.add(lookup);
     this.#size++;
     this.#timer ??= this.#clock.every(HEARTBEAT_MS, () => this.#stepAll(true));
-    // Last: it may be over when this returns.
+    // Last: the lookup may be finished when this returns.
     if (lookup.hasMore) waiting.due(lookup, false);
   }
 
@@ -198,7 +206,7 @@ class Lookups {
     this.#timer = null;
   }
 
-  /** A block came to RAM: what waits is looked at behind the change that brought it. */
+  /** Call when a block arrived in RAM. Steps the waiting lookups after the current table change. */
   arrived(): void {
     if (this.#size === 0) return;
     this.lastArrivalMs = this.#clock.monotonicMs();
@@ -217,17 +225,17 @@ class Lookups {
   }
 }
 
-/** Announced blocks of one engine. */
+/** Maximum number of announced blocks per engine. */
 const ANNOUNCED_MAX = 65_536;
 /** Words of a block's key. */
 const KEY_WORDS = 8;
 
-/** Blocks that one engine computes now and will store. */
+/** Blocks that one engine is computing and will store. */
 class EngineAnnouncements {
   readonly #all: Announcements;
-  /** Key in hex → monotonic ms at which it ends. */
+  /** Key in hex → monotonic ms at which the announcement expires. */
   readonly #ends = new Map<string, number>();
-  /** Monotonic ms before which no announcement ends. */
+  /** Monotonic ms before which no announcement expires. */
   #firstEndMs = 0;
   #aliveUntilMs = Number.POSITIVE_INFINITY;
 
@@ -235,7 +243,7 @@ class EngineAnnouncements {
     this.#all = all;
   }
 
-  /** `rejected`: as many blocks are announced as may be. Announcing again is renewing. */
+  /** Announces a block, or renews its announcement. `rejected` if the maximum is reached. */
   add(keys: Uint32Array, i: number, ttlMs: number): BlockOutcome {
     const key = hexOfKey(keys, i * KEY_WORDS);
     if (!this.#ends.has(key) && this.#ends.size >= ANNOUNCED_MAX && !this.#dropEnded()) {
@@ -249,8 +257,9 @@ class EngineAnnouncements {
   }
 
   /**
-   * A heartbeat: from now on announcements count for `ttlMs` after the last heartbeat, and at most
-   * to their own end. Those of an engine that never sends one count to their own end.
+   * Records a heartbeat of the engine. After the first one, announcements expire `ttlMs` after the
+   * last heartbeat, or at their own expiry if that is sooner. Without heartbeats only their own
+   * expiry applies.
    */
   beat(ttlMs: number): void {
     this.#aliveUntilMs = this.#all.clock.monotonicMs() + ttlMs;
@@ -268,7 +277,7 @@ class EngineAnnouncements {
     if (this.#ends.delete(key)) this.#all.removed(key, this);
   }
 
-  /** Monotonic ms at which the announcement ends; 0: there is none. */
+  /** Monotonic ms at which the announcement expires; 0 if there is none. */
   endOf(key: string): number {
     return this.#ends.get(key) ?? 0;
   }
@@ -277,7 +286,7 @@ class EngineAnnouncements {
     for (const key of [...this.#ends.keys()]) this.remove(key);
   }
 
-  /** Whether that made room. All are looked at only if one of them may have ended. */
+  /** Removes expired announcements; whether that made room. Scans only if one may have expired. */
   #dropEnded(): boolean {
     const now = this.#all.clock.monotonicMs();
     if (now < this.#firstEndMs) return false;
@@ -290,7 +299,7 @@ class EngineAnnouncements {
   }
 }
 
-/** Blocks that engines of this host compute now: a lookup may wait for them. */
+/** Blocks that engines of this host are computing. A lookup may wait for them. */
 export class Announcements {
   readonly clock: Clock;
   readonly #byKey = new Map<string, Set<EngineAnnouncements>>();
@@ -308,7 +317,7 @@ export class Announcements {
     return new EngineAnnouncements(this);
   }
 
-  /** Whether a live engine has announced the block whose key's words begin at block `i`. */
+  /** Whether a live engine has announced block `i` of `keys`. */
   has(keys: Uint32Array, i: number): boolean {
     if (this.#byKey.size === 0) return false;
     const key = hexOfKey(keys, i * KEY_WORDS);
@@ -334,7 +343,7 @@ export class Announcements {
     if (engines.size === 0) this.#byKey.delete(key);
   }
 
-  /** The block has come to RAM: nothing has to be announced of it any more. */
+  /** Call when the block has arrived in RAM: removes its announcements. */
   landed(table: TableView, node: NodeId): void {
     if (this.#byKey.size === 0) return;
     table.readKey(node, this.#key, 0);

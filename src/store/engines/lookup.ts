@@ -9,21 +9,22 @@ import { Bringing } from "./lookup-reads.ts";
 import { LookupSource } from "./source.ts";
 
 const KEY_WORDS = 8;
-/** Names of blocks, counted for each rank, that one step looks at: about a millisecond. */
+/** Block names, counted per rank, that one step examines: about a millisecond of work. */
 const STEP_NAMES = 1_024;
-/** Partial answers come no closer than this. */
+/** Minimum time between partial answers. */
 const PARTIAL_MS = 10;
 /**
- * A lookup that waits for reads, pulls or a writer sends no more heartbeats if nothing has come to
- * RAM for this time: a disk or a writer may hang.
+ * A waiting lookup sends no more heartbeats if no block has arrived in RAM for this time, since a
+ * disk or a writer may hang.
  */
 const STALL_MS = 250;
 
 /**
- * One request: how much of a prefix is there, brought to RAM and reserved if that is wanted.
+ * One lookup request: finds the leading blocks of a prefix, and on request reads them into RAM and
+ * reserves them.
  *
- * States: begun → waiting → over. `ready` grows as blocks come to RAM in order; `leading` grows
- * while blocks are waited for that are being written or announced.
+ * States: begun → waiting → over. `ready` grows as blocks arrive in RAM in order. `leading` grows
+ * while the lookup waits for blocks that are being written or were announced.
  */
 export class Lookup {
   readonly done: Promise<void>;
@@ -32,23 +33,23 @@ export class Lookup {
   readonly #blocks: RankBlocks;
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
-  /** Null: nothing is brought. */
+  /** Null if the request does not ask for reads. */
   readonly #bringing: Bringing | null;
   readonly #scratch: Uint8Array;
   readonly #source: LookupSource | null;
   readonly #beganMs: number;
-  /** Blocks that one step looks at. */
+  /** Blocks examined in one step. */
   readonly #stepBlocks: number;
   #resolve!: () => void;
   #reject!: (error: unknown) => void;
   #deadline: Disposable | null = null;
   #leading = 0;
   #ready = 0;
-  /** Nothing from here on is brought or reserved: the budget is reached. */
+  /** Index from which no block is read or reserved, because a limit was reached. */
   #limit = Number.POSITIVE_INFINITY;
-  /** The end of the leading run is found, as of the last look. */
+  /** Whether the end of the leading run was found by the latest step. */
   #isEndFound = false;
-  /** SSD gave no block within the time that a reader waits for it. */
+  /** Whether SSD missed its read deadline. */
   #isSsdLate = false;
   #isOver = false;
   /** Monotonic ms at which `leading` or `ready` last grew. */
@@ -92,12 +93,12 @@ export class Lookup {
     return this.#isOver;
   }
 
-  /** The connection that asks. */
+  /** The requesting connection. */
   get member(): EngineMember {
     return this.#parts.member;
   }
 
-  /** Whether a step has more to look at now; else it waits for something to come. */
+  /** Whether a step has more blocks to examine now, without waiting for arrivals. */
   get hasMore(): boolean {
     if (!this.#isEndFound) return true;
     const i = this.#ready;
@@ -115,7 +116,7 @@ export class Lookup {
     };
   }
 
-  /** The first look; `isOver` afterwards where nothing has to be waited for. */
+  /** Runs the first step. Afterwards `isOver` is true if there is nothing to wait for. */
   begin(): void {
     const { store, engines } = this.#parts;
     store.stats.matchBlocks += this.#wish.count;
@@ -130,7 +131,7 @@ export class Lookup {
     engines.lookups.add(this);
   }
 
-  /** Something may have come. `isTick`: some time has passed. */
+  /** Call when blocks may have arrived. `isTick`: the heartbeat period has passed. */
   step(isTick: boolean): void {
     if (this.#isOver) return;
     const before = this.#leading + this.#ready;
@@ -150,12 +151,12 @@ export class Lookup {
     }
   }
 
-  /** The answer is what there is now. */
+  /** Ends the lookup with its current state. */
   end(): void {
     this.#finish();
   }
 
-  /** Nobody wants the answer: what was brought for it is let go of. */
+  /** Cancels the lookup and releases its blocks, when the answer is not needed any more. */
   cancel(): void {
     if (this.#isOver) return;
     this.#stop();
@@ -163,7 +164,7 @@ export class Lookup {
     this.#resolve();
   }
 
-  /** Looks how far blocks are present behind the leading run, as far as one step goes. */
+  /** Extends the leading run, within the bounds of one step. */
   #extend(): void {
     const { ranks, count, tiers } = this.#wish;
     const from = this.#leading;
@@ -184,7 +185,7 @@ export class Lookup {
     if (this.#bringing !== null) this.#bring(from, this.#bringing);
   }
 
-  /** Reserves what of the blocks from `from` on is in RAM, and brings the others there. */
+  /** Reserves the blocks from `from` on that are in RAM, and reads or fetches the others. */
   #bring(from: number, bringing: Bringing): void {
     const { ranks } = this.#wish;
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
@@ -199,11 +200,11 @@ export class Lookup {
         }
       }
     }
-    // Only when those in RAM are kept: what makes room for these must not be one of them.
+    // Only after the blocks in RAM are reserved: making room for these must not evict them.
     if (this.#isEndFound) bringing.begin(this.#leftMs());
   }
 
-  /** RAM, SSD where it can be read, or else a peer. */
+  /** RAM, SSD if it is readable, or a peer. */
   #bestTierOf(node: NodeId): number {
     const { table, ssd } = this.#parts.store;
     if (table.isResident(node, Tier.ram)) return Tier.ram;
@@ -217,7 +218,7 @@ export class Lookup {
     return false;
   }
 
-  /** Asks the peer that computes the blocks for what is missing here. */
+  /** Asks the peer that computes the blocks for the missing ones. */
   #askSource(): void {
     const [source, bringing] = [this.#source, this.#bringing];
     const { count, ranks } = this.#wish;
@@ -244,13 +245,13 @@ export class Lookup {
     return Math.max(0, this.#wish.deadlineMs - (clock.monotonicMs() - this.#beganMs));
   }
 
-  /** Rejects first: what `cancel` resolves is then rejected already. */
+  /** Rejects first, so that the `cancel` afterwards does not resolve the promise. */
   #fail(error: unknown): void {
     this.#reject(error);
     this.cancel();
   }
 
-  /** Counts the leading blocks that are in RAM by now, and reserves them, as far as a step goes. */
+  /** Counts and reserves the leading blocks that are in RAM, within the bounds of one step. */
   #advance(): void {
     const { ranks } = this.#wish;
     const end = Math.min(this.#leading, this.#limit, this.#ready + this.#stepBlocks);
@@ -265,7 +266,7 @@ export class Lookup {
     }
   }
 
-  /** Whether the next block is on its way to RAM. */
+  /** Whether the next block is being read or fetched. */
   #isComing(): boolean {
     const i = this.#ready;
     return this.#wish.ranks.some((rank, at) => {
@@ -289,19 +290,22 @@ export class Lookup {
     return !this.#isAwaited(this.#leading) && this.#isSourceSilent();
   }
 
-  /** The source has given and promised nothing for a while. Other blocks that come do not count. */
+  /**
+   * Whether the source has delivered and promised no block for a while. Blocks from elsewhere do
+   * not count.
+   */
   #isSourceSilent(): boolean {
     return this.#source?.isSilent(this.#grewMs) ?? true;
   }
 
-  /** Nothing has come for a while, and nothing is expected of the source. */
+  /** Whether no block has arrived for a while and none is expected from the source. */
   #isStalled(): boolean {
     const { store, engines } = this.#parts;
     const lastMs = Math.max(this.#beganMs, engines.lookups.lastArrivalMs);
     return this.#isSourceSilent() && store.clock.monotonicMs() - lastMs >= STALL_MS;
   }
 
-  /** Whether block `i` is there, or being written, or announced, for all ranks. */
+  /** Whether block `i` is stored, being written or announced, for all ranks. */
   #isAwaited(i: number): boolean {
     const { announcements } = this.#parts.engines;
     return this.#wish.ranks.every((rank, at) => {
@@ -313,7 +317,7 @@ export class Lookup {
     });
   }
 
-  /** As far as a step goes. */
+  /** Number of announced blocks, within the bounds of one step. */
   #announced(): number {
     const end = Math.min(this.#wish.count, this.#leading + this.#stepBlocks);
     let i = this.#leading;
@@ -321,21 +325,21 @@ export class Lookup {
     return i - this.#leading;
   }
 
-  /** Says what has come, or that something is on its way. */
+  /** Sends a partial answer, or a heartbeat if blocks are on their way. */
   #tell(): void {
     const { store, onPartial } = this.#parts;
     const now = store.clock.monotonicMs();
     const since = now - this.#partialMs;
     const isNews = this.#ready > this.#partialReady && since >= PARTIAL_MS;
     const isAlive = !this.#isStalled() || this.#isAnnounced();
-    // A timer may be early by a fraction of a millisecond.
+    // A timer may fire early by a fraction of a millisecond.
     if (!isNews && !(isAlive && since >= HEARTBEAT_MS - 1)) return;
     this.#partialMs = now;
     this.#partialReady = this.#ready;
     onPartial(this.state);
   }
 
-  /** Whether the next block is promised by an engine that is alive. */
+  /** Whether a live engine has announced the next block. */
   #isAnnounced(): boolean {
     const { announcements } = this.#parts.engines;
     const i = this.#leading;
@@ -364,7 +368,7 @@ export class Lookup {
     if (hold) this.#claim!.settle(holdMs);
   }
 
-  /** What was believed to be there and could not be brought, because it is not, ends the run. */
+  /** Ends the run before a block that was promised but is not available. */
   #cutMissing(): void {
     const { ranks } = this.#wish;
     const i = this.#ready;
@@ -379,7 +383,7 @@ export class Lookup {
     this.#best.fill(0, i);
   }
 
-  /** What is reserved behind the blocks that are ready is of no use. */
+  /** Releases reserved blocks after the ready ones. */
   #release(): void {
     const { ranks, count } = this.#wish;
     if (this.#claim!.size <= this.#ready * ranks.length) return;
@@ -393,8 +397,8 @@ export class Lookup {
 }
 
 /**
- * As `Holder.match`. What other hosts have counts only where their tier is named: that they have it
- * is believed, not known.
+ * See `EngineSession.match`. Blocks of peers count only if `tiers` names the peer tier, since their
+ * presence is announced, not verified.
  */
 export function matchBlocks(
   store: TieredStore,
@@ -406,7 +410,7 @@ export function matchBlocks(
   const { table, ssd, peers, stats } = store;
   const { keys, count } = batch;
   stats.matchBlocks += count;
-  // Nobody is promised what cannot be read.
+  // Do not report blocks that cannot be read.
   const within = ssd?.readable === false ? TIERS_ALL & ~Tier.ssd : TIERS_ALL;
   const mask = (tiers === 0 ? TIERS_ALL : tiers) & within;
   let leading = table.matchLeading(keys, count, namespace, mask, best);
@@ -420,12 +424,12 @@ export function matchBlocks(
     const rest = keys.subarray(leading * 8);
     leading += table.matchLeading(rest, count - leading, namespace, mask, best.subarray(leading));
   }
-  // What stands there is the answer to somebody else's question.
+  // The rest of the array is from an earlier request.
   best.fill(0, leading, count);
   return leading;
 }
 
-/** The blocks that a lookup names, as the table has them now. */
+/** The blocks of a lookup in the current table. */
 class RankBlocks {
   readonly #store: TieredStore;
   readonly #wish: LookupWish;
@@ -442,17 +446,17 @@ class RankBlocks {
     return node !== NO_NODE && table.namespaceOf(node) === namespace ? node : NO_NODE;
   }
 
-  /** Whether the block is in a tier that counts. */
+  /** Whether the block is on a requested tier. */
   counts(node: NodeId): boolean {
     return (this.#store.table.residencyOf(node) & this.#wish.tiers) !== 0;
   }
 
-  /** Whether the block is stored here or being written. */
+  /** Whether the block is stored on this host or being written. */
   isHere(node: NodeId): boolean {
     return this.#store.table.isWriting(node) || this.counts(node);
   }
 
-  /** Whether block `i` is in a tier that counts, for all ranks. */
+  /** Whether block `i` is on a requested tier, for all ranks. */
   arePresent(i: number): boolean {
     return i < this.#wish.count && this.#areAll(i, (node) => this.counts(node));
   }
@@ -471,45 +475,45 @@ class RankBlocks {
   }
 }
 
-/** The same blocks in one namespace: those of one rank of a model. */
+/** The blocks in the namespace of one rank of a model. */
 export interface LookupRank {
   readonly namespace: NamespaceIndex;
-  /** 32 bytes a block. */
+  /** 32 bytes per block. */
   readonly digests: Uint8Array;
-  /** Eight words a block. */
+  /** Eight words per block. */
   readonly keys: Uint32Array;
 }
 
 export interface LookupWish {
-  /** At least one; a block counts only if it is there for all of them. */
+  /** At least one. A block counts only if it is present for all ranks. */
   readonly ranks: readonly LookupRank[];
   readonly layer: number;
   readonly count: number;
-  /** Tiers that count, as bits of `Tier`. */
+  /** Requested tiers, as bits of `Tier`. */
   readonly tiers: number;
-  /** Leading blocks in RAM stay there until the engine has acquired them. */
+  /** Reserve leading blocks in RAM until the engine has acquired them. */
   readonly hold: boolean;
-  /** Blocks that are not in RAM are brought there. */
+  /** Read or fetch blocks that are not in RAM. */
   readonly fetch: boolean;
-  /** Blocks that are being written or are announced are waited for. */
+  /** Wait for blocks that are being written or were announced. */
   readonly wait: boolean;
   readonly deadlineMs: number;
   readonly holdMs: number;
-  /** Acquisitions of one block that end its reservation. */
+  /** Acquisitions of a block that end its reservation. */
   readonly readers: number;
-  /** The peer that computed the blocks; empty: none is known. */
+  /** Worker id of the peer that computed the blocks; empty if unknown. */
   readonly source: string;
 }
 
-/** What is known of the blocks now. */
+/** Current state of the requested blocks. */
 export interface LookupState {
   readonly leading: number;
   readonly ready: number;
-  /** Number of the reservation; 0: none. */
+  /** Number of the reservation; 0 for none. */
   readonly hold: number;
   readonly isBudgetReached: boolean;
   readonly announced: number;
-  /** The best tier of each block as its bit, for the rank that has it worst; 0 behind `leading`. */
+  /** Bit of each block's fastest tier, for the rank with the slowest; 0 after `leading`. */
   readonly best: Uint8Array;
 }
 
@@ -517,6 +521,6 @@ interface LookupParts {
   readonly store: TieredStore;
   readonly engines: Engines;
   readonly member: EngineMember;
-  /** Called when blocks have come, and now and then while more are on their way. */
+  /** Called when blocks have arrived, and periodically while more are on their way. */
   readonly onPartial: (state: LookupState) => void;
 }

@@ -21,7 +21,7 @@ import {
 } from "./peer-blocks.ts";
 
 const NO_MAC = new Uint8Array(MAC_BYTES);
-/** Bytes moved at once from a place that is too long. */
+/** Bytes moved at once from a slot that is too long. */
 const MOVED_AT_ONCE = 2 ** 20;
 
 export interface LandingParts {
@@ -32,15 +32,15 @@ export interface LandingParts {
   readonly bytes: number;
   readonly slot: number;
   readonly awaited: Awaited;
-  /** Whether it stays in RAM behind the request that wants it. */
+  /** Whether the block stays in RAM after the request that fetches it. */
   readonly keep: boolean;
-  /** One block, for looking it up. */
+  /** A batch of one block, for look-ups. */
   readonly batch: AddressBatch;
 }
 
 const unwanted = (why: string): Committed => ({ kind: "unwanted", why });
 
-/** A place in RAM that no node has until the block lies there, whole and right. */
+/** An arena slot that belongs to no node until the received block has been verified. */
 export class SlotLanding implements Landing {
   readonly offset: number;
   readonly bytes: number;
@@ -89,16 +89,16 @@ export class SlotLanding implements Landing {
     return this.#enter(block);
   }
 
-  /** On the event loop: a pull's answer is one turn, and a MiB takes some 100 µs. */
+  /** Verified on the event loop, since a fetch's answer is one turn. A MiB takes some 100 µs. */
   #faultOfMac({ digest, layer, bytes, mac }: PulledBlock): string | null {
     const { region, macs } = this.#parts.store;
     const block = () => ({ region, offset: this.offset, bytes, digest, layer });
     return macs.faultOf(this.#parts.namespace, mac ?? NO_MAC, block);
   }
 
-  /** Nothing writes to the place any more. */
+  /** Ends the transfer: the peer no longer writes to the slot. */
   #end(): void {
-    assert(!this.#over, "a landing ends once");
+    assert(!this.#over, "an incoming block is finished once");
     this.#over = true;
   }
 
@@ -112,27 +112,29 @@ export class SlotLanding implements Landing {
     this.#slot = NO_SLOT;
   }
 
-  /** Makes the block a resident one; where it does not, the slot is still this landing's. */
+  /**
+   * Inserts the block as resident. If it is not inserted, the slot still belongs to this object.
+   */
   #enter(block: PulledBlock): Committed {
     const { store, namespace, batch } = this.#parts;
     const { table } = store;
     const known = table.find(batch.keys, 0);
     if (known !== NO_NODE && table.namespaceOf(known) !== namespace) {
-      return unwanted("its name is taken");
+      return unwanted("its key belongs to another namespace");
     }
     if (known !== NO_NODE && table.isResident(known, Tier.ram)) return this.#arrived(known);
     const why = this.#removedMeanwhile(block) ?? this.#inTheWay(known, block);
     if (why !== null) return unwanted(why);
-    if (!this.#hasFittingSlot(block)) return unwanted("there is no room for one of its length");
+    if (!this.#hasFittingSlot(block)) return unwanted("no slot fits its length");
     const node = this.#insert();
     if (!isRefusal(node)) return this.#publish(node, block);
-    if (node === InsertRefusal.full) return unwanted("the table has no entry for it");
-    if (node === InsertRefusal.busy) return unwanted("an engine writes it now");
-    // It may as well be that an engine here named something else by that name.
-    return unwanted("what it names as its parent cannot be that here");
+    if (node === InsertRefusal.full) return unwanted("the block table is full");
+    if (node === InsertRefusal.busy) return unwanted("an engine is writing it");
+    // The conflicting parent link may as well come from an engine of this host.
+    return unwanted("its parent link would form a cycle");
   }
 
-  /** What makes room for it must not be its own parent. */
+  /** Locks the parent, so that making room for the block does not evict it. */
   #insert(): InsertResult {
     const { store, namespace, batch } = this.#parts;
     const { table } = store;
@@ -144,20 +146,23 @@ export class SlotLanding implements Landing {
     return node;
   }
 
-  /** Why what commands did while it was on its way forbids that it comes; null: nothing did. */
+  /**
+   * The reason to discard the block because of commands during the fetch; null if there is none.
+   */
   #removedMeanwhile({ parent, transient }: PulledBlock): string | null {
     const { store, awaited } = this.#parts;
-    if (awaited.removed) return "it was removed here meanwhile";
-    if (transient && awaited.transientsRemoved) return "transient blocks were removed meanwhile";
+    if (awaited.removed) return "it was removed here during the fetch";
+    if (transient && awaited.transientsRemoved)
+      return "transient blocks were removed during the fetch";
     if (!store.landings.mindsPrunes(awaited) || !this.#mayFollow(parent)) return null;
-    return "what it follows was pruned meanwhile";
+    return "an ancestor was pruned during the fetch";
   }
 
-  /** Whether it follows what was pruned below, as far as can be told: true where it cannot. */
+  /** Whether the block may be a descendant of a pruned block; true if that is unknown. */
   #mayFollow(parent: Uint8Array | null): boolean {
     const { store, batch, awaited } = this.#parts;
     const { table, landings } = store;
-    // To its holder, too, it follows nothing: a prune there does not mean it.
+    // The peer also has it as a root block: a prune of descendants does not include it.
     if (parent === null) return false;
     const key = new Uint32Array(8);
     const isAnchor = (name: string) => landings.isAnchor(name, awaited);
@@ -171,22 +176,25 @@ export class SlotLanding implements Landing {
     return false;
   }
 
-  /** Why what is here of the block forbids that it comes to RAM; null: nothing does, any more. */
+  /**
+   * Resolves conflicts with an existing entry of the block; the reason to discard the received
+   * block, or null.
+   */
   #inTheWay(known: NodeId, { bytes, checksum }: PulledBlock): string | null {
     const { table, ssd } = this.#parts.store;
     if (known === NO_NODE) return null;
-    if (table.isWriting(known)) return "an engine writes it now";
+    if (table.isWriting(known)) return "an engine is writing it";
     if (ssd === null || !table.isResident(known, Tier.ssd)) return null;
     if (ssd.reader.isReading(known)) return "it is being read from SSD";
     const sum = (BigInt(table.checksumHiOf(known)) << 32n) | BigInt(table.checksumLoOf(known));
     if (table.bytesOf(known) === bytes && sum === checksum) return null;
-    // Ours is as good as theirs, and what is kept there has to stay.
-    if (ssd.readable || table.isProtected(known, Tier.ssd)) return "SSD has it";
+    // The local copy is equally good, and a copy that is retained on SSD must stay.
+    if (ssd.readable || table.isProtected(known, Tier.ssd)) return "it is on SSD";
     ssd.replaced(known);
     return null;
   }
 
-  /** A block that is much shorter than its place moves to one of its own size. */
+  /** Moves a block that is much shorter than its slot to a slot of its own size class. */
   #hasFittingSlot({ bytes, checksum }: PulledBlock): boolean {
     const { slots, ram, region } = this.#parts.store;
     if (slots.slotBytesFor(bytes) === slots.slotBytesOf(this.#slot)) return true;
@@ -211,7 +219,8 @@ export class SlotLanding implements Landing {
     this.#slot = NO_SLOT;
     table.setSlot(node, slot, slots.generationOf(slot));
     slots.setNode(slot, node);
-    // What somebody marked before it came here stays marked; what is on SSD was never transient.
+    // The flag is only set here, never cleared: a command may have set it before. A block on SSD
+    // was not transient.
     if (block.transient && !table.isResident(node, Tier.ssd))
       table.setFlag(node, NodeFlag.transient, true);
     table.setChecksum(node, Number(block.checksum & 0xffff_ffffn), Number(block.checksum >> 32n));
@@ -246,14 +255,14 @@ export class SlotLanding implements Landing {
 
   #arrived(node: NodeId): Committed {
     const { table, ram } = this.#parts.store;
-    if (!table.lock(node)) return unwanted("it is locked as often as can be");
+    if (!table.lock(node)) return unwanted("its lock count is at the maximum");
     let isOver = false;
     const arrival: Arrival = {
       node,
       release() {
         if (isOver) return;
         isOver = true;
-        // The order knows it already where a request was answered with it.
+        // If a request was answered with the block, the order has it already.
         ram.settleFresh(node);
         table.unlock(node);
         ram.letGo(node);
@@ -263,34 +272,37 @@ export class SlotLanding implements Landing {
   }
 }
 
-/** Blocks below which something was pruned, as many as are told apart. */
+/** Maximum number of pruned subtrees that are tracked individually. */
 const ANCHORS_MAX = 4_096;
 
-/** `BlockKey` in hex, from its eight words at `words[at]`. */
+/** The `BlockKey` of the eight words at `words[at]`, in hex. */
 export function hexOfKey(words: Uint32Array, at: number): string {
   return new Uint8Array(words.buffer, words.byteOffset + at * 4, 32).toHex();
 }
 
-/** The name by an engine's hash, in hex, as the table tells it: little-endian. */
+/** An engine hash in hex, little-endian like in the table. */
 export function hexOfHash(lo: number, hi: number): string {
   return new Uint8Array(new Uint32Array([lo, hi]).buffer).toHex();
 }
 
-/** A block that is on its way here, and what commands did meanwhile. */
+/** A block being fetched, and the removals by commands during the fetch. */
 interface Awaited {
   readonly key: string;
   readonly namespace: NamespaceIndex;
   readonly slotBytes: number;
-  /** It was removed here, or would have been. */
+  /** The block was removed here, or would have been if it were resident. */
   removed: boolean;
-  /** Blocks that are transient were. */
+  /** Transient blocks were removed. */
   transientsRemoved: boolean;
-  /** What was pruned after so many prunes, or later than this (monotonic ms), counts for it. */
+  /**
+   * A prune counts for this block if its number is above this, or it happened later than this time
+   * (monotonic ms).
+   */
   readonly anchorsBefore: number;
   readonly anchorsSinceMs: number;
 }
 
-/** When something was pruned: how many prunes there were by then, and in monotonic ms. */
+/** Number and time (monotonic ms) of a prune. */
 interface Pruned {
   readonly number: number;
   readonly ms: number;
@@ -299,21 +311,21 @@ interface Pruned {
 const NEVER: Pruned = { number: 0, ms: Number.NEGATIVE_INFINITY };
 
 /**
- * What is on its way from other hosts, so that nothing comes back that was removed while it was on
- * its way, nor what was removed so lately that other hosts may have yet to remove it. Commands say
- * what they remove, also where it is not here. Costs nothing without other hosts.
+ * Tracks blocks being fetched from peers, so that a block removed during its fetch, or shortly
+ * before, does not return. Peers may still offer a block that they have yet to remove. Commands
+ * report every removal, also of blocks that are not resident. Costs nothing without peers.
  */
 export class Landings {
   readonly #clock: Clock;
   readonly #byKey = new Map<string, Awaited[]>();
   readonly #lately: RemovedLately;
-  /** Keys and names of blocks below which all was pruned, in hex; the first is the oldest. */
+  /** Keys and aliases, in hex, of the roots of pruned subtrees, the oldest first. */
   readonly #anchors = new Map<string, Pruned>();
   #pruned = NEVER;
-  /** The last of those that are not told apart any more. */
+  /** The latest prune that has left individual tracking. */
   #lost = NEVER;
   #remembers = false;
-  /** Bytes of the places that wait. */
+  /** Bytes of the slots that wait for blocks. */
   slotBytes = 0;
 
   constructor(clock: Clock) {
@@ -325,18 +337,18 @@ export class Landings {
     return this.#byKey.size === 0;
   }
 
-  /** Whether it matters to anything what commands remove. */
+  /** Whether removals by commands must be reported. */
   get minds(): boolean {
     return this.#remembers || !this.areNone;
   }
 
-  /** Whether what was removed is remembered beyond what is on its way: there are other hosts. */
+  /** Whether removals are remembered beyond the fetches under way: true if there are peers. */
   set remembers(remembers: boolean) {
     this.#remembers = remembers;
     if (!remembers) this.#lately.clear();
   }
 
-  /** Whether the block was removed here so lately that other hosts may still have it wrongly. */
+  /** Whether the block was removed here so recently that peers may still have it. */
   wasRemoved(key: string): boolean {
     return this.#remembers && this.#lately.has(key);
   }
@@ -363,7 +375,7 @@ export class Landings {
     if (this.areNone) this.#forgetAnchors();
   }
 
-  /** The block whose key's words start at `words[at]` is removed, wherever it is. */
+  /** Reports the removal of the block whose key begins at `words[at]`, resident or not. */
   removed(words: Uint32Array, at: number): void {
     if (!this.minds) return;
     const key = hexOfKey(words, at);
@@ -371,29 +383,32 @@ export class Landings {
     for (const awaited of this.#byKey.get(key) ?? []) awaited.removed = true;
   }
 
-  /** The same of a block that is here. */
+  /** Reports the removal of a resident block. */
   removedNode(table: TableView, node: NodeId): void {
     if (this.minds) this.removed(keyOf(table, node), 0);
   }
 
-  /** Everything is. */
+  /** Reports the removal of all blocks. */
   allRemoved(): void {
     if (this.#remembers) this.#lately.addEverything();
     for (const awaited of this.#all()) awaited.removed = true;
   }
 
-  /** Blocks that are transient are, under whatever name. */
+  /** Reports the removal of all transient blocks. */
   transientsRemoved(): void {
     if (this.#remembers) this.#lately.addTransients();
     for (const awaited of this.#all()) awaited.transientsRemoved = true;
   }
 
-  /** An engine of this host wrote the block: it may have been removed before, and is new. */
+  /** Reports that an engine of this host wrote the block: an earlier removal no longer applies. */
   written(table: TableView, node: NodeId): void {
     if (!this.#lately.hasNoKeys) this.#lately.delete(hexOfKey(keyOf(table, node), 0));
   }
 
-  /** All that follows blocks with this key or other name (hex) is, be they here or not. */
+  /**
+   * Marks all descendants of the blocks with this key or alias (hex) as removed, whether or not
+   * they are resident.
+   */
   prunedBelow(name: string): void {
     if (!this.minds) return;
     if (this.#anchors.size >= ANCHORS_MAX && !this.#anchors.has(name)) this.#forgetAnchors();
@@ -406,12 +421,15 @@ export class Landings {
     if (this.#remembers) this.#lately.addEverything();
   }
 
-  /** Whether anything was pruned that it may follow. */
+  /** Whether any prune may concern the block. */
   mindsPrunes(awaited: Awaited): boolean {
     return counts(this.#pruned, awaited);
   }
 
-  /** Whether all that follows a block with this key or name (hex) was, or that cannot be told. */
+  /**
+   * Whether the descendants of a block with this key or alias (hex) were pruned, or that is
+   * unknown.
+   */
   isAnchor(name: string, awaited: Awaited): boolean {
     return counts(this.#lost, awaited) || counts(this.#anchors.get(name) ?? NEVER, awaited);
   }
@@ -421,7 +439,7 @@ export class Landings {
     return isOn ? this.#clock.monotonicMs() - REMEMBERED_MS : Number.POSITIVE_INFINITY;
   }
 
-  /** Those that count for nothing that is on its way or may set out. */
+  /** Forgets prunes that concern no current or future fetch. */
   #forgetAnchors(): void {
     let before = this.#pruned.number;
     let sinceMs = this.#rememberedSince();
@@ -450,21 +468,22 @@ function keyOf(table: TableView, node: NodeId): Uint32Array {
   return key;
 }
 
-/** So long other hosts may take to carry out what was told to all of them. */
+/** Time in which all peers carry out a broadcast removal. */
 const REMEMBERED_MS = 30_000;
-/** Blocks told apart; each costs some hundred bytes. */
+/** Maximum number of keys tracked individually. Each costs some hundred bytes. */
 const KEYS_MAX = 65_536;
 
 /**
- * What commands removed here in the last 30 seconds, wherever it was: hosts that have yet to do the
- * same may still offer it. Of more than can be told apart nothing is forgotten: for 30 seconds all
- * counts as removed, since a miss is legal and a block that comes back is not.
+ * Removals by commands in the last 30 seconds, whether or not the blocks were resident. Peers that
+ * have not yet carried out the same command may still offer them. If there are too many keys to
+ * track, every block counts as removed for 30 seconds: a miss is allowed, the return of a removed
+ * block is not.
  */
 class RemovedLately {
   readonly #clock: Clock;
-  /** Until when, by `BlockKey` in hex; the first is the oldest. */
+  /** Expiry (monotonic ms) by `BlockKey` in hex, the oldest first. */
   readonly #keys = new Map<string, number>();
-  /** Before this no key has to be forgotten: looking for the first one is not always cheap. */
+  /** No key expires before this. Avoids looking up the first key, which is not always cheap. */
   #nextUntil = Number.NEGATIVE_INFINITY;
   #everythingUntil = Number.NEGATIVE_INFINITY;
   #transientsUntil = Number.NEGATIVE_INFINITY;
@@ -473,7 +492,7 @@ class RemovedLately {
     this.#clock = clock;
   }
 
-  /** Nothing was, as far as single blocks go. */
+  /** Whether no single block is tracked. */
   get hasNoKeys(): boolean {
     return this.#keys.size === 0;
   }
@@ -503,7 +522,7 @@ class RemovedLately {
     return this.#clock.monotonicMs() < this.#everythingUntil || this.#keys.has(key);
   }
 
-  /** An engine of this host wrote it anew. */
+  /** Call when an engine of this host has written the block again. */
   delete(key: string): void {
     this.#keys.delete(key);
   }

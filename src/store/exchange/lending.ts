@@ -14,13 +14,13 @@ export interface LendOptions {
   readonly warm: boolean;
 }
 
-/** What a reader of the node could have now. */
+/** The copies of the node that a client can read now. */
 export function heldCopy({ table, ssd }: TieredStore, node: NodeId): HeldCopy {
   if (node === NO_NODE) return NOTHING;
   const readable = ssd?.readable === true ? Tier.ram | Tier.ssd : Tier.ram;
   const tiers = table.residencyOf(node) & readable;
   if (tiers === 0) return NOTHING;
-  // What SSD alone has gets its place, and so its generation, only when it is lent.
+  // A block only on SSD gets its slot, and with it a generation, when it is served.
   const generation = (tiers & Tier.ram) === 0 ? 0n : generationOf(table, node);
   return { tiers, bytes: table.bytesOf(node), generation, checksum: checksumOf(table, node) };
 }
@@ -31,12 +31,12 @@ function macOf(table: TableView, node: NodeId): Uint8Array | null {
   return isMac(mac) ? mac : null;
 }
 
-/** Of the copy in RAM; never 0. No slot has the same generation twice. */
+/** Generation of the copy in RAM; never 0. No slot has the same generation twice. */
 function generationOf(table: TableView, node: NodeId): bigint {
   return (BigInt(table.slotOf(node)) << 32n) | BigInt(table.slotGenerationOf(node) >>> 0);
 }
 
-/** Blocks of this host that are read by others. */
+/** Serves blocks of this host to peers. */
 export class Lending {
   readonly #store: TieredStore;
   readonly #checks: LentChecks;
@@ -54,13 +54,16 @@ export class Lending {
     return this.#bring(node, options).finally(() => table.unlock(node));
   }
 
-  /** Brings up a block that the caller has locked. A read that has begun goes on without it. */
+  /**
+   * Reads a block that the caller has locked into RAM. A read that is under way continues after the
+   * deadline.
+   */
   async #bring(node: NodeId, { deadlineMs, warm }: LendOptions): Promise<Lent> {
     const { table, ssd, ram, clock } = this.#store;
     const late = Promise.withResolvers<"late">();
     using _timer = clock.after(deadlineMs, () => late.resolve("late"));
     const read = ssd!.bring(node, { warm, mayRelieve: false }).then((outcome) => {
-      // Nobody here asked for it: it comes into the order by itself.
+      // No local request is waiting for the block: enter it into the order alone.
       if (outcome === "ok") ram.settleFresh(node);
       return outcome;
     });
@@ -102,7 +105,10 @@ export class Lending {
     return loan;
   }
 
-  /** Zeros: it has one, whose digest is not known here. */
+  /**
+   * The parent's digest; zeros if the block has a parent whose digest is unknown here; null for
+   * none.
+   */
   #parentOf(node: NodeId): Uint8Array | null {
     const { table } = this.#store;
     const parent = table.parentOf(node);
@@ -113,16 +119,16 @@ export class Lending {
   }
 }
 
-/** Bytes of lent blocks that are hashed: of one second, and at once. */
+/** Bytes of served blocks to hash, per second and in a burst. */
 const BYTES_PER_S = 128 * 2 ** 20;
 const BYTES_AT_ONCE = 256 * 2 ** 20;
-/** Blocks that wait for their turn; beyond that a block is checked the next time it is lent. */
+/** Maximum number of queued blocks. Further blocks are checked the next time they are served. */
 const WAITING_MAX = 1_024;
 
 /**
- * Hashes blocks that were lent, one at a time on a native thread. The client verifies what it
- * received and reports nothing to this host: without this a damaged block is lent until the scrub
- * or a reader of this host comes by.
+ * Hashes served blocks, one at a time on a native thread. The client verifies the bytes it receives
+ * but does not report to this host. Without this check a damaged block would be served until the
+ * scrub or a local reader finds it.
  */
 class LentChecks {
   readonly #store: TieredStore;
@@ -145,7 +151,7 @@ class LentChecks {
     const { table, checks } = this.#store;
     for (const node of this.#waiting) {
       this.#waiting.delete(node);
-      // The number of a block that left may be that of another one by now, which is checked then.
+      // The node id may have been reused: then the new block is checked.
       if (!table.isResident(node, Tier.ram)) continue;
       if (this.#budget.take(table.bytesOf(node))) await checks.check(node, "peer");
     }

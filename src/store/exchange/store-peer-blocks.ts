@@ -13,17 +13,17 @@ import { hexOfKey, SlotLanding } from "./landing.ts";
 import { heldCopy, Lending } from "./lending.ts";
 import type { FoundBlock, HeldCopy, Landing, Lent, PeerBlocks, Unplaced } from "./peer-blocks.ts";
 
-/** Of the arena, what may wait for blocks of other hosts; the rest is for those who write here. */
+/** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
 const LANDING_SHARE = 0.5;
 /** Blocks looked up at once. */
 const AT_ONCE = 256;
-/** Nodes one name leads to, at most. */
+/** Maximum number of nodes per alias. */
 const NODES_A_NAME = 64;
-/** Ids of the table walked over in one go. */
+/** Table entries visited at once. */
 const IDS_AT_ONCE = 4_096;
 const OURS = Tier.ram | Tier.ssd;
 
-/** Of a block that is being computed: see `HeldCopy`. */
+/** A block that is being computed; see `HeldCopy`. */
 const COMING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, checksum: 0n });
 
 export class StorePeerBlocks implements PeerBlocks {
@@ -50,7 +50,7 @@ export class StorePeerBlocks implements PeerBlocks {
     const batch = this.#batch;
     const node = this.#find(digest, layer);
     if (node !== NO_NODE) {
-      // What another namespace holds must not be told from a lack of room.
+      // A client must not be able to distinguish a block of another namespace from a lack of room.
       if (table.namespaceOf(node) !== namespace) return "full";
       if (table.isResident(node, Tier.ram)) return "present";
       if (ssd?.readable === true && table.isResident(node, Tier.ssd)) return "present";
@@ -69,7 +69,7 @@ export class StorePeerBlocks implements PeerBlocks {
     return new SlotLanding({ store, namespace, ...asked, slot, awaited, keep, batch });
   }
 
-  /** Whatever its namespace. */
+  /** The block's node in any namespace. */
   #find(digest: Uint8Array, layer: number): NodeId {
     assert(digest.length === DIGEST_BYTES, "a digest has 32 bytes");
     const batch = this.#batch;
@@ -119,7 +119,7 @@ export class StorePeerBlocks implements PeerBlocks {
     return copies;
   }
 
-  /** Block `i` of the batch of many: being written, or announced. */
+  /** Whether block `i` of the current batch is being written or was announced. */
   #isComing(node: NodeId, i: number): boolean {
     const { table, engines } = this.#store;
     const isWriting = node !== NO_NODE && table.isWriting(node);
@@ -186,10 +186,12 @@ export class StorePeerBlocks implements PeerBlocks {
   }
 }
 
-/** Pairs of namespace and layer whose length is remembered; the first seen is forgotten. */
+/**
+ * Maximum number of pairs of namespace and layer with a known length. The first seen is forgotten.
+ */
 const LENGTHS_MAX = 16_384;
 
-/** What is remembered of blocks that came to this host, by namespace. */
+/** Arrivals per namespace on this host: number of blocks, and length of blocks per layer. */
 export class SeenBlocks {
   readonly #changes: number[] = [];
   readonly #lengths = new Map<number, number>();
@@ -199,7 +201,7 @@ export class SeenBlocks {
     this.learn(namespace, layer, bytes);
   }
 
-  /** How long blocks of the kind are, from one that was here before. */
+  /** Records the length of a block of this namespace and layer. */
   learn(namespace: NamespaceIndex, layer: number, bytes: number): void {
     const pair = pairOf(namespace, layer);
     if (this.#lengths.get(pair) === bytes) return;
@@ -209,18 +211,18 @@ export class SeenBlocks {
     this.#lengths.set(pair, bytes);
   }
 
-  /** Blocks of the namespace that came so far. */
+  /** Number of blocks of the namespace that have arrived. */
   changesOf(namespace: NamespaceIndex): number {
     return this.#changes[namespace] ?? 0;
   }
 
-  /** Bytes of the block of this kind that was seen last; 0: none was. */
+  /** Length of the latest block of this namespace and layer; 0 if none was seen. */
   bytesOf(namespace: NamespaceIndex, layer: number): number {
     return this.#lengths.get(pairOf(namespace, layer)) ?? 0;
   }
 }
 
-/** Below 2^48. */
+/** Unique key below 2^48. */
 function pairOf(namespace: NamespaceIndex, layer: number): number {
   return namespace * 2 ** 32 + (layer >>> 0);
 }

@@ -16,42 +16,42 @@ import { explainNames, explainPrompt, type Hashing } from "./explain.ts";
 import { allRoots, type Place, type Roots, TreeWalk, theseRoots } from "./tree-walk.ts";
 
 export type TierLabel = "gpu" | "ram" | "ssd";
-/** Where a block may be had from; `peer`: another host is believed to have it. */
+/** Tier that can provide a block; `peer`: a peer announced it. */
 export type HitLabel = TierLabel | "peer";
 
 /** One block of the tree, for people and tools. */
 export interface TreeBlock {
-  /** Hex; null of a block that is known only as a parent. */
+  /** Hex; null if the block is known only as a parent. */
   readonly digest: string | null;
   readonly layer: number;
-  /** Hex of the namespace key. */
+  /** Namespace key in hex. */
   readonly namespace: string;
-  /** Hex of the parent's digest; null: none, or not known. */
+  /** Digest of the parent in hex; null if there is none or it is unknown. */
   readonly parent: string | null;
-  /** Below the root of the answer: 0 is the root itself. */
+  /** Depth below the root of the answer, which has depth 0. */
   readonly depth: number;
   readonly bytes: number;
   readonly tiers: readonly TierLabel[];
   readonly pins: number;
   readonly locks: number;
-  /** Of what is locked or kept, itself or by what builds upon it. */
+  /** Owners that lock or retain the block or a descendant. */
   readonly heldBy: readonly HeldBy[];
   readonly transient: boolean;
   readonly uses: number;
-  /** Seconds since its last use; null: never used. */
+  /** Seconds since the last use; null if it was never used. */
   readonly idleSeconds: number | null;
-  /** At most 1,000 are counted. */
+  /** Number of children; counting stops at 1,000. */
   readonly children: number;
   /** Engine hashes in decimal, page keys in hex. */
   readonly aliases: readonly string[];
 }
 
 export interface TreeQuery {
-  /** Null: all blocks without a parent. */
+  /** Null for all blocks without a parent. */
   readonly root: BlockName | null;
   readonly depthMax: number;
   readonly limit: number;
-  /** `next` of the page before; null for the first. */
+  /** `next` of the previous page; null for the first page. */
   readonly after: string | null;
 }
 
@@ -59,13 +59,13 @@ export interface TreePage {
   /** Parents before their children. */
   readonly blocks: readonly TreeBlock[];
   /**
-   * Null: that was all. Blocks may come and go between two pages: none is shown twice, but for
-   * those below a root that got a parent meanwhile. Where the last block of a page is gone, the
-   * next page begins with the nearest of the eight behind it, or, where all of those are gone,
-   * behind what is below the nearest ancestor that is left.
+   * Cursor of the next page; null at the end. Blocks may be stored and removed between pages. No
+   * block appears twice, except descendants of a root that has received a parent meanwhile. If the
+   * last block of a page was removed, the next page begins at the nearest of the eight blocks after
+   * it, or if all of those were removed, after the subtree of the nearest remaining ancestor.
    */
   readonly next: string | null;
-  /** The root is not known here, or `after` is no `next` of this run of the agent. */
+  /** The root is unknown here, or `after` is not a cursor of this process. */
   readonly missing: boolean;
 }
 
@@ -79,50 +79,50 @@ export type ExplainQuery =
       readonly layer: number;
     };
 
-/** Why the first block that is not there is not there. */
+/** Reason why the first missing block is missing. */
 export type MissReason =
-  /** As far as is known: departures are forgotten after a while, and with the process. */
+  /** No departure is known. Departures are forgotten after a while and at a restart. */
   | { readonly kind: "never_stored" }
   | { readonly kind: "departed"; readonly departure: Departure }
-  /** It is known, on no tier of ours: somebody writes it now, or only a GPU has it. */
+  /** The block is on no tier of this host: an engine is writing it, or only a GPU has it. */
   | { readonly kind: "being_written" | "gpu_only" }
-  /** The same prompt is here under another namespace (hex of its key). */
+  /** The same prompt is stored under another namespace (key in hex). */
   | { readonly kind: "other_namespace"; readonly namespace: string }
-  /** It is on SSD, and SSD does not serve now. */
+  /** The block is on SSD, which is not readable now. */
   | { readonly kind: "ssd_unavailable"; readonly why: string };
 
 export interface Explanation {
-  /** Blocks in a row from the first that can be had from RAM or SSD, in one namespace. */
+  /** Number of leading blocks in RAM or on SSD, in one namespace. */
   readonly leading: number;
   readonly blocks: readonly {
     readonly name: string;
-    /** The best tier; null: a miss. */
+    /** The fastest tier; null for a miss. */
     readonly tier: HitLabel | null;
   }[];
-  /** Of the first that is not on this host; null where all hit. */
+  /** The first block that is not on this host; null if all hit. */
   readonly miss: { readonly index: number; readonly why: MissReason } | null;
-  /** Not where all hit, or where no other host is known. */
+  /** Absent if all blocks hit, or no peers are known. */
   readonly peers?: PeersExplained;
 }
 
-/** What other hosts have of what is missing here, from the first miss on. */
+/** Availability of the missing blocks at peers, from the first miss on. */
 export interface PeersExplained {
-  /** Blocks in a row that a request would ask them for. */
+  /** Leading blocks that a request would fetch. */
   readonly promised: number;
-  /** Why none, or no more, in words; null: nothing more is wanted, or nobody knows. */
+  /** Reason why no more would be fetched; null if none is missing or the reason is unknown. */
   readonly whyNot: string | null;
 }
 
-/** What is known of pulling from other hosts. */
+/** Fetch decisions of the peer plane. */
 export interface PullInsight {
-  /** Why these would not be pulled now, in words; null: they would. */
+  /** Reason why these blocks would not be fetched now; null if they would be. */
   whyNot(
     namespace: NamespaceIndex,
     blocks: readonly { readonly digest: Uint8Array; readonly layer: number }[],
   ): string | null;
 }
 
-/** Looks at the tree and changes nothing; walks in slices, so that nobody waits for it. */
+/** Read-only inspection of the block tree. Walks yield to the loop between slices. */
 export interface Inspector {
   tree(query: TreeQuery): Promise<TreePage>;
   explain(query: ExplainQuery): Promise<Explanation>;
@@ -131,9 +131,9 @@ export interface Inspector {
 export interface InspectorParts {
   readonly namespaces: Namespaces;
   readonly native: Hashing;
-  /** Who keeps a block; asked only of blocks that are kept or locked. */
+  /** Owners that retain a block. Called only for protected blocks. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
-  /** Asked with each explanation; null where there are no other hosts. */
+  /** Called for each explanation; null if there are no peers. */
   readonly pulls?: () => PullInsight | null;
 }
 
@@ -147,7 +147,7 @@ class StoreInspector implements Inspector {
   readonly #store: TieredStore;
   readonly #parts: InspectorParts;
   readonly #names: NameResolver;
-  /** Tells the places of this run from those of others: generations begin anew with each. */
+  /** Identifies this process in cursors: node generations restart with each process. */
   readonly #run: number;
 
   constructor(store: TieredStore, parts: InspectorParts) {
@@ -182,7 +182,7 @@ class StoreInspector implements Inspector {
     while (walk.step() || (await walk.stepToRoot(turn))) {
       blocks.push(treeBlock(facts, walk.node, walk.depth));
       if (blocks.length === limit) {
-        // Taken before it is known whether anything follows: the walk is at its end after that.
+        // Before the next step: at its end the walk has no place.
         const next = placeText(this.#run, walk.place());
         const isMore = walk.step() || (await walk.stepToRoot(turn));
         return { blocks, next: isMore ? next : null, missing: false };
@@ -204,7 +204,7 @@ class StoreInspector implements Inspector {
   }
 }
 
-/** A place as people carry it from page to page; `run` tells it from places of other runs. */
+/** Encodes a place as a cursor. `run` identifies the process. */
 function placeText(run: number, place: Place): string {
   const words = Uint32Array.of(run, ...place);
   return Buffer.from(words.buffer).toString("base64url");
@@ -213,7 +213,7 @@ function placeText(run: number, place: Place): string {
 const WORDS_MIN = 5;
 const WORDS_MAX = 64;
 
-/** Null where it is none, or of another run. */
+/** Null if the text is invalid or from another process. */
 function placeOf(run: number, text: string): Place | null {
   if (text.length > WORDS_MAX * 6) return null;
   const bytes = Buffer.from(text, "base64url");
@@ -223,7 +223,7 @@ function placeOf(run: number, text: string): Place | null {
   return words.shift() === run && words.length % 2 === 0 ? words : null;
 }
 
-/** Children that are counted of one block. */
+/** Maximum number of children counted per block. */
 const CHILDREN_MAX = 1_000;
 
 const LABELS: readonly (readonly [Tier, TierLabel])[] = [
@@ -236,7 +236,7 @@ interface BlockFacts {
   readonly table: TableView;
   readonly namespaces: Namespaces;
   readonly nowSeconds: number;
-  /** Asked only where something keeps the block. */
+  /** Called only if the block is protected. */
   readonly holdersOf: (node: NodeId) => readonly HeldBy[];
 }
 
@@ -271,7 +271,7 @@ function digestOf(table: TableView, node: NodeId): string | null {
   return digest.toHex();
 }
 
-/** The fastest first. */
+/** Fastest tier first. */
 function tiersOf(table: TableView, node: NodeId): TierLabel[] {
   return LABELS.flatMap(([tier, label]) => (table.isResident(node, tier) ? [label] : []));
 }

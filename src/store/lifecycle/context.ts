@@ -6,11 +6,11 @@ import type { TieredStore } from "../tiered-store.ts";
 import type { BlockSourcePort } from "./lifecycle.ts";
 import { NameResolver } from "./resolve-names.ts";
 
-/** What may change while the agent runs. */
+/** Limits that can change at run time. */
 export interface LifecycleLimits {
-  /** The longest a lease may be, and how long it is where nobody said. */
+  /** Maximum duration of a lease, and the default duration. */
   readonly leaseTtlMaxMs: number;
-  /** Of all warm commands together: bytes on their way from SSD, and reads under way. */
+  /** Limits of all warm commands together: bytes being read from SSD, and concurrent reads. */
   readonly warmBytesMax: number;
   readonly warmReads: number;
 }
@@ -22,13 +22,13 @@ export interface LifecycleParts {
   readonly clock: Clock;
   readonly log: SsdParts["log"];
   readonly limits: () => LifecycleLimits;
-  /** Null: no other host is asked. */
+  /** Null without peers. */
   readonly peers: BlockSourcePort | null;
-  /** Fires when the agent stops: what is at work ends with what it has done so far. */
+  /** Fires at shutdown. Operations under way end with their progress so far. */
   readonly signal: AbortSignal;
 }
 
-/** What all operations share. */
+/** Shared state of all operations. */
 export interface LifecycleContext extends LifecycleParts {
   readonly names: NameResolver;
   readonly durability: Durability;
@@ -40,8 +40,8 @@ export function createContext(parts: LifecycleParts): LifecycleContext {
 }
 
 /**
- * Makes sure that what was done survives a loss of power. Whoever asks while the disk is at it
- * shares the next turn, so that a thousand commands cost a few turns and not a thousand.
+ * Makes changes survive a power loss. Concurrent requests share one flush of the disk, so that a
+ * thousand commands cost a few flushes.
  */
 class Durability {
   readonly #store: TieredStore;
@@ -54,20 +54,20 @@ class Durability {
     this.#holds = holds;
   }
 
-  /** Whether those of `nodes` that are on SSD stay there after a loss of power. */
+  /** Whether the copies on SSD of `nodes` survive a power loss. */
   areWritten(nodes: readonly NodeId[]): boolean {
     const fresh = this.#store.ssd?.writer.fresh;
     return fresh === undefined || nodes.every((node) => fresh.isSafe(node));
   }
 
-  /** True once that is so of all of them; at once where it is already. */
+  /** True once all of them survive a power loss; immediately if they already do. */
   writes(nodes: readonly NodeId[]): Promise<boolean> {
     return this.areWritten(nodes) ? Promise.resolve(true) : this.everything();
   }
 
   /**
-   * True once what left SSD so far will not come back: what others removed, too, which a command
-   * may have found gone already.
+   * True once all removals from SSD so far are durable, including removals by other commands, whose
+   * blocks this command may have found missing.
    */
   async removals(): Promise<boolean> {
     const { ssd } = this.#store;
@@ -77,7 +77,7 @@ class Durability {
     return ssd.room.removals.areVolatile ? this.everything() : true;
   }
 
-  /** True once holds are as they are now also after a crash. `since`: as of `Holds.commit`. */
+  /** True once the current pins and leases survive a crash. `since`: as of `Holds.commit`. */
   async holds(since?: number): Promise<boolean> {
     const { ssd } = this.#store;
     crashPoint("hold.changed");
@@ -87,7 +87,7 @@ class Durability {
     return isCommitted;
   }
 
-  /** True once what is on SSD now is what will be there after a crash. */
+  /** True once the current contents of SSD survive a crash. */
   everything(): Promise<boolean> {
     if (this.#next !== null) return this.#next;
     if (this.#running === null) return this.#begin();
@@ -111,15 +111,15 @@ class Durability {
   }
 }
 
-/** What long work takes of the event loop at once. */
+/** Time that long work occupies the event loop before it yields. */
 const SLICE_MS = 2;
-/** Looks between two at the clock, and at most in one slice. */
+/** Blocks between two reads of the clock, and maximum blocks in one slice. */
 const LOOKS_A_GLANCE = 16;
 const LOOKS_A_SLICE = 4_096;
-/** How often progress is told. */
+/** Period of progress reports. */
 const PROGRESS_MS = 100;
 
-/** Cuts long work into pieces between which everything else has its turn. */
+/** Divides long work into slices between which the event loop runs other tasks. */
 export class Slices {
   readonly #clock: Clock;
   #startedMs: number;
@@ -132,26 +132,26 @@ export class Slices {
     this.#toldMs = this.#startedMs;
   }
 
-  /** To be asked for each block: whether it is time for `turn`. */
+  /** Call for each block: whether to call `turn` now. */
   isOver(): boolean {
     if (++this.#looks % LOOKS_A_GLANCE !== 0) return false;
     if (this.#looks >= LOOKS_A_SLICE) return true;
     return this.isLate();
   }
 
-  /** After something that takes longer than a look: as `isOver`, by the clock at once. */
+  /** As `isOver`, but reads the clock immediately; for steps that take longer than a block. */
   isLate(): boolean {
     return this.#clock.monotonicMs() - this.#startedMs >= SLICE_MS;
   }
 
-  /** Resolves when the others have had their turn. */
+  /** Yields to the event loop and starts a new slice. */
   async turn(): Promise<void> {
     await yieldToLoop();
     this.#looks = 0;
     this.#startedMs = this.#clock.monotonicMs();
   }
 
-  /** True ten times a second at most. */
+  /** Whether a progress report is due: at most ten times a second. */
   mayTell(): boolean {
     const nowMs = this.#clock.monotonicMs();
     if (nowMs - this.#toldMs < PROGRESS_MS) return false;

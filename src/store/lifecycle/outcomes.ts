@@ -17,21 +17,21 @@ export const DONE: BlockResult = Object.freeze({ outcome: "done" });
 export const ALREADY: BlockResult = Object.freeze({ outcome: "already" });
 export const MISSING: BlockResult = Object.freeze({ outcome: "missing" });
 
-/** Its bytes are not on SSD yet. */
+/** The copy on SSD is not complete yet. */
 export const COPY_OUTSTANDING: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "ssd: the copy on SSD is outstanding; it is in RAM, and tried again",
+  reason: "ssd: the block is in RAM only; the copy to SSD is retried",
 });
 export const NOT_DURABLE: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "durable: done, and the disk did not confirm that it stays so after a loss of power",
+  reason: "durable: done, but the disk did not confirm that it survives a power loss",
 });
 export const STUCK_ON_SSD: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "ssd: not served any more, but its file could not be removed yet; it is tried again",
+  reason: "ssd: no longer served, but its file is not removed yet; the removal is retried",
 });
 
-/** Of the blocks behind one name, the outcome that is told. */
+/** Rank of each outcome. A name of several blocks reports the highest. */
 const SEVERITY: Readonly<Record<CommandOutcome, number>> = {
   already: 0,
   done: 1,
@@ -45,12 +45,12 @@ export function worseOf(a: BlockResult, b: BlockResult): BlockResult {
   return SEVERITY[b.outcome] > SEVERITY[a.outcome] ? b : a;
 }
 
-/** Why blocks go that somebody asked to go. */
+/** The removal cause of a command. */
 export function causeOf(reason: DepartureReason, { issuer, command }: CommandOrigin): Cause {
   return { reason, by: command === null ? issuer : `${issuer} ${command}` };
 }
 
-/** A report in which only what differs from nothing has to be named. */
+/** A report in which all fields that are not given have empty values. */
 export function reportOf(
   results: readonly BlockResult[],
   more: Partial<Omit<LifecycleReport, "results">> = {},
@@ -67,22 +67,22 @@ export function reportOf(
   };
 }
 
-/** The tiers that are this host's own: an engine's GPU is its own business. */
+/** Tiers managed by this host. GPU memory is managed by the engine. */
 export const OUR_TIERS = Tier.ram | Tier.ssd;
 
-/** The blocks of one command: each node once, however often and by how many names it is meant. */
+/** The blocks of one command. Each node occurs once, even if several names resolve to it. */
 export class NamedBlocks {
   readonly nodes: NodeId[] = [];
   readonly #context: LifecycleContext;
   readonly #generations: number[] = [];
   readonly #count: number;
-  /** Name `i` means the nodes `nodes[#of[k]]` for k from `#from[i]` up to `#from[i + 1]`. */
+  /** Name `i` resolves to the nodes `nodes[#of[k]]` for k from `#from[i]` up to `#from[i + 1]`. */
   readonly #from: Uint32Array;
   readonly #of: Int32Array;
 
   /**
-   * Of what the names lead to, the blocks on any tier of `tiers`; 0: all that are known. `comes`:
-   * also those that an engine is writing.
+   * Selects the blocks on any tier of `tiers`; 0 selects all known blocks. `comes`: also selects
+   * blocks that an engine is writing.
    */
   constructor(
     context: LifecycleContext,
@@ -113,17 +113,17 @@ export class NamedBlocks {
     }
   }
 
-  /** Whether the node at this place is still the one that was named. */
+  /** Whether the node at this index is still the named block. */
   isLive(place: number): boolean {
     return this.#context.store.table.isLive(this.nodes[place]!, this.#generations[place]!);
   }
 
-  /** Whether it is, and on the tier. */
+  /** Whether the node is still the named block and on the tier. */
   isOn(place: number, tier: Tier): boolean {
     return this.isLive(place) && this.#context.store.table.isResident(this.nodes[place]!, tier);
   }
 
-  /** For each name the worst of its nodes' results; `missing` where it has none. */
+  /** The worst result of each name's nodes; `missing` for a name without nodes. */
   resultsOf(byNode: readonly BlockResult[]): BlockResult[] {
     const results: BlockResult[] = [];
     for (let i = 0; i < this.#count; i++) {
@@ -143,7 +143,9 @@ export const BY_DESCENDANTS: readonly HeldBy[] = Object.freeze([{ kind: "descend
 export const BY_GPU: readonly HeldBy[] = Object.freeze([{ kind: "gpu" }]);
 export const BY_ENGINE: readonly HeldBy[] = Object.freeze([{ kind: "engine" }]);
 
-/** Who keeps the block from being removed; what builds upon it where nobody holds it itself. */
+/**
+ * Owners that protect the block from removal; `descendants` if only its descendants are protected.
+ */
 export function holdersOf(context: LifecycleContext, node: NodeId): readonly HeldBy[] {
   const { store, holds, sessions } = context;
   const { table, ssd } = store;
@@ -158,18 +160,18 @@ export function holdersOf(context: LifecycleContext, node: NodeId): readonly Hel
   return by;
 }
 
-/** Whether nothing but its own way to SSD keeps the block: that can be called off. */
+/** Whether only the block's own write to SSD protects it. The write can be cancelled. */
 export function isHeldByWriteAlone(context: LifecycleContext, node: NodeId): boolean {
   const { table, ssd } = context.store;
   return table.locksOf(node) === 1 && !table.isKept(node) && ssd?.writer.isQueued(node) === true;
 }
 
-/** Whether somebody needs the block, or what builds upon it, on this host. */
+/** Whether the block or a descendant is protected on this host. */
 export function isHeld({ store }: LifecycleContext, node: NodeId): boolean {
   return store.table.isProtected(node, Tier.ssd);
 }
 
-/** A block that stays although a command met it, as reports list it. */
+/** A report entry for a block that a command could not remove. */
 export function heldBlock(
   context: LifecycleContext,
   node: NodeId,

@@ -16,15 +16,15 @@ import {
 
 const RAM_ONLY: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "transient: kept in RAM; it is never written to SSD, so a crash loses it",
+  reason:
+    "transient: pinned in RAM only; a transient block is not written to SSD and is lost in a crash",
 });
 
 type PinOptions = Parameters<Lifecycle["pin"]>[1];
 
 /**
- * Pins blocks that are in RAM or on SSD: the hold at once, then what RAM alone has goes to SSD,
- * then file and hold are made to last. A pin of what is on SSD already costs a commit of the
- * ledger.
+ * Pins blocks in RAM or on SSD. Takes the pin immediately, then writes blocks that are in RAM only
+ * to SSD, then makes files and pin durable. A pin of a block on SSD costs one commit of the ledger.
  */
 export async function pin(
   context: LifecycleContext,
@@ -70,7 +70,7 @@ export async function pin(
   return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
 }
 
-/** What can be said of the block now that it is pinned, or was refused. */
+/** The block's result after it was pinned or refused. */
 function placed(
   { store }: LifecycleContext,
   blocks: NamedBlocks,
@@ -85,7 +85,10 @@ function placed(
   return isTransient ? RAM_ONLY : COPY_OUTSTANDING;
 }
 
-/** Writes to SSD what was pinned and is not there, and what leads to it; bytes of the former. */
+/**
+ * Writes pinned blocks and their ancestors to SSD if they are not there. Returns the bytes of
+ * pinned blocks written.
+ */
 async function secure(
   { store, signal }: LifecycleContext,
   blocks: NamedBlocks,
@@ -101,7 +104,7 @@ async function secure(
   return bytes.reduce((sum, blockBytes, i) => sum + (written[i] ? blockBytes : 0), 0);
 }
 
-/** Lets the owner's pin on each block go, once; where nobody else has one, the block ages again. */
+/** Removes one pin of the owner from each block. A block without other pins becomes evictable. */
 export async function unpin(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -114,7 +117,7 @@ export async function unpin(
   return settled(context, blocks, byNode, gone.includes(true), remember);
 }
 
-/** Sets what is left of the owner's preference for each block; priority 0: none. */
+/** Sets the owner's soft pin on each block; priority 0 removes it. */
 export async function retain(
   context: LifecycleContext,
   names: readonly BlockName[],
@@ -132,7 +135,7 @@ export async function retain(
   const { nodes } = blocks;
   if (nodes.length === 0) return reportOf(blocks.resultsOf([]));
   const request = { name: null, ttlMs: null, priority, idleMs };
-  // It takes the place of what the owner said before.
+  // The new soft pin replaces the owner's previous one.
   const going = holds.letGoAll("retain", owner, nodes);
   const hadOne = (going instanceof Promise ? await going : going).includes(true);
   const adding = holds.addAll({ ...request, kind: "retain", owner, nodes });
@@ -140,7 +143,7 @@ export async function retain(
   return settled(context, blocks, added.results, hadOne || added.id !== null, remember);
 }
 
-/** The report once the ledger has the change. */
+/** The report after the ledger's commit. */
 async function settled(
   context: LifecycleContext,
   blocks: NamedBlocks,
@@ -156,13 +159,13 @@ async function settled(
   return reportOf(results.map((result) => (result.outcome === "done" ? NOT_DURABLE : result)));
 }
 
-/** The block itself is safe; after a crash its prompt would end before it. */
+/** The block is on SSD, but after a crash its prefix would end before it. */
 export const WAY_OUTSTANDING: BlockResult = Object.freeze({
   outcome: "deferred",
-  reason: "ssd: a block that leads to it is in RAM alone; it is tried again",
+  reason: "ssd: an ancestor is in RAM only; its copy to SSD is retried",
 });
 
-/** What leads to the blocks and is not among them, each once. */
+/** The ancestors of `nodes` that are not among them, each once. */
 export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[] {
   const seen = new Set(nodes);
   const above: NodeId[] = [];
@@ -176,7 +179,7 @@ export function ancestorsOf(table: TableView, nodes: readonly NodeId[]): NodeId[
   return above;
 }
 
-/** Whether a crash would take none of these from SSD's blocks behind them. */
+/** Whether all of `above` would survive a crash, so that the blocks after them can be found. */
 export function areOutOfRam(table: TableView, above: readonly NodeId[]): boolean {
   return above.every((node) => (table.residencyOf(node) & OUR_TIERS) !== Tier.ram);
 }

@@ -31,20 +31,20 @@ import {
   STUCK_ON_SSD,
 } from "./outcomes.ts";
 
-/** Files on their way out for one command, beyond which it waits for some to be gone. */
+/** Maximum number of file removals under way for one command before it waits. */
 const FILES_MAX = 2_048;
 
-/** Takes blocks off all tiers of this host for one command. */
+/** Removes blocks from all tiers of this host for one command. */
 export class Removal {
   blocks = 0;
   bytes = 0;
-  /** Of the blocks, those that had a file. */
+  /** Removed blocks that had a file. */
   files = 0;
-  /** Files that could not be removed; they are tried again. */
+  /** Files that could not be removed. Their removal is retried. */
   stuck = 0;
-  /** The disk hangs: nothing more should be asked of it. */
+  /** The disk hangs: issue no more operations. */
   hung = false;
-  /** Blocks of which an engine still has a copy on its GPU. */
+  /** Blocks of which an engine has a copy in GPU memory. */
   onGpu = 0;
   readonly #context: LifecycleContext;
   readonly #cause: Cause;
@@ -56,8 +56,8 @@ export class Removal {
   }
 
   /**
-   * Takes an unprotected block off every tier of ours. Null where it had no file; else true when
-   * that is gone, false where it could not be removed. The node may vanish.
+   * Removes an unprotected block from RAM and SSD. Null if it had no file; otherwise resolves with
+   * true when the file is removed, or false if that failed. May remove the node.
    */
   drop(node: NodeId): Promise<boolean> | null {
     const { table, ram, landings } = this.#context.store;
@@ -66,13 +66,13 @@ export class Removal {
     if (table.isResident(node, Tier.gpu)) this.onGpu++;
     this.blocks++;
     this.bytes += table.bytesOf(node);
-    // From SSD first: without either the node is gone.
+    // From SSD first: the node is removed with its last copy.
     const gone = table.isResident(node, Tier.ssd) ? this.dropFile(node) : null;
     if (inRam) ram.drop(node, this.#cause);
     return gone;
   }
 
-  /** Takes a block off SSD alone. */
+  /** Removes a block from SSD only. */
   dropFile(node: NodeId): Promise<boolean> {
     const { ssd } = this.#context.store;
     this.files++;
@@ -84,12 +84,12 @@ export class Removal {
     return gone;
   }
 
-  /** Whether so many files are on their way out that one should wait. */
+  /** Whether too many file removals are under way and the caller should wait. */
   get isFull(): boolean {
     return this.#leaving.length >= FILES_MAX;
   }
 
-  /** Resolves when the files so far are gone, or cannot be removed, or the disk hangs. */
+  /** Resolves when the file removals so far have ended, or the disk hangs. */
   async room(): Promise<void> {
     const { ssd } = this.#context.store;
     if (this.#leaving.length === 0 || ssd === null) return;
@@ -98,13 +98,13 @@ export class Removal {
     if ((await ssd.orHung(Promise.all(leaving))) === null) this.hung = true;
   }
 
-  /** The end: true where what is gone is gone for good; `stuck` says how much is not. */
+  /** Waits for all removals; true if they are durable. `stuck` counts files that remain. */
   async end(): Promise<boolean> {
     await this.room();
     crashPoint("removal.over");
     return !this.hung && (await this.#context.durability.removals());
   }
-  /** What became of all blocks that were met, once it is known what `end` said. */
+  /** Outcomes of all blocks visited, given the result of `end`. */
   counts(isDurable: boolean, held: number): OutcomeCounts {
     const deferred = isDurable ? this.stuck : this.files;
     const done = this.blocks - deferred;
@@ -114,10 +114,10 @@ export class Removal {
 
 /** Passes over the blocks: a further one removes blocks whose writes an earlier pass cancelled. */
 const PASSES = 3;
-/** Ids looked at in one go for blocks that stayed. */
+/** Ids examined at once for blocks that remain. */
 const IDS_AT_ONCE = 65_536;
 
-/** Removes everything that nothing holds, the oldest first, a slice at a time. */
+/** Removes all unprotected blocks in slices, the oldest first. */
 export async function flush(
   context: LifecycleContext,
   origin: Parameters<Lifecycle["flush"]>[0],
@@ -125,14 +125,14 @@ export async function flush(
   const flushing = new Flushing(context, new Removal(context, causeOf("flushed", origin)));
   for (let pass = 1; pass <= PASSES; pass++) {
     context.store.landings.allRemoved();
-    // What is on both goes with its file; what is pinned has its file behind it.
+    // A block on both tiers is removed with its file; pinned blocks have their files last.
     await flushing.drain(Tier.ssd);
     await flushing.drain(Tier.ram);
     await flushing.lookAtTheRest(pass < PASSES);
     if (!(await flushing.kept.cancelledAreOver())) break;
   }
   const report = await flushing.report();
-  // For other hosts, which may take longer, the time counts from the end.
+  // Peers may take longer: count their time from the end.
   context.store.landings.allRemoved();
   return report;
 }
@@ -154,13 +154,13 @@ class Flushing {
     return this.#removal.hung || this.#context.signal.aborted;
   }
 
-  /** As many as may go now: what engines store meanwhile stays. */
+  /** Removes the blocks that are unprotected now. Blocks that engines store meanwhile stay. */
   async drain(tier: RecencyTier): Promise<void> {
     const { table } = this.#context.store;
     for (let left = table.evictableBlocks(tier); left > 0 && !this.#mustEnd; left--) {
       const node = table.oldest(tier);
       if (node === NO_NODE) return;
-      // It may leave RAM because SSD has it: no reason for it to do so now. It makes way.
+      // The block is protected on SSD only and stays in RAM: move it out of the way.
       if (isHeld(this.#context, node)) table.touchPath(node);
       else void this.#removal.drop(node);
       if (this.#slices.isOver()) await this.#slices.turn();
@@ -168,7 +168,7 @@ class Flushing {
     }
   }
 
-  /** Calls off writes that alone keep blocks, and notes what is held. */
+  /** Cancels writes that alone protect blocks, and records the protected blocks. */
   async lookAtTheRest(mayCancel: boolean): Promise<void> {
     const { table } = this.#context.store;
     this.kept.begin(mayCancel);
@@ -189,14 +189,19 @@ class Flushing {
     const { blocks, bytes, stuck } = removal;
     const counts = removal.counts(isGone, this.kept.count);
     const durable = isGone && stuck === 0 && this.#context.store.ssd !== null;
-    this.#context.log("info", "blocks were flushed", { blocks, bytes, held: this.kept.count });
+    this.#context.log("info", "flushed blocks", { blocks, bytes, held: this.kept.count });
     return reportOf([this.#result(isGone)], { counts, held: this.kept.listed, bytes, durable });
   }
 
   #result(isGone: boolean): BlockResult {
     const { blocks, stuck, hung } = this.#removal;
-    if (this.#context.signal.aborted) return { outcome: "deferred", reason: "aborted: stopping" };
-    if (hung) return { outcome: "deferred", reason: "ssd: it hangs; the rest was not looked at" };
+    if (this.#context.signal.aborted)
+      return { outcome: "deferred", reason: "aborted: the agent is stopping" };
+    if (hung)
+      return {
+        outcome: "deferred",
+        reason: "ssd: the disk hangs; the remaining blocks were not processed",
+      };
     if (stuck > 0) return STUCK_ON_SSD;
     if (!isGone) return NOT_DURABLE;
     if (this.kept.count > 0) return { outcome: "held", by: this.kept.firstHolders };
@@ -204,12 +209,12 @@ class Flushing {
   }
 }
 
-/** Children looked at for one that came during the prune. */
+/** Children examined to find one that was stored during the prune. */
 const CHILDREN_LOOKED_AT = 64;
 
 type PruneOptions = Parameters<Lifecycle["prune"]>[2];
 
-/** Removes all that follows the block, from the leaves upwards, a slice at a time. */
+/** Removes all descendants of the block in slices, leaves first. */
 export async function prune(
   context: LifecycleContext,
   after: BlockName,
@@ -217,7 +222,7 @@ export async function prune(
   options: PruneOptions = {},
 ): Promise<LifecycleReport> {
   const { table } = context.store;
-  // A block that only its children know of, too: they are what this is about.
+  // Include a block that is known only as a parent: the command is about its descendants.
   const anchors = context.names.resolveOne(after, true);
   const names = namesOf(context, after, anchors);
   const tell = () => {
@@ -237,12 +242,12 @@ export async function prune(
     if (!(await pruning.kept.cancelledAreOver())) break;
   }
   const report = await pruning.report(stop);
-  // For other hosts, which may take longer, the time counts from the end.
+  // Peers may take longer: count their time from the end.
   tell();
   return report;
 }
 
-/** In hex, the keys and names of what is pruned below, be it here or not. */
+/** Keys and aliases, in hex, of the root blocks, resident or not. */
 function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonly NodeId[]) {
   if (!store.landings.minds) return [];
   const batch = createAddressBatch(1);
@@ -273,19 +278,23 @@ class Pruning {
     this.#slices = new Slices(context.clock);
   }
 
-  /** Null when it came to its end; else why it did not. */
+  /** Null if the walk completed; otherwise the reason why it did not. */
   async walk(anchor: NodeId): Promise<BlockResult | null> {
     using walk = this.#context.store.table.openLeafWalk(anchor);
-    if (walk === null) return { outcome: "rejected", reason: "busy: too many walks at once" };
+    if (walk === null)
+      return { outcome: "rejected", reason: "busy: too many concurrent tree walks" };
     while (!walk.over) {
       this.#slice(walk);
       await this.#slices.turn();
       if (this.#removal.isFull) await this.#removal.room();
       if (this.#removal.hung) {
-        return { outcome: "deferred", reason: "ssd: it hangs; what is left was not looked at" };
+        return {
+          outcome: "deferred",
+          reason: "ssd: the disk hangs; the remaining blocks were not processed",
+        };
       }
       if (this.#context.signal.aborted || this.#options.signal?.aborted) {
-        return { outcome: "deferred", reason: "aborted: what is left was not looked at" };
+        return { outcome: "deferred", reason: "aborted: the remaining blocks were not processed" };
       }
       if (this.#slices.mayTell()) this.#tell();
     }
@@ -296,7 +305,7 @@ class Pruning {
     while (!walk.over && !this.#slices.isOver() && !this.#removal.isFull) {
       const node = walk.next();
       if (node !== NO_NODE) this.#visit(node);
-      // A thousand links on the way down were followed.
+      // The step followed a thousand links on the way down.
       else if (this.#slices.isLate()) return;
     }
   }
@@ -309,13 +318,13 @@ class Pruning {
       if ((there & Tier.gpu) !== 0) this.kept.add(node, BY_GPU);
       else if (table.isWriting(node)) this.kept.add(node, BY_ENGINE);
     } else if (!isHeld(context, node)) {
-      // What came below it meanwhile could not be found without it.
+      // A block stored below it meanwhile could not be found without it.
       if (this.#hasNewChild(node)) this.kept.add(node, null);
       else void this.#removal.drop(node);
     } else this.kept.meet(node);
   }
 
-  /** Every child was visited before: one that may go and has not gone came since. */
+  /** Whether a child was stored since the walk: all earlier children were visited. */
   #hasNewChild(node: NodeId): boolean {
     const { table } = this.#context.store;
     let child = table.firstChildOf(node);
@@ -350,16 +359,16 @@ class Pruning {
 }
 
 function doneExceptOnGpu(blocks: number): BlockResult {
-  const what = `an engine keeps ${blocks} of the removed blocks on its GPU until it evicts them`;
+  const what = `an engine has ${blocks} of the removed blocks in GPU memory until it evicts them`;
   return { outcome: "done", reason: `gpu: ${what}` };
 }
 
-/** Blocks that stayed of which the report says who holds them. */
+/** Maximum number of remaining blocks that the report lists with their owners. */
 const LISTED = 1_000;
 
 /**
- * What a command that walks over many blocks could not remove. Writes that alone keep a block are
- * called off, and it is looked at again in another pass.
+ * The blocks that a tree walk or flush could not remove. Writes that alone protect a block are
+ * cancelled, and the block is visited again in another pass.
  */
 class KeptBlocks {
   readonly #context: LifecycleContext;
@@ -380,33 +389,36 @@ class KeptBlocks {
     return this.#listed;
   }
 
-  /** Who holds the first of them. */
+  /** Owners of the first block. */
   get firstHolders(): readonly HeldBy[] {
     return this.#listed[0]?.by ?? [];
   }
 
-  /** Another pass over everything: who was held may not be any more. */
+  /** Starts another pass over all blocks, since protection may have ended. */
   begin(mayCancel: boolean): void {
     this.#listed = [];
     this.#count = 0;
     this.#mayCancel = mayCancel;
   }
 
-  /** A held block: calls its write off where nothing else keeps it, else counts it. */
+  /**
+   * Handles a protected block: cancels its write if nothing else protects it, otherwise counts the
+   * block.
+   */
   meet(node: NodeId): void {
     if (this.#mayCancel && isHeldByWriteAlone(this.#context, node)) {
       this.#cancelled.push(this.#context.store.ssd!.writer.cancel(node));
     } else this.add(node, null);
   }
 
-  /** It stays. `by` null: whoever holds it now. */
+  /** Counts a block that stays. `by`: its owners; null to look them up. */
   add(node: NodeId, by: readonly HeldBy[] | null): void {
     this.#count++;
     if (this.#listed.length >= LISTED) return;
     this.#listed.push(heldBlock(this.#context, node, by ?? holdersOf(this.#context, node)));
   }
 
-  /** Waits for writes that were called off; false where there were none, or the disk hangs. */
+  /** Waits for cancelled writes; false if there are none or the disk hangs. */
   async cancelledAreOver(): Promise<boolean> {
     const { ssd } = this.#context.store;
     const cancelled = this.#cancelled;

@@ -5,26 +5,26 @@ import { Slices } from "./context.ts";
 import type { GpuSink, LifecycleReport, OfferedBlock, WarmOptions } from "./lifecycle.ts";
 import { ALREADY, DONE, MISSING, NamedBlocks, reportOf } from "./outcomes.ts";
 
-/** Blocks asked for at once from other hosts. */
+/** Blocks requested from peers at once. */
 const PULLED_AT_ONCE = 256;
 
-/** Of what RAM could give up when a warm begins, the share it may take: others' blocks stay. */
+/** Share of the evictable RAM that one warm command may take, so that other blocks stay. */
 const SHARE_OF_EVICTABLE = 0.5;
 
 const deferred = (reason: string): BlockResult => Object.freeze({ outcome: "deferred", reason });
-const ABORTED = deferred("aborted: it was not brought");
-const UNREADABLE = deferred("ssd: the block could not be read now");
-const LOST_IN_SSD = deferred("ssd: it hangs; the block may still come");
-const STALLED = deferred("peers: they did not answer those asked for before it");
+const ABORTED = deferred("aborted: the block was not loaded");
+const UNREADABLE = deferred("ssd: the block cannot be read now");
+const LOST_IN_SSD = deferred("ssd: the disk hangs; the read may still complete");
+const STALLED = deferred("peers: no answer to the preceding requests");
 const NO_SINK = deferred(
-  "gpu_sink: it is in RAM; no engine here takes blocks to its GPU by itself",
+  "gpu_sink: loaded into RAM; no engine of this host accepts blocks for its GPU",
 );
 const FULL: BlockResult = Object.freeze({
   outcome: "rejected",
-  reason: "full: what is in RAM stays there rather than making room for this",
+  reason: "full: RAM has no room without evicting blocks in use",
 });
 
-/** Brings blocks up: from SSD, or from another host; then offers them to a GPU where asked to. */
+/** Loads blocks into RAM from SSD or peers, then offers them to a GPU if requested. */
 export async function warm(
   context: LifecycleContext,
   gate: WarmGate,
@@ -63,7 +63,7 @@ class Warming {
   readonly #signal: AbortSignal;
   readonly #slices: Slices;
   readonly #results: BlockResult[];
-  /** Bytes of slots that may still be taken. */
+  /** Bytes of slots that this command may still take. */
   #room: number;
   #doneBlocks = 0;
 
@@ -94,7 +94,7 @@ class Warming {
     return this.#blocks.resultsOf(nodes.map(here)).map((result) => result === ALREADY);
   }
 
-  /** One result for each block, when all have come that come. */
+  /** One result per block, after all reads have ended. */
   async run(): Promise<BlockResult[]> {
     const coming: Promise<void>[] = [];
     for (const at of this.#blocks.nodes.keys()) {
@@ -109,7 +109,7 @@ class Warming {
     return this.#results;
   }
 
-  /** Bytes of a block that is to be read; null where its result is known already. */
+  /** Bytes of a block to read; null if its result is already known. */
   #wants(at: number): number | null {
     const { table, ssd, slots } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
@@ -130,13 +130,13 @@ class Warming {
   async #bring(at: number, bytes: number): Promise<void> {
     const { table, ssd, ram } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
-    // It may have gone, or come, while this waited for its turn.
+    // The block may have been removed or loaded while this waited.
     if (this.#blocks.isOn(at, Tier.ram)) this.#results[at] = ALREADY;
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
     else if (!table.lock(node)) this.#results[at] = UNREADABLE;
     else {
       const read = ssd!.bring(node, { warm: true }).then((outcome) => {
-        // Nobody asked for it yet: it comes into the order by itself.
+        // No request has used the block yet: enter it into the eviction order alone.
         if (outcome === "ok") ram.settleFresh(node);
         const isThere = table.isResident(node, Tier.ssd);
         table.unlock(node);
@@ -149,10 +149,7 @@ class Warming {
     }
   }
 
-  /**
-   * Asks other hosts for what is not here, some blocks at a time, as long as there is room and they
-   * answer.
-   */
+  /** Fetches missing blocks from peers in batches, while there is room and peers answer. */
   async pullMissing(names: readonly BlockName[], results: BlockResult[]): Promise<void> {
     const { peers } = this.#context;
     const places = [...results.keys()].filter((i) => results[i] === MISSING);
@@ -175,7 +172,7 @@ class Warming {
 
   #pulled(name: BlockName, result: BlockResult = MISSING): BlockResult {
     if (result.outcome !== "missing") return result;
-    // An engine may have written it meanwhile.
+    // An engine may have written the block meanwhile.
     if (new NamedBlocks(this.#context, [name], Tier.ram).nodes.length > 0) return ALREADY;
     return this.#signal.aborted ? ABORTED : result;
   }
@@ -197,7 +194,7 @@ class Warming {
   }
 }
 
-/** What a read came to. */
+/** Results by read outcome. */
 const RESULTS = {
   ok: DONE,
   full: FULL,
@@ -206,7 +203,7 @@ const RESULTS = {
   late: LOST_IN_SSD,
 } as const;
 
-/** Blocks that are in RAM now go on to the engine that takes them. */
+/** Offers blocks in RAM to the engine's sink. */
 async function offer(
   context: LifecycleContext,
   sink: GpuSink | null,
@@ -234,8 +231,8 @@ function offeredOf(table: TableView, node: NodeId): OfferedBlock {
 }
 
 /**
- * Lets reads for warm commands pass, so many at once and so many bytes on their way, all commands
- * together. One that is larger than the limit passes alone.
+ * Limits the concurrent reads and their bytes over all warm commands. A read larger than the byte
+ * limit runs alone.
  */
 export class WarmGate {
   readonly #limits: LifecycleContext["limits"];
@@ -247,7 +244,10 @@ export class WarmGate {
     this.#limits = limits;
   }
 
-  /** Resolves when a read of so many bytes may begin; false where the signal fired before. */
+  /**
+   * Resolves with true when a read of this many bytes may begin, or with false if the signal fires
+   * first.
+   */
   async enter(bytes: number, signal: AbortSignal): Promise<boolean> {
     while (!signal.aborted && !this.#hasRoom(bytes)) {
       const turn = Promise.withResolvers<void>();
@@ -265,7 +265,7 @@ export class WarmGate {
   leave(bytes: number): void {
     this.#reads--;
     this.#bytes -= bytes;
-    // Each command has one at most in this line.
+    // Each command has at most one waiting read.
     for (const look of this.#waiting.splice(0)) look();
   }
 

@@ -4,22 +4,25 @@ import { Experience } from "./reuse-statistics.ts";
 import { Part, Stretches, turnOf, useKind } from "./segments.ts";
 import type { OrderView, VictimOrder } from "./victim-order.ts";
 
-/** One stretch and one ghost for so many ids; a small cache gets some more. */
+/** Capacity: one segment and one ghost for this many ids. A small cache gets the minimum. */
 const IDS_A_STRETCH = 2.5;
 const STRETCHES_MIN = 512;
 const IDS_A_GHOST = 4;
 const GHOSTS_MIN = 4096;
-/** A block with so many children starts conversations: none of them is the one that comes back. */
+/**
+ * A block with at least this many children is a shared prefix: none of its children is the
+ * conversation that returns.
+ */
 const CHILDREN_OF_A_START = 4;
-/** Makes whole numbers below 2^27 of 32-bit floats, in the same order. */
+/** Maps the bits of non-negative 32-bit floats to integers below 2^27, preserving their order. */
 const WORTH_SHIFT = 5;
 const KEY_MAX = 2 ** 27 - 1;
 
 /**
- * Keeps what is most likely to be asked for again. Each request's path is cut in stretches of which
- * the whole story is alike; from experience with such stretches it is learned what keeping one is
- * worth at each age, and the leaf of the least worth goes first. Where LRU leaves nothing to be won
- * it is LRU to the last block. `docs/policy.md` tells how it was found.
+ * An eviction order that keeps the blocks most likely to be used again. The path of each request is
+ * divided into segments with a common history. From statistics of such segments it learns the worth
+ * of keeping one at each age, and evicts the leaf of least worth first. If LRU leaves no hits to
+ * gain, it behaves exactly like LRU. See `docs/policy.md`.
  */
 export function createHearthOrder(view: OrderView, idsMax: number): VictimOrder {
   return new HearthOrder(view, idsMax);
@@ -32,15 +35,15 @@ class HearthOrder implements VictimOrder {
   readonly #leaves: Leaves;
   readonly #experience: Experience;
   readonly #queue: VictimQueue;
-  /** Requests so far: the only clock. */
+  /** Number of requests so far. The order uses no other clock. */
   #now = 1;
-  /** Something was removed: so the tier has been full. */
+  /** Whether a block was removed, and hence the tier has been full. */
   #wasFull = false;
-  /** Removals until victims are chosen anew. */
+  /** Removals until victims are chosen again. */
   #mayGo = 0;
   #eldest = 0;
 
-  // The request at hand. Its deepest block so far is spared: its next piece hangs there.
+  // The current request. Its deepest block is not evicted, since the next piece continues there.
   #isOpen = false;
   #known = 0;
   #fresh = 0;
@@ -83,7 +86,7 @@ class HearthOrder implements VictimOrder {
     if (id === leaves.spared) leaves.spared = NO_NODE;
     leaves.leave(id);
     this.#leaveStretch(stretch);
-    // Where many go at once, nobody may want a victim before they are all gone.
+    // During mass removals, choose new victims only when one is requested.
     if (--this.#mayGo === 0) this.#queue.clear();
   }
 
@@ -111,7 +114,10 @@ class HearthOrder implements VictimOrder {
     this.#mayGo = this.#queue.choose(this.#leaves.resident);
   }
 
-  /** Low ones go first: by worth, or by the time of the last use where LRU is not to be beaten. */
+  /**
+   * Sort key of a segment; low keys are evicted first. By worth, or by last use while the order
+   * behaves like LRU.
+   */
   #keyOf(stretch: number): number {
     const tick = this.#stretches.tick[stretch]!;
     const { guard, model } = this.#experience;
@@ -192,14 +198,14 @@ class HearthOrder implements VictimOrder {
     this.#knownAbove(id);
   }
 
-  /** So far the request goes on where one of this kind ended. */
+  /** Records that the request, so far, continues one of this kind. */
   #isKnown(kind: number, age: number): void {
     this.#turn = turnOf(kind) + 1;
     this.#gap = age;
     this.#added = 0;
   }
 
-  /** What was taken for fresh above a block that was known is known too. */
+  /** Reclassifies blocks above a known block, which were taken for new. */
   #knownAbove(id: NodeId): void {
     const { blocks } = this.#stretches;
     let above = this.#view.parentOf(id);
@@ -227,7 +233,7 @@ class HearthOrder implements VictimOrder {
     if (blocks[stretch] === 0 && !this.#isOfRequest(stretch)) this.#stretches.close(stretch);
   }
 
-  /** Nothing more can follow: now it is known what the request was. */
+  /** Finishes the current request: its kind is final now. */
   #finish(): void {
     if (!this.#isOpen) return;
     this.#experience.awaitNothing(this.#now);
@@ -260,28 +266,31 @@ const RESIDENT = 1;
 const PROTECTED = 2;
 /** Counted among its parent's children. */
 const COUNTED = 4;
-/** In its stretch's list of leaves. */
+/** In its segment's list of leaves. */
 const LISTED = 8;
 
 /**
- * Which blocks are resident, and which of them could go: those that nothing protects and that have
- * nothing resident below them, however far. These stand in a list of their stretch. 13 bytes an id.
+ * The resident blocks, and those of them that can be evicted: unprotected blocks without resident
+ * descendants. Evictable blocks are in a list of their segment. 13 bytes per id.
  */
 class Leaves {
-  /** The block that does not go though it could, or NO_NODE. */
+  /** A leaf that must not be evicted, or NO_NODE. */
   spared: NodeId = NO_NODE;
-  /** The stretch of each resident block. */
+  /** The segment of each resident block. */
   readonly stretchOf: Uint32Array;
   resident = 0;
   readonly #view: OrderView;
   readonly #stretches: Stretches;
   readonly #offer: (stretch: number) => void;
   readonly #state: Uint8Array;
-  /** Listed: the next leaf of the stretch. Else: children that are resident or have such below. */
+  /**
+   * If listed: the next leaf of the segment. Otherwise: children that are resident or have resident
+   * descendants.
+   */
   readonly #nextOrChildren: Uint32Array;
   readonly #previous: Uint32Array;
 
-  /** `offer` is called when a stretch has one leaf more. */
+  /** `offer` is called when a segment gets another leaf. */
   constructor(
     view: OrderView,
     idsMax: number,
@@ -306,26 +315,26 @@ class Leaves {
     return (this.#state[id]! & RESIDENT) !== 0;
   }
 
-  /** Whether it is one that could go, listed or spared. */
+  /** Whether the block is evictable, listed or spared. */
   isLeaf(id: number): boolean {
     const state = this.#state[id]!;
     if ((state & LISTED) !== 0) return true;
     return (state & (RESIDENT | PROTECTED)) === RESIDENT && this.#nextOrChildren[id] === 0;
   }
 
-  /** Children that are resident or have such below; of one that is not listed. */
+  /** Children that are resident or have resident descendants. Not valid for a listed block. */
   childrenOf(id: number): number {
     return (this.#state[id]! & LISTED) !== 0 ? 0 : this.#nextOrChildren[id]!;
   }
 
-  /** It is resident now. */
+  /** Adds a resident block. */
   enter(id: NodeId): void {
     this.#state[id] = this.#state[id]! | RESIDENT;
     this.resident++;
     this.#count(id);
   }
 
-  /** It is resident no more. */
+  /** Removes a resident block. */
   leave(id: NodeId): void {
     this.unlist(id);
     this.#state[id] = this.#state[id]! & ~RESIDENT;
@@ -343,7 +352,7 @@ class Leaves {
     this.list(id);
   }
 
-  /** Lists it where it could go; before its stretch is another, `unlist` it. */
+  /** Lists the block if it is evictable. Call `unlist` before its segment changes. */
   list(id: number): void {
     if ((this.#state[id]! & LISTED) !== 0 || !this.isLeaf(id) || id === this.spared) return;
     const stretch = this.stretchOf[id]!;
@@ -368,7 +377,7 @@ class Leaves {
     this.#state[id] = this.#state[id]! & ~LISTED;
   }
 
-  /** It is resident or has such below: so its parent has, whether that is resident or not. */
+  /** Counts a block that is resident or has resident descendants at its ancestors. */
   #count(from: NodeId): void {
     let id = from;
     while ((this.#state[id]! & COUNTED) === 0) {
@@ -381,7 +390,7 @@ class Leaves {
     }
   }
 
-  /** Neither it nor anything below it is resident any more. */
+  /** Undoes `#count` when neither the block nor a descendant is resident. */
   #uncount(from: NodeId): void {
     let id = from;
     while ((this.#state[id]! & COUNTED) !== 0) {
@@ -398,18 +407,18 @@ class Leaves {
   }
 }
 
-/** Blocks chosen at a time: this share of the residents, or a few. */
+/** Blocks chosen at a time: this share of the resident blocks, with a minimum. */
 const SHARE = 1 / 32;
 const BLOCKS_MIN = 32;
-/** Steps past blocks that are chosen already, for each of them, until it is time to choose anew. */
+/** Steps past already chosen blocks, per block, until the choice is repeated. */
 const STEPS_EACH = 64;
 const STEPS_MIN = 65_536;
 const ORDER_BITS = 26;
 const ORDER = 2 ** ORDER_BITS;
 
 /**
- * The stretches that go next, the first of all at the end. They are chosen from time to time, those
- * of the lowest keys; a stretch that gets a leaf in between takes its place if its key is as low.
+ * The segments to evict next, the first one at the end. Segments with the lowest keys are chosen
+ * periodically. A segment that gets a leaf in between is inserted if its key is low enough.
  */
 class VictimQueue {
   readonly #stretches: Stretches;
@@ -419,7 +428,7 @@ class VictimQueue {
   #steps = 0;
   #sorted = new Float64Array(64);
 
-  /** Keys are whole numbers from 0 below 2^27, low ones go first. */
+  /** `keyOf` returns integers from 0 up to, not including, 2^27. Low keys are evicted first. */
   constructor(stretches: Stretches, keyOf: (stretch: number) => number) {
     this.#stretches = stretches;
     this.#keyOf = keyOf;
@@ -429,7 +438,7 @@ class VictimQueue {
     return this.#sorted.byteLength;
   }
 
-  /** The leaf to go next, or 0 where the queue is empty. */
+  /** The leaf to evict next, or 0 if the queue is empty. */
   first(): number {
     const { leaf } = this.#stretches;
     while (this.#queue.length > 0) {
@@ -441,7 +450,7 @@ class VictimQueue {
     return 0;
   }
 
-  /** The stretch has a leaf. */
+  /** Call when the segment has a leaf. */
   offer(stretch: number): void {
     if (this.#stretches.isQueued(stretch)) return;
     const key = this.#keyOf(stretch);
@@ -454,18 +463,18 @@ class VictimQueue {
       this.#steps--;
     }
     this.#queue[at] = stretch;
-    // Many leave that were not to go next: who wants a victim chooses anew.
+    // Many other blocks were removed: choose again when the next victim is requested.
     if (this.#steps < 0) this.clear();
   }
 
-  /** Nothing is chosen, until `choose`. */
+  /** Empties the queue until the next `choose`. */
   clear(): void {
     for (const stretch of this.#queue) this.#stretches.setQueued(stretch, false);
     this.#queue.length = 0;
     this.#highestKey = -1;
   }
 
-  /** Chooses anew; answers how many blocks may go until it is time again. */
+  /** Chooses segments. Returns the number of blocks that may be evicted before the next choice. */
   choose(resident: number): number {
     const stretches = this.#stretches;
     this.clear();
@@ -484,7 +493,7 @@ class VictimQueue {
     return Math.floor(wanted / 2);
   }
 
-  /** Key and number in one, so that the sort needs no function to compare. */
+  /** Key and number in one float, so that the sort needs no comparison function. */
   #sort(): Float64Array {
     const { leaf, end } = this.#stretches;
     if (this.#sorted.length < end) this.#sorted = new Float64Array(2 * end);

@@ -1,18 +1,18 @@
 import { AGE_FROM, AGE_WIDTH, AGES, ageStep, ReturnModel } from "./return-model.ts";
 import { Part, partOf, type Stretches, WEIGHT_OF_SIZE } from "./segments.ts";
 
-/** Last blocks hardly ever return: one in so many leaves a ghost, and stands for all. */
+/** Last blocks rarely return: one in this many leaves a ghost, which counts for all. */
 const LAST_BLOCKS_A_GHOST = 8;
-/** Requests between two looks: few at first, as there is much to learn. */
+/** Requests between two updates: few at first, while there is much to learn. */
 const LOOK_MIN = 8;
 const LOOK_MAX = 64;
 const LOOK_SHARE = 1 / 8;
-/** Requests after which what was seen before counts half: traffic changes. */
+/** Requests after which the weight of earlier observations is halved, since traffic changes. */
 const FADE_REQUESTS = 2 ** 14;
-/** A look visits every ghost: so many blocks must have been used for each. */
+/** An update visits every ghost: this many blocks must have been used per ghost. */
 const BLOCKS_A_GHOST = 1 / 32;
 
-/** What was used when, and when it was used again: where the model and the guard learn from. */
+/** Records when blocks are used and used again, as input of the return model and the LRU guard. */
 export class Experience {
   readonly model: ReturnModel = new ReturnModel();
   readonly guard: LruGuard = new LruGuard();
@@ -22,7 +22,7 @@ export class Experience {
   #nextLook = LOOK_MIN;
   #nextFade = FADE_REQUESTS;
   #used = 0;
-  // Evicted blocks of a stretch that came back: they are expected to be stored next.
+  // Evicted blocks of a segment that returned: they are expected to be stored next.
   #awaited = 0;
   #awaitedKind = 0;
   #awaitedTick = 0;
@@ -37,21 +37,27 @@ export class Experience {
     return this.model.bytes + this.#ghosts.bytes + this.#blocksAt.byteLength;
   }
 
-  /** Blocks that last had this kind at this time, in a stretch of this size, were used again. */
+  /**
+   * Records that `blocks` blocks, last used with this kind at this time in a segment of this size,
+   * were used again.
+   */
   cameBack(kind: number, age: number, size: number, blocks: number): void {
     const weight = WEIGHT_OF_SIZE[size]!;
     this.model.returned(kind, ageStep(age), blocks * weight);
     this.guard.returned(age, blocks, blocks * weight * weight);
   }
 
-  /** The last resident block of a stretch came back at `now`: what was evicted should follow. */
+  /**
+   * Call when the last resident block of a segment returned at `now`: its evicted blocks should
+   * follow.
+   */
   awaitRest(stretch: number, now: number): void {
     const { gone, kind, tick, size } = this.#stretches;
     if (gone[stretch] === 0) return;
     this.#await(gone[stretch]!, kind[stretch]!, tick[stretch]!, size[stretch]!, now);
   }
 
-  /** No more of it comes. */
+  /** Ends the wait for evicted blocks. */
   awaitNothing(now: number): void {
     this.#await(0, 0, 0, 0, now);
   }
@@ -67,7 +73,9 @@ export class Experience {
     this.#awaitedSize = size;
   }
 
-  /** A block was stored: answers what it was when it was last used, or null where it is new. */
+  /**
+   * Call when a block was stored. Returns its kind and age at the last use, or null if it is new.
+   */
   recall(fingerprint: number, now: number): { kind: number; age: number } | null {
     const at = this.#ghosts.find(fingerprint);
     if (at >= 0) return this.#meet(at, now);
@@ -93,7 +101,7 @@ export class Experience {
     return { kind, age };
   }
 
-  /** The last resident block of a stretch was evicted. */
+  /** Call when the last resident block of a segment was evicted. */
   leaveGhost(stretch: number, fingerprint: number, now: number): void {
     const { tick, kind, size, gone } = this.#stretches;
     const isLast = partOf(kind[stretch]!) === Part.last;
@@ -110,7 +118,7 @@ export class Experience {
     this.model.lost(kind, ageStep(age), blocks * WEIGHT_OF_SIZE[size]!);
   }
 
-  /** So many blocks were used. */
+  /** Counts used blocks. */
   used(blocks: number): void {
     this.#used += blocks;
   }
@@ -119,7 +127,10 @@ export class Experience {
     return now >= this.#nextLook && this.#used >= this.#ghosts.blocks.length * BLOCKS_A_GHOST;
   }
 
-  /** Brings model and guard up to date. `resident`: blocks that fill the tier, 0 = it has room. */
+  /**
+   * Updates model and guard. `resident`: number of resident blocks if the tier is full, 0 if it has
+   * room.
+   */
   look(now: number, resident: number): void {
     const between = Math.min(LOOK_MAX, now * LOOK_SHARE);
     this.#nextLook = now + Math.max(LOOK_MIN, Math.floor(between));
@@ -154,20 +165,20 @@ export class Experience {
 }
 
 /**
- * Stretches of which no block is left, by the fingerprint of their shallowest block: the one that
- * went last, and the one that a request which comes back stores first. Sets of four; the one used
- * longest ago makes room.
+ * Evicted segments, by the fingerprint of their shallowest block: the block that was evicted last,
+ * and that a returning request stores first. Sets of four; the least recently used entry is
+ * replaced.
  */
 class Ghosts {
   readonly tick: Uint32Array;
   readonly kind: Uint16Array;
   readonly size: Uint8Array;
-  /** Blocks it stands for; 0 = the place is free. */
+  /** Blocks that the entry represents; 0 means the entry is free. */
   readonly blocks: Uint16Array;
   readonly #fingerprint: Uint32Array;
   readonly #mask: number;
 
-  /** Room for a power of two of ghosts, at most `max`. */
+  /** Capacity: the largest power of two up to `max`. */
   constructor(max: number) {
     const length = 2 ** Math.floor(Math.log2(max));
     this.#mask = length / WAYS - 1;
@@ -184,7 +195,7 @@ class Ghosts {
     return arrays.reduce((sum, array) => sum + array.byteLength, 0);
   }
 
-  /** The ghost with this fingerprint, or -1. */
+  /** Index of the ghost with this fingerprint, or -1. */
   find(fingerprint: number): number {
     const from = (fingerprint & this.#mask) * WAYS;
     for (let at = from; at < from + WAYS; at++) {
@@ -193,7 +204,7 @@ class Ghosts {
     return -1;
   }
 
-  /** The place for a new one: free, or of the ghost to be forgotten. */
+  /** Index for a new ghost: a free entry, or the least recently used one. */
   placeFor(fingerprint: number): number {
     const from = (fingerprint & this.#mask) * WAYS;
     let place = from;
@@ -219,19 +230,20 @@ class Ghosts {
 
 const WAYS = 4;
 
-/** LRU misses of what returned, as a share of all returns: below, there is nothing to win. */
+/** If LRU misses a smaller share of all returns than this, there is nothing to gain. */
 const MISSED_SHARE = 0.012;
-/** Once it was worth it, less is enough to go on. */
+/** Lower threshold for continuing once the learned order is in use. */
 const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
-/** Blocks that returned without a miss and are taken for granted. */
+/** Pseudo-count of returns without a miss. */
 const DOUBT = 64;
-/** Missed stretches that it takes to begin: fewer may be chance, and the model knows as little. */
+/** Missed segments required at first: fewer may be chance, and the model has little data either. */
 const STRETCHES_MIN = 64;
 
 /**
- * Says whether LRU leaves anything to be won. Where a cache holds nearly all that returns, LRU is
- * nearly perfect, and any other order can only lose; as long as nothing is known, too. An LRU cache
- * evicts at the age at which the blocks used since fill it: what returned later is a miss of its.
+ * Decides whether an order other than LRU can gain hits. If a cache holds nearly all blocks that
+ * return, LRU is nearly optimal and any other order can only lose; likewise without data.
+ * An LRU cache evicts at the age at which the blocks used since fill it: a return at a higher age
+ * is an LRU miss.
  */
 class LruGuard {
   #evictsAt = Number.POSITIVE_INFINITY;
@@ -240,12 +252,12 @@ class LruGuard {
   #missedStretches = 0;
   #isBeaten = false;
 
-  /** Whether an order that learned is to be trusted. */
+  /** Whether the learned order should be used. */
   get isBeaten(): boolean {
     return this.#isBeaten;
   }
 
-  /** `stretches`: the part of a stretch that the blocks are. */
+  /** `stretches`: the fraction of a segment that the blocks are. */
   returned(age: number, blocks: number, stretches: number): void {
     this.#returned += blocks;
     if (age <= this.#evictsAt) return;
@@ -253,7 +265,10 @@ class LruGuard {
     this.#missedStretches += stretches;
   }
 
-  /** `blocksAt`: blocks last used at each step of age, resident or not; `resident`: of them. */
+  /**
+   * `blocksAt`: blocks by step of the age of their last use, resident or not. `resident`: number of
+   * resident blocks.
+   */
   look(blocksAt: Float64Array, resident: number): void {
     let younger = 0;
     let step = 0;

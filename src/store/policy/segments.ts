@@ -1,25 +1,25 @@
 /**
- * A stretch is what one request last used of one part of its path: its blocks share time and kind,
- * and only the deepest resident one of them can go next. So whatever is decided is decided for
- * stretches, of which there are far fewer than blocks.
+ * A segment is a part of a path that one request used last. Its blocks share time and kind of use,
+ * and only its deepest resident block is evictable. Decisions are therefore made per segment; there
+ * are far fewer segments than blocks.
  */
 export class Stretches {
-  /** When its blocks were last used. */
+  /** Time of the last use of its blocks. */
   readonly tick: Uint32Array;
   readonly kind: Uint16Array;
-  /** Its blocks that are resident. */
+  /** Number of its resident blocks. */
   readonly blocks: Uint32Array;
-  /** Its blocks that were evicted since, at most 65535. */
+  /** Number of its blocks evicted since, at most 65535. */
   readonly gone: Uint16Array;
-  /** Blocks it had at first, in half octaves. */
+  /** Initial number of its blocks, in half octaves. */
   readonly size: Uint8Array;
-  /** First of its blocks that could go next, 0 = none. */
+  /** First block in its list of leaves; 0 for none. */
   readonly leaf: Uint32Array;
-  /** All stretches are below. */
+  /** One past the highest segment number in use. */
   end = 1;
   readonly #marks: Uint8Array;
   readonly #free: number[] = [];
-  /** The one opened last of each part. */
+  /** The latest segment of each part. */
   readonly #newest: Record<Part, number> = { [Part.known]: 0, [Part.fresh]: 0, [Part.last]: 0 };
 
   constructor(max: number) {
@@ -48,8 +48,8 @@ export class Stretches {
   }
 
   /**
-   * A new stretch; where all are in use, the youngest of the same part, whose time and kind it then
-   * shares: that costs precision, never correctness.
+   * Opens a segment. If all are in use, returns the youngest of the same part, whose time and kind
+   * the blocks then share: that costs precision, not correctness.
    */
   open(kind: number, tick: number): number {
     const part = partOf(kind);
@@ -67,7 +67,7 @@ export class Stretches {
     return stretch;
   }
 
-  /** The earliest time of any that has a leaf, or `now`. */
+  /** The earliest time of a segment with a leaf, or `now`. */
   eldest(now: number): number {
     const { tick, leaf, end } = this;
     let eldest = now;
@@ -86,7 +86,7 @@ export class Stretches {
     return 1;
   }
 
-  /** It has no block left. While it is queued, nobody gets it. */
+  /** Call when it has no block left. Its number is not reused while it is queued. */
   close(stretch: number): void {
     this.#marks[stretch] = this.#marks[stretch]! & ~OPEN;
     if (this.#marks[stretch] === 0) this.#free.push(stretch);
@@ -100,7 +100,7 @@ export class Stretches {
     }
   }
 
-  /** It has all the blocks it will have. */
+  /** Call when the segment is complete. */
   seal(stretch: number, kind: number): void {
     this.kind[stretch] = kind;
     const blocks = this.blocks[stretch]!;
@@ -112,8 +112,8 @@ const OPEN = 1;
 const QUEUED = 2;
 
 /**
- * What one block counts for as experience. Blocks of a stretch return together, so n of them are
- * more than one observation and less than n: their square root.
+ * Weight of a segment of a size as an observation: the square root of its blocks. The blocks of a
+ * segment return together, so n blocks are more than one observation and less than n.
  */
 export const WEIGHT_OF_SIZE: Float64Array = Float64Array.from(
   { length: 64 },
@@ -121,17 +121,17 @@ export const WEIGHT_OF_SIZE: Float64Array = Float64Array.from(
 );
 
 /**
- * Kinds of use: what is known of a request's blocks when the request is over, as far as it tells
- * when they will be used again. Levels are few and coarse: each is soon known by experience.
+ * Kinds of use: features of a finished request that predict when its blocks are used again. Levels
+ * are few and coarse, so that each collects data quickly.
  */
 
-/** Which part of its request's path a block was in. */
+/** The part of its request's path in which a block was. */
 export const Part = {
   /** Up to the deepest block that was known before. */
   known: 0,
-  /** What the request added. */
+  /** Blocks that the request added. */
   fresh: 1,
-  /** The last block: part full as a rule, and replaced by another when the prompt grows. */
+  /** The last block: usually partly filled, and replaced by another one when the prompt grows. */
   last: 2,
 } as const;
 export type Part = (typeof Part)[keyof typeof Part];
@@ -140,7 +140,7 @@ const PARTS = 3;
 const TURNS = 4;
 /** Powers of four: below 4, 16, 64, 256, 1024, and beyond. */
 const SCALES = 6;
-/** A conversation's first turn has no gap before it. */
+/** The first turn of a conversation has no gap before it. */
 const TURNS_AND_GAPS = 1 + (TURNS - 1) * SCALES;
 
 export const KINDS: number = PARTS * TURNS_AND_GAPS * SCALES;
@@ -150,8 +150,8 @@ function scale(size: number): number {
 }
 
 /**
- * `turn`: how often the conversation has come back, at most 3; `gap`: requests since it was here;
- * `added`: blocks behind the deepest that was known.
+ * `turn`: returns of the conversation so far, at most 3. `gap`: requests since its last one.
+ * `added`: blocks after the deepest known one.
  */
 export function useKind(part: Part, turn: number, gap: number, added: number): number {
   const turnAndGap = turn === 0 ? 0 : 1 + (Math.min(turn, TURNS - 1) - 1) * SCALES + scale(gap);
@@ -172,15 +172,18 @@ function gapLevelOf(kind: number): number {
   return turnAndGap === 0 ? 0 : 1 + ((turnAndGap - 1) % SCALES);
 }
 
-/** Kinds whose returns are spread over time alike: by the gap before; last blocks by themselves. */
+/**
+ * Kinds with a similar distribution of returns over time: by the gap before; last blocks
+ * separately.
+ */
 export const SHAPES = SCALES + 2;
 export const SHAPE_OF: Uint8Array = Uint8Array.from({ length: KINDS }, (_, kind) =>
   partOf(kind) === Part.last ? SHAPES - 1 : gapLevelOf(kind),
 );
 
-/** Levels at most of one trait. */
+/** Maximum number of levels of a trait. */
 export const LEVELS = 8;
-/** What multiplies the chance of a return: for each trait, the level of each kind. */
+/** Traits that multiply the probability of a return: for each trait, the level of each kind. */
 export const TRAITS: readonly Uint8Array[] = [
   Uint8Array.from({ length: KINDS }, (_, kind) => turnOf(kind)),
   Uint8Array.from({ length: KINDS }, (_, kind) => kind % SCALES),

@@ -19,12 +19,12 @@ import type { SsdRoom } from "./ssd-room.ts";
 export type ReadOutcome = "ok" | "miss" | "full";
 
 /**
- * `stale`: sound, and not what the table knows; `error`: the medium does not give it back;
- * `bad_memory`: the file is right, and what is read into this memory is not.
+ * `stale`: valid, but not the version in the table. `error`: the medium cannot read it.
+ * `bad_memory`: the file is correct, but the memory changes bytes written to it.
  */
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
 
-/** Where a block is read to. */
+/** Destination of a read. */
 interface Place {
   readonly region: Region;
   readonly offset: number;
@@ -35,25 +35,28 @@ const NO_MAC = new Uint8Array(MAC_BYTES);
 interface Damage {
   readonly path: string;
   readonly why: string;
-  /** The payload is what lay in RAM when this run wrote the file, as far as the header tells. */
+  /**
+   * Whether the payload is the content of RAM when this run wrote the file, according to the
+   * header.
+   */
   readonly isOwnPayload: boolean;
 }
 
 type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
 
 export interface BringOptions {
-  /** No request waits for it: it comes after what else wants the disk, until one does. */
+  /** No request waits for the block: it has lower priority until one does. */
   readonly warm?: boolean;
-  /** As of `RamTier.takeSlot`. */
+  /** See `RamTier.takeSlot`. */
   readonly mayRelieve?: boolean;
   readonly zone?: number;
 }
 
 /**
- * Blocks on their way from SSD to RAM. Reads of one block at the same time are one read. What is
- * read is believed only after it was checked. After a mismatch the file is read into other memory:
- * if that is wrong, too, the file is quarantined; else, and if the first place gets it wrong again,
- * the memory there is damaged. Either is a miss.
+ * Reads blocks from SSD into RAM. Concurrent reads of one block are combined. A block is accepted
+ * only after verification. After a mismatch the file is read into other memory. If that copy is
+ * wrong too, the file is quarantined. Otherwise, and if a second read into the first slot is wrong
+ * again, the memory of that slot is damaged. Either case is a miss.
  */
 export class BlockReader {
   readonly #parts: SsdParts;
@@ -62,9 +65,9 @@ export class BlockReader {
   readonly #slots: SlotAllocator;
   readonly #ram: RamTier;
   readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
-  /** Of these, what no request waits for. */
+  /** Nodes being read that no request waits for. */
   readonly #warming = new Set<NodeId>();
-  /** Told of a block that was not what it should be. */
+  /** Called with the file and the reason when a block is damaged. */
   readonly #onCorrupt: (path: string, why: string) => void;
   readonly #native: Native;
 
@@ -94,7 +97,10 @@ export class BlockReader {
     return this.#reads.has(node);
   }
 
-  /** Brings a block that is on SSD into RAM. The caller holds a lock on the node until then. */
+  /**
+   * Reads a block from SSD into RAM. The caller keeps a lock on the node until the promise
+   * resolves.
+   */
   bring(node: NodeId, options: BringOptions = {}): Promise<ReadOutcome> {
     const { warm = false, mayRelieve = true, zone } = options;
     const work = warm ? "warm" : "read";
@@ -136,7 +142,7 @@ export class BlockReader {
       stats.readBytes += table.bytesOf(node);
       this.#ram.promoted(node);
     } else if (verdict === "bad_memory") {
-      // Never free again: what is stored there would be lost, too.
+      // Do not reuse the slot: blocks stored there would be damaged, too.
       this.#slots.quarantine(slot);
     } else {
       this.#slots.release(slot);
@@ -146,8 +152,7 @@ export class BlockReader {
   }
 
   /**
-   * Reads with `load`; again, and elsewhere, if that was not right; and does what has to be done
-   * about it.
+   * Reads with `load` and verifies. After a mismatch, reads again elsewhere and handles the damage.
    */
   async #verdict(
     node: NodeId,
@@ -158,14 +163,14 @@ export class BlockReader {
     const { schedule, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
-    // Each of those who wait has a lock, and this read its own.
+    // Each waiting request has a lock, and this read has its own.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
     const read = async (at: Place): Promise<Judged> => {
-      // Whoever gets the seat late may find that the block has gone, or the disk was given up.
+      // During the wait for an I/O slot the block may have been removed, or the disk given up.
       if (!isThere()) return "gone";
-      // All were late: a slow disk serves those who still wait.
+      // All readers were late: a slow disk should serve those that still wait.
       if (!isWanted()) return "unserved";
-      // The trial of a broken disk is a read that somebody wants.
+      // Only a read that a request waits for may serve as the trial of a broken disk.
       if (work === "read" ? !this.#breaker.mayRead() : this.#breaker.gate.why !== null) {
         return "unserved";
       }
@@ -187,7 +192,7 @@ export class BlockReader {
         }
       }
     }
-    // A block that somebody purged meanwhile is not there to be judged.
+    // A block that was purged meanwhile gets no verdict.
     if (!isThere()) return "gone";
     if (typeof judged === "object") {
       await this.#setAside(node, judged, isThere);
@@ -199,7 +204,7 @@ export class BlockReader {
     return judged;
   }
 
-  /** What a read into memory of its own says; `unserved` if the host has none for it now. */
+  /** Reads into separate memory and verifies; `unserved` if the host has no memory for it now. */
   async #elsewhere(bytes: number, readAt: (at: Place) => Promise<Judged>): Promise<Judged> {
     using region = tryRegion(this.#native, bytes);
     return region === null ? "unserved" : await readAt({ region, offset: 0 });
@@ -209,10 +214,10 @@ export class BlockReader {
     const { checks, log } = this.#parts;
     const isArena = region === this.#parts.region;
     checks.placeDamaged(node, isArena ? offset : null);
-    log("warn", "memory changes what is read into it", { offset, arena: isArena });
+    log("warn", "memory corrupts data read into it", { offset, arena: isArena });
   }
 
-  /** The drive is to blame unless the file has what damaged RAM gave it. */
+  /** Quarantines the file, unless it contains bytes that were already damaged in RAM. */
   async #setAside(node: NodeId, damage: Damage, isThere: () => boolean): Promise<void> {
     const { files, checks, stats, log } = this.#parts;
     const { path, why, isOwnPayload } = damage;
@@ -221,7 +226,7 @@ export class BlockReader {
     if (!isThere()) return;
     if (isRam) {
       stats.ramDamagedFiles++;
-      log("warn", "a block was damaged in RAM before it was written to SSD", { path });
+      log("warn", "block was damaged in RAM before it was written to SSD", { path });
       await this.#room.drop(node, { reason: "quarantined", by: null });
       return;
     }
@@ -253,13 +258,13 @@ export class BlockReader {
     if (loaded.status === "full") return "unserved";
     this.#parts.stats.readErrors++;
     this.#breaker.failed(loaded.status);
-    // Only a medium that cannot be read is the block's fault.
+    // Only a medium error is a fault of the block.
     return loaded.status === "io_error" ? "error" : "unserved";
   }
 
   /**
-   * Reads a block into a region of the caller's, to see whether it is sound; never into RAM. It is
-   * not locked for that: it may go meanwhile.
+   * Reads a block into a region of the caller to verify it; never into RAM. The block is not locked
+   * and may be removed meanwhile.
    */
   scrub(node: NodeId, region: Region): Promise<Verdict> {
     const { files, disk } = this.#parts;
@@ -269,8 +274,8 @@ export class BlockReader {
       const { bytes } = expected;
       this.#room.watch(node);
       const loaded = await disk.load({ path, header, ...place, bytes });
-      // An evicted block's file is overwritten under the reader's hands, even where a new one of
-      // the same name has come since.
+      // An evicted block's file may be overwritten during the read, even if a new file of the same
+      // name exists since.
       if (this.#room.hasLeft) return "unserved";
       if (loaded.ok) {
         const decoded = decodeHeader(header.bytes);
@@ -278,13 +283,13 @@ export class BlockReader {
       }
       if (loaded.status === "short") return tooShort(path);
       if (loaded.status !== "io_error") return "unserved";
-      // What has rotted away says nothing of the disk as a whole: the breaker does not hear of it.
+      // A decayed block says nothing about the whole disk: do not report it to the breaker.
       this.#parts.stats.readErrors++;
       return "error";
     });
   }
 
-  /** The one place where bytes from SSD are believed: what is wrong with them, or null. */
+  /** The only place where bytes from SSD are accepted: the reason to reject them, or null. */
   async #faultOf(
     node: NodeId,
     decoded: DecodedHeader,
@@ -305,12 +310,12 @@ export class BlockReader {
   #judge(path: string, fault: ReadFault | null): Judged {
     if (fault === null) return "ok";
     if (!fault.isStale) return { path, ...fault };
-    this.#parts.log("info", "a block on SSD is of another generation", { path });
+    this.#parts.log("info", "block on SSD has a stale generation", { path });
     return "stale";
   }
 }
 
-/** Memory outside of the arena for a block; null if the host has none for it now. */
+/** Memory outside the arena for a block; null if the host has none for it now. */
 export function tryRegion(native: Native, bytes: number): Region | null {
   const rounded = Math.ceil(bytes / PAGE) * PAGE;
   try {
@@ -322,14 +327,14 @@ export function tryRegion(native: Native, bytes: number): Region | null {
 }
 
 function tooShort(path: string): Damage {
-  return { path, why: "it is shorter than it should be", isOwnPayload: false };
+  return { path, why: "file too short", isOwnPayload: false };
 }
 
 const IDLE_MS = 1_000;
 
 /**
- * Reads everything on SSD over and over, from the device, to find what has rotted before somebody
- * asks for it. One block at a time, behind all other work, at so many bytes a second on average.
+ * Reads all blocks on SSD in rounds, from the device, to find decayed blocks before a reader does.
+ * One block at a time, at the lowest priority and a limited average rate.
  */
 export class Scrub {
   readonly #parts: SsdParts;
@@ -354,7 +359,7 @@ export class Scrub {
     this.#running = this.#run();
   }
 
-  /** 0 pauses. */
+  /** Sets the rate in bytes per second; 0 pauses the scrub. */
   setRate(bytesPerS: number): void {
     this.#bytesPerS = bytesPerS;
   }
@@ -368,7 +373,7 @@ export class Scrub {
     }
   }
 
-  /** Scrubs the next block; its bytes, 0 where there is nothing to do now. */
+  /** Scrubs the next block. Returns its bytes, or 0 if there is nothing to do now. */
   async #next(): Promise<number> {
     const { table, stats, schedule } = this.#parts;
     if (schedule.running > 0 && schedule.waiting("read") > 0) return 0;
@@ -388,7 +393,7 @@ export class Scrub {
     return bytes;
   }
 
-  /** Null where the host has no memory for it now. */
+  /** Null if the host has no memory for it now. */
   #regionFor(bytes: number): Region | null {
     if (this.#region !== null && this.#region.bytes >= bytes) return this.#region;
     this.#region?.[Symbol.dispose]();
@@ -397,7 +402,7 @@ export class Scrub {
     return this.#region;
   }
 
-  /** Ends it; a read that hangs is not waited for longer than `ms`, and keeps its memory. */
+  /** Stops the scrub. Waits at most `ms` for a hung read, which keeps its memory. */
   async stop(ms: number): Promise<void> {
     this.#stop.abort();
     const late = Promise.withResolvers<boolean>();

@@ -4,61 +4,63 @@ import type { BlockWriter } from "./block-writer.ts";
 import type { HangWatch } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
-/** What became of the wish to have all of RAM on SSD. */
+/** Result of writing all of RAM to SSD. */
 export interface PersistReport {
   readonly written: number;
   readonly skipped: number;
-  /** Everything that is on SSD survives a loss of power. */
+  /** Whether all blocks on SSD survive a power loss. */
   readonly durable: boolean;
 }
 
-/** Blocks looked at before other work gets its turn. */
+/** Blocks examined before the loop yields. */
 const LOOKS_A_SLICE = 2_048;
-/** Blocks that are owed a copy, looked at in one tick and for one writer that wants room. */
+/** Blocks with a pending copy that are examined per tick, and per writer that needs room. */
 const OWED_A_TICK = 1_024;
 const OWED_AT_ONCE = 64;
 
 export interface CopiesOptions {
   readonly writer: BlockWriter;
   readonly hang: HangWatch;
-  /** Whether blocks are written at all just now. */
+  /** Whether blocks are currently written to SSD. */
   takesBlocks(): boolean;
-  /** Queues a block of RAM to be written, or has it queued; false where nothing takes it. */
+  /** Queues a block for writing; true also if it is queued already. False if it is refused. */
   write(node: NodeId): boolean;
 }
 
 /**
- * Copies that are made whatever the write policy: of what is kept, as soon as it can be, so that it
- * may leave RAM and survives; of blocks that somebody wants to be safe; of all of RAM for a stop.
- * Transient blocks are never copied.
+ * Copies that are made under every write policy: of retained blocks as soon as possible, so that
+ * they survive and may leave RAM; of blocks that a command makes durable; and of all of RAM at
+ * shutdown. Transient blocks are never copied.
  */
 export class Copies {
   readonly #parts: SsdParts;
   readonly #options: CopiesOptions;
-  /** Kept blocks that came to be in RAM alone, with their generations; some are written by now. */
+  /**
+   * Retained blocks that became RAM-only, with their generations. Some may have been written since.
+   */
   readonly #owed = new Map<NodeId, number>();
 
   constructor(parts: SsdParts, options: CopiesOptions) {
     this.#parts = parts;
     this.#options = options;
     const { table } = parts;
-    // What was kept before there was this tier; recovery may find that some of it is on SSD.
+    // Blocks retained before the tier was opened. Recovery may have found some of them on SSD.
     if (table.keptInRamAloneBytes === 0) return;
     let node = table.nextOn(NO_NODE, Tier.ram);
     for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.owe(node);
   }
 
-  /** A kept block has come to be in RAM and not on SSD. Changes nothing of the table. */
+  /** Call when a retained block is in RAM and not on SSD. Does not change the table. */
   owe(node: NodeId): void {
     this.#owed.set(node, this.#parts.table.generationOf(node));
   }
 
-  /** For a tick: queues what is owed, as far as it is taken. */
+  /** Periodic: queues pending copies as far as they are accepted. */
   makeOwed(): void {
     this.#makeOwed(OWED_A_TICK);
   }
 
-  /** For somebody who wants room in RAM: a few of what is owed go first. */
+  /** Queues a few pending copies for a writer that needs room in RAM. */
   makeSomeOwed(): void {
     this.#makeOwed(OWED_AT_ONCE);
   }
@@ -70,7 +72,7 @@ export class Copies {
       if (looks-- === 0) return;
       this.#owed.delete(node);
       if (!this.#isOwed(node, generation)) continue;
-      // Until it is there: a write may fail. What was looked at goes to the end of the line.
+      // Stays pending until it is written, since a write may fail. Move it to the end of the list.
       this.#owed.set(node, generation);
       if (!this.#options.writer.isQueued(node) && !this.#options.write(node)) return;
     }
@@ -84,10 +86,10 @@ export class Copies {
   }
 
   /**
-   * Has these blocks on SSD now, and what is kept above them; true for each that is there when it
-   * is over. False where it cannot be: transient, in RAM no more, or the tier does not take it. It
-   * waits for room in the queue, but for no disk that hangs, and not when `signal` has gone off. To
-   * be safe from a loss of power they need `makeDurable` after that.
+   * Writes these blocks and their retained ancestors to SSD. One entry per block: true if it is on
+   * SSD. False if that is not possible: the block is transient, not in RAM, or refused. Waits for
+   * room in the queue, but not for a hung disk and not after `signal` has fired. Call `makeDurable`
+   * afterwards to survive a power loss.
    */
   async secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     const { table } = this.#parts;
@@ -111,7 +113,7 @@ export class Copies {
     return nodes.map((_, i) => isThere(i));
   }
 
-  /** Ancestors, none of them among `nodes`, that are kept and in RAM alone. */
+  /** Retained ancestors that are in RAM only and not among `nodes`. */
   #owedAbove(nodes: readonly NodeId[]): NodeId[] {
     const { table } = this.#parts;
     const seen = new Set(nodes);
@@ -127,8 +129,8 @@ export class Copies {
   }
 
   /**
-   * Has everything in RAM on SSD that may be there: as far as it was there when it asked. How many
-   * nothing takes. It does not wait for a disk that hangs.
+   * Writes all blocks that were in RAM at the call to SSD, as far as allowed. Returns the number of
+   * refused blocks. Does not wait for a hung disk.
    */
   async persist(): Promise<number> {
     const { table } = this.#parts;
@@ -147,7 +149,7 @@ export class Copies {
   readonly #orHung: Wait = async (work) =>
     (await this.#options.hang.orHung(work.then(() => true))) === true;
 
-  /** Queues the block where it still wants to be; false where nothing takes it. */
+  /** Queues the block if it still needs a copy; false if it is refused. */
   async #queue(node: NodeId, generation: number, wait: Wait): Promise<boolean> {
     const { table } = this.#parts;
     const { writer, takesBlocks, write } = this.#options;
@@ -164,5 +166,5 @@ export class Copies {
   }
 }
 
-/** False where nobody waits for the work any longer. */
+/** False if the wait was given up. */
 type Wait = (work: Promise<unknown>) => Promise<boolean>;

@@ -2,14 +2,14 @@ import { type Clock, yieldToLoop } from "../../core/index.ts";
 import type { StatusName } from "../../native/index.ts";
 import type { HealthSink, SsdParts } from "./ssd-parts.ts";
 
-/** A damaged block is worth knowing of for an hour. */
+/** Time for which damage of a block is reported. */
 const CORRUPT_MS = 3_600_000;
 const SLOW_MS = 60_000;
 const DESCRIPTORS_MS = 30_000;
-/** Reasons with a condition of their own: the drive has no part in them, or is named by it. */
+/** Reasons that have a condition of their own. */
 const NAMED: ReadonlySet<string> = new Set("no_space read_only no_descriptors replaced".split(" "));
 
-/** Turns what the tier sees into conditions, and clears them when they are over. */
+/** Raises health conditions from the tier's observations, and clears them when they have ended. */
 export class SsdHealth {
   readonly #sink: HealthSink;
   readonly #clock: Clock;
@@ -38,7 +38,7 @@ export class SsdHealth {
     readonly hung: boolean;
     readonly writesStopped: string | null;
     readonly readsStopped: string | null;
-    /** Why the folder is not the one at its path; null where it is. */
+    /** Reason why the folder at the path is not this tier's; null if it is. */
     readonly replaced: string | null;
   }): void {
     const nowMs = this.#clock.monotonicMs();
@@ -47,16 +47,16 @@ export class SsdHealth {
     const { hung, writesStopped, readsStopped, replaced } = now;
     this.#set("KV_SSD_REPLACED", replaced !== null, replaced ?? "");
     if (writesStopped === "no_descriptors" || readsStopped === "no_descriptors") {
-      const detail = "files on the SSD cannot be opened; tried again now and then";
+      const detail = "files on the SSD cannot be opened; retried periodically";
       this.#sink.raise("FD_LIMIT", detail, { forMs: DESCRIPTORS_MS });
     }
-    this.#set("KV_SSD_HUNG", hung, "operations on the SSD do not come back; RAM goes on alone");
+    this.#set("KV_SSD_HUNG", hung, "operations on the SSD hang; the agent serves from RAM only");
     this.#set("KV_SSD_FULL", writesStopped === "no_space", "the file system is full");
     this.#set("KV_SSD_READ_ONLY", writesStopped === "read_only", "the file system is read-only");
     const isOwn = (why: string | null) => why !== null && !NAMED.has(why);
     const error = [readsStopped, writesStopped].find(isOwn) ?? null;
     const what = isOwn(readsStopped) ? "reads" : "writes";
-    this.#set("KV_SSD_ERRORS", error !== null, `${what} fail (${error}); tried again now and then`);
+    this.#set("KV_SSD_ERRORS", error !== null, `${what} fail (${error}); retried periodically`);
   }
 
   #set(condition: Parameters<HealthSink["raise"]>[0], on: boolean, detail: string): void {
@@ -67,12 +67,12 @@ export class SsdHealth {
 
 const PROBE_FIRST_MS = 1_000;
 const PROBE_LAST_MS = 30_000;
-/** Errors of reads, without a success in between, after which reading stops. */
+/** Consecutive read errors that open the breaker. */
 const READ_ERRORS_MAX = 5;
 
 /**
- * Whether something may be tried. States: open → shut (for a reason) → half open, when one trial is
- * let through → open, or shut again for twice as long.
+ * Circuit breaker. States: closed → open (with a reason) → half open, when one trial is allowed →
+ * closed, or open again for twice the time.
  */
 export class Gate {
   readonly #clock: Clock;
@@ -85,23 +85,24 @@ export class Gate {
     this.#clock = clock;
   }
 
-  /** Why it is shut; null while it is open. */
+  /** Reason why it is open; null while it is closed. */
   get why(): StatusName | "replaced" | null {
     return this.#barred === null ? this.#why : "replaced";
   }
 
-  /** Why no trial is made either; null while trials are. */
+  /** Reason why trials are disabled; null while they are enabled. */
   get barred(): string | null {
     return this.#barred;
   }
 
-  /** Shut, without trials, until `bar(null)`: the folder behind it is another one. */
+  /** Opens it without trials until `bar(null)`: the folder is another one. */
   bar(why: string | null): void {
     this.#barred = why;
   }
 
   /**
-   * What was under way when it was shut may fail too: only a trial that fails makes it wait longer.
+   * Opens it. Operations that were under way may fail afterwards; only a failed trial extends the
+   * time.
    */
   shut(why: StatusName): void {
     const isOpen = this.#why === null;
@@ -115,20 +116,20 @@ export class Gate {
     this.#why = null;
   }
 
-  /** Whether it is open, or a trial is due. */
+  /** Whether it is closed, or a trial is due. */
   get mayTry(): boolean {
     if (this.#barred !== null) return false;
     return this.#why === null || this.#clock.monotonicMs() >= this.#trialAtMs;
   }
 
-  /** True once each time a trial is due; whoever asks makes it, and then says how it went. */
+  /** True once for each due trial. The caller makes the trial and reports its result. */
   takeTrial(): boolean {
     if (this.#why === null || !this.mayTry) return false;
     this.#trialAtMs = Number.POSITIVE_INFINITY;
     return true;
   }
 
-  /** The trial could not be made after all: the next one who asks may make it. */
+  /** Call if the trial could not be made: the next caller may make it. */
   returnTrial(): void {
     if (this.#isTried) this.#trialAtMs = this.#clock.monotonicMs();
   }
@@ -138,7 +139,9 @@ export class Gate {
   }
 }
 
-/** The breaker of reads: one error is a miss, again and again is a broken disk. */
+/**
+ * Circuit breaker of reads: a single error is a miss, consecutive errors indicate a broken disk.
+ */
 export class ReadBreaker {
   readonly gate: Gate;
   #errors = 0;
@@ -147,7 +150,7 @@ export class ReadBreaker {
     this.gate = new Gate(clock);
   }
 
-  /** Whether a read may be tried: always while closed, once in a while when open. */
+  /** Whether a read may be tried: always while closed, for a trial while open. */
   mayRead(): boolean {
     return this.gate.why === null || this.gate.takeTrial();
   }
@@ -163,10 +166,10 @@ export class ReadBreaker {
   }
 }
 
-/** An operation that takes longer than this belongs to a disk that hangs. */
+/** An operation that takes longer than this indicates a hung disk. */
 const HUNG_MS = 5_000;
 
-/** Whether the disk answers at all, and what to do with those who wait for it when it does not. */
+/** Detects a hung disk, and ends waits for it. */
 export class HangWatch {
   readonly #parts: SsdParts;
   readonly #onHang: () => void;
@@ -182,13 +185,13 @@ export class HangWatch {
     return this.#hung;
   }
 
-  /** To be called now and then. */
+  /** Call periodically. */
   look(): void {
     const { schedule, log } = this.#parts;
     const hung = schedule.oldestMs() > HUNG_MS;
     if (hung === this.#hung) return;
     this.#hung = hung;
-    log(hung ? "error" : "info", hung ? "the SSD hangs: going on without it" : "the SSD is back", {
+    log(hung ? "error" : "info", hung ? "SSD hangs, serving without it" : "SSD responds again", {
       operations: schedule.running,
     });
     if (!hung) return;
@@ -196,18 +199,18 @@ export class HangWatch {
     this.giveUpWaits();
   }
 
-  /** What comes of `work`, or null where the disk hangs before that; the work goes on. */
+  /** Result of `work`, or null if the disk hangs before that. The work continues. */
   orHung<T>(work: Promise<T>): Promise<T | null> {
     return new Promise((resolve, reject) => {
       const giveUp = () => resolve(null);
       this.#waits.add(giveUp);
-      // What needs no disk is over by then.
+      // Work that needs no disk has ended by then.
       if (this.#hung) void yieldToLoop().then(giveUp);
       work.then(resolve, reject).finally(() => this.#waits.delete(giveUp));
     });
   }
 
-  /** Nobody waits for the disk any longer. */
+  /** Ends all waits for the disk. */
   giveUpWaits(): void {
     for (const giveUp of this.#waits) giveUp();
     this.#waits.clear();

@@ -8,7 +8,7 @@ import type { RamCheck } from "../ram-check.ts";
 import type { BlockFiles } from "./block-files.ts";
 import type { DiskSchedule } from "./io-slots.ts";
 
-/** Conditions of the tier that people should hear of; `observability` has words for each. */
+/** Health conditions of the tier. `observability` has the texts. */
 export type SsdCondition =
   | "KV_SSD_CSUM"
   | "KV_SSD_FULL"
@@ -19,13 +19,13 @@ export type SsdCondition =
   | "FD_LIMIT"
   | "KV_SSD_ERRORS";
 
-/** Where conditions are raised and cleared; doing so again changes nothing. */
+/** Raises and clears conditions. Repeated calls have no effect. */
 export interface HealthSink {
   raise(condition: SsdCondition, detail: string, options?: { readonly forMs?: number }): void;
   clear(condition: SsdCondition): void;
 }
 
-/** What the parts of the SSD tier share. */
+/** Dependencies shared by the parts of the SSD tier. */
 export interface SsdParts {
   readonly disk: BlockDisk;
   readonly index: BlockIndex;
@@ -39,41 +39,44 @@ export interface SsdParts {
   readonly files: BlockFiles;
   readonly stats: SsdStats;
   readonly health: HealthSink;
-  /** Of this run of the agent, as headers carry it. */
+  /** Incarnation of this run of the agent, as stored in file headers. */
   readonly incarnation: bigint;
   readonly departures: Departures;
-  /** Looks at the copy in RAM before a file is written from it, and before the drive is blamed. */
+  /**
+   * Verifies the copy in RAM before a file is written from it, and before damage is attributed to
+   * the drive.
+   */
   readonly checks: Pick<RamCheck, "check" | "placeDamaged">;
-  /** Seconds since 1970, advancing with the monotonic clock. */
+  /** Unix time in seconds, advancing with the monotonic clock. */
   nowSeconds(): number;
-  /** Ends a soft pin that keeps blocks on SSD, for what `why` says; false where there is none. */
+  /** Ends a soft pin of blocks on SSD and logs `why`; false if there is none. */
   relieve(why: string): boolean;
-  /** The last copy of a block that is kept is gone, and nobody asked for that. */
+  /** Reports that the last copy of a retained block was lost without a command. */
   lost(node: NodeId, why: string): void;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;
 }
 
-/** What the SSD tier counted since the start. Written by the tier alone. */
+/** Counters of the SSD tier since the start. Written only by the tier. */
 export interface SsdStats {
   writtenBlocks: number;
   writtenBytes: number;
   readBlocks: number;
   readBytes: number;
-  /** Left the tier for want of room, or because nobody used them for so long. */
+  /** Evicted to make room, or because they were unused for the configured time. */
   evictedBlocks: number;
   evictedBytes: number;
   expiredBlocks: number;
-  /** Not what they should be: moved to quarantine. */
+  /** Damaged: moved to quarantine. */
   corruptBlocks: number;
-  /** Files removed because they had what damaged RAM gave them. */
+  /** Files removed because they contain bytes that were damaged in RAM. */
   ramDamagedFiles: number;
-  /** Wanted on SSD, and not written: no room in the queue, or the tier takes nothing. */
+  /** Not written because the queue was full or writing was suspended. */
   skippedBlocks: number;
   readErrors: number;
   writeErrors: number;
-  /** Reads that were asked for while an equal one was under way. */
+  /** Reads that joined a read of the same block under way. */
   sharedReads: number;
-  /** Blocks whose reader did not wait for them any longer. */
+  /** Blocks whose reader's deadline passed. */
   lateBlocks: number;
   scrubbedBlocks: number;
   scrubbedBytes: number;
@@ -102,7 +105,7 @@ export function emptySsdStats(): SsdStats {
   };
 }
 
-/** What status and metrics show of the tier, beside what it counted. */
+/** State of the tier for status and metrics, besides its counters. */
 export interface SsdSnapshot {
   readonly blocks: number;
   readonly bytes: number;
@@ -115,7 +118,7 @@ export interface SsdSnapshot {
   readonly method: string;
   readonly direct: boolean;
   readonly registered: boolean;
-  /** Why nothing is written, or read; null where it is. */
+  /** Reasons why writing or reading is suspended; null if it is not. */
   readonly writesStopped: string | null;
   readonly readsStopped: string | null;
 }

@@ -9,7 +9,7 @@ import { Neighbour } from "./neighbour.ts";
 import { PeerHost } from "./peer-kit.ts";
 
 const SECONDS_30 = 30_000;
-const PRUNED = { kind: "unwanted", why: "what it follows was pruned meanwhile" } as const;
+const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch" } as const;
 
 const purge = ({ store }: Pick<Life, "store">, ...names: string[]) =>
   purgeBlocks(

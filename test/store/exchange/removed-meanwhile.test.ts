@@ -12,8 +12,8 @@ const purge = ({ store }: Life, ...names: string[]) =>
     names.map((name) => ({ digest: digestOf(name), layer: LAYER_ALL })),
   );
 
-const REMOVED = { kind: "unwanted", why: "it was removed here meanwhile" } as const;
-const PRUNED = { kind: "unwanted", why: "what it follows was pruned meanwhile" } as const;
+const REMOVED = { kind: "unwanted", why: "it was removed here during the fetch" } as const;
+const PRUNED = { kind: "unwanted", why: "an ancestor was pruned during the fetch" } as const;
 
 describeNative("what is removed while it is on its way does not come back", () => {
   const it = useLife();
@@ -89,7 +89,7 @@ describeNative("what is removed while it is on its way does not come back", () =
     expect(outcomes(report.results)).toEqual(["missing", "missing"]);
     expect(commit(peer, "a", first, { transient: true })).toEqual({
       kind: "unwanted",
-      why: "transient blocks were removed meanwhile",
+      why: "transient blocks were removed during the fetch",
     });
     expect(commit(peer, "b", second)).toBe("ok");
   });
