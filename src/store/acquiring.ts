@@ -5,12 +5,12 @@ import {
   NO_NODE,
   type NodeId,
 } from "../core/index.ts";
-import { ComingBlocks, type FetchedBlock, FetchedBlocks } from "./awaited-blocks.ts";
+import { AwaitedFetches, AwaitedReads, type BlockToFetch } from "./awaited-blocks.ts";
 import { type AddressBatch, copyHandles, type HandleBatch } from "./batches.ts";
 import type { AcquireOptions } from "./block-store.ts";
-import { Tier } from "./blocks/index.ts";
+import { TIERS_ALL, Tier } from "./blocks/index.ts";
 import type { FetchOutcome } from "./exchange/peer-blocks.ts";
-import type { HeldSlots } from "./slot-refs.ts";
+import type { SlotRefs } from "./slot-refs.ts";
 import type { ReadOutcome } from "./ssd/block-reader.ts";
 
 /**
@@ -41,7 +41,7 @@ interface Request {
   readonly coming: Coming[];
   /** Nodes to read from SSD. */
   readonly reads: NodeId[];
-  readonly fetches: FetchedBlock[];
+  readonly fetches: BlockToFetch[];
   /** Peers announced the blocks up to, but not including, this index. */
   promisedTo: number;
   vainLooks: number;
@@ -52,13 +52,13 @@ interface Request {
  * read or fetched.
  */
 export class Acquiring {
-  readonly #held: HeldSlots;
+  readonly #slots: SlotRefs;
   /** Fetches from peers that are under way. */
-  readonly #fetched = new Set<FetchedBlocks>();
+  readonly #fetched = new Set<AwaitedFetches>();
   #over = false;
 
-  constructor(held: HeldSlots) {
-    this.#held = held;
+  constructor(slots: SlotRefs) {
+    this.#slots = slots;
   }
 
   /**
@@ -75,13 +75,19 @@ export class Acquiring {
     options: AcquireOptions,
     out: HandleBatch,
   ): Promise<HandleBatch> | null {
-    const { table, found } = this.#held.store;
-    const tiers = options.tiers === 0 ? ALL_TIERS : options.tiers;
-    const lists = { coming: [], reads: [], fetches: [] };
-    const { namespace = this.#held.namespace } = options;
+    const { table, found } = this.#slots.store;
+    const tiers = options.tiers === 0 ? TIERS_ALL : options.tiers;
+    const { namespace = this.#slots.namespace } = options;
     const request: Request = {
-      ...{ batch, namespace, tiers, out, promisedTo: 0, vainLooks: 0 },
-      ...lists,
+      batch,
+      namespace,
+      tiers,
+      out,
+      coming: [],
+      reads: [],
+      fetches: [],
+      promisedTo: 0,
+      vainLooks: 0,
     };
     let skip = false;
     out.count = batch.count;
@@ -111,19 +117,19 @@ export class Acquiring {
 
   #lookHere(node: NodeId, i: number, request: Request): number {
     const { namespace, tiers, out, coming, reads } = request;
-    const { store } = this.#held;
+    const { store } = this.#slots;
     const { table, ssd } = store;
     if (node === NO_NODE) return ABSENT;
     // A block of another namespace must not be fetched from peers under the same key either.
     if (table.namespaceOf(node) !== namespace) return BlockOutcome.miss;
     if (table.isResident(node, Tier.ram)) {
-      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#held.grant(node, i, out);
+      return (tiers & Tier.ram) === 0 ? BlockOutcome.miss : this.#slots.grant(node, i, out);
     }
     const onSsd = ssd?.readable === true && table.isResident(node, Tier.ssd);
     if (!onSsd) return table.isWriting(node) ? BlockOutcome.miss : ABSENT;
     if ((tiers & Tier.ssd) === 0) return BlockOutcome.miss;
-    if (!this.#held.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
-    this.#held.coming++;
+    if (!this.#slots.hasRoom || !table.lock(node)) return BlockOutcome.rejected;
+    this.#slots.coming++;
     coming.push({ i, at: reads.length, from: "ssd" });
     reads.push(node);
     return COMING;
@@ -131,7 +137,7 @@ export class Acquiring {
 
   /** COMING if a peer announced the block and can deliver it within the deadline. */
   #lookElsewhere(i: number, request: Request): number {
-    const { store } = this.#held;
+    const { store } = this.#slots;
     const { batch, namespace, tiers, coming, fetches } = request;
     if (store.peers === null || (tiers & Tier.peer) === 0) return BlockOutcome.miss;
     if (i >= request.promisedTo) {
@@ -142,8 +148,8 @@ export class Acquiring {
         return BlockOutcome.miss;
       }
     }
-    if (!this.#held.hasRoom) return BlockOutcome.rejected;
-    this.#held.coming++;
+    if (!this.#slots.hasRoom) return BlockOutcome.rejected;
+    this.#slots.coming++;
     coming.push({ i, at: fetches.length, from: "peer" });
     const digest = batch.digests.slice(i * DIGEST_BYTES, (i + 1) * DIGEST_BYTES);
     const key = batch.keys.slice(i * KEY_WORDS, (i + 1) * KEY_WORDS);
@@ -161,10 +167,10 @@ export class Acquiring {
     { deadlineMs, stopAtMiss }: AcquireOptions,
   ): Promise<HandleBatch> {
     const { namespace, out, coming, reads, fetches } = request;
-    const { store } = this.#held;
+    const { store } = this.#slots;
     // Only after all other blocks are locked: making room for these reads must not evict them.
-    const read = new ComingBlocks(store, reads, this.#held.zone);
-    const fetched = new FetchedBlocks(store, namespace, fetches);
+    const read = new AwaitedReads(store, reads, this.#slots.zone);
+    const fetched = new AwaitedFetches(store, namespace, fetches);
     this.#fetched.add(fetched);
     out.waitedFor = fetches.length > 0 ? Tier.peer : Tier.ssd;
     await Promise.all([
@@ -172,7 +178,7 @@ export class Acquiring {
       fetched.wait(deadlineMs, stopAtMiss),
     ]);
     this.#fetched.delete(fetched);
-    this.#held.coming -= coming.length;
+    this.#slots.coming -= coming.length;
     const isUsed = ({ i }: Coming) => !this.#over && out.outcome[i] === BlockOutcome.ok;
     try {
       for (const { i, at, from } of coming) {
@@ -201,24 +207,24 @@ export class Acquiring {
 
   /** `came` is undefined if the read has not finished. */
   #settleRead(node: NodeId, i: number, came: ReadOutcome | undefined, out: HandleBatch): number {
-    const { ssd, table } = this.#held.store;
+    const { ssd, table } = this.#slots.store;
     if (came === undefined) {
       ssd?.wasLate();
       return BlockOutcome.late;
     }
     if (came === "full") return BlockOutcome.full;
     if (came === "miss" || !table.isResident(node, Tier.ram)) return BlockOutcome.miss;
-    return this.#held.grant(node, i, out);
+    return this.#slots.grant(node, i, out);
   }
 
   #settleFetch(node: NodeId, i: number, came: FetchOutcome["kind"], out: HandleBatch): number {
     if (node === NO_NODE) return came === "ok" ? BlockOutcome.miss : BlockOutcome[came];
-    return this.#held.grant(node, i, out);
+    return this.#slots.grant(node, i, out);
   }
 
   /** The block's node if it arrived in RAM another way during the fetch; otherwise NO_NODE. */
-  #nodeHere({ key }: FetchedBlock, { namespace, tiers }: Request): NodeId {
-    const { store } = this.#held;
+  #nodeHere({ key }: BlockToFetch, { namespace, tiers }: Request): NodeId {
+    const { store } = this.#slots;
     const node = store.table.find(key, 0);
     if (node === NO_NODE || store.table.namespaceOf(node) !== namespace) return NO_NODE;
     const isHere = (tiers & Tier.ram) !== 0 && store.table.isResident(node, Tier.ram);
@@ -230,18 +236,18 @@ export class Acquiring {
     let gap = 0;
     while (gap < out.count && out.outcome[gap] === BlockOutcome.ok) gap++;
     for (let i = out.count - 1; i > gap; i--) {
-      const hold = out.outcome[i] === BlockOutcome.ok ? this.#held.find(out, i) : null;
+      const ref = out.outcome[i] === BlockOutcome.ok ? this.#slots.find(out, i) : null;
       // A client that guessed the handle may have released it before this answer.
-      if (hold !== null && hold.reads > 0) {
-        this.#held.store.ram.settleFresh(hold.node);
-        this.#held.giveBack(hold);
+      if (ref !== null && ref.reads > 0) {
+        this.#slots.store.ram.settleFresh(ref.node);
+        this.#slots.giveBack(ref);
       }
       out.outcome[i] = BlockOutcome.skipped;
     }
   }
 
-  #count(used: readonly Coming[], fetched: FetchedBlocks): void {
-    const { stats } = this.#held.store;
+  #count(used: readonly Coming[], fetched: AwaitedFetches): void {
+    const { stats } = this.#slots.store;
     for (const { from, at } of used) {
       if (from === "ssd") stats.acquireHitsSsd++;
       else if (fetched.nodeOf(at) !== null) stats.acquireHitsPeer++;
@@ -250,7 +256,7 @@ export class Acquiring {
 
   /** Records the use of the acquired blocks, in request order, and counts hits and misses. */
   #answered(nodes: Int32Array, out: HandleBatch): void {
-    const { ram, stats } = this.#held.store;
+    const { ram, stats } = this.#slots.store;
     const used: NodeId[] = [];
     for (let i = 0; i < out.count; i++) {
       const outcome = out.outcome[i];
@@ -262,5 +268,4 @@ export class Acquiring {
   }
 }
 
-const ALL_TIERS = 15;
 const KEY_WORDS = 8;

@@ -10,7 +10,7 @@ const READS_A_SLICE = 256;
  * Reads from SSD for one request, which has locked each block. A read that is under way when the
  * request stops waiting is completed for later requests.
  */
-export class ComingBlocks {
+export class AwaitedReads {
   readonly #store: TieredStore;
   readonly #nodes: readonly NodeId[];
   readonly #zone: number;
@@ -31,7 +31,7 @@ export class ComingBlocks {
     const late = Promise.withResolvers<void>();
     using _timer = clock.after(ms, late.resolve);
     for (const [at, node] of this.#nodes.entries()) {
-      const read = ssd!.bring(node, { zone: this.#zone });
+      const read = ssd!.load(node, { zone: this.#zone });
       this.#reads.push(read);
       void read.then((outcome) => this.#came.set(at, outcome));
       if (this.#reads.length % READS_A_SLICE === 0) await yieldToLoop();
@@ -55,7 +55,7 @@ export class ComingBlocks {
 /** The peer tier observes the deadline. A fetch that overruns it by more than this is abandoned. */
 const GRACE_MS = 50;
 
-export interface FetchedBlock {
+export interface BlockToFetch {
   readonly digest: Uint8Array;
   readonly layer: number;
   /** Eight words. */
@@ -63,14 +63,14 @@ export interface FetchedBlock {
 }
 
 /** Fetches from peers for one request. They are cancelled when the request stops waiting. */
-export class FetchedBlocks {
+export class AwaitedFetches {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
-  readonly #blocks: readonly FetchedBlock[];
+  readonly #blocks: readonly BlockToFetch[];
   readonly #over = new AbortController();
   #outcomes: readonly FetchOutcome[] | null = null;
 
-  constructor(store: TieredStore, namespace: NamespaceIndex, blocks: readonly FetchedBlock[]) {
+  constructor(store: TieredStore, namespace: NamespaceIndex, blocks: readonly BlockToFetch[]) {
     this.#store = store;
     this.#namespace = namespace;
     this.#blocks = blocks;

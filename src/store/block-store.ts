@@ -1,6 +1,6 @@
 import type { NamespaceIndex } from "../core/index.ts";
 import type { AddressBatch, HandleBatch } from "./batches.ts";
-import type { EngineMember } from "./engines/announcements.ts";
+import type { EngineMember } from "./engines/engines.ts";
 import type { Lookup, LookupState, LookupWish } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import type { LentBlock, LentSlot } from "./slot-refs.ts";

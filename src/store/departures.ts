@@ -45,12 +45,12 @@ const NUMBERS = 2 ** 24 - 1;
  * old entry may be lost.
  */
 export class Departures {
-  readonly #byKey = new Prints();
+  readonly #byKey = new FingerprintTable();
   /**
    * By the first eight bytes of an engine hash or page key, since aliases are removed with the
    * node.
    */
-  readonly #byAlias = new Prints();
+  readonly #byAlias = new FingerprintTable();
   /** The latest names and their numbers, each at index number modulo NAMES. */
   readonly #names: { number: number; name: string }[] = [];
   readonly #nowSeconds: () => number;
@@ -85,7 +85,7 @@ export class Departures {
    * `by` is also null if the name was forgotten.
    */
   find(words: Uint32Array, from: number): Departure | null {
-    return this.#tell(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
+    return this.#lookup(this.#byKey, words[from]!, words[from + 1]!, words[from + 2]!);
   }
 
   /**
@@ -94,10 +94,15 @@ export class Departures {
    * per block.
    */
   findAlias(lo: number, hi: number): Departure | null {
-    return this.#tell(this.#byAlias, placeOf(lo, hi), lo, hi);
+    return this.#lookup(this.#byAlias, placeOf(lo, hi), lo, hi);
   }
 
-  #tell(prints: Prints, place: number, first: number, second: number): Departure | null {
+  #lookup(
+    prints: FingerprintTable,
+    place: number,
+    first: number,
+    second: number,
+  ): Departure | null {
     const at = prints.find(place, first, second);
     if (at < 0) return null;
     const facts = prints.facts[at]!;
@@ -122,7 +127,7 @@ export class Departures {
 }
 
 /** Facts by a 64-bit fingerprint, each in one fixed place. A new entry overwrites the place. */
-class Prints {
+class FingerprintTable {
   readonly #prints = new Uint32Array(ENTRIES * 2);
   readonly atSeconds = new Uint32Array(ENTRIES);
   /** Reason, tier and, from bit 8, the number of the name; 0 for no command. */

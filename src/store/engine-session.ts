@@ -17,19 +17,19 @@ import type {
   SlotNames,
 } from "./block-store.ts";
 import { type BlockTable, NODES_PER_ALIAS_MAX, Tier } from "./blocks/index.ts";
-import type { EngineMember } from "./engines/announcements.ts";
+import type { EngineMember } from "./engines/engines.ts";
 import { Lookup, type LookupState, type LookupWish, matchBlocks } from "./engines/lookup.ts";
 import type { SessionPage } from "./pins/index.ts";
 import { type RamVerdict, ReportBudget } from "./ram-check.ts";
-import { commitHolds, Reservation } from "./reservation.ts";
-import { HeldSlots, type Hold, type LentBlock, type LentSlot } from "./slot-refs.ts";
+import { commitSlots, Reservation } from "./reservation.ts";
+import { type LentBlock, type LentSlot, type SlotRef, SlotRefs } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** The slot references of one engine connection, to blocks in RAM or read from a slower tier. */
-export class StoreHolder implements Holder {
+export class StoreEngineSession implements Holder {
   readonly #store: TieredStore;
   readonly #namespace: NamespaceIndex;
-  readonly #slots: HeldSlots;
+  readonly #slots: SlotRefs;
   readonly #gpu: Set<NodeId>;
   readonly #reservation: Reservation;
   readonly #acquiring: Acquiring;
@@ -40,7 +40,7 @@ export class StoreHolder implements Holder {
   constructor(store: TieredStore, { namespace, handlesMax, share }: HolderOptions) {
     this.#store = store;
     this.#namespace = namespace;
-    this.#slots = new HeldSlots(store, namespace, handlesMax, share);
+    this.#slots = new SlotRefs(store, namespace, handlesMax, share);
     this.#gpu = store.mirror.openWindow();
     this.#reservation = new Reservation(store, this.#slots);
     this.#acquiring = new Acquiring(this.#slots);
@@ -90,37 +90,36 @@ export class StoreHolder implements Holder {
   }
 
   commit(handles: HandleBatch): Promise<void> | null {
-    const holds: (Hold | null)[] = [];
+    const refs: (SlotRef | null)[] = [];
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#slots.written(handles, i);
-      if (hold === null) handles.outcome[i] = BlockOutcome.stale;
-      else hold.committing = true;
-      holds.push(hold);
+      const ref = this.#slots.written(handles, i);
+      if (ref === null) handles.outcome[i] = BlockOutcome.stale;
+      else ref.committing = true;
+      refs.push(ref);
     }
-    const commit = () =>
-      commitHolds(this.#store, handles, holds, (hold) => this.#slots.forget(hold));
-    const copied = holds.filter((hold) => hold?.copies?.underWay === true);
+    const commit = () => commitSlots(this.#store, handles, refs, (ref) => this.#slots.forget(ref));
+    const copied = refs.filter((ref) => ref?.copies?.underWay === true);
     if (copied.length === 0) return commit();
-    return Promise.all(copied.map((hold) => hold!.copies!.over())).then(async () => {
+    return Promise.all(copied.map((ref) => ref!.copies!.over())).then(async () => {
       await commit();
     });
   }
 
   lendWritten(handles: SlotNames, i: number): LentSlot | null {
-    const hold = this.#slots.written(handles, i);
-    return hold === null ? null : this.#slots.lendWritten(hold);
+    const ref = this.#slots.written(handles, i);
+    return ref === null ? null : this.#slots.lendWritten(ref);
   }
 
   lendRead(handles: SlotNames, i: number): LentBlock | null {
-    const hold = this.#slots.find(handles, i);
-    return hold === null || hold.reads === 0 ? null : this.#slots.lendRead(hold);
+    const ref = this.#slots.find(handles, i);
+    return ref === null || ref.reads === 0 ? null : this.#slots.lendRead(ref);
   }
 
   abort(handles: HandleBatch): void {
     for (let i = 0; i < handles.count; i++) {
-      const hold = this.#slots.written(handles, i);
-      handles.outcome[i] = hold === null ? BlockOutcome.stale : BlockOutcome.ok;
-      if (hold !== null) this.#slots.abort(hold);
+      const ref = this.#slots.written(handles, i);
+      handles.outcome[i] = ref === null ? BlockOutcome.stale : BlockOutcome.ok;
+      if (ref !== null) this.#slots.abort(ref);
     }
   }
 
@@ -138,27 +137,27 @@ export class StoreHolder implements Holder {
    */
   release(handles: HandleBatch): void {
     for (let i = handles.count - 1; i >= 0; i--) {
-      const hold = this.#slots.find(handles, i);
-      if (hold === null || hold.reads === 0) {
+      const ref = this.#slots.find(handles, i);
+      if (ref === null || ref.reads === 0) {
         handles.outcome[i] = BlockOutcome.stale;
         continue;
       }
       handles.outcome[i] = BlockOutcome.ok;
-      this.#slots.giveBack(hold);
+      this.#slots.giveBack(ref);
     }
   }
 
   report(handles: HandleBatch): Promise<void> | null {
     const judged: Promise<void>[] = [];
     for (let i = handles.count - 1; i >= 0; i--) {
-      const hold = this.#slots.find(handles, i);
-      if (hold === null || hold.reads === 0) {
+      const ref = this.#slots.find(handles, i);
+      if (ref === null || ref.reads === 0) {
         handles.outcome[i] = BlockOutcome.stale;
         continue;
       }
       handles.outcome[i] = BlockOutcome.ok;
-      const verdict = this.#store.checks.report(hold.node, hold, this.#reports);
-      this.#slots.giveBack(hold);
+      const verdict = this.#store.checks.report(ref.node, ref, this.#reports);
+      this.#slots.giveBack(ref);
       const judge = (is: RamVerdict) => {
         if (is === "damaged") handles.outcome[i] = BlockOutcome.corrupt;
       };

@@ -30,9 +30,9 @@ export {
   Departures,
   EVICTED,
 } from "./departures.ts";
-export type { EngineMember } from "./engines/announcements.ts";
-export { Announcements } from "./engines/announcements.ts";
 export type { ClaimLimits, ClaimStats } from "./engines/claims.ts";
+export type { EngineMember } from "./engines/engines.ts";
+export { Announcements } from "./engines/engines.ts";
 export type { Lookup, LookupRank, LookupState, LookupWish } from "./engines/lookup.ts";
 export { LookupSource } from "./engines/source.ts";
 export type * from "./exchange/peer-blocks.ts";

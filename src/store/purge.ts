@@ -60,7 +60,7 @@ function find(store: TieredStore, batch: AddressBatch, { digest, layer }: PurgeA
   batch.layer = layer >>> 0 === LAYER_ALL ? LAYER_ALL : layer;
   batch.digests.set(digest.subarray(0, DIGEST_BYTES));
   store.deriveKeys(batch, false);
-  store.landings.removed(batch.keys, 0);
+  store.incoming.removed(batch.keys, 0);
   const stem = stemOf(blockPath(batch.keyBytes, batch.layer, 0));
   return { node: store.table.find(batch.keys, 0), stem };
 }

@@ -5,8 +5,8 @@ import { checksumLater, checksumOf, macBlockOf } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** Sources of a check. Damage is counted by source. */
-export const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
-export type RamFinder = (typeof RAM_FINDERS)[number];
+const RAM_FINDERS = ["report", "write", "scrub", "file", "read", "peer", "gpu"] as const;
+type RamFinder = (typeof RAM_FINDERS)[number];
 
 /**
  * `sound`: the bytes match the committed checksum. `damaged`: they do not, and the block was
@@ -15,7 +15,7 @@ export type RamFinder = (typeof RAM_FINDERS)[number];
 export type RamVerdict = "sound" | "damaged" | "gone";
 
 /** One damaged block in RAM, for the health code and the log. */
-export interface RamDamage {
+interface RamDamage {
   readonly found: RamFinder;
   /** Damaged blocks since the start, including this one. */
   readonly count: number;
@@ -99,8 +99,12 @@ export class RamCheck {
   onDamage: (damage: RamDamage) => void = () => undefined;
   readonly stats: RamCheckStats = {
     damaged: { report: 0, write: 0, scrub: 0, file: 0, read: 0, peer: 0, gpu: 0 },
-    ...{ falseReports: 0, skippedReports: 0, unknownReports: 0, plantedBlocks: 0 },
-    ...{ scrubbedBlocks: 0, scrubbedBytes: 0 },
+    falseReports: 0,
+    skippedReports: 0,
+    unknownReports: 0,
+    plantedBlocks: 0,
+    scrubbedBlocks: 0,
+    scrubbedBytes: 0,
   };
   readonly #store: TieredStore;
   /** By slot number. A slot has at most one check at a time. */
@@ -210,7 +214,7 @@ export class RamCheck {
   #dropPlanted(node: NodeId): void {
     const { table, ram, ssd } = this.#store;
     this.stats.plantedBlocks++;
-    if (table.isKept(node)) this.#store.tellLost(node, "wrong MAC");
+    if (table.isKept(node)) this.#store.reportLost(node, "wrong MAC");
     ssd?.writer.sourceDamaged(node);
     ssd?.replaced(node);
     ram.condemn(node);
@@ -243,7 +247,7 @@ export class RamCheck {
     const digest = this.#shown(node);
     ssd?.writer.sourceDamaged(node);
     const isLost = table.isKept(node) && !table.isResident(node, Tier.ssd);
-    if (isLost) store.tellLost(node, "bytes in RAM damaged");
+    if (isLost) store.reportLost(node, "bytes in RAM damaged");
     ram.condemn(node);
     this.onDamage({ found, count: this.damagedBlocks, digest, ...span });
   }

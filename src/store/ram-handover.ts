@@ -121,7 +121,7 @@ export function adoptRam(store: TieredStore, namespaces: Namespaces, record: Ram
     const node = store.table.insertResident(batch, 0, namespace, hasParent(batch, 0), Tier.ram);
     if (isRefusal(node)) return false;
     enter(store, node, restored[i]!, record, i);
-    store.seen.learn(namespace, batch.layer, bytes[i]!);
+    store.arrivals.learn(namespace, batch.layer, bytes[i]!);
     nodes.push(node);
   }
   enterAliases(store, nodes, record.aliases);
@@ -296,7 +296,9 @@ export function decodeRamRecord(from: Uint8Array): RamRecord | null {
   const holds = readHolds(written ?? null, bytes.subarray(holdsAt, sumAt));
   if (holds === "damaged") return null;
   const record = createRamRecord({
-    ...{ ...named, macKeyIds, holds },
+    ...named,
+    macKeyIds,
+    holds,
     aliases: bytes.slice(aliasesAt, holdsAt),
   });
   for (const [name, width] of columns) {

@@ -11,7 +11,7 @@ const NODES_LOOKED_AT = 256;
 /** Paths moved to the newest end of the order by one request. Further paths keep their place. */
 const PATHS_TOUCHED = 64;
 /** Pins or leases ended for one block. Several may protect the same blocks. */
-const RELIEFS = 16;
+const PIN_EVICTIONS_MAX = 16;
 /** Blocks sent to the tier below for one writer that needs room. */
 const SENT_DOWN_AT_ONCE = 16;
 /** Blocks dropped at once to empty an extent: about a millisecond of work. */
@@ -35,7 +35,7 @@ export interface TierBelow {
   used(node: NodeId, before: number, now: number): void;
 }
 
-export interface RamTierParts {
+interface RamTierParts {
   readonly table: BlockTable;
   readonly slots: SlotAllocator;
   readonly order: VictimOrder;
@@ -47,7 +47,7 @@ export interface RamTierParts {
    * Called when every block is protected. Ends one pin or lease and logs `why`; false if there is
    * none to end.
    */
-  relieve(why: string): boolean;
+  evictPins(why: string): boolean;
 }
 
 /**
@@ -78,18 +78,18 @@ export class RamTier {
   }
 
   /**
-   * Reserves a slot of at least `bytes`; NO_SLOT if no block may be dropped for it. `mayRelieve`:
+   * Reserves a slot of at least `bytes`; NO_SLOT if no block may be dropped for it. `mayEvictPins`:
    * pins and leases may be ended for it. `zone`: preferred allocator zone; a slot freed by a drop
    * keeps the zone of the dropped block.
    */
-  takeSlot(bytes: number, mayRelieve = true, zone: number = ANY_ZONE): number {
+  takeSlot(bytes: number, mayEvictPins = true, zone: number = ANY_ZONE): number {
     const slot = this.#parts.slots.reserve(bytes, zone);
-    return slot === NO_SLOT ? this.#reclaim(bytes, mayRelieve) : slot;
+    return slot === NO_SLOT ? this.#reclaim(bytes, mayEvictPins) : slot;
   }
 
-  #reclaim(bytes: number, mayRelieve: boolean): number {
+  #reclaim(bytes: number, mayEvictPins: boolean): number {
     const { slots, table } = this.#parts;
-    const victim = this.#victim(bytes, mayRelieve);
+    const victim = this.#victim(bytes, mayEvictPins);
     if (victim === NO_NODE) return NO_SLOT;
     if (slots.slotBytesOf(table.slotOf(victim)) === slots.slotBytesFor(bytes)) {
       this.drop(victim);
@@ -102,16 +102,17 @@ export class RamTier {
     return this.#dropOfSize(slots.slotBytesFor(bytes)) ? slots.reserve(bytes) : NO_SLOT;
   }
 
-  #victim(bytes: number, mayRelieve: boolean): NodeId {
+  #victim(bytes: number, mayEvictPins: boolean): NodeId {
     const { order } = this.#parts;
-    let reliefs = 0;
+    let pinEvictions = 0;
     let sent = 0;
     while (true) {
       const victim = order.victim();
       if (victim === NO_NODE) {
         // Blocks being written are locked only briefly: do not end pins for that.
-        if (this.#below?.catchUp() || reliefs++ === RELIEFS || !mayRelieve) return NO_NODE;
-        if (!this.#parts.relieve(this.#shortage(bytes))) return NO_NODE;
+        if (this.#below?.catchUp() || pinEvictions++ === PIN_EVICTIONS_MAX || !mayEvictPins)
+          return NO_NODE;
+        if (!this.#parts.evictPins(this.#shortage(bytes))) return NO_NODE;
       } else if (this.#below === null || this.#below.leaving(victim) !== "sent") {
         return victim;
       } else if (sent++ === SENT_DOWN_AT_ONCE) {
@@ -124,7 +125,8 @@ export class RamTier {
     const { slots, table } = this.#parts;
     const blocks = table.residentBlocks(Tier.ram);
     return (
-      `all ${blocks} blocks in RAM are protected, ${slots.usedBytes} of ${slots.readyBytes} bytes ` +
+      `all ${blocks} blocks in RAM are protected, ` +
+      `${slots.usedBytes} of ${slots.readyBytes} bytes ` +
       `are in use, ${bytes} more are needed`
     );
   }

@@ -18,21 +18,21 @@ import {
   type TableView,
   Tier,
 } from "./blocks/index.ts";
-import type { Hold } from "./slot-refs.ts";
+import type { SlotRef } from "./slot-refs.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
 /** Maximum number of evictions per block to free a table entry. */
 const TABLE_RETRIES = 4;
 
 /** Owner of reserved slots. */
-export interface SlotTaker {
+interface SlotTaker {
   /** Whether one more slot reference is within the owner's limit. */
   readonly hasRoom: boolean;
   /** Whether a slot of this many bytes is within the owner's share. */
   mayTake(bytes: number): boolean;
   /** Preferred allocator zone. */
   readonly zone: number;
-  keep(hold: Hold): void;
+  keep(ref: SlotRef): void;
 }
 
 /** Finds room for the blocks of a frame and inserts them as being written. */
@@ -222,47 +222,47 @@ function dropForEntry({ ram, ssd }: TieredStore): boolean {
 const INLINE_BYTES = 256 * 1024;
 
 /**
- * Verifies and publishes written slots. `holds[i]` belongs to handle `i`; null if the handle was
+ * Verifies and publishes written slots. `refs[i]` belongs to handle `i`; null if the handle was
  * stale. Calls `forget` as soon as a slot no longer belongs to its writer. Null if the commit
  * finished synchronously.
  */
-export function commitHolds(
+export function commitSlots(
   store: TieredStore,
   handles: HandleBatch,
-  holds: readonly (Hold | null)[],
-  forget: (hold: Hold) => void,
+  refs: readonly (SlotRef | null)[],
+  forget: (ref: SlotRef) => void,
 ): Promise<void> | null {
   // In the frame's order, in whatever order the hashes finish.
-  const stored: NodeId[] = holds.map(() => NO_NODE);
-  const finish = (hold: Hold, i: number, checksum: bigint | null, macFault: string | null) => {
-    forget(hold);
+  const stored: NodeId[] = refs.map(() => NO_NODE);
+  const finish = (ref: SlotRef, i: number, checksum: bigint | null, macFault: string | null) => {
+    forget(ref);
     const given = (handles.flags[i]! & CommitFlag.checksumGiven) !== 0;
     const isSum = checksum !== null && (!given || handles.checksum[i] === checksum);
     const right = isSum && macFault === null;
     handles.outcome[i] = right ? BlockOutcome.ok : BlockOutcome.corrupt;
-    if (right) stored[i] = publish(store, hold, checksum, macOf(handles, i));
-    else giveUp(store, hold);
+    if (right) stored[i] = publish(store, ref, checksum, macOf(handles, i));
+    else giveUp(store, ref);
   };
-  const bytes = holds.reduce((sum, hold) => sum + (hold?.bytes ?? 0), 0);
+  const bytes = refs.reduce((sum, ref) => sum + (ref?.bytes ?? 0), 0);
   if (bytes <= INLINE_BYTES) {
-    holds.forEach((hold, i) => {
-      if (hold === null) return;
-      const { offset, bytes, copies } = hold;
+    refs.forEach((ref, i) => {
+      if (ref === null) return;
+      const { offset, bytes, copies } = ref;
       const sum = copies?.failed ? null : store.region.checksum(offset, bytes);
-      const namespace = store.table.namespaceOf(hold.node);
-      const block = () => macBlockOf(store, hold.node, offset, bytes);
-      finish(hold, i, sum, store.macs.faultOf(namespace, macOf(handles, i), block));
+      const namespace = store.table.namespaceOf(ref.node);
+      const block = () => macBlockOf(store, ref.node, offset, bytes);
+      finish(ref, i, sum, store.macs.faultOf(namespace, macOf(handles, i), block));
     });
     settle(store, stored);
     return null;
   }
-  const hashed = holds.map(async (hold, i) => {
-    if (hold === null) return;
-    const { node, offset, bytes } = hold;
-    const sum = hold.copies?.failed ? null : await checksumLater(store, hold);
+  const hashed = refs.map(async (ref, i) => {
+    if (ref === null) return;
+    const { node, offset, bytes } = ref;
+    const sum = ref.copies?.failed ? null : await checksumLater(store, ref);
     const block = () => macBlockOf(store, node, offset, bytes);
     const namespace = store.table.namespaceOf(node);
-    finish(hold, i, sum, await store.macs.faultLater(namespace, macOf(handles, i), block));
+    finish(ref, i, sum, await store.macs.faultLater(namespace, macOf(handles, i), block));
   });
   return Promise.all(hashed).then(() => settle(store, stored));
 }
@@ -286,7 +286,7 @@ export function macBlockOf(
 /** XXH3-64 of the bytes, computed on a native thread; null if the agent is stopping. */
 export async function checksumLater(
   store: TieredStore,
-  { offset, bytes }: Pick<Hold, "offset" | "bytes">,
+  { offset, bytes }: Pick<SlotRef, "offset" | "bytes">,
 ): Promise<bigint | null> {
   while (true) {
     const done = await store.queue.checksum(store.region, offset, bytes);
@@ -315,31 +315,31 @@ export async function isWhole(
   return (await checksumLater(store, { offset, bytes })) === wanted;
 }
 
-function publish(store: TieredStore, hold: Hold, checksum: bigint, mac: Uint8Array): NodeId {
+function publish(store: TieredStore, ref: SlotRef, checksum: bigint, mac: Uint8Array): NodeId {
   const { table, slots, stats } = store;
   // The bytes on SSD under this key are replaced by those in RAM.
-  if (table.isResident(hold.node, Tier.ssd)) store.ssd?.replaced(hold.node);
+  if (table.isResident(ref.node, Tier.ssd)) store.ssd?.replaced(ref.node);
   const lo = Number(checksum & 0xffff_ffffn);
-  table.setChecksum(hold.node, lo, Number(checksum >> 32n));
-  table.setMac(hold.node, mac);
-  slots.publish(hold.slot);
-  table.addResidency(hold.node, Tier.ram);
-  table.endWrite(hold.node);
-  store.landings.written(table, hold.node);
+  table.setChecksum(ref.node, lo, Number(checksum >> 32n));
+  table.setMac(ref.node, mac);
+  slots.publish(ref.slot);
+  table.addResidency(ref.node, Tier.ram);
+  table.endWrite(ref.node);
+  store.incoming.written(table, ref.node);
   stats.committedBlocks++;
-  stats.committedBytes += hold.bytes;
-  store.seen.came(table.namespaceOf(hold.node), table.layerOf(hold.node), hold.bytes);
-  return hold.node;
+  stats.committedBytes += ref.bytes;
+  store.arrivals.came(table.namespaceOf(ref.node), table.layerOf(ref.node), ref.bytes);
+  return ref.node;
 }
 
-function giveUp(store: TieredStore, hold: Hold): void {
+function giveUp(store: TieredStore, ref: SlotRef): void {
   const { table, slots, stats } = store;
   stats.corruptBlocks++;
   // A device copy that cannot be stopped occupies its slot until the process exits.
-  if (hold.copies?.leaked) slots.quarantine(hold.slot);
-  else slots.release(hold.slot);
-  table.endWrite(hold.node);
-  table.unlock(hold.node);
+  if (ref.copies?.leaked) slots.quarantine(ref.slot);
+  else slots.release(ref.slot);
+  table.endWrite(ref.node);
+  table.unlock(ref.node);
 }
 
 /**

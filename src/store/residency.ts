@@ -10,7 +10,7 @@ import { type TableView, Tier } from "./blocks/index.ts";
 /** Maximum number of collected events of one kind before they are turned into changes. */
 const NOTES = 4_096;
 /** Blocks announced by one call of `drain` after a restart: about a millisecond of work. */
-const TOLD_A_SLICE = 2_048;
+const ANNOUNCED_A_SLICE = 2_048;
 /** Maximum number of nodes of a path that are announced from first to last. */
 const PATH_MAX = 4_096;
 /** Table entries visited for one slice. */
@@ -178,7 +178,7 @@ export class StoreResidency {
     const end = from + LOOKS_A_SLICE;
     let told = 0;
     let node = from as NodeId;
-    while (told < TOLD_A_SLICE) {
+    while (told < ANNOUNCED_A_SLICE) {
       node = table.nextOn(node, ALL, end);
       if (node === NO_NODE) {
         this.#announceFrom = end <= table.nodesMax ? end - 1 : null;

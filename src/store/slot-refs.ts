@@ -3,7 +3,7 @@ import { MAC_BYTES } from "../native/index.ts";
 import type { HandleBatch } from "./batches.ts";
 import type { SlotShare } from "./block-store.ts";
 import { ANY_ZONE } from "./blocks/index.ts";
-import type { EngineMember } from "./engines/announcements.ts";
+import type { EngineMember } from "./engines/engines.ts";
 import { isWhole } from "./reservation.ts";
 import type { TieredStore } from "./tiered-store.ts";
 
@@ -13,7 +13,7 @@ type Handles = Pick<HandleBatch, "slot" | "generation">;
 const NO_LIMIT: SlotShare = { mayTake: () => true, took: () => undefined, gave: () => undefined };
 
 /** The slot references of one engine session, and their limit. */
-export class HeldSlots {
+export class SlotRefs {
   readonly store: TieredStore;
   readonly namespace: NamespaceIndex;
   /** The engine whose reservations are converted into slot references by `grant`. */
@@ -25,12 +25,12 @@ export class HeldSlots {
   readonly #max: number;
   readonly #share: SlotShare;
   /** By slot number. This session either writes or reads a slot. */
-  readonly #holds = new Map<number, Hold>();
+  readonly #refs = new Map<number, SlotRef>();
   /** Unfinished writes that left the tree, but whose slots the process may still write to. */
-  readonly #aside = new Set<Hold>();
+  readonly #aside = new Set<SlotRef>();
   /** Whether the process has exited. */
   #buried = false;
-  #held = 0;
+  #size = 0;
 
   constructor(
     store: TieredStore,
@@ -46,7 +46,7 @@ export class HeldSlots {
   }
 
   get count(): number {
-    return this.#held + this.coming + this.#aside.size;
+    return this.#size + this.coming + this.#aside.size;
   }
 
   /** Whether one more reference is within the limit. */
@@ -55,15 +55,15 @@ export class HeldSlots {
   }
 
   /** The reference of handle `i`; null if the handle is stale. */
-  find(handles: Handles, i: number): Hold | null {
-    const hold = this.#holds.get(handles.slot[i]!);
-    return hold?.generation === handles.generation[i]! ? hold : null;
+  find(handles: Handles, i: number): SlotRef | null {
+    const ref = this.#refs.get(handles.slot[i]!);
+    return ref?.generation === handles.generation[i]! ? ref : null;
   }
 
   /** The reference of handle `i` if its slot is reserved for writing; otherwise null. */
-  written(handles: Handles, i: number): Hold | null {
-    const hold = this.find(handles, i);
-    return hold?.writing && !hold.committing ? hold : null;
+  written(handles: Handles, i: number): SlotRef | null {
+    const ref = this.find(handles, i);
+    return ref?.writing && !ref.committing ? ref : null;
   }
 
   mayTake(bytes: number): boolean {
@@ -78,45 +78,45 @@ export class HeldSlots {
     this.#share.gave(this.store.slots.slotBytesFor(bytes));
   }
 
-  keep(hold: Hold): void {
-    this.#holds.set(hold.slot, hold);
-    this.#took(hold.bytes);
-    this.#held++;
+  keep(ref: SlotRef): void {
+    this.#refs.set(ref.slot, ref);
+    this.#took(ref.bytes);
+    this.#size++;
   }
 
-  forget(hold: Hold): void {
-    this.#holds.delete(hold.slot);
-    this.#gave(hold.bytes);
-    this.#held--;
+  forget(ref: SlotRef): void {
+    this.#refs.delete(ref.slot);
+    this.#gave(ref.bytes);
+    this.#size--;
   }
 
   /** Unlocks the node of a failed write, so that the node can be removed. */
-  dropWriter(hold: Hold): void {
+  dropWriter(ref: SlotRef): void {
     const { table, stats } = this.store;
     stats.abortedBlocks++;
-    table.endWrite(hold.node);
-    table.unlock(hold.node);
+    table.endWrite(ref.node);
+    table.unlock(ref.node);
   }
 
   /** Grants the session a reference to a block in RAM, as block `i` of the answer. */
   grant(node: NodeId, i: number, out: HandleBatch): number {
     const { table, slots } = this.store;
     const slot = table.slotOf(node);
-    const hold = this.#holds.get(slot);
+    const ref = this.#refs.get(slot);
     const bytes = table.bytesOf(node);
     if (!this.hasRoom) return BlockOutcome.rejected;
-    if (hold === undefined && !this.mayTake(bytes)) return BlockOutcome.full;
+    if (ref === undefined && !this.mayTake(bytes)) return BlockOutcome.full;
     if (!table.lock(node)) return BlockOutcome.rejected;
     this.engine.taken(node);
     const generation = table.slotGenerationOf(node);
     const offset = slots.offsetOf(slot);
-    if (hold !== undefined) hold.reads++;
+    if (ref !== undefined) ref.reads++;
     else {
       this.#took(bytes);
       const state = { writing: false, committing: false, reads: 1, copies: null };
-      this.#holds.set(slot, { node, slot, generation, offset, bytes, ...state });
+      this.#refs.set(slot, { node, slot, generation, offset, bytes, ...state });
     }
-    this.#held++;
+    this.#size++;
     slots.addReference(slot);
     out.slot[i] = slot;
     out.generation[i] = generation;
@@ -130,16 +130,16 @@ export class HeldSlots {
   }
 
   /** Ends one read reference. */
-  giveBack(hold: Hold): void {
-    hold.reads--;
-    this.#held--;
-    if (hold.reads === 0) {
-      this.#holds.delete(hold.slot);
-      this.#gave(hold.bytes);
+  giveBack(ref: SlotRef): void {
+    ref.reads--;
+    this.#size--;
+    if (ref.reads === 0) {
+      this.#refs.delete(ref.slot);
+      this.#gave(ref.bytes);
     }
-    this.store.slots.dropReference(hold.slot);
-    this.store.table.unlock(hold.node);
-    this.store.ram.letGo(hold.node);
+    this.store.slots.dropReference(ref.slot);
+    this.store.table.unlock(ref.node);
+    this.store.ram.letGo(ref.node);
   }
 
   /**
@@ -148,50 +148,50 @@ export class HeldSlots {
    */
   quarantine(): void {
     const { stats } = this.store;
-    for (const hold of [...this.#holds.values()]) {
+    for (const ref of [...this.#refs.values()]) {
       // The bytes are complete: let the commit finish.
-      if (!hold.writing || hold.committing) continue;
-      this.#setAside(hold);
+      if (!ref.writing || ref.committing) continue;
+      this.#setAside(ref);
       stats.quarantinedSlots++;
     }
   }
 
-  #setAside(hold: Hold): void {
-    this.forget(hold);
-    this.store.slots.quarantine(hold.slot);
-    this.#aside.add(hold);
-    this.#took(hold.bytes);
-    this.dropWriter(hold);
+  #setAside(ref: SlotRef): void {
+    this.forget(ref);
+    this.store.slots.quarantine(ref.slot);
+    this.#aside.add(ref);
+    this.#took(ref.bytes);
+    this.dropWriter(ref);
   }
 
   /** Releases a reserved slot without publishing it; after the device copy if one is under way. */
-  abort(hold: Hold): void {
-    if (hold.copies?.underWay || hold.copies?.leaked) {
-      hold.copies.aborted = true;
-      this.#setAside(hold);
-      this.#freeIfIdle(hold);
+  abort(ref: SlotRef): void {
+    if (ref.copies?.underWay || ref.copies?.leaked) {
+      ref.copies.aborted = true;
+      this.#setAside(ref);
+      this.#freeIfIdle(ref);
       return;
     }
-    this.forget(hold);
-    this.store.slots.release(hold.slot);
-    this.dropWriter(hold);
+    this.forget(ref);
+    this.store.slots.release(ref.slot);
+    this.dropWriter(ref);
   }
 
   /** The slot as the target of a device copy on the writer's behalf. */
-  lendWritten(hold: Hold): LentSlot {
-    const { offset, bytes } = hold;
-    hold.copies ??= new SlotCopies();
-    const { copies } = hold;
+  lendWritten(ref: SlotRef): LentSlot {
+    const { offset, bytes } = ref;
+    ref.copies ??= new SlotCopies();
+    const { copies } = ref;
     copies.begin();
     const end = (how: CopyEnd) => {
       copies.end(how);
-      this.#freeIfIdle(hold);
+      this.#freeIfIdle(ref);
     };
     return { offset, bytes, end };
   }
 
   /** The slot as the source of a device copy; null if the block cannot be locked once more. */
-  lendRead({ node, slot, offset, bytes }: Hold): LentBlock | null {
+  lendRead({ node, slot, offset, bytes }: SlotRef): LentBlock | null {
     const { store } = this;
     if (!store.table.lock(node)) return null;
     store.slots.addReference(slot);
@@ -211,23 +211,23 @@ export class HeldSlots {
     return { offset, bytes, end, isWhole: isRight };
   }
 
-  #freeIfIdle(hold: Hold): void {
-    const { copies } = hold;
-    const mayGo = this.#aside.has(hold) && (this.#buried || copies?.aborted === true);
+  #freeIfIdle(ref: SlotRef): void {
+    const { copies } = ref;
+    const mayGo = this.#aside.has(ref) && (this.#buried || copies?.aborted === true);
     if (!mayGo || copies?.underWay) return;
-    this.#aside.delete(hold);
-    this.#gave(hold.bytes);
-    if (!copies?.leaked) this.store.slots.bury(hold.slot);
+    this.#aside.delete(ref);
+    this.#gave(ref.bytes);
+    if (!copies?.leaked) this.store.slots.bury(ref.slot);
   }
 
   /** Call when no process touches the slots any more. Releases all of them. */
   bury(): void {
     this.#buried = true;
-    for (const hold of [...this.#aside]) this.#freeIfIdle(hold);
-    for (const hold of [...this.#holds.values()].reverse()) {
-      if (!hold.writing) while (hold.reads > 0) this.giveBack(hold);
+    for (const ref of [...this.#aside]) this.#freeIfIdle(ref);
+    for (const ref of [...this.#refs.values()].reverse()) {
+      if (!ref.writing) while (ref.reads > 0) this.giveBack(ref);
       // The process's memory is gone, which a device copy may still be reading.
-      else if (hold.copies?.underWay) hold.copies.failed = true;
+      else if (ref.copies?.underWay) ref.copies.failed = true;
     }
   }
 }
@@ -236,7 +236,7 @@ export class HeldSlots {
  * A slot reference of an engine session: it either writes the slot, or has `reads` read references
  * to it.
  */
-export interface Hold {
+export interface SlotRef {
   readonly node: NodeId;
   readonly slot: number;
   readonly generation: number;

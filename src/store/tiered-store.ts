@@ -23,12 +23,12 @@ import {
   Tier,
 } from "./blocks/index.ts";
 import { Departures } from "./departures.ts";
-import { StoreHolder } from "./engine-session.ts";
-import { Engines } from "./engines/announcements.ts";
+import { StoreEngineSession } from "./engine-session.ts";
 import type { ClaimLimits } from "./engines/claims.ts";
-import { Landings } from "./exchange/landing.ts";
+import { Engines } from "./engines/engines.ts";
+import { IncomingBlocks } from "./exchange/incoming-blocks.ts";
 import type { PeerTier } from "./exchange/peer-blocks.ts";
-import { SeenBlocks, StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
+import { ArrivalStats, StorePeerBlocks } from "./exchange/store-peer-blocks.ts";
 import { GpuMirror } from "./gpu-mirror.ts";
 import type { BlockIndex } from "./index/index.ts";
 import { NamespaceMacs, Namespaces } from "./namespaces.ts";
@@ -39,7 +39,7 @@ import { RamCheck, type RamCheckStats } from "./ram-check.ts";
 import { Evictor, emptyStats, RamTier, type StoreStats, type WaterMarks } from "./ram-tier.ts";
 import { StoreResidency } from "./residency.ts";
 import { BlockFiles } from "./ssd/block-files.ts";
-import { DiskSchedule } from "./ssd/io-slots.ts";
+import { IoSlots } from "./ssd/io-slots.ts";
 import { Recovery, type RecoveryReport } from "./ssd/recovery.ts";
 import {
   emptySsdStats,
@@ -96,7 +96,7 @@ export interface SsdOptions extends SsdSettings {
 
 export type Relieve = (tier: "ram" | "ssd", why: string, level: ReliefLevel) => boolean;
 
-export type TellLost = (node: NodeId, why: string) => void;
+type ReportLost = (node: NodeId, why: string) => void;
 
 /** Store figures for status and metrics. */
 export interface StoreSnapshot {
@@ -138,8 +138,8 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly ssdStats: SsdStats = emptySsdStats();
   readonly namespaces: Namespaces;
   readonly macs: NamespaceMacs;
-  readonly landings: Landings;
-  readonly seen = new SeenBlocks();
+  readonly incoming: IncomingBlocks;
+  readonly arrivals = new ArrivalStats();
   /** RAM reservations and announcements of engines. */
   readonly engines: Engines;
   /** Block access for fetching from peers and for serving them. */
@@ -157,13 +157,13 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   readonly #parts: readonly ArenaPart[];
   #ssd: SsdTier | null = null;
   #peers: PeerTier | null = null;
-  #relieve: Relieve = () => false;
-  #lost: TellLost = () => undefined;
+  #evictPins: Relieve = () => false;
+  #lost: ReportLost = () => undefined;
 
   constructor(options: TieredStoreOptions) {
     const { region, blocksMax, random, clock } = options;
     this.clock = clock;
-    this.landings = new Landings(clock);
+    this.incoming = new IncomingBlocks(clock);
     this.namespaces = options.namespaces ?? new Namespaces();
     const { native, queue, macKeys = new Map() } = options;
     this.macs = new NamespaceMacs(native, queue, this.namespaces, macKeys);
@@ -178,7 +178,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       nodesMax: blocksMax,
       random,
       onProtection: (node, on) => (on ? order?.protect(node) : order?.unprotect(node)),
-      onInRamAlone: (node) => this.#ssd?.owe(node),
+      onInRamAlone: (node) => this.#ssd?.addPending(node),
       onResidency: (node, tier, on) => {
         this.residency.noted(node, tier, on);
         if (on) this.engines.came(node, tier);
@@ -203,7 +203,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
       order,
       departures,
       nowSeconds: () => this.nowSeconds(),
-      relieve: (why) => this.#relieveRam(why),
+      evictPins: (why) => this.#evictPinsOfRam(why),
     });
     this.mirror = new GpuMirror(table, options.gpuWindowBlocks);
     this.evictor = new Evictor(
@@ -233,19 +233,19 @@ export class TieredStore implements BlockStore, AsyncDisposable {
    * needs room. `level` selects soft pins or the others. The callback returns false if there is
    * none to end.
    */
-  setRelief(relieve: Relieve): void {
-    this.#relieve = relieve;
+  setRelief(evictPins: Relieve): void {
+    this.#evictPins = evictPins;
   }
 
   /**
    * Sets the callback for the loss of a retained block: its last copy was damaged, removed or
    * unreadable, and no command asked for its removal.
    */
-  setLost(lost: TellLost): void {
+  setLost(lost: ReportLost): void {
     this.#lost = lost;
   }
 
-  tellLost(node: NodeId, why: string): void {
+  reportLost(node: NodeId, why: string): void {
     this.#lost(node, why);
   }
 
@@ -257,15 +257,15 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   /** Later requests that allow the peer tier ask these peers for absent blocks. */
   setPeers(peers: PeerTier | null): void {
     this.#peers = peers;
-    this.landings.remembers = peers !== null;
+    this.incoming.remembers = peers !== null;
   }
 
   /** Ends soft pins first, then sessions, then hard pins and leases. */
-  #relieveRam(why: string): boolean {
+  #evictPinsOfRam(why: string): boolean {
     // Pins of blocks that SSD has as well do not protect them in RAM.
     const mayHelp = () => this.table.keptInRamAloneBytes > 0;
-    if (mayHelp() && this.#relieve("ram", why, "soft")) return true;
-    return this.sessions.endOldest() || (mayHelp() && this.#relieve("ram", why, "hard"));
+    if (mayHelp() && this.#evictPins("ram", why, "soft")) return true;
+    return this.sessions.endOldest() || (mayHelp() && this.#evictPins("ram", why, "hard"));
   }
 
   /** The SSD tier below RAM; null without one. */
@@ -283,15 +283,24 @@ export class TieredStore implements BlockStore, AsyncDisposable {
     const { clock } = this;
     const { disk, index, namespaces, incarnation, health, log } = options;
     const parts: SsdParts = {
-      ...{ disk, index, native, table, region, namespaces, clock, incarnation, health, log },
+      disk,
+      index,
+      native,
+      table,
+      region,
+      namespaces,
+      clock,
+      incarnation,
+      health,
+      log,
       departures,
       macs: this.macs,
-      schedule: new DiskSchedule(disk.depth, clock),
+      ioSlots: new IoSlots(disk.depth, clock),
       files: new BlockFiles(table, namespaces),
       stats: this.ssdStats,
       nowSeconds: () => this.nowSeconds(),
-      relieve: (why) => this.#relieve("ssd", why, "soft"),
-      lost: (node, why) => this.tellLost(node, why),
+      evictPins: (why) => this.#evictPins("ssd", why, "soft"),
+      lost: (node, why) => this.reportLost(node, why),
       checks: this.checks,
     };
     const ssd = new SsdTier(parts, { ...options, native, slots, ram });
@@ -308,10 +317,10 @@ export class TieredStore implements BlockStore, AsyncDisposable {
 
   /** Learns block sizes from a sample of the recovered blocks. */
   #learnLengths(): void {
-    const { table, seen } = this;
+    const { table, arrivals } = this;
     let node = table.nextOn(NO_NODE, Tier.ssd);
     for (let looked = 0; node !== NO_NODE && looked < LOOKED_AT_MAX; looked++) {
-      seen.learn(table.namespaceOf(node), table.layerOf(node), table.bytesOf(node));
+      arrivals.learn(table.namespaceOf(node), table.layerOf(node), table.bytesOf(node));
       node = table.nextOn(node, Tier.ssd);
     }
   }
@@ -337,7 +346,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
   }
 
   openHolder(options: HolderOptions): Holder {
-    return new StoreHolder(this, options);
+    return new StoreEngineSession(this, options);
   }
 
   snapshot(): StoreSnapshot {
@@ -393,7 +402,7 @@ export class TieredStore implements BlockStore, AsyncDisposable {
  * Limits of RAM reservations: `share` of the arena for one engine, `shareAll` for all engines
  * together.
  */
-export function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
+function claimLimits(arenaBytes: number, share = 0.4, shareAll = 0.6): ClaimLimits {
   return {
     bytesMax: Math.floor(arenaBytes * share),
     bytesMaxAll: Math.floor(arenaBytes * shareAll),

@@ -119,12 +119,12 @@ export class Claim {
 /** The reservations of one engine. */
 export class EngineClaims {
   readonly store: TieredStore;
-  readonly #book: ClaimBook;
+  readonly #book: ClaimTable;
   readonly #claims = new Map<number, Claim>();
   readonly #blocks = new Map<NodeId, ClaimedBlock>();
   #bytes = 0;
 
-  constructor(store: TieredStore, book: ClaimBook) {
+  constructor(store: TieredStore, book: ClaimTable) {
     this.store = store;
     this.#book = book;
   }
@@ -215,10 +215,14 @@ export class EngineClaims {
 }
 
 /** State shared by the reservations of all engines. */
-export class ClaimBook {
+export class ClaimTable {
   limits: ClaimLimits;
   readonly stats: ClaimStats = {
-    ...{ bytes: 0, claimedBlocks: 0, takenBlocks: 0, unusedBlocks: 0, refusedBlocks: 0 },
+    bytes: 0,
+    claimedBlocks: 0,
+    takenBlocks: 0,
+    unusedBlocks: 0,
+    refusedBlocks: 0,
   };
   #lastId = 0;
 

@@ -1,5 +1,5 @@
 import { type NodeId, yieldToLoop } from "../../core/index.ts";
-import { FetchedBlocks } from "../awaited-blocks.ts";
+import { AwaitedFetches } from "../awaited-blocks.ts";
 import type { ReadOutcome } from "../ssd/block-reader.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import type { Claim } from "./claims.ts";
@@ -10,7 +10,7 @@ const DIGEST_BYTES = 32;
 /** Reads started before the loop yields. */
 const READS_A_SLICE = 256;
 
-export interface BringingParts {
+interface LookupReadsParts {
   readonly store: TieredStore;
   readonly ranks: readonly LookupRank[];
   readonly layer: number;
@@ -24,18 +24,18 @@ export interface BringingParts {
 }
 
 /** Reads from SSD and fetches from peers for one lookup. */
-export class Bringing {
-  readonly #parts: BringingParts;
+export class LookupReads {
+  readonly #parts: LookupReadsParts;
   readonly #reading = new Set<NodeId>();
   /** By rank: indices of blocks being fetched. */
   readonly #fetching: readonly Set<number>[];
-  readonly #fetches = new Set<FetchedBlocks>();
+  readonly #fetches = new Set<AwaitedFetches>();
   /** Queued until `begin`: nodes to read, and by rank the indices of blocks to fetch. */
   #reads: NodeId[] = [];
   #places: number[][];
   #isOver = false;
 
-  constructor(parts: BringingParts) {
+  constructor(parts: LookupReadsParts) {
     this.#parts = parts;
     this.#fetching = parts.ranks.map(() => new Set());
     this.#places = parts.ranks.map(() => []);
@@ -84,7 +84,7 @@ export class Bringing {
       if (begun > 0 && begun % READS_A_SLICE === 0) await yieldToLoop();
       // Only the reservation keeps the node in the table until it is read.
       if (this.#isOver || !claim.has(node)) this.#reading.delete(node);
-      else void store.ssd!.bring(node).then((came) => this.#cameFromSsd(node, came));
+      else void store.ssd!.load(node).then((came) => this.#cameFromSsd(node, came));
     }
   }
 
@@ -128,7 +128,7 @@ export class Bringing {
       key: keys.slice(KEY_WORDS * i, KEY_WORDS * (i + 1)),
       layer,
     }));
-    const fetched = new FetchedBlocks(store, namespace, blocks);
+    const fetched = new AwaitedFetches(store, namespace, blocks);
     this.#fetches.add(fetched);
     for (const i of places) fetching.add(i);
     await fetched.wait(ms, true, sources);

@@ -2,10 +2,10 @@ import { type NamespaceIndex, NO_NODE, type NodeId } from "../../core/index.ts";
 import type { AddressBatch } from "../batches.ts";
 import { TIERS_ALL, Tier } from "../blocks/index.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import type { EngineMember, Engines } from "./announcements.ts";
-import { HEARTBEAT_MS } from "./announcements.ts";
 import type { Claim } from "./claims.ts";
-import { Bringing } from "./lookup-reads.ts";
+import type { EngineMember, Engines } from "./engines.ts";
+import { HEARTBEAT_MS } from "./engines.ts";
+import { LookupReads } from "./lookup-reads.ts";
 import { LookupSource } from "./source.ts";
 
 const KEY_WORDS = 8;
@@ -34,7 +34,7 @@ export class Lookup {
   readonly #best: Uint8Array;
   readonly #claim: Claim | null;
   /** Null if the request does not ask for reads. */
-  readonly #bringing: Bringing | null;
+  readonly #reads: LookupReads | null;
   readonly #scratch: Uint8Array;
   readonly #source: LookupSource | null;
   readonly #beganMs: number;
@@ -65,7 +65,7 @@ export class Lookup {
     this.#stepBlocks = Math.max(1, Math.floor(STEP_NAMES / wish.ranks.length));
     this.#scratch = new Uint8Array(this.#stepBlocks);
     this.#claim = wish.hold || wish.fetch ? parts.member.claims.open(wish.readers) : null;
-    this.#bringing = wish.fetch ? this.#createBringing(this.#claim!) : null;
+    this.#reads = wish.fetch ? this.#createReads(this.#claim!) : null;
     const { source } = wish;
     const mayAsk = source !== "" && wish.wait && wish.fetch && parts.store.peers !== null;
     this.#source = mayAsk ? new LookupSource(parts.store, source, wish) : null;
@@ -77,10 +77,13 @@ export class Lookup {
     });
   }
 
-  #createBringing(claim: Claim): Bringing {
+  #createReads(claim: Claim): LookupReads {
     const { ranks, layer } = this.#wish;
-    return new Bringing({
-      ...{ store: this.#parts.store, ranks, layer, claim },
+    return new LookupReads({
+      store: this.#parts.store,
+      ranks,
+      layer,
+      claim,
       keep: (node, i) => {
         if (i < this.#limit) this.#keep(node, i, Tier.peer);
       },
@@ -182,11 +185,11 @@ export class Lookup {
     this.#leading = from + run;
     this.#best.fill(0, this.#leading, from + wanted);
     this.#isEndFound = run < wanted || this.#leading === count;
-    if (this.#bringing !== null) this.#bring(from, this.#bringing);
+    if (this.#reads !== null) this.#load(from, this.#reads);
   }
 
   /** Reserves the blocks from `from` on that are in RAM, and reads or fetches the others. */
-  #bring(from: number, bringing: Bringing): void {
+  #load(from: number, reads: LookupReads): void {
     const { ranks } = this.#wish;
     for (let i = from; i < this.#leading && i < this.#limit; i++) {
       for (const [at, rank] of ranks.entries()) {
@@ -194,14 +197,14 @@ export class Lookup {
         const tier = node === NO_NODE ? Tier.peer : this.#bestTierOf(node);
         if (tier !== Tier.peer) {
           const isKept = this.#keep(node, i, tier === Tier.ram ? 0 : tier);
-          if (isKept && tier === Tier.ssd) bringing.addRead(node);
+          if (isKept && tier === Tier.ssd) reads.addRead(node);
         } else if (this.#wish.tiers & Tier.peer) {
-          bringing.addFetch(at, i);
+          reads.addFetch(at, i);
         }
       }
     }
     // Only after the blocks in RAM are reserved: making room for these must not evict them.
-    if (this.#isEndFound) bringing.begin(this.#leftMs());
+    if (this.#isEndFound) reads.begin(this.#leftMs());
   }
 
   /** RAM, SSD if it is readable, or a peer. */
@@ -220,11 +223,11 @@ export class Lookup {
 
   /** Asks the peer that computes the blocks for the missing ones. */
   #askSource(): void {
-    const [source, bringing] = [this.#source, this.#bringing];
+    const [source, reads] = [this.#source, this.#reads];
     const { count, ranks } = this.#wish;
-    if (source === null || bringing === null || this.#leading === count) return;
+    if (source === null || reads === null || this.#leading === count) return;
     const isWanted = (at: number, i: number) => {
-      if (bringing.isFetching(at, i)) return false;
+      if (reads.isFetching(at, i)) return false;
       const node = this.#blocks.nodeOf(ranks[at]!, i);
       return node === NO_NODE || !this.#blocks.isHere(node);
     };
@@ -233,7 +236,7 @@ export class Lookup {
       for (const [at, some] of places.entries()) {
         const wanted = some.filter((i) => isWanted(at, i));
         const failed = () => source.failed();
-        bringing.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
+        reads.fetch(at, wanted, this.#leftMs(), [this.#wish.source], failed);
       }
     };
     const asked = source.ask(this.#leading, Math.min(count, this.#limit), isWanted);
@@ -270,9 +273,9 @@ export class Lookup {
   #isComing(): boolean {
     const i = this.#ready;
     return this.#wish.ranks.some((rank, at) => {
-      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#reads?.isFetching(at, i) === true) return true;
       const node = this.#blocks.nodeOf(rank, i);
-      return node !== NO_NODE && !this.#isSsdLate && this.#bringing?.isReading(node) === true;
+      return node !== NO_NODE && !this.#isSsdLate && this.#reads?.isReading(node) === true;
     });
   }
 
@@ -283,7 +286,7 @@ export class Lookup {
     if (this.hasMore) return false;
     if (fetch && this.#ready < this.#leading) {
       const waitedMs = store.clock.monotonicMs() - this.#beganMs;
-      if (this.#bringing?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
+      if (this.#reads?.areReads && waitedMs > store.readDeadlineMs) this.#isSsdLate = true;
       return !this.#isComing();
     }
     if (!wait || this.#leading === count) return true;
@@ -311,7 +314,7 @@ export class Lookup {
     return this.#wish.ranks.every((rank, at) => {
       const node = this.#blocks.nodeOf(rank, i);
       if (node !== NO_NODE && this.#blocks.isHere(node)) return true;
-      if (this.#bringing?.isFetching(at, i) === true) return true;
+      if (this.#reads?.isFetching(at, i) === true) return true;
       if (this.#source?.promises(at, i) === true) return true;
       return announcements.has(rank.keys, i);
     });
@@ -352,14 +355,14 @@ export class Lookup {
     this.#deadline?.[Symbol.dispose]();
     this.#parts.engines.lookups.remove(this);
     this.#source?.close();
-    this.#bringing?.stop();
+    this.#reads?.stop();
   }
 
   #finish(): void {
     if (this.#isOver) return;
     const { store } = this.#parts;
     const { fetch, hold, holdMs } = this.#wish;
-    if (this.#bringing?.areReads) store.ssd?.wasLate();
+    if (this.#reads?.areReads) store.ssd?.wasLate();
     this.#stop();
     if (fetch) this.#cutMissing();
     if (!hold) this.#claim?.end();
@@ -376,7 +379,7 @@ export class Lookup {
     const isThere = ranks.every((rank, at) => {
       const node = this.#blocks.nodeOf(rank, i);
       if (node !== NO_NODE && this.#blocks.counts(node)) return true;
-      return this.#bringing?.isFetching(at, i) === true;
+      return this.#reads?.isFetching(at, i) === true;
     });
     if (isThere) return;
     this.#leading = i;

@@ -122,9 +122,9 @@ export interface PeerBlocks {
   ): HeldCopy[];
   /**
    * Finds blocks by engine hash (8 bytes) or page key (32 bytes). Returns at most `max` blocks, all
-   * of namespaces (keys) for which `mayTell` is true.
+   * of namespaces (keys) for which `isVisible` is true.
    */
-  find(name: Uint8Array, max: number, mayTell?: (namespace: Uint8Array) => boolean): FoundBlock[];
+  find(name: Uint8Array, max: number, isVisible?: (namespace: Uint8Array) => boolean): FoundBlock[];
   /**
    * Calls `each` with the key (32 bytes) of every block of a namespace in RAM or on SSD, in slices
    * between which the loop yields. `each` must copy the key if it keeps it.
@@ -192,7 +192,7 @@ const HASH_BYTES = 8;
 const PAGE_KEY_BYTES = 32;
 
 /** Attributes of the requested block. */
-interface AskedBlock {
+interface RequestedBlock {
   readonly digest: Uint8Array;
   readonly layer: number;
   /** 32 bytes; null if this process has no number for the namespace. */
@@ -205,7 +205,11 @@ interface AskedBlock {
  * The reason to reject a received block, or null. Checks that it is the requested block, fits its
  * slot, matches the sender's checksum and has well-formed attributes.
  */
-export function faultOfPull(block: PulledBlock, arrived: bigint, asked: AskedBlock): string | null {
+export function faultOfPull(
+  block: PulledBlock,
+  arrived: bigint,
+  asked: RequestedBlock,
+): string | null {
   if (!equalBytes(block.digest, asked.digest)) return "digest differs from the request";
   if (block.layer >>> 0 !== asked.layer >>> 0) return "layer differs from the request";
   const isOurs = asked.namespace !== null && equalBytes(block.namespace, asked.namespace);

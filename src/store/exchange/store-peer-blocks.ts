@@ -9,9 +9,9 @@ import { type AddressBatch, createAddressBatch } from "../batches.ts";
 import { NO_SLOT, Tier } from "../blocks/index.ts";
 import { Slices } from "../lifecycle/context.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { hexOfKey, SlotLanding } from "./landing.ts";
-import { heldCopy, Lending } from "./lending.ts";
+import { hexOfKey, IncomingSlot } from "./incoming-blocks.ts";
 import type { FoundBlock, HeldCopy, Landing, Lent, PeerBlocks, Unplaced } from "./peer-blocks.ts";
+import { BlockServing, heldCopy } from "./serving.ts";
 
 /** Share of the arena that may be reserved for blocks from peers. The rest is for local writers. */
 const LANDING_SHARE = 0.5;
@@ -28,14 +28,14 @@ const COMING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 1n, che
 
 export class StorePeerBlocks implements PeerBlocks {
   readonly #store: TieredStore;
-  readonly #lending: Lending;
+  readonly #lending: BlockServing;
   readonly #batch: AddressBatch = createAddressBatch(1);
   readonly #many: AddressBatch = createAddressBatch(AT_ONCE);
   readonly #named = new Int32Array(NODES_A_NAME);
 
   constructor(store: TieredStore) {
     this.#store = store;
-    this.#lending = new Lending(store);
+    this.#lending = new BlockServing(store);
   }
 
   land(
@@ -45,7 +45,7 @@ export class StorePeerBlocks implements PeerBlocks {
     bytes: number,
     keep = true,
   ): Landing | Unplaced {
-    const { table, slots, ram, ssd, landings, evictor, blockBytesMax } = this.#store;
+    const { table, slots, ram, ssd, incoming, evictor, blockBytesMax } = this.#store;
     if (!(bytes >= 1 && bytes <= blockBytesMax)) return "tooLong";
     const batch = this.#batch;
     const node = this.#find(digest, layer);
@@ -56,17 +56,17 @@ export class StorePeerBlocks implements PeerBlocks {
       if (ssd?.readable === true && table.isResident(node, Tier.ssd)) return "present";
     }
     const key = hexOfKey(batch.keys, 0);
-    if (landings.wasRemoved(key)) return "removed";
+    if (incoming.wasRemoved(key)) return "removed";
     const slotBytes = slots.slotBytesFor(bytes);
     const most = slots.readyBytes * LANDING_SHARE;
-    if (landings.slotBytes > 0 && landings.slotBytes + slotBytes > most) return "full";
+    if (incoming.slotBytes > 0 && incoming.slotBytes + slotBytes > most) return "full";
     const slot = ram.takeSlot(bytes, false);
     evictor.wake();
     if (slot === NO_SLOT) return "full";
-    const awaited = landings.begin(key, namespace, slotBytes);
+    const awaited = incoming.begin(key, namespace, slotBytes);
     const asked = { digest: digest.slice(), layer: layer >>> 0, bytes };
     const store = this.#store;
-    return new SlotLanding({ store, namespace, ...asked, slot, awaited, keep, batch });
+    return new IncomingSlot({ store, namespace, ...asked, slot, awaited, keep, batch });
   }
 
   /** The block's node in any namespace. */
@@ -129,7 +129,7 @@ export class StorePeerBlocks implements PeerBlocks {
   find(
     name: Uint8Array,
     max: number,
-    mayTell: (namespace: Uint8Array) => boolean = () => true,
+    isVisible: (namespace: Uint8Array) => boolean = () => true,
   ): FoundBlock[] {
     const { table, namespaces } = this.#store;
     const found: FoundBlock[] = [];
@@ -138,7 +138,7 @@ export class StorePeerBlocks implements PeerBlocks {
       const node = this.#named[i] as NodeId;
       const namespace = namespaces.keyOf(table.namespaceOf(node));
       const copy = heldCopy(this.#store, node);
-      if (copy.tiers === 0 || namespace === null || !mayTell(namespace)) continue;
+      if (copy.tiers === 0 || namespace === null || !isVisible(namespace)) continue;
       const digest = new Uint8Array(DIGEST_BYTES);
       table.readDigest(node, digest, 0);
       found.push({ ...copy, namespace, digest, layer: table.layerOf(node) });
@@ -178,11 +178,11 @@ export class StorePeerBlocks implements PeerBlocks {
   }
 
   changesOf(namespace: NamespaceIndex): number {
-    return this.#store.seen.changesOf(namespace);
+    return this.#store.arrivals.changesOf(namespace);
   }
 
   usualBytes(namespace: NamespaceIndex, layer: number): number {
-    return this.#store.seen.bytesOf(namespace, layer);
+    return this.#store.arrivals.bytesOf(namespace, layer);
   }
 }
 
@@ -192,7 +192,7 @@ export class StorePeerBlocks implements PeerBlocks {
 const LENGTHS_MAX = 16_384;
 
 /** Arrivals per namespace on this host: number of blocks, and length of blocks per layer. */
-export class SeenBlocks {
+export class ArrivalStats {
   readonly #changes: number[] = [];
   readonly #lengths = new Map<number, number>();
 

@@ -44,7 +44,7 @@ interface Found {
 }
 
 /** Dependencies of an explanation. All are only read. */
-export interface Explainer {
+interface Explainer {
   readonly store: TieredStore;
   readonly namespaces: Namespaces;
   readonly native: Hashing;

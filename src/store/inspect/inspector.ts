@@ -13,7 +13,7 @@ import { NameResolver } from "../lifecycle/resolve-names.ts";
 import type { Namespaces } from "../namespaces.ts";
 import type { TieredStore } from "../tiered-store.ts";
 import { explainNames, explainPrompt, type Hashing } from "./explain.ts";
-import { allRoots, type Place, type Roots, TreeWalk, theseRoots } from "./tree-walk.ts";
+import { allRoots, type Roots, TreeWalk, theseRoots, type WalkPosition } from "./tree-walk.ts";
 
 export type TierLabel = "gpu" | "ram" | "ssd";
 /** Tier that can provide a block; `peer`: a peer announced it. */
@@ -106,7 +106,7 @@ export interface Explanation {
 }
 
 /** Availability of the missing blocks at peers, from the first miss on. */
-export interface PeersExplained {
+interface PeersExplained {
   /** Leading blocks that a request would fetch. */
   readonly promised: number;
   /** Reason why no more would be fetched; null if none is missing or the reason is unknown. */
@@ -159,12 +159,12 @@ class StoreInspector implements Inspector {
 
   async tree({ root, depthMax, limit, after }: TreeQuery): Promise<TreePage> {
     const { table, clock } = this.#store;
-    const from = after === null ? null : placeOf(this.#run, after);
+    const from = after === null ? null : positionOf(this.#run, after);
     if (after !== null && from === null) return UNKNOWN;
     const roots = root === null ? allRoots(table) : this.#rootsOf(root);
     if (roots === null) return UNKNOWN;
     const walk = new TreeWalk(table, roots, depthMax);
-    if (from !== null) walk.goOn(from);
+    if (from !== null) walk.resume(from);
     return this.#page(walk, Math.max(1, limit), new Slices(clock));
   }
 
@@ -182,15 +182,15 @@ class StoreInspector implements Inspector {
     while (walk.step() || (await walk.stepToRoot(turn))) {
       blocks.push(treeBlock(facts, walk.node, walk.depth));
       if (blocks.length === limit) {
-        // Before the next step: at its end the walk has no place.
-        const next = placeText(this.#run, walk.place());
+        // Before the next step: at its end the walk has no position.
+        const next = cursorText(this.#run, walk.position());
         const isMore = walk.step() || (await walk.stepToRoot(turn));
         return { blocks, next: isMore ? next : null, missing: false };
       }
       if (!slices.isOver()) continue;
-      const place = walk.place();
+      const position = walk.position();
       await slices.turn();
-      walk.goOn(place);
+      walk.resume(position);
     }
     return { blocks, next: null, missing: false };
   }
@@ -204,9 +204,9 @@ class StoreInspector implements Inspector {
   }
 }
 
-/** Encodes a place as a cursor. `run` identifies the process. */
-function placeText(run: number, place: Place): string {
-  const words = Uint32Array.of(run, ...place);
+/** Encodes a position as a cursor. `run` identifies the process. */
+function cursorText(run: number, position: WalkPosition): string {
+  const words = Uint32Array.of(run, ...position);
   return Buffer.from(words.buffer).toString("base64url");
 }
 
@@ -214,7 +214,7 @@ const WORDS_MIN = 5;
 const WORDS_MAX = 64;
 
 /** Null if the text is invalid or from another process. */
-function placeOf(run: number, text: string): Place | null {
+function positionOf(run: number, text: string): WalkPosition | null {
   if (text.length > WORDS_MAX * 6) return null;
   const bytes = Buffer.from(text, "base64url");
   const count = bytes.length / 4;

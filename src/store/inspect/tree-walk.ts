@@ -1,9 +1,9 @@
 import { NO_NODE, type NodeId } from "../../core/index.ts";
 import type { TableView } from "../blocks/index.ts";
 
-/** Following nodes that a place stores. */
+/** Following nodes that a position stores. */
 const AHEAD = 8;
-/** Ancestors at distances 1, 2, 4, ... that a place stores. */
+/** Ancestors at distances 1, 2, 4, ... that a position stores. */
 const ABOVE = 12;
 /** Ids examined for a root before the loop yields: about a millisecond of work. */
 const IDS_A_SLICE = 2 ** 19;
@@ -12,7 +12,7 @@ const IDS_A_SLICE = 2 ** 19;
  * Position of a walk, as pairs of a node and its generation: the root, the latest node, then the
  * following nodes; after a separator the ancestors. The separator is a pair of zeros.
  */
-export type Place = readonly number[];
+export type WalkPosition = readonly number[];
 
 /** The roots of a walk, in the order of their ids. */
 export interface Roots {
@@ -55,8 +55,7 @@ export function allRoots(table: TableView): Roots {
 
 /**
  * Visits nodes, parents first, down to a maximum depth below each root. The walk can pause at any
- * time: `place` returns its position, and `goOn` resumes although nodes were stored and removed. A
- * node that exists throughout is visited once, except in the two cases described at `goOn`.
+ * time: `resume` continues from a `position` although nodes were stored and removed. A node that exists throughout is visited once, except in the two cases described at `resume`.
  */
 export class TreeWalk {
   readonly #table: TableView;
@@ -111,11 +110,11 @@ export class TreeWalk {
     return next !== NO_NODE;
   }
 
-  /** The position, for `goOn` of this walk or another one with the same roots. */
-  place(): Place {
+  /** The position, for `resume` of this walk or another one with the same roots. */
+  position(): WalkPosition {
     const table = this.#table;
-    const place: number[] = [];
-    const add = (node: NodeId) => place.push(node, table.generationOf(node));
+    const position: number[] = [];
+    const add = (node: NodeId) => position.push(node, table.generationOf(node));
     add(this.#root);
     add(this.#node);
     let next = this.#follower(this.#node, this.#depth, true);
@@ -123,13 +122,13 @@ export class TreeWalk {
       add(next.node);
       next = this.#follower(next.node, next.depth, true);
     }
-    place.push(0, 0);
+    position.push(0, 0);
     let [up, distance] = [this.#node, 0];
     for (let bit = 0; bit < ABOVE && up !== this.#root; bit++) {
       for (; distance < 2 ** bit && up !== this.#root; distance++) up = table.parentOf(up);
       add(up);
     }
-    return place;
+    return position;
   }
 
   /**
@@ -138,16 +137,17 @@ export class TreeWalk {
    * ancestor, which may skip part of that subtree; otherwise at the next root. A root that has
    * received a parent meanwhile is visited again if the parent comes later.
    */
-  goOn(place: Place): void {
+  resume(position: WalkPosition): void {
     const table = this.#table;
-    const isThere = (at: number): boolean => table.isLive(place[at] as NodeId, place[at + 1]!);
-    this.#root = (place[0] ?? NO_NODE) as NodeId;
+    const isThere = (at: number): boolean =>
+      table.isLive(position[at] as NodeId, position[at + 1]!);
+    this.#root = (position[0] ?? NO_NODE) as NodeId;
     const wasAt = this.#node;
     this.#node = NO_NODE;
     if (!isThere(0) || !this.#roots.has(this.#root)) return;
     let next: "after" | "itself" | "past" = "after";
-    for (let at = 2; at < place.length; at += 2) {
-      const node = place[at] as NodeId;
+    for (let at = 2; at < position.length; at += 2) {
+      const node = position[at] as NodeId;
       if (node === NO_NODE) next = "past";
       else if (isThere(at)) {
         // A node's ancestors exist as long as the node.

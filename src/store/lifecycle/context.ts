@@ -124,12 +124,12 @@ export class Slices {
   readonly #clock: Clock;
   #startedMs: number;
   #looks = 0;
-  #toldMs: number;
+  #reportedMs: number;
 
   constructor(clock: Clock) {
     this.#clock = clock;
     this.#startedMs = clock.monotonicMs();
-    this.#toldMs = this.#startedMs;
+    this.#reportedMs = this.#startedMs;
   }
 
   /** Call for each block: whether to call `turn` now. */
@@ -152,10 +152,10 @@ export class Slices {
   }
 
   /** Whether a progress report is due: at most ten times a second. */
-  mayTell(): boolean {
+  isReportDue(): boolean {
     const nowMs = this.#clock.monotonicMs();
-    if (nowMs - this.#toldMs < PROGRESS_MS) return false;
-    this.#toldMs = nowMs;
+    if (nowMs - this.#reportedMs < PROGRESS_MS) return false;
+    this.#reportedMs = nowMs;
     return true;
   }
 }

@@ -41,7 +41,7 @@ const SEVERITY: Readonly<Record<CommandOutcome, number>> = {
   rejected: 5,
 };
 
-export function worseOf(a: BlockResult, b: BlockResult): BlockResult {
+function worseOf(a: BlockResult, b: BlockResult): BlockResult {
   return SEVERITY[b.outcome] > SEVERITY[a.outcome] ? b : a;
 }
 

@@ -7,7 +7,7 @@ import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
 import type { Lifecycle, LifecycleReport } from "./lifecycle.ts";
 import { DONE, NamedBlocks, NOT_DURABLE, reportOf } from "./outcomes.ts";
-import { ancestorsOf, areOutOfRam, WAY_OUTSTANDING } from "./pin.ts";
+import { ANCESTOR_OUTSTANDING, ancestorsOf, areOutOfRam } from "./pin.ts";
 
 type PauseOptions = Parameters<Lifecycle["pause"]>[1];
 
@@ -48,7 +48,7 @@ export async function pause(
   const told = results.map((result) => {
     if (result !== DONE) return result;
     if (!isDurable) return NOT_DURABLE;
-    return isLeading ? DONE : WAY_OUTSTANDING;
+    return isLeading ? DONE : ANCESTOR_OUTSTANDING;
   });
   const { bytes } = held;
   return reportOf(blocks.resultsOf(told), { bytes, figures, ttlMs, durable: isDurable });

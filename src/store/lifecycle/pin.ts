@@ -64,7 +64,7 @@ export async function pin(
   const later = (atOnce.includes(COPY_OUTSTANDING) ? now() : atOnce).map((result) => {
     if (result !== DONE) return result;
     if (!durable) return NOT_DURABLE;
-    return isLeading ? DONE : WAY_OUTSTANDING;
+    return isLeading ? DONE : ANCESTOR_OUTSTANDING;
   });
   const isOnDisk = store.ssd !== null && durable;
   return reportOf(blocks.resultsOf(later), { figures, ttlMs, bytes, durable: isOnDisk });
@@ -160,7 +160,7 @@ async function settled(
 }
 
 /** The block is on SSD, but after a crash its prefix would end before it. */
-export const WAY_OUTSTANDING: BlockResult = Object.freeze({
+export const ANCESTOR_OUTSTANDING: BlockResult = Object.freeze({
   outcome: "deferred",
   reason: "ssd: an ancestor is in RAM only; its copy to SSD is retried",
 });

@@ -10,7 +10,7 @@ import { crashPoint } from "../../native/index.ts";
 import { createAddressBatch } from "../batches.ts";
 import { type LeafWalk, type RecencyTier, Tier } from "../blocks/index.ts";
 import type { Cause } from "../departures.ts";
-import { hexOfHash, hexOfKey } from "../exchange/landing.ts";
+import { hexOfHash, hexOfKey } from "../exchange/incoming-blocks.ts";
 import type { LifecycleContext } from "./context.ts";
 import { Slices } from "./context.ts";
 import type { HeldBlock, Lifecycle, LifecycleReport } from "./lifecycle.ts";
@@ -60,8 +60,8 @@ export class Removal {
    * true when the file is removed, or false if that failed. May remove the node.
    */
   drop(node: NodeId): Promise<boolean> | null {
-    const { table, ram, landings } = this.#context.store;
-    landings.removedNode(table, node);
+    const { table, ram, incoming } = this.#context.store;
+    incoming.removedNode(table, node);
     const inRam = table.isResident(node, Tier.ram);
     if (table.isResident(node, Tier.gpu)) this.onGpu++;
     this.blocks++;
@@ -124,7 +124,7 @@ export async function flush(
 ): Promise<LifecycleReport> {
   const flushing = new Flushing(context, new Removal(context, causeOf("flushed", origin)));
   for (let pass = 1; pass <= PASSES; pass++) {
-    context.store.landings.allRemoved();
+    context.store.incoming.allRemoved();
     // A block on both tiers is removed with its file; pinned blocks have their files last.
     await flushing.drain(Tier.ssd);
     await flushing.drain(Tier.ram);
@@ -133,18 +133,18 @@ export async function flush(
   }
   const report = await flushing.report();
   // Peers may take longer: count their time from the end.
-  context.store.landings.allRemoved();
+  context.store.incoming.allRemoved();
   return report;
 }
 
 class Flushing {
-  readonly kept: KeptBlocks;
+  readonly kept: RemainingBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #slices: Slices;
 
   constructor(context: LifecycleContext, removal: Removal) {
-    this.kept = new KeptBlocks(context);
+    this.kept = new RemainingBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#slices = new Slices(context.clock);
@@ -226,7 +226,7 @@ export async function prune(
   const anchors = context.names.resolveOne(after, true);
   const names = namesOf(context, after, anchors);
   const tell = () => {
-    for (const name of names) context.store.landings.prunedBelow(name);
+    for (const name of names) context.store.incoming.prunedBelow(name);
   };
   tell();
   if (anchors.length === 0) return reportOf([MISSING]);
@@ -249,7 +249,7 @@ export async function prune(
 
 /** Keys and aliases, in hex, of the root blocks, resident or not. */
 function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonly NodeId[]) {
-  if (!store.landings.minds) return [];
+  if (!store.incoming.minds) return [];
   const batch = createAddressBatch(1);
   const names = anchors.map((node) => {
     store.table.readKey(node, batch.keys, 0);
@@ -264,14 +264,14 @@ function namesOf({ store }: LifecycleContext, after: BlockName, anchors: readonl
 }
 
 class Pruning {
-  readonly kept: KeptBlocks;
+  readonly kept: RemainingBlocks;
   readonly #context: LifecycleContext;
   readonly #removal: Removal;
   readonly #options: NonNullable<PruneOptions>;
   readonly #slices: Slices;
 
   constructor(context: LifecycleContext, removal: Removal, options: NonNullable<PruneOptions>) {
-    this.kept = new KeptBlocks(context);
+    this.kept = new RemainingBlocks(context);
     this.#context = context;
     this.#removal = removal;
     this.#options = options;
@@ -296,7 +296,7 @@ class Pruning {
       if (this.#context.signal.aborted || this.#options.signal?.aborted) {
         return { outcome: "deferred", reason: "aborted: the remaining blocks were not processed" };
       }
-      if (this.#slices.mayTell()) this.#tell();
+      if (this.#slices.isReportDue()) this.#tell();
     }
     return null;
   }
@@ -370,7 +370,7 @@ const LISTED = 1_000;
  * The blocks that a tree walk or flush could not remove. Writes that alone protect a block are
  * cancelled, and the block is visited again in another pass.
  */
-class KeptBlocks {
+class RemainingBlocks {
   readonly #context: LifecycleContext;
   #listed: HeldBlock[] = [];
   #count = 0;

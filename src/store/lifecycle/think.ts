@@ -28,7 +28,7 @@ const NOT_TRANSIENT: BlockResult = Object.freeze({
 
 const onlyCopy = ({ fix }: Grant): BlockResult => ({
   outcome: "rejected",
-  reason: `forbidden: the block's only copy is on SSD, and its removal requires the role purge${fix}`,
+  reason: `forbidden: the only copy is on SSD, and its removal requires the role purge${fix}`,
 });
 
 /**
@@ -87,9 +87,9 @@ export async function purgeTransient(
   { remember }: { readonly remember?: Remember } = {},
 ): Promise<LifecycleReport> {
   const blocks = new NamedBlocks(context, names, OUR_TIERS | Tier.gpu);
-  const { ssd, landings } = context.store;
+  const { ssd, incoming } = context.store;
   // An unknown name may belong to a block being fetched.
-  landings.transientsRemoved();
+  incoming.transientsRemoved();
   const removal = new Removal(context, causeOf("transient", origin));
   const slices = new Slices(context.clock);
   const work: (Promise<unknown> | null)[] = blocks.nodes.map(() => null);

@@ -101,7 +101,7 @@ class Warming {
       if (this.#signal.aborted) break;
       const bytes = this.#wants(at);
       if (bytes !== null && (await this.#gate.enter(bytes, this.#signal))) {
-        coming.push(this.#bring(at, bytes).finally(() => this.#gate.leave(bytes)));
+        coming.push(this.#load(at, bytes).finally(() => this.#gate.leave(bytes)));
       }
       if (this.#slices.isOver()) await this.#slices.turn();
     }
@@ -127,7 +127,7 @@ class Warming {
     return bytes;
   }
 
-  async #bring(at: number, bytes: number): Promise<void> {
+  async #load(at: number, bytes: number): Promise<void> {
     const { table, ssd, ram } = this.#context.store;
     const node = this.#blocks.nodes[at]!;
     // The block may have been removed or loaded while this waited.
@@ -135,7 +135,7 @@ class Warming {
     else if (!this.#blocks.isOn(at, Tier.ssd)) this.#results[at] = MISSING;
     else if (!table.lock(node)) this.#results[at] = UNREADABLE;
     else {
-      const read = ssd!.bring(node, { warm: true }).then((outcome) => {
+      const read = ssd!.load(node, { warm: true }).then((outcome) => {
         // No request has used the block yet: enter it into the eviction order alone.
         if (outcome === "ok") ram.settleFresh(node);
         const isThere = table.isResident(node, Tier.ssd);
@@ -188,7 +188,7 @@ class Warming {
   #came(bytes: number): void {
     this.bytes += bytes;
     this.#doneBlocks++;
-    if (!this.#slices.mayTell()) return;
+    if (!this.#slices.isReportDue()) return;
     const progress = { doneBlocks: this.#doneBlocks, doneBytes: this.bytes };
     this.#options.onProgress?.({ ...progress, totalBlocks: this.#blocks.nodes.length });
   }

@@ -1,5 +1,5 @@
 import { AGE_FROM, AGE_WIDTH, AGES, ageStep, ReturnModel } from "./return-model.ts";
-import { Part, partOf, type Stretches, WEIGHT_OF_SIZE } from "./segments.ts";
+import { Part, partOf, type Segments, WEIGHT_OF_SIZE } from "./segments.ts";
 
 /** Last blocks rarely return: one in this many leaves a ghost, which counts for all. */
 const LAST_BLOCKS_A_GHOST = 8;
@@ -13,10 +13,10 @@ const FADE_REQUESTS = 2 ** 14;
 const BLOCKS_A_GHOST = 1 / 32;
 
 /** Records when blocks are used and used again, as input of the return model and the LRU guard. */
-export class Experience {
+export class ReuseStatistics {
   readonly model: ReturnModel = new ReturnModel();
   readonly guard: LruGuard = new LruGuard();
-  readonly #stretches: Stretches;
+  readonly #segments: Segments;
   readonly #ghosts: Ghosts;
   readonly #blocksAt = new Float64Array(AGES);
   #nextLook = LOOK_MIN;
@@ -28,8 +28,8 @@ export class Experience {
   #awaitedTick = 0;
   #awaitedSize = 0;
 
-  constructor(stretches: Stretches, ghostsMax: number) {
-    this.#stretches = stretches;
+  constructor(segments: Segments, ghostsMax: number) {
+    this.#segments = segments;
     this.#ghosts = new Ghosts(ghostsMax);
   }
 
@@ -51,10 +51,10 @@ export class Experience {
    * Call when the last resident block of a segment returned at `now`: its evicted blocks should
    * follow.
    */
-  awaitRest(stretch: number, now: number): void {
-    const { gone, kind, tick, size } = this.#stretches;
-    if (gone[stretch] === 0) return;
-    this.#await(gone[stretch]!, kind[stretch]!, tick[stretch]!, size[stretch]!, now);
+  awaitRest(segment: number, now: number): void {
+    const { gone, kind, tick, size } = this.#segments;
+    if (gone[segment] === 0) return;
+    this.#await(gone[segment]!, kind[segment]!, tick[segment]!, size[segment]!, now);
   }
 
   /** Ends the wait for evicted blocks. */
@@ -102,16 +102,16 @@ export class Experience {
   }
 
   /** Call when the last resident block of a segment was evicted. */
-  leaveGhost(stretch: number, fingerprint: number, now: number): void {
-    const { tick, kind, size, gone } = this.#stretches;
-    const isLast = partOf(kind[stretch]!) === Part.last;
+  leaveGhost(segment: number, fingerprint: number, now: number): void {
+    const { tick, kind, size, gone } = this.#segments;
+    const isLast = partOf(kind[segment]!) === Part.last;
     if (isLast && (fingerprint >>> 24) % LAST_BLOCKS_A_GHOST !== 0) return;
     const ghosts = this.#ghosts;
     const at = ghosts.placeFor(fingerprint);
     const lost = ghosts.blocks[at]!;
     if (lost !== 0) this.#lose(ghosts.kind[at]!, now - ghosts.tick[at]!, ghosts.size[at]!, lost);
-    const blocks = isLast ? LAST_BLOCKS_A_GHOST : gone[stretch]!;
-    ghosts.put(at, fingerprint, tick[stretch]!, kind[stretch]!, size[stretch]!, blocks);
+    const blocks = isLast ? LAST_BLOCKS_A_GHOST : gone[segment]!;
+    ghosts.put(at, fingerprint, tick[segment]!, kind[segment]!, size[segment]!, blocks);
   }
 
   #lose(kind: number, age: number, size: number, blocks: number): void {
@@ -141,9 +141,9 @@ export class Experience {
       this.guard.fade();
     }
     this.#blocksAt.fill(0);
-    const { tick, kind, size, blocks, gone, end } = this.#stretches;
+    const { tick, kind, size, blocks, gone, end } = this.#segments;
     for (let at = 1; at < end; at++) {
-      if (!this.#stretches.isOpen(at)) continue;
+      if (!this.#segments.isOpen(at)) continue;
       this.#waits(kind[at]!, now - tick[at]!, size[at]!, blocks[at]! + gone[at]!);
     }
     const ghosts = this.#ghosts;
@@ -237,7 +237,7 @@ const STILL_MISSED_SHARE = 0.7 * MISSED_SHARE;
 /** Pseudo-count of returns without a miss. */
 const DOUBT = 64;
 /** Missed segments required at first: fewer may be chance, and the model has little data either. */
-const STRETCHES_MIN = 64;
+const SEGMENTS_MIN = 64;
 
 /**
  * Decides whether an order other than LRU can gain hits. If a cache holds nearly all blocks that
@@ -249,7 +249,7 @@ class LruGuard {
   #evictsAt = Number.POSITIVE_INFINITY;
   #missed = 0;
   #returned = 0;
-  #missedStretches = 0;
+  #missedSegments = 0;
   #isBeaten = false;
 
   /** Whether the learned order should be used. */
@@ -257,12 +257,12 @@ class LruGuard {
     return this.#isBeaten;
   }
 
-  /** `stretches`: the fraction of a segment that the blocks are. */
-  returned(age: number, blocks: number, stretches: number): void {
+  /** `segments`: the fraction of a segment that the blocks are. */
+  returned(age: number, blocks: number, segments: number): void {
     this.#returned += blocks;
     if (age <= this.#evictsAt) return;
     this.#missed += blocks;
-    this.#missedStretches += stretches;
+    this.#missedSegments += segments;
   }
 
   /**
@@ -280,12 +280,12 @@ class LruGuard {
     const share = this.#missed / (this.#returned + DOUBT);
     this.#isBeaten = this.#isBeaten
       ? share > STILL_MISSED_SHARE
-      : share > MISSED_SHARE && this.#missedStretches >= STRETCHES_MIN;
+      : share > MISSED_SHARE && this.#missedSegments >= SEGMENTS_MIN;
   }
 
   fade(): void {
     this.#missed /= 2;
     this.#returned /= 2;
-    this.#missedStretches /= 2;
+    this.#missedSegments /= 2;
   }
 }

@@ -3,7 +3,7 @@
  * and only its deepest resident block is evictable. Decisions are therefore made per segment; there
  * are far fewer segments than blocks.
  */
-export class Stretches {
+export class Segments {
   /** Time of the last use of its blocks. */
   readonly tick: Uint32Array;
   readonly kind: Uint16Array;
@@ -39,12 +39,12 @@ export class Stretches {
     return arrays.reduce((sum, array) => sum + array.byteLength, 0);
   }
 
-  isOpen(stretch: number): boolean {
-    return (this.#marks[stretch]! & OPEN) !== 0;
+  isOpen(segment: number): boolean {
+    return (this.#marks[segment]! & OPEN) !== 0;
   }
 
-  isQueued(stretch: number): boolean {
-    return (this.#marks[stretch]! & QUEUED) !== 0;
+  isQueued(segment: number): boolean {
+    return (this.#marks[segment]! & QUEUED) !== 0;
   }
 
   /**
@@ -53,18 +53,18 @@ export class Stretches {
    */
   open(kind: number, tick: number): number {
     const part = partOf(kind);
-    const stretch = this.#free.pop() ?? this.#unused() ?? this.#shared(part);
-    if (!this.isOpen(stretch)) {
-      this.#marks[stretch] = OPEN;
-      this.blocks[stretch] = 0;
-      this.gone[stretch] = 0;
-      this.size[stretch] = 0;
-      this.leaf[stretch] = 0;
+    const segment = this.#free.pop() ?? this.#unused() ?? this.#shared(part);
+    if (!this.isOpen(segment)) {
+      this.#marks[segment] = OPEN;
+      this.blocks[segment] = 0;
+      this.gone[segment] = 0;
+      this.size[segment] = 0;
+      this.leaf[segment] = 0;
     }
-    this.tick[stretch] = tick;
-    this.kind[stretch] = kind;
-    this.#newest[part] = stretch;
-    return stretch;
+    this.tick[segment] = tick;
+    this.kind[segment] = kind;
+    this.#newest[part] = segment;
+    return segment;
   }
 
   /** The earliest time of a segment with a leaf, or `now`. */
@@ -82,29 +82,29 @@ export class Stretches {
   #shared(part: Part): number {
     const own = this.#newest[part];
     if (this.isOpen(own)) return own;
-    for (let stretch = 1; stretch < this.end; stretch++) if (this.isOpen(stretch)) return stretch;
+    for (let segment = 1; segment < this.end; segment++) if (this.isOpen(segment)) return segment;
     return 1;
   }
 
   /** Call when it has no block left. Its number is not reused while it is queued. */
-  close(stretch: number): void {
-    this.#marks[stretch] = this.#marks[stretch]! & ~OPEN;
-    if (this.#marks[stretch] === 0) this.#free.push(stretch);
+  close(segment: number): void {
+    this.#marks[segment] = this.#marks[segment]! & ~OPEN;
+    if (this.#marks[segment] === 0) this.#free.push(segment);
   }
 
-  setQueued(stretch: number, queued: boolean): void {
-    if (queued) this.#marks[stretch] = this.#marks[stretch]! | QUEUED;
+  setQueued(segment: number, queued: boolean): void {
+    if (queued) this.#marks[segment] = this.#marks[segment]! | QUEUED;
     else {
-      this.#marks[stretch] = this.#marks[stretch]! & ~QUEUED;
-      if (this.#marks[stretch] === 0) this.#free.push(stretch);
+      this.#marks[segment] = this.#marks[segment]! & ~QUEUED;
+      if (this.#marks[segment] === 0) this.#free.push(segment);
     }
   }
 
   /** Call when the segment is complete. */
-  seal(stretch: number, kind: number): void {
-    this.kind[stretch] = kind;
-    const blocks = this.blocks[stretch]!;
-    this.size[stretch] = blocks < 2 ? 0 : Math.round(2 * Math.log2(blocks));
+  seal(segment: number, kind: number): void {
+    this.kind[segment] = kind;
+    const blocks = this.blocks[segment]!;
+    this.size[segment] = blocks < 2 ? 0 : Math.round(2 * Math.log2(blocks));
   }
 }
 

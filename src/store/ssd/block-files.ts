@@ -138,13 +138,15 @@ export interface ReadFault {
 
 /** A fault by damage. */
 export const damaged = (why: string, isOwnPayload = false): ReadFault => ({
-  ...{ why, isOwnPayload, isStale: false },
+  why,
+  isOwnPayload,
+  isStale: false,
 });
 
 /**
  * The only place where bytes from SSD are accepted: the reason to reject them, or null. Checks that
- * the header is valid and belongs to the block, that the payload's checksum matches header and table,
- * and that the file has the expected length. `faultOfMac` checks the MAC.
+ * the header is valid and belongs to the block, that the payload's checksum matches header and
+ * table, and that the file has the expected length. `faultOfMac` checks the MAC.
  */
 export function faultOfRead(
   decoded: DecodedHeader,

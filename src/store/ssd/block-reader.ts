@@ -11,7 +11,7 @@ import { NO_SLOT, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { type DecodedHeader, decodeHeader, type ExpectedBlock } from "../kvb/index.ts";
 import type { RamTier } from "../ram-tier.ts";
 import { damaged, faultOfRead, type ReadFault, type ReadFile } from "./block-files.ts";
-import type { ReadBreaker } from "./ssd-health.ts";
+import type { ReadCircuitBreaker } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
@@ -25,7 +25,7 @@ export type ReadOutcome = "ok" | "miss" | "full";
 type Verdict = "ok" | "damaged" | "stale" | "error" | "gone" | "unserved" | "bad_memory";
 
 /** Destination of a read. */
-interface Place {
+interface Destination {
   readonly region: Region;
   readonly offset: number;
 }
@@ -44,11 +44,11 @@ interface Damage {
 
 type Judged = Exclude<Verdict, "damaged" | "bad_memory"> | Damage;
 
-export interface BringOptions {
+export interface LoadOptions {
   /** No request waits for the block: it has lower priority until one does. */
   readonly warm?: boolean;
   /** See `RamTier.takeSlot`. */
-  readonly mayRelieve?: boolean;
+  readonly mayEvictPins?: boolean;
   readonly zone?: number;
 }
 
@@ -61,7 +61,7 @@ export interface BringOptions {
 export class BlockReader {
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  readonly #breaker: ReadBreaker;
+  readonly #breaker: ReadCircuitBreaker;
   readonly #slots: SlotAllocator;
   readonly #ram: RamTier;
   readonly #reads = new Map<NodeId, Promise<ReadOutcome>>();
@@ -75,7 +75,7 @@ export class BlockReader {
     native: Native,
     parts: SsdParts,
     room: SsdRoom,
-    breaker: ReadBreaker,
+    breaker: ReadCircuitBreaker,
     slots: SlotAllocator,
     ram: RamTier,
     onCorrupt: (path: string, why: string) => void,
@@ -101,16 +101,16 @@ export class BlockReader {
    * Reads a block from SSD into RAM. The caller keeps a lock on the node until the promise
    * resolves.
    */
-  bring(node: NodeId, options: BringOptions = {}): Promise<ReadOutcome> {
-    const { warm = false, mayRelieve = true, zone } = options;
+  load(node: NodeId, options: LoadOptions = {}): Promise<ReadOutcome> {
+    const { warm = false, mayEvictPins = true, zone } = options;
     const work = warm ? "warm" : "read";
     const under = this.#reads.get(node);
     if (under !== undefined) {
       this.#parts.stats.sharedReads++;
-      if (work === "read" && this.#warming.delete(node)) this.#parts.schedule.hasten(node);
+      if (work === "read" && this.#warming.delete(node)) this.#parts.ioSlots.hasten(node);
       return under;
     }
-    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayRelieve, zone);
+    const slot = this.#ram.takeSlot(this.#parts.table.bytesOf(node), mayEvictPins, zone);
     if (slot === NO_SLOT) return Promise.resolve("full");
     if (work === "warm") this.#warming.add(node);
     const read = this.#read(node, slot, work).finally(() => {
@@ -130,7 +130,7 @@ export class BlockReader {
     const { table, stats, region } = this.#parts;
     table.lock(node);
     const place = { region, offset: this.#slots.offsetOf(slot) };
-    const load = (header: HeaderSlot, at: Place) => this.#load(node, header, at);
+    const load = (header: HeaderSlot, at: Destination) => this.#load(node, header, at);
     const verdict = await this.#verdict(node, work, place, load);
     crashPoint("promotion.read");
     if (verdict === "ok") {
@@ -157,15 +157,15 @@ export class BlockReader {
   async #verdict(
     node: NodeId,
     work: "read" | "warm" | "scrub",
-    place: Place,
-    load: (header: HeaderSlot, place: Place) => Promise<Judged>,
+    place: Destination,
+    load: (header: HeaderSlot, place: Destination) => Promise<Judged>,
   ): Promise<Verdict> {
-    const { schedule, table } = this.#parts;
+    const { ioSlots, table } = this.#parts;
     const generation = table.generationOf(node);
     const isThere = () => table.isLive(node, generation) && table.isResident(node, Tier.ssd);
     // Each waiting request has a lock, and this read has its own.
     const isWanted = () => work === "scrub" || table.locksOf(node) > 1;
-    const read = async (at: Place): Promise<Judged> => {
+    const read = async (at: Destination): Promise<Judged> => {
       // During the wait for an I/O slot the block may have been removed, or the disk given up.
       if (!isThere()) return "gone";
       // All readers were late: a slow disk should serve those that still wait.
@@ -179,8 +179,8 @@ export class BlockReader {
       if (work === "read" && verdict === "unserved") this.#breaker.gate.returnTrial();
       return verdict;
     };
-    const readAt = async (at: Place) =>
-      (await schedule.run(work, () => read(at), node)) ?? "unserved";
+    const readAt = async (at: Destination) =>
+      (await ioSlots.run(work, () => read(at), node)) ?? "unserved";
     let judged = await readAt(place);
     if (typeof judged === "object") {
       judged = await this.#elsewhere(table.bytesOf(node), readAt);
@@ -205,12 +205,12 @@ export class BlockReader {
   }
 
   /** Reads into separate memory and verifies; `unserved` if the host has no memory for it now. */
-  async #elsewhere(bytes: number, readAt: (at: Place) => Promise<Judged>): Promise<Judged> {
+  async #elsewhere(bytes: number, readAt: (at: Destination) => Promise<Judged>): Promise<Judged> {
     using region = tryRegion(this.#native, bytes);
     return region === null ? "unserved" : await readAt({ region, offset: 0 });
   }
 
-  #badMemory(node: NodeId, { region, offset }: Place): void {
+  #badMemory(node: NodeId, { region, offset }: Destination): void {
     const { checks, log } = this.#parts;
     const isArena = region === this.#parts.region;
     checks.placeDamaged(node, isArena ? offset : null);
@@ -235,7 +235,7 @@ export class BlockReader {
     await this.#room.quarantine(node);
   }
 
-  async #load(node: NodeId, header: HeaderSlot, place: Place): Promise<Judged> {
+  async #load(node: NodeId, header: HeaderSlot, place: Destination): Promise<Judged> {
     const { files, disk, table } = this.#parts;
     const path = files.pathOf(node);
     const expected = files.expected(node);
@@ -295,7 +295,7 @@ export class BlockReader {
     decoded: DecodedHeader,
     read: ReadFile,
     expected: ExpectedBlock,
-    { region, offset }: Place,
+    { region, offset }: Destination,
   ): Promise<ReadFault | null> {
     const { macs, table, incarnation } = this.#parts;
     const fault = faultOfRead(decoded, read, expected, incarnation);
@@ -316,7 +316,7 @@ export class BlockReader {
 }
 
 /** Memory outside the arena for a block; null if the host has none for it now. */
-export function tryRegion(native: Native, bytes: number): Region | null {
+function tryRegion(native: Native, bytes: number): Region | null {
   const rounded = Math.ceil(bytes / PAGE) * PAGE;
   try {
     return Region.create(native, { bytes: rounded, hugePages: "off", lockMemory: "off" });
@@ -375,8 +375,8 @@ export class Scrub {
 
   /** Scrubs the next block. Returns its bytes, or 0 if there is nothing to do now. */
   async #next(): Promise<number> {
-    const { table, stats, schedule } = this.#parts;
-    if (schedule.running > 0 && schedule.waiting("read") > 0) return 0;
+    const { table, stats, ioSlots } = this.#parts;
+    if (ioSlots.running > 0 && ioSlots.waiting("read") > 0) return 0;
     this.#last = table.nextOn(this.#last, Tier.ssd);
     if (this.#last === NO_NODE) return 0;
     const bytes = table.bytesOf(this.#last);

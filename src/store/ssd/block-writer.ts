@@ -2,7 +2,7 @@ import type { NodeId } from "../../core/index.ts";
 import { crashPoint, type HeaderSlot, type StatusName } from "../../native/index.ts";
 import { NodeFlag, type SlotAllocator, Tier } from "../blocks/index.ts";
 import { encodeHeader, VARIANT_MAX } from "../kvb/index.ts";
-import type { Gate } from "./ssd-health.ts";
+import type { CircuitBreaker } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 import type { SsdRoom } from "./ssd-room.ts";
 
@@ -10,7 +10,7 @@ import type { SsdRoom } from "./ssd-room.ts";
  * Outcome of a write. `refused`: no room is free or will become free. `skipped`: writing is
  * suspended.
  */
-export type WriteOutcome = "written" | "refused" | "skipped" | "failed";
+type WriteOutcome = "written" | "refused" | "skipped" | "failed";
 
 interface Write {
   readonly node: NodeId;
@@ -23,7 +23,7 @@ interface Write {
   readonly done: PromiseWithResolvers<WriteOutcome>;
 }
 
-export interface WriterOptions {
+interface WriterOptions {
   readonly slots: SlotAllocator;
   /** Drops the block from RAM if it is evictable. */
   readonly leaveRam: (node: NodeId) => void;
@@ -39,7 +39,7 @@ export class BlockWriter {
   readonly fresh = new FreshFiles();
   readonly #parts: SsdParts;
   readonly #room: SsdRoom;
-  readonly #gate: Gate;
+  readonly #gate: CircuitBreaker;
   readonly #options: WriterOptions;
   readonly #waiting: Write[] = [];
   readonly #writes = new Map<NodeId, Write>();
@@ -54,7 +54,7 @@ export class BlockWriter {
   constructor(
     parts: SsdParts,
     room: SsdRoom,
-    gate: Gate,
+    gate: CircuitBreaker,
     queueBytesMax: number,
     options: WriterOptions,
   ) {
@@ -213,7 +213,7 @@ export class BlockWriter {
     else this.#parts.index.skip(sequence);
     crashPoint("write.entered");
     if (stored && write.cancelled) await this.#room.drop(write.node);
-    if (stored) this.#gate.open();
+    if (stored) this.#gate.reset();
     else if (status !== null) this.#failed(status);
     this.#settle(write, stored ? "written" : status === null ? "skipped" : "failed");
   }
@@ -231,15 +231,15 @@ export class BlockWriter {
     sequence: number,
     spare: string | null,
   ): Promise<"ok" | StatusName | null> {
-    const { schedule, table } = this.#parts;
+    const { ioSlots, table } = this.#parts;
     const bytes = table.bytesOf(write.node);
-    const status = await schedule.run("write", () => this.#store(write, sequence, 0, spare));
+    const status = await ioSlots.run("write", () => this.#store(write, sequence, 0, spare));
     if (spare === null || status === "ok") return status;
     // A hung disk does not remove files: wait for the removal only if the name is needed.
     const removed = this.#room.discardSpare(spare, bytes);
     if (status !== "missing" && status !== "exists") return status;
     await removed;
-    return schedule.run("write", () => this.#store(write, sequence, 0, null));
+    return ioSlots.run("write", () => this.#store(write, sequence, 0, null));
   }
 
   /**
@@ -322,7 +322,7 @@ export class BlockWriter {
     stats.writeErrors++;
     if (status === "full" || status === "exists") return;
     if (this.#gate.why === null) log("warn", "writes to SSD suspended", { status });
-    this.#gate.shut(status);
+    this.#gate.trip(status);
   }
 
   #settle(write: Write, outcome: WriteOutcome): void {

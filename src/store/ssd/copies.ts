@@ -1,7 +1,7 @@
 import { NO_NODE, type NodeId, yieldToLoop } from "../../core/index.ts";
 import { NodeFlag, Tier } from "../blocks/index.ts";
 import type { BlockWriter } from "./block-writer.ts";
-import type { HangWatch } from "./ssd-health.ts";
+import type { HangDetector } from "./ssd-health.ts";
 import type { SsdParts } from "./ssd-parts.ts";
 
 /** Result of writing all of RAM to SSD. */
@@ -15,12 +15,12 @@ export interface PersistReport {
 /** Blocks examined before the loop yields. */
 const LOOKS_A_SLICE = 2_048;
 /** Blocks with a pending copy that are examined per tick, and per writer that needs room. */
-const OWED_A_TICK = 1_024;
-const OWED_AT_ONCE = 64;
+const PENDING_A_TICK = 1_024;
+const PENDING_AT_ONCE = 64;
 
-export interface CopiesOptions {
+interface CopiesOptions {
   readonly writer: BlockWriter;
-  readonly hang: HangWatch;
+  readonly hang: HangDetector;
   /** Whether blocks are currently written to SSD. */
   takesBlocks(): boolean;
   /** Queues a block for writing; true also if it is queued already. False if it is refused. */
@@ -38,7 +38,7 @@ export class Copies {
   /**
    * Retained blocks that became RAM-only, with their generations. Some may have been written since.
    */
-  readonly #owed = new Map<NodeId, number>();
+  readonly #pending = new Map<NodeId, number>();
 
   constructor(parts: SsdParts, options: CopiesOptions) {
     this.#parts = parts;
@@ -47,33 +47,33 @@ export class Copies {
     // Blocks retained before the tier was opened. Recovery may have found some of them on SSD.
     if (table.keptInRamAloneBytes === 0) return;
     let node = table.nextOn(NO_NODE, Tier.ram);
-    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.owe(node);
+    for (; node !== NO_NODE; node = table.nextOn(node, Tier.ram)) this.addPending(node);
   }
 
   /** Call when a retained block is in RAM and not on SSD. Does not change the table. */
-  owe(node: NodeId): void {
-    this.#owed.set(node, this.#parts.table.generationOf(node));
+  addPending(node: NodeId): void {
+    this.#pending.set(node, this.#parts.table.generationOf(node));
   }
 
   /** Periodic: queues pending copies as far as they are accepted. */
-  makeOwed(): void {
-    this.#makeOwed(OWED_A_TICK);
+  queuePending(): void {
+    this.#queuePending(PENDING_A_TICK);
   }
 
   /** Queues a few pending copies for a writer that needs room in RAM. */
-  makeSomeOwed(): void {
-    this.#makeOwed(OWED_AT_ONCE);
+  queueSomePending(): void {
+    this.#queuePending(PENDING_AT_ONCE);
   }
 
-  #makeOwed(looksMax: number): void {
+  #queuePending(looksMax: number): void {
     if (!this.#options.takesBlocks()) return;
-    let looks = Math.min(looksMax, this.#owed.size);
-    for (const [node, generation] of this.#owed) {
+    let looks = Math.min(looksMax, this.#pending.size);
+    for (const [node, generation] of this.#pending) {
       if (looks-- === 0) return;
-      this.#owed.delete(node);
+      this.#pending.delete(node);
       if (!this.#isOwed(node, generation)) continue;
       // Stays pending until it is written, since a write may fail. Move it to the end of the list.
-      this.#owed.set(node, generation);
+      this.#pending.set(node, generation);
       if (!this.#options.writer.isQueued(node) && !this.#options.write(node)) return;
     }
   }
@@ -94,7 +94,7 @@ export class Copies {
   async secure(nodes: readonly NodeId[], signal?: AbortSignal): Promise<boolean[]> {
     const { table } = this.#parts;
     const { writer } = this.#options;
-    const wanted = [...nodes, ...this.#owedAbove(nodes)];
+    const wanted = [...nodes, ...this.#pendingAncestors(nodes)];
     const generations = wanted.map((node) => table.generationOf(node));
     const isThere = (i: number) =>
       table.isLive(wanted[i]!, generations[i]!) && table.isResident(wanted[i]!, Tier.ssd);
@@ -114,18 +114,18 @@ export class Copies {
   }
 
   /** Retained ancestors that are in RAM only and not among `nodes`. */
-  #owedAbove(nodes: readonly NodeId[]): NodeId[] {
+  #pendingAncestors(nodes: readonly NodeId[]): NodeId[] {
     const { table } = this.#parts;
     const seen = new Set(nodes);
-    const owed: NodeId[] = [];
+    const pending: NodeId[] = [];
     for (const node of nodes) {
       let step = table.parentOf(node);
       for (; step !== NO_NODE && !seen.has(step); step = table.parentOf(step)) {
         seen.add(step);
-        if (this.#isOwed(step, table.generationOf(step))) owed.push(step);
+        if (this.#isOwed(step, table.generationOf(step))) pending.push(step);
       }
     }
-    return owed;
+    return pending;
   }
 
   /**

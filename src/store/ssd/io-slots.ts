@@ -1,8 +1,8 @@
 import type { Clock } from "../../core/index.ts";
 
 /** Kinds of disk operations, highest priority first. */
-export const DISK_WORK = ["read", "remove", "write", "sync", "warm", "scrub"] as const;
-export type DiskWork = (typeof DISK_WORK)[number];
+const DISK_WORK = ["read", "remove", "write", "sync", "warm", "scrub"] as const;
+type DiskWork = (typeof DISK_WORK)[number];
 
 interface Waiting {
   readonly ticket: number | null;
@@ -26,7 +26,7 @@ const SHARES: Readonly<Record<DiskWork, number>> = {
  * Limits the number of concurrent disk operations. An operation that has a slot cannot be
  * cancelled: it ends when the kernel reports its completion. A waiting operation can be.
  */
-export class DiskSchedule {
+export class IoSlots {
   readonly #depth: number;
   readonly #clock: Clock;
   readonly #waiting: Record<DiskWork, Waiting[]> = {
@@ -38,8 +38,12 @@ export class DiskSchedule {
     scrub: [],
   };
   readonly #seated: Record<DiskWork, number> = {
-    ...{ read: 0, remove: 0, write: 0 },
-    ...{ sync: 0, warm: 0, scrub: 0 },
+    read: 0,
+    remove: 0,
+    write: 0,
+    sync: 0,
+    warm: 0,
+    scrub: 0,
   };
   /**
    * Start time of each running operation, the oldest first; null if it is exempt from hang

@@ -128,16 +128,16 @@ export class Recovery {
     const names = top === null ? null : new Set(top.map(({ name }) => name));
     const shards = SHARDS.filter((shard) => names === null || names.has(shard));
     await inParallel(shards, LISTS_AT_ONCE, async (shard) => void (await this.#walkFolder(shard)));
-    const { disk, schedule } = this.#parts;
-    const set = await schedule.run("read", () => disk.list(QUARANTINE_FOLDER));
+    const { disk, ioSlots } = this.#parts;
+    const set = await ioSlots.run("read", () => disk.list(QUARANTINE_FOLDER));
     if (!set?.ok) return;
     for (const { allocatedBytes } of set.entries) this.#room.foundQuarantined(allocatedBytes);
   }
 
   /** The entries of a folder; null if it cannot be listed. */
   async #walkFolder(folder: string): Promise<readonly DiskEntry[] | null> {
-    const { disk, schedule, log } = this.#parts;
-    const listed = await schedule.run("read", () => disk.list(folder));
+    const { disk, ioSlots, log } = this.#parts;
+    const listed = await ioSlots.run("read", () => disk.list(folder));
     if (!listed?.ok) {
       if (listed?.status === "missing") return [];
       log("error", "folder cannot be listed", { folder, status: listed?.status });
@@ -154,9 +154,9 @@ export class Recovery {
   }
 
   async #removeLeftover(folder: string, name: string): Promise<void> {
-    const { disk, schedule } = this.#parts;
+    const { disk, ioSlots } = this.#parts;
     const path = folder === "" ? name : `${folder}/${name}`;
-    await schedule.run("remove", () => disk.remove(path));
+    await ioSlots.run("remove", () => disk.remove(path));
   }
 
   #enterRows(rows: BlockRows): void {
@@ -295,7 +295,7 @@ export class Recovery {
 
   /** The header of a file; null if its name or length does not match the block in the header. */
   #headerOf(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {
-    return this.#parts.schedule.run("read", () => this.#peek(name, fileBytes));
+    return this.#parts.ioSlots.run("read", () => this.#peek(name, fileBytes));
   }
 
   async #peek(name: BlockName, fileBytes: number): Promise<KvbHeader | null> {

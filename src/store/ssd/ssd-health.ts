@@ -74,10 +74,10 @@ const READ_ERRORS_MAX = 5;
  * Circuit breaker. States: closed → open (with a reason) → half open, when one trial is allowed →
  * closed, or open again for twice the time.
  */
-export class Gate {
+export class CircuitBreaker {
   readonly #clock: Clock;
   #why: StatusName | null = null;
-  #barred: string | null = null;
+  #disabledBy: string | null = null;
   #waitMs = PROBE_FIRST_MS;
   #trialAtMs = 0;
 
@@ -87,24 +87,24 @@ export class Gate {
 
   /** Reason why it is open; null while it is closed. */
   get why(): StatusName | "replaced" | null {
-    return this.#barred === null ? this.#why : "replaced";
+    return this.#disabledBy === null ? this.#why : "replaced";
   }
 
   /** Reason why trials are disabled; null while they are enabled. */
-  get barred(): string | null {
-    return this.#barred;
+  get disabledBy(): string | null {
+    return this.#disabledBy;
   }
 
-  /** Opens it without trials until `bar(null)`: the folder is another one. */
-  bar(why: string | null): void {
-    this.#barred = why;
+  /** Opens it without trials until `disable(null)`: the folder is another one. */
+  disable(why: string | null): void {
+    this.#disabledBy = why;
   }
 
   /**
    * Opens it. Operations that were under way may fail afterwards; only a failed trial extends the
    * time.
    */
-  shut(why: StatusName): void {
+  trip(why: StatusName): void {
     const isOpen = this.#why === null;
     this.#why = why;
     if (!isOpen && !this.#isTried) return;
@@ -112,13 +112,13 @@ export class Gate {
     this.#trialAtMs = this.#clock.monotonicMs() + this.#waitMs;
   }
 
-  open(): void {
+  reset(): void {
     this.#why = null;
   }
 
   /** Whether it is closed, or a trial is due. */
   get mayTry(): boolean {
-    if (this.#barred !== null) return false;
+    if (this.#disabledBy !== null) return false;
     return this.#why === null || this.#clock.monotonicMs() >= this.#trialAtMs;
   }
 
@@ -142,12 +142,12 @@ export class Gate {
 /**
  * Circuit breaker of reads: a single error is a miss, consecutive errors indicate a broken disk.
  */
-export class ReadBreaker {
-  readonly gate: Gate;
+export class ReadCircuitBreaker {
+  readonly gate: CircuitBreaker;
   #errors = 0;
 
   constructor(clock: Clock) {
-    this.gate = new Gate(clock);
+    this.gate = new CircuitBreaker(clock);
   }
 
   /** Whether a read may be tried: always while closed, for a trial while open. */
@@ -157,12 +157,12 @@ export class ReadBreaker {
 
   succeeded(): void {
     this.#errors = 0;
-    this.gate.open();
+    this.gate.reset();
   }
 
   failed(why: StatusName): void {
     this.#errors++;
-    if (this.#errors >= READ_ERRORS_MAX || this.gate.why !== null) this.gate.shut(why);
+    if (this.#errors >= READ_ERRORS_MAX || this.gate.why !== null) this.gate.trip(why);
   }
 }
 
@@ -170,7 +170,7 @@ export class ReadBreaker {
 const HUNG_MS = 5_000;
 
 /** Detects a hung disk, and ends waits for it. */
-export class HangWatch {
+export class HangDetector {
   readonly #parts: SsdParts;
   readonly #onHang: () => void;
   readonly #waits = new Set<() => void>();
@@ -187,12 +187,12 @@ export class HangWatch {
 
   /** Call periodically. */
   look(): void {
-    const { schedule, log } = this.#parts;
-    const hung = schedule.oldestMs() > HUNG_MS;
+    const { ioSlots, log } = this.#parts;
+    const hung = ioSlots.oldestMs() > HUNG_MS;
     if (hung === this.#hung) return;
     this.#hung = hung;
     log(hung ? "error" : "info", hung ? "SSD hangs, serving without it" : "SSD responds again", {
-      operations: schedule.running,
+      operations: ioSlots.running,
     });
     if (!hung) return;
     this.#onHang();

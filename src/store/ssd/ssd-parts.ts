@@ -6,7 +6,7 @@ import type { BlockIndex } from "../index/index.ts";
 import type { NamespaceMacs, Namespaces } from "../namespaces.ts";
 import type { RamCheck } from "../ram-check.ts";
 import type { BlockFiles } from "./block-files.ts";
-import type { DiskSchedule } from "./io-slots.ts";
+import type { IoSlots } from "./io-slots.ts";
 
 /** Health conditions of the tier. `observability` has the texts. */
 export type SsdCondition =
@@ -35,7 +35,7 @@ export interface SsdParts {
   readonly namespaces: Namespaces;
   readonly macs: NamespaceMacs;
   readonly clock: Clock;
-  readonly schedule: DiskSchedule;
+  readonly ioSlots: IoSlots;
   readonly files: BlockFiles;
   readonly stats: SsdStats;
   readonly health: HealthSink;
@@ -50,7 +50,7 @@ export interface SsdParts {
   /** Unix time in seconds, advancing with the monotonic clock. */
   nowSeconds(): number;
   /** Ends a soft pin of blocks on SSD and logs `why`; false if there is none. */
-  relieve(why: string): boolean;
+  evictPins(why: string): boolean;
   /** Reports that the last copy of a retained block was lost without a command. */
   lost(node: NodeId, why: string): void;
   log(level: "info" | "warn" | "error", text: string, fields: Record<string, unknown>): void;

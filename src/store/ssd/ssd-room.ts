@@ -12,7 +12,7 @@ const QUARANTINED_MAX = 64;
 /** Maximum number of file removals under way before no more blocks are dropped. */
 const REMOVALS_MAX = 65_536;
 /** Soft pins ended for one block. Several may protect the same blocks. */
-const RELIEFS = 16;
+const PIN_EVICTIONS_MAX = 16;
 
 /** Reasons of departures that count as a loss of the block. */
 const LOSSES: Partial<Record<DepartureReason, string>> = {
@@ -112,7 +112,7 @@ export class SsdRoom {
       if (removals.haveFailed || removals.underWay >= REMOVALS_MAX) break;
       if (this.#discardOther(fileBytes) || this.dropOldest(fileBytes)) continue;
       // End soft pins only if the room for this one block requires it.
-      if (this.#isMoving || soon() >= bytes || !this.#relieve(bytes)) break;
+      if (this.#isMoving || soon() >= bytes || !this.#evictPins(bytes)) break;
     }
     if (soon() >= bytes) return "later";
     if (removals.haveFailed) return removals.underWay > 0 ? "later" : "never";
@@ -129,14 +129,19 @@ export class SsdRoom {
    * becomes so. Pins and leases are not ended: blocks that they protect elsewhere stay in RAM, and
    * other blocks need not be on SSD.
    */
-  #relieve(bytes: number): boolean {
-    const { table, relieve, log } = this.#parts;
+  #evictPins(bytes: number): boolean {
+    const { table, evictPins, log } = this.#parts;
     const blocks = table.residentBlocks(Tier.ssd);
     const why =
-      `all ${blocks} blocks on SSD are protected, ${this.usedBytes} of ${this.#capacityBytes} bytes ` +
+      `all ${blocks} blocks on SSD are protected, ` +
+      `${this.usedBytes} of ${this.#capacityBytes} bytes ` +
       `are in use, ${bytes} more are needed`;
     const isKept = () => table.keptBytes > table.keptInRamAloneBytes;
-    for (let reliefs = 0; reliefs < RELIEFS && isKept() && relieve(why); reliefs++) {
+    for (
+      let pinEvictions = 0;
+      pinEvictions < PIN_EVICTIONS_MAX && isKept() && evictPins(why);
+      pinEvictions++
+    ) {
       if (table.oldest(Tier.ssd) !== NO_NODE) return true;
     }
     if (!this.#isStuck) log("warn", "no block on SSD can be evicted for new blocks", { why });
@@ -156,7 +161,7 @@ export class SsdRoom {
     if (removals.underWay > 0) return true;
     if (removals.haveFailed) return false;
     if (this.#writingBytes > 0 || this.#parts.table.oldest(Tier.ssd) !== NO_NODE) return true;
-    return this.#relieve(bytes);
+    return this.#evictPins(bytes);
   }
 
   /**
@@ -223,7 +228,7 @@ export class SsdRoom {
    * As `drop`, but keeps the file as a spare. Its name is removed, which is what recovery looks at.
    */
   #recycle(node: NodeId): Promise<boolean> {
-    const { table, files, disk, schedule, index } = this.#parts;
+    const { table, files, disk, ioSlots, index } = this.#parts;
     const path = files.pathOf(node);
     const digest = files.digestOf(node);
     const layer = table.layerOf(node);
@@ -233,7 +238,7 @@ export class SsdRoom {
     this.#spares.expect(fileBytes, bytes);
     // From now on its bytes count as those of a spare file.
     return this.removals.track(path, 0, async () => {
-      const moved = await schedule.run("remove", () => disk.rename(path, spare));
+      const moved = await ioSlots.run("remove", () => disk.rename(path, spare));
       const isThere = moved?.ok === true;
       this.#spares.came(fileBytes, bytes, isThere ? spare : null);
       if (isThere) {
@@ -287,7 +292,7 @@ export class SsdRoom {
 
   /** Moves a damaged file to the quarantine folder and removes the block. */
   quarantine(node: NodeId): Promise<boolean> {
-    const { table, files, disk, schedule, index, clock } = this.#parts;
+    const { table, files, disk, ioSlots, index, clock } = this.#parts;
     const path = files.pathOf(node);
     const digest = files.digestOf(node);
     const layer = table.layerOf(node);
@@ -298,7 +303,7 @@ export class SsdRoom {
     }
     this.#quarantinedFiles++;
     return this.removals.track(path, bytes, async () => {
-      const moved = await schedule.run("remove", () => disk.rename(path, to));
+      const moved = await ioSlots.run("remove", () => disk.rename(path, to));
       crashPoint("room.quarantined");
       if (moved?.ok === true) {
         this.removals.counts();
@@ -454,8 +459,8 @@ class Removals {
 
   /** Part of a tracked removal: unlinks the file. */
   async unlink(path: string, bytes: number, then: () => void): Promise<boolean> {
-    const { disk, schedule, log } = this.#parts;
-    const removed = await schedule.run("remove", () => disk.remove(path));
+    const { disk, ioSlots, log } = this.#parts;
+    const removed = await ioSlots.run("remove", () => disk.remove(path));
     if (removed !== null && (removed.ok || removed.status === "missing")) {
       this.gone(then);
       return true;

@@ -9,15 +9,15 @@ import {
   probeDisk,
   unusable,
 } from "./block-files.ts";
-import { BlockReader, type BringOptions, type ReadOutcome, Scrub } from "./block-reader.ts";
+import { BlockReader, type LoadOptions, type ReadOutcome, Scrub } from "./block-reader.ts";
 import { BlockWriter, putAliases } from "./block-writer.ts";
 import { Copies, type PersistReport } from "./copies.ts";
-import { Gate, HangWatch, ReadBreaker, SsdHealth } from "./ssd-health.ts";
+import { CircuitBreaker, HangDetector, ReadCircuitBreaker, SsdHealth } from "./ssd-health.ts";
 import type { SsdParts, SsdSnapshot } from "./ssd-parts.ts";
 import { SsdRoom } from "./ssd-room.ts";
 
-export const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
-export type WritePolicy = (typeof WRITE_POLICIES)[number];
+const WRITE_POLICIES = ["write_through", "write_through_selective", "write_back"] as const;
+type WritePolicy = (typeof WRITE_POLICIES)[number];
 
 /** Settings that can change at run time. */
 export interface SsdSettings {
@@ -28,7 +28,7 @@ export interface SsdSettings {
   readonly scrubBytesPerS: number;
 }
 
-export interface SsdTierOptions extends SsdSettings {
+interface SsdTierOptions extends SsdSettings {
   readonly native: Native;
   readonly slots: SlotAllocator;
   readonly ram: RamTier;
@@ -59,11 +59,11 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   readonly #copies: Copies;
   readonly #scrub: Scrub;
   readonly #scratch: Region;
-  readonly #writes: Gate;
-  readonly #breaker: ReadBreaker;
+  readonly #writes: CircuitBreaker;
+  readonly #breaker: ReadCircuitBreaker;
   readonly #health: SsdHealth;
   readonly #ram: RamTier;
-  readonly #hang: HangWatch;
+  readonly #hang: HangDetector;
   #settings: SsdSettings;
   #timer: Disposable | null = null;
   #probing: Promise<void> | null = null;
@@ -74,9 +74,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     this.#parts = parts;
     this.#settings = options;
     this.#ram = ram;
-    this.#writes = new Gate(clock);
-    this.#breaker = new ReadBreaker(clock);
-    this.#hang = new HangWatch(parts, () => this.#onHang());
+    this.#writes = new CircuitBreaker(clock);
+    this.#breaker = new ReadCircuitBreaker(clock);
+    this.#hang = new HangDetector(parts, () => this.#onHang());
     this.#health = new SsdHealth(parts.health, clock);
     this.room = new SsdRoom(parts, options.capacityBytes);
     this.writer = new BlockWriter(parts, this.room, this.#writes, options.writeQueueBytes, {
@@ -170,7 +170,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   catchUp(): boolean {
-    this.#copies.makeSomeOwed();
+    this.#copies.queueSomePending();
     return !this.#hang.hung && this.writer.queuedBlocks > 0;
   }
 
@@ -208,9 +208,9 @@ export class SsdTier implements TierBelow, AsyncDisposable {
     return !this.#hang.hung && this.#breaker.gate.mayTry;
   }
 
-  /** Reads a block into RAM; see `BlockReader.bring`. */
-  bring(node: NodeId, options?: BringOptions): Promise<ReadOutcome> {
-    return this.#hang.hung ? Promise.resolve("miss") : this.reader.bring(node, options);
+  /** Reads a block into RAM; see `BlockReader.load`. */
+  load(node: NodeId, options?: LoadOptions): Promise<ReadOutcome> {
+    return this.#hang.hung ? Promise.resolve("miss") : this.reader.load(node, options);
   }
 
   /** Call when a reader's deadline passed before its block was read. */
@@ -252,7 +252,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       this.room.trim();
       // Without writes the spare files only occupy space.
       if (this.writer.queuedBlocks === 0) this.room.discardSpares();
-      this.#copies.makeOwed();
+      this.#copies.queuePending();
       // If a write succeeds during the trial and fails again, do not start another trial.
       if (this.#probing === null && this.#writes.takeTrial()) {
         this.#probing = this.#probe().finally(() => {
@@ -261,7 +261,7 @@ export class SsdTier implements TierBelow, AsyncDisposable {
       }
       if (this.#writes.why === null) this.room.removals.retry();
     }
-    const { why: writesStopped, barred: replaced } = this.#writes;
+    const { why: writesStopped, disabledBy: replaced } = this.#writes;
     const readsStopped = this.#breaker.gate.why;
     this.#health.update({ hung: this.#hang.hung, writesStopped, readsStopped, replaced });
   }
@@ -270,13 +270,13 @@ export class SsdTier implements TierBelow, AsyncDisposable {
    * Suspends all operations while the path leads to another folder, as `why` states; null resumes.
    */
   setReplaced(why: string | null): void {
-    this.#writes.bar(why);
+    this.#writes.disable(why);
   }
 
   #onHang(): void {
     // Cancel the waiting operations: readers get a miss, and RAM slots are released.
-    const { schedule } = this.#parts;
-    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    const { ioSlots } = this.#parts;
+    for (const work of ["read", "write", "sync", "warm", "scrub"] as const) ioSlots.giveUp(work);
     this.writer.giveUpWaiting();
   }
 
@@ -286,15 +286,15 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   async #probe(): Promise<void> {
-    const { disk, incarnation, schedule, log } = this.#parts;
-    const result = await schedule.run("write", () => probeDisk(disk, this.#scratch, incarnation));
+    const { disk, incarnation, ioSlots, log } = this.#parts;
+    const result = await ioSlots.run("write", () => probeDisk(disk, this.#scratch, incarnation));
     if (result?.ok) {
-      this.#writes.open();
+      this.#writes.reset();
       log("info", "writes to SSD resumed", {});
       return;
     }
     const status = result?.status ?? "try_again";
-    this.#writes.shut(status === "damaged" ? "io_error" : status);
+    this.#writes.trip(status === "damaged" ? "io_error" : status);
   }
 
   /**
@@ -321,8 +321,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   }
 
   /** Call when a retained block is in RAM only: it is copied as soon as possible. */
-  owe(node: NodeId): void {
-    this.#copies.owe(node);
+  addPending(node: NodeId): void {
+    this.#copies.addPending(node);
   }
 
   /**
@@ -330,15 +330,15 @@ export class SsdTier implements TierBelow, AsyncDisposable {
    * disk hangs.
    */
   async makeDurable(): Promise<boolean> {
-    const { disk, index, schedule } = this.#parts;
+    const { disk, index, ioSlots } = this.#parts;
     const { removals } = this.room;
     const { fresh } = this.writer;
     const { done } = removals;
     const { came } = fresh;
-    const synced = await this.orHung(schedule.run("sync", () => disk.sync()));
+    const synced = await this.orHung(ioSlots.run("sync", () => disk.sync()));
     crashPoint("durable.synced");
     const isFlushed = (await this.orHung(index.flush({ durable: true }))) === true;
-    const isDurable = isFlushed && synced?.ok === true && this.#writes.barred === null;
+    const isDurable = isFlushed && synced?.ok === true && this.#writes.disabledBy === null;
     if (isDurable) removals.noteDurable(done);
     if (isDurable) fresh.noteSafe(came);
     return isDurable;
@@ -367,8 +367,8 @@ export class SsdTier implements TierBelow, AsyncDisposable {
   /** Ends all operations, as far as the disk allows; false if the kernel still accesses memory. */
   async close(): Promise<boolean> {
     this.#timer?.[Symbol.dispose]();
-    const { schedule, disk } = this.#parts;
-    for (const work of ["read", "sync", "warm", "scrub"] as const) schedule.giveUp(work);
+    const { ioSlots, disk } = this.#parts;
+    for (const work of ["read", "sync", "warm", "scrub"] as const) ioSlots.giveUp(work);
     await this.#scrub.stop(STOP_MS);
     this.writer.giveUpWaiting();
     if (this.room.hasSpares && !this.#hang.hung) await this.#discardSpares();

@@ -49,7 +49,11 @@ describeNative("blocks from other hosts", () => {
 
   const lies: [string, Partial<PulledBlock>, string][] = [
     ["another block", { digest: digestOf("b") }, "digest differs from the request"],
-    ["a digest cut short", { digest: digestOf("a").subarray(1) }, "digest differs from the request"],
+    [
+      "a digest cut short",
+      { digest: digestOf("a").subarray(1) },
+      "digest differs from the request",
+    ],
     ["another layer", { layer: 3 }, "layer differs from the request"],
     ["another namespace", { namespace: namespaceKey(2) }, "namespace differs from the request"],
     ["no length", { bytes: 0 }, "invalid length"],
@@ -150,10 +154,10 @@ describeNative("blocks from other hosts", () => {
     await using it = open(4);
     const { kit, peer } = it;
     const engine = kit.engine();
-    const landings = ["a", "b"].map((name) => peer.place(name));
+    const incoming = ["a", "b"].map((name) => peer.place(name));
     expect(peer.land("c")).toBe("full");
     expect(await engine.put("x", "y")).toEqual(["ok", "ok"]);
-    for (const landing of landings) landing.abandon();
+    for (const landing of incoming) landing.abandon();
     expect(typeof peer.land("c")).toBe("object");
   });
 

@@ -7,13 +7,13 @@ import {
   type TurnSource,
 } from "../../core/index.ts";
 import { type TableView, Tier } from "../blocks/index.ts";
-import { hexOfKey } from "../exchange/landing.ts";
+import { hexOfKey } from "../exchange/incoming-blocks.ts";
 import type { TieredStore } from "../tiered-store.ts";
-import { ClaimBook, type ClaimLimits, EngineClaims } from "./claims.ts";
+import { type ClaimLimits, ClaimTable, EngineClaims } from "./claims.ts";
 import type { Lookup } from "./lookup.ts";
 
 /** The connections of one engine: a scheduler and its workers. */
-export class EngineGroup {
+class EngineGroup {
   /** User of all its processes. */
   readonly uid: number;
   readonly claims: EngineClaims;
@@ -83,14 +83,14 @@ export class EngineMember {
  */
 export class Engines {
   readonly store: TieredStore;
-  readonly book: ClaimBook;
+  readonly book: ClaimTable;
   readonly announcements: Announcements;
   readonly lookups: Lookups;
   readonly #groups = new Map<string, EngineGroup>();
 
   constructor(store: TieredStore, limits: ClaimLimits, turns: TurnBudget) {
     this.store = store;
-    this.book = new ClaimBook(limits);
+    this.book = new ClaimTable(limits);
     this.announcements = new Announcements(store.clock);
     this.lookups = new Lookups(store.clock, turns);
   }

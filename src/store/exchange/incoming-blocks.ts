@@ -24,14 +24,14 @@ const NO_MAC = new Uint8Array(MAC_BYTES);
 /** Bytes moved at once from a slot that is too long. */
 const MOVED_AT_ONCE = 2 ** 20;
 
-export interface LandingParts {
+interface IncomingSlotParts {
   readonly store: TieredStore;
   readonly namespace: NamespaceIndex;
   readonly digest: Uint8Array;
   readonly layer: number;
   readonly bytes: number;
   readonly slot: number;
-  readonly awaited: Awaited;
+  readonly awaited: TrackedFetch;
   /** Whether the block stays in RAM after the request that fetches it. */
   readonly keep: boolean;
   /** A batch of one block, for look-ups. */
@@ -41,14 +41,14 @@ export interface LandingParts {
 const unwanted = (why: string): Committed => ({ kind: "unwanted", why });
 
 /** An arena slot that belongs to no node until the received block has been verified. */
-export class SlotLanding implements Landing {
+export class IncomingSlot implements Landing {
   readonly offset: number;
   readonly bytes: number;
-  readonly #parts: LandingParts;
+  readonly #parts: IncomingSlotParts;
   #slot: number;
   #over = false;
 
-  constructor(parts: LandingParts) {
+  constructor(parts: IncomingSlotParts) {
     this.#parts = parts;
     this.#slot = parts.slot;
     this.bytes = parts.bytes;
@@ -104,7 +104,7 @@ export class SlotLanding implements Landing {
 
   #letGo(): void {
     if (this.#slot !== NO_SLOT) this.#giveBack();
-    this.#parts.store.landings.end(this.#parts.awaited);
+    this.#parts.store.incoming.end(this.#parts.awaited);
   }
 
   #giveBack(): void {
@@ -154,18 +154,18 @@ export class SlotLanding implements Landing {
     if (awaited.removed) return "it was removed here during the fetch";
     if (transient && awaited.transientsRemoved)
       return "transient blocks were removed during the fetch";
-    if (!store.landings.mindsPrunes(awaited) || !this.#mayFollow(parent)) return null;
+    if (!store.incoming.mindsPrunes(awaited) || !this.#mayFollow(parent)) return null;
     return "an ancestor was pruned during the fetch";
   }
 
   /** Whether the block may be a descendant of a pruned block; true if that is unknown. */
   #mayFollow(parent: Uint8Array | null): boolean {
     const { store, batch, awaited } = this.#parts;
-    const { table, landings } = store;
+    const { table, incoming } = store;
     // The peer also has it as a root block: a prune of descendants does not include it.
     if (parent === null) return false;
     const key = new Uint32Array(8);
-    const isAnchor = (name: string) => landings.isAnchor(name, awaited);
+    const isAnchor = (name: string) => incoming.isAnchor(name, awaited);
     let node = table.find(batch.parentKeys, 0);
     if (node === NO_NODE) return true;
     for (; node !== NO_NODE; node = table.parentOf(node)) {
@@ -233,7 +233,7 @@ export class SlotLanding implements Landing {
     table.endWrite(node);
     stats.pulledBlocks++;
     stats.pulledBytes += block.bytes;
-    store.seen.came(namespace, layer, block.bytes);
+    store.arrivals.came(namespace, layer, block.bytes);
     if (keep) ssd?.committed(node);
     else ram.passes(node);
     return committed;
@@ -286,7 +286,7 @@ export function hexOfHash(lo: number, hi: number): string {
 }
 
 /** A block being fetched, and the removals by commands during the fetch. */
-interface Awaited {
+interface TrackedFetch {
   readonly key: string;
   readonly namespace: NamespaceIndex;
   readonly slotBytes: number;
@@ -315,10 +315,10 @@ const NEVER: Pruned = { number: 0, ms: Number.NEGATIVE_INFINITY };
  * before, does not return. Peers may still offer a block that they have yet to remove. Commands
  * report every removal, also of blocks that are not resident. Costs nothing without peers.
  */
-export class Landings {
+export class IncomingBlocks {
   readonly #clock: Clock;
-  readonly #byKey = new Map<string, Awaited[]>();
-  readonly #lately: RemovedLately;
+  readonly #byKey = new Map<string, TrackedFetch[]>();
+  readonly #lately: RecentRemovals;
   /** Keys and aliases, in hex, of the roots of pruned subtrees, the oldest first. */
   readonly #anchors = new Map<string, Pruned>();
   #pruned = NEVER;
@@ -330,7 +330,7 @@ export class Landings {
 
   constructor(clock: Clock) {
     this.#clock = clock;
-    this.#lately = new RemovedLately(clock);
+    this.#lately = new RecentRemovals(clock);
   }
 
   get areNone(): boolean {
@@ -353,9 +353,12 @@ export class Landings {
     return this.#remembers && this.#lately.has(key);
   }
 
-  begin(key: string, namespace: NamespaceIndex, slotBytes: number): Awaited {
-    const awaited: Awaited = {
-      ...{ key, namespace, slotBytes, removed: false },
+  begin(key: string, namespace: NamespaceIndex, slotBytes: number): TrackedFetch {
+    const awaited: TrackedFetch = {
+      key,
+      namespace,
+      slotBytes,
+      removed: false,
       transientsRemoved: this.#remembers && this.#lately.transients,
       anchorsBefore: this.#pruned.number,
       anchorsSinceMs: this.#rememberedSince(),
@@ -367,7 +370,7 @@ export class Landings {
     return awaited;
   }
 
-  end(awaited: Awaited): void {
+  end(awaited: TrackedFetch): void {
     const left = this.#byKey.get(awaited.key)!.filter((other) => other !== awaited);
     if (left.length > 0) this.#byKey.set(awaited.key, left);
     else this.#byKey.delete(awaited.key);
@@ -422,7 +425,7 @@ export class Landings {
   }
 
   /** Whether any prune may concern the block. */
-  mindsPrunes(awaited: Awaited): boolean {
+  mindsPrunes(awaited: TrackedFetch): boolean {
     return counts(this.#pruned, awaited);
   }
 
@@ -430,7 +433,7 @@ export class Landings {
    * Whether the descendants of a block with this key or alias (hex) were pruned, or that is
    * unknown.
    */
-  isAnchor(name: string, awaited: Awaited): boolean {
+  isAnchor(name: string, awaited: TrackedFetch): boolean {
     return counts(this.#lost, awaited) || counts(this.#anchors.get(name) ?? NEVER, awaited);
   }
 
@@ -453,12 +456,12 @@ export class Landings {
     }
   }
 
-  #all(): Awaited[] {
+  #all(): TrackedFetch[] {
     return [...this.#byKey.values()].flat();
   }
 }
 
-function counts({ number, ms }: Pruned, awaited: Awaited): boolean {
+function counts({ number, ms }: Pruned, awaited: TrackedFetch): boolean {
   return number > awaited.anchorsBefore || ms > awaited.anchorsSinceMs;
 }
 
@@ -479,7 +482,7 @@ const KEYS_MAX = 65_536;
  * track, every block counts as removed for 30 seconds: a miss is allowed, the return of a removed
  * block is not.
  */
-class RemovedLately {
+class RecentRemovals {
   readonly #clock: Clock;
   /** Expiry (monotonic ms) by `BlockKey` in hex, the oldest first. */
   readonly #keys = new Map<string, number>();

@@ -9,7 +9,7 @@ import { type HeldCopy, type Lent, type Loan, NAMES_MAX } from "./peer-blocks.ts
 
 const NOTHING: HeldCopy = Object.freeze({ tiers: 0, bytes: 0, generation: 0n, checksum: 0n });
 
-export interface LendOptions {
+interface ServeOptions {
   readonly deadlineMs: number;
   readonly warm: boolean;
 }
@@ -37,32 +37,32 @@ function generationOf(table: TableView, node: NodeId): bigint {
 }
 
 /** Serves blocks of this host to peers. */
-export class Lending {
+export class BlockServing {
   readonly #store: TieredStore;
-  readonly #checks: LentChecks;
+  readonly #checks: ServedBlockChecks;
 
   constructor(store: TieredStore) {
     this.#store = store;
-    this.#checks = new LentChecks(store);
+    this.#checks = new ServedBlockChecks(store);
   }
 
-  lend(node: NodeId, options: LendOptions): Lent | Promise<Lent> {
+  lend(node: NodeId, options: ServeOptions): Lent | Promise<Lent> {
     const { table, ssd } = this.#store;
     if (table.isResident(node, Tier.ram)) return this.#loan(node);
     if (ssd === null || !table.isResident(node, Tier.ssd)) return "absent";
     if (!ssd.readable || !table.lock(node)) return "busy";
-    return this.#bring(node, options).finally(() => table.unlock(node));
+    return this.#load(node, options).finally(() => table.unlock(node));
   }
 
   /**
    * Reads a block that the caller has locked into RAM. A read that is under way continues after the
    * deadline.
    */
-  async #bring(node: NodeId, { deadlineMs, warm }: LendOptions): Promise<Lent> {
+  async #load(node: NodeId, { deadlineMs, warm }: ServeOptions): Promise<Lent> {
     const { table, ssd, ram, clock } = this.#store;
     const late = Promise.withResolvers<"late">();
     using _timer = clock.after(deadlineMs, () => late.resolve("late"));
-    const read = ssd!.bring(node, { warm, mayRelieve: false }).then((outcome) => {
+    const read = ssd!.load(node, { warm, mayEvictPins: false }).then((outcome) => {
       // No local request is waiting for the block: enter it into the order alone.
       if (outcome === "ok") ram.settleFresh(node);
       return outcome;
@@ -130,7 +130,7 @@ const WAITING_MAX = 1_024;
  * but does not report to this host. Without this check a damaged block would be served until the
  * scrub or a local reader finds it.
  */
-class LentChecks {
+class ServedBlockChecks {
   readonly #store: TieredStore;
   readonly #budget: HashBudget;
   readonly #waiting = new Set<NodeId>();
