@@ -55,7 +55,8 @@ export function allRoots(table: TableView): Roots {
 
 /**
  * Visits nodes, parents first, down to a maximum depth below each root. The walk can pause at any
- * time: `resume` continues from a `position` although nodes were stored and removed. A node that exists throughout is visited once, except in the two cases described at `resume`.
+ * time: `resume` continues from a `position` although nodes were stored and removed. A node that
+ * exists throughout is visited once, except in the two cases described at `resume`.
  */
 export class TreeWalk {
   readonly #table: TableView;
